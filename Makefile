@@ -1,0 +1,50 @@
+# `make ladder` and `make test` set up all that they need in .venv; the machine needs make and Python 3.9-3.12.
+SHELL := /bin/sh
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.ready
+PIP := $(PY) -m pip --disable-pip-version-check
+# The CPU wheel unless asked: `make setup MXNET=cu112` for NVIDIA GPUs, MXNET=none beside an mxnet that is there.
+MXNET ?= cpu
+EXTRAS_cpu := cpu,export,notebooks,dev
+EXTRAS_cu112 := cu112,export,notebooks,dev
+EXTRAS_none := notebooks,dev
+VENV_FLAGS_none := --system-site-packages
+ARGS ?=
+
+FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
+PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
+
+.PHONY: setup ladder test lint peers horovod course clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt Makefile
+	@for python in $(PYTHONS); do \
+	  if $$python -c '$(FIT)' 2>/dev/null; then \
+	    echo "gluontune: setting up $(VENV) with $$($$python --version)"; \
+	    exec $$python -m venv --clear $(VENV_FLAGS_$(MXNET)) $(VENV); fi; done; \
+	if command -v uv >/dev/null 2>&1; then \
+	  echo "gluontune: no fit python3 here; uv brings Python 3.11"; \
+	  exec uv venv --seed --clear --python 3.11 $(VENV_FLAGS_$(MXNET)) $(VENV); fi; \
+	echo "gluontune: no Python 3.9-3.12 with venv found. Install one (Debian, Ubuntu: apt install python3-venv;" \
+	  "conda: conda create -n gt python=3.11), or uv, and run make again." >&2; exit 1
+	$(PIP) install -q --upgrade -c constraints.txt pip
+	$(PIP) install -q -c constraints.txt -e '.[$(EXTRAS_$(MXNET))]'
+	@$(PY) -c 'import cv2' 2>/dev/null || $(PIP) install -q -c constraints.txt --force-reinstall --no-deps opencv-python-headless
+	@touch $(STAMP)
+
+ladder: $(STAMP)
+	$(VENV)/bin/gluontune ladder --quick --out ladder-out $(ARGS)
+
+test: $(STAMP)
+	$(PY) -m pytest -q $(ARGS)
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+clean:
+	rm -rf $(VENV) .peers ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

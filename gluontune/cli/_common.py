@@ -1,0 +1,54 @@
+"""What the commands share: the ``--json`` option, the consoles, a recipe from a file and flags."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from gluontune.errors import UsageError
+
+__all__ = ["JSON_OPTION", "emit", "parse_settings", "stderr", "stdout", "stdout_reserved"]
+
+JSON_OPTION = typer.Option(False, "--json", help="One JSON document on stdout; all else goes to stderr.")
+
+stdout = Console()
+stderr = Console(stderr=True)
+
+
+def emit(document: Any) -> None:
+    """Print the one JSON document of a ``--json`` command."""
+    sys.__stdout__.write(json.dumps(document, indent=2, allow_nan=False) + "\n")  # type: ignore[union-attr]
+    sys.__stdout__.flush()  # type: ignore[union-attr]
+
+
+@contextlib.contextmanager
+def stdout_reserved() -> Iterator[None]:
+    """While it lasts, whatever a library prints goes to stderr, so that stdout holds JSON alone."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def parse_settings(settings: list[str]) -> dict[str, Any]:
+    """``["epochs=3", "dtype=bfloat16"]`` as a mapping; values are read as YAML.
+
+    >>> parse_settings(["epochs=3", "train_samples=null", "dtype=bfloat16"])
+    {'epochs': 3, 'train_samples': None, 'dtype': 'bfloat16'}
+    """
+    import yaml
+
+    values = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--set {setting!r}: write FIELD=VALUE, such as --set epochs=3")
+        try:
+            values[name.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UsageError(f"--set {setting!r}: the value is not valid YAML") from error
+    return values

@@ -1,0 +1,97 @@
+"""``gluontune``: finds the commands, and turns errors into one or two lines and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+import gluontune
+from gluontune.errors import GluontuneError
+
+__all__ = ["build_app", "main"]
+
+# Typer carries a copy of click from 0.2x on: take the base of its errors from wherever it lives.
+ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+# The order in `--help`: the learner's way through. A command file that is not named here comes last.
+ORDER = (
+    "doctor", "data", "pack", "verify", "size", "train", "ladder", "factors", "tta", "tune",
+    "monitor", "launch", "export", "bench", "report", "course", "assess",
+)  # fmt: skip
+
+
+def build_app() -> typer.Typer:
+    """The application with every command file of this package (each defines ``register(app)``)."""
+    app = typer.Typer(
+        name="gluontune",
+        help="Take an MXNet Gluon training job up the ladder: measure each rung here, keep what helps.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    def version(value: bool) -> None:
+        if value:
+            print(f"gluontune {gluontune.__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def top(
+        version: bool = typer.Option(False, "--version", callback=version, is_eager=True, help="Show it."),
+        debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error (any position)."),
+    ) -> None:
+        pass
+
+    found = [m.name for m in pkgutil.iter_modules(importlib.import_module("gluontune.cli").__path__)]
+    commands = [name for name in found if not name.startswith("_") and name != "main"]
+    rank = {name: place for place, name in enumerate(ORDER)}
+    for name in sorted(commands, key=lambda n: (rank.get(n, len(ORDER)), n)):
+        importlib.import_module(f"gluontune.cli.{name}").register(app)
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    own = arguments.index("--") if "--" in arguments else len(arguments)
+    debug = "--debug" in arguments[:own]
+    arguments = [a for a in arguments[:own] if a != "--debug"] + arguments[own:]
+    try:
+        code = build_app()(args=arguments, prog_name="gluontune", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except ClickException as error:
+        error.show(file=sys.stderr)
+        return error.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        return 130
+    except GluontuneError as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except Exception as error:
+        if debug:
+            raise
+        kind = type(error).__name__
+        print(f"error: {kind}: {error} (a fault of gluontune's; --debug shows where)", file=sys.stderr)
+        return 1
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,105 @@
+"""Writing files so that nothing is lost: beside, then renamed into place."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from gluontune.errors import GluontuneError
+
+__all__ = ["atomic_write", "cache_dir", "explain_os_error", "write_json", "writable_folder"]
+
+
+def cache_dir() -> Path:
+    """The folder of data sets and downloads: ``$GLUONTUNE_DATA``, else the user's cache folder."""
+    chosen = os.environ.get("GLUONTUNE_DATA")
+    if chosen:
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "gluontune"
+
+
+def explain_os_error(path: str | os.PathLike[str], error: OSError) -> GluontuneError:
+    """The :class:`GluontuneError` that tells a user what an ``OSError`` on ``path`` means."""
+    cures = {
+        errno.ENOSPC: "the disk is full: free some space or choose another folder",
+        errno.EDQUOT: "your disk quota is used up: free some space or choose another folder",
+        errno.EROFS: "the file system is read-only: choose another folder",
+        errno.EACCES: "permission denied: choose a folder that you may write to",
+        errno.EPERM: "permission denied: choose a folder that you may write to",
+        errno.ENOENT: "no such file or folder",
+        errno.ENOTDIR: "a part of this path is a file, not a folder",
+        errno.EISDIR: "this is a folder, not a file",
+    }
+    reason = cures.get(error.errno or 0, error.strerror or str(error))
+    return GluontuneError(f"{os.fspath(path)}: {reason}")
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
+    """Open a file beside ``path``; it takes the place of ``path`` only if the block ends well.
+
+    Args:
+        path: the final place; its folder is made if it is missing.
+        mode: ``"wb"`` or ``"w"``.
+
+    Raises:
+        GluontuneError: the folder is read-only, the disk full, … (names the path and the way out).
+
+    >>> import pathlib, tempfile
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+    >>> with atomic_write(out, "w") as f:
+    ...     _ = f.write("whole")
+    >>> out.read_text()
+    'whole'
+    """
+    final = Path(path)
+    temporary = None
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{final.name}.", suffix=".part", dir=final.parent)
+        encoding = None if "b" in mode else "utf-8"
+        with os.fdopen(handle, mode, encoding=encoding) as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, final)
+        temporary = None
+    except OSError as error:
+        raise explain_os_error(final, error) from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def write_json(path: str | os.PathLike[str], document: Any) -> None:
+    """Write ``document`` as JSON, atomically. NaN and infinity are refused: they are not JSON."""
+    text = json.dumps(document, indent=2, allow_nan=False)
+    with atomic_write(path, "w") as stream:
+        stream.write(text + "\n")
+
+
+def writable_folder(path: str | os.PathLike[str]) -> Path:
+    """Make ``path`` if it is missing and prove that a file can be written there.
+
+    Long work calls this first, so that a read-only folder is found before the work and not after it.
+    """
+    folder = Path(path)
+    probe = folder / f".gluontune-probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise explain_os_error(folder, error) from error
+    return folder

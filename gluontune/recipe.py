@@ -1,0 +1,272 @@
+"""The Recipe: everything about one training run, frozen, in plain values.
+
+A recipe is read from YAML, overridden by flags, handed to a fresh process, and written whole into
+the result, so that a figure can always be made again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gluontune.errors import GluontuneError, UsageError, nearest
+
+__all__ = ["Recipe"]
+
+HYBRIDIZE = ("imperative", "hybridized", "static")
+DTYPES = ("float32", "float16", "bfloat16")
+ENGINES = ("local", "kvstore", "horovod")
+DEVICES = ("auto", "cpu", "gpu")
+RUNTIMES = ("as-installed", "tuned")
+LAST_BATCH = ("keep", "discard", "rollover")
+SCALING = ("none", "linear", "sqrt")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run.
+
+    Args:
+        dataset: a name of ``gt.datasets`` (``sample``, ``cifar10``, ``folder:PATH``, ``records:PATH``, …).
+        net: a name of the model zoo (``cifar_resnet20_v1``, ``mlp``, …).
+        job: path of the user's own ``job.py``; it replaces data set, net and loss where it defines them.
+        batch_size_per_device: images in one step on one device.
+        loader: a name of ``gt.loading``; ``gluon`` is what a plain Gluon script does.
+        num_workers: loader processes or threads; 0 loads in the training thread.
+        prefetch: batches made ahead; None lets the loader choose.
+        last_batch: ``keep``, ``discard`` or ``rollover`` for the incomplete batch of an epoch.
+        augment: a name of the loaders' augmentations; None takes the data set's usual one.
+        train_samples: use only so many training images (the first of a seeded shuffle); None: all.
+        val_samples: the same for validation.
+        hybridize: ``imperative``, ``hybridized``, or ``static`` (static_alloc and static_shape).
+        rewrites: names of ``gt.compute`` rewrites to apply to the net.
+        dtype: ``float32``; ``float16`` (GPU, multi-precision); ``bfloat16`` (CPU, AMP).
+        optimizer: a name of ``gt.optim``.
+        learning_rate: peak rate for ``base_batch_size``.
+        base_batch_size: the global batch size that ``learning_rate`` was chosen for.
+        lr_scaling: how the rate follows the global batch size: ``none``, ``linear`` or ``sqrt``.
+        momentum, wd: of the optimizer. ``wd`` does not touch biases, gammas and betas.
+        schedule: a name of ``gt.optim.schedules``.
+        warmup_epochs: epochs of linear warm-up before the schedule.
+        devices: ``auto``, ``cpu`` or ``gpu``.
+        num_devices: GPUs of one process (engine ``local``) or ranks (the other engines).
+        engine: ``local``, ``kvstore`` (parameter server) or ``horovod``.
+        epochs: length of the run. ``seconds`` and ``target_accuracy`` end it earlier.
+        seconds: time limit of training, in seconds, checked after each step.
+        target_accuracy: stop at the first validation accuracy (0 … 1) that reaches it.
+        seed: of parameters, shuffling and augmentation.
+        runtime: ``as-installed`` leaves the environment alone; ``tuned`` applies ``gt.runtime``'s settings.
+        env: further environment variables of the training process; they win over ``runtime``.
+
+    Raises:
+        UsageError: fields that are unknown, out of range or contradict each other.
+
+    >>> fast = Recipe(dtype="bfloat16", hybridize="static").override(epochs=3)
+    >>> fast.epochs, Recipe.from_dict(fast.to_dict()) == fast
+    (3, True)
+    >>> Recipe(dtype="float31")
+    Traceback (most recent call last):
+    gluontune.errors.UsageError: recipe field dtype='float31': choose one of float32, float16, bfloat16
+    """
+
+    dataset: str = "sample"
+    net: str = "cifar_resnet20_v1"
+    job: str | None = None
+
+    batch_size_per_device: int = 64
+    loader: str = "gluon"
+    num_workers: int = 0
+    prefetch: int | None = None
+    last_batch: str = "discard"
+    augment: str | None = None
+    train_samples: int | None = None
+    val_samples: int | None = None
+
+    hybridize: str = "imperative"
+    rewrites: tuple[str, ...] = ()
+    dtype: str = "float32"
+
+    optimizer: str = "nag"
+    learning_rate: float = 0.2
+    base_batch_size: int = 64
+    lr_scaling: str = "linear"
+    momentum: float = 0.9
+    wd: float = 5e-4
+    schedule: str = "onecycle"
+    warmup_epochs: float = 0.0
+
+    devices: str = "auto"
+    num_devices: int = 1
+    engine: str = "local"
+
+    epochs: float = 1.0
+    seconds: float | None = None
+    target_accuracy: float | None = None
+    seed: int = 0
+
+    runtime: str = "as-installed"
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in (("rewrites", tuple(self.rewrites)), ("env", dict(self.env))):
+            object.__setattr__(self, name, value)
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise _bad(name, getattr(self, name), f"choose one of {', '.join(allowed)}")
+        for name, (low, kind, optional) in _BOUNDS.items():
+            _check_number(name, getattr(self, name), low, kind, optional)
+        for name in ("dataset", "net", "loader", "optimizer", "schedule"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise _bad(name, getattr(self, name), "give a name")
+        self._check_contradictions()
+
+    def _check_contradictions(self) -> None:
+        if self.target_accuracy is not None and self.target_accuracy > 1:
+            raise _bad("target_accuracy", self.target_accuracy, "give a share between 0 and 1, such as 0.8")
+        if self.dtype == "float16" and self.devices == "cpu":
+            raise UsageError(
+                "recipe fields dtype='float16' and devices='cpu' contradict each other: MXNet has no float16 "
+                "convolution on a CPU; use dtype='bfloat16' or devices='gpu'"
+            )
+        if self.dtype == "bfloat16" and self.devices == "gpu":
+            raise UsageError(
+                "recipe fields dtype='bfloat16' and devices='gpu' contradict each other: MXNet 1.9 has no "
+                "bfloat16 kernels for a GPU; use dtype='float16' or devices='cpu'"
+            )
+        if self.engine == "local" and self.num_devices > 1 and self.devices == "cpu":
+            raise UsageError(
+                f"recipe fields engine='local', devices='cpu' and num_devices={self.num_devices} contradict each "
+                "other: one process already uses every core; use engine='kvstore' or engine='horovod'"
+            )
+        if self.warmup_epochs > self.epochs:
+            raise _bad(
+                "warmup_epochs", self.warmup_epochs, f"it is longer than the run (epochs={self.epochs:g})"
+            )
+        if (
+            self.train_samples is not None
+            and self.train_samples < self.global_batch_size
+            and (self.last_batch != "keep")
+        ):
+            raise UsageError(
+                f"recipe fields train_samples={self.train_samples} and last_batch={self.last_batch!r} leave no whole "
+                f"batch of {self.global_batch_size}; use more images, a smaller batch or last_batch='keep'"
+            )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Images in one update, over all devices."""
+        return self.batch_size_per_device * self.num_devices
+
+    @property
+    def scaled_learning_rate(self) -> float:
+        """``learning_rate`` carried over from ``base_batch_size`` to the global batch size.
+
+        >>> Recipe(learning_rate=0.1, base_batch_size=64, batch_size_per_device=256).scaled_learning_rate
+        0.4
+        """
+        ratio = self.global_batch_size / self.base_batch_size
+        factor = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.lr_scaling]
+        return self.learning_rate * factor
+
+    def override(self, **changes: Any) -> Recipe:
+        """The same recipe with some fields changed; values are checked again."""
+        return Recipe.from_dict({**self.to_dict(), **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON or YAML."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        values["rewrites"] = list(self.rewrites)
+        values["env"] = dict(self.env)
+        return values
+
+    def differences(self, other: Recipe) -> dict[str, Any]:
+        """The fields of this recipe whose value differs in ``other``.
+
+        >>> Recipe(epochs=2).differences(Recipe())
+        {'epochs': 2}
+        """
+        mine, theirs = self.to_dict(), other.to_dict()
+        return {name: value for name, value in mine.items() if theirs[name] != value}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "recipe") -> Recipe:
+        """Build from plain values; unknown fields are refused with the nearest name."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        for name in values:
+            if name not in known:
+                close = nearest(str(name), known)
+                hint = f": did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+                raise UsageError(f"{source}: unknown field {name!r}{hint}")
+        return cls(**dict(values))
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Recipe:
+        """Read a YAML mapping of fields. Fields that are left out keep their default."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise GluontuneError(f"{path}: cannot read the recipe: {error}") from error
+        try:
+            values = yaml.safe_load(text) or {}
+        except yaml.YAMLError as error:
+            raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+        if not isinstance(values, dict):
+            raise UsageError(
+                f"{path}: a recipe is a mapping such as 'epochs: 3', not a {type(values).__name__}"
+            )
+        return cls.from_dict(values, source=str(path))
+
+    def to_yaml(self) -> str:
+        """YAML that :meth:`from_yaml` reads back to an equal recipe."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "last_batch": LAST_BATCH,
+    "hybridize": HYBRIDIZE,
+    "dtype": DTYPES,
+    "lr_scaling": SCALING,
+    "devices": DEVICES,
+    "engine": ENGINES,
+    "runtime": RUNTIMES,
+}
+
+# field: (smallest value, or None for "above zero"; type; may be None)
+_BOUNDS: dict[str, tuple[float | None, type, bool]] = {
+    "batch_size_per_device": (1, int, False),
+    "num_workers": (0, int, False),
+    "prefetch": (0, int, True),
+    "train_samples": (1, int, True),
+    "val_samples": (1, int, True),
+    "learning_rate": (None, float, False),
+    "base_batch_size": (1, int, False),
+    "momentum": (0, float, False),
+    "wd": (0, float, False),
+    "warmup_epochs": (0, float, False),
+    "num_devices": (1, int, False),
+    "epochs": (None, float, False),
+    "seconds": (None, float, True),
+    "target_accuracy": (None, float, True),
+    "seed": (0, int, False),
+}
+
+
+def _bad(name: str, value: Any, way_out: str) -> UsageError:
+    return UsageError(f"recipe field {name}={value!r}: {way_out}")
+
+
+def _check_number(name: str, value: Any, low: float | None, kind: type, optional: bool) -> None:
+    if value is None and optional:
+        return
+    wanted = "a whole number" if kind is int else "a number"
+    bound = "above 0" if low is None else f"of at least {low:g}"
+    types = (int,) if kind is int else (int, float)
+    whole = isinstance(value, types) and not isinstance(value, bool) and math.isfinite(value)
+    if not whole or (value <= 0 if low is None else value < low):
+        raise _bad(name, value, f"give {wanted} {bound}")
