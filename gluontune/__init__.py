@@ -33,6 +33,7 @@ _ROOMS = (
     "report",
     "result",
     "runtime",
+    "stats",
     "train",
 )
 
