@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
+from gluontune.runtime.importing import mxnet
 
 __all__ = ["mxnet"]
-
-
-def mxnet() -> ModuleType:
-    """Import mxnet rightly and return it."""
-    return importlib.import_module("mxnet")

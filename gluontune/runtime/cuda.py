@@ -1,0 +1,128 @@
+"""The CUDA libraries of an ``mxnet-cu*`` wheel: which wheel carries each, and loading those of pip.
+
+The MXNet wheels for CUDA bundle none of them. NVIDIA's ``nvidia-*-cu11`` wheels put them under
+``site-packages/nvidia/*/lib``, where the loader does not look: loaded once with ``RTLD_GLOBAL``, each
+before those that need it, they are found by their name when MXNet asks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["CUDA_LIBRARIES", "DRIVER_LIBRARY", "CudaLibrary", "find_pip_library", "is_cuda", "preload"]
+
+DRIVER_LIBRARY = "libcuda.so.1"
+
+
+@dataclass(frozen=True)
+class CudaLibrary:
+    """A library family: the start of its file name, its wheel (for CUDA 11), its folder in that wheel."""
+
+    prefix: str
+    wheel: str
+    folder: str
+
+
+# In the order of loading: each after those that it needs.
+CUDA_LIBRARIES: tuple[CudaLibrary, ...] = (
+    CudaLibrary("libcudart.so", "nvidia-cuda-runtime-cu11", "cuda_runtime"),
+    CudaLibrary("libcublasLt.so", "nvidia-cublas-cu11", "cublas"),
+    CudaLibrary("libcublas.so", "nvidia-cublas-cu11", "cublas"),
+    CudaLibrary("libcufft.so", "nvidia-cufft-cu11", "cufft"),
+    CudaLibrary("libcurand.so", "nvidia-curand-cu11", "curand"),
+    CudaLibrary("libcusparse.so", "nvidia-cusparse-cu11", "cusparse"),
+    CudaLibrary("libcusolver.so", "nvidia-cusolver-cu11", "cusolver"),
+    CudaLibrary("libnvrtc.so", "nvidia-cuda-nvrtc-cu11", "cuda_nvrtc"),
+    CudaLibrary("libnvToolsExt.so", "nvidia-nvtx-cu11", "nvtx"),
+    CudaLibrary("libnccl.so", "nvidia-nccl-cu11", "nccl"),
+    CudaLibrary("libcudnn.so", "nvidia-cudnn-cu11<9", "cudnn"),
+)
+
+# libcusolver needs libcublasLt and (from 11.4) libcusparse, though MXNet names neither.
+_NEEDED_BY_OTHERS = {"libcublasLt.so": "libcublas.so", "libcusparse.so": "libcusolver.so"}
+
+
+def family(name: str) -> CudaLibrary | None:
+    """The family of a file name such as ``libcudnn.so.8``; None for any other library.
+
+    >>> family("libcudnn.so.8").wheel
+    'nvidia-cudnn-cu11<9'
+    """
+    return next((library for library in CUDA_LIBRARIES if name.startswith(library.prefix + ".")), None)
+
+
+def is_cuda(name: str) -> bool:
+    """Whether ``name`` belongs to CUDA or its driver.
+
+    >>> is_cuda("libcublas.so.11"), is_cuda("libcuda.so.1"), is_cuda("libgomp.so.1")
+    (True, True, False)
+    """
+    return name == DRIVER_LIBRARY or family(name) is not None
+
+
+def find_pip_library(name: str, path: Iterable[str] | None = None) -> Path | None:
+    """Where one of NVIDIA's wheels put ``name`` (``libcudnn.so.8``), or None.
+
+    Args:
+        name: file name with its version, as MXNet asks for it.
+        path: folders of packages; default ``sys.path``.
+    """
+    library = family(name)
+    if library is None:
+        return None
+    for folder in sys.path if path is None else path:
+        candidate = Path(folder or ".") / "nvidia" / library.folder / "lib" / name
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _companion(prefix: str, of: str) -> str | None:
+    """``libcublasLt.so.11`` beside a ``libcublas.so.11`` that pip brought; its version may differ."""
+    place = find_pip_library(of)
+    if place is None:
+        return None
+    home = next(library.folder for library in CUDA_LIBRARIES if library.prefix == prefix)
+    folder = place.parent.parent.parent / home / "lib"
+    names = sorted(entry.name for entry in folder.glob(prefix + ".*")) if folder.is_dir() else []
+    return names[0] if names else None
+
+
+def preload(needed: Iterable[str]) -> list[str]:
+    """Load the CUDA libraries in ``needed`` so that a later load finds them; return those that are missing.
+
+    The loader is asked first, as it would be without us: a system's CUDA, a container's or one in
+    ``LD_LIBRARY_PATH`` stays in use. Only what it does not find comes from pip's wheels.
+
+    Args:
+        needed: file names, such as ``libcudart.so.11.0``; others than CUDA's are passed over.
+    """
+    wanted = {library.prefix: name for name in needed if (library := family(name))}
+    for prefix, other in _NEEDED_BY_OTHERS.items():
+        companion = _companion(prefix, wanted[other]) if other in wanted and prefix not in wanted else None
+        if companion:
+            wanted[prefix] = companion
+    missing = []
+    for library in CUDA_LIBRARIES:
+        name = wanted.get(library.prefix)
+        if name and not _load(name, find_pip_library(name)):
+            missing.append(name)
+    if DRIVER_LIBRARY in needed and not _load(DRIVER_LIBRARY, None):
+        missing.append(DRIVER_LIBRARY)
+    return missing
+
+
+def _load(name: str, fallback: Path | None) -> bool:
+    for target in (name, fallback):
+        if target is not None:
+            try:
+                ctypes.CDLL(os.fspath(target), mode=ctypes.RTLD_GLOBAL)
+                return True
+            except OSError:
+                continue
+    return False

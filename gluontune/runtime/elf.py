@@ -1,0 +1,182 @@
+"""What a shared library needs, read from its ELF headers: nothing is loaded, nothing is run.
+
+Only the headers are read (a few KiB of a library of a gigabyte), so this is quick and also works for a
+library that cannot be loaded here. Layouts: the System V ABI's ELF-64 chapter; the fat binary's two
+headers as ``cuobjdump --list-elf`` prints them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Dynamic", "GpuCode", "external_needs", "gpu_code", "read_dynamic"]
+
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
+_FATBIN_MAGIC, _PTX, _CUBIN = 0xBA55ED50, 1, 2
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """The dynamic section: the libraries that are needed, and where they are looked for first."""
+
+    needed: tuple[str, ...]
+    soname: str | None = None
+    rpath: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GpuCode:
+    """GPU code in a library: machine code by architecture (``70`` is sm_70), and PTX by architecture."""
+
+    sm: tuple[int, ...]
+    ptx: tuple[int, ...]
+
+
+def _image(path: str | os.PathLike[str]) -> mmap.mmap:
+    with open(path, "rb") as stream:
+        if os.fstat(stream.fileno()).st_size < 64:
+            raise ValueError(f"{os.fspath(path)}: not a 64-bit little-endian ELF file")
+        image = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    if image[:6] != b"\x7fELF\x02\x01":
+        image.close()
+        raise ValueError(f"{os.fspath(path)}: not a 64-bit little-endian ELF file")
+    return image
+
+
+def _text(image: mmap.mmap, start: int) -> str:
+    end = image.find(b"\0", start)
+    if start >= len(image) or end < 0:
+        raise ValueError("an ELF string lies outside the file: was it cut off?")
+    return image[start:end].decode("utf-8", "replace")
+
+
+def read_dynamic(path: str | os.PathLike[str]) -> Dynamic:
+    """Read ``DT_NEEDED``, ``DT_SONAME`` and ``DT_RPATH``/``DT_RUNPATH`` of a 64-bit ELF file.
+
+    Args:
+        path: a shared library or program.
+
+    Raises:
+        ValueError: not such a file, or cut off.
+        OSError: it cannot be read.
+
+    >>> from numpy.core import _multiarray_umath as extension
+    >>> "libc.so.6" in read_dynamic(extension.__file__).needed
+    True
+    """
+    image = _image(path)
+    try:
+        return _dynamic(image)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"{os.fspath(path)}: a damaged ELF file ({error})") from error
+    finally:
+        image.close()
+
+
+def _dynamic(image: mmap.mmap) -> Dynamic:
+    table, size, count = *struct.unpack_from("<Q", image, 32), *struct.unpack_from("<HH", image, 54)
+    loads, dynamic = [], None
+    for at in range(table, table + size * count, size):
+        kind, _, offset, address, _, length = struct.unpack_from("<IIQQQQ", image, at)
+        if kind == _PT_LOAD:
+            loads.append((address, length, offset))
+        elif kind == _PT_DYNAMIC:
+            dynamic = (offset, length)
+    if dynamic is None:
+        return Dynamic(())
+    entries = []
+    for at in range(dynamic[0], dynamic[0] + dynamic[1], 16):
+        tag, value = struct.unpack_from("<qQ", image, at)
+        if tag == 0:
+            break
+        entries.append((tag, value))
+    address = dict(entries).get(_DT_STRTAB, 0)
+    # addresses are of the loaded image: translate the string table's back to its place in the file
+    strings = next((o + address - a for a, n, o in loads if a <= address < a + n), address)
+    values = {tag: [_text(image, strings + v) for t, v in entries if t == tag] for tag in _STRING_TAGS}
+    paths = [p for text in values[_DT_RPATH] + values[_DT_RUNPATH] for p in text.split(":") if p]
+    return Dynamic(tuple(values[_DT_NEEDED]), next(iter(values[_DT_SONAME]), None), tuple(paths))
+
+
+_STRING_TAGS = (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
+
+
+def external_needs(library: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The libraries that ``library`` needs from outside its own folder, in the order of the search.
+
+    Libraries that lie beside it (a wheel's bundled ones) are followed: what they need is counted too.
+    """
+    folder = Path(library).parent
+    waiting, seen, outside = [Path(library)], set(), []
+    while waiting:
+        for name in read_dynamic(waiting.pop(0)).needed:
+            if name in seen:
+                continue
+            seen.add(name)
+            bundled = folder / name
+            if bundled.is_file():
+                waiting.append(bundled)
+            else:
+                outside.append(name)
+    return tuple(outside)
+
+
+def gpu_code(library: str | os.PathLike[str]) -> GpuCode:
+    """For which GPUs ``library`` holds code, read from its ``.nv_fatbin`` section.
+
+    A GPU of compute capability 9.0 needs ``sm_9x`` machine code, or PTX of at most 90, which the driver
+    compiles; machine code for 8.6 does not run on it.
+
+    Raises:
+        ValueError: not an ELF file, or damaged.
+    """
+    image = _image(library)
+    found: dict[int, set[int]] = {_PTX: set(), _CUBIN: set()}
+    try:
+        section = _section(image, ".nv_fatbin")
+        if section:
+            for kind, arch in _fat_entries(image, *section):
+                if kind in found:
+                    found[kind].add(arch)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"{os.fspath(library)}: a damaged ELF file ({error})") from error
+    finally:
+        image.close()
+    return GpuCode(tuple(sorted(found[_CUBIN])), tuple(sorted(found[_PTX])))
+
+
+def _section(image: mmap.mmap, wanted: str) -> tuple[int, int] | None:
+    (table,) = struct.unpack_from("<Q", image, 40)
+    size, count, names_index = struct.unpack_from("<HHH", image, 58)
+    if not table or not count:
+        return None
+    (names,) = struct.unpack_from("<Q", image, table + size * names_index + 24)
+    for at in range(table, table + size * count, size):
+        (name,) = struct.unpack_from("<I", image, at)
+        if _text(image, names + name) == wanted:
+            return struct.unpack_from("<QQ", image, at + 24)  # type: ignore[return-value]
+    return None
+
+
+def _fat_entries(image: mmap.mmap, start: int, length: int) -> Iterator[tuple[int, int]]:
+    """(kind, architecture) of each entry; only the headers' pages are touched."""
+    at, end = start, min(start + length, len(image))
+    while at + 16 <= end:
+        magic, _, header, body = struct.unpack_from("<IHHQ", image, at)
+        if magic != _FATBIN_MAGIC:
+            at += 8  # padding between containers
+            continue
+        entry, stop = at + header, min(at + header + body, end)
+        while entry + 32 <= stop:
+            kind, _, entry_header, size = struct.unpack_from("<HHIQ", image, entry)
+            (arch,) = struct.unpack_from("<I", image, entry + 28)
+            yield kind, arch
+            entry += max(entry_header + size, 64)
+        at = max(stop, at + 16)
+        at += -(at - start) % 8

@@ -1,0 +1,226 @@
+"""Making mxnet importable: numpy's removed aliases, distutils, CUDA libraries that pip brought."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+from gluontune.errors import GluontuneError
+from gluontune.runtime import cuda, elf
+
+__all__ = ["mxnet", "mxnet_distributions", "mxnet_library"]
+
+# numpy 1.24 removed them; MXNet 1.9.1 reads them at import and while it runs.
+NUMPY_ALIASES = {
+    "bool": bool, "int": int, "float": float, "complex": complex, "object": object, "str": str,
+}  # fmt: skip
+
+CPU_WHEEL = "pip install 'mxnet==1.9.1' (or 'gluontune[cpu]'; with an NVIDIA GPU 'gluontune[cu112]')"
+REINSTALL_CPU = "pip install --force-reinstall --no-deps 'mxnet==1.9.1'"
+
+_lock = threading.RLock()
+_loaded: ModuleType | None = None
+
+
+def mxnet() -> ModuleType:
+    """Import mxnet so that it works here, and return it. A plain ``import mxnet`` works from then on.
+
+    Puts back the aliases that numpy 1.24 removed, lets setuptools stand in for the distutils that Python
+    3.12 dropped, and loads the CUDA libraries of pip's ``nvidia-*`` wheels for a GPU build of MXNet. It is
+    idempotent, may be called from any thread, and costs nothing after the first call.
+
+    Raises:
+        GluontuneError: mxnet cannot be imported; the message names the library or wheel that is missing
+            and the command that mends it.
+
+    >>> mx = mxnet()
+    >>> float(mx.nd.ones((2, 3)).sum().asscalar())
+    6.0
+    """
+    global _loaded
+    if _loaded is not None:
+        return _loaded
+    with _lock:
+        if _loaded is None:
+            _loaded = _import_mxnet()
+    return _loaded
+
+
+def mxnet_distributions() -> dict[str, str]:
+    """Installed distributions that bring an ``mxnet`` package, name to version; reads metadata only.
+
+    More than one is a broken environment: they write the same files.
+    """
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
+        if name == "mxnet" or re.fullmatch(r"(mxnet-(cu\d+|mkl|native).*|nvidia-mxnet.*)", name):
+            found.setdefault(name, distribution.version)
+    return dict(sorted(found.items()))
+
+
+def mxnet_library() -> Path | None:
+    """The ``libmxnet.so`` that ``import mxnet`` would load, found without importing it; None if none.
+
+    The search is mxnet's own (``mxnet.libinfo.find_lib_path``): ``MXNET_LIBRARY_PATH``, then
+    ``LD_LIBRARY_PATH``, then the package's folder.
+    """
+    chosen = os.environ.get("MXNET_LIBRARY_PATH")
+    if chosen and os.path.isabs(chosen) and os.path.isfile(chosen):
+        return Path(chosen)
+    package = _package_folder()
+    if package is None:
+        return None
+    folders = [Path(p.strip()) for p in os.environ.get("LD_LIBRARY_PATH", "").split(":") if p.strip()]
+    folders += [package, package / "../../lib", package / "../../build", package / "../../../"]
+    return next((f / "libmxnet.so" for f in folders if (f / "libmxnet.so").is_file()), None)
+
+
+def _package_folder() -> Path | None:
+    if "mxnet" in sys.modules and getattr(sys.modules["mxnet"], "__file__", None):
+        return Path(str(sys.modules["mxnet"].__file__)).parent
+    try:
+        spec = importlib.util.find_spec("mxnet")
+    except (ImportError, ValueError):
+        return None
+    if spec is None or not spec.origin:
+        return None
+    return Path(spec.origin).parent
+
+
+def _import_mxnet() -> ModuleType:
+    _check_platform()
+    if _package_folder() is None:
+        raise GluontuneError(f"mxnet is not installed in {sys.prefix}: {CPU_WHEEL}")
+    _repair_numpy()
+    _repair_distutils()
+    library = mxnet_library()
+    missing = cuda.preload(_needs(library)) if library else []
+    if missing:
+        raise _missing_cuda(missing)
+    try:
+        return importlib.import_module("mxnet")
+    except Exception as error:
+        raise explain_import_error(error) from error
+
+
+def _check_platform() -> None:
+    if sys.version_info >= (3, 13):  # no numpy 1.x has a wheel there
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise GluontuneError(
+            f"Python {version}: MXNet 1.9.1 needs numpy 1, which ends at Python 3.12; use Python 3.9-3.12"
+        )
+
+
+def _needs(library: Path) -> tuple[str, ...]:
+    try:
+        return elf.external_needs(library)
+    except (OSError, ValueError):
+        return ()  # a library of another platform: importing it says what is wrong
+
+
+def _repair_numpy() -> None:
+    try:
+        import numpy
+    except ImportError as error:
+        raise GluontuneError(
+            f"numpy cannot be imported ({error}): pip install --force-reinstall '{wanted_numpy()}'"
+        ) from error
+    major, minor = (int(part) for part in numpy.__version__.split(".")[:2])
+    if major >= 2:
+        raise GluontuneError(
+            f"numpy {numpy.__version__} is installed, but MXNet 1.9.1 cannot be imported with numpy 2: "
+            f"pip install '{wanted_numpy()}'"
+        )
+    if (major, minor) >= (1, 24):
+        for name, kind in NUMPY_ALIASES.items():
+            numpy.__dict__.setdefault(name, kind)
+
+
+def wanted_numpy() -> str:
+    """The numpy that MXNet 1.9.1 works with on this Python, as a requirement."""
+    return "numpy==1.26.4" if sys.version_info >= (3, 12) else "numpy==1.23.5"
+
+
+def _repair_distutils() -> None:
+    if sys.version_info < (3, 12) or importlib.util.find_spec("distutils") is not None:
+        return
+    try:
+        importlib.import_module("setuptools")  # puts its own distutils in place
+        importlib.import_module("distutils.version")
+    except ImportError as error:
+        raise GluontuneError(
+            "mxnet needs distutils, which Python 3.12 dropped and setuptools replaces: "
+            "pip install 'setuptools<81'"
+        ) from error
+
+
+def _missing_cuda(missing: list[str]) -> GluontuneError:
+    wheels = sorted({library.wheel for name in missing if (library := cuda.family(name))})
+    names = ", ".join(missing)
+    installed = next((n for n in mxnet_distributions() if "cu" in n), "this mxnet (built for CUDA)")
+    if not wheels:
+        return GluontuneError(
+            f"{installed} cannot load {names}, which comes with the NVIDIA driver: install the driver, or, "
+            f"without a GPU: pip uninstall -y {installed.split()[0]} && {REINSTALL_CPU}"
+        )
+    driver = "; libcuda.so.1 comes with the NVIDIA driver" if cuda.DRIVER_LIBRARY in missing else ""
+    command = " ".join(f"'{wheel}'" for wheel in wheels)
+    return GluontuneError(f"{installed} cannot load {names}: pip install {command}{driver}")
+
+
+SYSTEM_PACKAGES = {
+    "libgomp.so": "libgomp1",
+    "libquadmath.so": "libquadmath0",
+    "libstdc++.so": "libstdc++6",
+    "libgcc_s.so": "libgcc-s1",
+}
+
+
+def library_fix(name: str) -> str:
+    """The command or act that brings the shared library ``name``.
+
+    >>> library_fix("libcudnn.so.8")
+    "pip install 'nvidia-cudnn-cu11<9'"
+    >>> library_fix("libquadmath.so.0")
+    'apt install libquadmath0 (or the like for your system)'
+    """
+    library = cuda.family(name)
+    if library is not None:
+        return f"pip install '{library.wheel}'"
+    if name == cuda.DRIVER_LIBRARY:
+        return (
+            "install the NVIDIA driver; on a machine without a GPU use the wheel mxnet instead of mxnet-cu112"
+        )
+    package = next((p for prefix, p in SYSTEM_PACKAGES.items() if name.startswith(prefix)), None)
+    if package:
+        return f"apt install {package} (or the like for your system)"
+    return f"install the system package that holds {name}"
+
+
+def explain_import_error(error: BaseException) -> GluontuneError:
+    """The :class:`GluontuneError` for an exception that ``import mxnet`` raised."""
+    text = " ".join(str(error).split())
+    library = re.search(r"(lib[\w.+-]+?\.so[\w.]*): cannot open shared object file", text)
+    if library:
+        return GluontuneError(f"mxnet cannot load {library[1]}: {library_fix(library[1])}")
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        name = error.name.partition(".")[0]
+        if name != "mxnet":
+            wanted = "setuptools<81" if name == "distutils" else name
+            return GluontuneError(f"mxnet needs the package {name}: pip install '{wanted}'")
+    if isinstance(error, RuntimeError) and "Cannot find the MXNet library" in text:
+        return GluontuneError(
+            f"the mxnet package holds no libmxnet.so (two mxnet wheels overwrote each other?): {REINSTALL_CPU}"
+        )
+    kind = type(error).__name__
+    return GluontuneError(
+        f"mxnet cannot be imported ({kind}: {text[:300]})\nrun 'gluontune doctor', or try: {REINSTALL_CPU}"
+    )
