@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
@@ -13,9 +13,22 @@ from rich.console import Console
 
 from gluontune.errors import UsageError
 
-__all__ = ["JSON_OPTION", "emit", "parse_settings", "stderr", "stdout", "stdout_reserved"]
+__all__ = [
+    "JSON_OPTION",
+    "TIME_LIMIT_OPTION",
+    "emit",
+    "parse_settings",
+    "progress_line",
+    "stderr",
+    "stdout",
+    "stdout_reserved",
+]
 
 JSON_OPTION = typer.Option(False, "--json", help="One JSON document on stdout; all else goes to stderr.")
+
+TIME_LIMIT_OPTION = typer.Option(
+    600.0, "--time-limit", help="Seconds after which a silent training process counts as hung."
+)
 
 stdout = Console()
 stderr = Console(stderr=True)
@@ -52,3 +65,23 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
         except yaml.YAMLError as error:
             raise UsageError(f"--set {setting!r}: the value is not valid YAML") from error
     return values
+
+
+@contextlib.contextmanager
+def progress_line() -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A progress bar on stderr that follows the events of one training run."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[detail]}"))
+    with Progress(*columns, console=stderr, transient=True) as bar:
+        task = bar.add_task("starting", total=1.0, detail="")
+
+        def show(event: dict[str, Any]) -> None:
+            rate, accuracy, left = (event[k] for k in ("samples_per_sec", "val_accuracy", "seconds_left"))
+            detail = [event["detail"]]
+            detail += [f"{rate:,.0f} img/s"] if rate else []
+            detail += [f"accuracy {100 * accuracy:.1f} %"] if accuracy is not None else []
+            detail += [f"{left:.0f} s left"] if left else []
+            bar.update(task, completed=event["done"], description=event["stage"], detail=", ".join(detail))
+
+        yield show

@@ -1,0 +1,87 @@
+"""A recipe from the command line: a YAML file, overridden by one flag for each field of Recipe.
+
+The flags and their help are made from the dataclass and its docstring, so a new field needs nothing here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+
+from gluontune.cli._common import parse_settings
+from gluontune.recipe import Recipe
+
+__all__ = ["field_help", "takes_recipe"]
+
+_NOT_FLAGS = ("env", "rewrites")  # lists and mappings: by --set or in the YAML file
+
+
+def field_help() -> dict[str, str]:
+    """The sentence on each field in Recipe's docstring.
+
+    >>> field_help()["seed"]
+    'of parameters, shuffling and augmentation.'
+    """
+    text = (Recipe.__doc__ or "").split("Args:")[1].split("Raises:")[0]
+    found: dict[str, str] = {}
+    for names, sentence in re.findall(r"^ {8}([\w, ]+): (.+(?:\n {12}.+)*)", text, flags=re.M):
+        for name in names.split(", "):
+            found[name] = " ".join(sentence.replace("``", "").split())
+    return found
+
+
+def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``--recipe``, ``--set`` and a flag for each recipe field; it receives ``recipe``.
+
+    ``given`` tells the command which fields the user chose, so that it can choose the others.
+    """
+    hints = typing.get_type_hints(Recipe)
+    helps = field_help()
+    parameters = [
+        _parameter("recipe_file", Optional[Path], ["--recipe"], "YAML file of recipe fields."),
+        _parameter(
+            "settings", Optional[list[str]], ["--set"], "FIELD=VALUE for any field, as YAML; repeatable."
+        ),
+    ]
+    fields = [f for f in dataclasses.fields(Recipe) if f.name not in _NOT_FLAGS]
+    for f in fields:
+        kind = _plain_type(hints[f.name])
+        text = f"{helps.get(f.name, '')} [default: {f.default}]"
+        parameters.append(_parameter(f.name, Optional[kind], [f"--{f.name.replace('_', '-')}"], text))
+
+    def wrapper(**values: Any) -> Any:
+        path, settings = values.pop("recipe_file"), values.pop("settings") or []
+        chosen = {f.name: values.pop(f.name) for f in fields}
+        given = {name: value for name, value in chosen.items() if value is not None}
+        given.update(parse_settings(settings))
+        base = Recipe.from_yaml(path) if path is not None else Recipe()
+        recipe = base.override(**given)
+        if path is not None:
+            given = {**recipe.differences(Recipe()), **given}
+        return command(recipe=recipe, given=given, **values)
+
+    own = [p for p in inspect.signature(command).parameters.values() if p.name not in ("recipe", "given")]
+    own_hints = typing.get_type_hints(command)
+    own = [p.replace(annotation=own_hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    wrapper.__signature__ = inspect.Signature([*own, *parameters])  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in [*own, *parameters]}
+    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+    return wrapper
+
+
+def _parameter(name: str, kind: Any, flags: list[str], text: str) -> inspect.Parameter:
+    option = typer.Option(None, *flags, help=text, show_default=False)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
+
+
+def _plain_type(hint: Any) -> Any:
+    """``int`` of ``int | None``."""
+    arguments = [a for a in typing.get_args(hint) if a is not type(None)]
+    return arguments[0] if arguments else hint

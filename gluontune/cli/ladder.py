@@ -1,0 +1,64 @@
+"""``gluontune ladder``: the main job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._recipe import takes_recipe
+from gluontune.recipe import Recipe
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("ladder", help=ladder.__doc__)(takes_recipe(ladder))
+
+
+def ladder(
+    recipe: Recipe,
+    given: dict[str, Any],
+    out: Path = typer.Option(Path("ladder-out"), "--out", help="Folder for ladder.json and ladder.html."),
+    quick: bool = typer.Option(False, "--quick", help="Short slices and one epoch: minutes, not an hour."),
+    rungs: Optional[str] = typer.Option(None, "--rungs", help="Climb only these, comma-separated."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted climb in --out."),
+    time_limit: float = TIME_LIMIT_OPTION,
+    as_json: bool = JSON_OPTION,
+) -> int:
+    """Climb the ladder: measure each rung on this machine, keep what helps, say what does not.
+
+    The flags below describe the naive script that the climb starts from.
+    """
+    from gluontune import ladder as room
+    from gluontune import report
+
+    pace = room.QUICK if quick else room.FULL
+    if "epochs" not in given:
+        recipe = recipe.override(epochs=pace.epochs)
+    names = [n.strip() for n in rungs.split(",") if n.strip()] if rungs else None
+    with stdout_reserved(), report.LiveLadder(stderr if as_json else stdout) as live:
+        found = room.climb(
+            recipe,
+            out=out,
+            pace=pace,
+            rungs=names,
+            resume=resume,
+            on_event=live.on_event,
+            time_limit=time_limit,
+        )
+    report.finish_ladder(found, out)
+    if as_json:
+        emit(found)
+    else:
+        stdout.print(report.ladder_table(found))
+        stdout.print(found["sentence"], markup=False)
+        stdout.print(
+            f"{out / 'ladder.html'} shows it all; {out / 'ladder.json'} holds the figures.", markup=False
+        )
+    if not found["complete"]:
+        stderr.print("interrupted: the same command with --resume goes on", markup=False)
+        return 130
+    return 0 if found["best"] is not None else 1

@@ -1,0 +1,60 @@
+"""``gluontune train``: one recipe, in a fresh process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, progress_line, stderr
+from gluontune.cli._recipe import takes_recipe
+from gluontune.recipe import Recipe
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("train", help=train.__doc__)(takes_recipe(train))
+
+
+def train(
+    recipe: Recipe,
+    given: dict[str, Any],
+    out: Optional[Path] = typer.Option(None, "--out", help="Save the RunResult to this JSON file."),
+    list_nets: bool = typer.Option(False, "--list-nets", help="Show the names that --net takes here."),
+    time_limit: float = TIME_LIMIT_OPTION,
+    as_json: bool = JSON_OPTION,
+) -> int:
+    """Train one recipe in a fresh process and show what it reached."""
+    from gluontune import train as room
+
+    if list_nets:
+        names = room.net_names()
+        emit(names) if as_json else print("\n".join(names))
+        return 0
+    with progress_line() as show:
+        result = room.run(recipe, on_event=show, time_limit=time_limit)
+    if out is not None:
+        result.save(out)
+    if as_json:
+        emit(result.to_dict())
+    elif result.ok:
+        _show(result)
+    if result.error is not None:
+        stderr.print(f"error: {result.error['message']} (while {result.error['phase']})", markup=False)
+    return 0 if result.ok else 130 if result.status == "interrupted" else 1
+
+
+def _show(result: Any) -> None:
+    rate = result.samples_per_sec
+    low, high = rate["ci95"]
+    print(
+        f"throughput   {rate['median']:,.0f} samples/s (95 %: {low:,.0f}-{high:,.0f}, n={rate['n']} windows)"
+    )
+    print(f"accuracy     {' '.join(f'{100 * a:.1f}' for a in result.val_accuracy)} % (by epoch)")
+    print(f"training     {sum(result.epoch_seconds):.1f} s in {result.steps} steps")
+    shares = sorted(result.phases_pct.items(), key=lambda item: -item[1])
+    print(f"step         {', '.join(f'{name} {share:.0f} %' for name, share in shares if share >= 1)}")
+    if result.peak_rss_mib:
+        print(f"memory       {result.peak_rss_mib:,.0f} MiB peak")

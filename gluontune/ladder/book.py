@@ -1,0 +1,167 @@
+"""The ladder's book: ``ladder.json`` as it grows, saved after each rung, taken up again by a resume."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gluontune
+from gluontune import datasets, runtime
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import write_json
+from gluontune.recipe import Recipe
+from gluontune.result import RunResult
+
+__all__ = ["LADDER_SCHEMA", "Book"]
+
+LADDER_SCHEMA = 1
+
+
+class Book:
+    """What a climb has found so far.
+
+    Args:
+        document: what ``ladder.json`` holds.
+        folder: where it is saved, or None to keep it in memory.
+    """
+
+    def __init__(self, document: dict[str, Any], folder: Path | None):
+        self.document, self.folder = document, folder
+
+    @classmethod
+    def open(cls, recipe: Recipe, mode: str, folder: Path | None, resume: bool, names: Sequence[str]) -> Book:
+        """A new book, or with ``resume`` the one that an interrupted climb left in ``folder``.
+
+        An older ``ladder.json`` is kept beside a new one as ``ladder.previous.json``.
+        """
+        if resume:
+            if folder is None:
+                raise UsageError("resume needs the folder (--out) of the interrupted climb")
+            return cls._taken_up(recipe, mode, folder, names)
+        if folder is not None and (folder / "ladder.json").exists():
+            (folder / "ladder.json").replace(folder / "ladder.previous.json")
+        document = {
+            "schema_version": LADDER_SCHEMA,
+            "gluontune": gluontune.__version__,
+            "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "mode": mode,
+            "complete": False,
+            "dataset": _dataset_facts(recipe),
+            "machine": runtime.machine_facts(),
+            "base_recipe": recipe.to_dict(),
+            "rungs": [],
+            "best": None,
+            "verdict": None,
+            "sentence": None,
+        }
+        return cls(document, folder)
+
+    @classmethod
+    def _taken_up(cls, recipe: Recipe, mode: str, folder: Path, names: Sequence[str]) -> Book:
+        path = folder / "ladder.json"
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise GluontuneError(f"{path}: nothing to resume there; start without --resume") from None
+        except (OSError, ValueError) as error:
+            raise GluontuneError(f"{path}: cannot be resumed: {error}; start without --resume") from error
+        if document.get("schema_version") != LADDER_SCHEMA or "base_recipe" not in document:
+            raise GluontuneError(f"{path}: not a ladder of this gluontune; start without --resume")
+        before = Recipe.from_dict(document["base_recipe"], source=str(path))
+        differs = recipe.differences(before)
+        if document.get("mode") != mode:
+            differs["mode"] = mode
+        if differs:
+            changed = ", ".join(f"{name}={value!r}" for name, value in differs.items())
+            raise UsageError(
+                f"{path}: was climbed with another recipe (now {changed}); give the same options, or start "
+                "without --resume"
+            )
+        document["rungs"] = [r for r in document["rungs"] if r.get("finished") and r["name"] in names]
+        document["complete"] = False
+        return cls(document, folder)
+
+    def finished(self, name: str) -> dict[str, Any] | None:
+        """The row of a rung that was finished earlier, or None."""
+        return next((r for r in self.document["rungs"] if r["name"] == name and r["finished"]), None)
+
+    def new_row(self, name: str, sentence: str) -> dict[str, Any]:
+        """The row of a rung as it stands when it begins: if nothing more comes, it was interrupted."""
+        return {
+            "name": name,
+            "sentence": sentence,
+            "status": "skipped",
+            "reason": "interrupted before it was finished",
+            "verdict": "n/a",
+            "kept": False,
+            "finished": False,
+            "samples_per_sec": None,
+            "speedup_vs_naive": None,
+            "speedup_ci95": None,
+            "ratio_to_previous": None,
+            "epoch_seconds": [],
+            "elapsed_seconds": [],
+            "val_accuracy": [],
+            "train_loss": [],
+            "steadiness": {},
+            "phases_pct": {},
+            "utilization": {},
+            "peak_rss_mib": None,
+            "peak_gpu_mib": None,
+            "warmup_seconds": None,
+            "seconds": None,
+            "variants": [],
+            "changes": {},
+            "recipe": None,
+            "error": None,
+            "notes": [],
+        }
+
+    def enter_run(self, row: dict[str, Any], result: RunResult) -> None:
+        """Copy what the report shows of a training run into its row, and save the run beside."""
+        for name in (
+            "epoch_seconds", "elapsed_seconds", "val_accuracy", "train_loss", "steadiness", "phases_pct",
+            "utilization", "peak_rss_mib", "peak_gpu_mib", "warmup_seconds", "notes",
+        ):  # fmt: skip
+            row[name] = getattr(result, name)
+        if result.ok:
+            row["reason"] = None
+        if self.folder is not None:
+            result.save(self.folder / "runs" / f"{row['name']}.json")
+
+    def enter(self, row: dict[str, Any]) -> None:
+        """Add a row, name the best recipe so far, and save."""
+        self.document["rungs"].append(row)
+        kept = [r for r in self.document["rungs"] if r["kept"]]
+        if kept:
+            best = kept[-1]
+            self.document["best"] = {
+                name: best[name]
+                for name in ("name", "recipe", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")
+            }
+        self.save()
+
+    def kept_accuracies(self) -> list[float]:
+        """Final validation accuracies of the rungs kept so far."""
+        return [r["val_accuracy"][-1] for r in self.document["rungs"] if r["kept"] and r["val_accuracy"]]
+
+    def save(self) -> None:
+        if self.folder is not None:
+            write_json(self.folder / "ladder.json", self.document)
+
+
+def _dataset_facts(recipe: Recipe) -> dict[str, Any]:
+    """What the report says about the data; a job's own data are known to its processes only."""
+    if recipe.job is not None:
+        return {"name": Path(recipe.job).name, "classes": None, "num_train": None, "num_test": None}
+    data = datasets.open(recipe.dataset)
+    return {
+        "name": data.name,
+        "classes": len(data.classes),
+        "num_train": len(data.train),
+        "num_test": len(data.test),
+        "image_shape": list(data.image_shape) if data.image_shape else None,
+    }

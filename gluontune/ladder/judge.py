@@ -1,0 +1,116 @@
+"""What the figures say: the fastest variant, the verdict with its interval, and the parity gate."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from gluontune import stats
+from gluontune.ladder.measure import Contender
+from gluontune.ladder.rungs import Variant
+from gluontune.result import RunResult
+
+__all__ = ["PARITY_POINTS", "compare", "judge", "verdict_of"]
+
+PARITY_POINTS = 0.02  # a rung may cost so much validation accuracy at equal epochs, and no more
+WORTH = 1.01  # a gain below one per cent is not worth a change
+
+
+def verdict_of(ratio: dict[str, Any]) -> str:
+    """``helped``, ``no gain`` or ``hurt`` from the interval of a throughput ratio.
+
+    >>> verdict_of({"median": 1.4, "ci95": [1.3, 1.5], "n": 7})
+    'helped'
+    >>> verdict_of({"median": 1.1, "ci95": [0.9, 1.4], "n": 7})
+    'no gain'
+    >>> verdict_of({"median": 0.7, "ci95": [0.6, 0.8], "n": 7})
+    'hurt'
+    """
+    low, high = ratio["ci95"]
+    if low > 1.0 and ratio["median"] >= WORTH:
+        return "helped"
+    return "hurt" if high < 1.0 else "no gain"
+
+
+def compare(
+    row: dict[str, Any],
+    field: Sequence[Contender],
+    variants: Sequence[Variant],
+    naive: Contender,
+    best: Contender | None,
+) -> Contender | None:
+    """Fill a row with the throughput of its variants; return the fastest, or None if none ran.
+
+    Args:
+        row: gets ``variants``, ``samples_per_sec``, ``ratio_to_previous``, ``speedup_vs_naive``, ``recipe``.
+        field: the variants' contenders, measured interleaved with ``naive`` and ``best``.
+    """
+    listed = {}
+    for contender, variant in zip(field, variants):
+        entry: dict[str, Any] = {
+            "label": variant.label,
+            "changes": _plain(variant.changes),
+            "status": "failed" if contender.failure else "ran",
+            "reason": str(contender.failure) if contender.failure else None,
+            "samples_per_sec": None,
+            "ratio_to_previous": None,
+            "chosen": False,
+        }
+        if contender.failure is None:
+            entry["samples_per_sec"] = stats.interval(contender.rates)
+            if best is not None and best.failure is None and best is not contender:
+                entry["ratio_to_previous"] = stats.ratio_interval(contender.rates, best.rates)
+        listed[id(contender)] = entry
+        row["variants"].append(entry)
+    ran = [c for c in field if c.failure is None]
+    if not ran:
+        return None
+    chosen = max(ran, key=lambda c: listed[id(c)]["samples_per_sec"]["median"])
+    entry = listed[id(chosen)]
+    entry["chosen"] = True
+    row["samples_per_sec"] = entry["samples_per_sec"]
+    row["ratio_to_previous"] = entry["ratio_to_previous"]
+    row["recipe"] = chosen.recipe.to_dict()
+    row["changes"] = entry["changes"]
+    if chosen is naive:
+        row["speedup_vs_naive"], row["speedup_ci95"] = 1.0, [1.0, 1.0]
+    elif naive.failure is None:
+        speedup = stats.ratio_interval(chosen.rates, naive.rates)
+        row["speedup_vs_naive"], row["speedup_ci95"] = speedup["median"], speedup["ci95"]
+    return chosen
+
+
+def judge(row: dict[str, Any], result: RunResult, kept: Sequence[float], *, has_best: bool) -> None:
+    """Fill a row with verdict, ``kept`` and the reason, from its throughput and its accuracy.
+
+    Args:
+        row: as :func:`compare` left it.
+        result: of the training of the chosen variant.
+        kept: final validation accuracies of the rungs kept so far; their median is the reference, so that
+            neither one lucky run nor one unlucky run moves the gate.
+        has_best: whether there was a recipe to compare with.
+    """
+    row["status"] = "ran"
+    if not has_best or row["ratio_to_previous"] is None:
+        row.update(verdict="n/a", kept=True)
+        return
+    ratio = row["ratio_to_previous"]
+    row["verdict"] = verdict_of(ratio)
+    row["kept"] = row["verdict"] == "helped"
+    low, high = ratio["ci95"]
+    if row["verdict"] != "helped":
+        row["reason"] = f"{ratio['median']:.2f}× the recipe before it (95 %: {low:.2f}–{high:.2f})"
+    if kept and result.val_accuracy:
+        reference, accuracy = statistics.median(kept), result.val_accuracy[-1]
+        if accuracy < reference - PARITY_POINTS:
+            row.update(verdict="hurt", kept=False)
+            lost = 100 * (reference - accuracy)
+            row["reason"] = (
+                f"validation accuracy {100 * accuracy:.1f} %, {lost:.1f} points below the kept rungs' "
+                f"{100 * reference:.1f} % at equal epochs (throughput {ratio['median']:.2f}×)"
+            )
+
+
+def _plain(changes: Any) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in changes.items()}

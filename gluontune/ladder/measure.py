@@ -1,0 +1,126 @@
+"""Contenders, measured in turn: slices of real training, round by round, each alone on the machine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from gluontune.recipe import Recipe
+from gluontune.result import RunResult
+from gluontune.train import Group, RunFailed, drive
+
+__all__ = ["Contender", "interleave"]
+
+
+class Contender:
+    """A recipe in processes of its own, kept and paused between its turns.
+
+    Args:
+        recipe: what it trains.
+        label: how the report calls it.
+        time_limit: seconds after which a silent process counts as hung.
+
+    Attributes:
+        rates: images a second of each of its slices in the current comparison.
+        failure: why it could not be measured, or None.
+    """
+
+    def __init__(self, recipe: Recipe, label: str, time_limit: float = 600.0):
+        self.recipe, self.label, self.time_limit = recipe, label, time_limit
+        self.rates: list[float] = []
+        self.failure: RunFailed | None = None
+        self.group: Group | None = None
+        self._steps, self._warm = 1, False
+
+    def launch(self) -> None:
+        """Start the processes, unless they are there, without waiting for them."""
+        if self.group is None and self.failure is None:
+            self._warm = False
+            with self.guarded():
+                self.group = Group(self.recipe, die_with_parent=True, time_limit=self.time_limit, wait=False)
+
+    def warm_up(self, slice_s: float) -> None:
+        """Two steps for compilation and caches, then find how many fill a slice."""
+        group = self.group
+        if group is None or self._warm:
+            return
+        with self.guarded():
+            group.wait()
+            group.steps(2)
+            seen = group.steps(2)
+            for _ in range(2):  # the first estimate still holds some warming up
+                self._steps = max(2, round(slice_s / max(seen["seconds"], 1e-6) * seen["count"]))
+                seen = group.steps(self._steps)
+            group.pause()
+            self._warm = True
+
+    def train(self, result: RunResult, on_event: Callable[[dict[str, Any]], None] | None = None) -> None:
+        """The recipe's whole training from its seeded start, into ``result``; paused again afterwards."""
+        group = self.group
+        if group is None:
+            raise self.failure or RunFailed("Closed", "the contender has ended", "training")
+        group.resume()
+        drive(group, result, on_event)
+        group.pause()
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn a failure of the processes into a finding about this contender."""
+        try:
+            yield
+        except RunFailed as failure:
+            self.failure = failure
+            self.close()
+
+    def slice(self) -> None:
+        """One turn: an untimed step to wake up, then a timed slice."""
+        group = self.group
+        if group is None:
+            return
+        with self.guarded():
+            group.resume()
+            group.steps(1)
+            seen = group.steps(self._steps)
+            group.pause()
+            self.rates.append(seen["samples"] / seen["seconds"])
+
+    def close(self) -> None:
+        if self.group is not None:
+            self.group.close()
+            self.group = None
+
+
+def interleave(
+    contenders: Iterable[Contender],
+    *,
+    rounds: int,
+    slice_s: float,
+    on_round: Callable[[int, int], None] | None = None,
+) -> list[Contender]:
+    """Measure contenders in turn, ``rounds`` times over; the order turns with each round.
+
+    A disturbance of the machine so falls on all alike, and ratios within a round mean something where
+    absolute times do not. Failed contenders carry their ``failure``; the others go on.
+
+    Args:
+        rounds: slices of each contender.
+        slice_s: about how long a slice takes, in seconds.
+        on_round: called with ``(round, rounds)``.
+
+    Returns:
+        those that were measured in every round.
+    """
+    field = list(contenders)
+    for contender in field:
+        contender.rates = []
+        contender.launch()
+    for contender in field:
+        contender.warm_up(slice_s)
+    for number in range(rounds):
+        turn = number % len(field)
+        for contender in field[turn:] + field[:turn]:
+            contender.slice()
+        if on_round is not None:
+            on_round(number + 1, rounds)
+    return [c for c in field if c.failure is None and len(c.rates) == rounds]

@@ -1,0 +1,195 @@
+"""The rungs, in order: each a name, a sentence, what it requires, and the changes to try.
+
+To add a rung, add one entry here; the command line's choices, the report and the tests follow.
+A rung offers one or more *variants*; the ladder measures them all against the best recipe so far,
+interleaved, and goes on with the fastest. Each change is what the field recommends, so that a change
+which does not help here is seen not to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gluontune.recipe import Recipe
+from gluontune.registry import Registry
+
+__all__ = ["RUNGS", "Rung", "Site", "Variant"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a rung may know before it chooses: the machine and the job.
+
+    Args:
+        cores: usable cores (affinity and quota).
+        gpus: GPUs that this mxnet can run on.
+        bf16: whether the CPU multiplies bfloat16 in hardware.
+        splits: whether the data are gluontune's (a named data set) rather than the job's Gluon datasets.
+        fits_memory: whether the decoded training images fit in half of the usable memory.
+        rewrites: names of the rewrites that have something to do in this net on this device.
+        num_train: training images in one epoch.
+    """
+
+    cores: int
+    gpus: int
+    bf16: bool
+    splits: bool
+    fits_memory: bool
+    rewrites: tuple[str, ...]
+    num_train: int
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to climb a rung: a label and the recipe fields that it changes."""
+
+    label: str
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step of the ladder.
+
+    Args:
+        name: as in ``ladder.json``.
+        sentence: what it changes, for the learner.
+        requires: the reason why it cannot run here, or None.
+        variants: what to try on top of the best recipe so far.
+    """
+
+    name: str
+    sentence: str
+    requires: Callable[[Recipe, Site], str | None]
+    variants: Callable[[Recipe, Site], list[Variant]]
+
+
+RUNGS: Registry[Rung] = Registry("rung")
+
+
+def _always(recipe: Recipe, site: Site) -> str | None:
+    return None
+
+
+def _rung(
+    name: str, sentence: str, requires: Callable[[Recipe, Site], str | None] = _always
+) -> Callable[[Callable[[Recipe, Site], list[Variant]]], Callable[[Recipe, Site], list[Variant]]]:
+    def add(variants: Callable[[Recipe, Site], list[Variant]]) -> Callable[[Recipe, Site], list[Variant]]:
+        RUNGS.add(name, Rung(name, sentence, requires, variants))
+        return variants
+
+    return add
+
+
+@_rung("naive", "the script as a tutorial writes it, in the environment as it comes")
+def _naive(recipe: Recipe, site: Site) -> list[Variant]:
+    return [Variant("as written", {})]
+
+
+@_rung("environment", "threads and allocator set for the cores that are really usable")
+def _environment(recipe: Recipe, site: Site) -> list[Variant]:
+    return [Variant("tuned", {"runtime": "tuned"})]
+
+
+def _workers_make_sense(recipe: Recipe, site: Site) -> str | None:
+    if recipe.loader not in ("gluon", "threaded"):
+        return f"the loader {recipe.loader!r} has no workers"
+    return None
+
+
+@_rung("multi-worker", "images are decoded and augmented in worker processes", _workers_make_sense)
+def _multi_worker(recipe: Recipe, site: Site) -> list[Variant]:
+    rule = site.cores - 3  # deck 000's recommendation
+    counts = sorted({1, site.cores, *([rule] if rule > 1 else [])} - {recipe.num_workers})
+    return [Variant(f"{n} worker{'s' if n > 1 else ''}", {"num_workers": n}) for n in counts]
+
+
+def _has_splits(recipe: Recipe, site: Site) -> str | None:
+    if not site.splits:
+        return (
+            "the job's data() returns Gluon datasets, which cannot be packed; return the name of a data set, "
+            "such as 'folder:/data/birds'"
+        )
+    return None
+
+
+@_rung("records", "images packed in RecordIO, decoded by gluontune's loaders", _has_splits)
+def _records(recipe: Recipe, site: Site) -> list[Variant]:
+    found = [Variant("threaded", {"loader": "threaded", "num_workers": site.cores})]
+    if site.fits_memory:
+        found.insert(0, Variant("resident", {"loader": "resident", "num_workers": 0}))
+    return found
+
+
+@_rung("hybridized", "the net as a symbolic graph, slow operators rewritten where it measures faster")
+def _hybridized(recipe: Recipe, site: Site) -> list[Variant]:
+    found = [
+        Variant("hybridize()", {"hybridize": "hybridized"}),
+        Variant("static", {"hybridize": "static"}),
+    ]
+    if site.rewrites:
+        names = " + ".join(site.rewrites)
+        found.append(Variant(f"static, {names}", {"hybridize": "static", "rewrites": site.rewrites}))
+    return found
+
+
+def _has_half_precision(recipe: Recipe, site: Site) -> str | None:
+    if site.gpus or site.bf16:
+        return None
+    return (
+        "no GPU that this mxnet can use, and the CPU has no bfloat16 instructions (avx512_bf16 or amx_bf16)"
+    )
+
+
+@_rung("mixed-precision", "16-bit multiplications with 32-bit masters", _has_half_precision)
+def _mixed_precision(recipe: Recipe, site: Site) -> list[Variant]:
+    dtype = "float16" if site.gpus else "bfloat16"
+    found = [Variant(dtype, {"dtype": dtype})]
+    full = {"dtype": dtype, "hybridize": "static", "rewrites": site.rewrites}
+    if any(getattr(recipe, field) != value for field, value in full.items() if field != "dtype"):
+        found.append(Variant(f"{dtype}, static, rewritten", full))
+    return found
+
+
+_MIN_UPDATES = 30  # in one epoch: with fewer, an epoch cannot show whether a batch size learns
+
+
+def _enough_images(recipe: Recipe, site: Site) -> str | None:
+    if site.num_train < 2 * recipe.global_batch_size * _MIN_UPDATES:
+        return (
+            f"{site.num_train} training images make fewer than {_MIN_UPDATES} updates an epoch at twice the "
+            f"batch of {recipe.global_batch_size}"
+        )
+    return None
+
+
+@_rung("large-batch", "a larger batch, its learning rate scaled and warmed up", _enough_images)
+def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
+    found = []
+    for factor in (2, 4, 8):
+        batch = recipe.batch_size_per_device * factor
+        if site.num_train >= batch * recipe.num_devices * _MIN_UPDATES:
+            warmup = min(1.0, 0.2 * recipe.epochs)
+            found.append(Variant(f"batch {batch}", {"batch_size_per_device": batch, "warmup_epochs": warmup}))
+    return found
+
+
+def _two_devices(recipe: Recipe, site: Site) -> str | None:
+    if site.gpus == 1:
+        return "one GPU in this machine"
+    if not site.gpus and site.cores < 2:
+        return "one usable core and no GPU"
+    return None
+
+
+@_rung("multi-device", "all GPUs, or two processes on the CPU that exchange gradients", _two_devices)
+def _multi_device(recipe: Recipe, site: Site) -> list[Variant]:
+    if site.gpus:
+        counts = sorted({2, site.gpus})
+        return [Variant(f"{n} GPUs", {"num_devices": n}) for n in counts]
+    # The global batch stays, so that the accuracy can be compared.
+    each = max(1, recipe.batch_size_per_device // 2)
+    changes = {"engine": "kvstore", "num_devices": 2, "batch_size_per_device": each}
+    return [Variant("2 processes, kvstore", changes)]

@@ -1,0 +1,105 @@
+"""The entry of a training process: ``python -m gluontune.train.child --events FD``.
+
+It reads one JSON command a line from stdin, and answers each with one JSON event a line on the pipe FD
+(stdout belongs to the user's own code). The first line is the set-up: recipe, rank and world.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+from gluontune.errors import GluontuneError
+
+__all__ = ["main"]
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to kill this process, even a stopped one, when the thread that started it is gone."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _serve(setup: dict[str, Any], send: Any) -> None:
+    """Build the session, then answer commands until ``quit`` or the end of stdin."""
+    from gluontune.recipe import Recipe
+    from gluontune.train.session import Session
+
+    start = time.perf_counter()
+    session = Session(Recipe.from_dict(setup["recipe"]), setup["rank"], setup["world"])
+    try:
+        session.build()
+        session.check_output()
+        send(
+            event="ready",
+            batches_per_epoch=session.batches_per_epoch,
+            samples_per_step=session.samples_per_step,
+            num_train=session.feed.num_train,
+            **session.site(),
+            seconds=time.perf_counter() - start,
+        )
+        actions = {
+            "steps": lambda c: session.steps(c["count"]),
+            "validate": lambda c: session.validate(),
+            "reset": lambda c: session.reset() or {},
+            "phases": lambda c: {"report": session.phases.report()},
+            "memory": lambda c: session.memory_mib(),
+        }
+        for line in sys.stdin:
+            command = json.loads(line)
+            if command["do"] == "quit":
+                break
+            send(event="done", **actions[command["do"]](command))
+    except Exception as error:
+        traceback.print_exc()
+        send(
+            event="error",
+            type=type(error).__name__,
+            message=_first_lines(error),
+            phase=session.phase,
+            expected=isinstance(error, GluontuneError),
+        )
+    finally:
+        with contextlib.suppress(Exception):
+            session.close()
+
+
+def _first_lines(error: BaseException) -> str:
+    """The message without MXNet's C++ stack trace."""
+    text = str(error).split("Stack trace:")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines[-3:])[:600] or type(error).__name__
+
+
+def main() -> None:
+    events = os.fdopen(int(sys.argv[sys.argv.index("--events") + 1]), "w", encoding="utf-8")
+
+    def send(**event: Any) -> None:
+        events.write(json.dumps(event) + "\n")
+        events.flush()
+
+    setup = json.loads(sys.stdin.readline())
+    if setup.get("die_with_parent"):
+        _die_with_parent()
+    if setup.get("cpus"):
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, setup["cpus"])
+    _serve(setup, send)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    events.flush()
+    # Nothing is left to save, and MXNet's threads may be stuck: end at once, and any forked worker with us.
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The batches of a training process: the recipe's loader over the job's data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gluontune import compute, loading
+from gluontune.errors import UsageError
+from gluontune.recipe import Recipe
+from gluontune.runtime import mxnet
+from gluontune.train.job import Job
+
+__all__ = ["Feed", "make_feed"]
+
+
+@dataclass
+class Feed:
+    """Training and validation batches.
+
+    Args:
+        train, val: loaders of ``gt.loading``.
+        stage: the block that turns uint8 NHWC batches into normalized float NCHW inside the graph;
+            None where the loader has done that already.
+        batch_size: images of this rank in one step.
+        num_train: training images in all.
+        image_shape: (H, W, C), or None for a job's own Gluon datasets.
+    """
+
+    train: Any
+    val: Any
+    stage: Any
+    batch_size: int
+    num_train: int
+    image_shape: tuple[int, int, int] | None
+
+    def sample(self, ctx: Any, staged: bool = False) -> Any:
+        """Two images' worth of input for building a net: zeros of the shape that the net will see.
+
+        Args:
+            staged: as the loader delivers them, before the input stage.
+        """
+        nd = mxnet().nd
+        if self.image_shape is None:
+            images, _ = self.train.item()
+            return nd.array(np.stack([images, images]), ctx=ctx)
+        height, width, channels = self.image_shape
+        if staged and self.stage is not None:
+            return nd.zeros((2, height, width, channels), dtype="uint8", ctx=ctx)
+        return nd.zeros((2, channels, height, width), ctx=ctx)
+
+    def close(self) -> None:
+        for loader in (self.train, self.val):
+            loader.close()
+
+
+def make_feed(recipe: Recipe, job: Job, rank: int, world: int) -> Feed:
+    """Build both loaders.
+
+    Raises:
+        UsageError: the loader needs a data set of gluontune's, and the job brings Gluon datasets.
+    """
+    local = recipe.num_devices if recipe.engine == "local" else 1
+    batch_size = recipe.batch_size_per_device * local
+    if job.dataset is None:
+        return _gluon_feed(recipe, job, rank, world, batch_size)
+    data = job.dataset
+    shape = data.image_shape or (224, 224, 3)
+    train = _subset(data.train, recipe.train_samples, recipe.seed)
+    val = _subset(data.test, recipe.val_samples, recipe.seed)
+    common = {"image_shape": shape, "mean": data.mean, "std": data.std, "prefetch": recipe.prefetch}
+    trainer = loading.build(
+        recipe.loader,
+        train,
+        batch_size=batch_size,
+        augment=recipe.augment or data.augment,
+        shuffle=True,
+        seed=recipe.seed,
+        num_workers=recipe.num_workers,
+        last_batch=recipe.last_batch,
+        rank=rank,
+        world_size=world,
+        **common,
+    )
+    validator = loading.build(
+        recipe.loader,
+        val,
+        batch_size=batch_size,
+        augment="none",
+        num_workers=recipe.num_workers,
+        last_batch="keep",
+        **common,
+    )
+    raw = trainer.yields == "uint8-nhwc"
+    dtype = "float16" if recipe.dtype == "float16" else "float32"
+    stage = compute.InputStage(data.mean, data.std, dtype=dtype) if raw else None
+    return Feed(trainer, validator, stage, batch_size, len(train), shape)
+
+
+def _subset(split: Any, count: int | None, seed: int) -> Any:
+    """The first ``count`` images of a seeded shuffle: the same ones for every rung."""
+    if count is None or count >= len(split):
+        return split
+    return split.subset(np.sort(np.random.default_rng(seed).permutation(len(split))[:count]))
+
+
+def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int) -> Feed:
+    if recipe.loader != "gluon":
+        raise UsageError(
+            f"recipe field loader={recipe.loader!r}: the job's data() returns Gluon datasets, which only the "
+            "loader 'gluon' reads; return the name of a data set, such as 'folder:/data/birds', to use others"
+        )
+    train, val = job.train, job.val
+    if recipe.train_samples is not None and recipe.train_samples < len(train):
+        train = _Part(
+            train, np.random.default_rng(recipe.seed).permutation(len(train))[: recipe.train_samples]
+        )
+    if recipe.val_samples is not None and recipe.val_samples < len(val):
+        val = _Part(val, np.arange(recipe.val_samples))
+    if world > 1:
+        share = len(train) // world
+        train = _Part(train, np.arange(rank * share, (rank + 1) * share))
+    make = GluonBatches
+    return Feed(
+        make(train, batch_size, True, recipe.last_batch, recipe.num_workers, recipe.seed),
+        make(val, batch_size, False, "keep", recipe.num_workers, recipe.seed),
+        None,
+        batch_size,
+        len(train) * world,
+        None,
+    )
+
+
+class _Part:
+    """Some items of a Gluon dataset."""
+
+    def __init__(self, dataset: Any, indices: np.ndarray):
+        self.dataset, self.indices = dataset, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.dataset[int(self.indices[place])]
+
+
+class GluonBatches:
+    """A job's own Gluon dataset behind the interface of ``gt.loading``'s loaders."""
+
+    yields = "float32-nchw"
+
+    def __init__(
+        self, dataset: Any, batch_size: int, shuffle: bool, last_batch: str, num_workers: int, seed: int
+    ):
+        self._dataset = dataset
+        self._loader = loading.safe_dataloader(
+            dataset,
+            batch_size,
+            shuffle=shuffle,
+            last_batch=last_batch,
+            num_workers=num_workers,
+            seed=seed,
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def item(self) -> tuple[np.ndarray, Any]:
+        """The first image as numpy, and its label."""
+        image, label = self._dataset[0][:2]
+        return (image.asnumpy() if hasattr(image, "asnumpy") else np.asarray(image)), label
+
+    def epoch(self, number: int) -> Any:
+        """The batches of one epoch."""
+        return iter(self._loader)
+
+    def close(self) -> None:
+        self._loader = None

@@ -1,0 +1,89 @@
+"""Nets by name: gluoncv's and MXNet's model zoos, and two small ones that need neither."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from gluontune.errors import GluontuneError, UsageError, nearest
+from gluontune.registry import Registry
+from gluontune.runtime import mxnet
+
+__all__ = ["SMALL_NETS", "build_net", "net_names"]
+
+SMALL_NETS: Registry[Any] = Registry("net")
+
+
+@SMALL_NETS.register("mlp")
+def _mlp(classes: int) -> Any:
+    """Two hidden layers of 256; for tests and for seeing what a batch costs without convolutions."""
+    nn = mxnet().gluon.nn
+    net = nn.HybridSequential()
+    net.add(
+        nn.Flatten(), nn.Dense(256, activation="relu"), nn.Dense(256, activation="relu"), nn.Dense(classes)
+    )
+    return net
+
+
+@SMALL_NETS.register("small_cnn")
+def _small_cnn(classes: int) -> Any:
+    """Three convolutions with BatchNorm: learns the sample in seconds on a laptop."""
+    nn = mxnet().gluon.nn
+    net = nn.HybridSequential()
+    for channels in (16, 32, 64):
+        net.add(
+            nn.Conv2D(channels, 3, strides=2, padding=1, use_bias=False),
+            nn.BatchNorm(),
+            nn.Activation("relu"),
+        )
+    net.add(nn.GlobalAvgPool2D(), nn.Flatten(), nn.Dense(classes))
+    return net
+
+
+def _zoos() -> list[Any]:
+    """The ``get_model`` functions that are there, gluoncv's first, each with its names."""
+    found = []
+    try:
+        mxnet()
+        zoo = importlib.import_module("gluoncv.model_zoo.model_zoo")
+        found.append((zoo.get_model, set(zoo._models)))
+    except ImportError:
+        pass
+    vision = mxnet().gluon.model_zoo.vision
+    names = {n for n in dir(vision) if callable(getattr(vision, n)) and n[0].islower() and n != "get_model"}
+    found.append((lambda name, **kw: getattr(vision, name)(**kw), names - {"get_resnet", "get_vgg"}))
+    return found
+
+
+def net_names() -> list[str]:
+    """Every name that :func:`build_net` takes here."""
+    names = set(SMALL_NETS.names())
+    for _, known in _zoos():
+        names |= known
+    return sorted(names)
+
+
+def build_net(name: str, classes: int) -> Any:
+    """A new, uninitialized net with ``classes`` outputs.
+
+    Raises:
+        UsageError: unknown name; the nearest ones are offered.
+        GluontuneError: the net cannot be built with that number of classes.
+
+    >>> build_net("small_cnn", 10)(mxnet().sym.Variable("x")).list_outputs()
+    ['hybridsequential0_dense0_fwd_output']
+    """
+    if name in SMALL_NETS:
+        return SMALL_NETS[name](classes)
+    for get_model, known in _zoos():
+        if name.lower() in known:
+            try:
+                return get_model(name.lower(), classes=classes, pretrained=False)
+            except TypeError as error:
+                raise GluontuneError(
+                    f"net {name!r} cannot be built for {classes} classes: {error}"
+                ) from error
+    known_names = net_names()
+    close = nearest(name, known_names, n=3)
+    hint = f"did you mean {', '.join(close)}?" if close else "gluontune train --list-nets shows them"
+    raise UsageError(f"unknown net {name!r} among {len(known_names)} known ones: {hint}")

@@ -1,0 +1,275 @@
+"""The training process from the inside: builds what a recipe says, and takes steps.
+
+There is one training step in gluontune, :meth:`Session.step`; the ladder, the launcher, the method's
+repeats and the notebooks all drive this one through :mod:`gluontune.train.group`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import resource
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gluontune import compute, monitor, optim
+from gluontune.errors import GluontuneError
+from gluontune.parallel.devices import contexts, split_batch
+from gluontune.recipe import Recipe
+from gluontune.runtime import mxnet
+from gluontune.train.feed import Feed, make_feed
+from gluontune.train.job import load_job
+
+__all__ = ["Session"]
+
+_SAMPLED_EVERY = 25  # one step in so many is cut into phases by waits
+
+
+class Session:
+    """One rank of a training run, in its own process.
+
+    Args:
+        recipe: what to train.
+        rank, world: this process among the ranks of the run.
+
+    Attributes:
+        phase: what the session is doing, for error messages.
+        batches_per_epoch: steps in one epoch, the same on all ranks.
+        samples_per_step: images of this rank in one step.
+    """
+
+    def __init__(self, recipe: Recipe, rank: int = 0, world: int = 1):
+        self.recipe, self.rank, self.world = recipe, rank, world
+        self.phase = "starting"
+
+    def build(self) -> None:
+        """Import mxnet, open the data, build and initialize the net: all that comes before the first step."""
+        recipe = self.recipe
+        self.phase = "importing mxnet"
+        mx = self.mx = mxnet()
+        local = recipe.engine == "local"
+        self.phase = "finding the devices"
+        self.ctxs = contexts(recipe.devices, recipe.num_devices if local else 1, 0 if local else self.rank)
+        self.device = self.ctxs[0].device_type
+        self.phase = "preparing the data type"
+        compute.start_process(recipe.dtype, self.device)
+        self._seed()
+        self.phase = "opening the data"
+        self.job = load_job(recipe)
+        self.feed: Feed = make_feed(recipe, self.job, self.rank, self.world)
+        self.batches_per_epoch = len(self.feed.train)
+        if self.batches_per_epoch == 0:
+            raise GluontuneError(
+                f"{self.feed.num_train} training images make no whole batch of {recipe.global_batch_size}: "
+                "use a smaller batch_size_per_device or last_batch='keep'"
+            )
+        self.samples_per_step = self.feed.batch_size
+        self.phase = "building the net"
+        self.net = self._build_net()
+        self.loss = self.job.loss()
+        self._initial = {name: p.data(self.ctxs[0]).copy() for name, p in self._parameters()}
+        self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=_SAMPLED_EVERY)
+        self.reset()
+
+    def site(self) -> dict[str, Any]:
+        """What the ladder asks of the process that is there: devices, data, rewrites that apply."""
+        shape = self.feed.image_shape
+        return {
+            "device": self.device,
+            "gpus": self.mx.context.num_gpus(),
+            "splits": self.job.dataset is not None,
+            "image_bytes": shape[0] * shape[1] * shape[2] if shape else None,
+            "rewrites": self.rewrites,
+        }
+
+    def _seed(self) -> None:
+        random.seed(self.recipe.seed)
+        np.random.seed(self.recipe.seed)
+        self.mx.random.seed(self.recipe.seed)
+
+    def _parameters(self) -> list[tuple[str, Any]]:
+        return list(self.net.collect_params().items())
+
+    def _build_net(self) -> Any:
+        """Net with its rewrites, mode and input stage; parameters initialized on every context."""
+        mx, recipe = self.mx, self.recipe
+        net = self.job.net()
+        if not isinstance(net, mx.gluon.Block):
+            raise GluontuneError(f"net() of the job returned {type(net).__name__}; return a Gluon Block")
+        self._seed()
+        if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
+            net.initialize(mx.init.Xavier(magnitude=2), ctx=self.ctxs)
+        sample = self.feed.sample(self.ctxs[0])
+        with self._explain_shapes(sample.shape):
+            net(sample)
+        self.rewrites = compute.rewrites_for(net, sample, device=self.device)
+        compute.apply_rewrites(net, recipe.rewrites, sample)
+        if recipe.dtype == "float16":
+            net.cast("float16")
+        compute.set_mode(net, recipe.hybridize)
+        if self.feed.stage is not None:
+            net = compute.with_input_stage(net, self.feed.stage)
+            compute.set_mode(net, recipe.hybridize)
+        return net
+
+    @contextlib.contextmanager
+    def _explain_shapes(self, shape: Any) -> Iterator[None]:
+        try:
+            yield
+        except self.mx.MXNetError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            detail = next((line for line in lines if "Check failed" in line or "Error in" in line), lines[-1])
+            raise GluontuneError(
+                f"the net does not take a batch of shape {tuple(shape)}: {detail}"
+            ) from error
+
+    def reset(self) -> None:
+        """Back to the seeded start: parameters, optimizer, schedule, random streams, first epoch."""
+        recipe = self.recipe
+        self.phase = "setting up the optimizer"
+        self._close_batches()
+        for name, parameter in self._parameters():
+            parameter.set_data(self._initial[name])
+        total = max(1, round(recipe.epochs * self.batches_per_epoch))
+        self.trainer = optim.setup(
+            recipe.optimizer,
+            self.net,
+            learning_rate=recipe.learning_rate,
+            global_batch_size=recipe.global_batch_size,
+            base_batch_size=recipe.base_batch_size,
+            lr_scaling=recipe.lr_scaling,
+            schedule=recipe.schedule,
+            total_updates=total,
+            warmup_updates=round(recipe.warmup_epochs * self.batches_per_epoch),
+            momentum=recipe.momentum,
+            wd=recipe.wd,
+            multi_precision=recipe.dtype == "float16",
+            kvstore="dist_sync" if recipe.engine == "kvstore" else "device",
+        )
+        self.scaler = None
+        if recipe.dtype == "float16":
+            self.scaler = compute.to_mixed_precision(self.net, self.trainer, "float16")
+        self._seed()
+        self.epoch = 0
+        self._losses: list[Any] = []
+
+    def _close_batches(self) -> None:
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
+        self._batches = None
+
+    def _next_batch(self) -> tuple[Any, Any]:
+        """The next batch, over the end of an epoch."""
+        for _ in range(2):
+            if self._batches is None:
+                self._batches = iter(self.feed.train.epoch(self.epoch))
+            batch = next(self._batches, None)
+            if batch is not None:
+                return batch
+            self._batches = None
+            self.epoch += 1
+        raise GluontuneError("the training data gave no batch in a whole epoch")
+
+    def step(self) -> int:
+        """One training step, queued asynchronously as Gluon does; returns its number of images."""
+        autograd = self.mx.autograd
+        with self.phases.step() as phase:
+            with phase("data"):
+                images, labels = self._next_batch()
+            with phase("copy"):
+                xs, ys = split_batch(images, self.ctxs), split_batch(labels, self.ctxs)
+            with autograd.record():
+                with phase("forward"):
+                    losses = [self._loss_of(x, y) for x, y in zip(xs, ys)]
+                with phase("backward"):
+                    autograd.backward([self.scaler.scale(v) for v in losses] if self.scaler else losses)
+            count = sum(x.shape[0] for x in xs)
+            with phase("update"):
+                (self.scaler or _Plain).step(self.trainer, count * self.world)
+            with phase("metrics"):
+                self._losses.append([value.mean() for value in losses])
+        return count
+
+    def _loss_of(self, x: Any, y: Any) -> Any:
+        output = self.net(x)
+        if self.recipe.dtype == "float16":
+            output = output.astype("float32")
+        loss = self.loss(output, y)
+        if loss.shape != (x.shape[0],):
+            raise GluontuneError(
+                f"the loss has shape {loss.shape} for a batch of {x.shape[0]}: it must give one value per "
+                f"sample, ({x.shape[0]},); the net's output has shape {getattr(output, 'shape', type(output))}"
+            )
+        return loss
+
+    def steps(self, count: int) -> dict[str, Any]:
+        """Take ``count`` steps and wait until they are really done.
+
+        Returns:
+            ``{"samples", "seconds", "loss"}`` of this rank; ``loss`` is the mean over the steps.
+        """
+        self.phase = "training"
+        self._losses = []
+        start = time.perf_counter()
+        samples = sum(self.step() for _ in range(count))
+        self.mx.nd.waitall()
+        seconds = time.perf_counter() - start
+        values = [float(v.asscalar()) for step in self._losses for v in step]
+        return {"samples": samples, "seconds": seconds, "loss": float(np.mean(values))}
+
+    def check_output(self) -> None:
+        """The net's output against the number of classes, on one batch, before anything is timed."""
+        classes = self.job.classes
+        sample = self.feed.sample(self.ctxs[0], staged=True)
+        output = self.net(sample)
+        shape = getattr(output, "shape", None)
+        if shape is None or len(shape) != 2 or shape[0] != sample.shape[0]:
+            raise GluontuneError(
+                f"net() returns {shape if shape else type(output).__name__} for a batch of {sample.shape[0]}: "
+                f"it must return class scores of shape ({sample.shape[0]}, number of classes)"
+            )
+        if classes is not None and shape[1] < classes:
+            raise GluontuneError(
+                f"net() returns {shape[1]} scores, but the data set has {classes} classes: "
+                f"make its last layer Dense({classes})"
+            )
+
+    def validate(self) -> dict[str, Any]:
+        """Top-1 accuracy and mean loss over the validation images, by this rank's net."""
+        self.phase = "validating"
+        correct, total, loss = 0.0, 0, 0.0
+        start = time.perf_counter()
+        for images, labels in self.feed.val.epoch(0):
+            for x, y in zip(split_batch(images, self.ctxs), split_batch(labels, self.ctxs)):
+                output = self.net(x).astype("float32")
+                hits = (output.argmax(axis=1) == y.astype("float32")).sum()
+                loss += float(self.loss(output, y).sum().asscalar())
+                correct += float(hits.asscalar())
+                total += x.shape[0]
+        if total == 0:
+            raise GluontuneError("the validation data set is empty")
+        seconds = time.perf_counter() - start
+        return {"accuracy": correct / total, "loss": loss / total, "samples": total, "seconds": seconds}
+
+    def memory_mib(self) -> dict[str, float]:
+        """Highest resident memory of this process and of its largest ended worker, MiB."""
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return {"peak_rss_mib": own / 1024}
+
+    def close(self) -> None:
+        """Stop the loaders' threads and workers."""
+        if hasattr(self, "feed"):
+            self._close_batches()
+            self.feed.close()
+
+
+class _Plain:
+    """The update without a loss scaler."""
+
+    @staticmethod
+    def step(trainer: Any, batch_size: int) -> None:
+        trainer.step(batch_size)
