@@ -1,0 +1,250 @@
+"""``setup``: an optimizer by name, its schedule, its exemptions, and the trainer around them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gluontune.errors import UsageError, nearest
+from gluontune.optim import schedules
+from gluontune.optim.adapters import to_mxnet
+from gluontune.optim.cards import OPTIMIZERS, OptimizerCard
+from gluontune.optim.exemptions import is_exempt
+from gluontune.optim.scaling import scaled_learning_rate
+from gluontune.optim.trainer import TunedTrainer
+from gluontune.registry import resolve
+
+__all__ = ["create", "setup"]
+
+
+def setup(
+    name: str,
+    net: Any,
+    *,
+    learning_rate: float | None,
+    global_batch_size: int,
+    base_batch_size: int | None = None,
+    lr_scaling: str = "linear",
+    schedule: str | Callable[[int], float] = "constant",
+    schedule_params: Mapping[str, Any] | None = None,
+    total_updates: int | None = None,
+    epochs: float | None = None,
+    steps_per_epoch: int | None = None,
+    warmup_updates: int = 0,
+    warmup_mode: str = "linear",
+    warmup_begin_lr: float = 0.0,
+    momentum: float = 0.9,
+    wd: float = 0.0,
+    multi_precision: bool = False,
+    kvstore: Any = "device",
+    update_on_kvstore: bool | None = None,
+    compression_params: Mapping[str, Any] | None = None,
+    clip_global_norm: float | None = None,
+    accumulate: int = 1,
+    exempt: Callable[[Any], bool] = is_exempt,
+    **optimizer_params: Any,
+) -> TunedTrainer:
+    """A trainer for ``net`` with optimizer ``name``; the training loop only calls ``trainer.step()``.
+
+    Args:
+        name: a name of :func:`gt.optim.list_optimizers`.
+        net: a Gluon block whose parameters are initialized (deferred is enough), or its parameters.
+        learning_rate: the peak rate, for ``base_batch_size``; None takes the card's.
+        global_batch_size: samples of one ``trainer.step()``, over all contexts **and all workers**.
+        base_batch_size: the batch that ``learning_rate`` was chosen for; None: the one that is used.
+        lr_scaling: ``linear``, ``sqrt`` or ``none``; the batch that counts is ``global_batch_size``
+            times ``accumulate``.
+        schedule: a name of :data:`gt.optim.SCHEDULES`, or a function ``num_update -> lr``, which is then
+            the whole truth: ``learning_rate`` and scaling do not touch it.
+        schedule_params: the schedule's own arguments, and ``unit="epochs"``; see :func:`schedules.build`.
+        total_updates: length of the run in updates of the weights; or
+        epochs, steps_per_epoch: the same as passes, and calls of ``step`` in each.
+        warmup_updates, warmup_mode, warmup_begin_lr: the warm-up before the schedule.
+        momentum: where the optimizer has one (its card says so).
+        wd: weight decay; biases, gammas and betas are exempt.
+        multi_precision: float32 masters of float16 weights.
+        kvstore: None, ``local``, ``device``, ``dist_sync``, …, or a kvstore. With ``dist_sync`` the
+            gradients are summed over the workers, hence ``global_batch_size`` must count all of them.
+        update_on_kvstore: None means no: each device, or each worker, updates its own copy, which allows
+            clipping, saving of states under ``dist_sync``, and updates of many parameters in one call.
+        compression_params: of ``kvstore.set_gradient_compression``.
+        clip_global_norm: largest L2 norm of the averaged gradient of all parameters together.
+        accumulate: calls of ``step`` that make one update. The gradients are those of the large batch;
+            only BatchNorm differs, whose statistics are still those of each small batch.
+        exempt: which ``gluon.Parameter`` is exempt from decay and trust ratios. It sets
+            ``Parameter.wd_mult`` to 0, Gluon's own mark.
+        optimizer_params: further ones of the optimizer; its card has names and defaults.
+
+    Raises:
+        UsageError: an unknown name, a value out of range, a contradiction, a net without parameters to train.
+
+    >>> from gluontune.runtime import mxnet
+    >>> import gluontune as gt
+    >>> net = mxnet().gluon.nn.Dense(2, in_units=3)
+    >>> net.initialize()
+    >>> trainer = gt.optim.setup(
+    ...     "nag", net, learning_rate=0.1, global_batch_size=256, base_batch_size=64,
+    ...     schedule="cosine", total_updates=100, warmup_updates=10, wd=1e-4)
+    >>> [round(trainer.schedule(n), 3) for n in (5, 10, 55, 100)]
+    [0.2, 0.4, 0.2, 0.0]
+    """
+    card = OPTIMIZERS[name]
+    params = _trainable(net)
+    accumulate = _whole("accumulate", accumulate)
+    rate = scaled_learning_rate(
+        card.learning_rate if learning_rate is None else learning_rate,
+        global_batch_size=global_batch_size * accumulate,
+        base_batch_size=base_batch_size,
+        rule=lr_scaling,
+    )
+    updates, per_epoch = _length(total_updates, epochs, steps_per_epoch, accumulate)
+    rates = schedules.build(
+        schedule,
+        base_lr=rate,
+        total_updates=updates,
+        warmup_updates=warmup_updates,
+        warmup_mode=warmup_mode,
+        warmup_begin_lr=warmup_begin_lr,
+        **{"updates_per_epoch": per_epoch, **(schedule_params or {})},
+    )
+    _check_kvstore(kvstore, update_on_kvstore, compression_params, clip_global_norm)
+    optimizer = create(
+        name,
+        params,
+        schedule=rates,
+        momentum=momentum,
+        wd=wd,
+        multi_precision=multi_precision,
+        exempt=exempt,
+        **optimizer_params,
+    )
+    return TunedTrainer(
+        params,
+        optimizer,
+        schedule=rates,
+        global_batch_size=global_batch_size,
+        accumulate=accumulate,
+        clip_global_norm=clip_global_norm,
+        kvstore=kvstore,
+        update_on_kvstore=bool(update_on_kvstore) and _has_kvstore(kvstore, params),
+        compression_params=dict(compression_params) if compression_params else None,
+    )
+
+
+def create(
+    name: str,
+    params: list[Any],
+    *,
+    schedule: Callable[[int], float],
+    momentum: float = 0.9,
+    wd: float = 0.0,
+    multi_precision: bool = False,
+    exempt: Callable[[Any], bool] = is_exempt,
+    **optimizer_params: Any,
+) -> Any:
+    """The bare ``mx.optimizer.Optimizer``, for a loop or a trainer of one's own (Horovod's, say).
+
+    Args:
+        params: the ``gluon.Parameter`` list in the trainer's order; exempt ones get ``wd_mult`` 0.
+        schedule: a function ``num_update -> lr``.
+        name, momentum, wd, multi_precision, exempt, optimizer_params: as :func:`setup`'s.
+    """
+    card = OPTIMIZERS[name]
+    _check_options(card, momentum, wd, optimizer_params)
+    for param in params:
+        if exempt(param):
+            param.wd_mult = 0.0
+    adapter = to_mxnet(schedule)
+    options = {**card.defaults, **optimizer_params}
+    if card.momentum:
+        options["momentum"] = momentum
+    optimizer = resolve(card.path)(
+        # The constructors' own default rates would overwrite the scheduler's base_lr, a multiplier here.
+        learning_rate=adapter.base_lr,
+        lr_scheduler=adapter,
+        wd=wd,
+        multi_precision=multi_precision,
+        param_idx2name={i: param.name for i, param in enumerate(params)},
+        param_dict=dict(enumerate(params)),
+        **options,
+    )
+    # On a server the parameters are absent: there the names and this table decide.
+    optimizer.set_wd_mult({param.name: param.wd_mult for param in params})
+    optimizer.set_lr_mult({param.name: param.lr_mult for param in params})
+    optimizer.exempt_indices = frozenset(i for i, param in enumerate(params) if exempt(param))
+    return optimizer
+
+
+def _trainable(net: Any) -> list[Any]:
+    """The parameters in the order in which ``gluon.Trainer`` would put them."""
+    collected = net.collect_params() if hasattr(net, "collect_params") else net
+    if hasattr(collected, "keys"):
+        params = [collected[key] for key in sorted(collected.keys())]
+    else:
+        params = list(collected)
+    if all(param.grad_req == "null" for param in params):
+        raise UsageError(
+            "net: it has no parameter with a gradient (grad_req is 'null' everywhere): nothing to train"
+        )
+    for param in params:
+        if param._data is None and not param._deferred_init:
+            raise UsageError(f"net: parameter {param.name!r} is not initialized; call net.initialize() first")
+    return params
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"{name}={value!r}: give a whole number of at least 1")
+    return value
+
+
+def _length(
+    total: int | None, epochs: float | None, steps_per_epoch: int | None, accumulate: int
+) -> tuple[int | None, float | None]:
+    """Updates of the run and of an epoch, as far as they are known."""
+    per_epoch = None if steps_per_epoch is None else _whole("steps_per_epoch", steps_per_epoch) / accumulate
+    if total is not None and epochs is not None:
+        raise UsageError(
+            f"total_updates={total} and epochs={epochs:g} both say how long the run is; give one of them"
+        )
+    if epochs is None:
+        return total, per_epoch
+    if per_epoch is None:
+        raise UsageError(f"epochs={epochs:g}: give steps_per_epoch too (calls of trainer.step in one epoch)")
+    if not (math.isfinite(epochs) and epochs > 0):
+        raise UsageError(f"epochs={epochs!r}: give a number above 0")
+    return max(1, math.ceil(epochs * per_epoch)), per_epoch
+
+
+def _check_options(card: OptimizerCard, momentum: float, wd: float, given: Mapping[str, Any]) -> None:
+    for option in given:
+        if option not in card.defaults:
+            close = nearest(option, card.defaults)
+            hint = f"did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
+            raise UsageError(f"optimizer {card.name!r} has no parameter {option!r}: {hint}It has: "
+                             f"{', '.join(card.defaults) or 'none'}")  # fmt: skip
+    if not (isinstance(wd, (int, float)) and math.isfinite(wd) and wd >= 0):
+        raise UsageError(f"wd={wd!r}: give a finite number of at least 0")
+    if card.momentum and not (isinstance(momentum, (int, float)) and 0 <= momentum < 1):
+        raise UsageError(f"momentum={momentum!r}: give a number of at least 0 and below 1")
+
+
+def _check_kvstore(kvstore: Any, on_kvstore: bool | None, compression: Any, clip: float | None) -> None:
+    if clip is not None and not (isinstance(clip, (int, float)) and math.isfinite(clip) and clip > 0):
+        raise UsageError(f"clip_global_norm={clip!r}: give a finite number above 0, or None")
+    if clip is not None and on_kvstore:
+        raise UsageError(
+            "clip_global_norm and update_on_kvstore=True contradict each other: the kvstore sees one parameter "
+            "at a time; leave update_on_kvstore out"
+        )
+    if compression and kvstore in (None, "local"):
+        raise UsageError(f"compression_params needs kvstore 'device' or 'dist_sync', not {kvstore!r}")
+
+
+def _has_kvstore(kvstore: Any, params: list[Any]) -> bool:
+    """Whether ``gluon.Trainer`` will really make one: for a single local context it does not."""
+    return not (
+        kvstore is None
+        or (isinstance(kvstore, str) and "dist" not in kvstore and len(params[0].list_ctx()) == 1)
+    )

@@ -1,0 +1,187 @@
+"""The registry of schedules, and the schedule of a run built from a name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gluontune.errors import UsageError
+from gluontune.optim.schedules._rules import (
+    constant,
+    cosine,
+    factor,
+    multifactor,
+    onecycle,
+    poly,
+    scale,
+    warmup,
+)
+from gluontune.optim.schedules._schedule import Rate, Schedule, number
+from gluontune.registry import Registry
+
+__all__ = ["SCHEDULES", "ScheduleCard", "build"]
+
+
+@dataclass(frozen=True)
+class ScheduleCard:
+    """What a listing says about a schedule.
+
+    Args:
+        make: the function of this module.
+        summary: one sentence.
+        has_end: it needs to know the length of the run.
+        when: when to use it, and when not.
+    """
+
+    make: Callable[..., Schedule]
+    summary: str
+    has_end: bool
+    when: str
+
+    @property
+    def params(self) -> list[str]:
+        """Names of the arguments besides ``base_lr``."""
+        return [name for name in inspect.signature(self.make).parameters if name != "base_lr"]
+
+
+SCHEDULES: Registry[ScheduleCard] = Registry("schedule")
+SCHEDULES.add(
+    "constant",
+    ScheduleCard(
+        constant, "The same rate throughout.", False, "Short tests, and as the baseline of a comparison."
+    ),
+)
+SCHEDULES.add(
+    "factor",
+    ScheduleCard(
+        factor, "Multiplied by a factor every so many updates.", False, "Long runs of unknown length."
+    ),
+)
+SCHEDULES.add(
+    "multifactor",
+    ScheduleCard(
+        multifactor, "Multiplied by a factor at given updates.", False,
+        "To repeat published runs (ImageNet: epochs 30, 60, 80). The steps want tuning: prefer cosine.",
+    ),
+)  # fmt: skip
+SCHEDULES.add(
+    "poly",
+    ScheduleCard(
+        poly, "Falls as a power of what is left.", True, "With LARS at very large batches (power 2)."
+    ),
+)
+SCHEDULES.add(
+    "cosine",
+    ScheduleCard(cosine, "Falls as half a cosine wave.", True, "A good default of runs with a known end."),
+)
+SCHEDULES.add(
+    "onecycle",
+    ScheduleCard(
+        onecycle, "Rises to the peak, then falls to zero.", True,
+        "The fewest epochs to an accuracy; only the last epochs are good, so do not stop early.",
+    ),
+)  # fmt: skip
+
+
+def build(
+    name: str | Rate,
+    *,
+    base_lr: float,
+    total_updates: int | None = None,
+    warmup_updates: int = 0,
+    warmup_begin_lr: float = 0.0,
+    warmup_mode: str = "linear",
+    updates_per_epoch: float | None = None,
+    unit: str = "updates",
+    **params: Any,
+) -> Schedule:
+    """The schedule of a run by name, its length filled in and its warm-up put in front.
+
+    Args:
+        name: a name of :data:`SCHEDULES`, or a function ``num_update -> lr`` (then ``base_lr`` and
+            ``params`` are not used).
+        base_lr: the rate, already scaled to the batch.
+        total_updates: length of the run; needed by ``poly``, ``cosine``, ``onecycle``, and by ``factor``
+            and ``multifactor`` where no steps are given (then a third of the run, and a half and three
+            quarters of it).
+        warmup_updates, warmup_begin_lr, warmup_mode: see :func:`warmup`.
+        updates_per_epoch: needed with ``unit="epochs"``.
+        unit: whether ``step``, ``steps`` and ``max_update`` among ``params`` count ``updates`` or ``epochs``.
+        params: the schedule's own arguments.
+
+    Raises:
+        UsageError: an unknown name or argument, a number out of range, a step or a warm-up that lies
+            beyond the end of the run.
+
+    >>> rate = build("cosine", base_lr=0.4, total_updates=100, warmup_updates=20)
+    >>> rate(10), rate(20), rate(60)
+    (0.2, 0.4, 0.2)
+    """
+    if total_updates is not None:
+        number("total_updates", total_updates, low=1)
+        if warmup_updates >= total_updates and warmup_updates > 0:
+            raise UsageError(
+                f"warmup_updates={warmup_updates}: the run has only {total_updates} updates; warm up for less"
+            )
+    if callable(name):
+        if params:
+            raise UsageError(
+                f"schedule parameters {', '.join(params)} do not apply to a function of your own"
+            )
+        inner: Rate = name
+    else:
+        card = SCHEDULES[name]
+        _check_params(name, card, params)
+        params = _in_updates(params, unit, updates_per_epoch)
+        inner = card.make(base_lr=base_lr, **_fill_length(name, card, params, total_updates))
+    if warmup_updates:
+        return warmup(inner, warmup_steps=warmup_updates, warmup_begin_lr=warmup_begin_lr, mode=warmup_mode)
+    return inner if isinstance(inner, Schedule) else scale(inner, by=1.0)
+
+
+def _check_params(name: str, card: ScheduleCard, params: Mapping[str, Any]) -> None:
+    for given in params:
+        if given not in card.params:
+            known = ", ".join(card.params) or "none"
+            raise UsageError(f"schedule {name!r} has no parameter {given!r}. It has: {known}")
+
+
+def _in_updates(params: Mapping[str, Any], unit: str, updates_per_epoch: float | None) -> dict[str, Any]:
+    """``params`` with the lengths among them turned from epochs into updates."""
+    if unit == "updates":
+        return dict(params)
+    if unit != "epochs" or updates_per_epoch is None:
+        raise UsageError(
+            f"schedule unit={unit!r}: use 'updates', or 'epochs' together with updates_per_epoch"
+        )
+    converted = dict(params)
+    for name in ("step", "max_update"):
+        if name in params:
+            converted[name] = params[name] * updates_per_epoch
+    if "steps" in params:
+        converted["steps"] = [step * updates_per_epoch for step in params["steps"]]
+    return converted
+
+
+def _fill_length(name: str, card: ScheduleCard, params: dict[str, Any], total: int | None) -> dict[str, Any]:
+    """``params`` with what follows from the length of the run; steps beyond it are refused."""
+    wanted = {"factor": "step", "multifactor": "steps"}.get(name, "max_update" if card.has_end else None)
+    if wanted and wanted not in params:
+        if total is None:
+            raise UsageError(f"schedule {name!r} needs {wanted}, or total_updates to derive it from")
+        params[wanted] = {"step": math.ceil(total / 3), "steps": [total * 0.5, total * 0.75]}.get(
+            wanted, total
+        )
+    last = params["steps"][-1] if params.get("steps") else params.get("step", 0)
+    if total is not None and isinstance(last, (int, float)) and last >= total:
+        raise UsageError(
+            f"schedule {name!r}: the step at update {last:g} lies beyond the run of {total} updates"
+        )
+    if total is not None and card.has_end and params["max_update"] > total:
+        raise UsageError(
+            f"schedule {name!r}: max_update={params['max_update']:g} is longer than the run of {total} updates"
+        )
+    return params

@@ -1,0 +1,169 @@
+"""Saving and restoring what a trainer has learned, without pickle.
+
+The file is a zip of numpy arrays beside a JSON text (``numpy.savez``): nothing in it can run code. It
+holds the optimizer's states, its counts of updates, what the optimizer names in ``progress`` (global
+statistics, micro-step counters) and the sums of a begun accumulation. Settings and schedule are not
+restored: they belong to the trainer that loads.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from typing import Any
+
+import numpy as np
+
+from gluontune.errors import GluontuneError
+from gluontune.files import atomic_write
+from gluontune.runtime import mxnet
+
+mx = mxnet()
+
+__all__ = ["load", "save"]
+
+FORMAT = "gluontune-optimizer-states-1"
+
+
+def save(trainer: Any, fname: str) -> None:
+    """Write ``trainer``'s states to ``fname``, atomically."""
+    updater = _updaters(trainer)[0]
+    optimizer = trainer._optimizer
+    arrays: dict[str, np.ndarray] = {}
+    counts = next(iter(c for c in optimizer._all_index_update_counts.values() if c), {})
+    header = {
+        "format": FORMAT,
+        "optimizer": type(optimizer).__name__,
+        "num_update": optimizer.num_update,
+        "counts": sorted(counts.items()),
+        "params": _params(trainer),
+        "states": [[index, _flatten(state, arrays)] for index, state in sorted(updater.states.items())],
+        "progress": {name: _flatten(getattr(optimizer, name), arrays) for name in _progress(optimizer)},
+        "micro_steps": trainer._micro_steps,
+        "samples": trainer._samples,
+        "sums": _flatten(trainer._sums, arrays),
+    }
+    with atomic_write(fname) as stream:
+        np.savez(stream, header=np.array(json.dumps(header)), **arrays)
+
+
+def load(trainer: Any, fname: str) -> None:
+    """Read what :func:`save` wrote into ``trainer``; nothing changes unless all of it fits."""
+    header, arrays = _read(fname)
+    optimizer = trainer._optimizer
+    own = type(optimizer).__name__
+    if header["optimizer"] != own:
+        raise GluontuneError(
+            f"{fname}: states of optimizer {header['optimizer']}, but this trainer runs {own}; "
+            "set the trainer up with the same optimizer"
+        )
+    for saved, mine in zip(header["params"], _params(trainer)):
+        if saved != mine:
+            raise GluontuneError(
+                f"{fname}: states of a parameter of shape {saved}, where this net has {mine}: another net?"
+            )
+    if len(header["params"]) != len(trainer._params):
+        raise GluontuneError(
+            f"{fname}: states of {len(header['params'])} parameters, not of {len(trainer._params)}"
+        )
+    updaters = _updaters(trainer)
+    restored = {index: _build(state, arrays) for index, state in header["states"]}
+    for place, updater in enumerate(updaters):
+        updater.states = {i: _copied(s) for i, s in restored.items()} if place else restored
+        updater.states_synced = dict.fromkeys(updater.states, False)
+    for name, value in header["progress"].items():
+        setattr(optimizer, name, _build(value, arrays))
+    optimizer.num_update = header["num_update"]
+    counts = {int(index): count for index, count in header["counts"]}
+    devices = {ctx.device_id for ctx in trainer._contexts}
+    optimizer._all_index_update_counts = {device: dict(counts) for device in devices | {0}}
+    optimizer._index_update_count = optimizer._all_index_update_counts[0]
+    trainer._micro_steps, trainer._samples = header["micro_steps"], header["samples"]
+    trainer._sums = _sums_in_place(trainer, _build(header["sums"], arrays), fname)
+
+
+def _read(fname: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    try:
+        with np.load(fname, allow_pickle=False) as content:
+            arrays = dict(content.items())
+        header = json.loads(str(arrays.pop("header")))
+    except FileNotFoundError:
+        raise GluontuneError(f"{fname}: no such file of optimizer states") from None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        raise GluontuneError(
+            f"{fname}: not a whole file of optimizer states that gt.optim's trainer wrote"
+        ) from None
+    if header.get("format") != FORMAT:
+        raise GluontuneError(f"{fname}: format {header.get('format')!r}, this version reads {FORMAT!r}")
+    return header, arrays
+
+
+def _updaters(trainer: Any) -> list[Any]:
+    """The updaters that hold the states: the trainer's, or the local kvstore's."""
+    if not trainer._kv_initialized:
+        trainer._init_kvstore()
+    if trainer._params_to_init:
+        trainer._init_params()
+    if not (trainer._kvstore and trainer._update_on_kvstore):
+        return trainer._updaters
+    if trainer._distributed:
+        raise GluontuneError(
+            "the states lie on the parameter server, which cannot hand them out; use update_on_kvstore=False"
+        )
+    return [trainer._kvstore._updater]
+
+
+def _params(trainer: Any) -> list[list[int]]:
+    """Shapes tell nets apart; names do not, because Gluon counts them on in each process."""
+    return [list(param.shape or ()) for param in trainer._params]
+
+
+def _progress(optimizer: Any) -> tuple[str, ...]:
+    return getattr(optimizer, "progress", ())
+
+
+def _flatten(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """JSON that stands for ``value``; its arrays go to ``arrays``."""
+    if isinstance(value, mx.nd.NDArray):
+        key = f"a{len(arrays)}"
+        arrays[key] = value.asnumpy()
+        return {"array": key}
+    if isinstance(value, (list, tuple)):
+        return {type(value).__name__: [_flatten(item, arrays) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[key, _flatten(item, arrays)] for key, item in value.items()]}
+    return {"value": value}
+
+
+def _build(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
+    ((kind, content),) = spec.items()
+    if kind == "array":
+        return mx.nd.array(arrays[content], dtype=arrays[content].dtype)
+    if kind == "dict":
+        return {key: _build(item, arrays) for key, item in content}
+    if kind in ("list", "tuple"):
+        items = [_build(item, arrays) for item in content]
+        return items if kind == "list" else tuple(items)
+    return content
+
+
+def _copied(state: Any) -> Any:
+    """The same state in arrays of its own: two contexts of one device kind must not share them."""
+    if isinstance(state, mx.nd.NDArray):
+        return state.copy()
+    if isinstance(state, (list, tuple)):
+        return type(state)(_copied(item) for item in state)
+    return state
+
+
+def _sums_in_place(trainer: Any, sums: Any, fname: str) -> Any:
+    """The sums of a begun accumulation, each on the context of its gradient."""
+    if sums is None:
+        return None
+    grads = [param.list_grad() for param in trainer._trained()]
+    if [len(s) for s in sums] != [len(g) for g in grads]:
+        raise GluontuneError(f"{fname}: saved within an accumulation on another number of contexts")
+    return [
+        [total.as_in_context(grad.context) for total, grad in zip(per_param, per_context)]
+        for per_param, per_context in zip(sums, grads)
+    ]

@@ -1,0 +1,127 @@
+"""The Gluon trainer that :func:`gt.optim.setup` returns."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gluontune.errors import UsageError
+from gluontune.optim import states
+from gluontune.runtime import mxnet
+
+mx = mxnet()
+
+__all__ = ["TunedTrainer"]
+
+
+class TunedTrainer(mx.gluon.Trainer):
+    """A ``gluon.Trainer`` that knows its global batch, accumulates micro-batches and clips by global norm.
+
+    Args:
+        params, optimizer, kvstore, update_on_kvstore, compression_params: as ``gluon.Trainer``'s.
+        schedule: the function ``num_update -> lr`` that is the one source of the rate.
+        global_batch_size: samples of one :meth:`step`, over all contexts and workers.
+        accumulate: steps whose gradients make one update.
+        clip_global_norm: largest L2 norm of the whole averaged gradient; None: no clipping.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        *,
+        schedule: Any,
+        global_batch_size: int,
+        accumulate: int = 1,
+        clip_global_norm: float | None = None,
+        **kwargs: Any,
+    ):
+        self.schedule = schedule
+        self.global_batch_size = global_batch_size
+        self.accumulate = accumulate
+        self.clip_norm = clip_global_norm
+        self._sums: list[list[Any]] | None = None
+        self._micro_steps = 0
+        self._samples = 0.0
+        super().__init__(params, optimizer, **kwargs)
+
+    @property
+    def num_update(self) -> int:
+        """Updates of the weights so far."""
+        return self._optimizer.num_update
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Refused: the rate has one source, the schedule."""
+        raise UsageError(
+            f"set_learning_rate({lr!r}): this trainer's rate comes from its schedule alone; give setup() another one"
+        )
+
+    def step(self, batch_size: float | None = None, ignore_stale_grad: bool = False) -> None:
+        """Sum the gradients over devices and workers, average them over the batch, update the weights.
+
+        Args:
+            batch_size: samples behind the *summed* gradient: those of all contexts and, with a ``dist``
+                kvstore, of all workers. None: ``global_batch_size``. Give the true number for the short
+                last batch of an epoch.
+            ignore_stale_grad: skip parameters that took no part in the last backward pass.
+        """
+        batch_size = self.global_batch_size if batch_size is None else batch_size
+        if not batch_size > 0:
+            raise UsageError(f"step(batch_size={batch_size!r}): give the number of samples, above 0")
+        if self.accumulate > 1:
+            if not self._gather(batch_size):
+                return
+            batch_size, self._samples = self._samples, 0.0
+        if self.clip_norm is None:
+            super().step(batch_size, ignore_stale_grad)
+            return
+        self.allreduce_grads()
+        self._clip(self._scale / batch_size)
+        self.update(batch_size, ignore_stale_grad)
+
+    def _trained(self) -> list[Any]:
+        return [param for param in self._params if param.grad_req != "null"]
+
+    def _gather(self, batch_size: float) -> bool:
+        """Add the gradients of this micro-batch to the sums; True once they make an update."""
+        self._samples += batch_size
+        self._micro_steps += 1
+        last = self._micro_steps == self.accumulate
+        grads = [param.list_grad() for param in self._trained()]
+        if self._sums is None:
+            # A copy: Gluon writes the next gradient into the same buffer.
+            self._sums = [[grad.copy() for grad in per_context] for per_context in grads]
+        else:
+            for sums, per_context in zip(self._sums, grads):
+                for total, grad in zip(sums, per_context):
+                    mx.nd.elemwise_add(total, grad, out=grad if last else total)
+        if last:
+            self._sums, self._micro_steps = None, 0
+        return last
+
+    def _clip(self, rescale: float) -> None:
+        """Scale the reduced gradients so that their averaged norm is at most ``clip_norm``; never waits."""
+        trained = self._trained()
+        for place in range(len(self._contexts)):
+            grads = [param.list_grad()[place] for param in trained]
+            squares = mx.nd.multi_sum_sq(*grads, num_arrays=len(grads))
+            norm = mx.nd.sqrt(mx.nd.sum(squares)) * rescale
+            keep = mx.nd.minimum(self.clip_norm / (norm + 1e-12), 1.0)
+            for grad in grads:
+                mx.nd.broadcast_mul(grad, keep.astype(grad.dtype), out=grad)
+
+    def save_states(self, fname: str) -> None:
+        """Write what the optimizer has learned (states, counts, a begun accumulation); see :mod:`.states`."""
+        states.save(self, fname)
+
+    def load_states(self, fname: str) -> None:
+        """Take over what :meth:`save_states` wrote; the settings and the schedule stay this trainer's own.
+
+        Raises:
+            GluontuneError: the file is missing, not ours, or of another optimizer or net.
+        """
+        states.load(self, fname)
+
+    def __repr__(self) -> str:
+        rate = self.learning_rate if math.isfinite(self.num_update) else float("nan")
+        return f"TunedTrainer({type(self._optimizer).__name__}, num_update={self.num_update}, lr={rate:g})"
