@@ -33,8 +33,8 @@ class Pace:
     epochs: float
 
 
-QUICK = Pace("quick", rounds=7, slice_s=0.4, epochs=1)
-FULL = Pace("full", rounds=11, slice_s=1.5, epochs=3)
+QUICK = Pace("quick", rounds=9, slice_s=0.4, epochs=1)
+FULL = Pace("full", rounds=12, slice_s=1.5, epochs=3)
 
 
 def climb(
