@@ -1,1 +1,42 @@
+"""Compute: hybridize, rewrite, mixed precision, each only where it measures faster.
 
+The pieces stand alone; each works on a network of your own:
+
+>>> import gluontune as gt
+>>> gt.compute.REWRITES.names()[:2]
+['pool-to-mean', 'pad-channels']
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "InputStage": "stage",
+    "with_input_stage": "stage",
+    "start_process": "process",
+    "bfloat16_support": "process",
+    "REWRITES": "rewrites",
+    "Rewrite": "rewrites",
+    "AppliedRewrites": "rewrites",
+    "apply_rewrites": "rewrites",
+    "rewrites_for": "rewrites",
+    "set_mode": "mode",
+    "MODES": "mode",
+    "to_mixed_precision": "mixed",
+    "MixedPrecision": "mixed",
+    "LossScaler": "scaler",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"gluontune.compute.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'gluontune.compute' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,127 @@
+"""What a number format demands of the whole process."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from gluontune.errors import GluontuneError, UsageError
+
+__all__ = ["Bfloat16Support", "bfloat16_support", "start_process", "started_dtype"]
+
+logger = logging.getLogger("gluontune.compute")
+
+_started: str | None = None
+
+
+@dataclass(frozen=True)
+class Bfloat16Support:
+    """How this CPU computes in bfloat16.
+
+    ``level`` is ``native`` (instructions for it), ``emulated`` (oneDNN converts on AVX-512; expect no gain)
+    or ``none``. ``message`` is one sentence for the reader.
+    """
+
+    level: str
+    message: str
+
+
+def bfloat16_support(flags: set[str] | None = None) -> Bfloat16Support:
+    """Say how this CPU computes in bfloat16.
+
+    Args:
+        flags: CPU flags as Linux names them; None reads those of this machine.
+
+    >>> bfloat16_support({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16"}).level
+    'native'
+    >>> bfloat16_support({"avx2"}).level
+    'none'
+    """
+    found = _cpu_flags() if flags is None else flags
+    native = [f for f in ("amx_bf16", "avx512_bf16") if f in found]
+    if native:
+        return Bfloat16Support("native", f"this CPU computes in bfloat16 ({', '.join(native)})")
+    if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= found:
+        return Bfloat16Support(
+            "emulated",
+            "this CPU has AVX-512 but no bfloat16 instructions (avx512_bf16, amx_bf16): oneDNN emulates them, "
+            "which is usually slower than float32",
+        )
+    return Bfloat16Support(
+        "none",
+        "this CPU has no bfloat16 (it needs avx512_bf16 or amx_bf16, or at least AVX-512 to emulate it)",
+    )
+
+
+def start_process(dtype: str, device: str) -> None:
+    """Prepare this process for training in ``dtype``; call it once, before any network is built.
+
+    bfloat16 on a CPU patches MXNet's operators (``mxnet.contrib.amp.init``) for as long as the process
+    lives, so that no float32 network can be measured in it afterwards: one process, one format.
+
+    Args:
+        dtype: ``float32``, ``bfloat16`` or ``float16``.
+        device: ``cpu`` or ``gpu``.
+
+    Raises:
+        UsageError: a combination that MXNet cannot run: float16 on a CPU, bfloat16 on a GPU.
+        GluontuneError: a CPU without bfloat16, or a process that was started with another format.
+
+    >>> start_process("float16", "cpu")
+    Traceback (most recent call last):
+    gluontune.errors.UsageError: dtype 'float16' cannot run on a CPU: MXNet has no float16 convolution or
+    dense layer there; use bfloat16 or float32
+    """
+    global _started
+    if device not in ("cpu", "gpu"):
+        raise UsageError(f"device {device!r}: choose cpu or gpu")
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise UsageError(f"dtype {dtype!r}: choose float32, bfloat16 or float16")
+    if dtype == "float16" and device == "cpu":
+        raise UsageError(
+            "dtype 'float16' cannot run on a CPU: MXNet has no float16 convolution or dense layer there; "
+            "use bfloat16 or float32"
+        )
+    if dtype == "bfloat16" and device == "gpu":
+        raise UsageError(
+            "dtype 'bfloat16' cannot run on a GPU: MXNet 1.9 has no bfloat16 kernels there; use float16"
+        )
+    if _started == "bfloat16" and dtype != "bfloat16":
+        raise GluontuneError(
+            f"this process was started for bfloat16 and cannot go back to {dtype}: AMP has patched MXNet's "
+            "operators; start another process"
+        )
+    if dtype == "bfloat16" and _started != "bfloat16":
+        support = bfloat16_support()
+        if support.level == "none":
+            raise GluontuneError(f"dtype 'bfloat16' cannot run here: {support.message}; use float32")
+        if support.level == "emulated":
+            logger.warning("%s", support.message)
+        _init_amp()
+    _started = dtype
+
+
+def started_dtype() -> str | None:
+    """The format for which :func:`start_process` has prepared this process, or None."""
+    return _started
+
+
+def _init_amp() -> None:
+    from gluontune.runtime import mxnet
+
+    mxnet()
+    from importlib import import_module
+
+    import_module("mxnet.contrib.amp").init(target_dtype="bfloat16")
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return set()
+    for line in text.splitlines():
+        if line.startswith("flags"):
+            return set(line.partition(":")[2].split())
+    return set()

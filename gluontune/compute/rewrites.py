@@ -1,0 +1,216 @@
+"""Rewrites: changes of a network's layers that keep the mathematics and cure a slow path.
+
+Each is a record in :data:`REWRITES` with a card that says what it replaces, why that is slow, and when
+the change helps. None is ever assumed to help: the callers measure (``gt.compute.hybridize``, the ladder).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable, NamedTuple
+
+from gluontune.errors import UsageError
+from gluontune.registry import Registry, resolve
+
+__all__ = ["AppliedRewrites", "Card", "Change", "REWRITES", "Rewrite", "apply_rewrites", "rewrites_for"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a reader wants to know before using a rewrite.
+
+    Args:
+        replaces: the layers that it changes, and into what.
+        why_slow: the cause, as read from oneDNN's log or the profiler.
+        when_it_helps: and when it does not.
+    """
+
+    replaces: str
+    why_slow: str
+    when_it_helps: str
+
+
+class Target(NamedTuple):
+    """A layer that a rewrite would change: its path in the network, the block, and its new class."""
+
+    path: str
+    block: Any
+    new_class: type
+
+
+class Change(NamedTuple):
+    """One change that was made."""
+
+    path: str
+    rewrite: str
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One rewrite.
+
+    Args:
+        name: as recipes name it.
+        card: what it replaces, why that is slow, when it helps.
+        find: ``"module:function"``; the function takes the network and what was seen in a forward pass
+            (``{id(block): Seen}``, empty without sample inputs) and returns the targets.
+        devices: where the slow path exists.
+        nothing: one sentence for a network without such layers.
+    """
+
+    name: str
+    card: Card
+    find: str
+    devices: tuple[str, ...]
+    nothing: str
+
+    def targets(self, net: Any, seen: dict[int, Any]) -> list[Target]:
+        """The layers of ``net`` that this rewrite would change."""
+        found: Callable[[Any, dict[int, Any]], list[Target]] = resolve(self.find)
+        return found(net, seen)
+
+
+REWRITES: Registry[Rewrite] = Registry("rewrite")
+
+REWRITES.add(
+    "pool-to-mean",
+    Rewrite(
+        name="pool-to-mean",
+        card=Card(
+            replaces="GlobalAvgPool2D, and AvgPool2D whose window is the whole map → mean over the map",
+            why_slow="oneDNN returns the gradient of a pooling with 1×1 output in a layout (acdB16b) for which "
+            "it has only reference kernels: the pooling and every BatchNorm backward up to the next "
+            "convolution run 50–200 times slower",
+            when_it_helps="hybridized training on a CPU where BatchNorm or an activation stands before the "
+            "pooling; in imperative mode and for inference it changes little",
+        ),
+        find="gluontune.compute._find:pool_to_mean",
+        devices=("cpu",),
+        nothing="no average pooling with 1×1 output",
+    ),
+)
+REWRITES.add(
+    "pad-channels",
+    Rewrite(
+        name="pad-channels",
+        card=Card(
+            replaces="a Conv2D over 1 or 3 channels → the same over 4, the added ones zero in data and weight",
+            why_slow="oneDNN's blocked kernels want a multiple of four channels: over 3 a bfloat16 convolution "
+            "runs as gemm, and its output layout makes the BatchNorm after it slow too",
+            when_it_helps="bfloat16 on a CPU; in float32 oneDNN has a kernel for 3 channels and little changes",
+        ),
+        find="gluontune.compute._find:pad_channels",
+        devices=("cpu",),
+        nothing="no Conv2D over 1 or 3 channels",
+    ),
+)
+
+
+@dataclass
+class AppliedRewrites(Sequence[Change]):
+    """The changes that were made, in the order of the network; :meth:`undo` takes them back.
+
+    ``notes`` has one sentence for each rewrite that found nothing to do.
+    """
+
+    changes: list[Change] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _net: Any = field(default=None, repr=False)
+    _before: list[tuple[Any, type]] = field(default_factory=list, repr=False)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.changes[index]
+
+    def __len__(self) -> int:
+        return len(self.changes)
+
+    def undo(self) -> None:
+        """Give each layer back the class that it had. A second call does nothing."""
+        from gluontune.compute._walk import clear_caches
+
+        for block, original in reversed(self._before):
+            block.__class__ = original
+        if self._before:
+            clear_caches(self._net)
+        self._before = []
+
+
+def apply_rewrites(net: Any, names: Sequence[str], *sample_inputs: Any) -> AppliedRewrites:
+    """Apply rewrites to ``net``, in place.
+
+    Outputs and gradients stay the same to rounding; parameters, their names, their order and their files
+    are untouched, so that what was saved before loads after, and the other way round. A network that was
+    hybridized stays so, and compiles again at its next call.
+
+    Args:
+        net: a Gluon block, initialized.
+        names: of :data:`REWRITES`. The order does not matter.
+        sample_inputs: what the network takes. One forward pass (prediction mode) shows shapes; without
+            them, only layers that need no shapes to be known are changed.
+
+    Returns:
+        the changes as ``(path, rewrite)``, with ``notes`` for rewrites that found nothing, and ``undo()``.
+
+    Raises:
+        UnknownNameError: a name that is no rewrite.
+        UsageError: a net that is no Gluon block, or inputs that are no NDArrays.
+
+    >>> from gluontune.runtime import mxnet
+    >>> nn = mxnet().gluon.nn
+    >>> net = nn.HybridSequential()
+    >>> net.add(nn.Conv2D(8, 3, in_channels=3), nn.GlobalAvgPool2D())
+    >>> applied = apply_rewrites(net, ["pool-to-mean", "pad-channels"])
+    >>> list(applied)
+    [Change(path='1', rewrite='pool-to-mean'), Change(path='0', rewrite='pad-channels')]
+    >>> applied.undo()
+    >>> type(net[1]) is nn.GlobalAvgPool2D
+    True
+    """
+    from gluontune.compute._walk import clear_caches, watch
+
+    _check_block(net)
+    if isinstance(names, str):
+        names = [names]
+    chosen = [REWRITES[name] for name in dict.fromkeys(names)]
+    seen = watch(net, *sample_inputs) if sample_inputs and chosen else {}
+    plans = [(rewrite, rewrite.targets(net, seen)) for rewrite in chosen]
+    applied = AppliedRewrites(_net=net)
+    for rewrite, targets in plans:
+        if not targets:
+            applied.notes.append(f"{rewrite.name}: nothing to do: {rewrite.nothing}")
+        for path, block, new_class in targets:
+            applied._before.append((block, type(block)))
+            block.__class__ = new_class
+            applied.changes.append(Change(path, rewrite.name))
+    if applied.changes:
+        clear_caches(net)
+    return applied
+
+
+def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
+    """Names of the rewrites that would change something in ``net`` on ``device``. Nothing is measured.
+
+    Args:
+        net: a Gluon block, initialized.
+        inputs: sample inputs, as for :func:`apply_rewrites`.
+        device: ``cpu`` or ``gpu``, or an ``mx.Context``.
+
+    >>> from gluontune.runtime import mxnet
+    >>> rewrites_for(mxnet().gluon.nn.GlobalAvgPool2D(), device="cpu")
+    ['pool-to-mean']
+    """
+    from gluontune.compute._walk import watch
+
+    _check_block(net)
+    kind = getattr(device, "device_type", str(device))
+    candidates = [r for r in REWRITES if kind in r.devices]
+    seen = watch(net, *inputs) if inputs and candidates else {}
+    return [r.name for r in candidates if r.targets(net, seen)]
+
+
+def _check_block(net: Any) -> None:
+    from gluontune.runtime import mxnet
+
+    if not isinstance(net, mxnet().gluon.Block):
+        raise UsageError(f"net is a {type(net).__name__}: give a Gluon block")
