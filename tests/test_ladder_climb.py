@@ -1,0 +1,285 @@
+"""The climb's logic on contenders whose figures are given: verdicts, gate, failures, interrupt, resume."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gluontune import ladder
+from gluontune.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.ladder import climbing, measure
+from gluontune.ladder.rungs import RUNGS, Site
+from gluontune.recipe import Recipe
+from gluontune.train import RunFailed
+
+NAMES = [
+    "naive",
+    "environment",
+    "multi-worker",
+    "records",
+    "hybridized",
+    "mixed-precision",
+    "large-batch",
+    "multi-device",
+]
+
+
+class Machine:
+    """A pretended machine: how fast and how accurate each recipe is, and which break."""
+
+    def __init__(self):
+        self.started: list[Recipe] = []
+        self.trained: list[Recipe] = []
+        self.breaks = lambda recipe: None
+        self.accuracy = lambda recipe: 0.80
+        self.on_train = lambda recipe: None
+
+    def rate(self, r: Recipe) -> float:
+        rate = 100.0
+        rate *= 2.0 if r.runtime == "tuned" else 1.0
+        rate *= {0: 1.0, 1: 0.9}.get(r.num_workers, 1.0)
+        rate *= {"gluon": 1.0, "resident": 1.5, "threaded": 1.3}[r.loader]
+        rate *= {"imperative": 1.0, "hybridized": 0.7, "static": 1.2 if r.rewrites else 0.7}[r.hybridize]
+        rate *= 1.6 if r.dtype != "float32" else 1.0
+        rate *= 1.1 if r.batch_size_per_device > 64 else 1.0
+        return rate * (0.8 if r.engine != "local" else 1.0)
+
+
+class FakeGroup:
+    def __init__(self, recipe, machine):
+        self.recipe, self.machine = recipe, machine
+        self.ready = [
+            {
+                "num_train": 10_000,
+                "image_bytes": 784,
+                "splits": recipe.job is None,
+                "gpus": 0,
+                "device": "cpu",
+                "rewrites": ["pool-to-mean"],
+                "batches_per_epoch": 10_000 // recipe.global_batch_size,
+                "samples_per_step": recipe.global_batch_size,
+            }
+        ]
+
+    def wait(self):
+        pass
+
+    def steps(self, count):
+        self.machine.tick = getattr(self.machine, "tick", 0) + 1
+        samples = count * self.recipe.global_batch_size
+        noise = 1 + 0.01 * (self.machine.tick % 3 - 1)
+        seconds = samples / self.machine.rate(self.recipe) * noise
+        return {"samples": samples, "seconds": seconds, "loss": 1.0, "count": count}
+
+    def pause(self):
+        pass
+
+    resume = close = pause
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    pretended = Machine()
+
+    def group(recipe, **_):
+        pretended.started.append(recipe)
+        failure = pretended.breaks(recipe)
+        if failure:
+            raise failure
+        return FakeGroup(recipe, pretended)
+
+    def train(group, result, on_event=None):
+        pretended.on_train(group.recipe)
+        pretended.trained.append(group.recipe)
+        result.val_accuracy = [pretended.accuracy(group.recipe)]
+        result.epoch_seconds = result.elapsed_seconds = [1.0]
+        result.phases_pct = {"data": 70.0, "forward": 30.0}
+
+    monkeypatch.setattr(measure, "Group", group)
+    monkeypatch.setattr(measure, "drive", train)
+    facts = {"cpu_flags": ["avx512_bf16"], "usable_cores": 2}
+    monkeypatch.setattr(climbing.runtime, "machine_facts", lambda: facts)
+    monkeypatch.setattr(climbing.runtime, "usable_cores", lambda: 2)
+    return pretended
+
+
+def rows(document):
+    return {row["name"]: row for row in document["rungs"]}
+
+
+def test_the_rungs_are_those_of_the_design():
+    assert RUNGS.names() == NAMES
+
+
+def test_a_whole_climb(machine, tmp_path):
+    events = []
+    found = ladder.climb(Recipe(), out=tmp_path, on_event=events.append)
+    by_name = rows(found)
+    assert list(by_name) == NAMES
+    verdicts = {name: row["verdict"] for name, row in by_name.items()}
+    assert verdicts == {
+        "naive": "n/a",
+        "environment": "helped",
+        "multi-worker": "no gain",
+        "records": "helped",
+        "hybridized": "helped",
+        "mixed-precision": "helped",
+        "large-batch": "helped",
+        "multi-device": "hurt",
+    }
+    assert all(row["status"] == "ran" for row in by_name.values())
+    chosen = next(v for v in by_name["hybridized"]["variants"] if v["chosen"])
+    assert chosen["changes"] == {"hybridize": "static", "rewrites": ["pool-to-mean"]}
+    assert by_name["records"]["changes"]["loader"] == "resident"
+    assert found["best"]["name"] == "large-batch"
+    assert found["best"]["speedup_vs_naive"] == pytest.approx(2.0 * 1.5 * 1.2 * 1.6 * 1.1, rel=0.05)
+    assert found["complete"]
+    assert json.loads((tmp_path / "ladder.json").read_text()) == found
+    assert {p.stem for p in (tmp_path / "runs").iterdir()} == set(NAMES)
+    assert [e["event"] for e in events if e["event"] != "progress"] == [
+        "ladder-start",
+        *["rung-start", "rung-end"] * 8,
+        "ladder-end",
+    ]
+
+
+def test_accuracy_that_falls_is_hurt_and_not_kept(machine):
+    machine.accuracy = lambda r: 0.70 if r.dtype == "bfloat16" else 0.80
+    found = ladder.climb(Recipe())
+    row = rows(found)["mixed-precision"]
+    assert (row["verdict"], row["kept"]) == ("hurt", False)
+    assert "10.0 points" in row["reason"]
+    assert found["best"]["recipe"]["dtype"] == "float32"
+    assert rows(found)["large-batch"]["recipe"]["dtype"] == "float32"
+
+
+def test_two_points_less_is_still_parity(machine):
+    machine.accuracy = lambda r: 0.785 if r.dtype == "bfloat16" else 0.80
+    assert rows(ladder.climb(Recipe()))["mixed-precision"]["kept"]
+
+
+def test_a_rung_that_breaks_is_a_row(machine):
+    def breaks(recipe):
+        if recipe.engine == "kvstore" or recipe.hybridize != "imperative":
+            return RunFailed("MXNetError", "boom <&>", "building the net")
+        return None
+
+    machine.breaks = breaks
+    found = ladder.climb(Recipe())
+    row = rows(found)["hybridized"]
+    assert (row["status"], row["kept"], row["error"]["phase"]) == ("failed", False, "building the net")
+    assert rows(found)["mixed-precision"]["status"] == "ran"
+    assert found["complete"] and found["best"] is not None
+
+
+def test_one_broken_variant_does_not_break_the_rung(machine):
+    machine.breaks = lambda r: RunFailed("X", "boom", "p") if r.loader == "resident" else None
+    row = rows(ladder.climb(Recipe()))["records"]
+    assert row["status"] == "ran" and row["recipe"]["loader"] == "threaded"
+    assert [v["status"] for v in row["variants"]] == ["failed", "ran"]
+
+
+def test_naive_that_breaks_does_not_end_the_ladder(machine):
+    machine.breaks = lambda r: RunFailed("X", "boom", "p") if r.runtime == "as-installed" else None
+    found = ladder.climb(Recipe())
+    by_name = rows(found)
+    assert by_name["naive"]["status"] == "failed"
+    assert by_name["environment"]["kept"] and by_name["environment"]["speedup_vs_naive"] is None
+    assert found["best"] is not None
+
+
+def test_everything_broken(machine):
+    machine.breaks = lambda r: RunFailed("X", "boom", "p")
+    found = ladder.climb(Recipe())
+    assert found["best"] is None and len(found["rungs"]) == 8
+    assert {r["status"] for r in found["rungs"]} <= {"failed", "skipped"}
+
+
+def test_a_job_with_its_own_datasets_skips_records(machine):
+    found = ladder.climb(Recipe(job="some/job.py"))
+    row = rows(found)["records"]
+    assert row["status"] == "skipped" and "folder:" in row["reason"]
+
+
+def test_a_cpu_without_bfloat16_skips_mixed_precision(machine, monkeypatch):
+    monkeypatch.setattr(climbing.runtime, "machine_facts", lambda: {"cpu_flags": ["avx2"]})
+    row = rows(ladder.climb(Recipe()))["mixed-precision"]
+    assert row["status"] == "skipped" and "bfloat16" in row["reason"]
+
+
+def test_interrupt_keeps_what_was_measured_and_resume_goes_on(machine, tmp_path):
+    def interrupt(recipe):
+        if recipe.loader == "resident" and recipe.dtype == "float32":
+            raise KeyboardInterrupt
+
+    machine.on_train = interrupt
+    found = ladder.climb(Recipe(), out=tmp_path)
+    assert not found["complete"]
+    assert [r["name"] for r in found["rungs"] if r["finished"]] == NAMES[:3]
+    assert rows(found)["records"]["reason"].startswith("interrupted")
+    assert rows(found)["records"]["variants"][0]["samples_per_sec"]["n"] == ladder.QUICK.rounds
+    machine.on_train = lambda recipe: None
+    machine.trained.clear()
+    again = ladder.climb(Recipe(), out=tmp_path, resume=True)
+    assert again["complete"] and [r["name"] for r in again["rungs"]] == NAMES
+    assert [r.loader for r in machine.trained][0] == "resident"
+    assert len(machine.trained) == 5
+    assert again["best"]["name"] == "large-batch"
+
+
+def test_resume_of_another_recipe_is_refused(machine, tmp_path):
+    ladder.climb(Recipe(), out=tmp_path)
+    with pytest.raises(UsageError, match="seed=3"):
+        ladder.climb(Recipe(seed=3), out=tmp_path, resume=True)
+    with pytest.raises(UsageError, match="mode='full'"):
+        ladder.climb(Recipe(), out=tmp_path, resume=True, pace=ladder.FULL)
+
+
+def test_nothing_to_resume(machine, tmp_path):
+    with pytest.raises(GluontuneError, match="nothing to resume"):
+        ladder.climb(Recipe(), out=tmp_path, resume=True)
+    (tmp_path / "ladder.json").write_text('{"schema_v')
+    with pytest.raises(GluontuneError, match=r"ladder\.json: cannot be resumed"):
+        ladder.climb(Recipe(), out=tmp_path, resume=True)
+
+
+def test_a_second_climb_keeps_the_first_book(machine, tmp_path):
+    first = ladder.climb(Recipe(), out=tmp_path)
+    ladder.climb(Recipe(seed=1), out=tmp_path)
+    assert json.loads((tmp_path / "ladder.previous.json").read_text()) == first
+
+
+def test_some_rungs_only(machine):
+    found = ladder.climb(Recipe(), rungs=["records"])
+    assert [r["name"] for r in found["rungs"]] == ["naive", "records"]
+    with pytest.raises(UnknownNameError, match="records"):
+        ladder.climb(Recipe(), rungs=["recrods"])
+
+
+def test_a_read_only_folder_is_told_before_anything_starts(machine, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(GluontuneError, match="file"):
+        ladder.climb(Recipe(), out=tmp_path / "file" / "out")
+    assert machine.started == []
+
+
+def test_a_missing_data_set_is_told_before_anything_starts(machine):
+    with pytest.raises(UsageError, match="sample"):
+        ladder.climb(Recipe(dataset="smaple"))
+    assert machine.started == []
+
+
+def test_gpus_change_the_variants():
+    site = Site(
+        cores=16, gpus=4, bf16=False, splits=True, fits_memory=False, rewrites=(), num_train=50_000
+    )
+    recipe = Recipe()
+    labels = {rung.name: [v.label for v in rung.variants(recipe, site)] for rung in RUNGS}
+    assert labels["mixed-precision"][0] == "float16"
+    assert labels["multi-device"] == ["2 GPUs", "4 GPUs"]
+    assert labels["multi-worker"] == ["1 worker", "13 workers", "16 workers"]
+    assert labels["records"] == ["threaded"]
+    for rung in RUNGS:
+        for variant in rung.variants(recipe, site):
+            recipe.override(**variant.changes)
