@@ -1,1 +1,41 @@
+"""Loaders: decode, augment and batch images fast enough, and find out how much is enough.
 
+>>> import gluontune as gt
+>>> gt.loading.LOADERS.names()
+['gluon', 'threaded', 'resident']
+
+Nothing here imports mxnet until a loader that yields NDArrays is built.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluontune.registry import resolve
+
+_HOMES = {
+    "AUGMENTS": "augment",
+    "Augment": "augment",
+    "LOADERS": "loaders",
+    "LoaderInfo": "loaders",
+    "build": "loaders",
+    "Loader": "base",
+    "Order": "order",
+    "ThreadedLoader": "threaded",
+    "ResidentLoader": "resident",
+    "GluonLoader": "gluon",
+    "SafeDataLoader": "dataloader",
+    "safe_dataloader": "dataloader",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return resolve(f"gluontune.loading.{_HOMES[name]}:{name}")
+    raise AttributeError(f"module 'gluontune.loading' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,135 @@
+"""Augmentations: what each does, and the random draws of a whole batch at once.
+
+The draws of a batch depend on the seed, the epoch, the rank and the batch alone, never on the thread
+or the loader: two loaders with one seed make the same crops.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gluontune.registry import Registry
+
+__all__ = ["AUGMENTS", "Augment", "Box", "Draws"]
+
+Box = tuple[int, int, int, int]  # top, left, height, width
+
+TRIES = 10  # of torchvision and MXNet, before a random-resized crop falls back to the centre
+AREA = (0.08, 1.0)
+LOG_RATIO = (math.log(3 / 4), math.log(4 / 3))
+CENTER = 0.875  # 224 of 256
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The random numbers of one batch of ``n`` images; None where an augmentation needs none."""
+
+    flip: np.ndarray | None = None  # bool (n,)
+    offsets: np.ndarray | None = None  # int64 (n, 2), top and left of the crop in the padded image
+    uniforms: np.ndarray | None = None  # float64 (n, TRIES, 4): area, ratio, top, left
+    jitter: np.ndarray | None = None  # float32 (n, 3): brightness, contrast, saturation
+
+
+@dataclass(frozen=True)
+class Augment:
+    """One augmentation.
+
+    Args:
+        name: what a Recipe says.
+        summary: one sentence.
+        geometry: ``fit``: the largest centred box of the wanted aspect ratio, resized where its size
+            differs; ``center``: the same box shrunk to 224/256; ``pad-crop``: fit, then reflect-pad by
+            ``pad`` pixels and crop at random; ``resized-crop``: a random box of 8–100 % of the area.
+        flip: mirror half of the images.
+        jitter: brightness, contrast and saturation are each multiplied by 1 ± ``jitter``.
+        pad: pixels of padding of ``pad-crop``.
+    """
+
+    name: str
+    summary: str
+    geometry: str = "fit"
+    flip: bool = False
+    jitter: float = 0.0
+    pad: int = 0
+    random: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        random = self.flip or self.jitter > 0 or self.geometry in ("pad-crop", "resized-crop")
+        object.__setattr__(self, "random", random)
+
+    def draw(self, rng: np.random.Generator, n: int) -> Draws:
+        """Draw for ``n`` images.
+
+        >>> from gluontune.loading.order import generator
+        >>> AUGMENTS["pad-crop-flip"].draw(generator(0), 2).offsets.shape
+        (2, 2)
+        """
+        flip = rng.random(n) < 0.5 if self.flip else None
+        offsets = rng.integers(0, 2 * self.pad + 1, (n, 2)) if self.geometry == "pad-crop" else None
+        uniforms = rng.random((n, TRIES, 4)) if self.geometry == "resized-crop" else None
+        jitter = None
+        if self.jitter:
+            jitter = rng.uniform(1 - self.jitter, 1 + self.jitter, (n, 3)).astype(np.float32)
+        return Draws(flip, offsets, uniforms, jitter)
+
+    def box(self, draws: Draws, i: int, height: int, width: int, shape: tuple[int, ...]) -> Box:
+        """The part of a ``height`` × ``width`` image that becomes image ``i`` of the batch.
+
+        >>> AUGMENTS["none"].box(Draws(), 0, 480, 640, (224, 224, 3))
+        (0, 80, 480, 480)
+        """
+        if self.geometry == "resized-crop" and draws.uniforms is not None:
+            return random_box(draws.uniforms[i].tolist(), height, width)
+        return centred_box(height, width, shape[0], shape[1], CENTER if self.geometry == "center" else 1.0)
+
+
+def centred_box(height: int, width: int, out_h: int, out_w: int, share: float = 1.0) -> Box:
+    """The largest centred box of the aspect ratio ``out_h : out_w``, its sides scaled by ``share``."""
+    if height * out_w >= width * out_h:
+        box_w, box_h = float(width), width * out_h / out_w
+    else:
+        box_w, box_h = height * out_w / out_h, float(height)
+    h, w = max(1, round(box_h * share)), max(1, round(box_w * share))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def random_box(tries: list[list[float]], height: int, width: int) -> Box:
+    """The first try that fits (torchvision's RandomResizedCrop); else the centre at an allowed ratio."""
+    area = height * width
+    for u_area, u_ratio, u_top, u_left in tries:
+        target = area * (AREA[0] + (AREA[1] - AREA[0]) * u_area)
+        ratio = math.exp(LOG_RATIO[0] + (LOG_RATIO[1] - LOG_RATIO[0]) * u_ratio)
+        w, h = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return int(u_top * (height - h + 1)), int(u_left * (width - w + 1)), h, w
+    ratio = min(max(width / height, 3 / 4), 4 / 3)
+    w, h = min(width, max(1, round(height * ratio))), min(height, max(1, round(width / ratio)))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+AUGMENTS: Registry[Augment] = Registry("augmentation")
+for _entry in (
+    Augment("none", "the image as it is; another size is fitted by its largest centred box"),
+    Augment("center-crop", "the centre, 224/256 of the sides: the usual one for validation", "center"),
+    Augment("flip", "mirror half of the images", flip=True),
+    Augment(
+        "pad-crop-flip", "pad by 4, crop at random, flip: the usual one of CIFAR", "pad-crop", True, pad=4
+    ),
+    Augment(
+        "random-resized-crop-flip",
+        "a random box of 8-100 % of the area, ratio 3/4-4/3, flip: the usual one of ImageNet",
+        "resized-crop",
+        True,
+    ),
+    Augment(
+        "random-resized-crop-flip-jitter",
+        "the same, with brightness, contrast and saturation each times 0.6-1.4",
+        "resized-crop",
+        True,
+        jitter=0.4,
+    ),
+):
+    AUGMENTS.add(_entry.name, _entry)

@@ -1,0 +1,228 @@
+"""Gluon's own DataLoader, made safe.
+
+What is mended: forked workers of a seeded parent draw the same random numbers (here every batch has
+its own seed, so results do not depend on the number of workers either); a worker that dies leaves
+the trainer waiting (here an error within seconds); ``thread_pool=True`` reads wrong records from a
+shared handle (here it is never used).
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from typing import Any, Callable
+
+import numpy as np
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.loading.order import Order
+from gluontune.loading.workers import dead_worker, end_pool
+from gluontune.runtime import mxnet
+
+__all__ = ["SafeDataLoader", "safe_dataloader"]
+
+POLL_S = 0.5
+
+
+class SeededDataset:
+    """A data set whose random numbers are seeded anew for each batch, in whatever process reads it.
+
+    It is indexed with pairs ``(seed, index)``; the seed changes from batch to batch.
+    """
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+        self._seed: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, item: tuple[int, int]) -> Any:
+        seed, index = item
+        if seed != self._seed:
+            random.seed(seed)
+            np.random.seed(seed)
+            mxnet().random.seed(seed)
+            self._seed = seed
+        return self.dataset[index]
+
+
+class _EpochBatches:
+    """The batch sampler: lists of ``(seed, index)`` for the epoch that was last set."""
+
+    def __init__(self, order: Order):
+        self.order, self.epoch, self.start = order, 0, 0
+
+    def __len__(self) -> int:
+        return self.order.num_batches(self.epoch) - self.start
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        order = self.order
+        for number, indices in enumerate(order.batches(self.epoch)[self.start :], self.start):
+            key = np.random.SeedSequence([order.seed, self.epoch, order.rank, number])
+            seed = int(key.generate_state(1)[0]) & 0x7FFFFFFF  # what all three generators take
+            yield [(seed, int(i)) for i in indices]
+
+
+class SafeDataLoader:
+    """A ``gluon.data.DataLoader`` with one persistent pool, its own seeds, and a watch on its workers.
+
+    Iterate it as you would the original; each ``for`` is a new epoch, ``epoch(n)`` names one.
+
+    Args:
+        dataset: any Gluon data set. With workers it must be picklable or fork-safe, as Gluon asks.
+        order: which samples make which batch.
+        num_workers: forked processes; 0 loads in the training thread.
+        prefetch: batches made ahead; None: twice the workers, as in Gluon.
+        pin_memory: copy batches to page-locked memory (GPU only).
+        batchify_fn: as in Gluon.
+        timeout: seconds that a batch may take.
+
+    Raises:
+        GluontuneError: /dev/shm is too small for the batches that workers keep there; or, while
+            iterating, a worker died.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        order: Order,
+        *,
+        num_workers: int = 0,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        batchify_fn: Callable[..., Any] | None = None,
+        timeout: int = 120,
+    ):
+        if num_workers < 0 or (prefetch is not None and prefetch < 0):
+            raise UsageError(
+                f"num_workers={num_workers}, prefetch={prefetch}: give whole numbers of at least 0"
+            )
+        self._batches = _EpochBatches(order)
+        self._next_epoch = 0
+        ahead = prefetch if prefetch is not None else 2 * num_workers
+        if num_workers:
+            ahead = max(1, ahead)
+            check_shared_memory(dataset, order.batch_size, ahead + num_workers)
+        from_gluon = mxnet().gluon.data.DataLoader
+        self._loader = from_gluon(
+            SeededDataset(dataset),
+            batch_sampler=self._batches,
+            batchify_fn=batchify_fn,
+            num_workers=num_workers,
+            pin_memory=pin_memory,
+            prefetch=ahead,
+            timeout=timeout,
+        )
+        pool = self._loader._worker_pool
+        self._workers = list(pool._pool) if pool is not None else []
+        self._timeout = timeout
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.epoch(self._next_epoch)
+
+    def epoch(self, n: int, start: int = 0) -> Iterator[Any]:
+        """The batches of epoch ``n``, from number ``start`` on."""
+        if self._loader is None:
+            raise GluontuneError("the loader is closed")
+        self._next_epoch = n + 1
+        self._batches.epoch, self._batches.start = n, start
+        batches = self._loader._prefetch_iter()
+        return self._watched(batches) if self._workers else batches
+
+    def _watched(self, batches: Any) -> Iterator[Any]:
+        while True:
+            pending = batches._data_buffer.get(batches._rcvd_idx)
+            waited = 0.0
+            while pending is not None and not pending.ready():
+                pending.wait(POLL_S)
+                waited += POLL_S
+                dead = dead_worker(self._workers)
+                if dead is not None:
+                    self._abandon()
+                    raise GluontuneError(
+                        f"a loader worker (process {dead.pid}) died with exit code {dead.exitcode}: "
+                        "too little memory? Use fewer num_workers, or loader 'threaded'"
+                    )
+                if waited >= self._timeout:
+                    self._abandon()
+                    raise GluontuneError(
+                        f"the loader's workers made no batch in {self._timeout} s: a slow disk, or too few of them"
+                    )
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            yield batch
+
+    def _abandon(self) -> None:
+        if self._loader is not None and self._loader._worker_pool is not None:
+            end_pool(self._loader._worker_pool, self._workers)
+        self._workers, self._loader = [], None
+
+    def close(self) -> None:
+        """End the workers. The loader can be closed twice."""
+        self._abandon()
+
+    def __enter__(self) -> SafeDataLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def safe_dataloader(
+    dataset: Any,
+    batch_size: int,
+    *,
+    shuffle: bool = False,
+    last_batch: str = "keep",
+    num_workers: int = 0,
+    seed: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    **options: Any,
+) -> SafeDataLoader:
+    """A drop-in for ``gluon.data.DataLoader(dataset, batch_size, …)`` without its traps.
+
+    Args:
+        dataset: any Gluon data set (``ImageFolderDataset(...).transform_first(...)``, …).
+        batch_size, shuffle, last_batch, num_workers: as in Gluon.
+        seed: of the shuffling and of each batch's random numbers (Python's, numpy's and MXNet's).
+        rank, world_size: this process's share of the samples; all have equally many batches.
+        options: ``prefetch``, ``pin_memory``, ``batchify_fn``, ``timeout``, as in Gluon.
+
+    >>> data = mxnet().gluon.data.SimpleDataset(list(range(6)))
+    >>> [batch.asnumpy().tolist() for batch in safe_dataloader(data, 4)]
+    [[0, 1, 2, 3], [4, 5]]
+    """
+    order = Order(len(dataset), batch_size, shuffle, seed, last_batch, rank, world_size)
+    return SafeDataLoader(dataset, order, num_workers=num_workers, **options)
+
+
+def check_shared_memory(dataset: Any, batch_size: int, batches: int, path: str = "/dev/shm") -> None:
+    """Raise where the batches in flight would overflow shared memory, which kills workers silently."""
+    try:
+        free = shutil.disk_usage(path).free
+    except OSError:
+        return
+    need = sample_bytes(dataset[0]) * batch_size * batches
+    if need > free:
+        raise GluontuneError(
+            f"{path} has {free / 2**20:,.0f} MiB free, but {batches} batches of {batch_size} in flight take "
+            f"{need / 2**20:,.0f} MiB: use fewer num_workers or prefetch, enlarge it (docker --shm-size), "
+            "or use loader 'threaded'"
+        )
+
+
+def sample_bytes(sample: Any) -> int:
+    """Memory of one sample: arrays by their size, numbers as 8 bytes."""
+    if isinstance(sample, (tuple, list)):
+        return sum(sample_bytes(part) for part in sample)
+    if hasattr(sample, "shape") and hasattr(sample, "dtype"):
+        return int(np.prod(sample.shape)) * np.dtype(sample.dtype).itemsize
+    return 8

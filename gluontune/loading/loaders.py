@@ -1,0 +1,111 @@
+"""The registry of loaders, and the one call that builds any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gluontune.loading.base import Loader
+from gluontune.registry import Registry, resolve
+
+__all__ = ["LOADERS", "LoaderInfo", "build"]
+
+
+@dataclass(frozen=True)
+class LoaderInfo:
+    """One loader: what a Recipe calls it and what to expect of it.
+
+    Args:
+        name: what a Recipe says.
+        summary: one sentence.
+        yields: ``uint8-nhwc`` (numpy) or ``float32-nchw`` (NDArrays).
+        needs: what must be there: ``mxnet``, ``memory`` for all images, or nothing.
+        factory: ``"module:class"``, imported when it is built.
+    """
+
+    name: str
+    summary: str
+    yields: str
+    needs: tuple[str, ...]
+    factory: str
+
+
+LOADERS: Registry[LoaderInfo] = Registry("loader")
+for _info in (
+    LoaderInfo(
+        "gluon",
+        "what a plain Gluon script does: one image file a sample, transforms in Python, forked workers",
+        "float32-nchw",
+        ("mxnet",),
+        "gluontune.loading.gluon:GluonLoader",
+    ),
+    LoaderInfo(
+        "threaded",
+        "decodes and augments on threads into recycled uint8 batches; for data of any size",
+        "uint8-nhwc",
+        (),
+        "gluontune.loading.threaded:ThreadedLoader",
+    ),
+    LoaderInfo(
+        "resident",
+        "decodes once, keeps all images in memory and augments a batch at a time; for small data sets",
+        "uint8-nhwc",
+        ("memory",),
+        "gluontune.loading.resident:ResidentLoader",
+    ),
+):
+    LOADERS.add(_info.name, _info)
+
+
+def build(
+    name: str,
+    split: Any,
+    *,
+    batch_size: int,
+    image_shape: Sequence[int],
+    augment: str = "none",
+    shuffle: bool = False,
+    seed: int = 0,
+    num_workers: int = 0,
+    prefetch: int | None = None,
+    last_batch: str = "discard",
+    rank: int = 0,
+    world_size: int = 1,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Loader:
+    """Build the loader ``name`` over ``split``.
+
+    Args:
+        name: of ``LOADERS``.
+        split: a split of ``gt.datasets``: ``len``, ``labels`` int64 (N,), ``read(i)`` → encoded image.
+        batch_size: images in a batch of this rank.
+        image_shape: (H, W, C), C 3 (RGB) or 1 (grey).
+        augment: of ``AUGMENTS``.
+        shuffle, seed, last_batch, rank, world_size: see :class:`gluontune.loading.Order`.
+        num_workers: threads (``threaded``) or forked processes (``gluon``); 0: the calling thread.
+        prefetch: batches made ahead; None lets the loader choose.
+        mean, std: of each channel, for pixels of 0 … 1. A loader that yields float32 applies them; the
+            others carry them for the device.
+
+    Raises:
+        UsageError: unknown names, values out of range.
+        GluontuneError: the loader cannot hold or read the data.
+    """
+    factory = resolve(LOADERS[name].factory)
+    return factory(
+        split,
+        batch_size=batch_size,
+        image_shape=image_shape,
+        augment=augment,
+        shuffle=shuffle,
+        seed=seed,
+        num_workers=num_workers,
+        prefetch=prefetch,
+        last_batch=last_batch,
+        rank=rank,
+        world_size=world_size,
+        mean=mean,
+        std=std,
+    )

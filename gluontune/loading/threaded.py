@@ -1,0 +1,246 @@
+"""The threaded loader: images decoded and augmented by threads, straight into recycled uint8 batches."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.loading.augment import Draws
+from gluontune.loading.base import Loader, sample_name
+from gluontune.loading.decode import Decoder
+
+__all__ = ["BatchPool", "ThreadedLoader"]
+
+MAX_BYTES = 512 << 20  # of batches made ahead, unless ``prefetch`` says otherwise
+CHUNKS = 4  # a batch is cut into so many pieces a thread, so that the threads end it together
+
+
+class BatchPool:
+    """Batch memory that is used again once nobody holds it.
+
+    Page-faulting fresh memory for each batch costs as much as resizing into it.
+
+    >>> pool = BatchPool((2, 4, 4, 3))
+    >>> first = pool.take(); address = first.ctypes.data
+    >>> pool.take().ctypes.data == address  # ``first`` is still held
+    False
+    >>> del first
+    >>> address in (pool.take().ctypes.data, pool.take().ctypes.data)
+    True
+    """
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.shape = shape
+        self._arrays: list[np.ndarray] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> np.ndarray:
+        """An array that nobody else refers to, with whatever it held before."""
+        with self._lock:
+            for k in range(len(self._arrays)):
+                # Two references: the list's and getrefcount's argument. Views count through their base.
+                if sys.getrefcount(self._arrays[k]) == 2:
+                    return self._arrays[k]
+            self._arrays.append(np.empty(self.shape, np.uint8))
+            return self._arrays[-1]
+
+
+class _Batch:
+    """One batch on its way: chunks are claimed by threads, the last one to end marks it ready."""
+
+    def __init__(self, number: int, indices: np.ndarray, images: np.ndarray, draws: Draws, chunks: int):
+        self.number, self.indices, self.images, self.draws = number, indices, images, draws
+        self.left = chunks
+        self.ready = threading.Event()
+        self.error: BaseException | None = None
+
+
+class _Epoch:
+    """The threads of one epoch and what they work on."""
+
+    def __init__(self, loader: ThreadedLoader, epoch: int, start: int):
+        self.loader, self.number = loader, epoch
+        self.todo = enumerate(loader.order.batches(epoch)[start:], start)
+        self.pending: deque[_Batch] = deque()
+        self.chunks: deque[tuple[_Batch, int, int]] = deque()
+        self.wake = threading.Condition()
+        self.stopped = False
+        self.threads = [
+            threading.Thread(target=self.work, name=f"gluontune-loader-{k}", daemon=True)
+            for k in range(loader.num_workers)
+        ]
+
+    def start(self) -> None:
+        for _ in range(self.loader.prefetch + 1):
+            self.open_next()
+        for thread in self.threads:
+            thread.start()
+
+    def open_next(self) -> None:
+        """Offer one more batch to the threads."""
+        number, indices = next(self.todo, (-1, None))
+        if indices is None:
+            return
+        loader, size = self.loader, len(indices)
+        step = max(1, -(-size // (loader.num_workers * CHUNKS)))
+        pieces = [(first, min(first + step, size)) for first in range(0, size, step)]
+        draws = loader.draws(self.number, number, size)
+        batch = _Batch(number, indices, loader.pool.take(), draws, len(pieces))
+        self.pending.append(batch)
+        with self.wake:
+            self.chunks.extend((batch, first, last) for first, last in pieces)
+            self.wake.notify(len(pieces))
+
+    def work(self) -> None:
+        """What a thread does until the epoch ends."""
+        decoder = self.loader.decoder()
+        while True:
+            with self.wake:
+                while not self.chunks and not self.stopped:
+                    self.wake.wait()
+                if self.stopped:
+                    return
+                batch, first, last = self.chunks.popleft()
+            try:
+                if batch.error is None:
+                    self.loader.fill(decoder, batch.images, batch.indices, batch.draws, first, last)
+            except BaseException as error:
+                batch.error = batch.error or error
+            with self.wake:
+                batch.left -= 1
+                done = batch.left == 0 or batch.error is not None
+            if done:
+                batch.ready.set()
+            del batch  # an idle thread must not keep the memory of a batch
+
+    def next(self) -> _Batch:
+        """The next batch in order, once it is whole."""
+        batch = self.pending.popleft()
+        while not batch.ready.wait(1.0):
+            if not all(thread.is_alive() for thread in self.threads):
+                raise GluontuneError("a loader thread died without saying why; the epoch cannot go on")
+        if batch.error is not None:
+            raise batch.error
+        return batch
+
+    def stop(self) -> None:
+        with self.wake:
+            self.stopped = True
+            self.chunks.clear()
+            self.wake.notify_all()
+        for thread in self.threads:
+            if thread.is_alive():
+                thread.join(timeout=10.0)
+
+
+class ThreadedLoader(Loader):
+    """Decodes and augments on threads, outside the interpreter's lock, into recycled uint8 batches.
+
+    Normalization, layout and cast belong on the device, inside the hybridized graph; the host moves a
+    quarter of the bytes that float32 would take.
+
+    Args:
+        num_workers: threads; 0 loads in the calling thread.
+        prefetch: batches made ahead of the one in use. None: 2, or fewer where they would take more
+            than 512 MiB. With ``num_workers=0`` nothing is made ahead.
+        scaled: allow scaled JPEG decoding where the crop is larger than the image (see ``decode``).
+        mean, std: kept as attributes for the device; the pixels stay as they are.
+        others: see :class:`gluontune.loading.base.Loader`.
+
+    Raises:
+        GluontuneError: (while iterating) a sample cannot be read or decoded; the message names it.
+
+    >>> import cv2
+    >>> class Split:
+    ...     labels = np.arange(4)
+    ...     def __len__(self): return 4
+    ...     def read(self, i): return cv2.imencode(".png", np.full((8, 8, 3), i, np.uint8))[1]
+    >>> with ThreadedLoader(Split(), batch_size=2, image_shape=(8, 8, 3), num_workers=2) as loader:
+    ...     [(images[:, 0, 0, 0].tolist(), labels.tolist()) for images, labels in loader.epoch(0)]
+    [([0, 1], [0, 1]), ([2, 3], [2, 3])]
+    """
+
+    name = "threaded"
+    yields = "uint8-nhwc"
+
+    def __init__(
+        self,
+        split: Any,
+        *,
+        batch_size: int,
+        image_shape: Sequence[int],
+        num_workers: int = 0,
+        prefetch: int | None = None,
+        scaled: bool = True,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        **order: Any,
+    ):
+        super().__init__(split, batch_size=batch_size, image_shape=image_shape, **order)
+        if num_workers < 0 or (prefetch is not None and prefetch < 0):
+            raise UsageError(
+                f"num_workers={num_workers}, prefetch={prefetch}: give whole numbers of at least 0"
+            )
+        self.num_workers, self.scaled, self.mean, self.std = int(num_workers), scaled, mean, std
+        batch_bytes = self.batch_size * int(np.prod(self.image_shape))
+        self.prefetch = prefetch if prefetch is not None else max(1, min(2, MAX_BYTES // batch_bytes))
+        self.pool = BatchPool((self.batch_size, *self.image_shape))
+        self._running: _Epoch | None = None
+
+    def decoder(self) -> Decoder:
+        """A decoder for one thread."""
+        return Decoder(self.image_shape, self.augment, self.scaled)
+
+    def fill(
+        self, decoder: Decoder, images: np.ndarray, indices: np.ndarray, draws: Draws, first: int, last: int
+    ) -> None:
+        """Put samples ``indices[first:last]`` into ``images[first:last]``."""
+        for k in range(first, last):
+            index = int(indices[k])
+            try:
+                decoder.into(images[k], self.split.read(index), draws, k)
+            except BaseException as error:  # whatever ends a thread must name the record
+                raise GluontuneError(
+                    f"{sample_name(self.split, index)}: {error or type(error).__name__}"
+                ) from error
+
+    def _batches(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        self._stop()
+        return self._threaded(epoch, start) if self.num_workers else self._inline(epoch, start)
+
+    def _inline(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        decoder = self.decoder()
+        for number, indices in enumerate(self.order.batches(epoch)[start:], start):
+            images = self.pool.take()
+            self.fill(decoder, images, indices, self.draws(epoch, number, len(indices)), 0, len(indices))
+            yield images[: len(indices)], self.labels[indices]
+            del images
+
+    def _threaded(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        run = self._running = _Epoch(self, epoch, start)
+        run.start()
+        try:
+            while run.pending:
+                batch = run.next()
+                images, indices = batch.images[: len(batch.indices)], batch.indices
+                del batch
+                run.open_next()
+                yield images, self.labels[indices]
+                del images
+        finally:
+            run.stop()
+
+    def _stop(self) -> None:
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+    def close(self) -> None:
+        self._stop()
+        self.pool = BatchPool(self.pool.shape)
