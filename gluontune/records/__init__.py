@@ -1,1 +1,28 @@
+"""RecordIO, MXNet's record format: reader, writer, packer, verifier. Works without mxnet."""
 
+from __future__ import annotations
+
+from typing import Any
+
+from gluontune.registry import resolve
+
+__all__ = ["DamagedRecordError", "IRHeader", "RecordReader", "RecordWriter"]
+
+_WHERE = {
+    "DamagedRecordError": "layout",
+    "IRHeader": "layout",
+    "RecordReader": "reader",
+    "RecordWriter": "writer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = resolve(f"{__name__}.{_WHERE[name]}:{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

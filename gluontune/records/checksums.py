@@ -1,0 +1,74 @@
+"""The ``.crc`` side file: where each record lies, how long it is, and the CRC-32 of its bytes.
+
+``.rec`` and ``.idx`` have no checksum of their own, so a flipped bit inside an image goes unseen. Layout:
+a head of 32 bytes (name, fingerprint of what was packed, eight zeros), then a row of 28 bytes a record.
+Each row carries a check word over its own other words, so damage to this file costs single rows, not all.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Union
+
+import numpy as np
+
+from gluontune.errors import GluontuneError
+from gluontune.files import explain_os_error
+
+__all__ = ["HEAD_SIZE", "ROW", "head", "make_rows", "read_checksums", "row_is_sound", "side_path"]
+
+NAME = b"GLUONTUNE-CRC-1\n"
+HEAD_SIZE = 32
+ROW = np.dtype([("key", "<i8"), ("offset", "<u8"), ("length", "<u4"), ("crc", "<u4"), ("check", "<u4")])
+_WEIGHTS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1, 0xD3A2646D], dtype=np.uint32)
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+def side_path(path: PathLike, suffix: str) -> Path:
+    """The side file of a record file: ``train.rec`` → ``train.idx``, as MXNet names it."""
+    return Path(path).with_suffix(suffix)
+
+
+def head(fingerprint: bytes = b"") -> bytes:
+    """The first 32 bytes; ``fingerprint`` (8 bytes) names the packing job that wrote the records."""
+    return NAME + fingerprint[:8].ljust(8, b"\0") + b"\0" * 8
+
+
+def _check_words(rows: np.ndarray) -> np.ndarray:
+    """Odd weights: a change in any one word always changes the sum."""
+    words = np.ascontiguousarray(rows).view("<u4").reshape(len(rows), 7)[:, :6]
+    return (words * _WEIGHTS).sum(axis=1, dtype=np.uint32) ^ np.uint32(0x5BD1E995)
+
+
+def make_rows(keys: list[int], offsets: list[int], lengths: list[int], crcs: list[int]) -> np.ndarray:
+    """Rows ready to be written (``.tobytes()``)."""
+    rows = np.zeros(len(keys), ROW)
+    rows["key"], rows["offset"], rows["length"], rows["crc"] = keys, offsets, lengths, crcs
+    rows["check"] = _check_words(rows)
+    return rows
+
+
+def row_is_sound(rows: np.ndarray) -> np.ndarray:
+    """(N,) bool: which rows carry the check word that belongs to them."""
+    if not len(rows):
+        return np.zeros(0, bool)
+    sound: np.ndarray = _check_words(rows) == rows["check"]
+    return sound
+
+
+def read_checksums(path: PathLike) -> tuple[bytes, np.ndarray]:
+    """The fingerprint and the rows of a ``.crc`` file; an incomplete last row is left out.
+
+    Raises:
+        GluontuneError: unreadable, or not such a file.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+    if data[:16] != NAME:
+        raise GluontuneError(f"{path}: not a checksum file of gluontune; delete it or pack again")
+    count = max(0, len(data) - HEAD_SIZE) // ROW.itemsize
+    return data[16:24], np.frombuffer(data, ROW, count, HEAD_SIZE) if count else np.zeros(0, ROW)

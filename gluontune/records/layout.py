@@ -1,0 +1,217 @@
+"""The bytes of a RecordIO file: framing, the split at an embedded magic number, the image header.
+
+A file is a sequence of *parts*, each starting at a multiple of four::
+
+    magic 0xced7230a | flag (3 bits) and length (29 bits) | body | zeros up to a multiple of four
+
+Flag 0 is a record in one part. The writer never lets the magic number stand at a multiple of four inside a
+body: it cuts the record there and drops the four bytes; the parts carry flag 1 (first), 2 (middle), 3 (last)
+and the reader puts the number back between them. So in a sound file every aligned magic number is a header,
+which is what lets the verifier find its way after damage. (Source: dmlc-core, ``src/recordio.cc``.)
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Union
+
+import numpy as np
+
+from gluontune.errors import GluontuneError, UsageError
+
+__all__ = [
+    "MAGIC",
+    "MAX_RECORD",
+    "DamagedRecordError",
+    "IRHeader",
+    "Label",
+    "frame",
+    "image_record",
+    "join_parts",
+    "label_bytes",
+    "padded",
+    "split_image_record",
+]
+
+MAGIC = struct.pack("<I", 0xCED7230A)
+MAX_RECORD = 1 << 29  # records must be shorter: the length has 29 bits
+MAX_KEY = (1 << 63) - 1
+LENGTH_MASK = MAX_RECORD - 1
+WHOLE, FIRST, MIDDLE, LAST = 0, 1, 2, 3
+
+HEAD = struct.Struct("<II")  # magic, flag and length
+IMAGE_HEAD = struct.Struct("<IfQQ")  # number of labels (0: the one in the header), label, id, id2
+_PADDING = (b"", b"\0\0\0", b"\0\0", b"\0")
+
+Label = Union[float, int, Sequence[float], np.ndarray]
+
+
+class DamagedRecordError(GluontuneError):
+    """A record that cannot be what was written. ``index`` is its position or None, ``offset`` its byte."""
+
+    def __init__(self, message: str, index: int | None = None, offset: int | None = None):
+        super().__init__(message)
+        self.index = index
+        self.offset = offset
+
+
+class IRHeader(NamedTuple):
+    """The header in front of an image, with MXNet's own field names.
+
+    Args:
+        flag: 0 for one label, else the number of labels.
+        label: float, or float32 array of shape (flag,).
+        id: the record's key. id2: higher bits of the id; 0.
+    """
+
+    flag: int
+    label: Any
+    id: int
+    id2: int
+
+
+def padded(length: int) -> int:
+    """``length`` rounded up to a multiple of four.
+
+    >>> padded(5), padded(8)
+    (8, 8)
+    """
+    return (length + 3) & ~3
+
+
+def label_bytes(label: Label) -> tuple[int, float, bytes]:
+    """``(flag, label field, bytes behind the header)`` for a label, as MXNet's ``pack`` lays it out.
+
+    Args:
+        label: a number, or a sequence of k numbers; kept as float32.
+
+    Raises:
+        UsageError: float32 cannot hold it: a whole number that would come back as another one (16,777,217),
+            a number out of range, or no number at all (NaN, infinity).
+
+    >>> label_bytes(3), label_bytes([1.0, 2.0])[0]
+    ((0, 3.0, b''), 2)
+    >>> label_bytes(25130987)
+    Traceback (most recent call last):
+    gluontune.errors.UsageError: label 25130987: float32 would make it 25130988; ...
+    """
+    if isinstance(label, numbers.Real):
+        return 0, _as_float32(label), b""
+    array = np.asarray(label)
+    if array.dtype.kind not in "biuf" or array.size == 0:
+        raise UsageError(f"label {label!r}: give a number or a sequence of numbers")
+    for value in array.ravel().tolist():
+        _as_float32(value)
+    return array.size, 0.0, array.astype("<f4").tobytes()
+
+
+def _as_float32(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise UsageError(f"label {value!r}: a label must be a finite number")
+    if -16777216 <= number <= 16777216 and (number == 0 or abs(number) >= 1e-37):
+        return number  # every whole number of this size is exact; the rest are rounded to 24 bits
+    with np.errstate(over="ignore", under="ignore"):
+        kept = float(np.float32(number))
+    if math.isinf(kept) or kept == 0:
+        raise UsageError(f"label {value!r}: out of float32's range (1.2e-38 to 3.4e38)")
+    # A float beyond 2^53 is a measurement, not a class or an id: it may be rounded like any other.
+    counts = isinstance(value, numbers.Integral) or (number.is_integer() and abs(number) < 1 << 53)
+    if counts and int(kept) != int(value):
+        raise UsageError(
+            f"label {value!r}: float32 would make it {int(kept)}; number the labels from 0, or split it into two"
+        )
+    return number
+
+
+def image_record(payload: bytes, label: Label, key: int) -> bytes:
+    """The record of one image: header, labels, payload; equal to ``mxnet.recordio.pack``."""
+    flag, field, extra = label_bytes(label)
+    return b"".join((IMAGE_HEAD.pack(flag, field, key, 0), extra, payload))
+
+
+def frame(record: bytes) -> bytes:
+    """The bytes that hold ``record`` in a file: header, body, padding, split at aligned magic numbers.
+
+    >>> frame(b"abcde").hex()
+    '0a23d7ce050000006162636465000000'
+    """
+    length = len(record)
+    if length >= MAX_RECORD:
+        raise UsageError(f"record of {length:,} bytes: the format's limit is 2^29 - 1 = {MAX_RECORD - 1:,}")
+    at = record.find(MAGIC)
+    if at < 0:
+        return b"".join((MAGIC, length.to_bytes(4, "little"), record, _PADDING[length & 3]))
+    pieces = []
+    start = 0
+    while at >= 0:
+        if at & 3 == 0:
+            flag = MIDDLE if start else FIRST
+            pieces += [MAGIC, (flag << 29 | at - start).to_bytes(4, "little"), record[start:at]]
+            start = at + 4
+        at = record.find(MAGIC, at + 1)
+    flag = LAST if start else WHOLE
+    pieces += [MAGIC, (flag << 29 | length - start).to_bytes(4, "little"), record[start:]]
+    return b"".join((*pieces, _PADDING[length & 3]))
+
+
+def join_parts(buffer: Any, offset: int, end: int) -> tuple[bytes | memoryview, int]:
+    """The record that starts at ``offset``, and the offset behind it.
+
+    Args:
+        buffer: memoryview of the file.
+        offset: byte at which the record's first part starts.
+        end: no part may reach beyond this byte.
+
+    Returns:
+        a memoryview of the file for a record in one part, joined bytes for a record in several.
+
+    Raises:
+        DamagedRecordError: magic number, flag or length is wrong, or the file ends too early.
+    """
+    start = offset
+    parts: list[Any] = []
+    while True:
+        if start + 8 > end:
+            raise DamagedRecordError(f"the file ends inside the record at byte {offset:,}", offset=offset)
+        magic, word = HEAD.unpack_from(buffer, start)
+        flag, length = word >> 29, word & LENGTH_MASK
+        if magic != 0xCED7230A:
+            raise DamagedRecordError(
+                f"no record starts at byte {start:,} (broken magic number)", offset=offset
+            )
+        if flag > LAST or (flag in (WHOLE, FIRST)) == bool(parts):
+            raise DamagedRecordError(f"part flag {flag} does not fit at byte {start:,}", offset=offset)
+        body = start + 8
+        start = body + padded(length)
+        # The last padding may be missing where a file was cut by other tools: the record itself is whole.
+        if body + length > end:
+            raise DamagedRecordError(
+                f"the record at byte {offset:,} claims {length:,} bytes, more than there are", offset=offset
+            )
+        piece = buffer[body : body + length]
+        if flag == WHOLE:
+            return piece, start
+        parts += [piece] if flag == LAST else [piece, MAGIC]
+        if flag == LAST:
+            return b"".join(parts), start
+
+
+def split_image_record(record: Any) -> tuple[IRHeader, Any]:
+    """Header and payload of an image record; both are views of ``record`` where possible.
+
+    Raises:
+        DamagedRecordError: the record is shorter than its header says.
+    """
+    if len(record) < IMAGE_HEAD.size:
+        raise DamagedRecordError(f"a record of {len(record)} bytes has no image header (24 bytes)")
+    flag, label, key, id2 = IMAGE_HEAD.unpack_from(record)
+    if flag == 0:
+        return IRHeader(0, label, key, id2), record[24:]
+    if len(record) < 24 + 4 * flag:
+        raise DamagedRecordError(f"a record of {len(record):,} bytes cannot hold {flag:,} labels")
+    labels = np.frombuffer(record, "<f4", flag, 24)
+    return IRHeader(flag, labels, key, id2), record[24 + 4 * flag :]

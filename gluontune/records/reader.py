@@ -1,0 +1,376 @@
+"""Reading RecordIO: memory-mapped, by position or key, from any number of threads and processes."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import operator
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import explain_os_error
+from gluontune.records.checksums import read_checksums, row_is_sound, side_path
+from gluontune.records.layout import (
+    HEAD,
+    IMAGE_HEAD,
+    LENGTH_MASK,
+    DamagedRecordError,
+    IRHeader,
+    join_parts,
+    padded,
+    split_image_record,
+)
+
+__all__ = ["RecordReader", "map_file", "read_index", "scan"]
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+class RecordReader:
+    """Random access to the records of a ``.rec`` file, without copying them.
+
+    The file is mapped, not read: the threads of a process and all forked or spawned processes may use one
+    reader at once, since there is no file position to share (MXNet's own reader returns wrong records then).
+    A view stays valid after :meth:`close`. The file must not be cut short while it is open.
+
+    Args:
+        path: the ``.rec`` file.
+        index: path of its ``.idx``; None takes the one beside it, if there is one, and else finds the records
+            by a scan; False always scans. Positions follow the rows of the index, else the file.
+        check: compare each record that is read with the ``.crc`` file (one pass over its bytes).
+
+    Raises:
+        GluontuneError: no such file, an unreadable index, an index row beyond the end, a scan that meets damage.
+        DamagedRecordError: from reading, when what lies at the record's place is not a whole record.
+
+    >>> import pathlib, tempfile
+    >>> from gluontune.records import RecordWriter
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "two.rec"
+    >>> with RecordWriter(out) as w:
+    ...     w.write(b"first", label=0)
+    ...     w.write(b"second", label=1)
+    >>> with RecordReader(out) as r:
+    ...     len(r), bytes(r.payload(1)), r.header(1).label, r.labels().tolist()
+    (2, b'second', 1.0, [0.0, 1.0])
+    """
+
+    def __init__(self, path: PathLike, index: PathLike | bool | None = None, check: bool = False):
+        self.path = os.fspath(path)
+        self.check = check
+        self._map, self._view = map_file(self.path)
+        self.index_path = _find_index(self.path, index)
+        if self.index_path is None:
+            self._offsets = scan(self._view, self.path)
+            self._keys: Any = None
+        else:
+            self._keys, self._offsets = read_index(self.index_path)
+            self._check_offsets()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What can be derived: built without a lock, so that a fork in between can never deadlock."""
+        self._ends = _ends(self._offsets, len(self._view))
+        self._positions: dict[Any, int] | None = None
+        self._labels: np.ndarray | None = None
+        self._crcs = self._read_crcs() if self.check else None
+
+    def _check_offsets(self) -> None:
+        if not len(self._offsets):
+            return
+        low, high = int(self._offsets.min()), int(self._offsets.max())
+        if low < 0 or high + 8 > len(self._view):
+            raise GluontuneError(
+                f"{self.index_path}: a row points to byte {high if low >= 0 else low:,}, but {self.path} has "
+                f"{len(self._view):,} bytes: the file was cut or the index belongs to another one; "
+                "run `gluontune verify` on it"
+            )
+
+    def _read_crcs(self) -> dict[int, tuple[int, int]]:
+        side = side_path(self.path, ".crc")
+        _, rows = read_checksums(side)
+        rows = rows[row_is_sound(rows)]
+        pairs = zip(rows["length"].tolist(), rows["crc"].tolist())
+        return dict(zip(rows["offset"].tolist(), pairs))
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __getitem__(self, index: int) -> memoryview:
+        return self.read(index)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return (self.read(i) for i in range(len(self)))
+
+    def read(self, index: int) -> memoryview:
+        """The raw record at a position (image header included), as a read-only view.
+
+        Raises:
+            IndexError: no such position.
+            DamagedRecordError: no whole record lies there.
+        """
+        try:
+            index = operator.index(index)
+            offset, end = int(self._offsets[index]), int(self._ends[index])
+        except IndexError:
+            raise IndexError(f"{self.path}: no record {index}: there are {len(self):,}") from None
+        try:
+            record, _ = join_parts(self._view, offset, end)
+            if self._crcs is not None:
+                self._compare(record, offset)
+        except DamagedRecordError as error:
+            raise self._damaged(index, offset, error) from None
+        return record if isinstance(record, memoryview) else memoryview(record)
+
+    def _damaged(self, index: int, offset: int, error: Exception) -> DamagedRecordError:
+        message = f"{self.path}: record {index} is damaged: {error}; `gluontune verify` lists all damage"
+        return DamagedRecordError(message, index, offset)
+
+    def _compare(self, record: Any, offset: int) -> None:
+        length, crc = (self._crcs or {}).get(offset, (-1, 0))
+        if length < 0:
+            raise DamagedRecordError("the .crc file has no sound row for it", offset=offset)
+        if length != len(record) or crc != zlib.crc32(record):
+            raise DamagedRecordError("its checksum differs", offset=offset)
+
+    def read_key(self, key: Any) -> memoryview:
+        """The raw record with this key (see :attr:`keys`)."""
+        return self.read(self.position(key))
+
+    def position(self, key: Any) -> int:
+        """The position of a key.
+
+        Raises:
+            UsageError: no record has it.
+        """
+        if self._positions is None:
+            keys = self.keys
+            self._positions = dict(
+                zip(keys.tolist() if isinstance(keys, np.ndarray) else keys, range(len(keys)))
+            )
+        try:
+            return self._positions[key]
+        except (KeyError, TypeError):
+            raise UsageError(f"{self.path}: no record has the key {key!r} ({len(self):,} records)") from None
+
+    @property
+    def keys(self) -> Any:
+        """(N,) int64: the keys of the index in its order (a list of str where they are no numbers).
+
+        Without an index they are the ids in the image headers, which every packer sets to the key; if those
+        are not unique, the positions.
+        """
+        if self._keys is None:
+            self._keys = self._ids()
+        return self._keys
+
+    def _ids(self) -> np.ndarray:
+        ids = np.zeros(len(self), np.int64)
+        for i in range(len(self)):
+            record = self.read(i)
+            key = IMAGE_HEAD.unpack_from(record)[2] if len(record) >= 24 else -1
+            if not 0 <= key < 1 << 63:
+                return np.arange(len(self))
+            ids[i] = key
+        return ids if len(np.unique(ids)) == len(ids) else np.arange(len(self))
+
+    def header(self, index: int) -> IRHeader:
+        """The image header at a position: ``label`` is a float, or float32 of shape (flag,)."""
+        return self.unpack(index)[0]
+
+    def payload(self, index: int) -> memoryview:
+        """The image bytes behind the header, as a read-only view."""
+        return self.unpack(index)[1]
+
+    def unpack(self, index: int) -> tuple[IRHeader, memoryview]:
+        """Header and image bytes at a position, in one reading."""
+        record = self.read(index)
+        try:
+            return split_image_record(record)
+        except DamagedRecordError as error:
+            raise self._damaged(index, int(self._offsets[index]), error) from None
+
+    def labels(self) -> np.ndarray:
+        """(N,) float32, or (N, k) where records carry k labels; computed once.
+
+        Raises:
+            GluontuneError: records carry different numbers of labels (read them by :meth:`header`).
+        """
+        if self._labels is None:
+            flat = self._single_labels()
+            self._labels = self._any_labels() if flat is None else flat
+            self._labels.flags.writeable = False
+        return self._labels
+
+    def _single_labels(self) -> np.ndarray | None:
+        """All labels at once where each record is one part with one label, else None."""
+        if not len(self) or int((self._ends - self._offsets).min()) < 32:
+            return None
+        raw = np.frombuffer(self._view, np.uint8)
+        found = np.zeros(len(self), np.float32)
+        for start in range(0, len(self), 65536):
+            offsets = self._offsets[start : start + 65536]
+            heads = raw[offsets[:, None] + np.arange(16)].view("<u4")
+            lengths = heads[:, 1].astype(np.int64)
+            sound = (
+                (heads[:, 0] == 0xCED7230A) & (lengths >= 24) & (lengths <= LENGTH_MASK) & (heads[:, 2] == 0)
+            )
+            sound &= offsets + 8 + lengths <= self._ends[start : start + 65536]
+            if not sound.all():
+                return None
+            found[start : start + 65536] = heads[:, 3].copy().view("<f4")
+        return found
+
+    def _any_labels(self) -> np.ndarray:
+        rows = [self.header(i).label for i in range(len(self))]
+        widths = sorted({np.size(row) if np.ndim(row) else 0 for row in rows})
+        if len(widths) > 1:
+            raise GluontuneError(
+                f"{self.path}: records carry {max(widths[0], 1)} to {widths[-1]} labels; read each by header(i).label"
+            )
+        return np.array(rows, np.float32)
+
+    def close(self) -> None:
+        """Let go of the file. Views that are still in use keep the mapping alive."""
+        self._view = memoryview(b"")
+        self._offsets, self._ends = self._offsets[:0], self._ends[:0]
+        if self._map is not None:
+            with contextlib.suppress(BufferError):
+                self._map.close()
+            self._map = None
+
+    def __enter__(self) -> RecordReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RecordReader({self.path!r}: {len(self):,} records)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        scanned = self._offsets if self.index_path is None else None
+        size = len(self._view)
+        return {
+            "path": self.path,
+            "index": self.index_path,
+            "check": self.check,
+            "scanned": scanned,
+            "size": size,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["scanned"] is None:
+            self.__init__(state["path"], state["index"], state["check"])  # type: ignore[misc]
+            return
+        self.path, self.check, self.index_path, self._keys = state["path"], state["check"], None, None
+        self._map, self._view = map_file(self.path)
+        same = len(self._view) == state["size"]
+        self._offsets = state["scanned"] if same else scan(self._view, self.path)
+        self._prepare()
+
+
+def map_file(path: str) -> tuple[mmap.mmap | None, memoryview]:
+    """Map a file for reading; an empty file is an empty view."""
+    try:
+        with open(path, "rb") as stream:
+            if os.fstat(stream.fileno()).st_size == 0:
+                return None, memoryview(b"")
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            return mapped, memoryview(mapped)
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+
+
+def _find_index(path: str, index: PathLike | bool | None) -> str | None:
+    if index is False:
+        return None
+    if index is None or index is True:
+        beside = side_path(path, ".idx")
+        if beside.is_file():
+            return str(beside)
+        if index is None:
+            return None
+        raise GluontuneError(
+            f"{beside}: no such file; leave out index=True and the records are found by a scan"
+        )
+    return os.fspath(index)
+
+
+def _ends(offsets: np.ndarray, size: int) -> np.ndarray:
+    """(N,) int64: the byte that each record cannot pass: the start of the next indexed one, or the file's end."""
+    order = np.unique(offsets)
+    following = np.searchsorted(order, offsets, side="right")
+    return np.append(order, size)[following]
+
+
+def read_index(path: PathLike) -> tuple[Any, np.ndarray]:
+    """Keys ((N,) int64, or a list of str) and offsets ((N,) int64) of an ``.idx`` file.
+
+    Raises:
+        GluontuneError: a row is not ``key<TAB>offset``; the message names the line.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+    fields = data.split()
+    rows = data.count(b"\t")
+    if len(fields) == 2 * rows and rows == data.count(b"\n") + (
+        not data.endswith(b"\n") and bool(data.strip())
+    ):
+        with contextlib.suppress(ValueError, OverflowError):
+            table = np.array(fields, dtype=bytes).astype(np.int64) if fields else np.zeros(0, np.int64)
+            return table[0::2].copy(), table[1::2].copy()
+    return _read_index_slowly(path, data)
+
+
+def _read_index_slowly(path: PathLike, data: bytes) -> tuple[Any, np.ndarray]:
+    keys, offsets = [], []
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        key, tab, offset = line.rpartition(b"\t")
+        if not tab or not offset.strip().isdigit() or int(offset) >= 1 << 63:
+            raise GluontuneError(
+                f"{path}: line {number} is not 'key<TAB>offset': {line[:60]!r}; delete the index to scan instead"
+            )
+        keys.append(key.decode("utf-8", "replace"))
+        offsets.append(int(offset))
+    try:
+        return np.array([int(k) for k in keys], np.int64), np.array(offsets, np.int64)
+    except (ValueError, OverflowError):
+        return keys, np.array(offsets, np.int64)
+
+
+def scan(view: memoryview, path: str) -> np.ndarray:
+    """(N,) int64: where each record starts, found by hopping from header to header.
+
+    Raises:
+        DamagedRecordError: the chain of headers breaks before the end.
+    """
+    offsets = []
+    at, size, unpack = 0, len(view), HEAD.unpack_from
+    inside = False
+    while at + 8 <= size:
+        magic, word = unpack(view, at)
+        flag = word >> 29
+        if magic != 0xCED7230A or flag > 3 or (flag in (2, 3)) != inside:
+            break
+        if not inside:
+            offsets.append(at)
+        inside = flag in (1, 2)
+        at += 8 + padded(word & LENGTH_MASK)
+    if (at != size and not 0 < at - size < 4) or inside:
+        where = offsets[-1] if offsets and (inside or at > size) else at
+        raise DamagedRecordError(
+            f"{path}: damaged at byte {where:,} of {size:,}, after {len(offsets):,} records; "
+            "`gluontune verify` lists all damage, `--repair` keeps what is whole",
+            offset=where,
+        )
+    return np.array(offsets, np.int64)

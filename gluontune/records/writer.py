@@ -1,0 +1,164 @@
+"""Writing RecordIO, byte for byte as MXNet does, with index and checksums, put in place only when whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from array import array
+from types import TracebackType
+from typing import Any, Union
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import atomic_write, explain_os_error
+from gluontune.records.checksums import head, make_rows, side_path
+from gluontune.records.layout import MAX_KEY, Label, frame, image_record
+
+__all__ = ["RecordWriter", "index_text", "remove_side_files"]
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+class RecordWriter:
+    """Writes a ``.rec`` file beside its final place and renames it when it is closed.
+
+    The bytes equal those of ``MXIndexedRecordIO.write_idx(key, pack(IRHeader(0, label, key, 0), payload))``.
+    Until :meth:`close`, and if the ``with`` block raises, the final place keeps what it had. Not thread-safe:
+    one writer belongs to one thread.
+
+    Args:
+        path: the final ``.rec`` file.
+        index: also write ``.idx`` (MXNet's format).
+        checksums: also write ``.crc``, with which ``verify`` finds damage inside a payload.
+
+    Raises:
+        GluontuneError: the folder is read-only, the disk full, …
+        UsageError: a label that float32 cannot hold, a record of 2^29 bytes or more, a key used twice.
+
+    >>> import pathlib, tempfile
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "a.rec"
+    >>> with RecordWriter(out) as w:
+    ...     w.write(b"image", label=[1, 0], key=7)
+    >>> sorted(p.name for p in out.parent.iterdir())
+    ['a.crc', 'a.idx', 'a.rec']
+    """
+
+    def __init__(self, path: PathLike, index: bool = True, checksums: bool = True):
+        self.path = os.fspath(path)
+        if not self.path.endswith(".rec"):
+            raise UsageError(f"{self.path}: a record file's name ends in .rec")
+        self.index, self.checksums = index, checksums
+        self._keys, self._offsets, self._lengths, self._crcs = (array("q") for _ in range(4))
+        self._used: set[int] | None = None  # only needed once keys stop increasing
+        self._position = 0
+        self._file = atomic_write(self.path)
+        self._stream: Any = self._file.__enter__()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def write(self, payload: bytes, label: Label, key: int | None = None) -> None:
+        """Add an image record.
+
+        Args:
+            payload: the image's bytes (or any others).
+            label: a number, or k numbers; kept as float32.
+            key: whole number, unique, at least 0; None takes the record's position.
+        """
+        key = self._check_key(key)
+        self._append(image_record(payload, label, key), key)
+
+    def write_record(self, record: bytes, key: int | None = None) -> None:
+        """Add a record as it is, with no image header put in front."""
+        self._append(bytes(record), self._check_key(key))
+
+    def _check_key(self, key: int | None) -> int:
+        if self._stream is None:
+            raise UsageError(f"{self.path}: the writer is closed")
+        if key is None:
+            key = len(self._keys)
+        try:
+            key = key.__index__()
+        except AttributeError:
+            raise UsageError(f"record key {key!r}: give a whole number") from None
+        if not 0 <= key <= MAX_KEY:
+            raise UsageError(f"record key {key}: give a whole number from 0 to 2^63 - 1")
+        if self._used is None and self._keys and key <= self._keys[-1]:
+            self._used = set(self._keys)
+        if self._used is not None and key in self._used:
+            raise UsageError(f"record key {key}: it is in {self.path} already; each record needs its own")
+        return key
+
+    def _append(self, record: bytes, key: int) -> None:
+        framed = frame(record)
+        try:
+            self._stream.write(framed)
+        except OSError as error:
+            self.abort()
+            raise explain_os_error(self.path, error) from error
+        self._keys.append(key)
+        self._offsets.append(self._position)
+        self._lengths.append(len(record))
+        self._crcs.append(zlib.crc32(record) if self.checksums else 0)
+        if self._used is not None:
+            self._used.add(key)
+        self._position += len(framed)
+
+    def close(self) -> None:
+        """Put the file and its side files in place. The old side files go first, so that none is ever stale."""
+        if self._stream is None:
+            return
+        try:
+            remove_side_files(self.path)
+            stream, self._stream = self._stream, None
+            del stream
+            self._file.__exit__(None, None, None)
+            if self.index:
+                with atomic_write(side_path(self.path, ".idx"), "w") as text:
+                    text.write(index_text(self._keys, self._offsets))
+            if self.checksums:
+                rows = make_rows(*(list(c) for c in (self._keys, self._offsets, self._lengths, self._crcs)))
+                with atomic_write(side_path(self.path, ".crc")) as side:
+                    side.write(head() + rows.tobytes())
+        except BaseException:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Throw away what was written; the final place keeps what it had."""
+        if self._stream is None:
+            return
+        self._stream = None
+        stop = GluontuneError("writing was abandoned")
+        with contextlib.suppress(GluontuneError):
+            self._file.__exit__(GluontuneError, stop, None)
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        if getattr(self, "_stream", None) is not None:
+            self.abort()
+
+
+def index_text(keys: Any, offsets: Any) -> str:
+    """The text of an ``.idx`` file."""
+    return "".join(f"{key}\t{offset}\n" for key, offset in zip(keys, offsets))
+
+
+def remove_side_files(path: PathLike) -> None:
+    """Remove ``.idx`` and ``.crc`` of a record file that is about to be replaced."""
+    for suffix in (".idx", ".crc"):
+        side = side_path(path, suffix)
+        try:
+            side.unlink(missing_ok=True)
+        except OSError as error:
+            raise explain_os_error(side, error) from error
