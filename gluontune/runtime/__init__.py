@@ -1,7 +1,77 @@
-"""The platform: making mxnet importable, launch settings, facts of the machine, the doctor."""
+"""The platform: making mxnet importable, launch settings, facts of the machine, the doctor.
+
+Nothing here imports mxnet except :func:`mxnet` itself.
+
+>>> import gluontune as gt
+>>> gt.runtime.usable_cores() >= 1
+True
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from gluontune.runtime.importing import mxnet
 
-__all__ = ["mxnet"]
+if TYPE_CHECKING:
+    from gluontune.runtime.facts import can_run_mxnet_on_gpu, gpu_count, machine_facts
+    from gluontune.runtime.kernel import install_kernel
+    from gluontune.runtime.launch import (
+        LaunchSettings,
+        applied,
+        bind_to_cpus,
+        child_env,
+        cpus_for_rank,
+        launch_settings,
+    )
+    from gluontune.runtime.system import System
+
+__all__ = [
+    "LaunchSettings",
+    "System",
+    "applied",
+    "bind_to_cpus",
+    "can_run_mxnet_on_gpu",
+    "child_env",
+    "cpus_for_rank",
+    "gpu_count",
+    "install_kernel",
+    "launch_settings",
+    "machine_facts",
+    "memory_limit_mib",
+    "mxnet",
+    "usable_cores",
+]
+
+_HOMES = {
+    "System": "system",
+    "can_run_mxnet_on_gpu": "facts",
+    "gpu_count": "facts",
+    "install_kernel": "kernel",
+    "machine_facts": "facts",
+} | dict.fromkeys(
+    ("LaunchSettings", "applied", "bind_to_cpus", "child_env", "cpus_for_rank", "launch_settings"), "launch"
+)
+
+
+def usable_cores() -> int:
+    """Logical CPUs that this process can keep busy: affinity cut by the cgroup's quota, at least 1."""
+    from gluontune.runtime.cpu import Cpu
+
+    return Cpu().usable_cores()
+
+
+def memory_limit_mib() -> int | None:
+    """Memory that this process may use, in MiB: the smallest cgroup limit, at most the machine's memory."""
+    from gluontune.runtime.cpu import Cpu
+
+    return Cpu().memory_limit_mib()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"gluontune.runtime.{_HOMES[name]}"), name)
+    if name == "doctor":
+        return importlib.import_module("gluontune.runtime.doctor")
+    raise AttributeError(f"module 'gluontune.runtime' has no attribute {name!r}")

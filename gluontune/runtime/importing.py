@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -13,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 
 from gluontune.errors import GluontuneError
-from gluontune.runtime import cuda, elf
+from gluontune.runtime import cuda, elf, packages
 
-__all__ = ["mxnet", "mxnet_distributions", "mxnet_library"]
+__all__ = ["mxnet", "mxnet_library"]
 
 # numpy 1.24 removed them; MXNet 1.9.1 reads them at import and while it runs.
 NUMPY_ALIASES = {
@@ -51,19 +50,6 @@ def mxnet() -> ModuleType:
         if _loaded is None:
             _loaded = _import_mxnet()
     return _loaded
-
-
-def mxnet_distributions() -> dict[str, str]:
-    """Installed distributions that bring an ``mxnet`` package, name to version; reads metadata only.
-
-    More than one is a broken environment: they write the same files.
-    """
-    found: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions():
-        name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
-        if name == "mxnet" or re.fullmatch(r"(mxnet-(cu\d+|mkl|native).*|nvidia-mxnet.*)", name):
-            found.setdefault(name, distribution.version)
-    return dict(sorted(found.items()))
 
 
 def mxnet_library() -> Path | None:
@@ -165,7 +151,7 @@ def _repair_distutils() -> None:
 def _missing_cuda(missing: list[str]) -> GluontuneError:
     wheels = sorted({library.wheel for name in missing if (library := cuda.family(name))})
     names = ", ".join(missing)
-    installed = next((n for n in mxnet_distributions() if "cu" in n), "this mxnet (built for CUDA)")
+    installed = next(iter(packages.mxnet_wheels()), "this mxnet")
     if not wheels:
         return GluontuneError(
             f"{installed} cannot load {names}, which comes with the NVIDIA driver: install the driver, or, "

@@ -1,0 +1,95 @@
+"""A Jupyter kernel of this Python with our settings, so that a notebook runs as a tuned job does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import write_json
+from gluontune.runtime import cuda
+from gluontune.runtime.launch import MARKER, launch_settings, pristine
+from gluontune.runtime.system import System
+
+__all__ = ["install_kernel", "kernel_env", "kernel_folders", "read_kernel"]
+
+
+def kernel_env(system: System | None = None) -> dict[str, str]:
+    """The variables of the kernel: the launch settings, and where pip's CUDA libraries are.
+
+    ``gt.runtime.mxnet()`` finds those by itself; with ``LD_LIBRARY_PATH`` a notebook's plain
+    ``import mxnet`` does too.
+    """
+    system = system or System()
+    env = launch_settings(system=system).env
+    names = [name for name in system.mxnet_needs if cuda.is_cuda(name)]
+    folders = dict.fromkeys(str(place.parent) for name in names if (place := cuda.find_pip_library(name)))
+    added = list(env)
+    if folders:
+        inherited = system.environ.get("LD_LIBRARY_PATH", "")
+        env["LD_LIBRARY_PATH"] = ":".join([*folders, *([inherited] if inherited else [])])
+    return {**env, MARKER: ",".join(added)}
+
+
+def install_kernel(
+    name: str = "gluontune", prefix: str | os.PathLike[str] | None = None, system: System | None = None
+) -> Path:
+    """Register a Jupyter kernel that runs this Python with :func:`launch_settings`.
+
+    Args:
+        name: of the kernel; papermill's ``-k`` takes it.
+        prefix: below it, ``share/jupyter/kernels/NAME`` is written; default this environment.
+
+    Returns:
+        The folder of the kernel.
+
+    Raises:
+        UsageError: a name that Jupyter does not allow.
+        GluontuneError: ipykernel is not installed, or the folder cannot be written to.
+    """
+    system = system or System()
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise UsageError(f"kernel name {name!r}: use letters, digits, '.', '_' and '-' only")
+    if not system.module_exists("ipykernel"):
+        raise GluontuneError("a Jupyter kernel needs ipykernel: pip install 'gluontune[notebooks]'")
+    base = Path(prefix) if prefix is not None else system.prefix
+    folder = base.absolute() / "share" / "jupyter" / "kernels" / name
+    # the caller's variables may themselves be ours (in a notebook): start from what was there before
+    clean = System(system.root, pristine(system.environ)) if type(system) is System else system
+    document = {
+        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "display_name": "Python 3 (gluontune)" if name == "gluontune" else f"Python 3 ({name})",
+        "language": "python",
+        "env": kernel_env(clean),
+        "metadata": {"debugger": True},
+    }
+    write_json(folder / "kernel.json", document)
+    return folder
+
+
+def kernel_folders(system: System) -> list[Path]:
+    """Where Jupyter looks for kernels: ``JUPYTER_PATH``, the user's, this environment's, the system's."""
+    environ: Mapping[str, str] = system.environ
+    user = environ.get("JUPYTER_DATA_DIR")
+    if not user and environ.get("HOME"):
+        user = os.path.join(environ["HOME"], ".local", "share", "jupyter")
+    bases = [p for p in environ.get("JUPYTER_PATH", "").split(os.pathsep) if p]
+    bases += [user] if user else []
+    bases += [str(system.prefix / "share" / "jupyter"), "/usr/local/share/jupyter", "/usr/share/jupyter"]
+    return [Path(base) / "kernels" for base in bases]
+
+
+def read_kernel(name: str, system: System) -> tuple[Path, dict[str, object]] | None:
+    """The kernel specification called ``name`` and its folder, or None."""
+    for folder in kernel_folders(system):
+        try:
+            document = json.loads((folder / name / "kernel.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(document, dict):
+            return folder / name, document
+    return None

@@ -1,0 +1,222 @@
+"""Settings that a training process must have in its environment before mxnet is imported.
+
+Each row says what it does and why. Only what was measured to help MXNet 1.9.1 is in the preset; tried on
+two cores and left out, because they brought nothing or cost something: ``OMP_WAIT_POLICY=active``,
+``MXNET_CPU_WORKER_NTHREADS``, ``MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN``, ``MALLOC_ARENA_MAX``, huge pages
+(``GLIBC_TUNABLES=glibc.malloc.hugetlb``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.recipe import RUNTIMES
+from gluontune.runtime.cpu import show_cpu_list
+from gluontune.runtime.system import System
+
+__all__ = [
+    "ALLOCATORS",
+    "LaunchSettings",
+    "Setting",
+    "applied",
+    "bind_to_cpus",
+    "child_env",
+    "cpus_for_rank",
+    "launch_settings",
+]
+
+ALLOCATORS = ("auto", "glibc", "tcmalloc", "jemalloc", "none")
+
+# Names of the variables that gluontune itself has set, so that "as-installed" can take them away again.
+MARKER = "GLUONTUNE_APPLIED"
+
+_LIBRARIES = {
+    "tcmalloc": ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc.so"),
+    "jemalloc": ("libjemalloc.so.2", "libjemalloc.so.1"),
+}
+_PACKAGES = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2"}
+
+_GLIBC = (
+    (
+        "MALLOC_TRIM_THRESHOLD_",
+        "100000000000",
+        "memory that is freed stays with the process: the next step takes it again without page faults",
+    ),
+    ("MALLOC_MMAP_MAX_", "0", "large buffers come from the heap instead of a fresh mapping each time"),
+    ("MALLOC_TOP_PAD_", "268435456", "the heap grows by 256 MiB at a time, so that it seldom has to"),
+)
+
+
+class Setting(NamedTuple):
+    """One variable of the environment and why it is set."""
+
+    name: str
+    value: str
+    why: str
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """The preset for one training process (or each of several on this machine).
+
+    Args:
+        rows: the variables, with the reason for each.
+        cpus: for each local rank the CPUs that it should be bound to; a single process is not bound.
+    """
+
+    rows: tuple[Setting, ...]
+    cpus: tuple[tuple[int, ...], ...] = field(default=())
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables alone."""
+        return {row.name: row.value for row in self.rows}
+
+    @property
+    def cpu_lists(self) -> tuple[str, ...]:
+        """:attr:`cpus` as ``taskset -c`` takes them."""
+        return tuple(show_cpu_list(cpus) for cpus in self.cpus)
+
+
+def launch_settings(
+    processes: int = 1, *, cores: int | None = None, allocator: str = "auto", system: System | None = None
+) -> LaunchSettings:
+    """Work out the settings for ``processes`` training processes that run here at the same time.
+
+    Args:
+        processes: processes that share this machine.
+        cores: cores for all of them together; default: the physical cores that affinity and cgroup allow.
+        allocator: ``auto`` and ``glibc`` tune glibc's malloc (``auto`` leaves a preloaded allocator
+            alone), ``tcmalloc`` and ``jemalloc`` preload that library, ``none`` changes nothing.
+        system: the machine; default this one.
+
+    Raises:
+        UsageError: an unknown allocator, or a number below 1.
+        GluontuneError: the allocator's library is not installed.
+
+    >>> launch_settings(2, cores=8).env["OMP_NUM_THREADS"]
+    '4'
+    >>> launch_settings(allocator="none", cores=8).env
+    {'OMP_NUM_THREADS': '8'}
+    """
+    system = system or System()
+    if processes < 1:
+        raise UsageError(f"processes={processes}: give at least 1")
+    if cores is not None and cores < 1:
+        raise UsageError(f"cores={cores}: give at least 1")
+    if allocator not in ALLOCATORS:
+        raise UsageError(f"allocator={allocator!r}: choose one of {', '.join(ALLOCATORS)}")
+    total = cores or system.compute_cores()
+    threads = max(1, total // processes)
+    shared = f" for each of {processes} processes" if processes > 1 else ""
+    why = f"one thread on each of {total} usable cores{shared}; MXNet itself takes half the cores"
+    rows = [Setting("OMP_NUM_THREADS", str(threads), why), *_allocator_rows(allocator, system)]
+    ranks = range(processes) if processes > 1 else ()
+    return LaunchSettings(tuple(rows), tuple(cpus_for_rank(r, processes, system=system) for r in ranks))
+
+
+def _allocator_rows(allocator: str, system: System) -> list[Setting]:
+    preloaded = system.environ.get("LD_PRELOAD", "")
+    if allocator == "auto":
+        other = any(word in preloaded for word in ("malloc", "mimalloc"))
+        allocator = "none" if other or system.libc[0] != "glibc" else "glibc"
+    if allocator == "none":
+        return []
+    if allocator == "glibc":
+        return [Setting(*row) for row in _GLIBC]
+    library = system.find_library(*_LIBRARIES[allocator])
+    if library is None:
+        raise GluontuneError(
+            f"allocator {allocator!r}: its library ({_LIBRARIES[allocator][0]}) is not installed: "
+            f"apt install {_PACKAGES[allocator]}, or use allocator='glibc'"
+        )
+    value = ":".join(part for part in (library, preloaded) if part)
+    return [Setting("LD_PRELOAD", value, f"{allocator} keeps freed memory for the next step")]
+
+
+def cpus_for_rank(rank: int, processes: int, *, system: System | None = None) -> tuple[int, ...]:
+    """The CPUs for one of ``processes`` local ranks: whole cores, neighbours together, none twice.
+
+    With more ranks than cores, ranks share. Hyper-threads of one core always go to the same rank.
+
+    Args:
+        rank: local rank, 0 … ``processes`` - 1.
+
+    Raises:
+        UsageError: a rank outside that range.
+    """
+    if processes < 1 or not 0 <= rank < processes:
+        raise UsageError(f"rank={rank}, processes={processes}: ranks go from 0 to processes - 1")
+    system = system or System()
+    allowed = system.affinity()
+    cores: dict[tuple[int, int], list[int]] = {}
+    for cpu in allowed:
+        package = system.read(f"/sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id") or "0"
+        cores.setdefault((int(package), min(system.siblings(cpu))), []).append(cpu)
+    groups = [cores[key] for key in sorted(cores)]
+    if processes > len(groups):
+        return tuple(groups[rank % len(groups)])
+    start, stop = rank * len(groups) // processes, (rank + 1) * len(groups) // processes
+    return tuple(sorted(cpu for group in groups[start:stop] for cpu in group))
+
+
+def bind_to_cpus(cpus: tuple[int, ...]) -> None:
+    """Bind this process to ``cpus``, before mxnet starts its threads; nothing where the system cannot."""
+    if cpus and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)
+
+
+def child_env(
+    runtime: str,
+    env: Mapping[str, str] | None = None,
+    *,
+    processes: int = 1,
+    environ: Mapping[str, str] | None = None,
+    system: System | None = None,
+) -> dict[str, str]:
+    """The whole environment of a training process.
+
+    Args:
+        runtime: ``as-installed``: the caller's environment as it was before gluontune changed it (in
+            our Jupyter kernel too); ``tuned``: with :func:`launch_settings`.
+        env: variables that win over both.
+        processes: processes that share this machine, for ``tuned``.
+        environ: the caller's environment; default ``os.environ``.
+
+    Raises:
+        UsageError: another runtime.
+
+    >>> child_env("as-installed", {"A": "1"}, environ={"PATH": "/bin"})
+    {'PATH': '/bin', 'A': '1'}
+    """
+    if runtime not in RUNTIMES:
+        raise UsageError(f"runtime={runtime!r}: choose one of {', '.join(RUNTIMES)}")
+    child = pristine(os.environ if environ is None else environ)
+    if runtime == "tuned":
+        system = system or System(environ=child)
+        settings = launch_settings(processes, system=system).env
+        added = [name for name in settings if name not in child]
+        child.update(settings)
+        child[MARKER] = ",".join(added)
+    child.update(env or {})
+    return child
+
+
+def pristine(environ: Mapping[str, str]) -> dict[str, str]:
+    """``environ`` without the variables that gluontune itself added to it."""
+    ours = {MARKER, *environ.get(MARKER, "").split(",")}
+    return {name: value for name, value in environ.items() if name not in ours}
+
+
+def applied(child: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of ``child`` that its caller's own environment lacks or sets otherwise.
+
+    >>> applied({"OMP_NUM_THREADS": "2", "PATH": "/bin"}, environ={"PATH": "/bin"})
+    {'OMP_NUM_THREADS': '2'}
+    """
+    base = pristine(os.environ if environ is None else environ)
+    return {name: value for name, value in child.items() if name != MARKER and base.get(name) != value}

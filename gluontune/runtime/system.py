@@ -1,0 +1,195 @@
+"""One door to the machine: everything that the doctor and the settings ask goes through a ``System``.
+
+Tests hand in another one, so that a GPU that is too new or a container with half a core can be had
+anywhere. Nothing here imports mxnet, and each answer is asked for once.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gluontune.runtime import cpu, elf, importing, nvml, packages
+
+__all__ = ["DiskSpace", "System"]
+
+
+@dataclass(frozen=True)
+class DiskSpace:
+    """Of a file system, in MiB."""
+
+    total_mib: int
+    free_mib: int
+
+
+class System(cpu.Cpu):
+    """The machine and this Python, as they are.
+
+    Args:
+        root: the folder that holds ``proc``, ``sys``, ``etc`` and ``dev``.
+        environ: environment variables; default this process's.
+    """
+
+    def __init__(self, root: cpu.Pathlike = "/", environ: Mapping[str, str] | None = None):
+        super().__init__(root)
+        self.environ: Mapping[str, str] = os.environ if environ is None else environ
+
+    # -- this Python and its packages
+
+    @functools.cached_property
+    def python(self) -> tuple[int, int, int]:
+        return sys.version_info[:3]
+
+    @functools.cached_property
+    def prefix(self) -> Path:
+        return Path(sys.prefix)
+
+    @functools.cached_property
+    def site_folders(self) -> list[Path]:
+        """Where packages lie."""
+        folders = [Path(p) for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
+        return [folder for folder in folders if folder.is_dir()]
+
+    @functools.cached_property
+    def packages(self) -> dict[str, str]:
+        """Installed distributions, name to version."""
+        return packages.installed_packages()
+
+    @functools.cached_property
+    def mxnet_wheels(self) -> dict[str, str]:
+        """The installed distributions that bring an ``mxnet`` package."""
+        return packages.mxnet_wheels(self.packages)
+
+    def module_exists(self, name: str) -> bool:
+        """Whether ``import name`` would find something; nothing is imported."""
+        return packages.module_exists(name)
+
+    # -- platform
+
+    @functools.cached_property
+    def os_name(self) -> str:
+        return platform.system()
+
+    @functools.cached_property
+    def architecture(self) -> str:
+        return platform.machine()
+
+    @functools.cached_property
+    def libc(self) -> tuple[str, str]:
+        """``("glibc", "2.36")``; ``("", "")`` on musl."""
+        return platform.libc_ver()
+
+    # -- shared libraries
+
+    @functools.cached_property
+    def mxnet_library(self) -> Path | None:
+        return importing.mxnet_library()
+
+    @functools.cached_property
+    def mxnet_needs(self) -> tuple[str, ...]:
+        """The libraries that ``libmxnet.so`` needs from outside its wheel."""
+        return elf.external_needs(self.mxnet_library) if self.mxnet_library else ()
+
+    @functools.cached_property
+    def gpu_code(self) -> elf.GpuCode | None:
+        """The GPU code in ``libmxnet.so``; None without the library."""
+        return elf.gpu_code(self.mxnet_library) if self.mxnet_library else None
+
+    def unloadable(self, needs: tuple[str, ...]) -> dict[str, str]:
+        """Those of ``needs`` that cannot be loaded, with the loader's words; tried in a child process."""
+        return _try_loading(needs, self.environ)
+
+    # -- GPUs
+
+    @functools.cached_property
+    def gpu_report(self) -> nvml.GpuReport:
+        return nvml.query()
+
+    @property
+    def visible_gpus(self) -> tuple[nvml.Gpu, ...]:
+        """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves."""
+        return nvml.visible(self.gpu_report.gpus, self.environ)
+
+    # -- limits and disks
+
+    def open_files(self) -> tuple[int, int] | None:
+        """(soft, hard) limit of open files; -1 is unlimited; None where the system has no such limit."""
+        try:
+            import resource
+        except ImportError:
+            return None
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        unlimited = resource.RLIM_INFINITY
+        return (-1 if soft == unlimited else soft, -1 if hard == unlimited else hard)
+
+    def disk(self, path: cpu.Pathlike) -> DiskSpace | None:
+        """Space of the file system that holds ``path``; None where it cannot be asked."""
+        try:
+            usage = shutil.disk_usage(path)
+        except OSError:
+            return None
+        return DiskSpace(usage.total >> 20, usage.free >> 20)
+
+    def load_average(self) -> float | None:
+        """Processes that wanted to run, mean over the last minute."""
+        try:
+            return float((self.read("/proc/loadavg") or "").split()[0])
+        except (IndexError, ValueError):
+            return None
+
+    def loaded_libraries(self) -> list[str]:
+        """Files of the shared libraries that this very process has loaded."""
+        lines = (self.read("/proc/self/maps") or "").splitlines()
+        return sorted({line.split(maxsplit=5)[5] for line in lines if ".so" in line and "/" in line})
+
+    def find_library(self, *names: str) -> str | None:
+        """The first of the shared libraries ``names`` that the loader finds here, as it has to be named."""
+        for name in names:
+            if not _try_loading((name,), self.environ):
+                return name
+        return None
+
+
+_LOAD = """
+import ctypes, json, sys
+sys.path[:0] = json.loads(sys.argv[2])
+from gluontune.runtime import cuda
+names = json.loads(sys.argv[1])
+missing = set(cuda.preload(names))
+report = {}
+for name in names:
+    if cuda.is_cuda(name) and name not in missing:
+        continue
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        report[name] = str(error)
+print(json.dumps(report))
+"""
+
+
+def _try_loading(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
+    if not names:
+        return {}
+    home = [str(Path(__file__).resolve().parents[2]), *sys.path]
+    command = [sys.executable, "-c", _LOAD, json.dumps(list(names)), json.dumps(home)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(environ), check=False)
+    if done.returncode != 0:  # a library that crashes the process on loading
+        words = (done.stderr.strip().splitlines() or [f"the loader ended with {done.returncode}"])[-1]
+        return dict.fromkeys(names, words) if len(names) == 1 else _one_by_one(names, environ)
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def _one_by_one(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
+    report: dict[str, str] = {}
+    for name in names:
+        report.update(_try_loading((name,), environ))
+    return report
