@@ -92,6 +92,8 @@ def setup(
     card = OPTIMIZERS[name]
     params = _trainable(net)
     accumulate = _whole("accumulate", accumulate)
+    if name == "lbsgd":
+        accumulate, warmup_mode, optimizer_params = _lbsgd(accumulate, warmup_mode, optimizer_params)
     rate = scaled_learning_rate(
         card.learning_rate if learning_rate is None else learning_rate,
         global_batch_size=global_batch_size * accumulate,
@@ -174,6 +176,20 @@ def create(
     optimizer.set_lr_mult({param.name: param.lr_mult for param in params})
     optimizer.exempt_indices = frozenset(i for i, param in enumerate(params) if exempt(param))
     return optimizer
+
+
+def _lbsgd(accumulate: int, warmup_mode: str, given: Mapping[str, Any]) -> tuple[int, str, dict[str, Any]]:
+    """LBSGD's gathering is done by the trainer and its warm-up by the schedule: one source of each."""
+    options = dict(given)
+    gathered = _whole("batch_scale", options.pop("batch_scale", 1))
+    if gathered > 1 and accumulate > 1:
+        raise UsageError(
+            f"accumulate={accumulate} and batch_scale={gathered} are the same thing; give one of them"
+        )
+    strategy = options.get("warmup_strategy", "linear")
+    if strategy in ("power2", "sqrt"):
+        warmup_mode = strategy
+    return max(gathered, accumulate), warmup_mode, options
 
 
 def _trainable(net: Any) -> list[Any]:

@@ -1,0 +1,115 @@
+"""The base of the optimizers that MXNet 1.9.1 lacks or gets wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gluontune.optim.exemptions import exempt_name, is_exempt
+from gluontune.runtime import mxnet
+
+mx = mxnet()
+
+__all__ = ["TunedOptimizer", "chunks"]
+
+# MXNet's kernels take the pointers of at most 45 (multi_lamb, multi_adamw) to 60 (multi_sgd) arrays.
+CHUNK = 45
+
+
+def chunks(*lists: Any) -> Iterator[tuple[Any, ...]]:
+    """Slices of at most :data:`CHUNK` items of each list, side by side; NDArrays are sliced as views."""
+    for start in range(0, len(lists[0]), CHUNK):
+        yield tuple(items[start : start + CHUNK] for items in lists)
+
+
+class TunedOptimizer(mx.optimizer.Optimizer):
+    """An ``mx.optimizer.Optimizer`` that sees all parameters of a step in one call where the trainer can.
+
+    It works under ``gluon.Trainer`` with updates on the kvstore (one parameter at a time) or off it
+    (all of one dtype at a time), keeps float32 masters of float16 weights with ``multi_precision``, and
+    never waits for the device. A subclass writes :meth:`apply`.
+
+    Args:
+        exempt_indices: places of the parameters without trust ratio; None: by name or shape.
+        kwargs: of ``mx.optimizer.Optimizer``.
+    """
+
+    #: Attributes besides the states that a resumed run needs; see :mod:`gluontune.optim.states`.
+    progress: tuple[str, ...] = ()
+
+    def __init__(self, exempt_indices: frozenset[int] | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.exempt_indices = exempt_indices
+        self.aggregate_num = 100_000  # the updater's limit; the kernels' own is CHUNK
+        self._tables: dict[Any, Any] = {}
+
+    def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
+        """Update ``weights`` (in place, one dtype, one context), whose counts are already raised."""
+        raise NotImplementedError
+
+    def create_state_multi_precision(self, index: int, weight: Any) -> Any:
+        if self.multi_precision and weight.dtype == np.float16:
+            master = weight.astype(np.float32)
+            return (master, self.create_state(index, master))
+        return self.create_state(index, weight)
+
+    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        if isinstance(index, (list, tuple)):
+            self._count_and_apply(list(index), list(weight), list(grad), list(state))
+        else:
+            self._count_and_apply([index], [weight], [grad], [state])
+
+    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        if not isinstance(index, (list, tuple)):
+            index, weight, grad, state = [index], [weight], [grad], [state]
+        if not (self.multi_precision and weight[0].dtype == np.float16):
+            self.update(index, weight, grad, state)
+            return
+        masters, inner = [s[0] for s in state], [s[1] for s in state]
+        self.update(index, masters, [g.astype(np.float32) for g in grad], inner)
+        for master, low in zip(masters, weight):
+            mx.nd.cast(master, dtype=low.dtype, out=low)
+
+    def _count_and_apply(self, indices: list[int], weights: Any, grads: Any, states: Any) -> None:
+        self._update_count(indices)
+        self.apply(indices, weights, grads, states)
+
+    def trusts(self, index: int) -> bool:
+        """Whether the parameter takes part in trust ratios."""
+        if self.exempt_indices is not None:
+            return index not in self.exempt_indices
+        if index in self.param_dict:
+            return not is_exempt(self.param_dict[index])
+        return not exempt_name(self.idx2name.get(index, ""))
+
+    def clipped(self, grads: list[Any]) -> tuple[list[Any], float]:
+        """Gradients and the factor that is still to be applied to them; clipped if the user wants that."""
+        if not self.clip_gradient:
+            return grads, self.rescale_grad
+        limit = self.clip_gradient
+        return [mx.nd.clip(g * self.rescale_grad, -limit, limit) for g in grads], 1.0
+
+    def rates(self, indices: list[int], ctx: Any) -> tuple[Any, Any]:
+        """Rates and decays as float32 vectors on ``ctx``: no copy from the host unless a multiplier changed."""
+        rate = self.learning_rate
+        scales = [lr / rate if rate else 1.0 for lr in self._get_lrs(indices)]
+        wds = self._get_wds(indices)
+        key = (str(ctx), tuple(indices))
+        cached = self._tables.get(key)
+        if cached is None or cached[0] != (scales, wds):
+            vectors = (mx.nd.array(scales, ctx=ctx), mx.nd.array(wds, ctx=ctx))
+            cached = self._tables[key] = ((scales, wds), vectors)
+        scales_vector, wds_vector = cached[1]
+        return scales_vector * rate, wds_vector
+
+    def by_age(self, indices: list[int]) -> Iterator[tuple[int, list[int]]]:
+        """Places grouped by their own number of updates t, which bias corrections need; usually one group."""
+        ages: dict[int, list[int]] = {}
+        for place, index in enumerate(indices):
+            ages.setdefault(self._index_update_count[index], []).append(place)
+        yield from ages.items()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_tables": {}}

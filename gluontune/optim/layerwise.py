@@ -1,0 +1,157 @@
+"""Adaptive optimizers whose kernels take many layers at once: AdamW, LAMB, NovoGrad."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gluontune.optim._base import TunedOptimizer, chunks, mx
+
+__all__ = ["GTAdamW", "GTLAMB", "GTNovoGrad"]
+
+
+def _picked(places: list[int], *lists: list[Any]) -> list[list[Any]]:
+    return [[items[p] for p in places] for items in lists]
+
+
+class _TwoMoments(TunedOptimizer):
+    """Adam's two states and hyper-parameters."""
+
+    def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.epsilon = epsilon
+
+    def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
+        return (mx.nd.zeros_like(weight), mx.nd.zeros_like(weight))
+
+    def options(self) -> dict[str, float]:
+        """What MXNet's kernels of the family take in common."""
+        clip = {"clip_gradient": self.clip_gradient} if self.clip_gradient else {}
+        return {"beta1": self.beta1, "beta2": self.beta2, **clip}
+
+
+@mx.optimizer.register
+class GTAdamW(_TwoMoments):
+    """Adam with decoupled weight decay: w -= lr (m̂ / (√v̂ + epsilon) + wd w).
+
+    Loshchilov & Hutter, arXiv:1711.05101; bias corrections and epsilon as in the paper (and PyTorch).
+
+    Args:
+        beta1, beta2, epsilon: of Adam.
+        kwargs: of ``mx.optimizer.Optimizer``; ``wd`` is multiplied by the rate.
+    """
+
+    def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
+        ctx = weights[0].context
+        rescale = mx.nd.full((1,), self.rescale_grad, ctx=ctx)
+        lrs, wds = self._get_lrs(indices), self._get_wds(indices)
+        for age, places in self.by_age(indices):
+            correction = math.sqrt(1 - self.beta2**age)
+            step = correction / (1 - self.beta1**age)
+            for ws, gs, ss, rates, decays in chunks(*_picked(places, weights, grads, states, lrs, wds)):
+                mx.nd.contrib.multi_adamw_update(
+                    ws, gs, [s[0] for s in ss], [s[1] for s in ss], rescale, out=ws, size=len(ws),
+                    lrs=[lr * step for lr in rates],
+                    wds=[lr * wd for lr, wd in zip(rates, decays)],
+                    etas=[1.0] * len(ws),
+                    epsilon=self.epsilon * correction, **self.options(),
+                )  # fmt: skip
+
+
+@mx.optimizer.register
+class GTLAMB(_TwoMoments):
+    r"""LAMB: Adam's direction, scaled for each layer to the norm of its weight.
+
+    With r = m̂ / (√v̂ + epsilon) + wd w the update is :math:`w -= lr \|w\| / \|r\| \, r`. You et al.,
+    arXiv:1904.00962. MXNet's ``LAMB`` scales biases, gammas and betas as well; here their ratio is 1.
+
+    Args:
+        beta1, beta2, epsilon: of Adam; epsilon is 1e-6 as in the paper's code.
+        lower_bound, upper_bound: limits of :math:`\|w\|` in the ratio.
+        kwargs: of ``mx.optimizer.Optimizer``.
+    """
+
+    def __init__(
+        self,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-6,
+        lower_bound: float | None = None,
+        upper_bound: float | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(beta1=beta1, beta2=beta2, epsilon=epsilon, **kwargs)
+        self.lower_bound = lower_bound
+        self.upper_bound = upper_bound
+
+    def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
+        trusted = [p for p, index in enumerate(indices) if self.trusts(index)]
+        exempt = [p for p, index in enumerate(indices) if not self.trusts(index)]
+        bounds = {"lower_bound": self.lower_bound, "upper_bound": self.upper_bound}
+        # The kernel takes a norm of 0 to mean "no ratio": bounded to 0, exempt layers get none.
+        for places, limits in ((trusted, bounds), (exempt, {"upper_bound": 0.0})):
+            if places:
+                self._descend(*_picked(places, indices, weights, grads, states), limits=limits)
+
+    def _descend(self, indices: Any, weights: Any, grads: Any, states: Any, limits: dict[str, Any]) -> None:
+        ages = [self._index_update_count[index] for index in indices]
+        limits = {name: limit for name, limit in limits.items() if limit is not None}
+        lists = (weights, grads, states, ages, self._get_lrs(indices), self._get_wds(indices))
+        for ws, gs, ss, some_ages, lrs, wds in chunks(*lists):
+            mx.nd.contrib.multi_lamb_update(
+                ws, gs, [s[0] for s in ss], [s[1] for s in ss], out=ws, step_count=some_ages,
+                lrs=lrs, wds=wds, epsilon=self.epsilon, rescale_grad=self.rescale_grad,
+                bias_correction=True, **self.options(), **limits,
+            )  # fmt: skip
+
+
+@mx.optimizer.register
+class GTNovoGrad(_TwoMoments):
+    r"""NovoGrad: the second moment is one number for each layer.
+
+    :math:`v = \beta_2 v + (1-\beta_2)\|g\|^2` (v starts as :math:`\|g\|^2`),
+    :math:`m = \beta_1 m + g/(\sqrt v + \epsilon) + wd\,w`, :math:`w -= lr\,m`. Ginsburg et al.,
+    arXiv:1905.11286.
+
+    Args:
+        beta1, beta2, epsilon: 0.95, 0.98 and 1e-8, the paper's.
+        kwargs: of ``mx.optimizer.Optimizer``.
+    """
+
+    def __init__(self, beta1: float = 0.95, beta2: float = 0.98, epsilon: float = 1e-8, **kwargs: Any):
+        super().__init__(beta1=beta1, beta2=beta2, epsilon=epsilon, **kwargs)
+
+    def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
+        return (mx.nd.zeros_like(weight), mx.nd.zeros((1,), ctx=weight.context))
+
+    def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
+        grads, rescale = self.clipped(grads)
+        lrs, wds = self._get_lrs(indices), self._get_wds(indices)
+        fresh = [self._index_update_count[index] == self.begin_num_update + 1 for index in indices]
+        for ws, gs, ss, rates, decays, first in chunks(weights, grads, states, lrs, wds, fresh):
+            self._descend(ws, gs, [s[0] for s in ss], [s[1] for s in ss], rates, decays, first, rescale)
+
+    def _descend(
+        self, ws: Any, gs: Any, ms: Any, vs: Any, lrs: Any, wds: Any, first: list[bool], rescale: float
+    ) -> None:
+        n = len(ws)
+        squares = mx.nd.multi_sum_sq(*gs, num_arrays=n) * rescale**2
+        # multi_sgd_update computes y -= lr (x + wd y) for many arrays: the sums of this rule in disguise.
+        share = [-1.0 if new else self.beta2 - 1.0 for new in first]
+        _axpy(vs, [squares[i : i + 1] for i in range(n)], share, [-1.0] * n)
+        scale = 1.0 / (mx.nd.sqrt(mx.nd.concat(*vs, dim=0)) + self.epsilon)
+        pairs = [array for pair in zip(ms, gs) for array in pair]
+        mx.nd.preloaded_multi_sgd_update(
+            *pairs, -scale, -(1.0 - self.beta1) / scale, out=ms, num_weights=n, rescale_grad=rescale
+        )
+        if any(wds):
+            _axpy(ms, ws, [-wd for wd in wds], [0.0] * n)
+        _axpy(ws, ms, lrs, [0.0] * n)
+
+
+def _axpy(ys: list[Any], xs: list[Any], lrs: list[float], wds: list[float]) -> None:
+    """y -= lr (x + wd y) for each pair of arrays, in one kernel."""
+    pairs = [array for pair in zip(ys, xs) for array in pair]
+    mx.nd.multi_sgd_update(*pairs, out=ys, num_weights=len(ys), lrs=lrs, wds=wds)

@@ -1,0 +1,192 @@
+"""Large-batch SGD with a trust ratio for each layer: LARS, LARC, and LBSGD rebuilt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluontune.errors import UsageError
+from gluontune.optim._base import TunedOptimizer, chunks, mx
+from gluontune.optim.schedules import WARMUP_MODES
+
+__all__ = ["GTLARC", "GTLARS", "GTLBSGD"]
+
+
+def _interleaved(*lists: list[Any]) -> list[Any]:
+    return [item for group in zip(*lists) for item in group]
+
+
+class _TrustSGD(TunedOptimizer):
+    """SGD with momentum whose rate of each layer is multiplied by a trust ratio, in a few kernels in all."""
+
+    def __init__(
+        self, momentum: float = 0.9, trust_coefficient: float = 0.001, eps: float = 0.0, **kwargs: Any
+    ):
+        super().__init__(**kwargs)
+        self.momentum = momentum
+        self.trust_coefficient = trust_coefficient
+        self.eps = eps
+
+    def create_state(self, index: int, weight: Any) -> Any:
+        return mx.nd.zeros_like(weight) if self.momentum else None
+
+    def layer_rates(self, lrs: Any, wds: Any, w_squares: Any, g_squares: Any, rescale: float) -> Any:
+        """Rates of the layers, from their rates and decays and the sums of squares of weight and gradient."""
+        return mx.nd.multi_lars(
+            lrs, w_squares, g_squares, wds, eta=self.trust_coefficient, eps=self.eps, rescale_grad=rescale
+        )
+
+    def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
+        self.descend(indices, weights, grads, states, self.rescale_grad, trust=True)
+
+    def descend(
+        self, indices: list[int], weights: Any, grads: Any, moments: Any, rescale: float, trust: bool
+    ) -> None:
+        """The update; trusted layers come first, so that one vector holds all rates."""
+        order = sorted(range(len(indices)), key=lambda place: not self.trusts(indices[place]))
+        n_trusted = sum(self.trusts(i) for i in indices) if trust else 0
+        indices, weights, grads, moments = (
+            [each[p] for p in order] for each in (indices, weights, grads, moments)
+        )
+        lrs, wds = self.rates(indices, weights[0].context)
+        if n_trusted:
+            own = self.layer_rates(
+                lrs[:n_trusted], wds[:n_trusted],
+                mx.nd.multi_sum_sq(*weights[:n_trusted], num_arrays=n_trusted),
+                mx.nd.multi_sum_sq(*grads[:n_trusted], num_arrays=n_trusted),
+                rescale,
+            )  # fmt: skip
+            lrs = own if n_trusted == len(indices) else mx.nd.concat(own, lrs[n_trusted:], dim=0)
+        options = {"rescale_grad": rescale}
+        if self.clip_gradient:
+            options["clip_gradient"] = self.clip_gradient
+        for ws, gs, ms, some_lrs, some_wds in chunks(weights, grads, moments, lrs, wds):
+            if self.momentum:
+                mx.nd.preloaded_multi_sgd_mom_update(
+                    *_interleaved(ws, gs, ms), some_lrs, some_wds, out=ws, num_weights=len(ws),
+                    momentum=self.momentum, **options,
+                )  # fmt: skip
+            else:
+                mx.nd.preloaded_multi_sgd_update(
+                    *_interleaved(ws, gs), some_lrs, some_wds, out=ws, num_weights=len(ws), **options
+                )
+
+
+@mx.optimizer.register
+class GTLARS(_TrustSGD):
+    r"""LARS: layer-wise adaptive rate scaling.
+
+    For a layer with weight w and averaged gradient g the rate is
+    :math:`lr \cdot \eta \|w\| / (\|g\| + wd \|w\| + eps)`; then momentum SGD with decay. Biases, gammas and
+    betas keep ``lr`` and have no decay. You, Gitman & Ginsburg, arXiv:1708.03888.
+
+    Args:
+        momentum: in [0, 1).
+        trust_coefficient: :math:`\eta`.
+        eps: added to the denominator.
+        kwargs: of ``mx.optimizer.Optimizer``.
+
+    >>> mx.optimizer.create("gtlars", momentum=0.9).trust_coefficient
+    0.001
+    """
+
+
+@mx.optimizer.register
+class GTLARC(_TrustSGD):
+    r"""LARC: LARS whose layer rate never exceeds ``lr``, so that it needs no warm-up.
+
+    The rate of a layer is :math:`\min(\eta \|w\| / (\|g\| + wd \|w\| + eps), lr)`. From NVIDIA's Apex
+    (``apex.parallel.LARC`` with ``clip=True``), named in deck 003.
+
+    Args:
+        momentum, trust_coefficient, eps, kwargs: as for :class:`GTLARS`; ``trust_coefficient`` is 0.02 there.
+    """
+
+    def __init__(
+        self, momentum: float = 0.9, trust_coefficient: float = 0.02, eps: float = 1e-8, **kwargs: Any
+    ):
+        super().__init__(momentum=momentum, trust_coefficient=trust_coefficient, eps=eps, **kwargs)
+
+    def layer_rates(self, lrs: Any, wds: Any, w_squares: Any, g_squares: Any, rescale: float) -> Any:
+        local = super().layer_rates(mx.nd.ones_like(lrs), wds, w_squares, g_squares, rescale)
+        return mx.nd.where(w_squares * g_squares > 0, mx.nd.minimum(local, lrs), lrs)
+
+
+@mx.optimizer.register
+class GTLBSGD(_TrustSGD):
+    """Large-batch SGD: ``batch_scale`` micro-gradients make one update, at a rate that warms up.
+
+    What MXNet 1.9.1's ``LBSGD`` does differently: its sum of gradients aliases Gluon's gradient buffer,
+    it multiplies the rate by up to ``batch_scale`` behind the schedule's back, its ``lars`` strategy has
+    no trust coefficient and waits for the device at each layer, and its replicas drift apart. Here
+    ``num_update`` counts updates of the weights, not micro-batches, and ``learning_rate`` is the rate
+    that is used once the warm-up is over.
+
+    Args:
+        momentum: in [0, 1).
+        batch_scale: micro-batches of one update; their averaged gradients are averaged.
+        warmup_strategy: how the rate goes from ``learning_rate / batch_scale`` to ``learning_rate``:
+            ``linear``, ``power2``, ``sqrt``; or ``lars``: no warm-up, but trust ratios as in LARS.
+        warmup_updates: length of the warm-up.
+        trust_coefficient: of ``lars``.
+        kwargs: of ``mx.optimizer.Optimizer``.
+    """
+
+    def __init__(
+        self,
+        momentum: float = 0.9,
+        batch_scale: int = 1,
+        warmup_strategy: str = "linear",
+        warmup_updates: int = 0,
+        trust_coefficient: float = 0.001,
+        **kwargs: Any,
+    ):
+        super().__init__(momentum=momentum, trust_coefficient=trust_coefficient, **kwargs)
+        if warmup_strategy not in ("linear", "power2", "sqrt", "lars"):
+            raise UsageError(f"warmup_strategy={warmup_strategy!r}: choose one of linear, power2, sqrt, lars")
+        if batch_scale < 1 or warmup_updates < 0:
+            raise UsageError(
+                f"batch_scale={batch_scale!r}, warmup_updates={warmup_updates!r}: at least 1 and 0"
+            )
+        self.batch_scale = int(batch_scale)
+        self.warmup_strategy = warmup_strategy
+        self.warmup_updates = warmup_updates
+
+    def create_state(self, index: int, weight: Any) -> list[Any]:
+        # A list, because the number of gathered micro-gradients is part of the state and changes in place.
+        gathered = mx.nd.zeros_like(weight) if self.batch_scale > 1 else None
+        return [super().create_state(index, weight), gathered, 0]
+
+    def _get_lrs(self, indices: list[int]) -> list[float]:
+        share = 1.0
+        if self.warmup_strategy != "lars" and self.num_update < self.warmup_updates:
+            least = 1.0 / self.batch_scale
+            done = WARMUP_MODES[self.warmup_strategy](self.num_update / self.warmup_updates)
+            share = least + (1.0 - least) * done
+        return [lr * share for lr in super()._get_lrs(indices)]
+
+    def _count_and_apply(self, indices: list[int], weights: Any, grads: Any, states: Any) -> None:
+        trust = self.warmup_strategy == "lars"
+        if self.batch_scale == 1:
+            self._update_count(indices)
+            self.descend(indices, weights, grads, [s[0] for s in states], self.rescale_grad, trust)
+            return
+        sums = [s[1] for s in states]
+        for some_sums, some_grads in chunks(sums, grads):
+            # sum -= -1 * rescale_grad * grad: one kernel for many arrays, and never an alias of grad
+            mx.nd.multi_sgd_update(
+                *_interleaved(some_sums, some_grads), out=some_sums, num_weights=len(some_sums),
+                lrs=[-1.0] * len(some_sums), wds=[0.0] * len(some_sums), rescale_grad=self.rescale_grad,
+            )  # fmt: skip
+        for state in states:
+            state[2] += 1
+        ready = [place for place, state in enumerate(states) if state[2] == self.batch_scale]
+        if not ready:
+            return
+        indices, weights, states, sums = (
+            [each[p] for p in ready] for each in (indices, weights, states, sums)
+        )
+        self._update_count(indices)
+        self.descend(indices, weights, sums, [s[0] for s in states], 1.0 / self.batch_scale, trust)
+        mx.nd.reset_arrays(*sums, num_arrays=len(sums))
+        for state in states:
+            state[2] = 0
