@@ -1,0 +1,244 @@
+"""The figures of a report, each from checked rows (see ``gluontune.report.read.check_row``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gluontune.report import words
+from gluontune.report.svg import INK, ON_SERIES, SERIES, draw, label
+
+__all__ = ["accuracy", "phases", "throughput", "utilization"]
+
+Row = dict[str, Any]
+
+_WIDTH = 5.4  # inches: 389 px, which a phone shows at nine tenths and a desktop at four thirds
+_MARKERS = "os^Dv*PX"
+# Colours of the phases by place in words.PHASES; neighbours differ in lightness, not in hue alone.
+PHASE_SERIES = {"data": 5, "copy": 1, "forward": 4, "backward": 2, "update": 3, "metrics": 6, "rest": 7}
+_POINTS = 240  # of a utilization series: more cannot be seen at its size
+
+
+def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
+    """Horizontal bars of throughput with their 95 % intervals; None if nothing was measured."""
+    if not any(row["samples_per_sec"] for row in rows):
+        return None
+    said = [_throughput_words(row, unit) for row in rows]
+    top = max(_upper(row) for row in rows)
+    baseline = next((r["samples_per_sec"] for r in rows if r["name"] == "naive" and r["samples_per_sec"]), None)
+
+    def plot(figure: Any) -> None:
+        axes = _bar_axes(figure, rows)
+        for place, row in enumerate(rows):
+            speed = row["samples_per_sec"]
+            axes.text(0, place - 0.33, _short(row["name"]), va="bottom", weight="bold")
+            if speed is None:
+                axes.text(0, place, row["status"], va="center", style="italic", color=INK["muted"])
+                continue
+            median, bounds = speed["median"], speed["ci95"] or [speed["median"]] * 2
+            axes.barh(place, median, height=0.52, color=SERIES[4 if row["kept"] else 7])
+            error = [[max(0.0, median - bounds[0])], [max(0.0, bounds[1] - median)]]
+            axes.errorbar(
+                median, place, xerr=error, color=INK["fg"], capsize=3, elinewidth=1.4, capthick=1.4, fmt="none"
+            )
+            text = words.rate(median)
+            if row["speedup_vs_naive"] and row["name"] != "naive":
+                text += f"  ({words.ratio(row['speedup_vs_naive'])})"
+            axes.text(max(median, bounds[1]) + top * 0.02, place, text, va="center")
+        if baseline is not None:
+            axes.axvline(baseline["median"], color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
+        axes.set_xlim(0, top * 1.34)
+        axes.set_xlabel(f"{unit} (median and 95 % interval)")
+        axes.xaxis.set_major_formatter(_thousands())
+        axes.grid(axis="x")
+
+    return draw(name, _bar_size(rows), plot, f"Throughput of each run. {'; '.join(said)}.")
+
+
+def phases(name: str, rows: Sequence[Row]) -> str | None:
+    """Stacked bars: the share of each phase in the training step."""
+    shown = [row for row in rows if sum(row["phases_pct"].values()) > 0]
+    if not shown:
+        return None
+    said = []
+    for row in shown:
+        parts = ", ".join(f"{words.clean(k, 40)} {v:.0f} %" for k, v in row["phases_pct"].items() if v >= 0.5)
+        said.append(f"{_short(row['name'])}: {parts}")
+
+    def plot(figure: Any) -> None:
+        axes = _bar_axes(figure, shown)
+        for place, row in enumerate(shown):
+            axes.text(0, place - 0.33, _short(row["name"]), va="bottom", weight="bold")
+            left = 0.0
+            for phase, share in _ordered(row["phases_pct"]):
+                colour = PHASE_SERIES.get(phase, 7)
+                axes.barh(
+                    place, share, left=left, height=0.52, color=SERIES[colour], edgecolor=INK["bg"], linewidth=1
+                )
+                if share >= 9:
+                    axes.text(
+                        left + share / 2, place, f"{share:.0f}", ha="center", va="center", color=ON_SERIES[colour]
+                    )
+                left += share
+        axes.set_xlim(0, 100)
+        axes.set_xlabel("share of the training step in percent")
+        axes.grid(axis="x")
+
+    return draw(name, _bar_size(shown), plot, f"Phases of the training step. {'; '.join(said)}.")
+
+
+def accuracy(name: str, rows: Sequence[Row]) -> str | None:
+    """Validation accuracy against training seconds."""
+    curves = [(place, row, _curve(row)) for place, row in enumerate(rows)]
+    curves = [(place, row, curve) for place, row, curve in curves if curve]
+    if not curves:
+        return None
+    said = [
+        f"{_short(row['name'])} reached {words.accuracy(curve[-1][1])} after {words.duration(curve[-1][0])}"
+        for _, row, curve in curves
+    ]
+    lines = (len(curves) + 1) // 2
+
+    def plot(figure: Any) -> None:
+        axes = figure.add_axes((0.115, 0.0, 0.86, 1.0))
+        handles = []
+        for place, row, curve in curves:
+            handles += axes.plot(
+                [x for x, _ in curve],
+                [100 * y for _, y in curve],
+                color=SERIES[place % 8],
+                marker=_MARKERS[place % 8],
+                markersize=5.5,
+                linewidth=1.8,
+                linestyle="-" if row["kept"] else (0, (2, 2)),
+            )
+        axes.set_xlim(left=0)
+        axes.margins(y=0.12)
+        axes.set_xlabel("training time in seconds (validation left out)")
+        axes.set_ylabel("validation accuracy in percent")
+        axes.grid()
+        below = 58 + 16 * lines  # points that ticks, the axis' name and the legend need
+        height = figure.get_size_inches()[1] * 72
+        axes.set_position((0.115, below / height, 0.86, 1 - (below + 8) / height))
+        names = [label(_short(row["name"], 22)) for _, row, _ in curves]
+        figure.legend(
+            handles, names, loc="lower left", bbox_to_anchor=(0.02, 0.0), ncols=2, borderaxespad=0.2, handlelength=2.6
+        )
+
+    size = (_WIDTH, (270 + 16 * lines) / 72)
+    return draw(name, size, plot, f"Validation accuracy against training time. {'; '.join(said)}.")
+
+
+def utilization(name: str, row: Row) -> str | None:
+    """Utilization over time: CPU and each GPU; what the row calls its device is filled."""
+    series = _series(row["utilization"])
+    if not series:
+        return None
+    device = str(row["utilization"].get("device", "")).lower()
+    said = [f"{title} on average {_mean(ys):.0f} %" for title, _, _, ys in series]
+
+    def plot(figure: Any) -> None:
+        axes = figure.add_axes((0.13, 0.27, 0.84, 0.66))
+        for title, colour, xs, ys in series:
+            axes.plot(xs, ys, color=SERIES[colour], linewidth=1.3)
+            if len(series) == 1 or title.lower().startswith(device or "gpu"):
+                axes.fill_between(xs, 0, ys, color=SERIES[colour], alpha=0.25, linewidth=0)
+        axes.set_ylim(0, 103)
+        axes.set_yticks([0, 50, 100])
+        axes.set_xlim(series[0][2][0], max(series[0][2][-1], series[0][2][0] + 1e-3))
+        axes.set_xlabel("seconds", labelpad=1)
+        axes.grid(axis="y")
+
+    return draw(name, (3.6, 1.7), plot, f"Utilization of {_short(row['name'])}: {', '.join(said)}.")
+
+
+def utilization_series(row: Row) -> list[tuple[str, int]]:
+    """Names and colours of a row's series, for the page's legend."""
+    return [(title, colour) for title, colour, _, _ in _series(row["utilization"])]
+
+
+def _series(found: dict[str, Any]) -> list[tuple[str, int, list[float], list[float]]]:
+    times = [words.number(t) for t in found.get("t_s") or () if isinstance(found.get("t_s"), list)]
+    named = [("CPU", 4, found.get("cpu_pct"))]
+    gpus = found.get("gpu_util_pct")
+    if isinstance(gpus, dict):
+        palette = (5, 2, 6, 1, 3, 0)
+        named += [(f"GPU {words.clean(k, 12)}", palette[n % 6], v) for n, (k, v) in enumerate(gpus.items())]
+    series = []
+    for title, colour, values in named:
+        if not isinstance(values, list) or not any(words.number(v) is not None for v in values):
+            continue
+        xs, ys = _thinned([(t, words.number(v)) for t, v in zip(times, values) if t is not None])
+        if len(xs) >= 2 and any(y == y for y in ys):
+            series.append((title, colour, xs, ys))
+    return series
+
+
+def _thinned(points: list[tuple[float, float | None]]) -> tuple[list[float], list[float]]:
+    """At most ``_POINTS`` means of neighbours; a reading that is missing (N/A) leaves a gap."""
+    step = max(1, -(-len(points) // _POINTS))
+    xs, ys = [], []
+    for start in range(0, len(points), step):
+        part = points[start : start + step]
+        known = [y for _, y in part if y is not None]
+        xs.append(sum(x for x, _ in part) / len(part))
+        ys.append(sum(known) / len(known) if known else float("nan"))
+    return xs, ys
+
+
+def _mean(values: list[float]) -> float:
+    known = [v for v in values if v == v]
+    return sum(known) / len(known)
+
+
+def _curve(row: Row) -> list[tuple[float, float]]:
+    seconds = list(row["elapsed_seconds"])
+    if not seconds:
+        total = 0.0
+        for length in row["epoch_seconds"]:
+            total += length or 0.0
+            seconds.append(total)
+    return [(x, y) for x, y in zip(seconds, row["val_accuracy"]) if x is not None and y is not None]
+
+
+def _ordered(shares: dict[str, float]) -> list[tuple[str, float]]:
+    known = [phase for phase in words.PHASES if phase in shares]
+    return [(phase, shares[phase]) for phase in [*known, *(p for p in shares if p not in words.PHASES)]]
+
+
+def _bar_size(rows: Sequence[Row]) -> tuple[float, float]:
+    return _WIDTH, (46 * len(rows) + 52) / 72
+
+
+def _bar_axes(figure: Any, rows: Sequence[Row]) -> Any:
+    """Axes for bars whose names stand above them: long names then cost no width on a phone."""
+    height = figure.get_size_inches()[1] * 72
+    axes = figure.add_axes((0.02, 44 / height, 0.95, 1 - 48 / height))
+    axes.set_ylim(len(rows) - 0.62, -0.78)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    return axes
+
+
+def _upper(row: Row) -> float:
+    speed = row["samples_per_sec"]
+    return max([speed["median"], *(speed["ci95"] or ())]) if speed else 0.0
+
+
+def _throughput_words(row: Row, unit: str) -> str:
+    speed = row["samples_per_sec"]
+    if speed is None:
+        return f"{_short(row['name'])}: {row['status']}"
+    around = speed["ci95"]
+    between = f" (between {words.rate(around[0])} and {words.rate(around[1])})" if around else ""
+    return f"{_short(row['name'])}: {words.rate(speed['median'])} {unit}{between}"
+
+
+def _short(text: str, limit: int = 44) -> str:
+    return words.clean(text, limit)
+
+
+def _thousands() -> Any:
+    from matplotlib.ticker import FuncFormatter
+
+    return FuncFormatter(lambda value, place: f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:g}")

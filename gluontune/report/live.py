@@ -1,0 +1,208 @@
+"""The ladder while it climbs: a live table on a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from gluontune.report import words
+from gluontune.report.read import check_row
+from gluontune.report.sentence import ladder_sentence
+from gluontune.report.table import ladder_table, plain_row, rung_cells, verdict_text
+
+__all__ = ["LiveLadder"]
+
+_LINE_EVERY_S = 15.0  # in a log, progress of one and the same stage is repeated no more often
+
+
+class LiveLadder:
+    """Shows the events of a climb.
+
+    On a terminal one table stands still and fills; elsewhere (a pipe, CI, papermill) each event that
+    says something new is a line. Events are plain mappings; one that it does not know is passed over.
+
+    Args:
+        console: where to show it; ``gluontune``'s commands give the one of stderr under ``--json``.
+        clock: seconds, for elapsed and remaining time.
+
+    >>> with LiveLadder(Console(width=80)) as live:
+    ...     live.on_event({"event": "ladder-start", "rungs": ["naive"], "mode": "quick", "dataset": "sample"})
+    ...     live.on_event({"event": "rung-start", "name": "naive", "sentence": "as written", "seconds_left": 90})
+    gluontune ladder (quick) on sample: 1 rung
+    [1/1] naive: as written (about 1 min 30 s left)
+    """
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic):
+        self.console, self._clock = console, clock
+        self._order: list[str] = []
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._sentences: dict[str, str] = {}
+        self._current: dict[str, Any] | None = None
+        self._mode = self._dataset = ""
+        self._unit = "img/s"
+        self._left: tuple[float, float] | None = None  # seconds left, and when that was said
+        self._began = clock()
+        self._said: tuple[Any, float] = (None, 0.0)
+        self._finished = False
+        live = console.is_terminal and not console.is_dumb_terminal and not console.is_jupyter
+        self._live: Live | None = None
+        if live:
+            self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> LiveLadder:
+        self._began = self._clock()
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            if not self._finished and self._rows:  # broken off: what was measured stays to be read
+                self._current = None
+                self.console.print(self._table())
+
+    def on_event(self, event: Mapping[str, Any]) -> None:
+        """Take one event of the ladder's runner."""
+        handler = {
+            "ladder-start": self._ladder_start,
+            "rung-start": self._rung_start,
+            "progress": self._progress,
+            "rung-end": self._rung_end,
+            "ladder-end": self._ladder_end,
+        }.get(str(event.get("event")))
+        if handler is not None:
+            handler(event)
+
+    def _ladder_start(self, event: Mapping[str, Any]) -> None:
+        self._order = [str(name) for name in event.get("rungs") or ()]
+        self._mode = words.clean(event.get("mode") or "", 20)
+        dataset = event.get("dataset")
+        self._dataset = words.clean(dataset.get("name") if isinstance(dataset, Mapping) else dataset or "", 60)
+        self._began = self._clock()
+        n = len(self._order)
+        self._line(f"gluontune ladder{self._of_what()}: {n} rung{'' if n == 1 else 's'}")
+
+    def _of_what(self) -> str:
+        return (f" ({self._mode})" if self._mode else "") + (f" on {self._dataset}" if self._dataset else "")
+
+    def _rung_start(self, event: Mapping[str, Any]) -> None:
+        name = self._known(event)
+        self._current = {"name": name, "stage": "starting", "done": 0.0, "detail": ""}
+        self._sentences[name] = words.clean(event.get("sentence") or "", 200)
+        self._remaining(event)
+        self._said = (None, self._clock())
+        place = f"[{self._order.index(name) + 1}/{len(self._order)}] "
+        told = f": {self._sentences[name]}" if self._sentences[name] else ""
+        self._line(f"{place}{words.clean(name, 24)}{told}{self._left_words()}")
+
+    def _progress(self, event: Mapping[str, Any]) -> None:
+        name = self._known(event)
+        self._current = {**(self._current or {}), **event, "name": name}
+        self._remaining(event)
+        stage, now = str(event.get("stage") or ""), self._clock()
+        if stage == self._said[0] and now - self._said[1] < _LINE_EVERY_S:
+            return
+        self._said = (stage, now)
+        self._line(f"  {self._progress_words()}{self._left_words()}")
+
+    def _progress_words(self) -> str:
+        current = self._current or {}
+        done = words.number(current.get("done")) or 0.0
+        parts = [f"{words.clean(current.get('stage') or '', 20)} {100 * min(1.0, max(0.0, done)):.0f} %"]
+        detail = words.clean(current.get("detail") or "", 100)
+        speed, reached = words.number(current.get("samples_per_sec")), words.number(current.get("val_accuracy"))
+        if detail:
+            parts.append(detail)
+        if speed is not None and "/s" not in detail:
+            parts.append(f"{words.rate(speed)} {self._unit}")
+        if reached is not None:
+            parts.append(f"accuracy {words.accuracy(reached)}")
+        return " · ".join(parts)
+
+    def _rung_end(self, event: Mapping[str, Any]) -> None:
+        row = check_row(event["row"])
+        self._known(row)
+        self._rows[row["name"]] = row
+        self._current = None
+        self._line(f"  {plain_row(row, self._unit)}")
+
+    def _ladder_end(self, event: Mapping[str, Any]) -> None:
+        ladder = event["ladder"]
+        self._finished, self._current = True, None
+        if self._live is not None:
+            self._live.stop()
+        self.console.print()
+        self.console.print(ladder_table(ladder))
+        self.console.print()
+        sentence = ladder.get("sentence") or ladder_sentence(ladder)
+        self.console.print(Text(words.clean(sentence, 2000), style="bold"))
+
+    def _known(self, event: Mapping[str, Any]) -> str:
+        name = str(event.get("name"))
+        if name not in self._order:
+            self._order.append(name)
+        return name
+
+    def _remaining(self, event: Mapping[str, Any]) -> None:
+        seconds = words.number(event.get("seconds_left"))
+        if seconds is not None:
+            self._left = (max(0.0, seconds), self._clock())
+
+    def _left_words(self) -> str:
+        return f" (about {words.duration(self._left[0])} left)" if self._left else ""
+
+    def _line(self, text: str) -> None:
+        if self._live is None:
+            self.console.print(Text(text), soft_wrap=True)
+
+    def _render(self) -> Group:
+        return Group(self._table(), Text(""), self._footer())
+
+    def _table(self) -> Table:
+        title = Text(f"gluontune ladder{self._of_what()}", style="bold")
+        table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+        table.add_column("rung", no_wrap=True)
+        for heading in (self._unit, "× naive", "accuracy", "busy"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("", overflow="ellipsis", no_wrap=True)
+        for name in self._order:
+            shown = words.clean(name, 24)
+            if name in self._rows:
+                row = self._rows[name]
+                style = "" if row["kept"] else "dim"
+                table.add_row(Text(shown), *rung_cells(row, wide=False), verdict_text(row), style=style)
+            elif self._current is not None and self._current["name"] == name:
+                speed = words.number(self._current.get("samples_per_sec"))
+                reached = words.number(self._current.get("val_accuracy"))
+                cells = [words.rate(speed) if speed else "", "", words.accuracy(reached) if reached else "", ""]
+                table.add_row(Text(f"{shown} ◀", style="bold cyan"), *cells, Text(self._sentences.get(name, "")))
+            else:
+                table.add_row(Text(shown, style="dim"), "", "", "", "", "")
+        return table
+
+    def _footer(self) -> Table:
+        """What it is doing, how far it is, and the time that passed and remains."""
+        footer = Table.grid(padding=(0, 2))
+        current = self._current
+        share = min(1.0, max(0.0, words.number(current.get("done")) or 0.0)) if current else 0.0
+        total = (len(self._rows) + share) / max(1, len(self._order))
+        now = self._clock()
+        times = f"{words.duration(now - self._began)} passed"
+        if self._left is not None:
+            left = self._left[0] - (now - self._left[1])
+            times += f", about {words.duration(left)} left" if left >= 1 else ", nearly done"
+        footer.add_row(ProgressBar(total=1.0, completed=total, width=24), Text(times))
+        if current:
+            footer.add_row(Text(words.clean(current["name"], 24)), Text(self._progress_words()))
+        return footer

@@ -1,0 +1,226 @@
+"""Reading what a report shows: RunResult files, ladder.json files, and folders that hold them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import explain_os_error
+from gluontune.report.words import clean, finite, number
+from gluontune.result import SCHEMA_VERSION, RunResult
+
+__all__ = ["Collected", "Source", "check_ladder", "check_row", "collect", "load", "reason_of", "row_of"]
+
+_MAPPINGS = ("steadiness", "phases_pct", "utilization", "changes", "recipe")
+_OPTIONAL_MAPPINGS = ("samples_per_sec", "ratio_to_previous", "error")
+_LISTS = ("epoch_seconds", "elapsed_seconds", "val_accuracy", "train_loss", "notes", "variants")
+_NUMBERS = ("speedup_vs_naive", "peak_rss_mib", "peak_gpu_mib", "warmup_seconds", "seconds")
+_KINDS = {dict: "a mapping", list: "a list", str: "text"}
+
+
+@dataclass
+class Source:
+    """One thing to report.
+
+    Args:
+        path: the file.
+        label: how the report calls it.
+        ladder: the ladder, if the file is one.
+        run: the RunResult, if the file is one.
+    """
+
+    path: Path
+    label: str
+    ladder: dict[str, Any] | None = None
+    run: RunResult | None = None
+
+
+@dataclass
+class Collected:
+    """All that some paths hold, and the files inside folders that were left out, with the reason."""
+
+    sources: list[Source] = field(default_factory=list)
+    left_out: list[dict[str, str]] = field(default_factory=list)
+
+
+def load(path: str | Path) -> Source:
+    """Read a RunResult or a ladder.
+
+    Raises:
+        GluontuneError: the file is missing, cut off, of another schema version, or something else.
+    """
+    path = Path(path)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise GluontuneError(f"{path}: not valid JSON ({error}); was its writing cut off?") from error
+    document = finite(document)
+    if isinstance(document, dict) and "rungs" in document:
+        return Source(path, path.stem, ladder=check_ladder(document, str(path)))
+    if not isinstance(document, dict) or not {"schema_version", "recipe"} <= set(document):
+        raise GluontuneError(
+            f"{path}: neither a RunResult nor a ladder of gluontune's; give a file that `gluontune train --json` "
+            "or `gluontune ladder --out` wrote"
+        )
+    run = RunResult.from_dict(document, str(path))
+    row_of(run, path.stem, str(path))  # a wrong shape is found here, where the file can be named
+    return Source(path, path.stem, run=run)
+
+
+def collect(paths: Sequence[str | Path]) -> Collected:
+    """Read files and folders, in the order given.
+
+    A folder stands for its ladder.json or, if it has none, for every result below it. What is named
+    must be readable; a file that merely lies in a folder and cannot be used is listed as left out.
+    """
+    found = Collected()
+    for path in map(Path, paths):
+        if not path.is_dir():
+            found.sources.append(load(path))
+            continue
+        before, candidates = len(found.sources), list(_results_below(path))
+        for candidate in candidates:
+            try:
+                found.sources.append(load(candidate))
+            except GluontuneError as error:
+                found.left_out.append({"path": str(candidate), "reason": str(error)})
+        if len(found.sources) == before:
+            reasons = "; ".join(entry["reason"] for entry in found.left_out[:2])
+            raise UsageError(
+                f"{path}: no RunResult and no ladder.json in this folder" + (f" ({reasons})" if reasons else "")
+            )
+    _label(found.sources)
+    return found
+
+
+def _results_below(folder: Path) -> Iterator[Path]:
+    """A ladder speaks for its folder: the runs that it is made of lie below it."""
+    if (folder / "ladder.json").is_file():
+        yield folder / "ladder.json"
+        return
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise explain_os_error(folder, error) from error
+    for entry in entries:
+        if entry.is_file() and entry.suffix == ".json":
+            yield entry
+        elif entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
+            yield from _results_below(entry)
+
+
+def _label(sources: Sequence[Source]) -> None:
+    """Files of equal names go by the shortest tail of their paths that tells them apart."""
+    for depth in (1, 2, 3, 99):
+        for source in sources:
+            parts = source.path.with_suffix("").resolve().parts
+            source.label = "/".join(parts[-depth:])
+        if len({source.label for source in sources}) == len(sources):
+            return
+
+
+def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[str, Any]:
+    """A ladder with every key that a report reads: missing ones are filled with "nothing".
+
+    Raises:
+        GluontuneError: another schema version, or a value of the wrong shape (names the key).
+    """
+    version = document.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise GluontuneError(
+            f"{source}: schema_version {version!r}, but this gluontune reads {SCHEMA_VERSION}; "
+            "read it with the version that wrote it, or climb again"
+        )
+    ladder = finite(document)
+    for key in ("dataset", "machine", "base_recipe", "best", "verdict"):
+        ladder[key] = _shaped(ladder.get(key), dict, f"{source}: {key}") or {}
+    rungs = _shaped(ladder.get("rungs"), list, f"{source}: rungs") or []
+    ladder["rungs"] = [check_row(row, f"{source}: rungs[{place}]") for place, row in enumerate(rungs)]
+    ladder["complete"] = ladder.get("complete", True) is not False
+    return ladder
+
+
+def check_row(row: Any, where: str = "row") -> dict[str, Any]:
+    """One rung (or run) with every key that tables and figures read."""
+    if not isinstance(row, Mapping) or not isinstance(row.get("name"), str):
+        raise GluontuneError(f"{where}: expected a mapping with a name")
+    checked = finite(row)
+    for key in _MAPPINGS:
+        checked[key] = _shaped(row.get(key), dict, f"{where}.{key}") or {}
+    for key in _OPTIONAL_MAPPINGS:
+        checked[key] = _shaped(row.get(key), dict, f"{where}.{key}")
+    for key in _LISTS:
+        checked[key] = _shaped(row.get(key), list, f"{where}.{key}") or []
+    for key in _NUMBERS:
+        checked[key] = number(row.get(key))
+    for key in ("samples_per_sec", "ratio_to_previous"):
+        checked[key] = _measure(checked[key])
+    checked["speedup_ci95"] = _bounds(row.get("speedup_ci95"))
+    checked["status"] = str(row.get("status") or "ran")
+    checked["verdict"] = str(row.get("verdict") or "n/a")
+    checked["kept"] = row.get("kept") is True
+    checked["reason"] = None if row.get("reason") is None else str(row["reason"])
+    for key in ("epoch_seconds", "elapsed_seconds", "val_accuracy", "train_loss"):
+        checked[key] = [number(value) for value in checked[key]]
+    checked["phases_pct"] = {str(k): number(v) or 0.0 for k, v in checked["phases_pct"].items()}
+    checked["variants"] = [_variant(v, f"{where}.variants[{i}]") for i, v in enumerate(checked["variants"])]
+    return checked
+
+
+def row_of(run: RunResult, name: str, where: str = "result") -> dict[str, Any]:
+    """A RunResult as a row: what failed is a row, too."""
+    values = run.to_dict()
+    status = {"ok": "ran", "interrupted": "interrupted"}.get(run.status, "failed")
+    row = {**values, "name": name, "status": status, "kept": status == "ran"}
+    return check_row(row, where)
+
+
+def reason_of(row: Mapping[str, Any]) -> str:
+    """Why a checked row was not kept, with the error that it ended with where the reason does not tell.
+
+    >>> reason_of({"reason": "the job broke off", "error": {"type": "ValueError", "message": "no"}})
+    'the job broke off (ValueError: no)'
+    """
+    told, error = clean(row["reason"] or "", 600), row["error"] or {}
+    fault = clean(": ".join(str(error[key]) for key in ("type", "message") if error.get(key)), 600)
+    if not fault or clean(error.get("message") or fault, 600) in told:
+        return told
+    return f"{told} ({fault})" if told else fault
+
+
+def _variant(variant: Any, where: str) -> dict[str, Any]:
+    checked = dict(_shaped(variant, dict, where) or {})
+    checked["label"] = str(checked.get("label", "?"))
+    checked["changes"] = _shaped(checked.get("changes"), dict, f"{where}.changes") or {}
+    for key in ("samples_per_sec", "ratio_to_previous"):
+        checked[key] = _measure(_shaped(checked.get(key), dict, f"{where}.{key}"))
+    checked["chosen"] = checked.get("chosen") is True
+    checked["status"] = str(checked.get("status") or "ran")
+    checked["reason"] = None if checked.get("reason") is None else str(checked["reason"])
+    return checked
+
+
+def _shaped(value: Any, kind: type, where: str) -> Any:
+    if value is not None and not isinstance(value, kind):
+        raise GluontuneError(f"{where}: expected {_KINDS[kind]}, not {type(value).__name__}")
+    return value
+
+
+def _measure(value: dict[str, Any] | None) -> dict[str, Any] | None:
+    median = number((value or {}).get("median"))
+    if value is None or median is None:
+        return None
+    return {**value, "median": median, "ci95": _bounds(value.get("ci95"))}
+
+
+def _bounds(value: Any) -> list[float] | None:
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        return None
+    low, high = number(value[0]), number(value[1])
+    return None if low is None or high is None else [low, high]

@@ -1,0 +1,161 @@
+"""The sentence that matters: what a ladder proved, from its JSON alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gluontune.report import words
+from gluontune.report.read import check_ladder, reason_of
+
+__all__ = ["ladder_sentence", "sentence_parts"]
+
+PARITY = 0.02  # the fall of accuracy, as a share, beyond which a faster rung is no gain
+
+
+def ladder_sentence(ladder: Mapping[str, Any]) -> str:
+    """What the ladder proved, in one sentence.
+
+    It claims no more than the measurements do: a gain whose interval reaches 1 is called uncertain, an
+    interrupted or failed ladder says so first, and what did not help is named.
+
+    >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
+    >>> naive = {"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate,
+    ...          "phases_pct": {"data": 61.0, "forward": 39.0}}
+    >>> fast = {**naive, "name": "records", "verdict": "helped", "speedup_vs_naive": 3.9,
+    ...         "speedup_ci95": [3.7, 4.1]}
+    >>> ladder_sentence({"schema_version": 1, "rungs": [naive, fast], "best": {"name": "records"}})
+    '3.9× faster than naive (95 %: 3.7–4.1); what held you back: waiting for data (61 % of the naive step)'
+    """
+    return "; ".join(sentence_parts(ladder))
+
+
+def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
+    """The clauses of :func:`ladder_sentence`; the first is the headline."""
+    ladder = check_ladder(ladder)
+    rows = ladder["rungs"]
+    measured = [row for row in rows if row["status"] == "ran" and row["samples_per_sec"]]
+    if not measured:
+        return [_nothing_measured(ladder)]
+    where = f"on this {_device(ladder)}"
+    naive = next((row for row in measured if row["name"] == "naive"), None)
+    best = _best(ladder, measured)
+    parts = [_headline(ladder, rows, measured, naive, best, where)]
+    if not ladder["complete"]:
+        parts.append(f"interrupted: {_count(len(measured), 'rung')} measured so far")
+    if naive is not None:
+        parts += _accuracy_lost(naive, best) + _held_back(ladder, naive, best)
+    return parts + _not_helpful(rows, where)
+
+
+def _nothing_measured(ladder: dict[str, Any]) -> str:
+    failed = [row for row in ladder["rungs"] if row["status"] == "failed"]
+    if failed:
+        return f"no rung could be measured: {words.clean(failed[0]['name'], 60)} failed{_why(failed[0])}"
+    if not ladder["complete"]:
+        return "interrupted before the first rung was measured"
+    return "no rung was measured"
+
+
+def _best(ladder: dict[str, Any], measured: list[dict[str, Any]]) -> dict[str, Any]:
+    named = ladder["best"].get("name")
+    kept = [row for row in measured if row["kept"]]
+    return next((row for row in measured if row["name"] == named), (kept or measured)[-1])
+
+
+def _headline(
+    ladder: dict[str, Any],
+    rows: list[dict[str, Any]],
+    measured: list[dict[str, Any]],
+    naive: dict[str, Any] | None,
+    best: dict[str, Any],
+    where: str,
+) -> str:
+    unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
+    speed = f"{words.rate(best['samples_per_sec']['median'])} {unit}"
+    name = words.clean(best["name"], 60)
+    if naive is None:
+        row = next((row for row in rows if row["name"] == "naive"), None)
+        fate = f"naive failed{_why(row)}" if row and row["status"] == "failed" else "naive was not measured"
+        return f"{fate}, so no speedup can be stated; the best rung that ran is {name} with {speed}"
+    if best is naive:
+        if len(measured) == 1:
+            return f"only naive was measured: {speed}"
+        return f"nothing that was tried made this job faster than naive ({speed}) {where}"
+    gain, bounds = best["speedup_vs_naive"], best["speedup_ci95"]
+    if gain is None:
+        gain, bounds = best["samples_per_sec"]["median"] / naive["samples_per_sec"]["median"], None
+    if gain < 1:
+        return f"{words.ratio(gain)} the speed of naive: slower, with {name} as the best kept rung"
+    text = words.ratio_with_interval(gain, bounds)
+    if bounds and bounds[0] <= 1:
+        return f"no certain gain: {name} measured {text} the speed of naive"
+    head, _, tail = text.partition("×")
+    return f"{head}× faster than naive{tail}"
+
+
+def _accuracy_lost(naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
+    """Said only where it matters, and only at equal epochs, where it can be compared."""
+    before, after = naive["val_accuracy"], best["val_accuracy"]
+    if not before or len(before) != len(after) or before[-1] is None or after[-1] is None:
+        return []
+    fall = before[-1] - after[-1]
+    if fall <= PARITY:
+        return []
+    return [f"but its accuracy is {words.points(fall)} below naive's ({words.accuracy(after[-1])})"]
+
+
+def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
+    intro = "what limits it" if best is naive else "what held you back"
+    said = ladder["verdict"].get("sentence")
+    if said:
+        return [f"{intro}: {words.clean(said, 240).rstrip('. ')}"]
+    phases = {name: share for name, share in naive["phases_pct"].items() if name != "rest"}
+    if not phases:
+        return []
+    longest = max(phases, key=lambda name: phases[name])
+    phase = words.PHASES.get(longest, words.clean(longest, 60))
+    return [f"{intro}: {phase} ({phases[longest]:.0f} % of the naive step)"]
+
+
+def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
+    useless, parts = [], []
+    for row in rows:
+        what = words.RUNG_WORDS.get(row["name"], words.clean(row["name"], 60))
+        if row["name"] == "naive":
+            continue
+        if row["status"] == "failed":
+            parts.append(f"{words.clean(row['name'], 60)} failed{_why(row)}")
+        elif row["status"] == "ran" and row["verdict"] == "hurt":
+            parts.append(f"{what} hurt{_why(row)}")
+        elif row["status"] == "ran" and row["verdict"] == "no gain":
+            useless.append(what)
+        elif row["name"] == "hybridized" and row["status"] == "ran" and _alone_useless(row):
+            useless.append("hybridizing alone")
+    if useless:
+        listed = useless[0] if len(useless) == 1 else f"{', '.join(useless[:-1])} and {useless[-1]}"
+        parts.insert(0, f"{listed} did not help {where}")
+    return parts
+
+
+def _alone_useless(row: dict[str, Any]) -> bool:
+    """Whether the plain hybridized variants brought nothing, although one with a rewrite was chosen."""
+    chosen = [v for v in row["variants"] if v["chosen"]]
+    plain = [v for v in row["variants"] if not v["changes"].get("rewrites") and v["ratio_to_previous"]]
+    if not plain or not any(v["changes"].get("rewrites") for v in chosen):
+        return False
+    return all((v["ratio_to_previous"]["ci95"] or [v["ratio_to_previous"]["median"]])[0] <= 1 for v in plain)
+
+
+def _device(ladder: dict[str, Any]) -> str:
+    devices = {row["utilization"].get("device") for row in ladder["rungs"]}
+    return "GPU" if "gpu" in devices else "CPU" if "cpu" in devices else "machine"
+
+
+def _why(row: dict[str, Any]) -> str:
+    told = words.clean(reason_of(row), 160).rstrip(".")
+    return f": {told}" if told else ""
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" + ("" if n == 1 else "s")

@@ -1,0 +1,120 @@
+"""Matplotlib figures as inline SVG that follows the page's light or dark theme.
+
+Figures are drawn in marker colours, each of which becomes a CSS variable of the page, so that one
+drawing serves both themes. Matplotlib's object API is used, never pyplot and its global state.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["INK", "SERIES", "draw", "label"]
+
+# Role: marker colour. Black and white are avoided: matplotlib leaves out what equals SVG's defaults.
+INK = {"fg": "#010203", "muted": "#040506", "grid": "#070809", "bg": "#0a0b0c", "bad": "#0d0e0f"}
+SERIES = tuple(f"#1020{n:02x}" for n in range(8))  # --c0 … --c7: Okabe and Ito's palette, in style.css
+ON_SERIES = tuple(f"#1021{n:02x}" for n in range(8))  # --i0 … --i7: ink that reads on each of them
+
+_VARIABLES = {
+    **{colour: f"var(--{role})" for role, colour in INK.items()},
+    **{colour: f"var(--c{n})" for n, colour in enumerate(SERIES)},
+    **{colour: f"var(--i{n})" for n, colour in enumerate(ON_SERIES)},
+}
+_RC = {
+    "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's font
+    "svg.hashsalt": "gluontune",  # the same figure gives the same bytes
+    "text.parse_math": False,  # a dollar sign in a user's name is a dollar sign
+    "font.family": "DejaVu Sans",  # matplotlib's own, for measuring; the page sets what is shown
+    "font.size": 10.5,
+    "axes.edgecolor": INK["muted"],
+    "axes.labelcolor": INK["fg"],
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "figure.facecolor": "none",
+    "grid.color": INK["grid"],
+    "grid.linewidth": 0.8,
+    "hatch.color": INK["bg"],
+    "hatch.linewidth": 1.6,
+    "legend.frameon": False,
+    "text.color": INK["fg"],
+    "xtick.color": INK["muted"],
+    "xtick.labelcolor": INK["fg"],
+    "ytick.color": INK["muted"],
+    "ytick.labelcolor": INK["fg"],
+    "path.simplify": True,
+}
+
+
+def draw(name: str, size: tuple[float, float], plot: Callable[[Any], None], alt: str) -> str:
+    """Draw one figure.
+
+    Args:
+        name: of the figure on its page; it keeps the ids of several figures apart.
+        size: width and height in inches; one inch is 72 CSS pixels before the page scales it.
+        plot: draws on the ``matplotlib.figure.Figure`` that it is given.
+        alt: what the figure shows, for who cannot see it.
+
+    Returns:
+        an ``<svg>`` element for HTML.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    out = io.StringIO()
+    with matplotlib.rc_context(_RC), warnings.catch_warnings():  # type: ignore[arg-type]
+        warnings.simplefilter("ignore")  # a glyph that matplotlib's font lacks is in the reader's
+        figure = Figure(figsize=size, dpi=72)
+        FigureCanvasSVG(figure)
+        plot(figure)
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return _themed(out.getvalue(), name, alt)
+
+
+def label(text: str) -> str:
+    """A legend's label: matplotlib passes over those that start with an underscore."""
+    return f"\u200b{text}" if text.startswith("_") else text
+
+
+def _themed(document: str, name: str, alt: str) -> str:
+    """Cut matplotlib's document down to an element that may stand beside others in one HTML page."""
+    root = ET.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", document))
+    # 'xlink:href' and the SVG namespace are implied in HTML; foreign namespaces only cost bytes there.
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag.endswith("metadata"):
+                parent.remove(child)
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+        if element.tag == "g":
+            attributes.pop("id", None)
+        element.attrib.clear()
+        for key, value in attributes.items():
+            if key == "id":
+                value = f"{name}-{value}"
+            elif key == "href":
+                value = value.replace("#", f"#{name}-", 1)
+            else:
+                value = value.replace("url(#", f"url(#{name}-")
+                if key in ("style", "fill", "stroke"):
+                    value = _recoloured(value)
+            element.attrib[key] = value
+        if element.tag == "style" and element.text:
+            element.text = _recoloured(element.text)
+    view = root.attrib.get("viewBox", "")
+    root.attrib.clear()
+    root.attrib.update({"viewBox": view, "role": "img", "aria-label": alt})
+    return ET.tostring(root, encoding="unicode", short_empty_elements=True)
+
+
+def _recoloured(style: str) -> str:
+    style = re.sub(r"#[0-9a-f]{6}", lambda found: _VARIABLES.get(found.group(), found.group()), style)
+    return re.sub(r"font: ([\d.]+)px [^;]+", r"font-size: \1px", style)

@@ -1,0 +1,155 @@
+"""Terminal tables of ladders and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from gluontune.report import words
+from gluontune.report.read import check_ladder, check_row, reason_of
+
+__all__ = ["ladder_table", "rung_cells", "runs_table", "verdict_text"]
+
+# A sign beside each word, because colour alone is not read by everyone, nor kept by a log.
+_VERDICTS = {
+    "helped": ("▲", "green"),
+    "hurt": ("▼", "red"),
+    "no gain": ("=", "yellow"),
+    "failed": ("✗", "red"),
+    "skipped": ("–", "dim"),
+    "interrupted": ("…", "yellow"),
+}
+# Columns of the terminal from which there is room for accuracy and utilization, and for intervals, too.
+_MEDIUM, _WIDE = 76, 100
+
+
+class _Ladder:
+    """Chooses its columns by the width that the console gives it."""
+
+    def __init__(self, rows: Sequence[dict[str, Any]], unit: str, best: str | None):
+        self.rows, self.unit, self.best = rows, unit, best
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide, medium = options.max_width >= _WIDE, options.max_width >= _MEDIUM
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("rung", no_wrap=True)
+        headings = _headings(self.unit, wide)
+        shown = len(headings) if medium else 2
+        for heading in headings[:shown]:
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("verdict", no_wrap=True)
+        for row in self.rows:
+            style = "" if row["kept"] else "dim"
+            name = Text(words.clean(row["name"], 16), style="bold" if row["name"] == self.best else style)
+            table.add_row(name, *rung_cells(row, wide)[:shown], verdict_text(row), style=style)
+        yield table
+        yield from _remarks(self.rows)
+
+
+def ladder_table(ladder: Mapping[str, Any]) -> Any:
+    """The table of a finished, interrupted or half-failed ladder, ready for ``Console.print``.
+
+    Args:
+        ladder: the document of ``ladder.json``.
+
+    >>> row = {"name": "naive", "status": "ran", "kept": True, "val_accuracy": [0.81],
+    ...        "samples_per_sec": {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}}
+    >>> from rich.console import Console
+    >>> Console(width=80).print(ladder_table({"schema_version": 1, "rungs": [row]}))
+    rung   samples/s  × naive  accuracy    busy  verdict
+    naive        500        —    81.0 %       —  start
+    """
+    ladder = check_ladder(ladder)
+    unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
+    return _Ladder(ladder["rungs"], unit, ladder["best"].get("name"))
+
+
+def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
+    """One line for each run; ``runs`` maps labels to rows of :func:`gluontune.report.read.row_of`."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("run", overflow="fold")
+    for heading in ("samples/s", "accuracy", "busy", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("status", overflow="fold")
+    for label, row in runs.items():
+        cells = rung_cells(row, wide=False)
+        trained = row["elapsed_seconds"][-1] if row["elapsed_seconds"] else None
+        status = Text(words.clean(row["status"], 20) + (f": {reason_of(row)}" if reason_of(row) else ""))
+        table.add_row(
+            Text(words.clean(label, 80)), cells[0], cells[2], cells[3], words.duration(trained), status
+        )
+    return table
+
+
+def rung_cells(row: Mapping[str, Any], wide: bool) -> list[str]:
+    """The figures of a rung in the order of the table's columns."""
+    speed = row["samples_per_sec"] or {}
+    previous = row["ratio_to_previous"] or {}
+    reached = [value for value in row["val_accuracy"] if value is not None]
+    gain = row["speedup_vs_naive"]
+    cells = [words.rate(speed.get("median"))]
+    if wide:
+        bounds = speed.get("ci95")
+        cells.append(f"{words.rate(bounds[0])}–{words.rate(bounds[1])}" if bounds else "")
+        cells.append(words.ratio_with_interval(gain, row["speedup_ci95"]).replace("95 %: ", ""))
+        cells.append(words.ratio(previous.get("median")))
+    else:
+        cells.append(words.ratio(gain))
+    busy = words.number(row["steadiness"].get("mean_pct"))
+    cells.append(words.accuracy(reached[-1] if reached else None))
+    cells.append("—" if busy is None else f"{busy:.0f} %")
+    return cells
+
+
+def _headings(unit: str, wide: bool) -> list[str]:
+    if wide:
+        return [unit, "(95 %)", "× naive (95 %)", "× before", "accuracy", "busy"]
+    return [unit, "× naive", "accuracy", "busy"]
+
+
+def verdict_text(row: Mapping[str, Any]) -> Text:
+    """What became of the rung, as a sign and words."""
+    word = row["verdict"] if row["status"] == "ran" else row["status"]
+    if row["status"] == "ran" and word == "n/a":
+        return Text("start" if row["name"] == "naive" else "measured")
+    sign, style = _VERDICTS.get(word, ("", ""))
+    kept = ", kept" if row["kept"] else ", not kept" if row["status"] == "ran" else ""
+    return Text(f"{sign} {words.clean(word, 20)}{kept}".strip(), style=style)
+
+
+def _remarks(rows: Sequence[dict[str, Any]]) -> RenderResult:
+    """The reasons, below the table: they are sentences, and a column would break them to pieces."""
+    told = [(row["name"], reason_of(row)) for row in rows if reason_of(row)]
+    if told:
+        yield Text("")
+    for name, reason in told:
+        yield Text.assemble((f"{words.clean(name, 24)}: ", "bold"), reason)
+
+
+def plain_row(row: Mapping[str, Any], unit: str) -> str:
+    """A finished rung on one line, for logs.
+
+    >>> plain_row({"name": "records", "status": "ran", "verdict": "helped", "kept": True,
+    ...     "samples_per_sec": {"median": 1200.0, "ci95": [1180.0, 1230.0], "n": 9}, "speedup_vs_naive": 2.4,
+    ...     "val_accuracy": [0.7, 0.8]}, "img/s")
+    'records: ▲ helped, kept; 1,200 img/s (95 %: 1,180–1,230); 2.4× naive; accuracy 80.0 %'
+    """
+    row = check_row(row)
+    parts = [str(verdict_text(row))]
+    speed = row["samples_per_sec"]
+    if speed:
+        bounds = speed["ci95"]
+        around = f" (95 %: {words.rate(bounds[0])}–{words.rate(bounds[1])})" if bounds else ""
+        parts.append(f"{words.rate(speed['median'])} {unit}{around}")
+    if row["speedup_vs_naive"] is not None and row["name"] != "naive":
+        parts.append(f"{words.ratio(row['speedup_vs_naive'])} naive")
+    reached = [value for value in row["val_accuracy"] if value is not None]
+    if reached:
+        parts.append(f"accuracy {words.accuracy(reached[-1])}")
+    if reason_of(row):
+        parts.append(reason_of(row))
+    return f"{words.clean(row['name'], 24)}: " + "; ".join(parts)

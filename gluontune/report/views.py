@@ -1,0 +1,259 @@
+"""What the page's template shows, as plain values: every figure becomes words here, not in the template."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gluontune.report import figures, words
+from gluontune.report.read import reason_of, row_of
+from gluontune.report.sentence import sentence_parts
+from gluontune.result import RunResult
+
+__all__ = ["ladder_view", "runs_view"]
+
+Row = dict[str, Any]
+
+
+def ladder_view(ladder: Mapping[str, Any], label: str, key: str) -> dict[str, Any]:
+    """One ladder (checked by ``check_ladder``), ready for the template; ``key`` keeps ids apart."""
+    rows = ladder["rungs"]
+    unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
+    headline, *rest = sentence_parts(ladder)
+    best = next((row for row in rows if row["name"] == ladder["best"].get("name")), None)
+    recipe = ladder["best"].get("recipe") or (best or {}).get("recipe") or {}
+    return {
+        "key": key,
+        "label": words.clean(label, 120),
+        "headline": headline[0].upper() + headline[1:],
+        "rest": [part[0].upper() + part[1:] for part in rest],
+        "facts": _facts_line(ladder),
+        "complete": ladder["complete"],
+        "unit": unit,
+        "tiles": _tiles(ladder, rows, best, unit),
+        "rows": [_row_view(row, ladder["best"].get("name")) for row in rows],
+        "figures": _figures(key, rows, unit),
+        "utilization": _utilization(key, rows),
+        "variants": [_variants(row) for row in rows if len(row["variants"]) > 1],
+        "machine": _pairs(ladder["machine"]),
+        "recipe_yaml": _yaml(recipe),
+        "recipe_changes": _changes(_base_recipe(ladder), recipe),
+        "notes": [(words.clean(row["name"], 60), words.clean(n)) for row in rows for n in row["notes"]],
+    }
+
+
+def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
+    """Runs side by side; ``runs`` maps labels to results."""
+    rows = [row_of(run, label) for label, run in runs.items()]
+    names = {field: None for row in rows for field in row["recipe"]}
+    differing = [field for field in names if len({_plain(row["recipe"].get(field)) for row in rows}) > 1]
+    machines = {_plain(run.machine): run.machine for run in runs.values()}
+    return {
+        "rows": [_row_view(row, None) for row in rows],
+        "unit": "samples/s",
+        "figures": _figures("runs", rows, "samples/s"),
+        "utilization": _utilization("runs", rows),
+        "labels": [words.clean(row["name"], 80) for row in rows],
+        "differences": [(field, [_value(row["recipe"].get(field)) for row in rows]) for field in differing],
+        "machines": [_pairs(machine) for machine in machines.values()],
+        "recipes": [(words.clean(row["name"], 80), _yaml(row["recipe"])) for row in rows],
+        "notes": [(words.clean(row["name"], 60), words.clean(n)) for row in rows for n in row["notes"]],
+    }
+
+
+def _facts_line(ladder: Mapping[str, Any]) -> str:
+    data = ladder["dataset"]
+    parts = []
+    if data.get("name"):
+        parts.append(f"data set {data['name']}")
+    counts = [words.number(data.get(k)) for k in ("num_train", "num_test", "classes")]
+    if counts[0] is not None:
+        parts.append(f"{counts[0]:,.0f} training images")
+    if isinstance(data.get("classes"), list):
+        counts[2] = float(len(data["classes"]))
+    if counts[2] is not None:
+        parts.append(f"{counts[2]:,.0f} classes")
+    if ladder.get("mode"):
+        parts.append(f"{ladder['mode']} ladder")
+    if ladder.get("created"):
+        parts.append(str(ladder["created"]))
+    if ladder.get("gluontune"):
+        parts.append(f"gluontune {ladder['gluontune']}")
+    return " · ".join(words.clean(part, 80) for part in parts)
+
+
+def _tiles(
+    ladder: Mapping[str, Any], rows: Sequence[Row], best: Row | None, unit: str
+) -> list[tuple[str, str, str]]:
+    """The four figures to see first: (name, value, remark)."""
+    naive = next((row for row in rows if row["name"] == "naive"), None)
+    tiles = []
+    for title, row in (("naive", naive), ("best", best)):
+        if row is not None and row["samples_per_sec"]:
+            name = "" if title == "naive" else words.clean(row["name"], 40)
+            tiles.append((title, f"{words.rate(row['samples_per_sec']['median'])} {unit}", name))
+    reached = [(row["val_accuracy"] or [None])[-1] if row else None for row in (best, naive)]
+    if reached[0] is not None:
+        epochs = len(best["val_accuracy"]) if best else 0
+        remark = f"naive {words.accuracy(reached[1])}" if reached[1] is not None and best is not naive else ""
+        tiles.append((f"accuracy after {epochs} epoch{'' if epochs == 1 else 's'}", words.accuracy(reached[0]), remark))
+    ran = sum(row["status"] == "ran" for row in rows)
+    took = [row["seconds"] for row in rows if row["seconds"] is not None]
+    tiles.append(("rungs that ran", f"{ran} of {len(rows)}", f"in {words.duration(sum(took))}" if took else ""))
+    return tiles
+
+
+def _row_view(row: Row, best: str | None) -> dict[str, Any]:
+    speed, previous = row["samples_per_sec"], row["ratio_to_previous"]
+    bounds = speed["ci95"] if speed else None
+    verdict = row["verdict"] if row["status"] == "ran" else row["status"]
+    if row["status"] == "ran" and verdict == "n/a":
+        verdict = "start" if row["name"] == "naive" else "measured"
+    reached = [value for value in row["val_accuracy"] if value is not None]
+    trained = [value for value in row["elapsed_seconds"] if value is not None]
+    return {
+        "name": words.clean(row["name"], 80),
+        "sentence": words.clean(row.get("sentence") or "", 300),
+        "best": row["name"] == best,
+        "kept": row["kept"],
+        "ran": row["status"] == "ran",
+        "verdict": words.clean(verdict, 24),
+        "mark": verdict.replace(" ", "-") if verdict in _MARKS else "other",
+        "sign": _MARKS.get(verdict, ""),
+        "rate": words.rate(speed["median"] if speed else None),
+        "rate_ci": f"{words.rate(bounds[0])}–{words.rate(bounds[1])}" if bounds else "",
+        "speedup": words.ratio(row["speedup_vs_naive"]),
+        "speedup_ci": _ci(row["speedup_vs_naive"], row["speedup_ci95"]),
+        "previous": words.ratio(previous["median"] if previous else None),
+        "previous_ci": _ci(previous["median"], previous["ci95"]) if previous else "",
+        "accuracy": words.accuracy(reached[-1] if reached else None),
+        "trained": words.duration(trained[-1] if trained else None),
+        "busy": _busy(row["steadiness"]),
+        "memory": "—" if row["peak_rss_mib"] is None else f"{row['peak_rss_mib']:,.0f} MiB",
+        "reason": reason_of(row),
+    }
+
+
+_MARKS = {"helped": "▲", "hurt": "▼", "no gain": "=", "failed": "✗", "skipped": "–", "interrupted": "…", "start": "●"}
+
+
+def _ci(value: float | None, bounds: Any) -> str:
+    return words.interval(bounds, words.decimals(value)) if value is not None and bounds else ""
+
+
+def _busy(steadiness: Mapping[str, Any]) -> str:
+    mean, spread = words.number(steadiness.get("mean_pct")), words.number(steadiness.get("cv"))
+    if mean is None:
+        return "—"
+    return f"{mean:.0f} %" + (f", varies by {100 * spread:.0f} %" if spread is not None else "")
+
+
+def _figures(key: str, rows: Sequence[Row], unit: str) -> list[dict[str, Any]]:
+    phases = [phase for phase in words.PHASES if any(row["phases_pct"].get(phase) for row in rows)]
+    others = sorted({p for row in rows for p in row["phases_pct"] if p not in words.PHASES})
+    legend = [(f"{p}: {words.PHASES[p]}", figures.PHASE_SERIES[p]) for p in phases]
+    legend += [(words.clean(p, 40), 7) for p in others]
+    drawn = [
+        ("Throughput", figures.throughput(f"{key}-throughput", rows, unit), _BARS_SAY, []),
+        ("Where a step's time goes", figures.phases(f"{key}-phases", rows), _PHASES_SAY, legend),
+        ("Accuracy against time", figures.accuracy(f"{key}-accuracy", rows), _CURVES_SAY, []),
+    ]
+    return [{"title": t, "svg": svg, "caption": c, "legend": g} for t, svg, c, g in drawn if svg]
+
+
+_BARS_SAY = (
+    "Training images a second, loading included. Whiskers: 95 % interval. Blue: kept; grey: not kept. "
+    "Dashed: naive."
+)
+_PHASES_SAY = "Percent of one training step. A phase that shrinks gives its time to the others."
+_CURVES_SAY = "The clock counts training alone. Dashed: not kept."
+
+
+def _utilization(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    found = []
+    for place, row in enumerate(rows):
+        svg = figures.utilization(f"{key}-util{place}", row)
+        if svg is None:
+            continue
+        steady = row["steadiness"]
+        said = [("mean", "mean_pct", "{:.0f} %"), ("below half", "below_50_pct", "{:.0f} % of the time")]
+        said += [("longest idle gap", "longest_idle_gap_s", "{:.1f} s")]
+        values = [(title, words.number(steady.get(name)), form) for title, name, form in said]
+        caption = [f"{title} {form.format(value)}" for title, value, form in values if value is not None]
+        legend = figures.utilization_series(row)
+        found.append(
+            {"name": words.clean(row["name"], 60), "svg": svg, "caption": ", ".join(caption), "legend": legend}
+        )
+    return found
+
+
+def _variants(row: Row) -> dict[str, Any]:
+    shown = []
+    for variant in row["variants"]:
+        speed, previous = variant["samples_per_sec"], variant["ratio_to_previous"]
+        outcome = "chosen for the rung" if variant["chosen"] else "" if variant["status"] == "ran" else variant["status"]
+        reason = words.clean(variant["reason"] or "", 300)
+        shown.append(
+            {
+                "label": words.clean(variant["label"], 100),
+                "changes": ", ".join(f"{k}: {_value(v)}" for k, v in variant["changes"].items()) or "nothing",
+                "rate": words.rate(speed["median"] if speed else None),
+                "previous": words.ratio(previous["median"] if previous else None),
+                "previous_ci": _ci(previous["median"], previous["ci95"]) if previous else "",
+                "chosen": variant["chosen"],
+                "outcome": ": ".join(part for part in (words.clean(outcome, 24), reason) if part),
+            }
+        )
+    return {"name": words.clean(row["name"], 60), "rows": shown}
+
+
+def _base_recipe(ladder: Mapping[str, Any]) -> Mapping[str, Any]:
+    naive = next((row["recipe"] for row in ladder["rungs"] if row["name"] == "naive"), {})
+    return naive or ladder["base_recipe"]
+
+
+def _changes(base: Mapping[str, Any], best: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    return [
+        (words.clean(field, 60), _value(base.get(field)), _value(value))
+        for field, value in best.items()
+        if base and base.get(field) != value
+    ]
+
+
+def _pairs(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Facts as (name, value); mappings inside become facts of their own."""
+    pairs = []
+    for name, value in facts.items():
+        title = words.clean(name, 60).replace("_", " ")
+        if isinstance(value, Mapping):
+            pairs += [(f"{title}: {inner}", text) for inner, text in _pairs(value)]
+        elif value is not None and value != [] and value != "":
+            pairs.append((title, _value(value)))
+    return pairs
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "—"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.6g}" if abs(value) >= 1000 else f"{value:g}"
+    if isinstance(value, Mapping):
+        return words.clean(", ".join(f"{k}={_value(v)}" for k, v in value.items()), 400) or "none"
+    if isinstance(value, (list, tuple)):
+        shown = list(itertools.islice((_value(v) for v in value), 20))
+        return words.clean(", ".join(shown), 400) or "none"
+    return words.clean(value, 400)
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _yaml(recipe: Mapping[str, Any]) -> str:
+    import yaml
+
+    return yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=False) if recipe else ""
