@@ -10,24 +10,14 @@ import functools
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gluontune.runtime import cpu, elf, importing, nvml, packages
+from gluontune.runtime import cpu, disk, elf, importing, nvml, packages
 
-__all__ = ["DiskSpace", "System"]
-
-
-@dataclass(frozen=True)
-class DiskSpace:
-    """Of a file system, in MiB."""
-
-    total_mib: int
-    free_mib: int
+__all__ = ["System"]
 
 
 class System(cpu.Cpu):
@@ -107,6 +97,15 @@ class System(cpu.Cpu):
         """Those of ``needs`` that cannot be loaded, with the loader's words; tried in a child process."""
         return _try_loading(needs, self.environ)
 
+    def unloadable_needs(self, library: Path, bundled: Iterable[Path]) -> list[str]:
+        """What ``library`` needs that is neither in the folders ``bundled`` nor found by the loader."""
+        bundled = list(bundled)
+        have = {entry.name for folder in bundled for entry in folder.iterdir()}
+        needs = tuple(name for name in elf.read_dynamic(library).needed if name not in have)
+        inner = [elf.read_dynamic(f / n).needed for f in bundled for n in sorted(have) if (f / n).is_file()]
+        needs += tuple(dict.fromkeys(n for names in inner for n in names if n not in have and n not in needs))
+        return list(self.unloadable(needs))
+
     # -- GPUs
 
     @functools.cached_property
@@ -130,13 +129,13 @@ class System(cpu.Cpu):
         unlimited = resource.RLIM_INFINITY
         return (-1 if soft == unlimited else soft, -1 if hard == unlimited else hard)
 
-    def disk(self, path: cpu.Pathlike) -> DiskSpace | None:
+    def disk(self, path: cpu.Pathlike) -> disk.DiskSpace | None:
         """Space of the file system that holds ``path``; None where it cannot be asked."""
-        try:
-            usage = shutil.disk_usage(path)
-        except OSError:
-            return None
-        return DiskSpace(usage.total >> 20, usage.free >> 20)
+        return disk.disk_space(path)
+
+    def read_mib_per_sec(self, place: Path, limit: int, seconds: float) -> tuple[float | None, str]:
+        """How fast files below ``place`` can be read, MiB/s, and what was read."""
+        return disk.measure_reading(place, limit, seconds)
 
     def load_average(self) -> float | None:
         """Processes that wanted to run, mean over the last minute."""

@@ -1,0 +1,124 @@
+"""``gluontune doctor``: is this machine set up so that MXNet works, and as fast as it can?"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, List, Optional  # noqa: UP035 (typer reads List at run time on 3.9)
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout
+
+if TYPE_CHECKING:
+    from gluontune.runtime.doctor import Finding
+
+__all__ = ["register"]
+
+_STYLES = {"ok": "green", "info": "blue", "warning": "yellow", "error": "bold red"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command ``doctor``."""
+
+    @app.command()
+    def doctor(
+        as_json: bool = JSON_OPTION,
+        data: Optional[Path] = typer.Option(
+            None,
+            "--data",
+            help="Folder or file of your training data [default: GLUONTUNE_DATA or the cache].",
+        ),
+        only: Optional[List[str]] = typer.Option(  # noqa: UP006
+            None, "--only", metavar="ID", help="Run this check alone; may be given several times."
+        ),
+        settings: bool = typer.Option(
+            False, "--settings", help='Show the launch settings: eval "$(gluontune doctor --settings)".'
+        ),
+        processes: int = typer.Option(
+            1, "--processes", metavar="N", help="With --settings: training processes that share this machine."
+        ),
+        install_kernel: bool = typer.Option(
+            False, "--install-kernel", help="Register a Jupyter kernel 'gluontune' with the launch settings."
+        ),
+    ) -> None:
+        """Check installation, GPUs and machine; say what to mend. Exits with 1 if it finds an error."""
+        if settings:
+            _show_settings(processes, as_json)
+        if install_kernel:
+            _install_kernel(as_json)
+        if not settings and not install_kernel:
+            _examine(data, only or [], as_json)
+
+
+def _examine(data: Path | None, only: list[str], as_json: bool) -> None:
+    from gluontune.runtime.doctor import Options, iter_checks
+
+    findings = []
+    with stderr.status("checking …") as status:
+        for entry, finding in iter_checks(options=Options(data=data), only=only):
+            status.update(f"checked: {entry.title}")
+            findings.append(finding)
+    if as_json:
+        emit({"findings": [finding.to_dict() for finding in findings]})
+    else:
+        stdout.print(_table(findings))
+        stdout.print(_summary(findings), markup=False, highlight=False, soft_wrap=True)
+    if any(finding.severity == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _table(findings: list[Finding]) -> Table:
+    """What is wrong comes last, where a terminal shows it."""
+    from gluontune.runtime.doctor import SEVERITIES
+
+    table = Table(show_header=True, header_style="bold", box=None, pad_edge=False)
+    table.add_column("severity", no_wrap=True)
+    table.add_column("check", no_wrap=True)
+    table.add_column("finding, evidence and what mends it", overflow="fold")
+    for finding in sorted(findings, key=lambda f: SEVERITIES.index(f.severity)):
+        text = Text(finding.message)
+        if finding.evidence and finding.severity == "ok":
+            text.append(f" ({finding.evidence})", style="dim")
+        elif finding.evidence:
+            text.append(f"\n  seen: {finding.evidence}", style="dim")
+        if finding.fix and finding.severity != "ok":
+            text.append(f"\n  mend: {finding.fix}", style="bold")
+        table.add_row(Text(finding.severity, style=_STYLES[finding.severity]), finding.id, text)
+    return table
+
+
+def _summary(findings: list[Finding]) -> str:
+    count = Counter(finding.severity for finding in findings)
+    errors, warnings = count["error"], count["warning"]
+    counted = f"{len(findings)} check{'s' * (len(findings) != 1)}: {errors} error{'s' * (errors != 1)}, "
+    counted += f"{warnings} warning{'s' * (warnings != 1)}, {count['info']} to know, {count['ok']} ok"
+    advice = "Mend the errors first: what they name cannot work." if errors else "Nothing here cannot work."
+    return f"\n{counted}. {advice}"
+
+
+def _show_settings(processes: int, as_json: bool) -> None:
+    from gluontune.runtime import launch_settings
+
+    found = launch_settings(processes)
+    if as_json:
+        emit({"settings": [row._asdict() for row in found.rows], "cpus": list(found.cpu_lists)})
+        return
+    for row in found.rows:
+        print(f"export {row.name}={shlex.quote(row.value)}  # {row.why}")
+    for rank, cpus in enumerate(found.cpu_lists):
+        print(f"# local rank {rank}: taskset -c {cpus}")
+
+
+def _install_kernel(as_json: bool) -> None:
+    from gluontune.runtime import install_kernel
+
+    folder = install_kernel()
+    if as_json:
+        emit({"kernel": str(folder)})
+    else:
+        print(f"Jupyter kernel 'gluontune' is in {folder}: choose 'Python 3 (gluontune)' in JupyterLab,")
+        print("or run a notebook with: papermill -k gluontune NOTEBOOK.ipynb OUT.ipynb")

@@ -1,0 +1,158 @@
+"""The frame of the doctor: what a check is, what it finds, and the registry of all checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+from gluontune.errors import UsageError
+from gluontune.files import cache_dir
+from gluontune.registry import Registry
+from gluontune.runtime.system import System
+
+__all__ = [
+    "CHECKS",
+    "SEVERITIES",
+    "Check",
+    "Finding",
+    "Options",
+    "Verdict",
+    "check",
+    "iter_checks",
+    "run_checks",
+]
+
+SEVERITIES = ("ok", "info", "warning", "error")
+
+
+class Verdict(NamedTuple):
+    """What a check's function returns: how bad, what, by what evidence, and what mends it."""
+
+    severity: str
+    message: str
+    evidence: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A check's verdict under the check's name.
+
+    Args:
+        id: of the check.
+        severity: ``ok``, ``info`` (good to know), ``warning`` (slower or riskier), ``error`` (cannot work).
+        message: one sentence.
+        evidence: what was seen: values, versions, file names.
+        fix: the command or act that mends it; empty where there is nothing to mend.
+    """
+
+    id: str
+    severity: str
+    message: str
+    evidence: str
+    fix: str
+
+    def to_dict(self) -> dict[str, str]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the checks should have in mind.
+
+    Args:
+        data: folder or file of the training data; default gluontune's cache folder.
+        batch_size: images a batch, for the shared-memory check.
+        image_size: side of the images in pixels, for the same.
+        num_workers: loader processes; default the usable cores.
+        prefetch: batches made ahead; default Gluon's own, twice the workers.
+    """
+
+    data: Path | None = None
+    batch_size: int = 64
+    image_size: int = 224
+    num_workers: int | None = None
+    prefetch: int | None = None
+
+    @property
+    def data_path(self) -> Path:
+        """The data's place, existing or not."""
+        return Path(self.data) if self.data is not None else cache_dir()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One entry of the registry.
+
+    Args:
+        id: short, hyphenated; ``--only`` takes it.
+        title: what is looked at, for the table and the documentation.
+        function: looks at the system and says what it sees. It never imports mxnet.
+    """
+
+    id: str
+    title: str
+    function: Callable[[System, Options], Verdict]
+
+
+CHECKS: Registry[Check] = Registry("check")
+
+
+def check(id: str, title: str) -> Callable[[Callable[[System, Options], Verdict]], Callable]:
+    """Register a function as the check ``id``: the one place where a check is added."""
+
+    def add(function: Callable[[System, Options], Verdict]) -> Callable[[System, Options], Verdict]:
+        CHECKS.add(id, Check(id, title, function))
+        return function
+
+    return add
+
+
+def run_check(entry: Check, system: System, options: Options) -> Finding:
+    """Run one check. One that breaks is itself a finding: the other checks still count."""
+    try:
+        verdict = entry.function(system, options)
+        if verdict.severity not in SEVERITIES:
+            raise UsageError(f"check {entry.id!r} returned the severity {verdict.severity!r}")
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        verdict = Verdict(
+            "warning",
+            f"the check itself failed, so nothing is known about: {entry.title}",
+            f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})",
+            "report this as a fault of gluontune's",
+        )
+    return Finding(entry.id, *verdict)
+
+
+def iter_checks(
+    system: System | None = None, options: Options | None = None, only: Iterable[str] = ()
+) -> Iterator[tuple[Check, Finding]]:
+    """Run the checks one after the other, so that progress can be shown.
+
+    Raises:
+        UnknownNameError: ``only`` names a check that does not exist.
+    """
+    chosen = [CHECKS[name] for name in only] or list(CHECKS)
+    system, options = system or System(), options or Options()
+    return ((entry, run_check(entry, system, options)) for entry in chosen)
+
+
+def run_checks(
+    system: System | None = None, options: Options | None = None, only: Iterable[str] = ()
+) -> list[Finding]:
+    """Run all checks, or those named in ``only``, and return what they found.
+
+    Args:
+        system: the machine; default this one. Tests give another.
+        options: the data's folder and the loader's figures.
+        only: identifiers of checks.
+
+    >>> [finding.severity for finding in run_checks(only=["python"])]
+    ['ok']
+    """
+    return [finding for _, finding in iter_checks(system, options, only)]

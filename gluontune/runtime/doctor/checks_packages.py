@@ -1,0 +1,147 @@
+"""The packages around mxnet: gluoncv, OpenCV, ONNX and its friends, Horovod."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gluontune.runtime.doctor._base import Options, Verdict, check
+from gluontune.runtime.importing import library_fix
+from gluontune.runtime.system import System
+
+__all__: list[str] = []
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """``(1, 17)`` of ``1.17.0rc1``."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+@check("gluoncv", "gluoncv")
+def gluoncv(system: System, options: Options) -> Verdict:
+    version = system.packages.get("gluoncv")
+    if version is None:
+        return Verdict(
+            "warning",
+            "gluoncv is not installed: the nets of its model zoo (cifar_resnet20_v1, …) are missing",
+            "not installed",
+            "pip install 'gluoncv==0.10.5.post0'",
+        )
+    if _numbers(version) < (0, 10):
+        fix = "pip install 'gluoncv==0.10.5.post0'"
+        return Verdict("warning", "an old gluoncv, with which gluontune is not tested", version, fix)
+    missing = [
+        name for name in ("yacs", "autocfg", "portalocker", "pandas") if not system.module_exists(name)
+    ]
+    if missing:
+        return Verdict(
+            "error",
+            "gluoncv cannot be imported: packages that it imports are missing",
+            ", ".join(missing),
+            f"pip install {' '.join(missing)}",
+        )
+    note = "its pretrained weights' storage no longer answers: train from scratch"
+    return Verdict("ok", f"gluoncv is there ({note})", f"gluoncv {version}")
+
+
+@check("opencv", "OpenCV: one build, and what it needs")
+def opencv(system: System, options: Options) -> Verdict:
+    builds = {n: v for n, v in system.packages.items() if n.startswith("opencv-") and "python" in n}
+    evidence = ", ".join(f"{name} {version}" for name, version in builds.items()) or "none"
+    if not builds and not system.module_exists("cv2"):
+        fix = "pip install opencv-python-headless"
+        return Verdict("error", "OpenCV is not installed: images cannot be decoded", evidence, fix)
+    missing = _missing_for_opencv(system)
+    if missing:
+        fix = "pip install --force-reinstall --no-deps opencv-python-headless"
+        fix += "".join(f"; or {library_fix(n)}" for n in missing if n.startswith("libgomp"))
+        names = ", ".join(missing)
+        return Verdict("error", f"cv2 cannot be imported: {names} missing", evidence, fix)
+    if len(set(builds.values())) > 1:
+        return Verdict(
+            "warning",
+            "several OpenCV builds of different versions overwrite each other's files",
+            evidence,
+            f"pip uninstall -y {' '.join(builds)} && pip install opencv-python-headless",
+        )
+    return Verdict("ok", "OpenCV is there", evidence)
+
+
+def _missing_for_opencv(system: System) -> list[str]:
+    """Libraries that the ``cv2`` extension needs and the loader does not find (libGL.so.1, mostly)."""
+    for folder in system.site_folders:
+        for extension in sorted((folder / "cv2").glob("cv2*.so")):
+            return sorted(system.unloadable_needs(extension, folder.glob("opencv_*.libs")))
+    return []
+
+
+@check("onnx", "onnx against MXNet's exporter")
+def onnx(system: System, options: Options) -> Verdict:
+    version = system.packages.get("onnx")
+    if version is None:
+        fix = "pip install 'gluontune[export]'"
+        return Verdict(
+            "info", "onnx is not installed: 'gluontune export' will not work", "not installed", fix
+        )
+    if _numbers(version) >= (1, 18):
+        return Verdict(
+            "error",
+            "onnx 1.18 dropped onnx.mapping, which MXNet's exporter imports: exporting will fail",
+            f"onnx {version}",
+            "pip install 'onnx==1.17.0'",
+        )
+    return Verdict("ok", "onnx still has the module that MXNet's exporter imports", f"onnx {version}")
+
+
+@check("protobuf", "protobuf against onnx")
+def protobuf(system: System, options: Options) -> Verdict:
+    version, onnx_version = system.packages.get("protobuf"), system.packages.get("onnx")
+    if onnx_version is None:
+        return Verdict("ok", "onnx is not installed: nothing depends on protobuf", version or "not installed")
+    if version is None:
+        return Verdict("error", "onnx needs protobuf", "not installed", "pip install 'protobuf<6'")
+    if not (3, 20) <= _numbers(version) < (6, 0):
+        fix = "pip install 'protobuf>=3.20.2,<6'"
+        evidence = f"protobuf {version}, onnx {onnx_version}"
+        return Verdict(
+            "warning", "this protobuf is outside what onnx 1.16-1.17 is tested with", evidence, fix
+        )
+    return Verdict("ok", "protobuf fits onnx", f"protobuf {version}")
+
+
+@check("onnxruntime", "onnxruntime against numpy 1")
+def onnxruntime(system: System, options: Options) -> Verdict:
+    version = system.packages.get("onnxruntime") or system.packages.get("onnxruntime-gpu")
+    if version is None:
+        fix = "pip install 'gluontune[export]'"
+        return Verdict(
+            "info", "onnxruntime is not installed: exports cannot be checked", "not installed", fix
+        )
+    numpy_version = system.packages.get("numpy", "0")
+    evidence = f"onnxruntime {version}, numpy {numpy_version}"
+    if _numbers(version) >= (1, 20) and _numbers(numpy_version) < (1, 26):
+        return Verdict(
+            "warning",
+            "onnxruntime 1.20 and later are made for newer numpy; pip may exchange numpy 1.23 for numpy 2",
+            evidence,
+            "pip install 'onnxruntime<1.20'",
+        )
+    return Verdict("ok", "onnxruntime fits this numpy", evidence)
+
+
+@check("horovod", "Horovod with its MXNet extension")
+def horovod(system: System, options: Options) -> Verdict:
+    version = system.packages.get("horovod")
+    if version is None:
+        fix = "make horovod (needs g++ and cmake)"
+        message = "Horovod is not installed: several processes work through MXNet's kvstore alone"
+        return Verdict("info", message, "not installed", fix)
+    found = [p for folder in system.site_folders for p in (folder / "horovod" / "mxnet").glob("mpi_lib*.so")]
+    if not found:
+        return Verdict(
+            "error",
+            "Horovod was built without its MXNet extension: 'import horovod.mxnet' fails",
+            f"horovod {version}, no horovod/mxnet/mpi_lib*.so",
+            "make horovod, or: HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install --no-cache-dir "
+            "--force-reinstall --no-deps --no-build-isolation horovod==0.28.1 (after mxnet)",
+        )
+    return Verdict("ok", "Horovod has its MXNet extension", f"horovod {version}, {Path(found[0]).name}")
