@@ -25,6 +25,9 @@ _HOMES = {
     "ResidentLoader": "resident",
     "GluonLoader": "gluon",
     "SafeDataLoader": "dataloader",
+    "DeviceLoader": "adapters",
+    "device_prep": "adapters",
+    "to_device": "adapters",
     "safe_dataloader": "dataloader",
 }
 

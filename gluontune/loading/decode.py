@@ -8,6 +8,7 @@ resize would skip. Sources: libjpeg-turbo's scaled IDCT; fast.ai's DAWNBench ent
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import cv2
 import numpy as np
 
 from gluontune.errors import GluontuneError
+from gluontune.loading import native
 from gluontune.loading.augment import Augment, Box, Draws
 from gluontune.loading.header import is_jpeg, jpeg_header, png_is_whole
 
@@ -54,6 +56,14 @@ class Decoder:
         self.shape = image_shape
         self.augment = augment
         self.scaled = scaled
+        self._library = native.load()
+        self._handle = self._library.gt_new() if self._library is not None else None
+        self._header = (ctypes.c_int * 5)()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._library.gt_free(self._handle)
+            self._handle = None
 
     def into(self, out: np.ndarray, payload: Any, draws: Draws, i: int) -> None:
         """Decode ``payload`` into ``out`` (H, W, C) uint8, as image ``i`` of the batch of ``draws``.
@@ -64,20 +74,52 @@ class Decoder:
         data = memoryview(payload)
         if data.ndim != 1 or data.itemsize != 1:
             data = data.cast("B")
+        if len(data) == 0:
+            raise GluontuneError("the record is empty")
+        if self._handle and is_jpeg(data) and self._region(out, np.frombuffer(data, np.uint8), draws, i):
+            return
         pixels, box = self._pixels(data, draws, i)
         self._place(out, pixels, box, draws, i)
+
+    def _region(self, out: np.ndarray, data: np.ndarray, draws: Draws, i: int) -> bool:
+        """Let the compiled decoder make the image; False where it cannot and OpenCV must."""
+        address, library, header = data.__array_interface__["data"][0], self._library, self._header
+        check_header(library.gt_header(address, len(data), header) == native.OK, header[4] == 1)
+        full_h, full_w, _, orientation, _ = header
+        if orientation != 1:
+            return False
+        height, width, channels = self.shape
+        top, left, box_h, box_w = self.augment.box(draws, i, full_h, full_w, self.shape)
+        by = reduction((top, left, box_h, box_w), self.shape) if self.scaled else 1
+        if min(box_h / height, box_w / width) >= 2 * by and (box_h, box_w) != (height, width):
+            return False  # it needs an averaging resize
+        crop_later = draws.offsets is not None
+        flip = not crop_later and draws.flip is not None and bool(draws.flip[i])
+        part = np.empty(self.shape, np.uint8) if crop_later else out
+        code = library.gt_decode(
+            self._handle, address, len(data), top, left, box_h, box_w, 8 // by,
+            height, width, channels, flip, part.__array_interface__["data"][0],
+        )  # fmt: skip
+        if code == native.UNSUPPORTED:
+            return False
+        if code == native.TRUNCATED:
+            raise GluontuneError("a truncated JPEG image: its data ends early")
+        if code != native.OK:
+            raise GluontuneError(
+                f"a broken JPEG image: {library.gt_message(self._handle).decode(errors='replace')}"
+            )
+        if crop_later:
+            self._pad_crop_flip(out, part, draws, i)
+        if draws.jitter is not None:
+            jitter(out[:, :, 0] if channels == 1 else out, *draws.jitter[i].tolist())
+        return True
 
     def _pixels(self, data: memoryview, draws: Draws, i: int) -> tuple[np.ndarray, Box]:
         """The decoded image (BGR or grey), perhaps scaled down, and the wanted box in it."""
         channels, flag, header = self.shape[2], _FULL[self.shape[2]], None
-        if len(data) == 0:
-            raise GluontuneError("the record is empty")
         if is_jpeg(data):
             header = jpeg_header(data)
-            if header is None:
-                raise GluontuneError("a JPEG image whose header is broken or cut off")
-            if not header.whole:
-                raise GluontuneError("a truncated JPEG image: its end is missing")
+            check_header(header is not None, header is not None and header.whole)
         elif not png_is_whole(data):
             raise GluontuneError("a truncated PNG image: its end is missing")
         box = None
@@ -99,12 +141,20 @@ class Decoder:
         height, width, channels = self.shape
         top, left, box_h, box_w = box
         part = pixels[top : top + box_h, left : left + box_w]
-        flat = out[:, :, 0] if channels == 1 else out
         if (box_h, box_w) != (height, width):
             shrink = min(box_h / height, box_w / width)
             part = cv2.resize(
                 part, (width, height), interpolation=cv2.INTER_AREA if shrink >= 2 else cv2.INTER_LINEAR
             )
+        if channels == 3:
+            part = cv2.cvtColor(part, cv2.COLOR_BGR2RGB)
+        self._pad_crop_flip(out, part, draws, i)
+        if draws.jitter is not None:
+            jitter(out[:, :, 0] if channels == 1 else out, *draws.jitter[i].tolist())
+
+    def _pad_crop_flip(self, out: np.ndarray, part: np.ndarray, draws: Draws, i: int) -> None:
+        """Finish an image of the wanted size: reflect-pad and crop, flip, into its place."""
+        height, width, _ = self.shape
         if draws.offsets is not None:
             pad = self.augment.pad
             part = cv2.copyMakeBorder(part, pad, pad, pad, pad, cv2.BORDER_REFLECT_101)
@@ -112,12 +162,15 @@ class Decoder:
             part = part[y : y + height, x : x + width]
         if draws.flip is not None and draws.flip[i]:
             part = cv2.flip(part, 1)
-        if channels == 3:
-            cv2.cvtColor(part, cv2.COLOR_BGR2RGB, dst=flat)
-        else:
-            flat[...] = part
-        if draws.jitter is not None:
-            jitter(flat, *draws.jitter[i].tolist())
+        out[...] = part.reshape(out.shape)
+
+
+def check_header(sound: bool, whole: bool) -> None:
+    """Raise for a JPEG header that is broken, or a file that lacks its end."""
+    if not sound:
+        raise GluontuneError("a JPEG image whose header is broken or cut off")
+    if not whole:
+        raise GluontuneError("a truncated JPEG image: its end is missing")
 
 
 def reduction(box: Box, shape: tuple[int, int, int]) -> int:

@@ -1,0 +1,143 @@
+"""The compiled JPEG decoder: found, built on first use, or done without.
+
+``native.c`` decodes only the wanted region of a JPEG file and resizes it into the batch, in one call
+without the interpreter's lock. It needs a C compiler once (``cc``) and a libjpeg-turbo with region
+decoding (1.5 or newer; Pillow's wheel carries one). Without either, OpenCV does the work.
+``GLUONTUNE_NATIVE=0`` turns it off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ctypes.util
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gluontune.files import cache_dir
+
+__all__ = ["decoder_name", "load"]
+
+SOURCE = Path(__file__).with_name("native.c")
+OK, BROKEN, TRUNCATED, UNSUPPORTED = range(4)
+
+_lock = threading.Lock()
+_loaded: list[Any] = []  # the library or None, once it was looked for
+
+
+def load() -> Any:
+    """The compiled library (a ``ctypes.CDLL``), or None. Looked for once in a process."""
+    with _lock:
+        if not _loaded:
+            _loaded.append(_find() if os.environ.get("GLUONTUNE_NATIVE", "1") != "0" else None)
+        return _loaded[0]
+
+
+def decoder_name() -> str:
+    """What decodes JPEG files in this process.
+
+    >>> decoder_name() in ("libjpeg-turbo, by regions", "OpenCV")
+    True
+    """
+    return "libjpeg-turbo, by regions" if load() is not None else "OpenCV"
+
+
+def _find() -> Any:
+    candidates = list(jpeg_libraries())
+    built = build_library() if candidates else None
+    if built is None:
+        return None
+    try:
+        library = declare(ctypes.CDLL(str(built)))
+    except (OSError, AttributeError):
+        return None
+    opened = (library.gt_open(str(path).encode()) == OK for path in candidates)
+    return library if any(opened) else None
+
+
+def jpeg_libraries() -> Iterator[str]:
+    """Where a libjpeg-turbo may be: beside Pillow, in the environment, in the system."""
+    spec = importlib.util.find_spec("PIL")
+    if spec is not None and spec.origin:
+        yield from map(str, sorted((Path(spec.origin).parent.parent / "pillow.libs").glob("libjpeg*.so*")))
+    yield from map(str, sorted(Path(sys.prefix, "lib").glob("libjpeg.so*")))
+    found = ctypes.util.find_library("jpeg")
+    if found:
+        yield found
+
+
+def build_library(folder: Path | None = None) -> Path | None:
+    """The compiled ``native.c``: from the cache, or compiled now; None without a working compiler."""
+    key = hashlib.sha256(SOURCE.read_bytes() + platform.platform().encode()).hexdigest()[:16]
+    places = (
+        [folder] if folder else [cache_dir() / "native", Path(tempfile.gettempdir()) / f"gluontune-{_user()}"]
+    )
+    for place in places:
+        final = place / f"native-{key}.so"
+        if final.is_file() and _is_ours(final):
+            return final
+        with contextlib.suppress(OSError):
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if _is_ours(place) and compile_library(final):
+                return final
+    return None
+
+
+def _user() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def _is_ours(path: Path) -> bool:
+    """Code is loaded from nowhere that another user could have written to."""
+    status = path.stat()
+    return status.st_uid in (0, _user()) and not status.st_mode & 0o022
+
+
+def compile_library(final: Path) -> bool:
+    """Compile beside and rename, so that two processes can do it at once."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if not compiler:
+        return False
+    handle, temporary = tempfile.mkstemp(suffix=".so", dir=final.parent)
+    os.close(handle)
+    try:
+        for extra in ([], ["-DGT_PLAIN"]):  # some compilers cannot clone a function for AVX2
+            command = [*compiler.split(), "-O3", "-shared", "-fPIC", *extra]
+            command += ["-o", temporary, str(SOURCE), "-ldl", "-lm"]
+            done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+            if done.returncode == 0:
+                os.chmod(temporary, 0o700)
+                os.replace(temporary, final)
+                return True
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+    return False
+
+
+def declare(library: Any) -> Any:
+    """Give the functions their types."""
+    c, i, n = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+    for name, result, arguments in (
+        ("gt_open", i, [ctypes.c_char_p]),
+        ("gt_new", c, []),
+        ("gt_free", None, [c]),
+        ("gt_message", ctypes.c_char_p, [c]),
+        ("gt_header", i, [c, n, ctypes.POINTER(i * 5)]),
+        ("gt_decode", i, [c, c, n, i, i, i, i, i, i, i, i, i, c]),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
