@@ -39,6 +39,7 @@ def measure_reading(place: Path, limit: int, seconds: float) -> tuple[float | No
         (MiB/s or None, what was read or why nothing was).
     """
     try:
+        place.stat()
         done, spent, count = _read_files(_files(place), limit, seconds)
         what = f"{done >> 20} MiB of {count} files"
         if done < 8 << 20:

@@ -12,7 +12,7 @@ from pathlib import Path
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import write_json
 from gluontune.runtime import cuda
-from gluontune.runtime.launch import MARKER, launch_settings, pristine
+from gluontune.runtime.launch import MARKER, launch_settings
 from gluontune.runtime.system import System
 
 __all__ = ["install_kernel", "kernel_env", "kernel_folders", "read_kernel"]
@@ -29,9 +29,8 @@ def kernel_env(system: System | None = None) -> dict[str, str]:
     names = [name for name in system.mxnet_needs if cuda.is_cuda(name)]
     folders = dict.fromkeys(str(place.parent) for name in names if (place := cuda.find_pip_library(name)))
     added = list(env)
-    if folders:
-        inherited = system.environ.get("LD_LIBRARY_PATH", "")
-        env["LD_LIBRARY_PATH"] = ":".join([*folders, *([inherited] if inherited else [])])
+    if folders:  # Jupyter fills in what its own environment has
+        env["LD_LIBRARY_PATH"] = ":".join([*folders, "${LD_LIBRARY_PATH}"])
     return {**env, MARKER: ",".join(added)}
 
 
@@ -58,13 +57,11 @@ def install_kernel(
         raise GluontuneError("a Jupyter kernel needs ipykernel: pip install 'gluontune[notebooks]'")
     base = Path(prefix) if prefix is not None else system.prefix
     folder = base.absolute() / "share" / "jupyter" / "kernels" / name
-    # the caller's variables may themselves be ours (in a notebook): start from what was there before
-    clean = System(system.root, pristine(system.environ)) if type(system) is System else system
     document = {
         "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
         "display_name": "Python 3 (gluontune)" if name == "gluontune" else f"Python 3 ({name})",
         "language": "python",
-        "env": kernel_env(clean),
+        "env": kernel_env(system),
         "metadata": {"debugger": True},
     }
     write_json(folder / "kernel.json", document)
