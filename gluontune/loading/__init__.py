@@ -28,6 +28,13 @@ _HOMES = {
     "DeviceLoader": "adapters",
     "device_prep": "adapters",
     "to_device": "adapters",
+    "FileSplit": "splits",
+    "RecordSplit": "splits",
+    "SizeReport": "sizing",
+    "size": "sizing",
+    "deck_rule": "sizing",
+    "measure_disk": "disk",
+    "decoder_name": "native",
     "safe_dataloader": "dataloader",
 }
 

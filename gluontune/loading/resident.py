@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from gluontune.loading.base import Loader, check_shape, sample_name
 from gluontune.loading.decode import Decoder, jitter
 from gluontune.loading.memory import usable_memory
 from gluontune.loading.threaded import BatchPool
+from gluontune.runtime.cpu import Cpu
 
 __all__ = ["ResidentLoader", "decode_all"]
 
@@ -75,7 +75,7 @@ class ResidentLoader(Loader):
         # Columns are padded once, here; rows are padded by the index of the row that is copied.
         pad = self.augment.pad
         self._store = np.empty((len(split), height, width + 2 * pad, channels), np.uint8)
-        decode_all(split, self._store, self.image_shape, pad, self.num_workers or usable_cores())
+        decode_all(split, self._store, self.image_shape, pad, self.num_workers or Cpu().usable_cores())
         self._pool = BatchPool((self.batch_size, *self.image_shape))
 
     @staticmethod
@@ -164,11 +164,6 @@ def flip_some(images: np.ndarray, chosen: np.ndarray) -> None:
         _, height, width, channels = images.shape
         tall = images[chosen].reshape(-1, width, channels)
         images[chosen] = cv2.flip(tall, 1).reshape(len(chosen), height, width, channels)
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def decode_all(split: Any, store: np.ndarray, shape: tuple[int, int, int], pad: int, threads: int) -> None:

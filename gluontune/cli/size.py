@@ -1,0 +1,100 @@
+"""``gluontune size``: measure and choose workers, prefetch and loader for a data set on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+
+from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @app.command()
+    def size(
+        file: Path = typer.Argument(..., help="The .rec file to size the loading for."),
+        image_size: int = typer.Option(224, "--size", help="Side of the images that the net takes."),
+        channels: int = typer.Option(3, "--channels", help="3 (colour) or 1 (grey)."),
+        batch_size: int = typer.Option(64, "--batch-size", help="Images in a step of this process."),
+        augment: str = typer.Option("random-resized-crop-flip", "--augment", help="Name of an augmentation."),
+        step_time_ms: Optional[float] = typer.Option(
+            None, "--step-time-ms", help="Time of one training step of your model, without loading."
+        ),
+        loader: Optional[list[str]] = typer.Option(None, "--loader", help="Measure only this; repeatable."),
+        max_workers: Optional[int] = typer.Option(None, "--max-workers", help="Measure no more workers."),
+        seconds: float = typer.Option(1.0, "--seconds", help="Time of each measured point."),
+        disk: bool = typer.Option(True, "--disk/--no-disk", help="Measure the disk, too."),
+        as_json: bool = JSON_OPTION,
+    ) -> None:
+        """Measure loaders, workers and prefetch here; choose the least that keeps your step fed."""
+        from gluontune.loading import size as measure
+
+        with stdout_reserved(), stderr.status("sizing") as status:
+            report = measure(
+                file,
+                image_shape=(image_size, image_size, channels),
+                batch_size=batch_size,
+                augment=augment,
+                step_time_ms=step_time_ms,
+                loaders=loader,
+                max_workers=max_workers,
+                seconds=seconds,
+                disk=disk,
+                progress=lambda line: status.update(f"measuring {line}"),
+            )
+        if as_json:
+            emit(report.to_dict())
+        else:
+            show(report)
+
+
+def show(report: Any) -> None:
+    """The curve, the choice, the decks' rule, and the limits."""
+    from rich.table import Table
+
+    table = Table("loader", "workers", "prefetch", "images/s", "trainer waits", "")
+    for point in report.points:
+        table.add_row(
+            point.loader,
+            str(point.num_workers),
+            "auto" if point.prefetch is None else str(point.prefetch),
+            f"{point.samples_per_sec:,.0f}",
+            "" if point.wait_pct is None else f"{point.wait_pct:.0f} %",
+            "chosen" if point == report.choice else "",
+        )
+    stdout.print(table)
+    for line in lines(report):
+        stdout.print(line, highlight=False, soft_wrap=True)
+
+
+def lines(report: Any) -> list[str]:
+    """What the table does not say."""
+    choice, rule = report.choice, report.rule
+    prefetch = "" if choice.prefetch is None else f", prefetch={choice.prefetch}"
+    rate = "not measured: more than twice the usable cores"
+    if rule["samples_per_sec"] is not None:
+        rate = f"{rule['samples_per_sec']:,.0f} images/s"
+    found = [
+        f"choose loader={choice.loader}, num_workers={choice.num_workers}{prefetch}: {report.reason}",
+        f"the decks' rule {rule['text']} would say {rule['num_workers']} workers ({rate}); "
+        f"usable cores here: {report.usable_cores}",
+        f"limit of decoding alone on all usable cores: {report.decode_samples_per_sec:,.0f} images/s "
+        f"(loaders decode with {report.decoder})",
+    ]
+    if report.disk is not None:
+        random = ", ".join(
+            f"{r['reads_per_sec']:,.0f} at depth {r['queue_depth']}" for r in report.disk["random"]
+        )
+        cached = (
+            " (through the page cache: the file system has no direct reads)" if report.disk["cached"] else ""
+        )
+        found.append(
+            f"limit of the disk{cached}: {report.disk['sequential_samples_per_sec']:,.0f} images/s in sequence "
+            f"({report.disk['sequential_mib_per_sec']:,.0f} MiB/s); random records a second: {random}"
+        )
+    return found + [f"note: {note}" for note in report.notes]
