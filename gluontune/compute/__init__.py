@@ -26,6 +26,8 @@ _HOMES = {
     "MODES": "mode",
     "to_mixed_precision": "mixed",
     "MixedPrecision": "mixed",
+    "check_hybridizable": "check",
+    "HybridizeCheck": "check",
     "LossScaler": "scaler",
 }
 

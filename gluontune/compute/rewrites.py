@@ -174,9 +174,9 @@ def apply_rewrites(net: Any, names: Sequence[str], *sample_inputs: Any) -> Appli
         names = [names]
     chosen = [REWRITES[name] for name in dict.fromkeys(names)]
     seen = watch(net, *sample_inputs) if sample_inputs and chosen else {}
-    plans = [(rewrite, rewrite.targets(net, seen)) for rewrite in chosen]
     applied = AppliedRewrites(_net=net)
-    for rewrite, targets in plans:
+    for rewrite in chosen:
+        targets = rewrite.targets(net, seen)
         if not targets:
             applied.notes.append(f"{rewrite.name}: nothing to do: {rewrite.nothing}")
         for path, block, new_class in targets:

@@ -1,0 +1,285 @@
+"""Can this network be compiled, does it still compute the same, and if not: which line is it?"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gluontune.compute._diagnose import Finding, explain, first_line, source
+from gluontune.compute._preserve import check_initialized, preserved
+from gluontune.compute._walk import Seen, walk, watch
+from gluontune.compute.mode import set_mode
+from gluontune.errors import UsageError
+from gluontune.runtime import mxnet
+
+__all__ = ["Finding", "HybridizeCheck", "check_hybridizable"]
+
+
+@dataclass
+class HybridizeCheck:
+    """The answer of :func:`check_hybridizable`.
+
+    ``output_error`` and ``gradient_error`` are the largest relative differences between both modes (None
+    if compiling failed); ``notes`` say how they were taken.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    output_error: float | None = None
+    gradient_error: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the network compiles and computes the same."""
+        return not any(f.severity == "error" for f in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+    def __str__(self) -> str:
+        lines = ["compiles, same results" if self.ok else "cannot be hybridized as it is"]
+        for f in self.findings:
+            lines.append(f"{f.severity}: {f.path or 'the net'} ({f.block}) {f.where}: {f.reason}. {f.cure}")
+        return "\n".join(lines + self.notes)
+
+
+def check_hybridizable(net: Any, *inputs: Any, tolerance: float | None = None) -> HybridizeCheck:
+    """Run ``net`` imperatively and compiled, and compare outputs and gradients. The net stays as it was.
+
+    MXNet's random generators are seeded anew if (and only if) the network draws random numbers: their
+    state cannot be read back. A network that draws is compared in prediction mode.
+
+    Args:
+        net: an initialized Gluon block.
+        inputs: a sample batch, as the network takes it.
+        tolerance: largest relative difference that counts as the same (default 1e-3, in bfloat16 0.1).
+
+    Raises:
+        UsageError: the net is not initialized, or fails imperatively too (wrong shape or type of input).
+
+    >>> from gluontune.runtime import mxnet
+    >>> mx = mxnet()
+    >>> class Branch(mx.gluon.HybridBlock):
+    ...     def hybrid_forward(self, F, x):
+    ...         return x if x.sum() > 0 else -x
+    >>> check = check_hybridizable(Branch(), mx.nd.ones((2, 3)))
+    >>> check.ok, check.findings[0].reason
+    (False, 'control flow depends on the data')
+    """
+    check_initialized(net)
+    if not inputs:
+        raise UsageError("check_hybridizable needs a sample batch: check_hybridizable(net, x)")
+    try:
+        seen = watch(net, *inputs)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"net fails on this input before any hybridization: {first_line(error)}") from error
+    result = HybridizeCheck(findings=_static_findings(net))
+    with preserved(net), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _compare(net, inputs, seen, result, tolerance or _default_tolerance())
+    return result
+
+
+def _static_findings(net: Any) -> list[Finding]:
+    """What can be said without running: plain blocks, and hooks that compiled parents never call."""
+    hybrid = mxnet().gluon.HybridBlock
+    findings = []
+    for path, block in walk(net):
+        if not isinstance(block, hybrid):
+            findings.append(
+                Finding(
+                    "warning", path, type(block).__name__, source(type(block), "forward"),
+                    "a plain Block stays imperative; what it contains is compiled piece by piece",
+                    "Derive it from HybridBlock (Sequential → HybridSequential, forward → hybrid_forward).",
+                )
+            )  # fmt: skip
+        elif path and (block._forward_hooks or block._forward_pre_hooks):
+            findings.append(
+                Finding(
+                    "warning", path, type(block).__name__, "",
+                    "it has a forward hook, which a compiled parent never calls",
+                    "Detach it, or return what it looks at as another output.",
+                )
+            )  # fmt: skip
+    return findings
+
+
+def _compare(
+    net: Any, inputs: tuple[Any, ...], seen: dict[int, Seen], result: HybridizeCheck, tol: float
+) -> None:
+    set_mode(net, "imperative")
+    try:
+        draws = _varies(net, inputs, True)
+        comparable = not draws or not _varies(net, inputs, False)
+        plain = _run(net, inputs, not draws)
+    except Exception as error:  # works in prediction, but not while gradients are recorded
+        result.findings.append(explain(net, error))
+        return
+    set_mode(net, "hybridized")
+    try:
+        compiled = _run(net, inputs, not draws)
+        frozen = draws and not _varies(net, inputs, True)
+    except Exception as error:
+        result.findings.append(explain(net, error))
+        return
+    if frozen:
+        result.findings.append(_locate(net, seen, _freezes, "every compiled call draws or counts the same"))
+        return
+    if not comparable:
+        result.notes.append("it draws random numbers in prediction mode too: results cannot be compared")
+        return
+    if draws:
+        result.notes.append("the network draws random numbers in training: compared in prediction mode")
+    result.output_error = _difference(plain[0], compiled[0])
+    result.gradient_error = _difference(plain[1], compiled[1])
+    if max(result.output_error, result.gradient_error) > tol:
+        detail = f"outputs differ by {result.output_error:.1e}, gradients by {result.gradient_error:.1e}"
+        result.findings.append(_locate(net, seen, lambda *args: _differs(*args) > tol, detail))
+        return
+    _other_batch_size(net, inputs, result, tol)
+
+
+def _varies(net: Any, inputs: tuple[Any, ...], training: bool) -> bool:
+    """Whether two calls on the same input give different outputs."""
+    return _difference(_run(net, inputs, training)[0], _run(net, inputs, training)[0]) > 1e-6
+
+
+def _differs(block: Any, inputs: tuple[Any, ...]) -> float:
+    set_mode(block, "imperative")
+    plain = _run(block, inputs, True)
+    set_mode(block, "hybridized")
+    return max(map(_difference, plain, _run(block, inputs, True)))
+
+
+def _freezes(block: Any, inputs: tuple[Any, ...]) -> bool:
+    set_mode(block, "imperative")
+    varies = _varies(block, inputs, True)
+    set_mode(block, "hybridized")
+    return varies and not _varies(block, inputs, True)
+
+
+def _run(net: Any, inputs: tuple[Any, ...], training: bool) -> tuple[list[Any], list[Any]]:
+    """Outputs and gradients (of parameters) as numpy arrays, from the same weights and averages."""
+    mx = mxnet()
+    with _same_averages(net):
+        with mx.autograd.record(train_mode=training):
+            outputs = _flat(net(*inputs))
+            heads = [o.astype("float32").square().sum() for o in outputs if o.dtype != np.int64]
+        parameters = [
+            p for p in net.collect_params().values() if p.grad_req != "null" and p._grad is not None
+        ]
+        for parameter in parameters:
+            parameter.zero_grad()
+        if parameters:
+            mx.autograd.backward(heads)
+        gradients = [_numpy(g) for p in parameters for g in p.list_grad()]
+        return [_numpy(o) for o in outputs], gradients
+
+
+@contextlib.contextmanager
+def _same_averages(net: Any) -> Iterator[None]:
+    """Running averages come back after each pass, so that every pass starts from the same."""
+    parameters = [p for p in net.collect_params().values() if p.grad_req == "null" and p._data]
+    saved = [(array, array.copy()) for p in parameters for array in p._data]
+    try:
+        yield
+    finally:
+        mxnet().nd.waitall()  # static graphs update them unseen by the engine
+        for array, copy in saved:
+            copy.copyto(array)
+        mxnet().nd.waitall()
+
+
+def _locate(
+    net: Any, seen: dict[int, Seen], wrong: Callable[[Any, tuple[Any, ...]], Any], detail: str
+) -> Finding:
+    """The deepest block for which ``wrong(block, inputs)`` holds, alone and on the inputs that it had."""
+    reason = "compiled, it computes something else: Python state, numpy values or is_training() were frozen"
+    cure = "What changes from call to call must come in as an input or be drawn by F.random or F.Dropout."
+    path, culprit = "", net
+    for candidate, block in reversed(list(walk(net))):
+        arguments = seen[id(block)].inputs[0] if id(block) in seen else []
+        if not arguments or not hasattr(block, "_active"):
+            continue
+        try:
+            if wrong(block, tuple(arguments)):
+                path, culprit = candidate, block
+                break
+        except Exception:  # a block that takes more than arrays cannot be run alone
+            continue
+    kind = type(culprit)
+    return Finding("error", path, kind.__name__, source(kind, "hybrid_forward"), reason, cure, detail)
+
+
+def _other_batch_size(net: Any, inputs: tuple[Any, ...], result: HybridizeCheck, tol: float) -> None:
+    """The graph must also fit the incomplete batch at the end of an epoch."""
+    flat = _flat(inputs)
+    size = flat[0].shape[0] if flat and flat[0].shape else 0
+    if size < 2 or any(not a.shape or a.shape[0] != size for a in flat) or tol == float("inf"):
+        return
+    part = tuple(_map(lambda a: a[: size // 2], value) for value in inputs)
+    try:
+        compiled, detail = _run(net, part, False)[0], ""  # with the graph that the whole batch compiled
+    except Exception as error:
+        compiled, detail = None, first_line(error)
+    set_mode(net, "imperative")
+    try:
+        plain = _run(net, part, False)[0]
+    except Exception:
+        return  # no other batch size works imperatively either
+    difference = _difference(plain, compiled) if compiled is not None else float("inf")
+    detail = detail or f"outputs differ by {difference:.1e}"
+    if difference > tol:
+        result.findings.append(
+            Finding(
+                "error", "", type(net).__name__, source(type(net), "hybrid_forward"),
+                f"compiled for a batch of {size}, it fails or errs on a batch of {size // 2}",
+                "Use 0 or -1 for the batch in reshapes; do not keep a size in self.", detail,
+            )
+        )  # fmt: skip
+
+
+def _difference(mine: Iterable[Any], theirs: Iterable[Any]) -> float:
+    """Largest difference, relative to the largest value of its array."""
+    worst = 0.0
+    for a, b in itertools.zip_longest(mine, theirs):
+        if a is None or b is None or a.shape != b.shape:
+            return float("inf")
+        if not a.size:
+            continue
+        scale = max(float(np.abs(a).max()), 1e-12)
+        difference = float(np.abs(a - b).max()) / scale
+        if not np.array_equal(np.isnan(a), np.isnan(b)):
+            return float("inf")
+        worst = max(worst, 0.0 if np.isnan(difference) else difference)
+    return worst
+
+
+def _default_tolerance() -> float:
+    from gluontune.compute.process import started_dtype
+
+    return 0.1 if started_dtype() == "bfloat16" else 1e-3
+
+
+def _numpy(array: Any) -> Any:
+    return array.astype("float32").asnumpy()
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        return [item for part in value for item in _flat(part)]
+    return [] if value is None else [value]
+
+
+def _map(function: Any, value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map(function, item) for item in value)
+    return None if value is None else function(value)
