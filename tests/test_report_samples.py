@@ -42,12 +42,15 @@ _REASONS = {
     "multi-device": "0.82 times the speed before: two processes share two cores",
 }
 MACHINE = {
-    "cpu_model": "AMD EPYC 9575F 64-Core Processor",
-    "usable_cores": 2,
-    "memory_gib": 23.5,
-    "versions": {"python": "3.11.7", "mxnet": "1.9.1", "numpy": "1.23.5", "gluontune": "0.1.0"},
+    "os": "Linux 6.1",
+    "architecture": "x86_64",
+    "python": "3.11.7",
+    "cpu": {"model": "AMD EPYC 9575F 64-Core Processor", "usable_cores": 2, "flags": ["avx2", "avx512_bf16"]},
+    "memory_mib": 24064,
+    "container": None,
     "gpus": [],
-    "os": "Linux 6.1 x86_64",
+    "gpu_status": "no-driver",
+    "packages": {"gluontune": "0.1.0", "mxnet": "1.9.1", "numpy": "1.23.5"},
 }
 
 
@@ -132,7 +135,13 @@ def _variants(name: str) -> list:
         "hybridized": [
             one("hybridize()", {"hybridize": "hybridized"}, 590, 0.68),
             one("static", {"hybridize": "static"}, 611, 0.7),
-            one("static, global-pooling", {"hybridize": "static", "rewrites": ["global-pooling"]}, 1090, 1.25, True),
+            one(
+                "static, global-pooling",
+                {"hybridize": "static", "rewrites": ["global-pooling"]},
+                1090,
+                1.25,
+                True,
+            ),
         ],
     }.get(name, [one("as written", {}, 500, 1.0, True)])
 
@@ -166,8 +175,17 @@ def unmeasured(row: dict, status: str, reason: str, error: dict | None = None) -
     """The row of a rung that was skipped or that failed."""
     empty = {"samples_per_sec": None, "speedup_vs_naive": None, "speedup_ci95": None, "ratio_to_previous": None,
              "epoch_seconds": [], "elapsed_seconds": [], "val_accuracy": [], "train_loss": [], "steadiness": {},
-             "phases_pct": {}, "utilization": {}, "peak_rss_mib": None, "warmup_seconds": None, "variants": []}  # fmt: skip
-    return {**row, **empty, "status": status, "reason": reason, "error": error, "verdict": "n/a", "kept": False}
+             "phases_pct": {}, "utilization": {}, "peak_rss_mib": None, "warmup_seconds": None, "variants": [],
+             }  # fmt: skip
+    return {
+        **row,
+        **empty,
+        "status": status,
+        "reason": reason,
+        "error": error,
+        "verdict": "n/a",
+        "kept": False,
+    }
 
 
 def damaged_ladder() -> dict:
@@ -199,7 +217,7 @@ def failed_ladder() -> dict:
 def hostile_ladder() -> dict:
     ladder = copy.deepcopy(full_ladder())
     ladder["dataset"]["name"] = HOSTILE
-    ladder["machine"]["cpu_model"] = HOSTILE
+    ladder["machine"]["cpu"] = {"model": HOSTILE}
     ladder["machine"][HOSTILE] = {HOSTILE: HOSTILE}
     row = ladder["rungs"][3]
     row.update(name=HOSTILE, sentence=HOSTILE, reason=HOSTILE, notes=[HOSTILE], verdict="hurt")

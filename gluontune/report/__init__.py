@@ -10,18 +10,21 @@ from typing import Any
 from gluontune.registry import resolve
 
 _NAMES = {
-    "Comparison": "compare",
+    "Comparison": "comparing",
     "LiveLadder": "live",
     "Source": "read",
     "check_ladder": "read",
     "collect": "read",
-    "compare": "compare",
-    "comparison_table": "compare",
+    "compare": "comparing",
+    "comparison_table": "comparing",
+    "finish_ladder": "page",
     "ladder_sentence": "sentence",
     "ladder_table": "table",
     "load": "read",
+    "print_sources": "table",
     "runs_table": "table",
     "sentence_parts": "sentence",
+    "summary": "table",
     "write_html": "page",
     "write_ladder_html": "page",
     "write_runs_html": "page",
@@ -35,11 +38,14 @@ __all__ = [
     "collect",
     "compare",
     "comparison_table",
+    "finish_ladder",
     "ladder_sentence",
     "ladder_table",
     "load",
+    "print_sources",
     "runs_table",
     "sentence_parts",
+    "summary",
     "write_html",
     "write_ladder_html",
     "write_runs_html",
@@ -48,9 +54,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
-        found = resolve(f"gluontune.report.{_NAMES[name]}:{name}")
-        globals()[name] = found  # a module of the same name (compare) must not come back in its place
-        return found
+        return resolve(f"gluontune.report.{_NAMES[name]}:{name}")
     raise AttributeError(f"module 'gluontune.report' has no attribute {name!r}")
 
 

@@ -8,11 +8,12 @@ from typing import Any
 from gluontune.report import words
 from gluontune.report.svg import INK, ON_SERIES, SERIES, draw, label
 
-__all__ = ["accuracy", "phases", "throughput", "utilization"]
+__all__ = ["accuracy", "gains", "phases", "throughput", "utilization", "utilization_series"]
 
 Row = dict[str, Any]
 
-_WIDTH = 5.4  # inches: 389 px, which a phone shows at nine tenths and a desktop at four thirds
+_WIDTH = 4.8  # inches: 346 px, about what a phone has; a desktop shows it half as large again
+_ON_PANEL = {"facecolor": INK["panel"], "edgecolor": "none", "pad": 0.8}  # text that lines pass behind
 _MARKERS = "os^Dv*PX"
 # Colours of the phases by place in words.PHASES; neighbours differ in lightness, not in hue alone.
 PHASE_SERIES = {"data": 5, "copy": 1, "forward": 4, "backward": 2, "update": 3, "metrics": 6, "rest": 7}
@@ -25,21 +26,30 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
         return None
     said = [_throughput_words(row, unit) for row in rows]
     top = max(_upper(row) for row in rows)
-    baseline = next((r["samples_per_sec"] for r in rows if r["name"] == "naive" and r["samples_per_sec"]), None)
+    baseline = next(
+        (r["samples_per_sec"] for r in rows if r["name"] == "naive" and r["samples_per_sec"]), None
+    )
 
     def plot(figure: Any) -> None:
         axes = _bar_axes(figure, rows)
         for place, row in enumerate(rows):
             speed = row["samples_per_sec"]
-            axes.text(0, place - 0.33, _short(row["name"]), va="bottom", weight="bold")
+            axes.text(0, place - 0.28, _short(row["name"]), va="bottom", weight="bold", bbox=_ON_PANEL)
             if speed is None:
                 axes.text(0, place, row["status"], va="center", style="italic", color=INK["muted"])
                 continue
             median, bounds = speed["median"], speed["ci95"] or [speed["median"]] * 2
-            axes.barh(place, median, height=0.52, color=SERIES[4 if row["kept"] else 7])
+            axes.barh(place, median, height=0.44, color=SERIES[4 if row["kept"] else 7])
             error = [[max(0.0, median - bounds[0])], [max(0.0, bounds[1] - median)]]
             axes.errorbar(
-                median, place, xerr=error, color=INK["fg"], capsize=3, elinewidth=1.4, capthick=1.4, fmt="none"
+                median,
+                place,
+                xerr=error,
+                color=INK["fg"],
+                capsize=3,
+                elinewidth=1.4,
+                capthick=1.4,
+                fmt="none",
             )
             text = words.rate(median)
             if row["speedup_vs_naive"] and row["name"] != "naive":
@@ -55,6 +65,44 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
     return draw(name, _bar_size(rows), plot, f"Throughput of each run. {'; '.join(said)}.")
 
 
+def gains(name: str, rows: Sequence[Row]) -> str | None:
+    """What each rung brought against the best before it, with its 95 % interval: beyond 1 or not."""
+    shown = [row for row in rows if row["ratio_to_previous"]]
+    if not shown:
+        return None
+    found = [(row["ratio_to_previous"]["median"], row["ratio_to_previous"]["ci95"]) for row in shown]
+    said = [f"{_short(row['name'])} {words.ratio_with_interval(*gain)}" for row, gain in zip(shown, found)]
+    ends = [end for median, bounds in found for end in (bounds or [median])]
+
+    def plot(figure: Any) -> None:
+        axes = _bar_axes(figure, shown)
+        low, high = min(1.0, *ends), max(1.0, *ends)
+        room = max(0.1, high - low)
+        axes.set_xlim(low - 0.04 * room, high + 0.5 * room)
+        for place, (row, (median, bounds)) in enumerate(zip(shown, found)):
+            axes.text(
+                axes.get_xlim()[0],
+                place - 0.28,
+                _short(row["name"]),
+                va="bottom",
+                weight="bold",
+                bbox=_ON_PANEL,
+            )
+            colour = SERIES[4 if row["kept"] else 7]
+            around = bounds or [median, median]
+            axes.plot(around, [place, place], color=INK["fg"], linewidth=1.6, marker="|", markersize=8)
+            axes.plot([median], [place], color=colour, marker="o" if row["kept"] else "D", markersize=8)
+            axes.text(
+                around[1] + 0.03 * room, place, words.ratio_with_interval(median, bounds).replace("95 %: ", ""),
+                va="center", bbox=_ON_PANEL,
+            )  # fmt: skip
+        axes.axvline(1.0, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
+        axes.set_xlabel("speed against the best rung before (1 = no change)")
+        axes.grid(axis="x")
+
+    return draw(name, _bar_size(shown), plot, f"Speed against the best rung before. {'; '.join(said)}.")
+
+
 def phases(name: str, rows: Sequence[Row]) -> str | None:
     """Stacked bars: the share of each phase in the training step."""
     shown = [row for row in rows if sum(row["phases_pct"].values()) > 0]
@@ -68,16 +116,27 @@ def phases(name: str, rows: Sequence[Row]) -> str | None:
     def plot(figure: Any) -> None:
         axes = _bar_axes(figure, shown)
         for place, row in enumerate(shown):
-            axes.text(0, place - 0.33, _short(row["name"]), va="bottom", weight="bold")
+            axes.text(0, place - 0.28, _short(row["name"]), va="bottom", weight="bold", bbox=_ON_PANEL)
             left = 0.0
             for phase, share in _ordered(row["phases_pct"]):
                 colour = PHASE_SERIES.get(phase, 7)
                 axes.barh(
-                    place, share, left=left, height=0.52, color=SERIES[colour], edgecolor=INK["bg"], linewidth=1
+                    place,
+                    share,
+                    left=left,
+                    height=0.44,
+                    color=SERIES[colour],
+                    edgecolor=INK["panel"],
+                    linewidth=1,
                 )
                 if share >= 9:
                     axes.text(
-                        left + share / 2, place, f"{share:.0f}", ha="center", va="center", color=ON_SERIES[colour]
+                        left + share / 2,
+                        place,
+                        f"{share:.0f}",
+                        ha="center",
+                        va="center",
+                        color=ON_SERIES[colour],
                     )
                 left += share
         axes.set_xlim(0, 100)
@@ -120,9 +179,15 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
         below = 58 + 16 * lines  # points that ticks, the axis' name and the legend need
         height = figure.get_size_inches()[1] * 72
         axes.set_position((0.115, below / height, 0.86, 1 - (below + 8) / height))
-        names = [label(_short(row["name"], 22)) for _, row, _ in curves]
+        names = [label(_short(row["name"], 18)) for _, row, _ in curves]
         figure.legend(
-            handles, names, loc="lower left", bbox_to_anchor=(0.02, 0.0), ncols=2, borderaxespad=0.2, handlelength=2.6
+            handles,
+            names,
+            loc="lower left",
+            bbox_to_anchor=(0.02, 0.0),
+            ncols=2,
+            borderaxespad=0.2,
+            handlelength=2.6,
         )
 
     size = (_WIDTH, (270 + 16 * lines) / 72)
@@ -138,7 +203,7 @@ def utilization(name: str, row: Row) -> str | None:
     said = [f"{title} on average {_mean(ys):.0f} %" for title, _, _, ys in series]
 
     def plot(figure: Any) -> None:
-        axes = figure.add_axes((0.13, 0.27, 0.84, 0.66))
+        axes = figure.add_axes((0.14, 0.28, 0.83, 0.65))
         for title, colour, xs, ys in series:
             axes.plot(xs, ys, color=SERIES[colour], linewidth=1.3)
             if len(series) == 1 or title.lower().startswith(device or "gpu"):
@@ -149,7 +214,7 @@ def utilization(name: str, row: Row) -> str | None:
         axes.set_xlabel("seconds", labelpad=1)
         axes.grid(axis="y")
 
-    return draw(name, (3.6, 1.7), plot, f"Utilization of {_short(row['name'])}: {', '.join(said)}.")
+    return draw(name, (3.2, 1.65), plot, f"Utilization of {_short(row['name'])}: {', '.join(said)}.")
 
 
 def utilization_series(row: Row) -> list[tuple[str, int]]:
@@ -214,7 +279,7 @@ def _bar_axes(figure: Any, rows: Sequence[Row]) -> Any:
     """Axes for bars whose names stand above them: long names then cost no width on a phone."""
     height = figure.get_size_inches()[1] * 72
     axes = figure.add_axes((0.02, 44 / height, 0.95, 1 - 48 / height))
-    axes.set_ylim(len(rows) - 0.62, -0.78)
+    axes.set_ylim(len(rows) - 0.68, -0.72)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     return axes

@@ -31,6 +31,8 @@ class LiveLadder:
 
     Args:
         console: where to show it; ``gluontune``'s commands give the one of stderr under ``--json``.
+        final: print the final table and the sentence when the ladder ends; a caller that prints them itself
+            leaves it False.
         clock: seconds, for elapsed and remaining time.
 
     >>> with LiveLadder(Console(width=80)) as live:
@@ -40,8 +42,8 @@ class LiveLadder:
     [1/1] naive: as written (about 1 min 30 s left)
     """
 
-    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic):
-        self.console, self._clock = console, clock
+    def __init__(self, console: Console, *, final: bool = False, clock: Callable[[], float] = time.monotonic):
+        self.console, self._final, self._clock = console, final, clock
         self._order: list[str] = []
         self._rows: dict[str, dict[str, Any]] = {}
         self._sentences: dict[str, str] = {}
@@ -55,7 +57,9 @@ class LiveLadder:
         live = console.is_terminal and not console.is_dumb_terminal and not console.is_jupyter
         self._live: Live | None = None
         if live:
-            self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=True)
+            self._live = Live(
+                console=console, get_renderable=self._render, refresh_per_second=4, transient=True
+            )
 
     def __enter__(self) -> LiveLadder:
         self._began = self._clock()
@@ -88,7 +92,9 @@ class LiveLadder:
         self._order = [str(name) for name in event.get("rungs") or ()]
         self._mode = words.clean(event.get("mode") or "", 20)
         dataset = event.get("dataset")
-        self._dataset = words.clean(dataset.get("name") if isinstance(dataset, Mapping) else dataset or "", 60)
+        self._dataset = words.clean(
+            dataset.get("name") if isinstance(dataset, Mapping) else dataset or "", 60
+        )
         self._began = self._clock()
         n = len(self._order)
         self._line(f"gluontune ladder{self._of_what()}: {n} rung{'' if n == 1 else 's'}")
@@ -121,7 +127,10 @@ class LiveLadder:
         done = words.number(current.get("done")) or 0.0
         parts = [f"{words.clean(current.get('stage') or '', 20)} {100 * min(1.0, max(0.0, done)):.0f} %"]
         detail = words.clean(current.get("detail") or "", 100)
-        speed, reached = words.number(current.get("samples_per_sec")), words.number(current.get("val_accuracy"))
+        speed, reached = (
+            words.number(current.get("samples_per_sec")),
+            words.number(current.get("val_accuracy")),
+        )
         if detail:
             parts.append(detail)
         if speed is not None and "/s" not in detail:
@@ -142,6 +151,8 @@ class LiveLadder:
         self._finished, self._current = True, None
         if self._live is not None:
             self._live.stop()
+        if not self._final:
+            return
         self.console.print()
         self.console.print(ladder_table(ladder))
         self.console.print()
@@ -185,8 +196,15 @@ class LiveLadder:
             elif self._current is not None and self._current["name"] == name:
                 speed = words.number(self._current.get("samples_per_sec"))
                 reached = words.number(self._current.get("val_accuracy"))
-                cells = [words.rate(speed) if speed else "", "", words.accuracy(reached) if reached else "", ""]
-                table.add_row(Text(f"{shown} ◀", style="bold cyan"), *cells, Text(self._sentences.get(name, "")))
+                cells = [
+                    words.rate(speed) if speed else "",
+                    "",
+                    words.accuracy(reached) if reached else "",
+                    "",
+                ]
+                table.add_row(
+                    Text(f"{shown} ◀", style="bold cyan"), *cells, Text(self._sentences.get(name, ""))
+                )
             else:
                 table.add_row(Text(shown, style="dim"), "", "", "", "", "")
         return table

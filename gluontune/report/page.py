@@ -12,13 +12,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gluontune.files import atomic_write
+from gluontune.files import atomic_write, write_json
 from gluontune.report import views
 from gluontune.report.read import Source, check_ladder
+from gluontune.report.sentence import ladder_sentence
 from gluontune.report.words import clean, finite, number
 from gluontune.result import RunResult
 
-__all__ = ["render", "write_html", "write_ladder_html", "write_runs_html"]
+__all__ = ["finish_ladder", "render", "write_html", "write_ladder_html", "write_runs_html"]
 
 _HERE = Path(__file__).parent / "templates"
 _SERIES_POINTS = 120  # of each series in the data that the page carries; the JSON file has them all
@@ -35,6 +36,16 @@ def write_ladder_html(ladder: Mapping[str, Any], path: str | os.PathLike[str]) -
         GluontuneError: a value of the wrong shape, another schema version, a folder that cannot be written.
     """
     write_html([Source(Path("ladder.json"), "ladder", ladder=check_ladder(ladder))], path)
+
+
+def finish_ladder(ladder: dict[str, Any], folder: str | os.PathLike[str]) -> None:
+    """Give a ladder its sentence, and write ``ladder.json`` and ``ladder.html`` into ``folder``.
+
+    The HTML comes last: whatever a figure may fail on, the measurements are on disk by then.
+    """
+    ladder["sentence"] = ladder_sentence(ladder)
+    write_json(Path(folder) / "ladder.json", finite(ladder))
+    write_ladder_html(ladder, Path(folder) / "ladder.html")
 
 
 def write_runs_html(

@@ -19,7 +19,7 @@ _MAPPINGS = ("steadiness", "phases_pct", "utilization", "changes", "recipe")
 _OPTIONAL_MAPPINGS = ("samples_per_sec", "ratio_to_previous", "error")
 _LISTS = ("epoch_seconds", "elapsed_seconds", "val_accuracy", "train_loss", "notes", "variants")
 _NUMBERS = ("speedup_vs_naive", "peak_rss_mib", "peak_gpu_mib", "warmup_seconds", "seconds")
-_KINDS = {dict: "a mapping", list: "a list", str: "text"}
+_KINDS: dict[Any, str] = {dict: "a mapping", list: "a list", str: "text"}
 
 
 @dataclass
@@ -93,7 +93,8 @@ def collect(paths: Sequence[str | Path]) -> Collected:
         if len(found.sources) == before:
             reasons = "; ".join(entry["reason"] for entry in found.left_out[:2])
             raise UsageError(
-                f"{path}: no RunResult and no ladder.json in this folder" + (f" ({reasons})" if reasons else "")
+                f"{path}: no RunResult and no ladder.json in this folder"
+                + (f" ({reasons})" if reasons else "")
             )
     _label(found.sources)
     return found
@@ -206,7 +207,7 @@ def _variant(variant: Any, where: str) -> dict[str, Any]:
     return checked
 
 
-def _shaped(value: Any, kind: type, where: str) -> Any:
+def _shaped(value: Any, kind: Any, where: str) -> Any:
     if value is not None and not isinstance(value, kind):
         raise GluontuneError(f"{where}: expected {_KINDS[kind]}, not {type(value).__name__}")
     return value

@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["INK", "SERIES", "draw", "label"]
 
 # Role: marker colour. Black and white are avoided: matplotlib leaves out what equals SVG's defaults.
-INK = {"fg": "#010203", "muted": "#040506", "grid": "#070809", "bg": "#0a0b0c", "bad": "#0d0e0f"}
+INK = {"fg": "#010203", "muted": "#040506", "grid": "#070809", "panel": "#0a0b0c"}
 SERIES = tuple(f"#1020{n:02x}" for n in range(8))  # --c0 … --c7: Okabe and Ito's palette, in style.css
 ON_SERIES = tuple(f"#1021{n:02x}" for n in range(8))  # --i0 … --i7: ink that reads on each of them
 
@@ -40,8 +40,6 @@ _RC = {
     "figure.facecolor": "none",
     "grid.color": INK["grid"],
     "grid.linewidth": 0.8,
-    "hatch.color": INK["bg"],
-    "hatch.linewidth": 1.6,
     "legend.frameon": False,
     "text.color": INK["fg"],
     "xtick.color": INK["muted"],

@@ -10,9 +10,18 @@ from rich.table import Table
 from rich.text import Text
 
 from gluontune.report import words
-from gluontune.report.read import check_ladder, check_row, reason_of
+from gluontune.report.read import Source, check_ladder, check_row, reason_of, row_of
+from gluontune.report.sentence import ladder_sentence
 
-__all__ = ["ladder_table", "rung_cells", "runs_table", "verdict_text"]
+__all__ = [
+    "ladder_table",
+    "plain_row",
+    "print_sources",
+    "rung_cells",
+    "runs_table",
+    "summary",
+    "verdict_text",
+]
 
 # A sign beside each word, because colour alone is not read by everyone, nor kept by a log.
 _VERDICTS = {
@@ -153,3 +162,30 @@ def plain_row(row: Mapping[str, Any], unit: str) -> str:
     if reason_of(row):
         parts.append(reason_of(row))
     return f"{words.clean(row['name'], 24)}: " + "; ".join(parts)
+
+
+def print_sources(console: Console, sources: Sequence[Source]) -> None:
+    """Print what was read: each ladder with its sentence, then the runs in one table."""
+    for source in sources:
+        if source.ladder is not None:
+            console.print(ladder_table(source.ladder))
+            console.print(Text(f"\n{ladder_sentence(source.ladder)}\n", style="bold"))
+    runs = {s.label: row_of(s.run, s.label, str(s.path)) for s in sources if s.run is not None}
+    if runs:
+        console.print(runs_table(runs))
+
+
+def summary(source: Source) -> dict[str, Any]:
+    """One source in a few plain values, for ``gluontune report --json``."""
+    if source.ladder is not None:
+        best = source.ladder["best"]
+        return {
+            "path": str(source.path),
+            "kind": "ladder",
+            "complete": source.ladder["complete"],
+            "sentence": ladder_sentence(source.ladder),
+            "best": {key: best.get(key) for key in ("name", "samples_per_sec", "speedup_vs_naive")},
+        }
+    row = row_of(source.run, source.label, str(source.path)) if source.run is not None else {}
+    kept = ("status", "samples_per_sec", "val_accuracy", "peak_rss_mib", "error")
+    return {"path": str(source.path), "kind": "run", **{key: row.get(key) for key in kept}}

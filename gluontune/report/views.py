@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from gluontune.report import figures, words
@@ -21,7 +22,7 @@ def ladder_view(ladder: Mapping[str, Any], label: str, key: str) -> dict[str, An
     """One ladder (checked by ``check_ladder``), ready for the template; ``key`` keeps ids apart."""
     rows = ladder["rungs"]
     unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
-    headline, *rest = sentence_parts(ladder)
+    headline, *rest = (part.replace(" %", "\u00a0%") for part in sentence_parts(ladder))
     best = next((row for row in rows if row["name"] == ladder["best"].get("name")), None)
     recipe = ladder["best"].get("recipe") or (best or {}).get("recipe") or {}
     return {
@@ -78,10 +79,18 @@ def _facts_line(ladder: Mapping[str, Any]) -> str:
     if ladder.get("mode"):
         parts.append(f"{ladder['mode']} ladder")
     if ladder.get("created"):
-        parts.append(str(ladder["created"]))
+        parts.append(_moment(str(ladder["created"])))
     if ladder.get("gluontune"):
         parts.append(f"gluontune {ladder['gluontune']}")
     return " · ".join(words.clean(part, 80) for part in parts)
+
+
+def _moment(text: str) -> str:
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return text
+    return moment.strftime("%Y-%m-%d %H:%M") + (" UTC" if moment.utcoffset() == timedelta(0) else "")
 
 
 def _tiles(
@@ -98,10 +107,14 @@ def _tiles(
     if reached[0] is not None:
         epochs = len(best["val_accuracy"]) if best else 0
         remark = f"naive {words.accuracy(reached[1])}" if reached[1] is not None and best is not naive else ""
-        tiles.append((f"accuracy after {epochs} epoch{'' if epochs == 1 else 's'}", words.accuracy(reached[0]), remark))
+        tiles.append(
+            (f"accuracy after {epochs} epoch{'' if epochs == 1 else 's'}", words.accuracy(reached[0]), remark)
+        )
     ran = sum(row["status"] == "ran" for row in rows)
     took = [row["seconds"] for row in rows if row["seconds"] is not None]
-    tiles.append(("rungs that ran", f"{ran} of {len(rows)}", f"in {words.duration(sum(took))}" if took else ""))
+    tiles.append(
+        ("rungs that ran", f"{ran} of {len(rows)}", f"in {words.duration(sum(took))}" if took else "")
+    )
     return tiles
 
 
@@ -136,7 +149,15 @@ def _row_view(row: Row, best: str | None) -> dict[str, Any]:
     }
 
 
-_MARKS = {"helped": "▲", "hurt": "▼", "no gain": "=", "failed": "✗", "skipped": "–", "interrupted": "…", "start": "●"}
+_MARKS = {
+    "helped": "▲",
+    "hurt": "▼",
+    "no gain": "=",
+    "failed": "✗",
+    "skipped": "–",
+    "interrupted": "…",
+    "start": "●",
+}
 
 
 def _ci(value: float | None, bounds: Any) -> str:
@@ -151,24 +172,38 @@ def _busy(steadiness: Mapping[str, Any]) -> str:
 
 
 def _figures(key: str, rows: Sequence[Row], unit: str) -> list[dict[str, Any]]:
+    ladder = any(row["name"] == "naive" for row in rows)
     phases = [phase for phase in words.PHASES if any(row["phases_pct"].get(phase) for row in rows)]
     others = sorted({p for row in rows for p in row["phases_pct"] if p not in words.PHASES})
     legend = [(f"{p}: {words.PHASES[p]}", figures.PHASE_SERIES[p]) for p in phases]
     legend += [(words.clean(p, 40), 7) for p in others]
     drawn = [
-        ("Throughput", figures.throughput(f"{key}-throughput", rows, unit), _BARS_SAY, []),
+        (
+            "Throughput",
+            figures.throughput(f"{key}-throughput", rows, unit),
+            _BARS_SAY + (_KEPT_SAY if ladder else ""),
+            [],
+        ),
+        ("What each rung brought", figures.gains(f"{key}-gains", rows), _GAINS_SAY, []),
         ("Where a step's time goes", figures.phases(f"{key}-phases", rows), _PHASES_SAY, legend),
-        ("Accuracy against time", figures.accuracy(f"{key}-accuracy", rows), _CURVES_SAY, []),
+        (
+            "Accuracy against time",
+            figures.accuracy(f"{key}-accuracy", rows),
+            _CURVES_SAY + (" Dashed: not kept." if ladder else ""),
+            [],
+        ),
     ]
     return [{"title": t, "svg": svg, "caption": c, "legend": g} for t, svg, c, g in drawn if svg]
 
 
-_BARS_SAY = (
-    "Training images a second, loading included. Whiskers: 95 % interval. Blue: kept; grey: not kept. "
-    "Dashed: naive."
+_BARS_SAY = "Training throughput, loading included. Whiskers: 95 % interval."
+_KEPT_SAY = " Blue: kept; grey: not kept. Dashed: naive."
+_GAINS_SAY = (
+    "Measured in turn with the best rung before it. A whisker that crosses the dashed line shows no certain "
+    "gain. Dots: kept; diamonds: not kept."
 )
 _PHASES_SAY = "Percent of one training step. A phase that shrinks gives its time to the others."
-_CURVES_SAY = "The clock counts training alone. Dashed: not kept."
+_CURVES_SAY = "The clock counts training alone."
 
 
 def _utilization(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -184,7 +219,12 @@ def _utilization(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
         caption = [f"{title} {form.format(value)}" for title, value, form in values if value is not None]
         legend = figures.utilization_series(row)
         found.append(
-            {"name": words.clean(row["name"], 60), "svg": svg, "caption": ", ".join(caption), "legend": legend}
+            {
+                "name": words.clean(row["name"], 60),
+                "svg": svg,
+                "caption": ", ".join(caption),
+                "legend": legend,
+            }
         )
     return found
 
@@ -193,7 +233,13 @@ def _variants(row: Row) -> dict[str, Any]:
     shown = []
     for variant in row["variants"]:
         speed, previous = variant["samples_per_sec"], variant["ratio_to_previous"]
-        outcome = "chosen for the rung" if variant["chosen"] else "" if variant["status"] == "ran" else variant["status"]
+        outcome = (
+            "chosen for the rung"
+            if variant["chosen"]
+            else ""
+            if variant["status"] == "ran"
+            else variant["status"]
+        )
         reason = words.clean(variant["reason"] or "", 300)
         shown.append(
             {
@@ -210,7 +256,7 @@ def _variants(row: Row) -> dict[str, Any]:
 
 
 def _base_recipe(ladder: Mapping[str, Any]) -> Mapping[str, Any]:
-    naive = next((row["recipe"] for row in ladder["rungs"] if row["name"] == "naive"), {})
+    naive: Mapping[str, Any] = next((row["recipe"] for row in ladder["rungs"] if row["name"] == "naive"), {})
     return naive or ladder["base_recipe"]
 
 
@@ -229,6 +275,8 @@ def _pairs(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         title = words.clean(name, 60).replace("_", " ")
         if isinstance(value, Mapping):
             pairs += [(f"{title}: {inner}", text) for inner, text in _pairs(value)]
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            pairs += [(f"{title} {place}", _value(item)) for place, item in enumerate(value)]
         elif value is not None and value != [] and value != "":
             pairs.append((title, _value(value)))
     return pairs
@@ -239,6 +287,8 @@ def _value(value: Any) -> str:
         return "—"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if isinstance(value, float):
         return f"{value:,.6g}" if abs(value) >= 1000 else f"{value:g}"
     if isinstance(value, Mapping):

@@ -1,0 +1,187 @@
+"""Runs against a baseline: what differs in recipe and machine, and whether something became worse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from gluontune.errors import UsageError
+from gluontune.report import words
+from gluontune.report.read import Source, check_row, reason_of, row_of
+
+__all__ = ["Comparison", "compare", "comparison_table"]
+
+ACCURACY_POINTS = 2.0  # as in the ladder's parity gate
+
+
+@dataclass
+class Comparison:
+    """One run against the baseline.
+
+    Args:
+        name, baseline: labels of the two.
+        speed_ratio: ``{"median", "ci95"}`` of throughput ÷ the baseline's; None if one was not measured.
+        accuracy_points: percentage points of final validation accuracy above the baseline's, or None.
+        memory_ratio: peak resident memory ÷ the baseline's, or None.
+        recipe, machine: ``{field: [baseline's value, this run's value]}`` where they differ.
+        regressions: what became worse beyond the threshold, one sentence each.
+        remarks: what a reader should know besides, one sentence each.
+    """
+
+    name: str
+    baseline: str
+    speed_ratio: dict[str, Any] | None = None
+    accuracy_points: float | None = None
+    memory_ratio: float | None = None
+    recipe: dict[str, list[Any]] = field(default_factory=dict)
+    machine: dict[str, list[Any]] = field(default_factory=dict)
+    regressions: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare(sources: Sequence[Source], threshold_pct: float = 5.0) -> list[Comparison]:
+    """Compare each source with the first; of a ladder, its best rung.
+
+    A run has regressed if it failed; if its throughput is more than ``threshold_pct`` percent below the
+    baseline's and the 95 % interval of the ratio lies wholly below 1; or if its accuracy at equal epochs is
+    more than two points lower. The interval is the one for two independent runs: the half-widths of both
+    intervals on the logarithmic scale, added in quadrature.
+
+    Raises:
+        UsageError: fewer than two, a threshold outside 0 … 100, or runs of different data sets.
+    """
+    if len(sources) < 2:
+        raise UsageError(
+            f"a comparison needs two or more results, not {len(sources)}: the first is the baseline"
+        )
+    if not 0 <= threshold_pct < 100:
+        raise UsageError(f"--threshold {threshold_pct:g}: give a percentage of at least 0 and below 100")
+    rows = [_row(source) for source in sources]
+    _check_data(sources, rows)
+    return [_against(rows[0], row, threshold_pct) for row in rows[1:]]
+
+
+def comparison_table(found: Sequence[Comparison]) -> Table:
+    """The comparisons as a terminal table; differences and findings stand below each name."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(
+        f"against {words.clean(found[0].baseline, 60)}" if found else "run", overflow="fold", ratio=1
+    )
+    for heading in ("speed (95 %)", "accuracy", "memory"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in found:
+        speed = one.speed_ratio
+        moved = one.accuracy_points
+        table.add_row(
+            Text(words.clean(one.name, 80), style="bold"),
+            words.ratio_with_interval(speed["median"], speed["ci95"]).replace("95 %: ", "") if speed else "—",
+            "—" if moved is None else f"{moved:+.1f} points",
+            words.ratio(one.memory_ratio),
+        )
+        for kind, differences in (("recipe", one.recipe), ("machine", one.machine)):
+            for name, (before, after) in differences.items():
+                line = f"  {kind} {name}: {_shown(before)} → {_shown(after)}"
+                table.add_row(Text(words.clean(line, 300), style="dim"))
+        for text in one.regressions:
+            table.add_row(Text(f"  ▼ {text}", style="red"))
+        for text in one.remarks:
+            table.add_row(Text(f"  {text}"))
+    return table
+
+
+def _row(source: Source) -> dict[str, Any]:
+    if source.run is not None:
+        return row_of(source.run, source.label, str(source.path))
+    ladder = source.ladder or {}
+    name = (ladder.get("best") or {}).get("name")
+    best = next((row for row in ladder.get("rungs", ()) if row["name"] == name), None)
+    if best is None:
+        raise UsageError(f"{source.path}: this ladder has no best rung to compare")
+    return check_row(
+        {**best, "name": f"{source.label} ({name})", "machine": ladder["machine"]}, str(source.path)
+    )
+
+
+def _check_data(sources: Sequence[Source], rows: Sequence[dict[str, Any]]) -> None:
+    wanted = [(row["recipe"].get("dataset"), row["recipe"].get("job")) for row in rows]
+    for source, data in zip(sources[1:], wanted[1:]):
+        if data != wanted[0]:
+            mine, theirs = (
+                " with job ".join(str(part) for part in pair if part) for pair in (data, wanted[0])
+            )
+            raise UsageError(
+                f"{source.path} trained on {words.clean(mine, 80)} but {sources[0].path} on {words.clean(theirs, 80)}: "
+                "runs of different data cannot be compared"
+            )
+
+
+def _against(base: dict[str, Any], row: dict[str, Any], threshold_pct: float) -> Comparison:
+    found = Comparison(words.clean(row["name"], 120), words.clean(base["name"], 120))
+    found.recipe = _differences(base["recipe"], row["recipe"])
+    found.machine = _differences(base.get("machine") or {}, row.get("machine") or {})
+    if base["peak_rss_mib"] and row["peak_rss_mib"]:
+        found.memory_ratio = row["peak_rss_mib"] / base["peak_rss_mib"]
+    if row["status"] == "failed":
+        found.regressions.append(f"it failed: {reason_of(row) or 'no reason given'}")
+    if found.machine:
+        found.remarks.append("the machines differ, so a difference in speed need not come from the recipe")
+    _judge_speed(found, base, row, threshold_pct)
+    _judge_accuracy(found, base, row)
+    return found
+
+
+def _judge_speed(found: Comparison, base: dict[str, Any], row: dict[str, Any], threshold_pct: float) -> None:
+    if not base["samples_per_sec"] or not row["samples_per_sec"]:
+        found.remarks.append("no throughput in both, so the speed cannot be compared")
+        return
+    found.speed_ratio = speed = _ratio(row["samples_per_sec"], base["samples_per_sec"])
+    if speed["median"] >= 1 - threshold_pct / 100:
+        return
+    lost = f"{100 * (1 - speed['median']):.1f} % slower (limit: {threshold_pct:g} %)"
+    if speed["ci95"] is None or speed["ci95"][1] < 1:
+        found.regressions.append(lost)
+    else:
+        found.remarks.append(f"{lost}, but the interval reaches 1: measure longer to be sure")
+
+
+def _judge_accuracy(found: Comparison, base: dict[str, Any], row: dict[str, Any]) -> None:
+    before, after = base["val_accuracy"], row["val_accuracy"]
+    if not before or not after or before[-1] is None or after[-1] is None:
+        return
+    found.accuracy_points = 100 * (after[-1] - before[-1])
+    if len(before) != len(after):
+        found.remarks.append(f"accuracy after {len(after)} epochs stands against {len(before)} epochs")
+    elif found.accuracy_points < -ACCURACY_POINTS:
+        lost = f"accuracy is {-found.accuracy_points:.1f} points lower at equal epochs"
+        found.regressions.append(f"{lost} (limit: {ACCURACY_POINTS:g})")
+
+
+def _ratio(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """Ratio of two medians, with the interval for independent runs; None where an interval is missing."""
+    median = mine["median"] / theirs["median"]
+    if not mine["ci95"] or not theirs["ci95"] or min(*mine["ci95"], *theirs["ci95"]) <= 0:
+        return {"median": median, "ci95": None}
+    up = math.hypot(
+        math.log(mine["ci95"][1] / mine["median"]), math.log(theirs["median"] / theirs["ci95"][0])
+    )
+    down = math.hypot(
+        math.log(mine["median"] / mine["ci95"][0]), math.log(theirs["ci95"][1] / theirs["median"])
+    )
+    return {"median": median, "ci95": [median * math.exp(-down), median * math.exp(up)]}
+
+
+def _differences(base: dict[str, Any], other: dict[str, Any]) -> dict[str, list[Any]]:
+    names = {**base, **other}
+    return {name: [base.get(name), other.get(name)] for name in names if base.get(name) != other.get(name)}
+
+
+def _shown(value: Any) -> str:
+    return "—" if value is None else str(value)
