@@ -1,1 +1,34 @@
+"""Why a device idles, and how steady it is: samplers, steadiness, step phases, verdicts, logs."""
 
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# where each public name lives; a room is imported when one of its names is first used
+_HOME = {
+    "Monitor": "sampler",
+    "NvmlSampler": "nvml",
+    "SimulatedDevice": "simulated",
+    "StepPhases": "phases",
+    "Verdict": "verdicts",
+    "steadiness": "steady",
+    "steadiness_of": "series",
+    "throttle_reasons": "nvml",
+    "trace_syncs": "syncs",
+    "verdict": "verdicts",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

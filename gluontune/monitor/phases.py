@@ -1,0 +1,232 @@
+"""Where the time of a training step goes.
+
+MXNet queues work and returns, so a clock around ``forward`` measures the queueing. On a sample of the steps
+:class:`StepPhases` therefore waits for the device at each border; the others only keep the time that the
+host spent. The sampled steps give the phases, the others the true step time, against which the sum is
+checked: what the sampled steps take longer is work that otherwise overlaps.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gluontune.errors import UsageError
+
+__all__ = ["StepPhases"]
+
+_FIRST_EVERY = 5
+
+
+class _Phase:
+    """One phase of a step; made once for each name and entered again in each step."""
+
+    __slots__ = ("_owner", "host_s", "name", "queued_s", "start_s", "total_s")
+
+    def __init__(self, owner: StepPhases, name: str):
+        self._owner, self.name = owner, name
+        self.start_s = 0.0
+        self.total_s = 0.0  # sampled steps, wait included
+        self.queued_s = 0.0  # sampled steps, before the wait
+        self.host_s = 0.0  # the other steps
+
+    def __enter__(self) -> None:
+        self.start_s = self._owner._clock()
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        owner = self._owner
+        took = owner._clock() - self.start_s
+        if owner._open is not None:
+            owner._open[self.name] = owner._open.get(self.name, 0.0) + took
+            if owner._sampled:
+                if kind is None:
+                    owner._sync()
+                waited = owner._clock() - self.start_s
+                owner._open_total[self.name] = owner._open_total.get(self.name, 0.0) + waited
+
+
+class _Step:
+    """The step's context manager; calling it with a name gives the phase's."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: StepPhases):
+        self._owner = owner
+
+    def __call__(self, name: str) -> _Phase:
+        phase = self._owner._phases.get(name)
+        return self._owner._add(name) if phase is None else phase
+
+    def __enter__(self) -> _Step:
+        self._owner._begin()
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        self._owner._end(kind is None)
+
+
+class StepPhases:
+    """Measures the phases of the one training loop.
+
+    The first ``skip`` steps are left out (they compile). Then about one step in ``every`` is sampled, at
+    random distances, so that no rhythm of the loader hides; and never so often that the waits cost more
+    than ``max_overhead`` of the time so far (the very first ``least`` samples excepted).
+
+    Args:
+        sync: waits until the device has done all that is queued, such as ``mx.nd.waitall``.
+        every: mean distance of sampled steps.
+        skip: steps at the start that do not count.
+        least: samples that are taken whatever they cost.
+        max_overhead: share of the time that sampling may add.
+        clock: seconds that run.
+        seed: of the random distances.
+
+    Raises:
+        UsageError: ``every`` below 1 or ``skip`` below 0.
+
+    >>> phases = StepPhases(sync=lambda: None, every=2, skip=0)
+    >>> for _ in range(4):
+    ...     with phases.step() as step:
+    ...         with step("data"):
+    ...             batch = list(range(1000))
+    ...         with step("forward"):
+    ...             total = sum(batch)
+    >>> report = phases.report()
+    >>> sorted(report["phases_pct"]), round(sum(report["phases_pct"].values()))
+    (['data', 'forward', 'rest'], 100)
+    """
+
+    def __init__(
+        self,
+        sync: Callable[[], Any],
+        every: int = 50,
+        *,
+        skip: int = 2,
+        least: int = 3,
+        max_overhead: float = 0.01,
+        clock: Callable[[], float] = time.perf_counter,
+        seed: int = 0,
+    ):
+        if every < 1 or skip < 0:
+            raise UsageError(
+                f"StepPhases(every={every}, skip={skip}): sample one step in 1 or more, skip 0 or more"
+            )
+        self._sync, self._clock = sync, clock
+        self._every, self._skip, self._least, self._max_overhead = every, skip, least, max_overhead
+        self._random = random.Random(seed)
+        self._step = _Step(self)
+        self._phases: dict[str, _Phase] = {}
+        self._open: dict[str, float] | None = None
+        self._open_total: dict[str, float] = {}
+        self._sampled = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all that was measured, but not that the first steps are over."""
+        for phase in self._phases.values():
+            phase.total_s = phase.queued_s = phase.host_s = 0.0
+        self._seen = getattr(self, "_seen", 0)
+        self._next, self._backoff = max(self._seen, self._skip), 1
+        self._sampled_s: list[float] = []
+        self._rest_s = 0.0
+        self._drained_s = 0.0  # waiting before a sampled step: work of the steps before it
+        self._others, self._others_s = 0, 0.0
+
+    def step(self) -> _Step:
+        """``with phases.step() as step:`` around one whole step, ``with step("data"):`` around a phase.
+
+        A step that an exception leaves (the loader's StopIteration, say) does not count.
+        """
+        return self._step
+
+    def wait(self) -> None:
+        """Wait for the device outside a step, as before a clock stops; the time belongs to the steps so far."""
+        start = self._clock()
+        self._sync()
+        if self._others:
+            self._drained_s += self._clock() - start
+
+    def _add(self, name: str) -> _Phase:
+        return self._phases.setdefault(name, _Phase(self, name))
+
+    def _begin(self) -> None:
+        self._sampled = False
+        if self._seen >= self._next:
+            self.wait()  # also tells what the steps so far really took, which the decision needs
+            self._sampled = self._affordable()
+            if not self._sampled:
+                self._backoff *= 2
+                self._next = self._seen + self._every * self._backoff
+        self._open, self._open_total = {}, {}
+        self._start_s = self._clock()
+
+    def _end(self, whole: bool) -> None:
+        took = self._clock() - self._start_s
+        opened, self._open = self._open or {}, None
+        if not whole:
+            return
+        self._seen += 1
+        if self._sampled:
+            self._backoff = 1
+            self._next = self._seen + self._distance()
+            self._sampled_s.append(took)
+            self._rest_s += max(0.0, took - sum(self._open_total.values()))
+            for name, seconds in self._open_total.items():
+                self._phases[name].total_s += seconds
+                self._phases[name].queued_s += opened[name]
+        elif self._seen > self._skip:
+            self._others += 1
+            self._others_s += took
+            for name, seconds in opened.items():
+                self._phases[name].host_s += seconds
+
+    def _distance(self) -> int:
+        """Steps to leave between this sample and the next; the first few are close, for short runs."""
+        mean = self._every if len(self._sampled_s) >= self._least else min(self._every, _FIRST_EVERY)
+        return max(0, round(mean * self._random.uniform(0.5, 1.5)) - 1)
+
+    def _affordable(self) -> bool:
+        usual = self._unsampled_s()
+        if len(self._sampled_s) < self._least or usual is None:
+            return True
+        extra = sum(self._sampled_s) - usual * len(self._sampled_s)
+        return extra <= self._max_overhead * usual * (self._others + len(self._sampled_s))
+
+    def _unsampled_s(self) -> float | None:
+        """Mean time of a step that is not sampled, its queued work included."""
+        return (self._others_s + self._drained_s) / self._others if self._others else None
+
+    def report(self) -> dict[str, Any]:
+        """What was measured, ready for JSON.
+
+        Returns:
+            ``phases_ms``: mean milliseconds of each phase in the sampled steps, waits included; ``rest`` is
+            what lies between the phases. ``phases_pct``: the same in percent; sums to 100.
+            ``queue_ms``: the part of each phase before its wait, in which the host prepared the work.
+            ``host_ms``: what the host spent in each phase of the other steps.
+            ``step_time_ms``: ``sampled`` and ``unsampled`` means (None without such steps).
+            ``sum_check_pct``: by how much the sampled steps are longer than the others, percent.
+            ``steps_sampled``, ``steps_unsampled``: how many.
+        """
+        n, usual = len(self._sampled_s), self._unsampled_s()
+        sampled = sum(self._sampled_s) / n if n else None
+        totals = {name: phase.total_s for name, phase in self._phases.items()} if n else {}
+        if n:
+            totals["rest"] = totals.get("rest", 0.0) + self._rest_s
+        whole = sum(totals.values())
+        used = [phase for phase in self._phases.values() if n or self._others]
+        return {
+            "phases_ms": {name: 1e3 * s / n for name, s in totals.items()},
+            "phases_pct": {name: 100 * s / whole for name, s in totals.items()} if whole > 0 else {},
+            "queue_ms": {p.name: 1e3 * p.queued_s / n for p in used} if n else {},
+            "host_ms": {p.name: 1e3 * p.host_s / self._others for p in used} if self._others else {},
+            "step_time_ms": {
+                "sampled": None if sampled is None else 1e3 * sampled,
+                "unsampled": None if usual is None else 1e3 * usual,
+            },
+            "sum_check_pct": 100 * (sampled / usual - 1) if sampled and usual else None,
+            "steps_sampled": n,
+            "steps_unsampled": self._others,
+        }

@@ -1,0 +1,296 @@
+"""The verdict: what holds a training back, with the evidence and the rung to try next.
+
+The reasoning: the device's share of the step is the time of forward, backward and update (with waits, from
+the sampled steps) over the time of a usual step. Where that share is near one the device is the limit;
+what is missing to one is idle time, and the longest of the other phases is its cause. Hints from outside
+(heat, other programs on the cores, waits in the user's own lines) come first where they explain the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Optional
+
+from gluontune.monitor.nvml import is_thermal
+
+__all__ = ["KINDS", "Verdict", "verdict"]
+
+#: Every kind of verdict, with what it means.
+KINDS = {
+    "input-bound": "the device waits for data",
+    "copy-bound": "the device waits for batches to be copied to it",
+    "compute-bound": "the device is busy with the net itself",
+    "launch-bound": "the operators are too small: the device waits for them to be queued",
+    "communication-bound": "the devices wait for each other's gradients",
+    "sync-bound": "the program waits for results in every step",
+    "cpu-starved": "the cores are the limit, not the device",
+    "thermally-throttled": "heat holds the device's clock down",
+    "unknown": "too little was measured to say",
+}
+
+_DEVICE_PHASES = ("forward", "backward", "update")
+_COMMUNICATION = ("allreduce", "communication")
+_IDLE_MATTERS = 15.0  # percent of the step that the device idles before anything but the device is named
+_THROTTLED = 10.0  # percent of the samples
+_OTHERS_MATTER = 20.0  # percent of all cores that other programs take while all cores are busy
+_QUEUEING = 0.6  # share of the device's phases that the host needs to queue them
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What holds a training back.
+
+    Args:
+        kind: a key of :data:`KINDS`.
+        sentence: one sentence for the reader, figures included.
+        evidence: the figures that it rests on, units in their names.
+        next_rung: the rung of the ladder to try, or None where no rung is the cure.
+    """
+
+    kind: str
+    sentence: str
+    evidence: dict[str, Any] = field(default_factory=dict)
+    next_rung: Optional[str] = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """The signals, as percentages of a usual step where they are shares of time."""
+
+    phases: Mapping[str, float]  # of the sampled steps, percent of a usual step
+    device_pct: float
+    idle_pct: float
+    queue_share: float | None
+    host: Mapping[str, float]
+    util: Mapping[str, Any]
+    facts: Mapping[str, Any]
+
+    def share(self, *names: str) -> float:
+        return sum(self.phases.get(name, 0.0) for name in names)
+
+    @property
+    def ranks(self) -> int:
+        devices = int(self.facts.get("num_devices") or 1)
+        return max(devices, int(self.facts.get("ranks") or 1))
+
+
+def verdict(
+    phases_report: Mapping[str, Any],
+    utilization: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Verdict:
+    """Say what holds a training back.
+
+    Args:
+        phases_report: from :meth:`StepPhases.report`; ``phases_pct`` alone will do.
+        utilization: from :meth:`Monitor.series`; may be empty.
+        facts: whatever is known of ``device`` (``cpu``, ``gpu``, ``simulated``), ``num_workers``, ``loader``,
+            ``hybridize``, ``dtype``, ``num_devices``, ``ranks``, ``usable_cores``, ``batch_size_per_device``,
+            and ``syncs`` (from :meth:`SyncTrace.report`) with ``steps``, the steps that they cover.
+
+    Returns:
+        The verdict; kind ``unknown`` where no step was measured.
+
+    >>> found = verdict({"phases_pct": {"data": 70.0, "forward": 10.0, "backward": 20.0}}, {}, {"num_workers": 0})
+    >>> found.kind, found.next_rung
+    ('input-bound', 'multi-worker')
+    """
+    shares = phases_report.get("phases_pct") or {}
+    if not shares or sum(shares.values()) <= 0:
+        return Verdict("unknown", "No training step was measured in phases, so nothing can be said.")
+    case = _case(phases_report, utilization or {}, facts or {})
+    for rule in _RULES:
+        found = rule(case)
+        if found is not None:
+            return found
+    return _compute_bound(case)
+
+
+def _case(report: Mapping[str, Any], util: Mapping[str, Any], facts: Mapping[str, Any]) -> _Case:
+    times = report.get("step_time_ms") or {}
+    sampled, usual = times.get("sampled"), times.get("unsampled")
+    stretch = sampled / usual if sampled and usual else 1.0
+    phases = {name: share * stretch for name, share in report["phases_pct"].items()}
+    device = min(100.0, sum(phases.get(name, 0.0) for name in (*_DEVICE_PHASES, *_COMMUNICATION)))
+    queued, full = report.get("queue_ms") or {}, report.get("phases_ms") or {}
+    device_ms = sum(full.get(name, 0.0) for name in ("forward", "backward"))
+    queue = sum(queued.get(name, 0.0) for name in ("forward", "backward")) / device_ms if device_ms else None
+    host = {name: 100 * ms / usual for name, ms in (report.get("host_ms") or {}).items()} if usual else {}
+    return _Case(phases, device, 100.0 - device, queue, host, util, facts)
+
+
+def _thermally_throttled(case: _Case) -> Verdict | None:
+    masks = [m for row in (case.util.get("gpu_throttle_mask") or {}).values() for m in row if m is not None]
+    if not masks:
+        return None
+    share = 100 * sum(is_thermal(int(mask)) for mask in masks) / len(masks)
+    if share < _THROTTLED:
+        return None
+    hottest = [t for row in (case.util.get("gpu_temp_c") or {}).values() for t in row if t is not None]
+    warm = f" at up to {max(hottest):.0f} °C" if hottest else ""
+    return Verdict(
+        "thermally-throttled",
+        f"Heat held the GPU's clock down in {share:.0f} % of the samples{warm}: mend the cooling or lower the power "
+        "limit before anything else.",
+        {"thermal_samples_pct": share, "hottest_c": max(hottest) if hottest else None},
+    )
+
+
+def _cpu_starved(case: _Case) -> Verdict | None:
+    tree, whole = _mean(case.util.get("cpu_pct")), _mean(case.util.get("system_cpu_pct"))
+    quota = _mean(case.util.get("cpu_quota_throttled_pct"))
+    evidence = {"cpu_pct": tree, "system_cpu_pct": whole, "cpu_quota_throttled_pct": quota}
+    if quota is not None and quota >= _THROTTLED:
+        return Verdict(
+            "cpu-starved",
+            f"The container's CPU quota stopped the processes in {quota:.0f} % of its periods: ask for more cores "
+            "or start fewer threads and workers.",
+            evidence,
+            "environment",
+        )
+    if tree is not None and whole is not None and whole >= 90.0 and whole - tree >= _OTHERS_MATTER:
+        return Verdict(
+            "cpu-starved",
+            f"Other programs take {whole - tree:.0f} % of the cores, and all are busy ({whole:.0f} %): this training "
+            f"gets {tree:.0f} %.",
+            evidence,
+        )
+    accelerated = case.facts.get("device", "cpu") != "cpu"
+    waiting = case.share("data")
+    if accelerated and tree is not None and tree >= 90.0 and waiting >= _IDLE_MATTERS:
+        rung = "records" if case.facts.get("loader", "gluon") == "gluon" else None
+        return Verdict(
+            "cpu-starved",
+            f"The device waits for data {waiting:.0f} % of the step while every core is busy ({tree:.0f} %): more "
+            "workers cannot help, cheaper decoding can.",
+            {**evidence, "data_pct": waiting},
+            rung,
+        )
+    return None
+
+
+def _sync_bound(case: _Case) -> Verdict | None:
+    rows = list(case.facts.get("syncs") or [])
+    steps = int(case.facts.get("steps") or 0)
+    calls = sum(row["calls"] for row in rows) / steps if steps else 0.0
+    inside = sum(case.host.get(name, 0.0) for name in ("forward", "backward", "update")) if rows else 0.0
+    # One wait a step costs only what could have overlapped: the host's own share of the step. Several
+    # waits a step cut the queue to pieces, which shows as a host that is held up in forward and backward.
+    held = case.host.get("metrics", 0.0) - case.phases.get("metrics", 0.0)
+    lost = min(case.share("data", "copy", "metrics", "rest"), max(0.0, held)) + _queue_pct(case)
+    cut = calls >= 2.0 and inside >= 50.0
+    loaded = case.share("data", "copy") < _IDLE_MATTERS
+    if not (cut or (loaded and held >= 30.0 and lost >= _IDLE_MATTERS)):
+        return None
+    where = f" ({rows[0]['where']}, {rows[0]['call']})" if rows else " in the metrics"
+    times = f"{calls:.0f} times a step" if calls >= 2 else "in every step"
+    return Verdict(
+        "sync-bound",
+        f"The program waits for a result {times}{where}, so that the next work is not queued meanwhile: keep the "
+        "values on the device and read them once every many steps.",
+        {"waits_per_step": calls or None, "where": [row["where"] for row in rows[:3]], "held_up_pct": held},
+    )
+
+
+def _queue_pct(case: _Case) -> float:
+    return (case.queue_share or 0.0) * case.share("forward", "backward")
+
+
+def _outside_bound(case: _Case) -> Verdict | None:
+    """Input, copying or communication: what the device waits for, where it waits for long enough."""
+    talk = case.share(*_COMMUNICATION) or (case.share("update") if case.ranks > 1 else 0.0)
+    causes = {"data": case.share("data"), "copy": case.share("copy"), "communication": talk}
+    name = max(causes, key=lambda cause: causes[cause])
+    share = causes[name]
+    busy = {"device_busy_pct": case.device_pct}
+    if share < _IDLE_MATTERS or (name != "communication" and case.idle_pct < _IDLE_MATTERS):
+        return None
+    if name == "data":
+        return Verdict(
+            "input-bound",
+            f"Waiting for data takes {share:.0f} % of the step: the loader is slower than the device.",
+            {"data_pct": share, **busy},
+            _input_rung(case),
+        )
+    if name == "copy":
+        rung = "records" if case.facts.get("loader", "gluon") == "gluon" else "mixed-precision"
+        return Verdict(
+            "copy-bound",
+            f"Copying batches to the device takes {share:.0f} % of the step: send smaller types (uint8 pixels, "
+            "float16) and convert them there.",
+            {"copy_pct": share, **busy},
+            rung,
+        )
+    if share < case.share("forward", "backward") / 2:
+        return None
+    return Verdict(
+        "communication-bound",
+        f"Exchanging gradients among {case.ranks} devices takes {share:.0f} % of the step: a larger batch exchanges "
+        "them less often.",
+        {"communication_pct": share, "ranks": case.ranks},
+        "large-batch",
+    )
+
+
+def _input_rung(case: _Case) -> str:
+    workers, loader = case.facts.get("num_workers"), case.facts.get("loader", "gluon")
+    return "multi-worker" if not workers and loader == "gluon" else "records"
+
+
+def _launch_bound(case: _Case) -> Verdict | None:
+    if case.queue_share is None or case.queue_share < _QUEUEING:
+        return None
+    imperative = case.facts.get("hybridize", "imperative") == "imperative"
+    batch = case.facts.get("batch_size_per_device")
+    size = f" at batch {batch}" if batch else ""
+    cure = "one graph instead of single operators (hybridize)" if imperative else "a larger batch"
+    return Verdict(
+        "launch-bound",
+        f"Queueing the operators takes {100 * case.queue_share:.0f} % of forward and backward{size}: they are too "
+        f"small for the device; {cure} helps.",
+        {"queue_pct_of_forward_backward": 100 * case.queue_share, "batch_size_per_device": batch},
+        "hybridized" if imperative else "large-batch",
+    )
+
+
+def _compute_bound(case: _Case) -> Verdict:
+    tree = _mean(case.util.get("cpu_pct"))
+    evidence = {"device_busy_pct": case.device_pct, "cpu_pct": tree}
+    on_cpu = case.facts.get("device", "cpu") == "cpu"
+    cores = case.facts.get("usable_cores")
+    if on_cpu and tree is not None and tree < 70.0 and cores != 1:
+        return Verdict(
+            "compute-bound",
+            f"The net itself takes {case.device_pct:.0f} % of the step but uses only {tree:.0f} % of the cores: give "
+            "it more threads.",
+            evidence,
+            "environment",
+        )
+    return Verdict(
+        "compute-bound",
+        f"The net itself takes {case.device_pct:.0f} % of the step: make its arithmetic cheaper.",
+        evidence,
+        _compute_rung(case),
+    )
+
+
+def _compute_rung(case: _Case) -> str:
+    if case.facts.get("hybridize", "imperative") == "imperative":
+        return "hybridized"
+    if case.facts.get("dtype", "float32") == "float32":
+        return "mixed-precision"
+    return "multi-device" if case.ranks == 1 else "large-batch"
+
+
+_Rule = Callable[[_Case], Optional[Verdict]]
+_RULES: Sequence[_Rule] = (_thermally_throttled, _cpu_starved, _sync_bound, _outside_bound, _launch_bound)
+
+
+def _mean(values: Sequence[float | None] | None) -> float | None:
+    known = [value for value in values or () if value is not None]
+    return sum(known) / len(known) if known else None
