@@ -6,13 +6,34 @@ from typing import Any
 
 from gluontune.registry import resolve
 
-__all__ = ["DamagedRecordError", "IRHeader", "RecordReader", "RecordWriter"]
+__all__ = [
+    "DamagedRecordError",
+    "IRHeader",
+    "PackReport",
+    "RecordReader",
+    "RecordWriter",
+    "RepairReport",
+    "VerifyReport",
+    "pack",
+    "pixels_to_raw",
+    "raw_to_pixels",
+    "repair",
+    "verify",
+]
 
 _WHERE = {
     "DamagedRecordError": "layout",
     "IRHeader": "layout",
+    "PackReport": "packer",
     "RecordReader": "reader",
     "RecordWriter": "writer",
+    "RepairReport": "repairer",
+    "VerifyReport": "verifier",
+    "pack": "packer",
+    "pixels_to_raw": "transform",
+    "raw_to_pixels": "transform",
+    "repair": "repairer",
+    "verify": "verifier",
 }
 
 

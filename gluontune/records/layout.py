@@ -33,6 +33,7 @@ __all__ = [
     "join_parts",
     "label_bytes",
     "padded",
+    "part_spans",
     "split_image_record",
 ]
 
@@ -172,8 +173,21 @@ def join_parts(buffer: Any, offset: int, end: int) -> tuple[bytes | memoryview, 
     Raises:
         DamagedRecordError: magic number, flag or length is wrong, or the file ends too early.
     """
+    spans, behind = part_spans(buffer, offset, end)
+    if len(spans) == 1:
+        start, stop = spans[0]
+        return buffer[start:stop], behind
+    return MAGIC.join(buffer[start:stop] for start, stop in spans), behind
+
+
+def part_spans(buffer: Any, offset: int, end: int) -> tuple[list[tuple[int, int]], int]:
+    """First and last byte of the body of each part of the record at ``offset``, and the offset behind it.
+
+    Raises:
+        DamagedRecordError: as :func:`join_parts`.
+    """
     start = offset
-    parts: list[Any] = []
+    spans: list[tuple[int, int]] = []
     while True:
         if start + 8 > end:
             raise DamagedRecordError(f"the file ends inside the record at byte {offset:,}", offset=offset)
@@ -183,21 +197,18 @@ def join_parts(buffer: Any, offset: int, end: int) -> tuple[bytes | memoryview, 
             raise DamagedRecordError(
                 f"no record starts at byte {start:,} (broken magic number)", offset=offset
             )
-        if flag > LAST or (flag in (WHOLE, FIRST)) == bool(parts):
+        if flag > LAST or (flag in (WHOLE, FIRST)) == bool(spans):
             raise DamagedRecordError(f"part flag {flag} does not fit at byte {start:,}", offset=offset)
         body = start + 8
-        start = body + padded(length)
         # The last padding may be missing where a file was cut by other tools: the record itself is whole.
         if body + length > end:
             raise DamagedRecordError(
                 f"the record at byte {offset:,} claims {length:,} bytes, more than there are", offset=offset
             )
-        piece = buffer[body : body + length]
-        if flag == WHOLE:
-            return piece, start
-        parts += [piece] if flag == LAST else [piece, MAGIC]
-        if flag == LAST:
-            return b"".join(parts), start
+        spans.append((body, body + length))
+        start = body + padded(length)
+        if flag in (WHOLE, LAST):
+            return spans, start
 
 
 def split_image_record(record: Any) -> tuple[IRHeader, Any]:

@@ -1,0 +1,219 @@
+"""Blocks of images made into framed records, on threads or in worker processes.
+
+A block is a few consecutive images. Decoding and encoding release Python's lock, so threads do; copying tiny
+files is all Python, so there each thread hands its blocks to a process of its own. Such a worker is a fresh
+interpreter (nothing forked from a process that may hold CUDA or MXNet) that ends when its input does, so that
+none outlives a killed packer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import threading
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.records.imageinfo import ImageError
+from gluontune.records.layout import frame, image_record
+from gluontune.records.sources import Item
+from gluontune.records.transform import Transform
+
+__all__ = ["Block", "BlockMaker", "Skip", "make_block", "serve"]
+
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class Skip:
+    """An image that was left out. ``position`` is its place in the packing order."""
+
+    position: int
+    path: str
+    reason: str
+
+
+@dataclass
+class Block:
+    """Framed records of consecutive images, and what the side files need to know of them."""
+
+    data: bytes = b""
+    keys: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)  # framed
+    lengths: list[int] = field(default_factory=list)
+    crcs: list[int] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
+    converted: int = 0
+    count: int = 0
+
+    def until(self, n: int) -> Block:
+        """The first ``n`` images alone; none of them may have been skipped."""
+        data = self.data[: sum(self.sizes[:n])]
+        return Block(data, self.keys[:n], self.sizes[:n], self.lengths[:n], self.crcs[:n], count=n)
+
+
+def make_block(items: list[Item], first: int, transform: Transform) -> Block:
+    """Read, transform and frame ``items``, whose first stands at position ``first`` of the packing order."""
+    block = Block(count=len(items))
+    framed_records = []
+    for position, (key, label, path) in enumerate(items, first):
+        try:
+            payload, changed = transform(_read_file(path))
+            record = image_record(payload, label, key)
+            framed = frame(record)
+        except (OSError, ImageError, UsageError) as error:
+            block.skips.append(Skip(position, path, _reason(error)))
+            continue
+        framed_records.append(framed)
+        block.keys.append(key)
+        block.sizes.append(len(framed))
+        block.lengths.append(len(record))
+        block.crcs.append(zlib.crc32(record))
+        block.converted += changed
+    block.data = b"".join(framed_records)
+    return block
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).lower()
+    return str(error)
+
+
+def _read_file(path: str) -> bytes:
+    """The whole file, with as few system calls as a small one allows."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        data = os.read(handle, 65536)
+        if len(data) < 65536:
+            return data
+        pieces = [data]
+        while data:
+            data = os.read(handle, max(os.fstat(handle).st_size - 65536, 65536))
+            pieces.append(data)
+        return b"".join(pieces)
+    finally:
+        os.close(handle)
+
+
+class BlockMaker:
+    """Makes blocks on ``workers`` threads, in order, a few ahead.
+
+    Args:
+        transform: what happens to each image.
+        workers: threads.
+        processes: give each thread a worker process.
+
+    Raises:
+        GluontuneError: a worker process died.
+    """
+
+    def __init__(self, transform: Transform, workers: int, processes: bool):
+        self.transform, self.workers, self.processes = transform, workers, processes
+        self._mine = threading.local()
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="gluontune-pack")
+
+    def blocks(self, jobs: Iterable[tuple[list[Item], int]]) -> Iterator[Block]:
+        """Blocks in the order of ``jobs``; at most three a worker are in the making or waiting."""
+        ahead: deque[Future[Block]] = deque()
+        for items, first in jobs:
+            ahead.append(self._pool.submit(self._make, items, first))
+            if len(ahead) >= 3 * self.workers:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+    def _make(self, items: list[Item], first: int) -> Block:
+        if not self.processes:
+            return make_block(items, first, self.transform)
+        child = getattr(self._mine, "child", None)
+        if child is None:
+            child = self._mine.child = _start_child()
+            self._children.append(child)
+        try:
+            _send(child.stdin, (items, first, self.transform))
+            answer = _receive(child.stdout)
+        except (OSError, EOFError):
+            code = child.wait()
+            raise GluontuneError(f"a packing worker died (exit status {code}); go on with --resume") from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """Drop what waits and end the workers."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for child in self._children:
+            with contextlib.suppress(OSError):
+                child.stdin.close()  # type: ignore[union-attr]
+        self._pool.shutdown(wait=True)
+        for child in self._children:
+            child.stdout.close()  # type: ignore[union-attr]
+            child.wait()
+
+    def __enter__(self) -> BlockMaker:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _start_child() -> subprocess.Popen[bytes]:
+    root = str(Path(__file__).resolve().parents[2])
+    found = os.environ.get("PYTHONPATH")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, found] if found else [root])}
+    code = "from gluontune.records.blocks import serve; serve()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    )
+
+
+def _send(stream: Any, value: Any) -> None:
+    data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    stream.write(_LENGTH.pack(len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def _receive(stream: Any) -> Any:
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError
+    data = stream.read(_LENGTH.unpack(head)[0])
+    if len(data) < _LENGTH.unpack(head)[0]:
+        raise EOFError
+    return pickle.loads(data)  # from our own worker, over our own pipe
+
+
+def serve() -> None:
+    """A worker process: blocks in on stdin, made on stdout, until stdin ends."""
+    incoming: BinaryIO = sys.stdin.buffer
+    outgoing: BinaryIO = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not get into the answers
+    while True:
+        try:
+            items, first, transform = _receive(incoming)
+        except (EOFError, KeyboardInterrupt):
+            return
+        answer: Any
+        try:
+            answer = make_block(items, first, transform)
+        except KeyboardInterrupt:
+            return
+        except BaseException as error:
+            answer = GluontuneError(f"a packing worker failed: {type(error).__name__}: {error}")
+        try:
+            _send(outgoing, answer)
+        except OSError:
+            return

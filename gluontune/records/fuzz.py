@@ -1,0 +1,409 @@
+"""Trials by the thousand: ``python -m gluontune.records.fuzz --damages 10000 --reads 1000000 --kills 100``.
+
+Each prints one JSON document with what went wrong; all counts but ``trials`` should be 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.errors import GluontuneError
+from gluontune.records.checksums import side_path
+from gluontune.records.layout import MAGIC, padded
+from gluontune.records.packer import pack
+from gluontune.records.reader import RecordReader
+from gluontune.records.repairer import repair
+from gluontune.records.verifier import Survey
+from gluontune.records.writer import RecordWriter
+
+__all__ = ["concurrent_reads", "damage_trials", "kill_trials", "main"]
+
+HANG_S = 20
+
+
+class _Hang(BaseException):
+    """Not an Exception: nothing that is tested may swallow it."""
+
+
+def damage_trials(n: int, seed: int = 0) -> dict[str, int]:
+    """Damage a record file in one to three places, ``n`` times; verify, read, repair; count what is wrong.
+
+    Returns:
+        ``silently_wrong``: records that differ from what was written though nothing said so (by ``verify``, by a
+        checked reader, or in the repaired file); ``lost_by_repair``: records that were whole, but are not in the
+        repaired file under their key; ``missed``: trials whose damage ``verify`` called no damage though a record
+        was hit; ``hangs``; ``crashes``; ``trials``.
+    """
+    counts = Counter(dict.fromkeys(("silently_wrong", "lost_by_repair", "missed", "hangs", "crashes"), 0))
+    folder = Path(tempfile.mkdtemp(prefix="gluontune-fuzz-"))
+
+    def alarm(*_: object) -> None:
+        raise _Hang
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        for trial in range(n):
+            signal.alarm(HANG_S)
+            try:
+                counts.update(_Trial(folder, np.random.default_rng([seed, trial])).run())
+            except _Hang:
+                counts["hangs"] += 1
+            except Exception as error:
+                counts["crashes"] += 1
+                print(f"trial {trial} of seed {seed}: {type(error).__name__}: {error}", file=sys.stderr)
+            finally:
+                signal.alarm(0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        shutil.rmtree(folder, ignore_errors=True)
+    return {"trials": n, **counts}
+
+
+class _Trial:
+    """One file, its damage, and the truth about each of its records."""
+
+    def __init__(self, folder: Path, rng: np.random.Generator):
+        self.rng = rng
+        self.path, self.out = folder / "t.rec", folder / "repaired.rec"
+        for old in folder.iterdir():
+            old.unlink()
+        self._write()
+        self.data = bytearray(self.path.read_bytes())
+        self.origin = np.arange(len(self.data))  # where each byte of the damaged file came from; -1: altered
+        self.index_hit = self.crc_hit = False
+        for _ in range(int(rng.integers(1, 4))):
+            self._damage()
+        self.path.write_bytes(self.data)
+
+    def _write(self) -> None:
+        rng = self.rng
+        count = int(rng.integers(2, 40))
+        keys = rng.permutation(count * 2)[:count].tolist()
+        self.records: dict[int, bytes] = {}
+        with RecordWriter(self.path) as writer:
+            for key in keys:
+                label: Any = float(key) if rng.random() < 0.7 else rng.random(3).tolist()
+                writer.write(self._payload(), label, key)
+        with RecordReader(self.path) as reader:
+            self.records = {key: bytes(record) for key, record in zip(keys, reader)}
+            offsets = [int(o) for o in reader._offsets]
+            ends = [*offsets[1:], self.path.stat().st_size]
+        self.places = {k: (o, self._end(o, e, k)) for k, o, e in zip(keys, offsets, ends)}
+
+    def _end(self, offset: int, behind: int, key: int) -> int:
+        """The record's last byte, padding left out."""
+        length = len(self.records[key])
+        return behind - (padded(length) - length)
+
+    def _payload(self) -> bytes:
+        rng = self.rng
+        body = bytearray(rng.bytes(int(rng.integers(0, 400))))
+        for _ in range(int(rng.integers(0, 3)) if rng.random() < 0.4 else 0):
+            at = int(rng.integers(0, len(body) + 1))
+            body[at:at] = MAGIC
+        return bytes(body)
+
+    def _damage(self) -> None:
+        names = (
+            "flip",
+            "flip",
+            "header",
+            "burst",
+            "cut_end",
+            "cut_middle",
+            "swap",
+            "index",
+            "index_cut",
+            "crc",
+            "crc_cut",
+        )
+        getattr(self, "_" + str(self.rng.choice(names)))()
+
+    def _alter(self, start: int, new: bytes) -> None:
+        for i, byte in enumerate(new, start):
+            if i < len(self.data) and self.data[i] != byte:
+                self.data[i] = byte
+                self.origin[i] = -1
+
+    def _at(self, size: int) -> int:
+        return int(self.rng.integers(0, max(1, size)))
+
+    def _flip(self) -> None:
+        if self.data:
+            at = self._at(len(self.data))
+            self._alter(at, bytes([self.data[at] ^ 1 << self._at(8)]))
+
+    def _header(self) -> None:
+        """A byte of a record's magic number or length."""
+        offsets = [place[0] for place in self.places.values()]
+        at = offsets[self._at(len(offsets))] + self._at(8)
+        if at < len(self.data):
+            self._alter(at, bytes([self._at(256)]))
+
+    def _burst(self) -> None:
+        size = self._at(600)
+        self._alter(
+            self._at(len(self.data)), bytes(size) if self.rng.random() < 0.5 else self.rng.bytes(size)
+        )
+
+    def _cut_end(self) -> None:
+        self._remove(self._at(len(self.data)), len(self.data))
+
+    def _cut_middle(self) -> None:
+        start = self._at(len(self.data))
+        self._remove(start, start + self._at(300))
+
+    def _remove(self, start: int, stop: int) -> None:
+        del self.data[start:stop]
+        self.origin = np.delete(self.origin, slice(start, stop))
+
+    def _side(self, suffix: str) -> tuple[Path, bytearray]:
+        side = side_path(self.path, suffix)
+        return side, bytearray(side.read_bytes())
+
+    def _swap(self) -> None:
+        """Two rows of the index exchange their offsets."""
+        side, data = self._side(".idx")
+        lines = data.decode("latin-1").splitlines()
+        if len(lines) < 2:
+            return
+        a, b = (int(i) for i in self.rng.choice(len(lines), 2, replace=False))
+        (key_a, _, offset_a), (key_b, _, offset_b) = lines[a].partition("\t"), lines[b].partition("\t")
+        lines[a], lines[b] = f"{key_a}\t{offset_b}", f"{key_b}\t{offset_a}"
+        side.write_bytes("".join(f"{line}\n" for line in lines).encode("latin-1"))
+
+    def _index(self) -> None:
+        self._flip_side(".idx")
+
+    def _crc(self) -> None:
+        self._flip_side(".crc")
+
+    def _flip_side(self, suffix: str) -> None:
+        side, data = self._side(suffix)
+        if data:
+            data[self._at(len(data))] ^= 1 << self._at(8)
+            side.write_bytes(data)
+
+    def _index_cut(self) -> None:
+        side, data = self._side(".idx")
+        side.write_bytes(data[: self._at(len(data))])
+
+    def _crc_cut(self) -> None:
+        side, data = self._side(".crc")
+        side.write_bytes(data[: self._at(len(data))])
+
+    def _is_whole(self, key: int) -> bool:
+        start, end = self.places[key]
+        at = np.flatnonzero(self.origin == start)
+        if not len(at):
+            return False
+        piece = self.origin[at[0] : at[0] + end - start]
+        return len(piece) == end - start and bool((piece == np.arange(start, end)).all())
+
+    def run(self) -> dict[str, int]:
+        whole = {key for key in self.records if self._is_whole(key)}
+        with Survey(self.path, decode=False) as survey:
+            report = survey.report
+            unproven = {bytes(survey.view[slice(*c.found.spans[0])]) for c in survey.checked if c.row < 0}
+            proven = {c.found.offset for c in survey.checked if c.row >= 0}
+        wrong = self._read_what_is_called_whole(report, proven) + self._read_checked()
+        missed = report.ok and len(whole) < len(self.records)
+        kept: dict[int, bytes] = {}
+        with contextlib.suppress(GluontuneError):
+            repair(self.path, self.out, decode=False)
+            with RecordReader(self.out) as reader:
+                kept = {int(k): bytes(r) for k, r in zip(reader.keys, reader)}
+        wrong += sum(self.records.get(k) != r and r[: len(r)] not in unproven for k, r in kept.items())
+        lost = sum(kept.get(key) != self.records[key] for key in whole)
+        return {"silently_wrong": wrong, "lost_by_repair": lost, "missed": int(missed)}
+
+    def _read_what_is_called_whole(self, report: Any, proven: set[int]) -> int:
+        """Wrong or unreadable records at positions about which ``verify`` said nothing."""
+        try:
+            reader = RecordReader(self.path)
+        except GluontuneError:
+            return int(report.ok)
+        wrong = 0
+        with reader:
+            called_damaged = {d.index for d in report.damaged}
+            for i, key in enumerate(reader.keys):
+                if i in called_damaged or int(reader._offsets[i]) not in proven:
+                    continue
+                try:
+                    wrong += bytes(reader[i]) != self.records.get(int(key))
+                except GluontuneError:
+                    wrong += 1
+        return wrong
+
+    def _read_checked(self) -> int:
+        """Wrong records that a reader with ``check=True`` gives out, by key."""
+        try:
+            reader = RecordReader(self.path, check=True)
+        except GluontuneError:
+            return 0
+        wrong = 0
+        with reader:
+            for i in range(len(reader)):
+                with contextlib.suppress(GluontuneError):
+                    wrong += bytes(reader[i]) not in self.records.values()
+        return wrong
+
+
+def concurrent_reads(n: int, threads: int = 8, processes: int = 4, seed: int = 0) -> dict[str, int]:
+    """``n`` random reads of one reader, from threads and forked processes at once; counts wrong records."""
+    folder = Path(tempfile.mkdtemp(prefix="gluontune-reads-"))
+    try:
+        path = folder / "reads.rec"
+        rng = np.random.default_rng(seed)
+        with RecordWriter(path) as writer:
+            for i in range(4000):
+                body = rng.bytes(int(rng.integers(1, 4000)))
+                writer.write(zlib.crc32(body).to_bytes(4, "little") + body, i)
+        reader = RecordReader(path)
+        each = -(-n // (threads + processes))
+        context = multiprocessing.get_context("fork")
+        queue = context.Queue()
+        wrongs: list[int] = []
+        children = [
+            context.Process(target=_count_into_queue, args=(reader, seed + 1000 + i, each, queue))
+            for i in range(processes)
+        ]
+        workers = [
+            threading.Thread(target=lambda i=i: wrongs.append(_count_wrong(reader, seed + i, each)))  # type: ignore[misc]
+            for i in range(threads)
+        ]
+        for worker in [*children, *workers]:
+            worker.start()
+        wrongs += [queue.get() for _ in children]
+        for worker in [*children, *workers]:
+            worker.join()
+        return {"reads": each * (threads + processes), "wrong": sum(wrongs)}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _count_into_queue(reader: RecordReader, seed: int, n: int, queue: Any) -> None:
+    queue.put(_count_wrong(reader, seed, n))
+
+
+def _count_wrong(reader: RecordReader, seed: int, n: int) -> int:
+    wrong = 0
+    for i in np.random.default_rng(seed).integers(0, len(reader), n).tolist():
+        header, payload = reader.unpack(i)
+        good = header.id == i and zlib.crc32(payload[4:]).to_bytes(4, "little") == bytes(payload[:4])
+        wrong += not good
+    return wrong
+
+
+def kill_trials(n: int, images: int = 3000, seed: int = 0, shards: int = 2) -> dict[str, Any]:
+    """``kill -9`` a packing job at ``n`` random moments, resuming each time; compare with one left alone.
+
+    Returns:
+        ``kills`` that hit a running job; ``wrong_or_lost``: finished files that differ by a byte from those of
+        an undisturbed job (records, index, checksums, classes).
+    """
+    folder = Path(tempfile.mkdtemp(prefix="gluontune-kills-"))
+    rng = np.random.default_rng(seed)
+    try:
+        _make_images(folder / "src", images, rng)
+        want = _pack_files(folder, "want", shards)
+        started = time.perf_counter()
+        _run_job(folder, "timing", shards, None)
+        whole_s = time.perf_counter() - started
+        kills = wrong = jobs = 0
+        while kills < n:
+            name = f"job{jobs}"
+            jobs += 1
+            for _ in range(200):
+                killed = _run_job(folder, name, shards, float(rng.uniform(0.3, 1.05)) * whole_s)
+                kills += killed
+                if not killed or kills >= n:
+                    break
+            _run_job(folder, name, shards, None)
+            got = _files(folder / name)
+            wrong += got != want
+            shutil.rmtree(folder / name)
+        return {"kills": kills, "jobs": jobs, "wrong_or_lost": wrong}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_images(folder: Path, count: int, rng: np.random.Generator) -> None:
+    """Files that are copied as they are; some are damaged, so that images are left out too."""
+    for i in range(count):
+        place = folder / f"class{i % 3}"
+        place.mkdir(parents=True, exist_ok=True)
+        body = b"" if i % 50 == 7 else rng.bytes(int(rng.integers(100, 3000))) + MAGIC
+        (place / f"{i:06d}.png").write_bytes(body)
+
+
+def _pack_files(folder: Path, name: str, shards: int) -> dict[str, bytes]:
+    pack(folder / "src", folder / name / "t.rec", exact=True, shards=shards)
+    return _files(folder / name)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def _run_job(folder: Path, name: str, shards: int, kill_after_s: float | None) -> bool:
+    """Run or resume a packing process; True if it was killed while it ran."""
+    code = (
+        "import sys; from gluontune.records import pack; "
+        "pack(sys.argv[1], sys.argv[2], exact=True, shards=int(sys.argv[3]), resume=True)"
+    )
+    arguments = [sys.executable, "-c", code, str(folder / "src"), str(folder / name / "t.rec"), str(shards)]
+    root = str(Path(__file__).resolve().parents[2])
+    child = subprocess.Popen(arguments, env={**os.environ, "PYTHONPATH": root}, cwd=folder)
+    try:
+        status = child.wait(timeout=kill_after_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        status = child.wait()
+        return status == -signal.SIGKILL
+    if status:
+        raise GluontuneError(f"the packing job failed with exit status {status}")
+    return False
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the trials that the arguments ask for; 1 if anything went wrong."""
+    parser = argparse.ArgumentParser(prog="python -m gluontune.records.fuzz", description=__doc__)
+    parser.add_argument("--damages", type=int, default=0, help="random damages to a file")
+    parser.add_argument(
+        "--reads", type=int, default=0, help="concurrent reads from 8 threads and 4 processes"
+    )
+    parser.add_argument("--kills", type=int, default=0, help="kill -9 while packing")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args(argv)
+    results: dict[str, Any] = {}
+    if chosen.damages:
+        results["damages"] = damage_trials(chosen.damages, chosen.seed)
+    if chosen.reads:
+        results["reads"] = concurrent_reads(chosen.reads, seed=chosen.seed)
+    if chosen.kills:
+        results["kills"] = kill_trials(chosen.kills, seed=chosen.seed)
+    print(json.dumps(results, indent=2))
+    neutral = {"trials", "reads", "kills", "jobs"}
+    return int(any(v for table in results.values() for k, v in table.items() if k not in neutral))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

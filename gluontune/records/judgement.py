@@ -1,0 +1,217 @@
+"""From what was found in a file to the list of what is wrong with it."""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+from gluontune.records.layout import HEAD, LENGTH_MASK, padded
+
+if TYPE_CHECKING:
+    from gluontune.records.structure import Broken
+    from gluontune.records.verifier import Checked, Survey
+
+__all__ = ["judge"]
+
+
+def judge(survey: Survey) -> None:
+    """Decide which records are whole, and fill the report's counts and damages."""
+    _match_checksums(survey)
+    _decide(survey)
+    damages: dict[tuple[int | None, int], str] = {}
+    positions = _Positions(survey)
+    _list_records(survey, positions, damages)
+    _list_index(survey, positions, damages)
+    _finish(survey, positions, damages)
+
+
+def _match_checksums(survey: Survey) -> None:
+    """Give each record the checksum row that it satisfies: the one of its place, else one of its content."""
+    rows = survey.rows
+    by_offset = {offset: i for i, offset in enumerate(rows["offset"].tolist())}
+    content = list(zip(rows["length"].tolist(), rows["crc"].tolist()))
+    free: dict[tuple[int, int], deque[int]] = defaultdict(deque)
+    moved = []
+    used = set()
+    for checked in survey.checked:
+        row = by_offset.get(checked.found.offset, -1)
+        if row >= 0 and content[row] == (checked.length, checked.crc):
+            checked.row = row
+            used.add(row)
+        else:
+            moved.append(checked)
+    for row, pair in enumerate(content):
+        if row not in used and moved:
+            free[pair].append(row)
+    for checked in moved:
+        rest = free.get((checked.length, checked.crc))
+        if rest:
+            checked.row = rest.popleft()
+    if len(rows) and len(survey.checked) > 1 and not any(checked.row >= 0 for checked in survey.checked):
+        _drop_foreign_checksums(survey)
+
+
+def _drop_foreign_checksums(survey: Survey) -> None:
+    """Not one record fits: was the record file written anew by a program that knows no checksums?"""
+    places = set(zip(survey.rows["offset"].tolist(), survey.rows["length"].tolist()))
+    if any((c.found.offset, c.length) in places for c in survey.checked[1:]):
+        return  # no: the places are right, it is the bytes that are wrong
+    survey.report.problems.append(
+        f"{survey.path}: no record fits the .crc file beside it, which seems to be of another file; not used"
+    )
+    survey.rows = survey.rows[:0]
+    survey.all_rows = False
+
+
+def _decide(survey: Survey) -> None:
+    images = sum(checked.kind is not None for checked in survey.checked)
+    of_images = images * 2 > len(survey.checked)
+    offsets = set(survey.rows["offset"].tolist())
+    confirmed = {offset for _, _, offset in survey.index.rows} | {
+        b.offset for b in survey.broken if _fits(survey, b)
+    }
+    for checked in survey.checked:
+        checked.found.doubtful &= checked.found.behind not in confirmed
+        checked.reason = _fault(survey, checked, of_images, offsets)
+        checked.whole = not checked.reason
+        if checked.whole and not checked.padding:
+            survey.report.problems.append(
+                f"{survey.path}: the padding behind the record at byte {checked.found.offset:,} is not zero; harmless"
+            )
+        survey.report.unchecked += checked.whole and checked.row < 0
+
+
+def _fits(survey: Survey, broken: Broken) -> bool:
+    """Is the break just a broken magic number? Then the length behind it leads to the next record."""
+    if broken.offset + 8 > len(survey.view):
+        return False
+    _, word = HEAD.unpack_from(survey.view, broken.offset)
+    return word >> 29 == 0 and broken.offset + 8 + padded(word & LENGTH_MASK) == broken.until
+
+
+def _fault(survey: Survey, checked: Checked, of_images: bool, offsets: set[int]) -> str:
+    if checked.row < 0 and checked.found.offset in offsets:
+        return "its bytes differ from their checksum"
+    if checked.row < 0 and survey.all_rows:
+        return "a record that the checksums do not know"
+    if of_images and checked.fault:
+        return checked.fault
+    if checked.row >= 0:
+        return ""
+    # No checksum: the end of an image tells whether the length is right.
+    sure = of_images and checked.kind is not None
+    if checked.found.doubtful and not sure:
+        return "wrong length: no record follows where it ends"
+    if not checked.padding and not sure:
+        return "wrong length, or damage in its padding"
+    return ""
+
+
+class _Positions:
+    """Positions of records for the report, by offset."""
+
+    def __init__(self, survey: Survey):
+        self.of_offset: dict[int, int] = {}
+        if survey.index.path is not None:
+            for number, _, offset in survey.index.rows:
+                self.of_offset.setdefault(offset, number)
+        elif len(survey.rows):
+            self.of_offset = {offset: i for i, offset in enumerate(survey.rows["offset"].tolist())}
+        else:
+            pieces = [c.found.offset for c in survey.checked] + [b.offset for b in survey.broken]
+            self.of_offset = {offset: i for i, offset in enumerate(sorted(pieces))}
+
+    def get(self, offset: int) -> int | None:
+        return self.of_offset.get(offset)
+
+
+def _list_records(survey: Survey, positions: _Positions, damages: dict[tuple[int | None, int], str]) -> None:
+    """Records that were found damaged, rows of the checksums that nothing satisfies, and breaks."""
+    present = {checked.row for checked in survey.checked if checked.row >= 0}
+    expected = sorted((offset, row) for row, offset in enumerate(survey.rows["offset"].tolist()))
+    starts = [offset for offset, _ in expected]
+    explained: list[tuple[int, int]] = []  # spans of the file that a damage already speaks of
+    reasons = {c.found.offset: c.reason for c in survey.checked if not c.whole}
+    breaks = {b.offset: b.reason for b in survey.broken}
+    for place, (offset, row) in enumerate(expected):
+        if row in present:
+            continue
+        behind = starts[place + 1] if place + 1 < len(starts) else max(len(survey.view), offset + 1)
+        explained.append((offset, behind))
+        gone = "missing: the file is cut" if offset >= len(survey.view) else "no whole record lies there"
+        damages[positions.get(offset), offset] = reasons.get(offset) or breaks.get(offset) or gone
+    for offset, reason in [*reasons.items(), *_breaks(survey)]:
+        known = (positions.get(offset), offset) in damages
+        if not known and not _lies_in(explained, offset):
+            damages[positions.get(offset), offset] = reason
+
+
+def _breaks(survey: Survey) -> list[tuple[int, str]]:
+    """Breaks that are no mere rest of a record whose own length is wrong."""
+    damaged_ends = {c.found.behind for c in survey.checked if not c.whole}
+    return [(b.offset, b.reason) for b in survey.broken if b.offset not in damaged_ends]
+
+
+def _lies_in(spans: list[tuple[int, int]], offset: int) -> bool:
+    at = bisect.bisect_right(spans, (offset, 1 << 63)) - 1
+    return at >= 0 and spans[at][0] <= offset < spans[at][1]
+
+
+def _list_index(survey: Survey, positions: _Positions, damages: dict[tuple[int | None, int], str]) -> None:
+    """Rows of the index that lead to no record or to another one, and records without a row."""
+    index = survey.index
+    if index.path is None:
+        return
+    for number, reason in index.faults:
+        damages[number, -1] = reason
+    starts = {c.found.offset: c for c in survey.checked}
+    true_keys = _true_keys(survey)
+    seen: dict[Any, int] = {}
+    for number, key, offset in index.rows:
+        if key in seen:
+            damages[number, offset] = f"index row {number}: the key {key} is used by row {seen[key]} already"
+        seen.setdefault(key, number)
+        if offset in starts:
+            true = true_keys.get(offset)
+            if true is not None and true != key:
+                damages[number, offset] = f"index row {number}: key {key} points to the record of key {true}"
+        elif (number, offset) not in damages:
+            where = (
+                "beyond the end of the file" if offset >= len(survey.view) else "to where no record starts"
+            )
+            damages[number, offset] = f"index row {number}: key {key} points {where}"
+    keys = survey.rows["key"].tolist()
+    for key, offset in zip(keys, survey.rows["offset"].tolist()):
+        if key not in seen:
+            damages.setdefault((positions.get(offset), offset), f"the index has no row for key {key}")
+
+
+def _true_keys(survey: Survey) -> dict[int, int]:
+    """The key of each record by its checksum row, else by the id in its header where packers set it so."""
+    keys = survey.rows["key"].tolist()
+    sure = {c.found.offset: keys[c.row] for c in survey.checked if c.row >= 0}
+    ids = {c.found.offset: c.key for c in survey.checked if c.whole}
+    rows = [(key, ids[offset]) for _, key, offset in survey.index.rows if offset in ids]
+    agree = sum(key == own for key, own in rows)
+    return {**ids, **sure} if agree * 2 > len(rows) else sure
+
+
+def _finish(survey: Survey, positions: _Positions, damages: dict[tuple[int | None, int], str]) -> None:
+    from gluontune.records.verifier import Damage
+
+    report = survey.report
+    found = [Damage(i, max(offset, 0), reason) for (i, offset), reason in damages.items()]
+    report.damaged = sorted(found, key=lambda d: (d.offset, -1 if d.index is None else d.index))
+    if len(survey.rows) and survey.all_rows:
+        report.records = len(survey.rows)
+    elif survey.index.path is not None:
+        missing = [d for d in report.damaged if d.index is None]
+        report.records = max(len(survey.index.rows) + len(survey.index.faults), len(survey.rows)) + len(
+            missing
+        )
+    else:
+        report.records = sum(c.whole for c in survey.checked) + len(report.damaged)
+    places = {d.index for d in report.damaged if d.index is not None}
+    alone = sum(d.index is None for d in report.damaged)
+    report.whole = max(0, report.records - len(places) - alone)

@@ -1,0 +1,277 @@
+"""A record file in the making, which a kill can interrupt at any byte and ``--resume`` takes up again.
+
+Beside ``OUT.rec`` lie three files until all is done:
+
+- ``OUT.rec.part``: the records so far;
+- ``OUT.crc.part``: a row for each (the later ``OUT.crc``), written after the record;
+- ``OUT.plan.part``: a first line with the fingerprint of the job, then a line for each image left out.
+
+What counts after a kill is decided by the checksums: the records are taken as far as rows, bytes and plan
+agree without a gap, the rest is cut off and packed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from gluontune.errors import GluontuneError
+from gluontune.files import atomic_write, explain_os_error
+from gluontune.records.blocks import Block, Skip
+from gluontune.records.checksums import ROW, head, make_rows, read_checksums, row_is_sound, side_path
+from gluontune.records.layout import DamagedRecordError, join_parts
+from gluontune.records.reader import map_file
+from gluontune.records.sources import Item
+from gluontune.records.writer import index_text, remove_side_files
+
+__all__ = ["PartFile"]
+
+
+class PartFile:
+    """One ``.rec`` in the making.
+
+    Args:
+        path: the final ``OUT.rec``.
+        items: its images in packing order; ``start`` is the position of the first in the whole job.
+        fingerprint: 8 bytes that name the job (sources, order, options).
+        resume: take up what an interrupted job with the same fingerprint left.
+        classes: names of the labels for ``OUT.classes``, one a line; None: no such file.
+
+    Raises:
+        GluontuneError: cannot write there; another process packs into the same file; the parts that are to be
+            resumed belong to another job.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        items: Sequence[Item],
+        start: int,
+        fingerprint: bytes,
+        resume: bool,
+        classes: list[str] | None = None,
+    ):
+        self.path, self.items, self.start, self.fingerprint = path, items, start, fingerprint
+        self.classes = classes
+        self.rec = Path(f"{path}.part")
+        self.crc = side_path(path, ".crc.part")
+        self.plan_path = side_path(path, ".plan.part")
+        self.skips: list[Skip] = []
+        self.packed = self.resumed = 0
+        self.size = 0
+        self.complete = False
+        self._streams: list[IO[bytes]] = []
+        self._rows: list[np.ndarray] = []
+        try:
+            self._open(resume)
+        except OSError as error:
+            self.close()
+            raise explain_os_error(path, error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def done(self) -> int:
+        """Images that are packed or left out: where the work goes on."""
+        return self.packed + len(self.skips)
+
+    def _open(self, resume: bool) -> None:
+        if resume and not self.plan_path.exists() and self._is_complete():
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        plan = open(self.plan_path, "a+b")  # noqa: SIM115 (closed by close())
+        self._streams.append(plan)
+        try:
+            fcntl.flock(plan, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise GluontuneError(f"{self.path}: another process is packing into it") from None
+        plan.seek(0)
+        lines = plan.read().split(b"\n")[:-1]  # a line that a kill cut short counts for nothing
+        if resume and lines:
+            self._check_job(lines[0])
+            plan.truncate(sum(len(line) + 1 for line in lines))
+            self._take_up(lines[1:])
+        else:
+            for part in (self.rec, self.crc):
+                part.unlink(missing_ok=True)
+            plan.truncate(0)
+            plan.write(json.dumps({"job": self.fingerprint.hex()}).encode() + b"\n")
+            plan.flush()
+        for part in (self.rec, self.crc):
+            self._streams.append(open(part, "ab"))  # noqa: SIM115 (closed by close())
+        crc = self._streams[-1]
+        if not crc.tell():
+            crc.write(head(self.fingerprint))
+
+    def _check_job(self, line: bytes) -> None:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            if json.loads(line)["job"] == self.fingerprint.hex():
+                return
+        raise GluontuneError(
+            f"{self.plan_path}: the interrupted job had other images, another order or other options; "
+            "leave out --resume to start anew"
+        )
+
+    def _is_complete(self) -> bool:
+        """Killed after the end, or asked twice: the finished file names the job in its checksums."""
+        side = side_path(self.path, ".crc")
+        if not (self.path.exists() and side.exists()):
+            return False
+        fingerprint, rows = read_checksums(side)
+        if fingerprint != self.fingerprint or self._whole(rows[-1:], self.path, anywhere=True) < len(
+            rows[-1:]
+        ):
+            return False
+        present = set(rows["key"].tolist())
+        left_out = [(i, item) for i, item in enumerate(self.items) if item.key not in present]
+        self.skips = [Skip(self.start + i, item.path, "left out by the earlier run") for i, item in left_out]
+        self.packed = self.resumed = len(rows)
+        self.complete = True
+        return True
+
+    def _take_up(self, lines: list[bytes]) -> None:
+        """Find how far records, rows and plan agree; cut off the rest."""
+        noted = _read_skips(lines)
+        # A kill while the files were put in place: the records are whole and bear their final name.
+        placed = not self.rec.exists() and self.path.exists()
+        crc = self.crc if self.crc.exists() else side_path(self.path, ".crc")
+        rows = np.zeros(0, ROW)
+        if crc.exists() and (crc == self.crc or placed):
+            with contextlib.suppress(GluontuneError):  # cut within its first line: nothing to take up
+                fingerprint, found = read_checksums(crc)
+                rows = found if fingerprint == self.fingerprint else rows
+        source = self.path if placed else self.rec
+        rows = rows[: self._whole(rows, source)] if source.exists() else rows[:0]
+        position, count = self.start, 0
+        stop = self.start + len(self.items)
+        keys = rows["key"].tolist()
+        while position < stop:
+            if count < len(keys) and keys[count] == self.items[position - self.start].key:
+                count += 1
+            elif position in noted:
+                self.skips.append(noted[position])
+            else:
+                break
+            position += 1
+        if placed and position < stop:  # what bears the final name is an older file
+            count, self.skips = 0, []
+        self._keep(rows[:count], placed and position == stop)
+
+    def _whole(self, rows: np.ndarray, source: Path, anywhere: bool = False) -> int:
+        """How many rows, from the first, describe what really lies in the file, without a gap.
+
+        ``anywhere``: the first may lie at any offset.
+        """
+        mapped, view = map_file(str(source))
+        expected = int(rows["offset"][0]) if anywhere and len(rows) else 0
+        whole = 0
+        try:
+            for row, sound in zip(rows.tolist(), row_is_sound(rows).tolist()):
+                _, offset, length, crc, _ = row
+                if not sound or offset != expected:
+                    break
+                record, expected = join_parts(view, offset, len(view))
+                if expected > len(view) or len(record) != length or zlib.crc32(record) != crc:
+                    break
+                whole += 1
+                del record
+        except DamagedRecordError:
+            pass
+        finally:
+            del view
+            if mapped is not None:
+                with contextlib.suppress(BufferError):
+                    mapped.close()
+        return whole
+
+    def _keep(self, rows: np.ndarray, finished: bool) -> None:
+        if finished:
+            # Back to the parts, so that what follows is the usual end.
+            os.replace(self.path, self.rec)
+        end = 0
+        if len(rows):
+            mapped, view = map_file(str(self.rec))
+            _, end = join_parts(view, int(rows["offset"][-1]), len(view))
+            del view, mapped
+        with open(self.rec, "ab") as stream:
+            stream.truncate(end)
+        with open(self.crc, "wb") as stream:
+            stream.write(head(self.fingerprint) + rows.tobytes())
+        self._rows = [rows]
+        self.packed = self.resumed = len(rows)
+        self.size = end
+
+    def add(self, block: Block) -> None:
+        """Append a block: records, then what was left out, then the rows that vouch for the records."""
+        plan, rec, crc = self._streams
+        ends = np.cumsum([self.size, *block.sizes])
+        rows = make_rows(block.keys, ends[:-1].tolist(), block.lengths, block.crcs)
+        try:
+            rec.write(block.data)
+            rec.flush()
+            for skip in block.skips:
+                plan.write(json.dumps([skip.position, skip.path, skip.reason]).encode() + b"\n")
+            plan.flush()
+            crc.write(rows.tobytes())
+            crc.flush()
+        except OSError as error:
+            raise explain_os_error(self.path, error) from error
+        self._rows.append(rows)
+        self.size = int(ends[-1])
+        self.packed += len(block.keys)
+        self.skips += block.skips
+
+    def finish(self) -> None:
+        """Put the file and its side files in place; the old ones' side files go first, so none is ever stale."""
+        if self.complete:
+            return
+        _, rec, crc = self._streams
+        rows = np.concatenate([np.zeros(0, ROW), *self._rows])
+        try:
+            for stream in (rec, crc):
+                stream.flush()
+                os.fsync(stream.fileno())
+            remove_side_files(self.path)
+            side_path(self.path, ".classes").unlink(missing_ok=True)
+            os.replace(self.rec, self.path)
+            with atomic_write(side_path(self.path, ".idx"), "w") as text:
+                text.write(index_text(rows["key"].tolist(), rows["offset"].tolist()))
+            if self.classes is not None:
+                with atomic_write(side_path(self.path, ".classes"), "w") as text:
+                    text.write("".join(f"{name}\n" for name in self.classes))
+            os.replace(self.crc, side_path(self.path, ".crc"))
+            self.plan_path.unlink()
+        except OSError as error:
+            raise explain_os_error(self.path, error) from error
+        self.close()
+        self.complete = True
+
+    def close(self) -> None:
+        """Close the files and leave the parts for ``--resume``."""
+        while self._streams:
+            with contextlib.suppress(OSError):
+                self._streams.pop().close()
+
+    def discard(self) -> None:
+        """Remove the parts."""
+        self.close()
+        for part in (self.rec, self.crc, self.plan_path):
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+
+def _read_skips(lines: list[bytes]) -> dict[int, Skip]:
+    found: dict[int, Skip] = {}
+    for line in lines:
+        position, path, reason = json.loads(line)
+        found[position] = Skip(int(position), path, reason)
+    return found

@@ -1,0 +1,254 @@
+"""What to pack: class folders, ``.lst`` lists and CSV tables become one ordered list of images with labels."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Union
+
+from gluontune.errors import GluontuneError, UsageError, nearest
+from gluontune.files import explain_os_error
+from gluontune.records.layout import MAX_KEY, label_bytes
+
+__all__ = ["EXTENSIONS", "Item", "Source", "read_source", "split_shards"]
+
+EXTENSIONS = frozenset(
+    (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
+)
+PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "image_path", "img", "name")
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+class Item(NamedTuple):
+    """One image to pack: its record's key, its label or labels, its file."""
+
+    key: int
+    label: float | tuple[float, ...]
+    path: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """All images in the order in which they are packed. ``classes`` names the labels, where they have names."""
+
+    items: list[Item]
+    classes: list[str] | None
+    kind: str
+
+    def fingerprint(self, *options: object) -> bytes:
+        """8 bytes that change with any key, label, path, the order, or one of the ``options``."""
+        digest = hashlib.sha256(repr(options).encode())
+        for item in self.items:
+            digest.update(repr(item).encode("utf-8", "surrogateescape"))
+        return digest.digest()[:8]
+
+
+def read_source(
+    src: PathLike,
+    *,
+    root: PathLike | None = None,
+    path_column: str | None = None,
+    label_columns: Sequence[str] | None = None,
+    shuffle: bool | None = None,
+    seed: int = 0,
+) -> Source:
+    """List the images of a class folder, an MXNet ``.lst`` or a CSV table.
+
+    Args:
+        src: a folder with one sub-folder a class (labels 0, 1, … in the order of their sorted names), a
+            ``.lst`` (``key<TAB>label…<TAB>path``), or a ``.csv``/``.tsv`` with a header row.
+        root: folder that relative paths of a list or table start from; None: the folder it lies in.
+        path_column: CSV column with the path; None: the one called path, file, image, …, else the first.
+        label_columns: CSV columns with labels; None: all others. One column of words becomes classes.
+        shuffle: pack in a random order that ``seed`` fixes; keys stay with their images. None: True but for
+            a ``.lst``, whose order somebody chose.
+
+    Raises:
+        GluontuneError: nothing to pack, or a row that cannot be packed (its line is named).
+    """
+    path = Path(src)
+    if path.is_dir():
+        source = _read_folder(path)
+    elif path.suffix.lower() == ".lst":
+        source = _read_list(path, Path(root) if root is not None else path.parent)
+    elif path.suffix.lower() in (".csv", ".tsv"):
+        source = _read_table(
+            path, Path(root) if root is not None else path.parent, path_column, label_columns
+        )
+    elif not path.exists():
+        raise GluontuneError(f"{path}: no such file or folder")
+    else:
+        raise UsageError(f"{path}: give a folder with a sub-folder for each class, a .lst or a .csv file")
+    if not source.items:
+        raise GluontuneError(f"{path}: no images in it")
+    if (source.kind != "list") if shuffle is None else shuffle:
+        random.Random(f"gluontune-pack-{seed}").shuffle(source.items)
+    return source
+
+
+def split_shards(total: int, shards: int) -> list[range]:
+    """Positions of each shard: shards one after the other hold the same order whatever their number.
+
+    >>> split_shards(7, 3)
+    [range(0, 2), range(2, 4), range(4, 7)]
+    """
+    return [range(total * s // shards, total * (s + 1) // shards) for s in range(shards)]
+
+
+def _read_folder(folder: Path) -> Source:
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    except OSError as error:
+        raise explain_os_error(folder, error) from error
+    found = [(name, sorted(_images_below(folder / name))) for name in names if not name.startswith(".")]
+    classes = [name for name, files in found if files]
+    if not classes:
+        flat = any(Path(name).suffix.lower() in EXTENSIONS for name in os.listdir(folder))
+        hint = (
+            "its images lie in no class folder: make one folder a class, or give a .lst or .csv"
+            if flat
+            else ""
+        )
+        raise GluontuneError(f"{folder}: {hint or 'no class folder with images in it'}")
+    pairs = (
+        (float(label), file) for label, (_, files) in enumerate(f for f in found if f[1]) for file in files
+    )
+    return Source([Item(key, label, file) for key, (label, file) in enumerate(pairs)], classes, "folder")
+
+
+def _images_below(folder: Path) -> Iterable[str]:
+    """Image files in all depths; linked folders are followed, but no folder is entered twice."""
+    seen = set()
+    for here, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(here)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            if os.path.splitext(name)[1].lower() in EXTENSIONS and not name.startswith("."):
+                yield os.path.join(here, name)
+
+
+def _read_list(path: Path, root: Path) -> Source:
+    items: list[Item] = []
+    seen: set[int] = set()
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
+        fields = line.rstrip("\r\n").split("\t")
+        if len(fields) < 3:
+            raise GluontuneError(
+                f"{path}: line {number} is not 'key<TAB>label…<TAB>path': {line.strip()[:60]!r}"
+            )
+        try:
+            key = int(fields[0])
+        except ValueError:
+            raise GluontuneError(
+                f"{path}: line {number}: the key {fields[0]!r} is not a whole number"
+            ) from None
+        if not 0 <= key <= MAX_KEY or key in seen:
+            reason = "is used twice" if key in seen else "is out of range"
+            raise GluontuneError(
+                f"{path}: line {number}: the key {key} {reason}; keys are unique and at least 0"
+            )
+        seen.add(key)
+        label = _numbers(fields[1:-1], f"{path}: line {number}")
+        items.append(Item(key, label, os.path.join(root, fields[-1].strip())))
+    return Source(items, None, "list")
+
+
+def _read_table(path: Path, root: Path, path_column: str | None, labels: Sequence[str] | None) -> Source:
+    lines = _lines(path)
+    if not lines:
+        raise GluontuneError(f"{path}: the table is empty")
+    delimiter = max(",;\t", key=lines[0].count)
+    rows = csv.reader(lines, delimiter=delimiter)
+    header = [name.strip() for name in next(rows)]
+    where, columns = _columns(path, header, path_column, labels)
+    paths, values, numbers = [], [], []
+    for row in rows:
+        if not any(cell.strip() for cell in row):
+            continue
+        if len(row) != len(header):
+            raise GluontuneError(
+                f"{path}: line {rows.line_num} has {len(row)} fields, the header {len(header)}"
+            )
+        paths.append(os.path.join(root, row[where].strip()))
+        values.append([row[c].strip() for c in columns])
+        numbers.append(rows.line_num)
+    if len(columns) == 1 and not all(_is_number(v[0]) for v in values):
+        classes = sorted({v[0] for v in values})
+        if "" in classes:
+            line = numbers[[v[0] for v in values].index("")]
+            raise GluontuneError(f"{path}: line {line}: the label is empty")
+        rank = {name: float(i) for i, name in enumerate(classes)}
+        return Source(
+            [Item(k, rank[v[0]], p) for k, (p, v) in enumerate(zip(paths, values))], classes, "table"
+        )
+    triples = zip(paths, values, numbers)
+    items = [Item(k, _numbers(v, f"{path}: line {n}"), p) for k, (p, v, n) in enumerate(triples)]
+    return Source(items, None, "table")
+
+
+def _columns(
+    path: Path, header: list[str], wanted: str | None, labels: Sequence[str] | None
+) -> tuple[int, list[int]]:
+    def place(name: str) -> int:
+        if name not in header:
+            close = nearest(name, header)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise UsageError(f"{path}: no column {name!r}: {hint}It has: {', '.join(header)}")
+        return header.index(name)
+
+    lowered = [name.lower() for name in header]
+    usual = [lowered.index(name) for name in PATH_COLUMNS if name in lowered]
+    where = place(wanted) if wanted else (usual or [0])[0]
+    columns = [place(name) for name in labels] if labels else [c for c in range(len(header)) if c != where]
+    if not columns:
+        raise GluontuneError(f"{path}: the table has no label column beside {header[where]!r}")
+    return where, columns
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as stream:
+            return stream.readlines()
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+    except UnicodeDecodeError:
+        raise GluontuneError(f"{path}: not a text file in UTF-8") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _numbers(texts: Sequence[str], where: str) -> float | tuple[float, ...]:
+    """The labels of a row; whole numbers are read as such, so that none is rounded before it is checked."""
+    values: list[float] = []
+    for text in texts:
+        try:
+            value = int(text)
+        except ValueError:
+            try:
+                value = float(text)  # type: ignore[assignment]
+            except ValueError:
+                raise GluontuneError(f"{where}: the label {text!r} is not a number") from None
+        try:
+            label_bytes(value)
+        except UsageError as error:
+            raise GluontuneError(f"{where}: {error}") from None
+        values.append(float(value))
+    return values[0] if len(values) == 1 else tuple(values)

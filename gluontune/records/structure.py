@@ -1,0 +1,149 @@
+"""The structure of a damaged record file: which records are there, and where the chain is broken.
+
+In a sound file an aligned magic number is always a header (see ``layout``). So all possible headers are known
+after one pass over the file, and after a break the next of them is where the chain goes on. A piece that was
+cut out may shift what follows by one to three bytes: headers at these phases are considered too, but believed
+only if a record follows them, or the file's end, or if their bytes are known from the checksums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
+
+from gluontune.records.layout import MAGIC, DamagedRecordError, part_spans
+
+__all__ = ["Broken", "Found", "joined", "walk"]
+
+CHUNK = 64 << 20
+
+
+@dataclass
+class Found:
+    """A record whose framing holds. ``doubtful``: no record follows where it ends, so its length may be wrong."""
+
+    offset: int
+    behind: int
+    spans: list[tuple[int, int]]
+    doubtful: bool = False
+
+
+@dataclass
+class Broken:
+    """A place where no record can be read; ``until`` is where the next one was found."""
+
+    offset: int
+    until: int
+    reason: str
+
+
+Known = Callable[[Found], bool]
+
+
+def joined(view: memoryview, found: Found) -> Any:
+    """The record's bytes: a view for one part, else joined."""
+    if len(found.spans) == 1:
+        return view[slice(*found.spans[0])]
+    return MAGIC.join(view[start:stop] for start, stop in found.spans)
+
+
+class _Heads:
+    """Offsets of magic numbers, for each of the four phases on demand."""
+
+    def __init__(self, view: memoryview):
+        self.view = view
+        self._phases: dict[int, np.ndarray] = {}
+
+    def phase(self, phase: int) -> np.ndarray:
+        if phase not in self._phases:
+            count = max(0, len(self.view) - phase) // 4
+            words = np.frombuffer(self.view, "<u4", count, phase) if count else np.zeros(0, "<u4")
+            step = CHUNK // 4
+            hits = [np.flatnonzero(words[i : i + step] == 0xCED7230A) + i for i in range(0, count, step)]
+            self._phases[phase] = np.concatenate([np.zeros(0, np.int64), *hits]) * 4 + phase
+        return self._phases[phase]
+
+    def between(self, start: int, stop: int) -> np.ndarray:
+        """Heads of ``start``'s phase in [start, stop)."""
+        heads = self.phase(start % 4)
+        low, high = np.searchsorted(heads, [start, stop])
+        return heads[low:high]
+
+    def others(self, own: int, start: int, stop: int) -> list[int]:
+        """Heads of the three phases that are not ``own`` in [start, stop), in order."""
+        found: list[int] = []
+        for phase in {0, 1, 2, 3} - {own}:
+            heads = self.phase(phase)
+            low, high = np.searchsorted(heads, [start, stop])
+            found += heads[low:high].tolist()
+        return sorted(found)
+
+
+def walk(view: memoryview, known: Known) -> Iterator[Found | Broken]:
+    """All records and breaks from the first byte to the last.
+
+    Args:
+        view: the file.
+        known: tells whether a record's bytes are those of a known record (by its checksum).
+    """
+    heads = _Heads(view)
+    size, at = len(view), 0
+    while at < size:
+        found, reason, resume = _try(view, heads, at)
+        if found is None:
+            until = _next(view, heads, at, resume, known)
+            yield Broken(at, until, reason)
+            at = until
+            continue
+        yield found
+        at = min(found.behind, size)
+        if found.doubtful:
+            until = _next(view, heads, at, at, known)
+            yield Broken(at, until, _why(view, at))
+            at = until
+
+
+def _why(view: memoryview, at: int) -> str:
+    try:
+        part_spans(view, at, len(view))
+    except DamagedRecordError as error:
+        return str(error)
+    return f"no record starts at byte {at:,}"
+
+
+def _try(view: memoryview, heads: _Heads, at: int) -> tuple[Found | None, str, int]:
+    """The record at ``at``, or why there is none and from where to look for the next."""
+    size = len(view)
+    try:
+        spans, behind = part_spans(view, at, size)
+    except DamagedRecordError as error:
+        return None, str(error), at + 4
+    inside = heads.between(at, behind)
+    if len(inside) != len(spans):
+        own = {start - 8 for start, _ in spans}
+        first = next(int(h) for h in inside if int(h) not in own)
+        return None, f"wrong length: another record starts inside it, at byte {first:,}", first
+    follows = behind >= size or view[behind : behind + 4] == MAGIC
+    return Found(at, behind, spans, not follows), "", at
+
+
+def _next(view: memoryview, heads: _Heads, at: int, start: int, known: Known) -> int:
+    """Where the chain goes on after a break at ``at``: a first part at or behind ``start``."""
+    size = len(view)
+    aligned = start + (at - start) % 4
+    own = heads.between(aligned, size)
+    stop = next((int(h) for h in own if _is_first(view, int(h))), size)
+    for candidate in heads.others(at % 4, at + 1, stop):
+        if not _is_first(view, candidate):
+            continue
+        found, _, _ = _try(view, heads, candidate)
+        if found is not None and (known(found) or (not found.doubtful and found.behind <= stop)):
+            return candidate
+    return stop
+
+
+def _is_first(view: memoryview, at: int) -> bool:
+    return at + 8 <= len(view) and int.from_bytes(view[at + 4 : at + 8], "little") >> 29 in (0, 1)
