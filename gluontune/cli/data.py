@@ -1,0 +1,129 @@
+"""``gluontune data list / fetch / add / make``: data sets."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gluontune.cli import _common
+from gluontune.cli._common import JSON_OPTION, emit
+from gluontune.errors import UsageError
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``data`` and its four commands."""
+    data = typer.Typer(help="Data sets: list, download, take over, generate.", no_args_is_help=True)
+    data.command("list")(list_)
+    data.command()(fetch)
+    data.command()(add)
+    data.command()(make)
+    app.add_typer(data, name="data")
+
+
+def list_(json: bool = JSON_OPTION) -> None:
+    """Every data set: source, licence, size, mean and deviation, and whether it is here."""
+    from gluontune import datasets
+    from gluontune.files import cache_dir
+
+    rows = datasets.list_datasets()
+    if json:
+        return emit({"folder": str(cache_dir()), "datasets": rows})
+    table = Table("name", "images", "shape", "mean", "deviation", "size", "licence", "here", box=None)
+    for row in rows:
+        count = f"{row['num_train']:,} + {row['num_test']:,}" if row["num_train"] else "any"
+        shape = " x ".join(map(str, row["image_shape"])) if row["image_shape"] else "any"
+        size = f"{row['bytes'] / 1e6:.1f} MB" if row["bytes"] else "-"
+        here = "yes" if row["present"] else "no"
+        means, deviations = _figures(row["mean"]), _figures(row["std"])
+        table.add_row(row["name"], count, shape, means, deviations, size, row["licence"], here)
+    _common.stdout.print(table)
+    for row in rows:
+        _common.stdout.print(
+            f"{row['name']}: {row['summary']} ({row['source']})", highlight=False, soft_wrap=True
+        )
+    _common.stdout.print(f"data folder: {cache_dir()} (GLUONTUNE_DATA)", highlight=False, soft_wrap=True)
+    return None
+
+
+def fetch(
+    name: str = typer.Argument(..., help="cifar10 or fashion-mnist."),
+    url: Optional[str] = typer.Option(None, help="Download from here; the SHA-256 must be the same."),
+    force: bool = typer.Option(False, "--force", help="Even if it is here already."),
+    json: bool = JSON_OPTION,
+) -> None:
+    """Download a data set (resumed where it stopped), check its SHA-256, take it over."""
+    from gluontune import datasets
+
+    with _progress(f"fetching {name}") as report:
+        result = datasets.fetch(name, url=url, force=force, progress=report)
+    _show(result, json)
+
+
+def add(
+    name: str = typer.Argument(..., help="cifar10 or fashion-mnist."),
+    archive: Path = typer.Argument(..., help="The archive (or folder) that is on this machine."),
+    json: bool = JSON_OPTION,
+) -> None:
+    """Take over a data set from an archive on this machine; what does not fit is refused."""
+    from gluontune import datasets
+
+    with _progress(f"adding {name}") as report:
+        result = datasets.add(name, archive, progress=report)
+    _show(result, json)
+
+
+def make(
+    name: str = typer.Argument(..., help="sample, or synthetic:train=2000,test=200,size=256x256,…"),
+    source: Optional[Path] = typer.Option(
+        None, help="sample: folder with the four official files of Fashion-MNIST."
+    ),
+    out: Path = typer.Option(Path("data"), help="sample: where the records are written."),
+    fast: bool = typer.Option(False, "--fast", help="sample: compress with zlib, not zopfli: 4 % larger."),
+    json: bool = JSON_OPTION,
+) -> None:
+    """Generate a data set: synthetic images, or the embedded sample from the official files."""
+    from gluontune import datasets
+
+    options: dict[str, Any] = {}
+    if name == "sample":
+        if source is None:
+            raise UsageError(
+                "data make sample: say --source FOLDER, with the four official files of Fashion-MNIST"
+            )
+        options = {"source": source, "out": out, "fast": fast}
+    with _progress(f"making {name}") as report:
+        result = datasets.make(name, progress=report, **options)
+    _show(result, json)
+
+
+def _figures(values: Optional[list[float]]) -> str:
+    return " ".join(f"{v:.4f}" for v in values) if values else "-"
+
+
+def _show(result: dict[str, Any], json: bool) -> None:
+    if json:
+        return emit(result)
+    for key, value in result.items():
+        _common.stdout.print(f"{key}: {value}", highlight=False, soft_wrap=True)
+    return None
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr; a new total (images after bytes) starts it again."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
+    with Progress(*columns, TimeRemainingColumn(), console=_common.stderr, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+
+        def report(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total or None)
+
+        yield report

@@ -1,0 +1,263 @@
+"""Reading an archive of images from front to back, trusting nothing in it, unpacking nothing to disk.
+
+Refused: links, devices and sparse files, names that are absolute or climb out, names that come twice, encrypted
+files, and absurd sizes: declared or real, of one file, of the whole, against the size of the archive, or in
+their number. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import bz2
+import io
+import lzma
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Callable
+
+from gluontune.errors import GluontuneError
+from gluontune.files import explain_os_error
+
+__all__ = ["Limits", "members"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an archive may hold.
+
+    Args:
+        files: members, folders included.
+        file_bytes: unpacked size of one member.
+        total_bytes: unpacked size of all, tar's own blocks included.
+        ratio: unpacked size over the archive's (above the first 16 MiB).
+    """
+
+    files: int = 100_000
+    file_bytes: int = 64 << 20
+    total_bytes: int = 512 << 20
+    ratio: float = 100.0
+
+
+def members(path: Path, limits: Limits = Limits()) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Name and reader of each regular file, in the archive's order. Read it, or not, before the next one.
+
+    Args:
+        path: tar (plain, gzip, bzip2, xz) or zip.
+        limits: what it may hold.
+
+    Raises:
+        GluontuneError: it is no archive, damaged, cut off, or holds what it should not.
+    """
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(512)
+            stream.seek(0)
+            walk = _zip_members if head[:4] in (b"PK\x03\x04", b"PK\x05\x06") else _tar_members
+            yield from walk(path, stream, limits, head)
+    except (zlib.error, lzma.LZMAError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise GluontuneError(
+            f"{path}: not a whole tar or zip archive ({error}); was the download cut off?"
+        ) from error
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+
+
+def _refuse(path: Path, name: str, reason: str) -> GluontuneError:
+    return GluontuneError(f"{path}: {name!r} {reason}; refused")
+
+
+class _Guard:
+    """What names and sizes must keep to, for tar and zip alike."""
+
+    def __init__(self, path: Path, limits: Limits):
+        self.path, self.limits = path, limits
+        self.seen: set[str] = set()
+        self.count = 0
+        self.total = 0
+
+    def member(self, name: str, size: int) -> None:
+        self.count += 1
+        if self.count > self.limits.files:
+            raise GluontuneError(f"{self.path}: more than {self.limits.files:,} files in it; refused")
+        parts = name.replace("\\", "/").split("/")
+        if name.startswith(("/", "\\")) or ".." in parts or "\0" in name or name[1:2] == ":":
+            raise _refuse(self.path, name, "climbs out of the archive's folder")
+        if size > self.limits.file_bytes:
+            raise _refuse(self.path, name, f"claims {size:,} bytes (limit {self.limits.file_bytes:,})")
+        self.total += max(size, 0)
+        if size < 0 or self.total > self.limits.total_bytes:
+            raise GluontuneError(
+                f"{self.path}: its files claim more than {self.limits.total_bytes:,} bytes unpacked; refused"
+            )
+
+    def once(self, name: str) -> None:
+        if name in self.seen:
+            raise _refuse(self.path, name, "is in the archive twice")
+        self.seen.add(name)
+
+
+class _StrictTarInfo(tarfile.TarInfo):
+    """Headers that carry a long name or attributes are read whole into memory: keep them short."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> Any:
+        extra = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
+        if self.type in (*extra, tarfile.SOLARIS_XHDTYPE) and not 0 <= self.size <= 65536:
+            raise GluontuneError(f"{tar.name}: a header of {self.size:,} bytes in the archive; refused")
+        return super()._proc_member(tar)  # type: ignore[misc]
+
+
+def _tar_members(
+    path: Path, stream: BinaryIO, limits: Limits, head: bytes
+) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    guard = _Guard(path, limits)
+    inflated = _Inflater(path, stream, head, limits)
+    with tarfile.open(
+        name=str(path), fileobj=io.BufferedReader(inflated, 1 << 20), mode="r|", tarinfo=_StrictTarInfo
+    ) as tar:
+        for member in tar:
+            guard.member(member.name, member.size)
+            if member.isdir():
+                continue
+            if member.issym() or member.islnk():
+                raise _refuse(path, member.name, "is a link")
+            if not member.isreg() or member.issparse():
+                raise _refuse(path, member.name, "is not a regular file")
+            guard.once(member.name)
+            yield member.name, lambda member=member: _read_tar(path, tar, member)  # type: ignore[misc]
+            tar.members = []  # tarfile keeps every header that it has seen
+
+
+def _read_tar(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    source = tar.extractfile(member)
+    data = source.read() if source is not None else b""
+    if len(data) != member.size:
+        raise GluontuneError(f"{path}: cut off inside {member.name!r}; was the download cut off?")
+    return data
+
+
+def _zip_members(
+    path: Path, stream: BinaryIO, limits: Limits, head: bytes
+) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    guard = _Guard(path, limits)
+    size = path.stat().st_size
+    real = 0
+
+    def read(entry: zipfile.ZipInfo) -> bytes:
+        nonlocal real
+        try:
+            with archive.open(entry) as source:
+                data = source.read(limits.file_bytes + 1)
+        except (NotImplementedError, RuntimeError) as error:
+            raise GluontuneError(f"{path}: {entry.filename!r} cannot be read: {error}") from error
+        real += len(data)
+        _check_inflation(path, real, size, limits)
+        if len(data) != entry.file_size:
+            raise _refuse(path, entry.filename, f"claims {entry.file_size:,} bytes and has another number")
+        return data
+
+    with zipfile.ZipFile(stream) as archive:
+        for entry in archive.infolist():
+            guard.member(entry.filename, entry.file_size)
+            if entry.is_dir():
+                continue
+            kind = stat.S_IFMT(entry.external_attr >> 16)
+            if kind == stat.S_IFLNK:
+                raise _refuse(path, entry.filename, "is a link")
+            if kind not in (0, stat.S_IFREG):
+                raise _refuse(path, entry.filename, "is not a regular file")
+            if entry.flag_bits & 1:
+                raise _refuse(path, entry.filename, "is encrypted")
+            guard.once(entry.filename)
+            yield entry.filename, lambda entry=entry: read(entry)  # type: ignore[misc]
+
+
+def _check_inflation(path: Path, real: int, packed: int, limits: Limits) -> None:
+    if real > limits.total_bytes:
+        raise GluontuneError(f"{path}: unpacks to more than {limits.total_bytes:,} bytes; refused")
+    if real > (16 << 20) and real > limits.ratio * max(packed, 1):
+        raise GluontuneError(
+            f"{path}: unpacks to more than {limits.ratio:g} times its size: an archive bomb; refused"
+        )
+
+
+class _Inflater(io.RawIOBase):
+    """The unpacked bytes of a compressed stream, counted against the limits as they come."""
+
+    def __init__(self, path: Path, stream: BinaryIO, head: bytes, limits: Limits):
+        self._path, self._stream, self._limits = path, stream, limits
+        self._packed = path.stat().st_size
+        self._real = 0
+        self._make = _decompressor(head)
+        self._inner = self._make() if self._make else None
+        self._rest = b""
+        self._eof = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._next(len(buffer))
+        self._real += len(data)
+        _check_inflation(self._path, self._real, self._packed, self._limits)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _next(self, wanted: int) -> bytes:
+        if self._inner is None:
+            return self._stream.read(wanted)
+        while True:
+            if not self._rest and not self._eof:
+                self._rest = self._stream.read(1 << 18)
+                self._eof = not self._rest
+            data, self._rest, ended = _step(self._inner, self._rest, wanted)
+            if ended:
+                if self._eof and not self._rest:
+                    self._inner = _Ended()
+                elif self._make is not None and self._more():
+                    self._inner = self._make()
+                else:
+                    self._inner = _Ended()
+            elif not data and self._eof and not self._rest:
+                raise EOFError("it ends too early")
+            if data or isinstance(self._inner, _Ended):
+                return data
+
+    def _more(self) -> bool:
+        """Whether another compressed stream follows (padding of zeros does not count)."""
+        while not self._rest.strip(b"\0"):
+            self._rest = self._stream.read(1 << 18)
+            if not self._rest:
+                self._eof = True
+                return False
+        return True
+
+
+class _Ended:
+    """Stands where a decompressor has nothing more to give."""
+
+    eof = True
+
+
+def _step(inner: Any, data: bytes, wanted: int) -> tuple[bytes, bytes, bool]:
+    """Up to ``wanted`` unpacked bytes, the packed bytes that were not used, whether the stream ended."""
+    if isinstance(inner, _Ended):
+        return b"", b"", True
+    out = inner.decompress(data, wanted)
+    if hasattr(inner, "unconsumed_tail"):  # zlib
+        return out, inner.unconsumed_tail or inner.unused_data, inner.eof
+    # bz2 and lzma keep what they have not used yet themselves, until their stream ends.
+    return out, inner.unused_data if inner.eof else b"", inner.eof
+
+
+def _decompressor(head: bytes) -> Callable[[], Any] | None:
+    if head[:2] == b"\x1f\x8b":
+        return lambda: zlib.decompressobj(wbits=31)
+    if head[:3] == b"BZh":
+        return bz2.BZ2Decompressor
+    if head[:6] == b"\xfd7zXZ\0":
+        return lambda: lzma.LZMADecompressor(memlimit=256 << 20)
+    return None

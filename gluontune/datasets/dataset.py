@@ -1,0 +1,148 @@
+"""What a data set is: a record for the registry, and the opened thing."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gluontune.datasets.split import Split
+from gluontune.errors import GluontuneError
+
+__all__ = ["Dataset", "DatasetInfo", "DatasetWarning", "augment_for", "check_classes"]
+
+
+class DatasetWarning(UserWarning):
+    """Something about a data set that its user should know, such as images that were skipped."""
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """An entry of the registry.
+
+    Args:
+        name: what a Recipe says; forms with a value after the colon show it in capitals (``folder:PATH``).
+        summary: one sentence.
+        source: URL or description of the origin. licence: its terms.
+        opener: ``"module:function"``, called with what follows the name's colon (None if there is none).
+        fetcher, adder, maker: ``"module:function"`` behind ``gluontune data fetch / add / make``, or None.
+        bytes: of the download, or of the records where nothing is downloaded; None if it depends.
+        num_train, num_test: images; None if it depends.
+        image_shape: (H, W, C), or None for mixed sizes or if it depends.
+        mean, std: of each channel over the training images, in units of 0 … 1; None if it depends.
+        augment: usual augmentation of its training images, a name of ``gt.loading``; None if it depends.
+        sha256: of the download.
+    """
+
+    name: str
+    summary: str
+    source: str
+    licence: str
+    opener: str
+    fetcher: str | None = None
+    adder: str | None = None
+    maker: str | None = None
+    bytes: int | None = None
+    num_train: int | None = None
+    num_test: int | None = None
+    image_shape: tuple[int, int, int] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    augment: str | None = None
+    sha256: str | None = None
+    probe: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a listing shows, as plain values."""
+        shown = (
+            "name",
+            "summary",
+            "source",
+            "licence",
+            "bytes",
+            "num_train",
+            "num_test",
+            "augment",
+            "sha256",
+        )
+        values: dict[str, Any] = {name: getattr(self, name) for name in shown}
+        for name in ("image_shape", "mean", "std"):
+            value = getattr(self, name)
+            values[name] = None if value is None else list(value)
+        return values
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """An opened data set.
+
+    Args:
+        name: as it was asked for.
+        info: its registry entry, with the figures of this very data set filled in.
+        classes: names of the classes; a label is a position in it.
+        image_shape: (H, W, C) of every image, or None for mixed sizes.
+        mean, std: of each channel (RGB or grey), in units of 0 … 1.
+        augment: usual augmentation of the training images.
+        train, test: the two parts.
+        notes: what its user should know, one sentence each; also given as :class:`DatasetWarning`.
+    """
+
+    name: str
+    info: DatasetInfo
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int] | None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: str
+    train: Split
+    test: Split
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check_classes(self.name, self.classes, self.train.labels, self.test.labels)
+        for note in self.notes:
+            warnings.warn(f"{self.name}: {note}", DatasetWarning, stacklevel=5)
+
+
+def check_classes(name: str, classes: tuple[str, ...], train: np.ndarray, test: np.ndarray) -> None:
+    """Labels must be classes, more than one, and the test part must not ask for what was never taught.
+
+    Raises:
+        GluontuneError: they do not fit; the message names the class or record.
+    """
+    for part, labels in (("training", train), ("test", test)):
+        if not len(labels):
+            raise GluontuneError(f"{name}: the {part} part has no images")
+        wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
+        if len(wrong):
+            at = int(wrong[0])
+            raise GluontuneError(
+                f"{name}: label {int(labels[at])} of {part} record {at} is out of range: "
+                f"there are {len(classes)} classes, numbered from 0"
+            )
+    known = np.unique(train)
+    if len(known) < 2:
+        raise GluontuneError(
+            f"{name}: all training images are of one class ({classes[int(known[0])]!r}); "
+            "a classifier needs two or more"
+        )
+    strange = np.setdiff1d(np.unique(test), known)
+    if len(strange):
+        names = ", ".join(repr(classes[i]) for i in strange[:3].tolist())
+        more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+        raise GluontuneError(
+            f"{name}: the test part has classes that the training part lacks: {names}{more}; "
+            "add training images of them, or remove them from the test part"
+        )
+
+
+def augment_for(image_shape: tuple[int, int, int] | None) -> str:
+    """The usual augmentation for images of this shape: CIFAR's for small ones, ImageNet's for the rest.
+
+    >>> augment_for((32, 32, 3)), augment_for(None)
+    ('pad-crop-flip', 'random-resized-crop-flip')
+    """
+    small = image_shape is not None and max(image_shape[:2]) <= 64
+    return "pad-crop-flip" if small else "random-resized-crop-flip"

@@ -1,0 +1,149 @@
+"""``records:PATH``: RecordIO files that are there."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.datasets import pixels
+from gluontune.datasets.dataset import Dataset, augment_for
+from gluontune.datasets.split import RecordSplit
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.records import RecordReader
+
+__all__ = ["open_records"]
+
+TEST_NAMES = ("test.rec", "val.rec")
+TEST_SHARE = 0.1
+
+
+def open_records(path: str | None, info: Any) -> Dataset:
+    """Open ``FOLDER`` (train.rec and test.rec or val.rec), ``TRAIN.rec,TEST.rec``, or one file, split 90/10.
+
+    A ``classes.txt`` beside the training file, one name a line, names the classes.
+    """
+    name = f"records:{path}"
+    train_path, test_path = _paths(str(path))
+    labels = _labels(train_path)
+    classes = _classes(train_path, labels)
+    slug = f"records-{train_path.stem}-{_fingerprint(train_path, test_path)}"
+    notes = []
+    train = RecordSplit(slug, "train", train_path, labels, classes)
+    if test_path is None:
+        keep, held = _divide(labels, name, classes)
+        train, test = (
+            train._take(keep),
+            RecordSplit(slug, "test", train_path, labels[held], classes, held),
+        )
+        notes.append("one record file: a tenth of each class is kept for testing, always the same records")
+    else:
+        test = RecordSplit(slug, "test", test_path, _labels(test_path), classes)
+
+    def work() -> dict[str, Any]:
+        shape = pixels.common_shape([train, test])
+        mean, std = pixels.mean_std(train, 3 if shape is None else shape[2])
+        return {"shape": shape, "mean": mean, "std": std}
+
+    known = pixels.remembered(f"pixels {slug} {train_path} {test_path}", work)
+    shape = tuple(known["shape"]) if known["shape"] else None
+    mean, std = tuple(known["mean"]), tuple(known["std"])
+    augment = augment_for(shape)
+    filled = replace(
+        info,
+        name=name,
+        num_train=len(train),
+        num_test=len(test),
+        image_shape=shape,
+        mean=mean,
+        std=std,
+        augment=augment,
+        bytes=sum(p.stat().st_size for p in (train_path, test_path) if p is not None),
+        source=str(path),
+    )
+    return Dataset(name, filled, classes, shape, mean, std, augment, train, test, tuple(notes))
+
+
+def _paths(path: str) -> tuple[Path, Path | None]:
+    named = [Path(p).expanduser().absolute() for p in path.split(",")]
+    if len(named) > 2 or not all(p.strip() for p in path.split(",")):
+        raise UsageError(f"data set 'records:{path}': give one file, TRAIN.rec,TEST.rec, or a folder")
+    if len(named) == 1 and named[0].is_dir():
+        train = named[0] / "train.rec"
+        test = next((named[0] / n for n in TEST_NAMES if (named[0] / n).is_file()), None)
+        if not train.is_file() or test is None:
+            lacks = "train.rec" if not train.is_file() else "test.rec or val.rec"
+            raise GluontuneError(
+                f"{named[0]}: the folder has no {lacks}; name the files: records:TRAIN.rec,TEST.rec"
+            )
+        return train, test
+    for file in named:
+        if not file.is_file():
+            raise GluontuneError(f"{file}: no such record file")
+    if len(named) == 2 and named[0] == named[1]:
+        raise UsageError(f"data set 'records:{path}': the training and the test file are the same")
+    return named[0], named[1] if len(named) == 2 else None
+
+
+def _labels(path: Path) -> np.ndarray:
+    """int64 (N,) class numbers; refuses what cannot be one."""
+    with RecordReader(path) as reader:
+        found = np.array(reader.labels())
+    if not len(found):
+        raise GluontuneError(f"{path}: the file has no records")
+    if found.ndim == 2 and found.shape[1] == 1:
+        found = found[:, 0]
+    if found.ndim != 1:
+        raise GluontuneError(
+            f"{path}: its records carry {found.shape[1]} labels each; a classifier needs one class number"
+        )
+    # More classes than records cannot be learned from them: such a label is an id or damage.
+    wrong = np.flatnonzero(~(found >= 0) | (found != np.floor(found)) | (found > max(len(found), 2)))
+    if len(wrong):
+        at = int(wrong[0])
+        raise GluontuneError(
+            f"{path}: label {found[at]:g} of record {at} is out of range: class numbers are whole, from 0, "
+            f"and fewer than the {len(found):,} records"
+        )
+    return found.astype(np.int64)
+
+
+def _classes(train_path: Path, labels: np.ndarray) -> tuple[str, ...]:
+    listed = train_path.with_name("classes.txt")
+    if listed.is_file():
+        try:
+            names = [line.strip() for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise GluontuneError(f"{listed}: cannot read the class names: {error}") from error
+        if len(set(names)) != len(names):
+            raise GluontuneError(f"{listed}: a class name stands there twice")
+        return tuple(names)
+    return tuple(str(i) for i in range(int(labels.max()) + 1))
+
+
+def _divide(labels: np.ndarray, name: str, classes: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    held = []
+    random = np.random.default_rng(0)
+    for label in np.unique(labels).tolist():
+        where = np.flatnonzero(labels == label)
+        if len(where) == 1:
+            raise GluontuneError(
+                f"{name}: class {classes[label] if label < len(classes) else label!r} has one record; "
+                "it needs two, one of them for testing"
+            )
+        held.append(random.permutation(where)[: max(1, round(TEST_SHARE * len(where)))])
+    chosen = np.sort(np.concatenate(held))
+    return np.setdiff1d(np.arange(len(labels)), chosen), chosen
+
+
+def _fingerprint(*paths: Path | None) -> str:
+    """Changes when a file is replaced by another."""
+    digest = hashlib.blake2b(digest_size=6)
+    for path in paths:
+        if path is not None:
+            facts = path.stat()
+            digest.update(f"{path} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

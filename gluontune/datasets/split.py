@@ -1,0 +1,299 @@
+"""Splits: the training or test part of a data set, as encoded images with a class number each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+
+from gluontune.datasets import image
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import cache_dir, explain_os_error
+from gluontune.records import RecordReader, RecordWriter
+
+__all__ = ["FileSplit", "RecordSplit", "Split"]
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+class Split:
+    """One part of a data set. Reading is safe from any thread and in forked or spawned processes.
+
+    Attributes:
+        labels: int64 (N,), class numbers, read-only.
+        rec_path: the ``.rec`` file that holds exactly these samples in this order, or None.
+    """
+
+    rec_path: Path | None = None
+
+    def __init__(self, slug: str, part: str, labels: Any, classes: Sequence[str], places: Any):
+        self._slug, self._part = slug, part
+        self._classes = tuple(classes)
+        self._places = np.asarray(places, np.int64)
+        self.labels = np.array(labels, np.int64)
+        self.labels.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._slug} {self._part}: {len(self):,} images)"
+
+    def read(self, index: int) -> Any:
+        """The encoded image at a position, bytes-like.
+
+        Raises:
+            GluontuneError: it is truncated, empty, damaged or gone; the message names the file or record.
+        """
+        data = self._read(index)
+        reason = image.fault(data)
+        if reason is not None:
+            raise GluontuneError(f"{self.name_of(index)}: {reason}; replace or remove it")
+        return data
+
+    def decode(self, index: int, channels: int = 0) -> np.ndarray:
+        """The image at a position as uint8 (H, W, C), RGB or grey.
+
+        Args:
+            index: the position.
+            channels: 3, 1, or 0 for what the image has.
+
+        Raises:
+            GluontuneError: as :meth:`read`, or the decoder gives up.
+        """
+        pixels = image.decode(self.read(index), channels)
+        if pixels is None:
+            raise GluontuneError(f"{self.name_of(index)}: the image cannot be decoded; replace or remove it")
+        return pixels
+
+    def name_of(self, index: int) -> str:
+        """What an error calls this sample: its file, or its record."""
+        raise NotImplementedError
+
+    def files(self) -> list[Path]:
+        """One image file a sample, in this order.
+
+        Images that live in records are written once into the cache folder; a file that is there with the
+        right size is used again.
+
+        Raises:
+            GluontuneError: the disk is full, the cache folder read-only, …
+        """
+        raise NotImplementedError
+
+    def subset(self, indices: Iterable[int]) -> Split:
+        """The samples at these positions, in this order.
+
+        Raises:
+            UsageError: a position that does not exist.
+        """
+        chosen = np.asarray(list(indices) if not isinstance(indices, np.ndarray) else indices)
+        if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
+            raise UsageError("subset(indices): give whole numbers, the positions of the samples")
+        if len(chosen) and not (0 <= int(chosen.min()) and int(chosen.max()) < len(self)):
+            worst = int(chosen.min()) if int(chosen.min()) < 0 else int(chosen.max())
+            raise UsageError(f"subset(indices): no sample {worst}: there are {len(self):,}")
+        return self._take(chosen.astype(np.int64))
+
+    def to_records(self, path: PathLike | None = None) -> Path:
+        """Pack the encoded images as they are into a ``.rec`` file, once.
+
+        Args:
+            path: the file; None takes :attr:`rec_path` if there is one, else a file in the cache folder. A
+                file that is there with the same labels and sizes is used again.
+
+        Raises:
+            GluontuneError: an image cannot be read, the disk is full, …
+        """
+        if path is None:
+            path = self.rec_path or cache_dir() / self._slug / "packed" / f"{self._part}-{self._digest()}.rec"
+        target = Path(path)
+        if not self._is_packed(target):
+            with RecordWriter(target) as writer:
+                for i in range(len(self)):
+                    writer.write(self.read(i), int(self.labels[i]), key=i)
+        return target
+
+    def _read(self, index: int) -> Any:
+        raise NotImplementedError
+
+    def _size(self, index: int) -> int:
+        raise NotImplementedError
+
+    def _take(self, indices: np.ndarray) -> Split:
+        raise NotImplementedError
+
+    def _digest(self) -> str:
+        import hashlib
+
+        sizes = np.array([self._size(i) for i in range(len(self))], np.int64)
+        parts = (self._places.tobytes(), self.labels.tobytes(), sizes.tobytes())
+        return hashlib.blake2b(b"".join(parts), digest_size=6).hexdigest()
+
+    def _is_packed(self, path: Path) -> bool:
+        if self.rec_path is not None and path == self.rec_path:
+            return True
+        if not path.is_file():
+            return False
+        with contextlib.suppress(GluontuneError), RecordReader(path) as there:
+            return (
+                len(there) == len(self)
+                and np.array_equal(there.labels(), self.labels)
+                and all(len(there.payload(i)) == self._size(i) for i in range(len(self)))
+            )
+        return False
+
+
+class RecordSplit(Split):
+    """Samples in a ``.rec`` file.
+
+    Args:
+        slug: name of the data set's folder in the cache folder.
+        part: ``train`` or ``test``.
+        path: the ``.rec`` file.
+        labels: int64 (N,) of the chosen records.
+        classes: names of the classes.
+        places: positions in the file; None: all in order.
+    """
+
+    def __init__(
+        self,
+        slug: str,
+        part: str,
+        path: PathLike,
+        labels: Any,
+        classes: Sequence[str],
+        places: Any = None,
+    ):
+        whole = places is None
+        super().__init__(slug, part, labels, classes, np.arange(len(labels)) if whole else places)
+        self._path = Path(path).absolute()
+        self.rec_path = self._path if whole else None
+        self._reader: RecordReader | None = None
+
+    def name_of(self, index: int) -> str:
+        return f"{self._path}, record {int(self._places[index])}"
+
+    def _open(self) -> RecordReader:
+        # Two threads may both open it; either reader is good, and no lock can be held across a fork.
+        if self._reader is None:
+            self._reader = RecordReader(self._path)
+        return self._reader
+
+    def _read(self, index: int) -> Any:
+        return self._open().payload(int(self._places[index]))
+
+    def _size(self, index: int) -> int:
+        return len(self._read(index))
+
+    def _take(self, indices: np.ndarray) -> RecordSplit:
+        return RecordSplit(
+            self._slug, self._part, self._path, self.labels[indices], self._classes, self._places[indices]
+        )
+
+    def files(self) -> list[Path]:
+        folder = cache_dir() / self._slug / "files" / self._part
+        folders = [folder / _safe(name) for name in self._classes]
+        try:
+            for label in np.unique(self.labels).tolist():
+                folders[label].mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain_os_error(folder, error) from error
+
+        def put(index: int) -> Path:
+            data = self.read(index)
+            place = int(self._places[index])
+            path = folders[int(self.labels[index])] / f"{place:06d}{image.suffix(data)}"
+            try:
+                if path.stat().st_size == len(data):
+                    return path
+            except OSError:
+                pass
+            _put(path, data)
+            return path
+
+        with ThreadPoolExecutor(4) as pool:
+            return list(pool.map(put, range(len(self))))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}
+
+
+class FileSplit(Split):
+    """Samples in one file each.
+
+    Args:
+        slug, part, classes: as :class:`RecordSplit`.
+        root: the folder that ``names`` are relative to.
+        names: path of each file.
+        labels: int64 (N,).
+    """
+
+    def __init__(
+        self,
+        slug: str,
+        part: str,
+        root: PathLike,
+        names: Sequence[str],
+        labels: Any,
+        classes: Sequence[str],
+        places: Any = None,
+    ):
+        super().__init__(slug, part, labels, classes, np.arange(len(names)) if places is None else places)
+        self._root, self._names = os.fspath(root), list(names)
+
+    def name_of(self, index: int) -> str:
+        return os.path.join(self._root, self._names[index])
+
+    def _read(self, index: int) -> Any:
+        path = self.name_of(index)
+        try:
+            with open(path, "rb") as stream:
+                return stream.read()
+        except OSError as error:
+            raise explain_os_error(path, error) from error
+
+    def _size(self, index: int) -> int:
+        path = self.name_of(index)
+        try:
+            return os.stat(path).st_size
+        except OSError as error:
+            raise explain_os_error(path, error) from error
+
+    def _take(self, indices: np.ndarray) -> FileSplit:
+        names = [self._names[i] for i in indices.tolist()]
+        labels, places = self.labels[indices], self._places[indices]
+        return FileSplit(self._slug, self._part, self._root, names, labels, self._classes, places)
+
+    def files(self) -> list[Path]:
+        return [Path(self._root, name) for name in self._names]
+
+
+def _safe(name: str) -> str:
+    """A class name as a folder name: Fashion-MNIST has a class ``T-shirt/top``.
+
+    >>> _safe("T-shirt/top"), _safe("..")
+    ('T-shirt_top', '_..')
+    """
+    cleaned = "".join(c if c.isalnum() or c in " ._+-" else "_" for c in name)
+    return f"_{cleaned}" if cleaned.startswith(".") else cleaned or "_"
+
+
+def _put(path: Path, data: Any) -> None:
+    """Write beside and rename. No fsync: thousands of them take minutes, and a size check follows each reuse."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        try:
+            beside.write_bytes(data)
+            os.replace(beside, path)
+        finally:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+    except OSError as error:
+        raise explain_os_error(path, error) from error
