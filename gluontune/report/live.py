@@ -27,7 +27,8 @@ class LiveLadder:
     """Shows the events of a climb.
 
     On a terminal one table stands still and fills; elsewhere (a pipe, CI, papermill) each event that
-    says something new is a line. Events are plain mappings; one that it does not know is passed over.
+    says something new is a line. Events are plain mappings; one that it does not know is passed over. The
+    ``seconds_left`` of ``rung-start`` is that of the whole ladder, the one of ``progress`` that of its stage.
 
     Args:
         console: where to show it; ``gluontune``'s commands give the one of stderr under ``--json``.
@@ -114,13 +115,12 @@ class LiveLadder:
 
     def _progress(self, event: Mapping[str, Any]) -> None:
         name = self._known(event)
-        self._current = {**(self._current or {}), **event, "name": name}
-        self._remaining(event)
+        self._current = {**event, "name": name, "at": self._clock()}
         stage, now = str(event.get("stage") or ""), self._clock()
         if stage == self._said[0] and now - self._said[1] < _LINE_EVERY_S:
             return
         self._said = (stage, now)
-        self._line(f"  {self._progress_words()}{self._left_words()}")
+        self._line(f"  {self._progress_words()}")
 
     def _progress_words(self) -> str:
         current = self._current or {}
@@ -137,6 +137,10 @@ class LiveLadder:
             parts.append(f"{words.rate(speed)} {self._unit}")
         if reached is not None:
             parts.append(f"accuracy {words.accuracy(reached)}")
+        left = words.number(current.get("seconds_left"))
+        if left is not None:  # of this stage; the ladder's own stands with the rung
+            left -= self._clock() - current.get("at", self._clock())
+            parts.append(f"{words.duration(left)} to go" if left >= 1 else "nearly done")
         return " · ".join(parts)
 
     def _rung_end(self, event: Mapping[str, Any]) -> None:
@@ -169,6 +173,8 @@ class LiveLadder:
         seconds = words.number(event.get("seconds_left"))
         if seconds is not None:
             self._left = (max(0.0, seconds), self._clock())
+        else:
+            self._left = None
 
     def _left_words(self) -> str:
         return f" (about {words.duration(self._left[0])} left)" if self._left else ""
@@ -185,8 +191,8 @@ class LiveLadder:
         table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
         table.add_column("rung", no_wrap=True)
         for heading in (self._unit, "× naive", "accuracy", "busy"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        table.add_column("", overflow="ellipsis", no_wrap=True)
+            table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
+        table.add_column("", no_wrap=True)
         for name in self._order:
             shown = words.clean(name, 24)
             if name in self._rows:
@@ -202,16 +208,14 @@ class LiveLadder:
                     words.accuracy(reached) if reached else "",
                     "",
                 ]
-                table.add_row(
-                    Text(f"{shown} ◀", style="bold cyan"), *cells, Text(self._sentences.get(name, ""))
-                )
+                stage = words.clean(self._current.get("stage") or "", 20)
+                table.add_row(Text(shown, style="bold cyan"), *cells, Text(f"◀ {stage}", style="cyan"))
             else:
                 table.add_row(Text(shown, style="dim"), "", "", "", "", "")
         return table
 
-    def _footer(self) -> Table:
+    def _footer(self) -> Group:
         """What it is doing, how far it is, and the time that passed and remains."""
-        footer = Table.grid(padding=(0, 2))
         current = self._current
         share = min(1.0, max(0.0, words.number(current.get("done")) or 0.0)) if current else 0.0
         total = (len(self._rows) + share) / max(1, len(self._order))
@@ -220,7 +224,12 @@ class LiveLadder:
         if self._left is not None:
             left = self._left[0] - (now - self._left[1])
             times += f", about {words.duration(left)} left" if left >= 1 else ", nearly done"
-        footer.add_row(ProgressBar(total=1.0, completed=total, width=24), Text(times))
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(ProgressBar(total=1.0, completed=total, width=24), Text(times))
+        lines: list[Any] = [bar]
         if current:
-            footer.add_row(Text(words.clean(current["name"], 24)), Text(self._progress_words()))
-        return footer
+            told = self._sentences.get(current["name"])
+            name = words.clean(current["name"], 24)
+            lines.append(Text(f"{name}: {told}" if told else name))
+            lines.append(Text(f"  {self._progress_words()}", style="dim"))
+        return Group(*lines)

@@ -153,7 +153,7 @@ def _device(ladder: dict[str, Any]) -> str:
 
 
 def _why(row: dict[str, Any]) -> str:
-    told = words.clean(reason_of(row), 160).rstrip(".")
+    told = words.clean(reason_of(row), 140).rstrip(".")
     return f": {told}" if told else ""
 
 

@@ -49,7 +49,7 @@ class _Ladder:
         headings = _headings(self.unit, wide)
         shown = len(headings) if medium else 2
         for heading in headings[:shown]:
-            table.add_column(heading, justify="right", no_wrap=True)
+            table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
         table.add_column("verdict", no_wrap=True)
         for row in self.rows:
             style = "" if row["kept"] else "dim"

@@ -57,7 +57,10 @@ def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
         "figures": _figures("runs", rows, "samples/s"),
         "utilization": _utilization("runs", rows),
         "labels": [words.clean(row["name"], 80) for row in rows],
-        "differences": [(field, [_value(row["recipe"].get(field)) for row in rows]) for field in differing],
+        "differences": [
+            (words.clean(field, 60), [_value(row["recipe"].get(field)) for row in rows])
+            for field in differing
+        ],
         "machines": [_pairs(machine) for machine in machines.values()],
         "recipes": [(words.clean(row["name"], 80), _yaml(row["recipe"])) for row in rows],
         "notes": [(words.clean(row["name"], 60), words.clean(n)) for row in rows for n in row["notes"]],
@@ -244,7 +247,8 @@ def _variants(row: Row) -> dict[str, Any]:
         shown.append(
             {
                 "label": words.clean(variant["label"], 100),
-                "changes": ", ".join(f"{k}: {_value(v)}" for k, v in variant["changes"].items()) or "nothing",
+                "changes": words.clean(", ".join(f"{k}: {_value(v)}" for k, v in variant["changes"].items()))
+                or "nothing",
                 "rate": words.rate(speed["median"] if speed else None),
                 "previous": words.ratio(previous["median"] if previous else None),
                 "previous_ci": _ci(previous["median"], previous["ci95"]) if previous else "",
