@@ -30,6 +30,7 @@ from gluontune.records.layout import MAGIC, padded
 from gluontune.records.packer import pack
 from gluontune.records.reader import RecordReader
 from gluontune.records.repairer import repair
+from gluontune.records.structure import joined
 from gluontune.records.verifier import Survey
 from gluontune.records.writer import RecordWriter
 
@@ -221,7 +222,7 @@ class _Trial:
         whole = {key for key in self.records if self._is_whole(key)}
         with Survey(self.path, decode=False) as survey:
             report = survey.report
-            unproven = {bytes(survey.view[slice(*c.found.spans[0])]) for c in survey.checked if c.row < 0}
+            unproven = {bytes(joined(survey.view, c.found)) for c in survey.checked if c.row < 0}
             proven = {c.found.offset for c in survey.checked if c.row >= 0}
         wrong = self._read_what_is_called_whole(report, proven) + self._read_checked()
         missed = report.ok and len(whole) < len(self.records)
@@ -230,7 +231,7 @@ class _Trial:
             repair(self.path, self.out, decode=False)
             with RecordReader(self.out) as reader:
                 kept = {int(k): bytes(r) for k, r in zip(reader.keys, reader)}
-        wrong += sum(self.records.get(k) != r and r[: len(r)] not in unproven for k, r in kept.items())
+        wrong += sum(self.records.get(k) != r and r not in unproven for k, r in kept.items())
         lost = sum(kept.get(key) != self.records[key] for key in whole)
         return {"silently_wrong": wrong, "lost_by_repair": lost, "missed": int(missed)}
 
@@ -281,11 +282,11 @@ def concurrent_reads(n: int, threads: int = 8, processes: int = 4, seed: int = 0
         context = multiprocessing.get_context("fork")
         queue = context.Queue()
         wrongs: list[int] = []
-        children = [
+        children: list[Any] = [
             context.Process(target=_count_into_queue, args=(reader, seed + 1000 + i, each, queue))
             for i in range(processes)
         ]
-        workers = [
+        workers: list[Any] = [
             threading.Thread(target=lambda i=i: wrongs.append(_count_wrong(reader, seed + i, each)))  # type: ignore[misc]
             for i in range(threads)
         ]

@@ -18,6 +18,7 @@ __all__ = ["judge"]
 def judge(survey: Survey) -> None:
     """Decide which records are whole, and fill the report's counts and damages."""
     _match_checksums(survey)
+    _check_end_of_checksums(survey)
     _decide(survey)
     damages: dict[tuple[int | None, int], str] = {}
     positions = _Positions(survey)
@@ -62,6 +63,20 @@ def _drop_foreign_checksums(survey: Survey) -> None:
     )
     survey.rows = survey.rows[:0]
     survey.all_rows = False
+
+
+def _check_end_of_checksums(survey: Survey) -> None:
+    """A ``.crc`` file that was cut between two rows shows only by records that lie behind its last one."""
+    if not len(survey.rows):
+        return
+    last = int(survey.rows["offset"].max())
+    matched = [c.found.offset for c in survey.checked if c.row >= 0]
+    beyond = [c for c in survey.checked if c.row < 0 and c.found.offset > max([last, *matched])]
+    if survey.all_rows and beyond:
+        survey.all_rows = False
+        survey.report.problems.append(
+            f"{survey.path}: the .crc file ends before the records do: it was cut, or records were appended"
+        )
 
 
 def _decide(survey: Survey) -> None:
@@ -192,9 +207,21 @@ def _true_keys(survey: Survey) -> dict[int, int]:
     keys = survey.rows["key"].tolist()
     sure = {c.found.offset: keys[c.row] for c in survey.checked if c.row >= 0}
     ids = {c.found.offset: c.key for c in survey.checked if c.whole}
+    return {**ids, **sure} if _ids_are_keys(survey, sure, ids) else sure
+
+
+def _ids_are_keys(survey: Survey, sure: dict[int, int], ids: dict[int, int]) -> bool:
+    """Packers set the id to the key; an index made afterwards may number the records anew instead."""
+    proven = [ids[offset] == key for offset, key in sure.items() if offset in ids]
+    if proven:
+        return all(proven)
     rows = [(key, ids[offset]) for _, key, offset in survey.index.rows if offset in ids]
-    agree = sum(key == own for key, own in rows)
-    return {**ids, **sure} if agree * 2 > len(rows) else sure
+    if sum(key == own for key, own in rows) * 2 > len(rows):
+        return True
+    # Every writer puts the rows in the order of the file: if they are not, and name the same keys, they were moved.
+    offsets = [offset for _, _, offset in survey.index.rows]
+    shared = {key for key, _ in rows} & set(ids.values())
+    return offsets != sorted(offsets) and len(shared) * 3 >= 2 * len(rows)
 
 
 def _finish(survey: Survey, positions: _Positions, damages: dict[tuple[int | None, int], str]) -> None:

@@ -20,6 +20,7 @@ from gluontune.records.layout import (
     HEAD,
     IMAGE_HEAD,
     LENGTH_MASK,
+    MAGIC,
     DamagedRecordError,
     IRHeader,
     join_parts,
@@ -120,12 +121,21 @@ class RecordReader:
         except IndexError:
             raise IndexError(f"{self.path}: no record {index}: there are {len(self):,}") from None
         try:
-            record, _ = join_parts(self._view, offset, end)
+            record = self._join(offset, end)
             if self._crcs is not None:
                 self._compare(record, offset)
         except DamagedRecordError as error:
             raise self._damaged(index, offset, error) from None
         return record if isinstance(record, memoryview) else memoryview(record)
+
+    def _join(self, offset: int, end: int) -> Any:
+        try:
+            return join_parts(self._view, offset, end)[0]
+        except DamagedRecordError:
+            # A record longer than the way to the next indexed one is damaged, unless that row is what is wrong.
+            if self._view[end : end + 4] in (MAGIC, b""):
+                raise
+            return join_parts(self._view, offset, len(self._view))[0]
 
     def _damaged(self, index: int, offset: int, error: Exception) -> DamagedRecordError:
         message = f"{self.path}: record {index} is damaged: {error}; `gluontune verify` lists all damage"

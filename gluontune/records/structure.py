@@ -94,16 +94,21 @@ def walk(view: memoryview, known: Known) -> Iterator[Found | Broken]:
     while at < size:
         found, reason, resume = _try(view, heads, at)
         if found is None:
-            until = _next(view, heads, at, resume, known)
+            until = _next(view, heads, resume, at + 1, known)
             yield Broken(at, until, reason)
             at = until
             continue
         yield found
-        at = min(found.behind, size)
         if found.doubtful:
-            until = _next(view, heads, at, at, known)
-            yield Broken(at, until, _why(view, at))
+            # Its length may be wrong, or its padding gone, so the next record may start inside what it claims.
+            inside = found.spans[-1][1] if known(found) else at + 1
+            at = min(found.behind, size)
+            until = _next(view, heads, at, inside, known)
+            if until > at:
+                yield Broken(at, until, _why(view, at))
             at = until
+        else:
+            at = min(found.behind, size)
 
 
 def _why(view: memoryview, at: int) -> str:
@@ -130,19 +135,24 @@ def _try(view: memoryview, heads: _Heads, at: int) -> tuple[Found | None, str, i
     return Found(at, behind, spans, not follows), "", at
 
 
-def _next(view: memoryview, heads: _Heads, at: int, start: int, known: Known) -> int:
-    """Where the chain goes on after a break at ``at``: a first part at or behind ``start``."""
+def _next(view: memoryview, heads: _Heads, own_start: int, other_start: int, known: Known) -> int:
+    """Where the chain goes on after a break: a first part, in the phase of ``own_start`` or in another."""
     size = len(view)
-    aligned = start + (at - start) % 4
-    own = heads.between(aligned, size)
-    stop = next((int(h) for h in own if _is_first(view, int(h))), size)
-    for candidate in heads.others(at % 4, at + 1, stop):
-        if not _is_first(view, candidate):
-            continue
-        found, _, _ = _try(view, heads, candidate)
-        if found is not None and (known(found) or (not found.doubtful and found.behind <= stop)):
-            return candidate
-    return stop
+    firsts = (int(h) for h in heads.between(own_start, size) if _is_first(view, int(h)))
+    nearest = limit = next(firsts, size)
+    while limit < size and not _is_believable(view, heads, limit, known):
+        limit = next(firsts, size)  # damaged itself, or no header but bytes of a shifted record
+    for candidate in heads.others(own_start % 4, other_start, limit):
+        if _is_first(view, candidate):
+            found, _, _ = _try(view, heads, candidate)
+            if found is not None and found.behind <= limit and (not found.doubtful or known(found)):
+                return min(candidate, nearest)
+    return nearest
+
+
+def _is_believable(view: memoryview, heads: _Heads, at: int, known: Known) -> bool:
+    found, _, _ = _try(view, heads, at)
+    return found is not None and (not found.doubtful or known(found))
 
 
 def _is_first(view: memoryview, at: int) -> bool:

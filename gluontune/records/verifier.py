@@ -156,7 +156,7 @@ class Survey:
         self._judge()
 
     def _read_rows(self) -> np.ndarray:
-        """Sound rows of the checksums. ``self.all_rows`` tells whether no row was lost."""
+        """Sound rows of the checksums. ``self.all_rows`` tells whether none was lost, but at the end."""
         side = side_path(self.path, ".crc")
         self.all_rows = False
         if not side.is_file():
