@@ -21,13 +21,24 @@ from gluontune.optim.schedules import SCHEDULES
 
 # What needs mxnet or matplotlib is imported when it is first used.
 _LAZY = {
+    "BatchGrowth": "gluontune.optim.large_batch",
+    "GhostBatchNorm": "gluontune.optim.ghost",
+    "RangeTest": "gluontune.optim.finder",
     "TunedTrainer": "gluontune.optim.trainer",
     "create": "gluontune.optim._setup",
+    "find_learning_rate": "gluontune.optim.finder",
     "from_mxnet": "gluontune.optim.adapters",
+    "gradient_noise": "gluontune.optim.large_batch",
     "is_exempt": "gluontune.optim.exemptions",
+    "noise_sigma": "gluontune.optim.large_batch",
+    "plot_range_test": "gluontune.optim.plots",
+    "plot_schedule": "gluontune.optim.plots",
+    "plot_trust_ratios": "gluontune.optim.plots",
     "scaled_learning_rate": "gluontune.optim.scaling",
     "setup": "gluontune.optim._setup",
     "to_mxnet": "gluontune.optim.adapters",
+    "trust_ratios": "gluontune.optim.large_batch",
+    "use_ghost_batch_norm": "gluontune.optim.ghost",
 }
 
 __all__ = ["OPTIMIZERS", "OptimizerCard", "SCHEDULES", "list_optimizers", "schedules", *sorted(_LAZY)]

@@ -12,7 +12,7 @@ from gluontune.runtime import mxnet
 
 mx = mxnet()
 
-__all__ = ["TunedOptimizer", "chunks"]
+__all__ = ["TunedOptimizer", "chunks", "interleaved", "subtract_all"]
 
 # MXNet's kernels take the pointers of at most 45 (multi_lamb, multi_adamw) to 60 (multi_sgd) arrays.
 CHUNK = 45
@@ -22,6 +22,24 @@ def chunks(*lists: Any) -> Iterator[tuple[Any, ...]]:
     """Slices of at most :data:`CHUNK` items of each list, side by side; NDArrays are sliced as views."""
     for start in range(0, len(lists[0]), CHUNK):
         yield tuple(items[start : start + CHUNK] for items in lists)
+
+
+def interleaved(*lists: list[Any]) -> list[Any]:
+    """The first of each list, then the second of each, …: the order that the kernels want.
+
+    >>> interleaved([1, 2], ["a", "b"])
+    [1, 'a', 2, 'b']
+    """
+    return [item for group in zip(*lists) for item in group]
+
+
+def subtract_all(
+    ys: list[Any], xs: list[Any], lrs: list[float], wds: list[float], factor: float = 1.0
+) -> None:
+    """y -= lr (factor x + wd y) for at most :data:`CHUNK` pairs of arrays, in one kernel."""
+    mx.nd.multi_sgd_update(
+        *interleaved(ys, xs), out=ys, num_weights=len(ys), lrs=lrs, wds=wds, rescale_grad=factor
+    )
 
 
 class TunedOptimizer(mx.optimizer.Optimizer):

@@ -26,7 +26,7 @@ def setup(
     global_batch_size: int,
     base_batch_size: int | None = None,
     lr_scaling: str = "linear",
-    schedule: str | Callable[[int], float] = "constant",
+    schedule: str | Callable[[float], float] = "constant",
     schedule_params: Mapping[str, Any] | None = None,
     total_updates: int | None = None,
     epochs: float | None = None,

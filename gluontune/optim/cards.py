@@ -77,10 +77,11 @@ _add(
     when_not="Sparse or badly scaled gradients (embeddings, transformers): adamw.",
 )  # fmt: skip
 _add(
-    "nag", "mxnet.optimizer:NAG", "m = momentum m - lr (g + wd w); w += momentum m - lr (g + wd w)",
+    "nag", "gluontune.optim.momentum:GTNAG", "m = momentum m - lr (g + wd w); w += momentum m - lr (g + wd w)",
     "Nesterov 1983; Sutskever et al., ICML 2013", 0.1, defaults={"clip_gradient": None}, momentum=True,
     when="The default for convolutional nets; a little better than sgd at the same cost.",
     when_not="Momentum near 1 with noisy small batches.",
+    instead_of="MXNet's decays the momentum by the new weight instead of the old one (its kernel runs in place).",
 )  # fmt: skip
 _add(
     "signum", "mxnet.optimizer:Signum", "m = momentum m - (1 - momentum)(g + wd w); w = (1 - lr wd_lh) w + lr sign(m)",
@@ -114,12 +115,13 @@ _add(
     when_not="Where adam works: it has the same memory of scales and a bias correction too.",
 )  # fmt: skip
 _add(
-    "adam", "mxnet.optimizer:Adam",
+    "adam", "gluontune.optim.layerwise:GTAdam",
     "m = b1 m + (1-b1) g; v = b2 v + (1-b2) g²; w -= lr √(1-b2^t)/(1-b1^t) m / (√v + eps), g with wd w added",
     "Kingma & Ba, arXiv:1412.6980", 0.001,
     defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "clip_gradient": None}, states=2, lr_scaling="sqrt",
     when="A first try on a new problem: it forgives a wrong rate.",
     when_not="With weight decay (the adaptive denominators undo it: adamw); for the last point of accuracy.",
+    instead_of="MXNet's, with the bias correction of the float32 betas that its kernel uses (1e-6 off otherwise).",
 )  # fmt: skip
 _add(
     "dcasgd", "gluontune.optim.elementwise:GTDCASGD",
@@ -130,7 +132,7 @@ _add(
     instead_of="MXNet's raises with momentum: it asks an array for its truth.",
 )  # fmt: skip
 _add(
-    "lbsgd", "gluontune.optim.trust:GTLBSGD",
+    "lbsgd", "gluontune.optim.momentum:GTLBSGD",
     "g = mean of batch_scale micro-gradients; then sgd, with warm-up; warmup_strategy='lars': with trust ratios",
     "Goyal et al., arXiv:1706.02677; You et al., arXiv:1708.03888", 0.1,
     defaults={"batch_scale": 1, "warmup_strategy": "linear", "trust_coefficient": 0.001, "clip_gradient": None},
@@ -140,7 +142,7 @@ _add(
     instead_of="MXNet's aliases the gradient buffer, multiplies the rate by batch_scale, drifts on two contexts.",
 )  # fmt: skip
 _add(
-    "lars", "gluontune.optim.trust:GTLARS",
+    "lars", "gluontune.optim.momentum:GTLARS",
     "r = trust_coefficient |w| / (|g| + wd |w| + eps); m = momentum m - lr r (g + wd w); w += m",
     "You, Gitman & Ginsburg, arXiv:1708.03888", 10.0,
     defaults={"trust_coefficient": 0.001, "eps": 0.0, "clip_gradient": None}, momentum=True,
@@ -149,7 +151,7 @@ _add(
     instead_of="MXNet's exempts nothing under gluon.Trainer and corrects momentum in its first four layers only.",
 )  # fmt: skip
 _add(
-    "larc", "gluontune.optim.trust:GTLARC",
+    "larc", "gluontune.optim.momentum:GTLARC",
     "r = min(trust_coefficient |w| / (|g| + wd |w| + eps), lr); m = momentum m - r (g + wd w); w += m",
     "NVIDIA Apex; You, Gitman & Ginsburg, arXiv:1708.03888", 0.1,
     defaults={"trust_coefficient": 0.02, "eps": 1e-8, "clip_gradient": None}, momentum=True,
@@ -210,4 +212,14 @@ _add(
     when="Recurrent nets, where it is sometimes a little faster than adam.",
     when_not="With weight decay: as adam.",
     instead_of="MXNet's advances its momentum product once a parameter, so replicas drift and depth changes it.",
+)  # fmt: skip
+_add(
+    "yellowfin", "gluontune.optim.yellowfin:GTYellowFin",
+    "m = mu m - alpha (g + wd w); w += lr m, with mu and alpha measured from the gradients",
+    "Zhang & Mitliagkas, arXiv:1706.03471", 1.0,
+    defaults={"beta": 0.999, "initial_rate": 0.1, "clip_gradient": None}, defaults_from="the paper", states=2,
+    lr_scaling="none",
+    when="When nothing may be tuned: learning_rate is only a factor on its own rate.",
+    when_not="Runs of fewer than some thousand updates at the default beta, and sparse gradients (a layer "
+    "without gradient has curvature 0).",
 )  # fmt: skip

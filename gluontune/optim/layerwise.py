@@ -5,13 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gluontune.optim._base import TunedOptimizer, chunks, mx
+import numpy as np
 
-__all__ = ["GTAdamW", "GTLAMB", "GTNovoGrad"]
+from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, subtract_all
+
+__all__ = ["GTAdam", "GTAdamW", "GTLAMB", "GTNovoGrad"]
 
 
 def _picked(places: list[int], *lists: list[Any]) -> list[list[Any]]:
     return [[items[p] for p in places] for items in lists]
+
+
+def _float32(beta: float) -> float:
+    """``beta`` as the kernels see it: their 1 - 0.999 is 1.3e-5 off, and the bias correction must follow."""
+    return float(np.float32(beta))
 
 
 class _TwoMoments(TunedOptimizer):
@@ -19,8 +26,8 @@ class _TwoMoments(TunedOptimizer):
 
     def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, **kwargs: Any):
         super().__init__(**kwargs)
-        self.beta1 = beta1
-        self.beta2 = beta2
+        self.beta1 = _float32(beta1)
+        self.beta2 = _float32(beta2)
         self.epsilon = epsilon
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
@@ -33,10 +40,25 @@ class _TwoMoments(TunedOptimizer):
 
 
 @mx.optimizer.register
+class GTAdam(mx.optimizer.Adam):
+    """MXNet's Adam with a bias correction for the betas that its kernel really uses.
+
+    Args:
+        beta1, beta2: of Adam; rounded to float32.
+        kwargs: of ``mx.optimizer.Adam``.
+    """
+
+    def __init__(self, beta1: float = 0.9, beta2: float = 0.999, **kwargs: Any):
+        super().__init__(beta1=_float32(beta1), beta2=_float32(beta2), **kwargs)
+
+
+@mx.optimizer.register
 class GTAdamW(_TwoMoments):
     """Adam with decoupled weight decay: w -= lr (m̂ / (√v̂ + epsilon) + wd w).
 
     Loshchilov & Hutter, arXiv:1711.05101; bias corrections and epsilon as in the paper (and PyTorch).
+    MXNet's contrib kernel for many arrays loses five digits of the first second moments and waits for
+    the device; so the decay is one kernel for all layers, and Adam's own kernel follows for each.
 
     Args:
         beta1, beta2, epsilon: of Adam.
@@ -44,20 +66,17 @@ class GTAdamW(_TwoMoments):
     """
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
-        ctx = weights[0].context
-        rescale = mx.nd.full((1,), self.rescale_grad, ctx=ctx)
         lrs, wds = self._get_lrs(indices), self._get_wds(indices)
-        for age, places in self.by_age(indices):
+        decayed = [place for place, wd in enumerate(wds) if wd]
+        for ws, rates, decays in chunks(*_picked(decayed, weights, lrs, wds)):
+            subtract_all(ws, ws, rates, decays, factor=0.0)
+        for index, w, g, (mean, var), lr in zip(indices, weights, grads, states, lrs):
+            age = self._index_update_count[index]
             correction = math.sqrt(1 - self.beta2**age)
-            step = correction / (1 - self.beta1**age)
-            for ws, gs, ss, rates, decays in chunks(*_picked(places, weights, grads, states, lrs, wds)):
-                mx.nd.contrib.multi_adamw_update(
-                    ws, gs, [s[0] for s in ss], [s[1] for s in ss], rescale, out=ws, size=len(ws),
-                    lrs=[lr * step for lr in rates],
-                    wds=[lr * wd for lr, wd in zip(rates, decays)],
-                    etas=[1.0] * len(ws),
-                    epsilon=self.epsilon * correction, **self.options(),
-                )  # fmt: skip
+            mx.nd.adam_update(
+                w, g, mean, var, out=w, lr=lr * correction / (1 - self.beta1**age), wd=0.0,
+                epsilon=self.epsilon * correction, rescale_grad=self.rescale_grad, **self.options(),
+            )  # fmt: skip
 
 
 @mx.optimizer.register
@@ -140,18 +159,16 @@ class GTNovoGrad(_TwoMoments):
         squares = mx.nd.multi_sum_sq(*gs, num_arrays=n) * rescale**2
         # multi_sgd_update computes y -= lr (x + wd y) for many arrays: the sums of this rule in disguise.
         share = [-1.0 if new else self.beta2 - 1.0 for new in first]
-        _axpy(vs, [squares[i : i + 1] for i in range(n)], share, [-1.0] * n)
+        subtract_all(vs, [squares[i : i + 1] for i in range(n)], share, [-1.0] * n)
         scale = 1.0 / (mx.nd.sqrt(mx.nd.concat(*vs, dim=0)) + self.epsilon)
-        pairs = [array for pair in zip(ms, gs) for array in pair]
         mx.nd.preloaded_multi_sgd_update(
-            *pairs, -scale, -(1.0 - self.beta1) / scale, out=ms, num_weights=n, rescale_grad=rescale
+            *interleaved(ms, gs),
+            -scale,
+            -(1.0 - self.beta1) / scale,
+            out=ms,
+            num_weights=n,
+            rescale_grad=rescale,
         )
         if any(wds):
-            _axpy(ms, ws, [-wd for wd in wds], [0.0] * n)
-        _axpy(ws, ms, lrs, [0.0] * n)
-
-
-def _axpy(ys: list[Any], xs: list[Any], lrs: list[float], wds: list[float]) -> None:
-    """y -= lr (x + wd y) for each pair of arrays, in one kernel."""
-    pairs = [array for pair in zip(ys, xs) for array in pair]
-    mx.nd.multi_sgd_update(*pairs, out=ys, num_weights=len(ys), lrs=lrs, wds=wds)
+            subtract_all(ms, ws, [-wd for wd in wds], [0.0] * n)
+        subtract_all(ws, ms, lrs, [0.0] * n)

@@ -30,7 +30,7 @@ def save(trainer: Any, fname: str) -> None:
     updater = _updaters(trainer)[0]
     optimizer = trainer._optimizer
     arrays: dict[str, np.ndarray] = {}
-    counts = next(iter(c for c in optimizer._all_index_update_counts.values() if c), {})
+    counts: dict[int, int] = next(iter(c for c in optimizer._all_index_update_counts.values() if c), {})
     header = {
         "format": FORMAT,
         "optimizer": type(optimizer).__name__,

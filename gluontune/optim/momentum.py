@@ -1,18 +1,14 @@
-"""Large-batch SGD with a trust ratio for each layer: LARS, LARC, and LBSGD rebuilt."""
+"""SGD with momentum in kernels that take many layers at once: NAG, LARS, LARC, and LBSGD rebuilt."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gluontune.errors import UsageError
-from gluontune.optim._base import TunedOptimizer, chunks, mx
+from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, subtract_all
 from gluontune.optim.schedules import WARMUP_MODES
 
-__all__ = ["GTLARC", "GTLARS", "GTLBSGD"]
-
-
-def _interleaved(*lists: list[Any]) -> list[Any]:
-    return [item for group in zip(*lists) for item in group]
+__all__ = ["GTLARC", "GTLARS", "GTLBSGD", "GTNAG"]
 
 
 class _TrustSGD(TunedOptimizer):
@@ -62,13 +58,50 @@ class _TrustSGD(TunedOptimizer):
         for ws, gs, ms, some_lrs, some_wds in chunks(weights, grads, moments, lrs, wds):
             if self.momentum:
                 mx.nd.preloaded_multi_sgd_mom_update(
-                    *_interleaved(ws, gs, ms), some_lrs, some_wds, out=ws, num_weights=len(ws),
+                    *interleaved(ws, gs, ms), some_lrs, some_wds, out=ws, num_weights=len(ws),
                     momentum=self.momentum, **options,
                 )  # fmt: skip
             else:
                 mx.nd.preloaded_multi_sgd_update(
-                    *_interleaved(ws, gs), some_lrs, some_wds, out=ws, num_weights=len(ws), **options
+                    *interleaved(ws, gs), some_lrs, some_wds, out=ws, num_weights=len(ws), **options
                 )
+
+
+@mx.optimizer.register
+class GTNAG(TunedOptimizer):
+    """Nesterov's accelerated gradient: m = momentum m - lr (g + wd w); w += momentum m - lr (g + wd w).
+
+    Sutskever et al., ICML 2013. MXNet's kernel, run in place as its ``NAG`` does, decays the momentum by
+    the weight that it has just written instead of the old one; and it takes one layer at a time.
+
+    Args:
+        momentum: in [0, 1).
+        kwargs: of ``mx.optimizer.Optimizer``.
+    """
+
+    def __init__(self, momentum: float = 0.9, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.momentum = momentum
+
+    def create_state(self, index: int, weight: Any) -> Any:
+        return mx.nd.zeros_like(weight) if self.momentum else None
+
+    def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
+        grads, rescale = self.clipped(grads)
+        lrs, wds = self._get_lrs(indices), self._get_wds(indices)
+        for ws, gs, ms, rates, decays in chunks(weights, grads, states, lrs, wds):
+            n = len(ws)
+            if self.momentum:
+                # A rate of 0 must still age the momentum, so the rate stands in the factor of g.
+                rate = max(rates)
+                shares = [lr / rate if rate else 1.0 for lr in rates]
+                ages = [(1.0 - self.momentum) / share if share else 0.0 for share in shares]
+                subtract_all(ms, gs, shares, ages, factor=rate * rescale)
+                if any(decays):
+                    subtract_all(ms, ws, [lr * wd for lr, wd in zip(rates, decays)], [0.0] * n)
+            subtract_all(ws, gs, rates, decays, factor=rescale)
+            if self.momentum:
+                subtract_all(ws, ms, [-self.momentum] * n, [0.0] * n)
 
 
 @mx.optimizer.register
@@ -172,11 +205,9 @@ class GTLBSGD(_TrustSGD):
             return
         sums = [s[1] for s in states]
         for some_sums, some_grads in chunks(sums, grads):
-            # sum -= -1 * rescale_grad * grad: one kernel for many arrays, and never an alias of grad
-            mx.nd.multi_sgd_update(
-                *_interleaved(some_sums, some_grads), out=some_sums, num_weights=len(some_sums),
-                lrs=[-1.0] * len(some_sums), wds=[0.0] * len(some_sums), rescale_grad=self.rescale_grad,
-            )  # fmt: skip
+            # The sums are arrays of their own, never an alias of Gluon's reused gradient buffer.
+            n = len(some_sums)
+            subtract_all(some_sums, some_grads, [-1.0] * n, [0.0] * n, factor=self.rescale_grad)
         for state in states:
             state[2] += 1
         ready = [place for place, state in enumerate(states) if state[2] == self.batch_scale]

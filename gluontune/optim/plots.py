@@ -1,0 +1,112 @@
+"""Figures of schedules, range tests and trust ratios; matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gluontune.errors import UsageError
+from gluontune.files import atomic_write
+
+__all__ = ["plot_range_test", "plot_schedule", "plot_trust_ratios", "save_figure"]
+
+
+def _figure(title: str, x: str, y: str) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="tight")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.grid(alpha=0.3)
+    return figure, axes
+
+
+def save_figure(figure: Any, path: str | Path | None) -> Any:
+    """Write ``figure`` to ``path`` (its ending says the format) if there is one; return the figure."""
+    if path is not None:
+        content = io.BytesIO()
+        kind = Path(path).suffix.lstrip(".") or "png"
+        try:
+            figure.savefig(content, format=kind)
+        except ValueError:
+            raise UsageError(f"{path}: no figure format {kind!r}; use .png, .svg or .pdf") from None
+        with atomic_write(path) as stream:
+            stream.write(content.getvalue())
+    return figure
+
+
+def plot_schedule(
+    schedules: Callable[[int], float] | Mapping[str, Callable[[int], float]],
+    *,
+    updates: int = 1500,
+    path: str | Path | None = None,
+) -> Any:
+    """Draw the rates of updates 0 … ``updates`` - 1 of one schedule, or of several by label.
+
+    Args:
+        schedules: a function ``num_update -> lr`` (an MXNet scheduler too), or a mapping of them.
+        updates: how many.
+        path: file to write.
+
+    Returns:
+        The matplotlib figure.
+
+    >>> from gluontune.optim.schedules import factor
+    >>> figure = plot_schedule(factor(base_lr=1, step=250, factor=0.5))
+    >>> rates = figure.axes[0].lines[0].get_ydata()
+    >>> float(rates[250]), float(rates[251])
+    (1.0, 0.5)
+    """
+    if updates < 1:
+        raise UsageError(f"updates={updates!r}: give a number of at least 1")
+    labelled = schedules if isinstance(schedules, Mapping) else {"": schedules}
+    figure, axes = _figure("Learning-rate schedule", "update", "learning rate")
+    for label, schedule in labelled.items():
+        places = range(updates)
+        axes.plot(places, [schedule(n) for n in places], label=label or None)
+    if any(labelled):
+        axes.legend()
+    return save_figure(figure, path)
+
+
+def plot_range_test(found: Any, *, path: str | Path | None = None) -> Any:
+    """Draw a :class:`RangeTest`: loss, smoothed loss and the suggested rate, over a logarithmic axis."""
+    figure, axes = _figure("Range test", "learning rate", "loss")
+    axes.semilogx(found.learning_rates, found.losses, alpha=0.3, label="loss")
+    axes.semilogx(found.learning_rates, found.smoothed, label="smoothed")
+    axes.axvline(found.suggestion, linestyle="--", color="black", label=f"suggestion {found.suggestion:.2g}")
+    axes.set_ylim(top=max(found.smoothed[0] * 1.5, min(found.smoothed) * 1.1))
+    axes.legend()
+    return save_figure(figure, path)
+
+
+def plot_trust_ratios(
+    ratios: Mapping[str, float] | Sequence[Mapping[str, float]], *, path: str | Path | None = None
+) -> Any:
+    """Draw trust ratios by layer: one reading as bars, several as lines over time.
+
+    Args:
+        ratios: what :func:`gt.optim.trust_ratios` returned, once or in a list.
+        path: file to write.
+    """
+    readings = [ratios] if isinstance(ratios, Mapping) else list(ratios)
+    if not readings or not readings[0]:
+        raise UsageError("ratios: there is no layer with a trust ratio in them")
+    layers = list(readings[0])
+    if len(readings) == 1:
+        figure, axes = _figure("Trust ratios", "trust ratio", "")
+        axes.barh(layers, [readings[0][layer] for layer in layers])
+        axes.set_xscale("log")
+        axes.invert_yaxis()
+        figure.set_size_inches(7, max(4, 0.22 * len(layers)))
+    else:
+        figure, axes = _figure("Trust ratios", "reading", "trust ratio")
+        for layer in layers:
+            axes.semilogy([reading[layer] for reading in readings], label=layer)
+        if len(layers) <= 12:
+            axes.legend(fontsize="small")
+    return save_figure(figure, path)
