@@ -7,16 +7,25 @@ from typing import Any
 
 # where each public name lives; a room is imported when one of its names is first used
 _HOME = {
+    "JsonLines": "logs",
     "Monitor": "sampler",
     "NvmlSampler": "nvml",
     "SimulatedDevice": "simulated",
     "StepPhases": "phases",
+    "SyncTrace": "syncs",
+    "TensorBoard": "logs",
     "Verdict": "verdicts",
+    "prometheus_text": "logs",
+    "read_log": "logs",
+    "run_command": "around",
+    "run_result": "logs",
     "steadiness": "steady",
     "steadiness_of": "series",
     "throttle_reasons": "nvml",
     "trace_syncs": "syncs",
+    "together": "steady",
     "verdict": "verdicts",
+    "watch": "live",
 }
 
 __all__ = sorted(_HOME)

@@ -7,15 +7,16 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Protocol, Union
 
 from gluontune.errors import UsageError
+from gluontune.monitor.clock import Clock, ticks
 from gluontune.monitor.cpu import CpuSampler
 from gluontune.monitor.nvml import NvmlSampler
 from gluontune.monitor.series import columns, steadiness_of, thin
 
-__all__ = ["Clock", "Monitor", "SampledDevice", "ticks"]
+__all__ = ["Monitor", "SampledDevice"]
 
 Sample = dict[str, Any]
 _SHORTEST_S = 0.01
@@ -28,22 +29,6 @@ class SampledDevice(Protocol):
 
     def utilization_pct(self) -> float | None:
         """Percent of the time since the last call in which the device worked."""
-
-
-class Clock:
-    """Seconds since it was made, that never run backwards, whatever the source does."""
-
-    def __init__(self, source: Callable[[], float] = time.monotonic):
-        self._source = source
-        self._last = source()
-        self._passed = 0.0
-
-    def now(self) -> float:
-        """Seconds. A jump back of the source counts as no time."""
-        value = self._source()
-        self._passed += max(0.0, value - self._last)
-        self._last = value
-        return self._passed
 
 
 class _Mark:
@@ -67,7 +52,7 @@ class Monitor:
     started; ``faults`` counts what went wrong in the thread, and ``last_fault`` says it.
 
     Args:
-        pid: the root of the process tree, or several; None is this process.
+        pid: the root of the process tree, or several; None is this process, ``"machine"`` all of the machine.
         period_s: seconds from sample to sample, at least 0.01.
         gpus: ``"auto"``, ``"all"``, ``"none"`` or a list of indices; see :class:`NvmlSampler`.
         devices: further devices to sample into ``gpu_util_pct`` under their ``name``.
@@ -89,7 +74,7 @@ class Monitor:
 
     def __init__(
         self,
-        pid: Union[int, Iterable[int], None] = None,
+        pid: Union[int, Iterable[int], str, None] = None,
         period_s: float = 0.25,
         gpus: Union[str, Iterable[int]] = "auto",
         *,
@@ -108,6 +93,8 @@ class Monitor:
             raise UsageError(f"period_s={period_s!r}: give a number of seconds such as 0.25")
         if period_s < _SHORTEST_S:
             raise UsageError(f"period_s={period_s:g}: the shortest period is {_SHORTEST_S:g} s")
+        if isinstance(pid, str) and pid != "machine":
+            raise UsageError(f"pid={pid!r}: give a process id, several, None (this process) or 'machine'")
         if max_samples < 1:
             raise UsageError(f"max_samples={max_samples}: keep at least one sample")
         self.period_s = float(period_s)
@@ -131,6 +118,11 @@ class Monitor:
         self.last_fault = ""
 
     @property
+    def scope(self) -> str:
+        """What ``cpu_pct`` covers: ``tree`` or ``machine``."""
+        return "tree" if self._cpu.tree is not None else "machine"
+
+    @property
     def cores(self) -> float:
         """The usable cores that ``cpu_pct`` is a percentage of."""
         return self._cpu.cores
@@ -148,7 +140,7 @@ class Monitor:
     @property
     def alive(self) -> bool:
         """Whether any process of the tree still runs."""
-        return self._cpu.tree.alive
+        return self._cpu.alive
 
     def start(self) -> Monitor:
         """Begin to sample; a second start is ignored, one after :meth:`stop` goes on."""
@@ -245,20 +237,23 @@ class Monitor:
         with self._lock:
             return self._clock.now()
 
-    def series(self, max_points: int | None = None) -> dict[str, Any]:
+    def series(self, max_points: int | None = None, per_core: bool = False) -> dict[str, Any]:
         """The samples as columns, ready for JSON.
 
         Args:
             max_points: at most so many points, each the mean of its neighbours; None gives all.
+            per_core: also ``cpu_cores_pct``, which is long on a machine with many cores.
 
         Returns:
-            ``t_s``, ``cpu_pct``, ``rss_mib``, … as lists; ``gpu_util_pct``, ``gpu_mem_mib``, … and
-            ``cpu_cores_pct`` as ``{device: list}``; ``marks``; None for N/A. Units are in the names; see
+            ``t_s``, ``cpu_pct``, ``rss_mib``, … as lists; ``gpu_util_pct``, ``gpu_mem_mib``, … as
+            ``{device: list}``; ``marks``; None for N/A. Units are in the names; see
             :class:`CpuSampler` and :data:`GPU_FIELDS`.
         """
         with self._lock:
             samples, marks = list(self._samples), list(self._marks)
         table = columns(samples)
+        if not per_core:
+            table.pop("cpu_cores_pct", None)
         if max_points is not None:
             table = thin(table, max_points)
         return {**table, "marks": [{"t_s": t, "name": name} for t, name in marks]}
@@ -278,21 +273,6 @@ class Monitor:
         """The newest sample, or None before the first."""
         with self._lock:
             return self._samples[-1] if self._samples else None
-
-
-def ticks(now: Callable[[], float], period_s: float) -> Iterator[float]:
-    """Seconds to wait until each next multiple of the period; multiples that have passed are left out.
-
-    >>> clock = iter([0.0, 0.26, 1.1])
-    >>> delays = ticks(lambda: next(clock), 0.25)
-    >>> next(delays), round(next(delays), 2), round(next(delays), 2)
-    (0.25, 0.24, 0.15)
-    """
-    place = 0
-    while True:
-        at = now()
-        place = max(place + 1, math.floor(at / period_s + 1e-9) + 1)
-        yield min(period_s, max(0.0, place * period_s - at))
 
 
 def _larger(a: float | None, b: float | None) -> float | None:

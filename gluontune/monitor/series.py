@@ -23,9 +23,9 @@ def columns(samples: Sequence[Sample]) -> dict[str, Any]:
     for name in names:
         if name in _BY_DEVICE:
             keys = dict.fromkeys(key for sample in samples for key in sample.get(name) or {})
-            table[name] = {key: [(sample.get(name) or {}).get(key) for sample in samples] for key in keys}
+            table[name] = {key: [_short((s.get(name) or {}).get(key)) for s in samples] for key in keys}
         else:
-            table[name] = [sample.get(name) for sample in samples]
+            table[name] = [_short(sample.get(name)) for sample in samples]
     return table
 
 
@@ -61,3 +61,8 @@ def steadiness_of(
     measured = any(value is not None for values in gpus.values() for value in values)
     main = steadiness(times, together(gpus), spans=spans) if measured else by_device["cpu"]
     return {**main, "device": "gpu" if measured else "cpu", "by_device": by_device}
+
+
+def _short(value: float | None) -> float | None:
+    """No more digits than a sampler can tell apart: series are long, and they are kept."""
+    return round(value, 4) if isinstance(value, float) else value

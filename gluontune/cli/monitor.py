@@ -1,0 +1,118 @@
+"""``gluontune monitor``: utilization and its steadiness, live or around any command."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import List, Optional  # noqa: UP035 (typer reads annotations at run time, on Python 3.9 too)
+
+import typer
+
+from gluontune.cli import _common
+from gluontune.errors import UsageError
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @app.command("monitor", context_settings={"allow_interspersed_args": False})
+    def monitor(
+        command: Optional[List[str]] = typer.Argument(  # noqa: UP006
+            None, metavar="[-- COMMAND…]", help="Run and watch it; without one, watch --pid or the machine."
+        ),
+        period: float = typer.Option(0.25, "--period", help="Seconds from sample to sample."),
+        gpus: str = typer.Option("auto", "--gpus", help="auto, all, none, or indices such as 0,1."),
+        pid: Optional[int] = typer.Option(None, "--pid", help="Watch this running process and its children."),
+        seconds: Optional[float] = typer.Option(
+            None, "--seconds", help="Without a command: stop after these."
+        ),
+        out: Optional[Path] = typer.Option(None, "--out", help="Also write each sample to FILE.jsonl."),
+        as_json: bool = _common.JSON_OPTION,
+    ) -> None:
+        """Show utilization and how steady it is, live or around any command.
+
+        Exits 0 if the command did, 1 if it failed, 2 if there is no such command.
+        """
+        if command and (pid is not None or seconds is not None):
+            raise UsageError(
+                "--pid and --seconds are for watching without a command; leave them or the command out"
+            )
+        if seconds is not None and not seconds > 0:
+            raise UsageError(f"--seconds {seconds:g}: give a number above 0")
+        failed = (
+            _around(command, period, _gpus(gpus), out, as_json)
+            if command
+            else _watch(pid, period, _gpus(gpus), seconds, out, as_json)
+        )
+        if failed:
+            raise typer.Exit(1)
+
+
+def _gpus(text: str) -> str | list[int]:
+    if text in ("auto", "all", "none"):
+        return text
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise UsageError(f"--gpus {text!r}: give auto, all, none, or indices such as 0,1")
+    return [int(part) for part in parts]
+
+
+def _around(
+    command: list[str], period: float, gpus: str | list[int], out: Optional[Path], as_json: bool
+) -> bool:
+    from gluontune.monitor.around import run_command
+
+    with _log(out, {"command": command}) as log:
+        # With --json our stdout holds the document alone: the command's goes to stderr.
+        run = run_command(command, period, gpus, on_sample=log, stdout=sys.stderr if as_json else None)
+    if as_json:
+        _common.emit({**run.to_dict(), "log": str(out) if out else None})
+    else:
+        _show(run.monitor, f"{command[0]} {run.outcome} after {run.seconds:.1f} s", out)
+    return not run.ok
+
+
+def _watch(
+    pid: Optional[int],
+    period: float,
+    gpus: str | list[int],
+    seconds: Optional[float],
+    out: Optional[Path],
+    as_json: bool,
+) -> bool:
+    from gluontune.monitor.around import summary
+    from gluontune.monitor.live import watch
+    from gluontune.monitor.sampler import Monitor
+
+    target = "machine" if pid is None else pid
+    with _log(out, {"pid": pid}) as log, Monitor(target, period, gpus, on_sample=log) as seen:
+        watch(seen, seconds, _common.stderr)
+    if as_json:
+        _common.emit({"pid": pid, "log": str(out) if out else None, **summary(seen)})
+    else:
+        _show(seen, f"watched for {(seen.latest() or {}).get('t_s', 0):.1f} s", out)
+    return False
+
+
+@contextlib.contextmanager
+def _log(out: Optional[Path], facts: dict):  # type: ignore[no-untyped-def,type-arg]
+    from gluontune.monitor.logs import JsonLines
+
+    if out is None:
+        yield None
+        return
+    with JsonLines(out, facts) as log:
+        yield log
+
+
+def _show(monitor: object, headline: str, out: Optional[Path]) -> None:
+    from gluontune.monitor.live import closing_lines
+
+    _common.stderr.print(headline, highlight=False, markup=False, soft_wrap=True)
+    for line in closing_lines(monitor):  # type: ignore[arg-type]
+        _common.stderr.print(line, highlight=False, markup=False, soft_wrap=True)
+    if out is not None:
+        _common.stderr.print(f"samples: {out}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,149 @@
+"""A live view of a monitor: a table in the terminal, or in a notebook's cell."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from gluontune.errors import GluontuneError
+from gluontune.monitor.sampler import Monitor
+
+__all__ = ["closing_lines", "rows", "table", "watch"]
+
+_BAR = 16
+
+
+def rows(monitor: Monitor) -> list[tuple[str, str, str, str, str]]:
+    """Device, utilization now, mean, steadiness, and memory, as text; N/A where there is no figure.
+
+    >>> with Monitor(period_s=0.02, gpus="none") as seen:
+    ...     pass
+    >>> rows(seen)[0][0]
+    'CPU (this tree)'
+    """
+    latest = monitor.latest() or {}
+    by_device = monitor.steadiness()["by_device"]
+    cpu = "CPU (machine)" if monitor.scope == "machine" else "CPU (this tree)"
+    found = [_row(cpu, latest.get("cpu_pct"), by_device["cpu"], latest.get("rss_mib"))]
+    for key, name in monitor.device_names.items():
+        now = (latest.get("gpu_util_pct") or {}).get(key)
+        memory = (latest.get("gpu_mem_mib") or {}).get(key)
+        label = name if name == key else f"GPU {key} {name}"
+        found.append(_row(label, now, by_device.get(key) or {}, memory))
+    return found
+
+
+def _row(
+    name: str, now: float | None, figures: dict[str, Any], mib: float | None
+) -> tuple[str, str, str, str, str]:
+    bar = "N/A" if now is None else f"{'█' * round(now / 100 * _BAR):<{_BAR}} {now:3.0f} %"
+    mean, score = figures.get("mean_pct"), figures.get("score")
+    return (
+        name,
+        bar,
+        "N/A" if mean is None else f"{mean:.0f} %",
+        "N/A" if score is None else f"{score:.2f}",
+        "N/A" if mib is None else f"{mib:,.0f} MiB",
+    )
+
+
+def closing_lines(monitor: Monitor) -> list[str]:
+    """What to say at the end: a line for each device, and why there is none for the GPUs."""
+    lines = []
+    for name, figures in monitor.steadiness()["by_device"].items():
+        label = {"cpu": f"CPU ({monitor.cores:g} cores)"}.get(
+            name, name if "simulated" in name else f"GPU {name}"
+        )
+        lines.append(_closing_line(label, figures))
+    if monitor.peak_rss_mib is not None:
+        gpu = "" if monitor.peak_gpu_mib is None else f", GPU memory {monitor.peak_gpu_mib:,.0f} MiB"
+        lines.append(f"peak memory {monitor.peak_rss_mib:,.0f} MiB{gpu}")
+    if monitor.gpu_note:
+        lines.append(monitor.gpu_note)
+    if monitor.faults:
+        lines.append(f"{monitor.faults} samples failed; the last one: {monitor.last_fault}")
+    return lines
+
+
+def _closing_line(label: str, figures: dict[str, Any]) -> str:
+    if figures["mean_pct"] is None:
+        return f"{label}: N/A (too short, or not readable)"
+    score = "N/A" if figures["score"] is None else f"{figures['score']:.2f}"
+    period = figures["idle_period_s"]
+    rhythm = "" if period is None else f", one every {period:.1f} s"
+    gaps = f"{figures['idle_gaps']} idle gaps (longest {figures['longest_idle_gap_s']:.1f} s{rhythm})"
+    return (
+        f"{label}: mean {figures['mean_pct']:.0f} %, steadiness {score}, below 10 % for "
+        f"{figures['below_10_pct']:.0f} % of the time, {gaps}"
+    )
+
+
+def table(monitor: Monitor) -> Any:
+    """The rows as a ``rich`` table (it also shows in a notebook)."""
+    from rich.table import Table
+
+    view = Table(title=f"{(monitor.latest() or {}).get('t_s', 0.0):.1f} s", title_justify="left")
+    for heading in ("device", "now", "mean", "steadiness", "memory"):
+        view.add_column(heading, justify="left" if heading in ("device", "now") else "right", no_wrap=True)
+    for row in rows(monitor):
+        view.add_row(*row)
+    return view
+
+
+def watch(monitor: Monitor, seconds: float | None = None, console: Any = None) -> None:
+    """Show the table live until ``seconds`` have passed, the watched processes end, or Ctrl-C.
+
+    In a notebook the cell's output is renewed; elsewhere the terminal's lines are.
+
+    Args:
+        monitor: a monitor that has been started.
+        seconds: None means until Ctrl-C.
+        console: a ``rich`` console; default the terminal's.
+
+    Raises:
+        GluontuneError: the monitor has not been started.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    if monitor.latest() is None:
+        raise GluontuneError("monitor: start() it before watching it")
+    console = Console() if console is None else console
+    end = None if seconds is None else time.monotonic() + seconds
+    if getattr(console, "is_jupyter", False):
+        _watch_cell(monitor, end)
+        return
+    if not console.is_terminal:  # a batch job's log needs no moving picture
+        with contextlib.suppress(KeyboardInterrupt):
+            while _pause(monitor, end):
+                pass
+        return
+    with Live(table(monitor), console=console, auto_refresh=False) as live:
+        try:
+            while _pause(monitor, end):
+                live.update(table(monitor), refresh=True)
+        except KeyboardInterrupt:
+            live.update(table(monitor), refresh=True)
+
+
+def _pause(monitor: Monitor, end: float | None) -> bool:
+    """Sleep until the next picture; False once there is to be none."""
+    left = max(0.2, monitor.period_s)
+    if end is not None:
+        left = min(left, end - time.monotonic())
+    if left <= 0 or not monitor.alive:
+        return False
+    time.sleep(left)
+    return True
+
+
+def _watch_cell(monitor: Monitor, end: float | None) -> None:
+    from IPython.display import display
+
+    handle = display(table(monitor), display_id=True)
+    try:
+        while _pause(monitor, end):
+            handle.update(table(monitor))
+    except KeyboardInterrupt:
+        handle.update(table(monitor))

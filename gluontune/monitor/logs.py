@@ -1,0 +1,267 @@
+"""Monitor logs: JSON lines that survive a crash, Prometheus text, TensorBoard; and back into a RunResult."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Union
+
+from gluontune.errors import GluontuneError
+from gluontune.files import atomic_write, explain_os_error
+from gluontune.monitor.series import columns, steadiness_of
+from gluontune.result import RunResult
+
+__all__ = ["JsonLines", "Log", "TensorBoard", "prometheus_text", "read_log", "run_result", "write_prometheus"]
+
+LOG_VERSION = 1
+Pathlike = Union[str, "os.PathLike[str]"]
+
+
+class JsonLines:
+    """Appends each sample as one line, and hands it to the system at once: a crash costs one line at most.
+
+    Usable as ``Monitor(on_sample=...)``.
+
+    Args:
+        path: the file; what it held is replaced.
+        facts: what the first line shall say beside the version (command, machine, …).
+
+    Raises:
+        GluontuneError: the file cannot be written.
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "run.jsonl"
+    >>> with JsonLines(path, {"command": "train"}) as log:
+    ...     log({"t_s": 0.5, "cpu_pct": 80.0})
+    >>> read_log(path).samples
+    [{'t_s': 0.5, 'cpu_pct': 80.0}]
+    """
+
+    def __init__(self, path: Pathlike, facts: Mapping[str, Any] | None = None):
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = open(self.path, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed by close)
+        except OSError as error:
+            raise explain_os_error(path, error) from error
+        self._write({"gluontune_monitor_log": LOG_VERSION, **(facts or {})})
+
+    def __call__(self, sample: Mapping[str, Any]) -> None:
+        self._write(sample)
+
+    def mark(self, t_s: float, name: str | None) -> None:
+        """Note that a phase began."""
+        self._write({"mark": name, "t_s": t_s})
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        try:
+            self._stream.write(json.dumps(record, allow_nan=False) + "\n")
+        except OSError as error:
+            raise explain_os_error(self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+    def __enter__(self) -> JsonLines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass
+class Log:
+    """What a log holds.
+
+    Args:
+        facts: of the first line.
+        samples: in the order of their times.
+        marks: ``{"t_s", "name"}`` of each phase's beginning.
+        damaged: numbers of lines that could not be read (a crash cuts the last one).
+    """
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    marks: list[dict[str, Any]] = field(default_factory=list)
+    damaged: list[int] = field(default_factory=list)
+
+    def series(self) -> dict[str, Any]:
+        """As :meth:`Monitor.series` gives it."""
+        return {**columns(self.samples), "marks": self.marks}
+
+    def spans(self, name: str) -> list[tuple[float, float]]:
+        """``(start_s, end_s)`` of each stretch that is marked ``name``."""
+        last = self.samples[-1]["t_s"] if self.samples else 0.0
+        ends = [*(mark["t_s"] for mark in self.marks[1:]), last]
+        return [(m["t_s"], end) for m, end in zip(self.marks, ends) if m["name"] == name and end > m["t_s"]]
+
+
+def read_log(path: Pathlike) -> Log:
+    """Read what :class:`JsonLines` wrote; lines that are cut or damaged are left out and numbered.
+
+    Raises:
+        GluontuneError: the file cannot be read, is no log of gluontune's, or of a newer version.
+    """
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+    log = Log()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        record = _parse(line)
+        if number == 1:
+            log.facts = _header(record, path)
+        elif record is None:
+            log.damaged.append(number)
+        elif "mark" in record:
+            log.marks.append({"t_s": record["t_s"], "name": record["mark"]})
+        else:
+            log.samples.append(record)
+    if not log.facts:
+        raise GluontuneError(
+            f"{os.fspath(path)}: the file is empty; `gluontune monitor --out` writes such logs"
+        )
+    log.samples.sort(key=lambda sample: sample["t_s"])
+    return log
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or "gluontune_monitor_log" in record:
+        return record if isinstance(record, dict) else None
+    when = record.get("t_s")
+    whole = isinstance(when, (int, float)) and not isinstance(when, bool) and math.isfinite(when)
+    return record if whole else None
+
+
+def _header(record: dict[str, Any] | None, path: Pathlike) -> dict[str, Any]:
+    version = (record or {}).get("gluontune_monitor_log")
+    if version is None:
+        raise GluontuneError(
+            f"{os.fspath(path)}: not a gluontune monitor log (its first line does not say so); "
+            "`gluontune monitor --out` writes such logs"
+        )
+    if version != LOG_VERSION:
+        raise GluontuneError(
+            f"{os.fspath(path)}: log version {version}, but this gluontune reads {LOG_VERSION}"
+        )
+    return dict(record or {})
+
+
+def run_result(log: Log, recipe: Mapping[str, Any] | None = None) -> RunResult:
+    """A log as a :class:`RunResult`: utilization, steadiness (of what is marked "train", else of all), peaks.
+
+    >>> log = Log(samples=[{"t_s": 1.0, "cpu_pct": 50.0, "rss_mib": 10.0}, {"t_s": 2.0, "cpu_pct": 50.0}])
+    >>> run_result(log).steadiness["mean_pct"]
+    50.0
+    """
+    series = log.series()
+    spans = log.spans("train") or None
+    notes = [f"lines of the log that could not be read: {log.damaged}"] if log.damaged else []
+    rss = [value for value in series["rss_mib"] if value is not None]
+    gpu = [sum(v for v in sample.get("gpu_mem_mib", {}).values() if v is not None) for sample in log.samples]
+    return RunResult(
+        recipe=dict(recipe or {}),
+        machine=dict(log.facts.get("machine") or {}),
+        utilization=series,
+        steadiness=steadiness_of(series, spans),
+        peak_rss_mib=max(rss, default=None),
+        peak_gpu_mib=max(gpu, default=0.0) or None,
+        notes=notes,
+    )
+
+
+def prometheus_text(sample: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> str:
+    """A sample in Prometheus's text format; N/A fields are left out.
+
+    Source: Prometheus, *Exposition formats*, text-based format 0.0.4.
+
+    >>> print(prometheus_text({"cpu_pct": 75.0, "gpu_util_pct": {"0": 31.0}}, {"job": "train"}), end="")
+    # TYPE gluontune_cpu_pct gauge
+    gluontune_cpu_pct{job="train"} 75.0
+    # TYPE gluontune_gpu_util_pct gauge
+    gluontune_gpu_util_pct{job="train",device="0"} 31.0
+    """
+    text = []
+    for name, value in sample.items():
+        rows = value if isinstance(value, Mapping) else {None: value}
+        lines = []
+        for key, figure in rows.items():
+            if isinstance(figure, (int, float)) and not isinstance(figure, bool):
+                given = {**(labels or {}), **({} if key is None else {"device": str(key)})}
+                lines.append(f"gluontune_{name}{_labels(given)} {float(figure)}\n")
+        if lines:
+            text += [f"# TYPE gluontune_{name} gauge\n", *lines]
+    return "".join(text)
+
+
+def write_prometheus(
+    path: Pathlike, sample: Mapping[str, Any], labels: Mapping[str, str] | None = None
+) -> None:
+    """Write :func:`prometheus_text` in one piece, for node_exporter's textfile collector."""
+    with atomic_write(path, "w") as stream:
+        stream.write(prometheus_text(sample, labels))
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    def quoted(value: str) -> str:
+        return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+    inner = ",".join(f'{name}="{quoted(str(value))}"' for name, value in labels.items())
+    return f"{{{inner}}}" if inner else ""
+
+
+class TensorBoard:
+    """Writes each sample's figures to TensorBoard; usable as ``Monitor(on_sample=...)``.
+
+    The step of a point is its time in milliseconds, and its wall time the run's start plus that.
+
+    Args:
+        folder: where TensorBoard's event files go.
+        started_at: wall-clock time of the monitor's zero, ``Monitor.started_at``.
+
+    Raises:
+        GluontuneError: the package tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: Pathlike, started_at: float = 0.0):
+        try:
+            module = importlib.import_module("tensorboardX")
+        except ImportError as error:
+            raise GluontuneError(
+                "TensorBoard logs need the package tensorboardX: pip install tensorboardX"
+            ) from error
+        self._writer = module.SummaryWriter(os.fspath(folder))
+        self._started_at = started_at
+
+    def __call__(self, sample: Mapping[str, Any]) -> None:
+        when = float(sample["t_s"])
+        for name, value in sample.items():
+            if name == "t_s":
+                continue
+            rows = value if isinstance(value, Mapping) else {None: value}
+            for key, figure in rows.items():
+                if figure is not None:
+                    tag = f"gluontune/{name}" + ("" if key is None else f"/{key}")
+                    self._writer.add_scalar(tag, float(figure), round(when * 1e3), self._started_at + when)
+
+    def close(self) -> None:
+        """Write what is left and close."""
+        self._writer.close()
+
+    def __enter__(self) -> TensorBoard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
