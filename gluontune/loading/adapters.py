@@ -133,7 +133,9 @@ class DeviceLoader:
         self._end()
         stop = self._stop = threading.Event()
         ready: queue.Queue[tuple[str, Any]] = queue.Queue(self.ahead)
-        self._thread = threading.Thread(target=self._feed, args=(batches, ready, stop), daemon=True)
+        self._thread = threading.Thread(
+            target=self._feed, args=(batches, ready, stop), name="gluontune-device", daemon=True
+        )
         self._thread.start()
         try:
             while True:
@@ -173,7 +175,10 @@ class DeviceLoader:
 
 
 def device_prep(
-    mean: Sequence[float] | None = None, std: Sequence[float] | None = None, dtype: str = "float32"
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    dtype: str = "float32",
+    ctx: Any = None,
 ) -> Any:
     """A HybridBlock that turns uint8 (N, H, W, C) into normalized ``dtype`` (N, C, H, W) on the device.
 
@@ -183,6 +188,7 @@ def device_prep(
     Args:
         mean, std: of each channel, for pixels of 0 … 1; None leaves 0 … 1.
         dtype: of the result.
+        ctx: the context or contexts that it will run on; None: the current one.
 
     >>> prep = device_prep(mean=(0.5,), std=(0.5,))
     >>> prep(mxnet().nd.full((1, 2, 2, 1), 255, dtype="uint8")).asnumpy().ravel().tolist()
@@ -207,5 +213,5 @@ def device_prep(
             return F.broadcast_add(F.broadcast_mul(x, scale), shift).astype(dtype)
 
     block = DevicePrep()
-    block.initialize()
+    block.initialize(ctx=ctx)
     return block

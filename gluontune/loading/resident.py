@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 
 from gluontune.errors import GluontuneError
-from gluontune.loading.augment import AUGMENTS, Draws
+from gluontune.loading.augment import AUGMENTS, Augment, Draws
 from gluontune.loading.base import Loader, check_shape, sample_name
 from gluontune.loading.decode import Decoder, jitter
 from gluontune.loading.memory import usable_memory
@@ -75,7 +75,8 @@ class ResidentLoader(Loader):
         # Columns are padded once, here; rows are padded by the index of the row that is copied.
         pad = self.augment.pad
         self._store = np.empty((len(split), height, width + 2 * pad, channels), np.uint8)
-        decode_all(split, self._store, self.image_shape, pad, self.num_workers or Cpu().usable_cores())
+        geometry = self.augment if self.augment.geometry == "center" else AUGMENTS["none"]
+        decode_all(split, self._store, geometry, pad, self.num_workers or Cpu().usable_cores())
         self._pool = BatchPool((self.batch_size, *self.image_shape))
 
     @staticmethod
@@ -166,18 +167,23 @@ def flip_some(images: np.ndarray, chosen: np.ndarray) -> None:
         images[chosen] = cv2.flip(tall, 1).reshape(len(chosen), height, width, channels)
 
 
-def decode_all(split: Any, store: np.ndarray, shape: tuple[int, int, int], pad: int, threads: int) -> None:
-    """Decode every sample into ``store`` (N, H, W + 2·pad, C), columns reflect-padded, on ``threads`` threads.
+def decode_all(split: Any, store: np.ndarray, geometry: Augment, pad: int, threads: int) -> None:
+    """Decode every sample into ``store`` (N, H, W + 2·pad, C) on ``threads`` threads.
+
+    Args:
+        geometry: how an image of another size is fitted; not a random augmentation.
+        pad: columns that are reflected on each side.
 
     Raises:
         GluontuneError: the first sample (by number) that cannot be read or decoded.
     """
+    shape = (store.shape[1], store.shape[2] - 2 * pad, store.shape[3])
     errors: dict[int, BaseException] = {}
     chunks = iter(range(0, len(split), 64))
     lock = threading.Lock()
 
     def work() -> None:
-        decoder, none = Decoder(shape, AUGMENTS["none"]), Draws()
+        decoder, none = Decoder(shape, geometry), Draws()
         scratch = np.empty(shape, np.uint8)
         columns = reflect(np.arange(-pad, shape[1] + pad), shape[1])
         while not errors:
