@@ -191,7 +191,7 @@ def test_hostile_text_is_shown_and_does_nothing(pages):
 
 
 def test_the_recipe_to_copy_is_the_best_one(pages):
-    page, text = pages["full"]
+    page, _ = pages["full"]
     copied = yaml.safe_load(next(part for part in page.texts["pre"] if "dataset:" in part))
     assert copied == samples["full_ladder"]()["best"]["recipe"]
     hostile = pages["hostile"][0]
@@ -248,8 +248,8 @@ def test_many_rungs_and_long_names_are_drawn(tmp_path):
 
 
 def test_runs_side_by_side(tmp_path):
-    failed = samples["run_result"](3, status="failed", samples_per_sec=None,
-                                   error={"type": "MXNetError", "message": "out of memory", "phase": "train"})  # fmt: skip
+    error = {"type": "MXNetError", "message": "out of memory", "phase": "train"}
+    failed = samples["run_result"](3, status="failed", samples_per_sec=None, error=error)
     out = tmp_path / "runs.html"
     write_runs_html([samples["run_result"](0), samples["run_result"](5), failed], out, ["before", "<b>", "x"])
     page = Page(out.read_text(encoding="utf-8"))

@@ -195,18 +195,19 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
 
 
 def utilization(name: str, row: Row) -> str | None:
-    """Utilization over time: CPU and each GPU; what the row calls its device is filled."""
+    """Utilization over time: CPU and each GPU; the one that computes is filled."""
     series = _series(row["utilization"])
     if not series:
         return None
     device = str(row["utilization"].get("device", "")).lower()
+    mine = [title for title, *_ in series if len(series) == 1 or title.lower().startswith(device or "gpu")]
     said = [f"{title} on average {_mean(ys):.0f} %" for title, _, _, ys in series]
 
     def plot(figure: Any) -> None:
         axes = figure.add_axes((0.14, 0.28, 0.83, 0.65))
         for title, colour, xs, ys in series:
             axes.plot(xs, ys, color=SERIES[colour], linewidth=1.3)
-            if len(series) == 1 or title.lower().startswith(device or "gpu"):
+            if mine == [title]:  # several fillings over each other are mud
                 axes.fill_between(xs, 0, ys, color=SERIES[colour], alpha=0.25, linewidth=0)
         axes.set_ylim(0, 103)
         axes.set_yticks([0, 50, 100])

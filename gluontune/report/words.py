@@ -30,7 +30,7 @@ PHASES = {
     "forward": "the forward pass",
     "backward": "the backward pass",
     "update": "updating the parameters",
-    "metrics": "metrics",
+    "metrics": "computing loss and accuracy",
     "rest": "work outside the measured phases",
 }
 
