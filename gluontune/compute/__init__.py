@@ -28,6 +28,8 @@ _HOMES = {
     "MixedPrecision": "mixed",
     "check_hybridizable": "check",
     "HybridizeCheck": "check",
+    "profile": "profiling",
+    "Profile": "profiling",
     "LossScaler": "scaler",
 }
 

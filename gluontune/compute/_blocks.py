@@ -14,7 +14,7 @@ from typing import Any
 
 from gluontune.runtime import mxnet
 
-__all__ = ["MeanAvgPool2D", "MeanGlobalAvgPool2D", "PaddedConv2D"]
+__all__ = ["FusedBatchNorm", "MeanAvgPool2D", "MeanGlobalAvgPool2D", "PaddedConv2D", "PassedActivation"]
 
 mx = mxnet()
 nn = mx.gluon.nn
@@ -59,6 +59,24 @@ class PaddedConv2D(nn.Conv2D):
         )
 
 
+class FusedBatchNorm(nn.BatchNorm):
+    """BatchNorm that applies the relu after it in the same kernel, forward and backward."""
+
+    def hybrid_forward(
+        self, F: Any, x: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any
+    ) -> Any:
+        return F.contrib.BatchNormWithReLU(
+            x, gamma, beta, running_mean, running_var, name="fwd", **self._kwargs
+        )
+
+
+class PassedActivation(nn.Activation):
+    """A relu that the BatchNorm before it has already applied."""
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return x
+
+
 def _with_zeros(F: Any, x: Any, channels: int, axis: int) -> Any:
     zeros = F.zeros_like(F.slice_axis(x, axis=axis, begin=0, end=1))
     return F.concat(x, *[zeros] * channels, dim=axis)
@@ -68,5 +86,5 @@ def _spatial(pool: Any) -> tuple[int, int]:
     return (1, 2) if pool._kwargs["layout"] == "NHWC" else (2, 3)
 
 
-for _class in (MeanGlobalAvgPool2D, MeanAvgPool2D, PaddedConv2D):
+for _class in (FusedBatchNorm, MeanGlobalAvgPool2D, MeanAvgPool2D, PaddedConv2D, PassedActivation):
     _class.__name__ = _class.__mro__[1].__name__

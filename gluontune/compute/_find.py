@@ -12,7 +12,7 @@ from gluontune.compute._walk import Seen, walk
 from gluontune.compute.rewrites import Target
 from gluontune.runtime import mxnet
 
-__all__ = ["pad_channels", "pool_to_mean"]
+__all__ = ["fuse_bn_relu", "pad_channels", "pool_to_mean"]
 
 nn = mxnet().gluon.nn
 
@@ -46,6 +46,37 @@ def pad_channels(net: Any, seen: dict[int, Seen]) -> list[Target]:
         and _input_channels(block) in (1, 3)
         and (not seen or id(block) in seen)
     ]
+
+
+def fuse_bn_relu(net: Any, seen: dict[int, Seen]) -> list[Target]:
+    """BatchNorm and relu that follow each other in a HybridSequential which runs them itself, once each.
+
+    Without sample inputs nothing is changed: only a forward pass shows that the container was called as
+    a whole, that nothing else took what stands between the two, and that the map is ``(N, C, H, W)``.
+    """
+    targets = []
+    for path, block in walk(net):
+        if type(block) is not nn.HybridSequential or id(block) not in seen:
+            continue
+        children = list(block._children.items())
+        for (name, norm), (next_name, relu) in zip(children, children[1:]):
+            if _fusible(norm, relu, seen.get(id(norm)), seen.get(id(relu)), len(seen[id(block)].inputs)):
+                prefix = f"{path}." if path else ""
+                targets.append(Target(prefix + name, norm, _blocks.FusedBatchNorm))
+                targets.append(Target(prefix + next_name, relu, _blocks.PassedActivation))
+    return targets
+
+
+def _fusible(norm: Any, relu: Any, before: Seen | None, after: Seen | None, calls: int) -> bool:
+    if type(norm) is not nn.BatchNorm or type(relu) is not nn.Activation or relu._act_type != "relu":
+        return False
+    if norm.fuse_relu or norm._kwargs["axis"] != 1 or norm._kwargs["use_global_stats"]:
+        return False
+    if norm._forward_hooks or relu._forward_pre_hooks:
+        return False  # someone looks at what stands between them
+    if before is None or after is None or not len(before.inputs) == len(after.inputs) == calls == 1:
+        return False
+    return after.inputs[0][0] is before.outputs[0][0] and len(before.input_shapes()[0]) == 4
 
 
 def _input_channels(conv: Any) -> int:

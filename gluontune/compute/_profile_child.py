@@ -1,0 +1,120 @@
+"""The process in which a step is profiled: oneDNN reads DNNL_VERBOSE only when it starts.
+
+Run as ``python -m gluontune.compute._profile_child SPEC.json``; see :mod:`gluontune.compute.profiling`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+__all__ = ["main"]
+
+BEGIN, END = "gluontune_profile_begin", "gluontune_profile_end"
+
+
+def main(spec_path: str) -> int:
+    """Run warm-up, the logged steps, and as many under MXNet's profiler; write what was measured."""
+    spec = json.loads(Path(spec_path).read_text(encoding="utf-8"))
+    from gluontune.compute.process import start_process
+    from gluontune.runtime import mxnet
+
+    if spec["target"]:
+        start_process(spec["dtype"], "cpu")
+    mx = mxnet()
+    step, relax = (_from_target(spec["target"]), None) if spec["target"] else _from_symbol(spec)
+    for _ in range(spec["warmup"]):
+        step()
+    mx.nd.waitall()
+    _mark(BEGIN)
+    start = time.perf_counter()
+    for _ in range(spec["steps"]):
+        step()
+    mx.nd.waitall()
+    seconds = time.perf_counter() - start
+    _mark(END)
+    if relax is not None:
+        relax()
+        step()
+    operators = _operators(mx, step, spec["steps"], spec["scratch"])
+    result = {"step_ms": seconds / spec["steps"] * 1e3, "operators": operators}
+    Path(spec["result"]).write_text(json.dumps(result), encoding="utf-8")
+    return 0
+
+
+def _mark(text: str) -> None:
+    ctypes.CDLL(None).fflush(None)  # C's buffer and Python's are not the same
+    print(text, flush=True)
+
+
+def _operators(mx: Any, step: Callable[[], Any], steps: int, scratch: str) -> dict[str, Any]:
+    """MXNet's own times by operator. Bulks of one give each an entry of its own, except in static graphs."""
+    with mx.engine.bulk(0):
+        mx.profiler.set_config(profile_all=True, aggregate_stats=True, filename=scratch)
+        mx.profiler.set_state("run")
+        for _ in range(steps):
+            step()
+        mx.nd.waitall()
+        mx.profiler.set_state("stop")
+    stats = json.loads(mx.profiler.dumps(reset=True, format="json"))
+    return {
+        name: {"calls": entry["Count"] / steps, "ms": entry["Total"] / steps}
+        for name, entry in stats["Time"].get("operator", {}).items()
+    }
+
+
+def _from_target(target: str) -> Callable[[], Any]:
+    """``file.py:function`` or ``module:function``; the function makes the step and returns it."""
+    where, _, name = target.rpartition(":")
+    if where.endswith(".py"):
+        found = importlib.util.spec_from_file_location("profiled_job", where)
+        if found is None or found.loader is None:
+            raise SystemExit(f"{where}: cannot be loaded as Python")
+        module = importlib.util.module_from_spec(found)
+        sys.modules["profiled_job"] = module
+        found.loader.exec_module(module)
+    else:
+        module = importlib.import_module(where)
+    step: Callable[[], Any] = getattr(module, name)()
+    return step
+
+
+def _from_symbol(spec: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Forward, a loss that stands in for the user's, backward and update of a traced network.
+
+    The second function takes the network out of static mode, where MXNet's profiler sees bulks only.
+    """
+    from gluontune.runtime import mxnet
+
+    mx = mxnet()
+    arrays = mx.nd.load(spec["arrays"])
+    inputs = [arrays[name] for name in spec["inputs"]]
+    graph = mx.sym.load(spec["symbol"])
+    net = mx.gluon.SymbolBlock(graph, [mx.sym.var(name) for name in spec["inputs"]])
+    for name, parameter in net.collect_params().items():
+        parameter._load_init(arrays[name], mx.cpu())
+        parameter.grad_req = "write" if name in spec["trained"] else "null"
+    static = spec["mode"] == "static"
+    net.hybridize(static_alloc=static, static_shape=static)
+    trained = [p for p in net.collect_params().values() if p.grad_req != "null"]
+    trainer = mx.gluon.Trainer(trained, "sgd", {"learning_rate": 1e-4, "momentum": 0.9}) if trained else None
+
+    def step() -> None:
+        with mx.autograd.record():
+            out = net(*inputs)
+            heads = [o.square().mean() for o in (out if isinstance(out, (list, tuple)) else [out])]
+        mx.autograd.backward(heads)
+        if trainer is not None:
+            trainer.step(1, ignore_stale_grad=True)
+
+    return step, net.hybridize
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
