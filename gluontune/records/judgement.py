@@ -67,9 +67,7 @@ def _drop_foreign_checksums(survey: Survey) -> None:
 
 def _check_end_of_checksums(survey: Survey) -> None:
     """A ``.crc`` file that was cut between two rows shows only by records that lie behind its last one."""
-    if not len(survey.rows):
-        return
-    last = int(survey.rows["offset"].max())
+    last = int(survey.rows["offset"].max()) if len(survey.rows) else -1
     matched = [c.found.offset for c in survey.checked if c.row >= 0]
     beyond = [c for c in survey.checked if c.row < 0 and c.found.offset > max([last, *matched])]
     if survey.all_rows and beyond:
@@ -91,8 +89,9 @@ def _decide(survey: Survey) -> None:
         checked.reason = _fault(survey, checked, of_images, offsets)
         checked.whole = not checked.reason
         if checked.whole and not checked.padding:
+            meaning = "harmless" if checked.row >= 0 else "harmless, unless it is the length that is wrong"
             survey.report.problems.append(
-                f"{survey.path}: the padding behind the record at byte {checked.found.offset:,} is not zero; harmless"
+                f"{survey.path}: padding of the record at byte {checked.found.offset:,} is not zero: {meaning}"
             )
         survey.report.unchecked += checked.whole and checked.row < 0
 
@@ -118,8 +117,6 @@ def _fault(survey: Survey, checked: Checked, of_images: bool, offsets: set[int])
     sure = of_images and checked.kind is not None
     if checked.found.doubtful and not sure:
         return "wrong length: no record follows where it ends"
-    if not checked.padding and not sure:
-        return "wrong length, or damage in its padding"
     return ""
 
 
@@ -220,8 +217,8 @@ def _ids_are_keys(survey: Survey, sure: dict[int, int], ids: dict[int, int]) -> 
         return True
     # Every writer puts the rows in the order of the file: if they are not, and name the same keys, they were moved.
     offsets = [offset for _, _, offset in survey.index.rows]
-    shared = {key for key, _ in rows} & set(ids.values())
-    return offsets != sorted(offsets) and len(shared) * 3 >= 2 * len(rows)
+    shared = {key for _, key, _ in survey.index.rows} & set(ids.values())
+    return offsets != sorted(offsets) and len(shared) * 3 >= 2 * len(set(ids.values()))
 
 
 def _finish(survey: Survey, positions: _Positions, damages: dict[tuple[int | None, int], str]) -> None:

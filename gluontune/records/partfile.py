@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import zlib
@@ -242,6 +243,7 @@ class PartFile:
                 os.fsync(stream.fileno())
             remove_side_files(self.path)
             side_path(self.path, ".classes").unlink(missing_ok=True)
+            self._remove_leftovers()
             os.replace(self.rec, self.path)
             with atomic_write(side_path(self.path, ".idx"), "w") as text:
                 text.write(index_text(rows["key"].tolist(), rows["offset"].tolist()))
@@ -254,6 +256,12 @@ class PartFile:
             raise explain_os_error(self.path, error) from error
         self.close()
         self.complete = True
+
+    def _remove_leftovers(self) -> None:
+        """What ``atomic_write`` had begun when an earlier run was killed."""
+        for suffix in (".idx", ".classes"):
+            for left in self.path.parent.glob(f".{glob.escape(side_path(self.path, suffix).name)}.*.part"):
+                left.unlink()
 
     def close(self) -> None:
         """Close the files and leave the parts for ``--resume``."""
