@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import List, Optional  # noqa: UP035 (typer reads annotations at run time, on Python 3.9 too)
+from typing import Optional
 
 import typer
 
@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command("monitor", context_settings={"allow_interspersed_args": False})
     def monitor(
-        command: Optional[List[str]] = typer.Argument(  # noqa: UP006
+        command: Optional[list[str]] = typer.Argument(
             None, metavar="[-- COMMAND…]", help="Run and watch it; without one, watch --pid or the machine."
         ),
         period: float = typer.Option(0.25, "--period", help="Seconds from sample to sample."),

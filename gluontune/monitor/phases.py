@@ -17,7 +17,23 @@ from gluontune.errors import UsageError
 
 __all__ = ["StepPhases"]
 
-_FIRST_EVERY = 5
+_FIRST_EVERY = 5  # distance of the first few samples
+_TIMED_SHARE = 1 / 8  # of the other steps whose phases are timed on the host alone
+
+
+class _Untimed:
+    """Stands for every phase of a step that is not timed."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_UNTIMED = _Untimed()
 
 
 class _Phase:
@@ -55,7 +71,9 @@ class _Step:
     def __init__(self, owner: StepPhases):
         self._owner = owner
 
-    def __call__(self, name: str) -> _Phase:
+    def __call__(self, name: str) -> _Phase | _Untimed:
+        if not self._owner._timed:
+            return _UNTIMED
         phase = self._owner._phases.get(name)
         return self._owner._add(name) if phase is None else phase
 
@@ -120,7 +138,7 @@ class StepPhases:
         self._phases: dict[str, _Phase] = {}
         self._open: dict[str, float] | None = None
         self._open_total: dict[str, float] = {}
-        self._sampled = False
+        self._sampled = self._timed = False
         self.reset()
 
     def reset(self) -> None:
@@ -128,11 +146,12 @@ class StepPhases:
         for phase in self._phases.values():
             phase.total_s = phase.queued_s = phase.host_s = 0.0
         self._seen = getattr(self, "_seen", 0)
-        self._next, self._backoff = max(self._seen, self._skip), 1
+        self._next = max(self._seen, self._skip)
         self._sampled_s: list[float] = []
         self._rest_s = 0.0
         self._drained_s = 0.0  # waiting before a sampled step: work of the steps before it
         self._others, self._others_s = 0, 0.0
+        self._timed_others = 0  # those whose phases were timed on the host
 
     def step(self) -> _Step:
         """``with phases.step() as step:`` around one whole step, ``with step("data"):`` around a phase.
@@ -152,13 +171,10 @@ class StepPhases:
         return self._phases.setdefault(name, _Phase(self, name))
 
     def _begin(self) -> None:
-        self._sampled = False
-        if self._seen >= self._next:
-            self.wait()  # also tells what the steps so far really took, which the decision needs
-            self._sampled = self._affordable()
-            if not self._sampled:
-                self._backoff *= 2
-                self._next = self._seen + self._every * self._backoff
+        self._sampled = self._seen >= self._next
+        if self._sampled:
+            self.wait()  # also tells what the steps so far really took
+        self._timed = self._sampled or self._random.random() < _TIMED_SHARE
         self._open, self._open_total = {}, {}
         self._start_s = self._clock()
 
@@ -169,7 +185,6 @@ class StepPhases:
             return
         self._seen += 1
         if self._sampled:
-            self._backoff = 1
             self._next = self._seen + self._distance()
             self._sampled_s.append(took)
             self._rest_s += max(0.0, took - sum(self._open_total.values()))
@@ -179,20 +194,21 @@ class StepPhases:
         elif self._seen > self._skip:
             self._others += 1
             self._others_s += took
-            for name, seconds in opened.items():
-                self._phases[name].host_s += seconds
+            if self._timed:
+                self._timed_others += 1
+                for name, seconds in opened.items():
+                    self._phases[name].host_s += seconds
 
     def _distance(self) -> int:
         """Steps to leave between this sample and the next; the first few are close, for short runs."""
-        mean = self._every if len(self._sampled_s) >= self._least else min(self._every, _FIRST_EVERY)
+        mean, usual = float(self._every), self._unsampled_s()
+        if len(self._sampled_s) < self._least:
+            mean = min(mean, _FIRST_EVERY)
+        elif usual:
+            # A sample loses the overlap of host and device twice: in the wait before it and in itself.
+            extra = 2 * (sum(self._sampled_s) / len(self._sampled_s) - usual)
+            mean = max(mean, extra / (self._max_overhead * usual))
         return max(0, round(mean * self._random.uniform(0.5, 1.5)) - 1)
-
-    def _affordable(self) -> bool:
-        usual = self._unsampled_s()
-        if len(self._sampled_s) < self._least or usual is None:
-            return True
-        extra = sum(self._sampled_s) - usual * len(self._sampled_s)
-        return extra <= self._max_overhead * usual * (self._others + len(self._sampled_s))
 
     def _unsampled_s(self) -> float | None:
         """Mean time of a step that is not sampled, its queued work included."""
@@ -205,7 +221,7 @@ class StepPhases:
             ``phases_ms``: mean milliseconds of each phase in the sampled steps, waits included; ``rest`` is
             what lies between the phases. ``phases_pct``: the same in percent; sums to 100.
             ``queue_ms``: the part of each phase before its wait, in which the host prepared the work.
-            ``host_ms``: what the host spent in each phase of the other steps.
+            ``host_ms``: what the host spent in each phase of the other steps (a sample of them, too).
             ``step_time_ms``: ``sampled`` and ``unsampled`` means (None without such steps).
             ``sum_check_pct``: by how much the sampled steps are longer than the others, percent.
             ``steps_sampled``, ``steps_unsampled``: how many.
@@ -221,7 +237,9 @@ class StepPhases:
             "phases_ms": {name: 1e3 * s / n for name, s in totals.items()},
             "phases_pct": {name: 100 * s / whole for name, s in totals.items()} if whole > 0 else {},
             "queue_ms": {p.name: 1e3 * p.queued_s / n for p in used} if n else {},
-            "host_ms": {p.name: 1e3 * p.host_s / self._others for p in used} if self._others else {},
+            "host_ms": {p.name: 1e3 * p.host_s / self._timed_others for p in used}
+            if self._timed_others
+            else {},
             "step_time_ms": {
                 "sampled": None if sampled is None else 1e3 * sampled,
                 "unsampled": None if usual is None else 1e3 * usual,

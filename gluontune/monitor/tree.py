@@ -14,6 +14,8 @@ from gluontune.errors import GluontuneError
 __all__ = ["ProcessTree", "TreeReading"]
 
 _MIB = 1 << 20
+# Start times are counted from a boot time that the kernel gives in whole seconds.
+_START_SLACK_S = 1.0
 # What psutil raises for a process that is gone, forbidden, or half gone.
 _GONE = (psutil.Error, OSError)
 
@@ -57,8 +59,7 @@ class ProcessTree:
             with contextlib.suppress(psutil.NoSuchProcess, ValueError, OverflowError):
                 process = psutil.Process(pid)
                 self._known[_key(process)] = process
-        self._roots = list(self._known.values())
-        if not self._roots:
+        if not self._known:
             names = ", ".join(str(pid) for pid in wanted) or "none given"
             raise GluontuneError(f"monitor: no running process with id {names}; `ps` lists them")
 
@@ -75,8 +76,6 @@ class ProcessTree:
         for key, process in list(self._known.items()):
             try:
                 with process.oneshot():
-                    if not _same(process):
-                        raise psutil.NoSuchProcess(process.pid)
                     cpu = process.cpu_times()
                     waited = getattr(cpu, "children_user", 0.0) + getattr(cpu, "children_system", 0.0)
                     times[key] = _Times(cpu.user + cpu.system, waited)
@@ -93,14 +92,17 @@ class ProcessTree:
 
     def _find(self) -> None:
         """Add the children that were started since; those that lost their parent stay known."""
+        for key, process in list(self._known.items()):
+            if not _same(process):
+                del self._known[key]
         seen = {pid for pid, _ in self._known}
         queue = [process.pid for process in self._known.values()]
         while queue:
-            with contextlib.suppress(*_GONE):
-                for pid in _children(queue.pop()):
-                    if pid not in seen:
-                        seen.add(pid)
-                        queue.append(pid)
+            for pid in _children(queue.pop()):
+                if pid not in seen:
+                    seen.add(pid)
+                    queue.append(pid)
+                    with contextlib.suppress(*_GONE):
                         child = psutil.Process(pid)
                         self._known[_key(child)] = child
 
@@ -115,7 +117,7 @@ class ProcessTree:
             if before is None:
                 # New since the last look, it brings all that it has used; one that had started before
                 # (adopted, or unreadable until now) brings nothing.
-                newborn = key not in self._times and key[1] >= self._looked_at
+                newborn = key not in self._times and key[1] >= self._looked_at - _START_SLACK_S
                 before = _Times(0.0, 0.0) if newborn else now
             whole += now.own + now.waited - before.own - before.waited
             own += now.own - before.own
@@ -143,7 +145,9 @@ def _children(pid: int) -> list[int]:
                 found.extend(int(child) for child in stream.read().split())
         return found
     except OSError:
-        return [child.pid for child in psutil.Process(pid).children()]
+        with contextlib.suppress(*_GONE):
+            return [child.pid for child in psutil.Process(pid).children()]
+        return []
 
 
 def _key(process: psutil.Process) -> tuple[int, float]:
@@ -152,7 +156,9 @@ def _key(process: psutil.Process) -> tuple[int, float]:
 
 def _same(process: psutil.Process) -> bool:
     """Whether the number still means the process that it meant (a zombie does, until it is waited for)."""
-    return process.is_running()
+    with contextlib.suppress(*_GONE):
+        return process.is_running()
+    return False
 
 
 def _runs(process: psutil.Process) -> bool:
