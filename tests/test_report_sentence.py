@@ -45,8 +45,27 @@ def test_the_verdict_of_the_runner_goes_before_the_longest_phase():
     assert sentence_parts(found)[1] == "what held you back: the input pipeline starves the net"
 
 
-def test_on_a_gpu_it_says_gpu():
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Other programs take the cores.", "other programs take the cores"),
+        ("GPU 0 waits.", "GPU 0 waits"),
+        ("MXNet waits.", "MXNet waits"),
+        (".", "waiting for data (48 %"),
+    ],
+)
+def test_the_runner_s_sentence_becomes_a_clause(said, told):
+    assert told in ladder_sentence(ladder(verdict={"kind": "input", "sentence": said}))
+
+
+def test_it_says_cpu_or_gpu_only_where_the_ladder_tells():
     assert "on this GPU" in ladder_sentence(samples["full_ladder"](gpus=2))
+    found = samples["full_ladder"]()
+    for other in found["rungs"]:
+        del other["utilization"]["device"]
+    assert "on this CPU" in ladder_sentence(found)
+    found["machine"]["gpus"] = [{"name": "H100"}]  # present, but did it train there?
+    assert "on this machine" in ladder_sentence(found)
 
 
 def test_an_interval_that_reaches_one_is_no_gain():

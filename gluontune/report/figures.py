@@ -224,7 +224,8 @@ def utilization_series(row: Row) -> list[tuple[str, int]]:
 
 
 def _series(found: dict[str, Any]) -> list[tuple[str, int, list[float], list[float]]]:
-    times = [words.number(t) for t in found.get("t_s") or () if isinstance(found.get("t_s"), list)]
+    clock = found.get("t_s")
+    times = [words.number(t) for t in clock] if isinstance(clock, list) else []
     named = [("CPU", 4, found.get("cpu_pct"))]
     gpus = found.get("gpu_util_pct")
     if isinstance(gpus, dict):

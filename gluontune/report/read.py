@@ -169,7 +169,7 @@ def check_row(row: Any, where: str = "row") -> dict[str, Any]:
     checked["reason"] = None if row.get("reason") is None else str(row["reason"])
     for key in ("epoch_seconds", "elapsed_seconds", "val_accuracy", "train_loss"):
         checked[key] = [number(value) for value in checked[key]]
-    checked["phases_pct"] = {str(k): number(v) or 0.0 for k, v in checked["phases_pct"].items()}
+    checked["phases_pct"] = {str(k): max(0.0, number(v) or 0.0) for k, v in checked["phases_pct"].items()}
     checked["variants"] = [_variant(v, f"{where}.variants[{i}]") for i, v in enumerate(checked["variants"])]
     return checked
 
@@ -215,7 +215,7 @@ def _shaped(value: Any, kind: Any, where: str) -> Any:
 
 def _measure(value: dict[str, Any] | None) -> dict[str, Any] | None:
     median = number((value or {}).get("median"))
-    if value is None or median is None:
+    if value is None or median is None or median <= 0:  # a rate or ratio of zero was not measured
         return None
     return {**value, "median": median, "ci95": _bounds(value.get("ci95"))}
 

@@ -107,9 +107,9 @@ def _accuracy_lost(naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
 
 def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
     intro = "what limits it" if best is naive else "what held you back"
-    said = ladder["verdict"].get("sentence")
+    said = _inside(str(ladder["verdict"].get("sentence") or ""))
     if said:
-        return [f"{intro}: {words.clean(said, 240).rstrip('. ')}"]
+        return [f"{intro}: {said}"]
     phases = {name: share for name, share in naive["phases_pct"].items() if name != "rest"}
     if not phases:
         return []
@@ -148,8 +148,18 @@ def _alone_useless(row: dict[str, Any]) -> bool:
 
 
 def _device(ladder: dict[str, Any]) -> str:
-    devices = {row["utilization"].get("device") for row in ladder["rungs"]}
-    return "GPU" if "gpu" in devices else "CPU" if "cpu" in devices else "machine"
+    """CPU or GPU where the ladder tells it, otherwise a word that claims neither."""
+    said = {str(row["utilization"].get("device")) for row in ladder["rungs"]}
+    said |= {str(row["recipe"].get("devices")) for row in ladder["rungs"]}
+    if "gpu" in said:
+        return "GPU"
+    return "CPU" if "cpu" in said or ladder["machine"].get("gpus") == [] else "machine"
+
+
+def _inside(sentence: str) -> str:
+    """A sentence as a clause: without its full stop and capital, unless that begins a name (GPU, MXNet)."""
+    text = words.clean(sentence, 240).rstrip(". ")
+    return text[0].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
 
 def _why(row: dict[str, Any]) -> str:

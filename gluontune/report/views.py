@@ -29,7 +29,7 @@ def ladder_view(ladder: Mapping[str, Any], label: str, key: str) -> dict[str, An
         "key": key,
         "label": words.clean(label, 120),
         "headline": headline[0].upper() + headline[1:],
-        "rest": [part[0].upper() + part[1:] for part in rest],
+        "rest": [part[0].upper() + part[1:] for part in rest if not part.startswith("interrupted:")],
         "facts": _facts_line(ladder),
         "complete": ladder["complete"],
         "unit": unit,
@@ -200,7 +200,10 @@ def _figures(key: str, rows: Sequence[Row], unit: str) -> list[dict[str, Any]]:
 
 
 _BARS_SAY = "Training throughput, loading included. Whiskers: 95 % interval."
-_KEPT_SAY = " Blue: kept; grey: not kept. Dashed: naive."
+_KEPT_SAY = (
+    " Blue: kept; grey: not kept. Dashed: naive. In brackets: the speed against naive measured in the same "
+    "minutes, which counts where the machine's own speed drifts."
+)
 _GAINS_SAY = (
     "Measured in turn with the best rung before it. A whisker that crosses the dashed line shows no certain "
     "gain. Dots: kept; diamonds: not kept."
