@@ -124,9 +124,10 @@ def _waiting_rows(system: System) -> list[Setting]:
     """How long libgomp's threads wait awake for each other at the end of an operator.
 
     Its default, 300,000 turns (milliseconds), is longer than another program's turn on the core: as soon
-    as anything else runs here (a loader's thread is enough), the threads burn their time waiting. On two
-    cores with other work, ResNet-20, batch 64, imperative: 11-22 images a second, with 10,000 turns 36-75
-    (three measurements each); alone on the machine both gave the same.
+    as anything else runs here (a loader's thread is enough), the threads burn their time waiting. Two
+    cores, ResNet-20, batch 64, imperative, with other programs at work: 11-22 images a second (n=4), with
+    10,000 turns 36-75 (n=5). Undisturbed (n=2): 503-552 and 484-544, hybridized 608-609 and 631-645; with
+    ``OMP_WAIT_POLICY=passive`` 493-499 and 547-588.
     """
     if "OMP_WAIT_POLICY" in system.environ:  # the user has decided; GOMP_SPINCOUNT would overrule it
         return []
