@@ -1,0 +1,277 @@
+"""Verify and repair: each kind of damage is named, nothing whole is lost, and trials by the hundred."""
+
+from __future__ import annotations
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.records import DamagedRecordError, RecordReader, RecordWriter, repair, verify
+from gluontune.records import fuzz as fuzz_room
+from gluontune.records.fuzz import concurrent_reads, damage_trials
+from gluontune.records.layout import MAGIC
+from gluontune.records.verifier import Survey
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Ten records of 100 bytes with keys 10 to 19; each takes 24 + 100 + 8 = 132 bytes."""
+    path = tmp_path / "a.rec"
+    with RecordWriter(path) as writer:
+        for i in range(10):
+            writer.write(bytes([65 + i]) * 100, i, key=10 + i)
+    return path
+
+
+def harm(path, at, new):
+    data = bytearray(path.read_bytes())
+    data[at : at + len(new)] = new
+    path.write_bytes(data)
+
+
+def without(path, *suffixes):
+    for suffix in suffixes:
+        path.with_suffix(suffix).unlink()
+
+
+def faults(path, **options):
+    report = verify(path, **options)
+    return report, [(d.index, d.offset) for d in report.damaged]
+
+
+def kept(path, out):
+    repair(path, out)
+    assert verify(out).ok
+    with RecordReader(out, check=True) as reader:
+        return [int(k) for k in reader.keys if bytes(reader.read_key(k))[24:] == bytes([55 + int(k)]) * 100]
+
+
+ALL = list(range(10, 20))
+
+
+def test_a_sound_file_has_no_fault(file):
+    report = verify(file)
+    assert report.ok and (report.records, report.whole, report.unchecked) == (10, 10, 0)
+    without(file, ".crc", ".idx")
+    report = verify(file)
+    assert report.ok and (report.records, report.whole, report.unchecked) == (10, 10, 10)
+
+
+@pytest.mark.parametrize("sides", [(), (".idx",), (".crc",), (".crc", ".idx")])
+@pytest.mark.parametrize(
+    ("at", "new", "reason"),
+    [
+        (3 * 132, b"\0", "broken magic"),
+        (3 * 132 + 4, b"\xff\xff\xff\x1f", "more than there are"),
+        (3 * 132 + 4, b"\x00\x01\0\0", "wrong length|another record starts inside"),
+        (3 * 132 + 7, b"\x60", "flag 3 does not fit"),
+    ],
+)
+def test_a_broken_header_is_named_and_costs_one_record_at_most(file, tmp_path, sides, at, new, reason):
+    without(file, *sides)
+    harm(file, at, new)
+    report, where = faults(file)
+    assert where == [(3, 396)] and (report.records, report.whole) == (10, 9)
+    assert any(part in report.damaged[0].reason for part in reason.split("|"))
+    # With its checksum the record itself is proven whole, and brought back.
+    assert kept(file, tmp_path / "b.rec") == (ALL if ".crc" not in sides else [k for k in ALL if k != 13])
+
+
+def test_truncation(file, tmp_path):
+    file.write_bytes(file.read_bytes()[: 7 * 132 + 50])
+    report, where = faults(file)
+    assert where == [(7, 924), (8, 1056), (9, 1188)] and report.whole == 7
+    assert "cut" in report.damaged[-1].reason
+    assert kept(file, tmp_path / "b.rec") == ALL[:7]
+    without(file, ".crc")
+    assert faults(file)[1] == where
+    without(file, ".idx")
+    assert faults(file)[1] == where[:1]
+
+
+def test_damage_inside_a_payload_shows_by_its_checksum(file, tmp_path):
+    harm(file, 5 * 132 + 60, b"?")
+    report, where = faults(file)
+    assert where == [(5, 660)] and "checksum" in report.damaged[0].reason
+    assert kept(file, tmp_path / "b.rec") == [k for k in ALL if k != 15]
+
+
+@pytest.mark.parametrize("crc", [True, False])
+def test_index_rows_that_point_elsewhere(file, tmp_path, crc):
+    index = file.with_suffix(".idx")
+    rows = index.read_text().splitlines()
+    if not crc:
+        without(file, ".crc")
+    rows[2], rows[6], rows[8] = "12\t792", "16\t264", "18\t500"
+    index.write_text("\n".join(rows) + "\n")
+    report, where = faults(file)
+    assert where == [(6, 264), (8, 500), (2, 792)]
+    reasons = " ".join(d.reason for d in report.damaged)
+    assert "key 12 points to the record of key 16" in reasons and "to where no record starts" in reasons
+    assert report.whole == 7
+    assert kept(file, tmp_path / "b.rec") == ALL
+
+
+def test_broken_index_lines_and_missing_rows(file):
+    index = file.with_suffix(".idx")
+    rows = index.read_text().splitlines()
+    index.write_text("\n".join([*rows[:4], "oops", *rows[5:9]]) + "\n")
+    report = verify(file)
+    reasons = [d.reason for d in report.damaged]
+    assert any("index line 5" in r for r in reasons)
+    assert sum("no row for key" in r for r in reasons) == 2
+
+
+def test_an_index_of_other_numbers_is_no_fault(file):
+    """Tools that index an existing file number its records from 0, whatever ids their headers carry."""
+    without(file, ".crc")
+    file.with_suffix(".idx").write_text("".join(f"{i}\t{132 * i}\n" for i in range(10)))
+    assert verify(file).ok
+    file.with_suffix(".idx").write_text("".join(f"{10 + i}\t{132 * i}\n" for i in range(0, 10, 2)))
+    assert verify(file).ok  # and one may list some records only
+
+
+def test_a_piece_cut_out_costs_what_it_touched_alone(file, tmp_path):
+    for start, size in ((300, 100), (301, 7), (130, 397), (132, 264)):
+        whole = file.read_bytes()
+        file.write_bytes(whole[:start] + whole[start + size :])
+        touched = {10 + n for n in range(10) if n * 132 < start + size and start < n * 132 + 132}
+        assert kept(file, tmp_path / "b.rec") == [k for k in ALL if k not in touched]
+        assert {d.index for d in verify(file).damaged} >= {k - 10 for k in touched}
+        file.write_bytes(whole)
+
+
+def test_damaged_or_foreign_checksums_are_told_and_not_believed(file, tmp_path):
+    crc = file.with_suffix(".crc")
+    good = crc.read_bytes()
+    harm(crc, 32 + 28 * 4 + 12, b"\xff")
+    report = verify(file)
+    assert (
+        not report.ok
+        and report.damaged == []
+        and report.unchecked == 1
+        and "1 damaged rows" in report.problems[0]
+    )
+    assert kept(file, tmp_path / "b.rec") == ALL
+    for cut in (32 + 28 * 6, 32 + 28 * 6 + 5, 32, 9, 0):
+        crc.write_bytes(good[:cut])
+        report = verify(file)
+        assert not report.ok and report.damaged == [] and report.whole == 10 and report.unchecked >= 4
+        assert kept(file, tmp_path / "b.rec") == ALL
+    with RecordWriter(tmp_path / "other.rec") as writer:
+        for _ in range(10):
+            writer.write(b"something else", 0)
+    crc.write_bytes((tmp_path / "other.crc").read_bytes())
+    report = verify(file)
+    assert report.damaged == [] and "another file" in report.problems[0]
+
+
+def test_padding_that_is_not_zero_harms_nothing(tmp_path):
+    with RecordWriter(tmp_path / "a.rec") as writer:
+        writer.write(b"abc", 0)
+    harm(tmp_path / "a.rec", 8 + 24 + 3, b"!")
+    report = verify(tmp_path / "a.rec")
+    assert not report.ok and report.damaged == [] and report.whole == 1 and "padding" in report.problems[0]
+
+
+def test_undecodable_images_are_found_without_checksums(tmp_path):
+    path = tmp_path / "a.rec"
+    jpg = cv2.imencode(".jpg", np.arange(3072, dtype=np.uint8).reshape(32, 32, 3))[1].tobytes()
+    broken = bytearray(jpg)
+    at = broken.find(b"\xff\xc4")  # a Huffman table that no decoder takes
+    broken[at + 5 : at + 21] = b"\xff" * 16
+    with RecordWriter(path, checksums=False) as writer:
+        for payload in (jpg, jpg[:-10], jpg, b"no image", bytes(broken), jpg, jpg, jpg):
+            writer.write(payload, 0)
+    report = verify(path)
+    assert [d.index for d in report.damaged] == [1, 3, 4] and report.whole == 5
+    assert [d.index for d in verify(path, decode=False).damaged] == [1, 3]
+    assert repair(path, tmp_path / "b.rec").kept == 5
+
+
+def test_an_empty_file_and_a_file_of_rubbish(tmp_path):
+    path = tmp_path / "a.rec"
+    path.write_bytes(b"")
+    assert verify(path).ok and verify(path).records == 0
+    path.write_bytes(bytes(1000))
+    report = verify(path)
+    assert not report.ok and report.whole == 0
+    with pytest.raises(GluontuneError, match="not one record is whole"):
+        repair(path, tmp_path / "b.rec")
+    with pytest.raises(UsageError, match="another file"):
+        repair(path, path)
+    with pytest.raises(GluontuneError, match="no such file"):
+        verify(tmp_path / "c.rec")
+    assert json.dumps(report.to_dict())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    payloads=st.lists(
+        st.lists(st.one_of(st.just(MAGIC), st.binary(max_size=9)), max_size=5).map(b"".join), min_size=2
+    ),
+    data=st.data(),
+)
+def test_any_one_changed_byte_is_seen_and_costs_one_record_at_most(tmp_path, payloads, data):
+    path = tmp_path / "p.rec"
+    with RecordWriter(path) as writer:
+        for i, payload in enumerate(payloads):
+            writer.write(payload, i)
+    whole = path.read_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    byte = data.draw(st.integers(0, 255).filter(lambda b: b != whole[at]))
+    harm(path, at, bytes([byte]))
+    report = verify(path)
+    assert not report.ok and len(report.damaged) <= 1 and report.whole >= len(payloads) - 1
+    damaged = {d.index for d in report.damaged}
+    with RecordReader(path) as reader:
+        for i in set(range(len(payloads))) - damaged:
+            assert bytes(reader[i])[24:] == payloads[i]
+    assert repair(path, tmp_path / "q.rec").kept >= len(payloads) - 1
+
+
+def test_hundreds_of_random_damages():
+    result = damage_trials(250, seed=11)
+    assert result == {
+        "trials": 250, "silently_wrong": 0, "lost_by_repair": 0, "missed": 0, "hangs": 0, "crashes": 0
+    }  # fmt: skip
+
+
+def test_the_trials_notice_a_verifier_and_a_reader_that_do_not_look(monkeypatch):
+    monkeypatch.setattr(RecordReader, "_compare", lambda *_: None)
+    assert damage_trials(40, seed=1)["silently_wrong"] > 0
+    monkeypatch.undo()
+    monkeypatch.setattr("gluontune.records.judgement._match_checksums", lambda survey: [
+        setattr(c, "row", min(i, len(survey.rows) - 1)) for i, c in enumerate(survey.checked)
+    ])  # fmt: skip
+    result = damage_trials(40, seed=1)
+    assert result["silently_wrong"] > 0 and result["missed"] > 0
+    monkeypatch.undo()
+    monkeypatch.setattr(Survey, "_is_known", lambda self, found: 1 / 0)
+    assert damage_trials(40, seed=1)["crashes"] > 0
+
+
+def test_concurrent_reads_are_right_and_the_count_notices_wrong_ones(monkeypatch):
+    assert concurrent_reads(20000) == {"reads": 20004, "wrong": 0}
+    original = RecordReader.unpack
+    monkeypatch.setattr(RecordReader, "unpack", lambda self, i: original(self, i - i % 100 // 99))
+    assert concurrent_reads(4000)["wrong"] > 0
+
+
+def test_the_fuzz_command_prints_its_counts(capsys, monkeypatch):
+    assert fuzz_room.main(["--damages", "5", "--reads", "100"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["damages"]["trials"] == 5 and printed["reads"]["wrong"] == 0
+    monkeypatch.setattr(RecordReader, "_compare", lambda *_: (_ for _ in ()).throw(DamagedRecordError("x")))
+    monkeypatch.setattr(fuzz_room, "repair", lambda *a, **k: 1 / 0)
+    assert fuzz_room.main(["--damages", "5"]) == 1
