@@ -8,6 +8,7 @@ their number. Nothing is ever unpickled.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import io
 import lzma
 import stat
@@ -52,12 +53,18 @@ def members(path: Path, limits: Limits = Limits()) -> Iterator[tuple[str, Callab
     Raises:
         GluontuneError: it is no archive, damaged, cut off, or holds what it should not.
     """
+    with _explained(path), path.open("rb") as stream:
+        head = stream.read(512)
+        stream.seek(0)
+        walk = _zip_members if head[:4] in (b"PK\x03\x04", b"PK\x05\x06") else _tar_members
+        yield from walk(path, stream, limits, head)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what the readers of archives raise into one of our errors."""
     try:
-        with path.open("rb") as stream:
-            head = stream.read(512)
-            stream.seek(0)
-            walk = _zip_members if head[:4] in (b"PK\x03\x04", b"PK\x05\x06") else _tar_members
-            yield from walk(path, stream, limits, head)
+        yield
     except (zlib.error, lzma.LZMAError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise GluontuneError(
             f"{path}: not a whole tar or zip archive ({error}); was the download cut off?"
@@ -106,7 +113,7 @@ class _StrictTarInfo(tarfile.TarInfo):
     def _proc_member(self, tar: tarfile.TarFile) -> Any:
         extra = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
         if self.type in (*extra, tarfile.SOLARIS_XHDTYPE) and not 0 <= self.size <= 65536:
-            raise GluontuneError(f"{tar.name}: a header of {self.size:,} bytes in the archive; refused")
+            raise GluontuneError(f"{tar.name!s}: a header of {self.size:,} bytes in the archive; refused")
         return super()._proc_member(tar)  # type: ignore[misc]
 
 
@@ -128,12 +135,13 @@ def _tar_members(
                 raise _refuse(path, member.name, "is not a regular file")
             guard.once(member.name)
             yield member.name, lambda member=member: _read_tar(path, tar, member)  # type: ignore[misc]
-            tar.members = []  # tarfile keeps every header that it has seen
+            tar.members = []  # type: ignore[attr-defined]  # tarfile keeps every header that it has seen
 
 
 def _read_tar(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    source = tar.extractfile(member)
-    data = source.read() if source is not None else b""
+    with _explained(path):
+        source = tar.extractfile(member)
+        data = source.read() if source is not None else b""
     if len(data) != member.size:
         raise GluontuneError(f"{path}: cut off inside {member.name!r}; was the download cut off?")
     return data
@@ -149,7 +157,7 @@ def _zip_members(
     def read(entry: zipfile.ZipInfo) -> bytes:
         nonlocal real
         try:
-            with archive.open(entry) as source:
+            with _explained(path), archive.open(entry) as source:
                 data = source.read(limits.file_bytes + 1)
         except (NotImplementedError, RuntimeError) as error:
             raise GluontuneError(f"{path}: {entry.filename!r} cannot be read: {error}") from error

@@ -29,6 +29,9 @@ ROW = 3073
 Progress = Callable[[int, int], None]
 
 
+LIMITS = Limits()
+
+
 @dataclass(frozen=True)
 class Layout:
     """How many images there must be. ``batches`` training files of ``batch_rows`` rows, one test file."""
@@ -37,7 +40,7 @@ class Layout:
     batch_rows: int = 10_000
     train_per_class: int = 5_000
     test_per_class: int = 1_000
-    limits: Limits = Limits()
+    limits: Limits = LIMITS
 
 
 CIFAR10 = Layout()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,7 +85,7 @@ class Dataset:
         mean, std: of each channel (RGB or grey), in units of 0 … 1.
         augment: usual augmentation of the training images.
         train, test: the two parts.
-        notes: what its user should know, one sentence each; also given as :class:`DatasetWarning`.
+        notes: what its user should know, one sentence each. Skipped images are a :class:`DatasetWarning` too.
     """
 
     name: str
@@ -102,8 +101,6 @@ class Dataset:
 
     def __post_init__(self) -> None:
         check_classes(self.name, self.classes, self.train.labels, self.test.labels)
-        for note in self.notes:
-            warnings.warn(f"{self.name}: {note}", DatasetWarning, stacklevel=5)
 
 
 def check_classes(name: str, classes: tuple[str, ...], train: np.ndarray, test: np.ndarray) -> None:

@@ -14,7 +14,7 @@ from gluontune.files import cache_dir, explain_os_error, writable_folder
 __all__ = ["ResumingDownloader", "download"]
 
 Progress = Callable[[int, int], None]
-CHUNK = 1 << 18
+CHUNK = 1 << 16  # what a broken connection may lose of what came
 TIMEOUT = 30  # seconds without a byte
 TRIES = 3
 LARGEST = 4 << 30

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.datasets import image, pixels
-from gluontune.datasets.dataset import Dataset, augment_for
+from gluontune.datasets.dataset import Dataset, DatasetWarning, augment_for
 from gluontune.datasets.split import FileSplit
 from gluontune.errors import GluontuneError
 from gluontune.files import explain_os_error
@@ -94,7 +95,8 @@ def _scan(
         classes: the numbering; None: ``names``.
     """
     numbers = {c: i for i, c in enumerate(classes or names)}
-    samples, empty = [], []
+    samples: list[Sample] = []
+    empty = []
     for name in names:
         before = len(samples)
         samples += _images(root, part / name, numbers[name])
@@ -165,6 +167,7 @@ def _judge(root: Path, whole: int, damaged: list[str], notes: list[str]) -> None
         )
     more = f" (and {len(damaged) - 3:,} more)" if len(damaged) > 3 else ""
     notes.append(f"{len(damaged):,} of {total:,} images are skipped: {'; '.join(damaged[:3])}{more}")
+    warnings.warn(f"{root}: {notes[-1]}", DatasetWarning, stacklevel=4)
 
 
 def _divide(name: str, found: list[Sample], classes: list[str]) -> tuple[list[Sample], list[Sample]]:

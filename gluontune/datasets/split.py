@@ -96,7 +96,7 @@ class Split:
         chosen = np.asarray(list(indices) if not isinstance(indices, np.ndarray) else indices)
         if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
             raise UsageError("subset(indices): give whole numbers, the positions of the samples")
-        if len(chosen) and not (0 <= int(chosen.min()) and int(chosen.max()) < len(self)):
+        if len(chosen) and (int(chosen.min()) < 0 or int(chosen.max()) >= len(self)):
             worst = int(chosen.min()) if int(chosen.min()) < 0 else int(chosen.max())
             raise UsageError(f"subset(indices): no sample {worst}: there are {len(self):,}")
         return self._take(chosen.astype(np.int64))
@@ -206,20 +206,21 @@ class RecordSplit(Split):
         except OSError as error:
             raise explain_os_error(folder, error) from error
 
-        def put(index: int) -> Path:
-            data = self.read(index)
-            place = int(self._places[index])
-            path = folders[int(self.labels[index])] / f"{place:06d}{image.suffix(data)}"
+        paths, missing = [], []
+        for i, label in enumerate(self.labels.tolist()):
+            data = self._read(i)
+            path = f"{folders[label]}/{int(self._places[i]):06d}{image.suffix(data)}"
+            paths.append(Path(path))
             try:
-                if path.stat().st_size == len(data):
-                    return path
+                there = os.stat(path).st_size == len(data)
             except OSError:
-                pass
-            _put(path, data)
-            return path
+                there = False
+            if not there:
+                missing.append(i)
 
         with ThreadPoolExecutor(4) as pool:
-            return list(pool.map(put, range(len(self))))
+            list(pool.map(lambda i: _put(paths[i], self.read(i)), missing))
+        return paths
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}

@@ -205,7 +205,8 @@ class _Painter:
 def _texture(size: tuple[int, int], random: np.random.Generator) -> np.ndarray:
     """float32 (H, W, 3), mean 0, deviation 35, amplitude falling as 1/frequency."""
     height, width = size
-    fy, fx = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]
+    fft: Any = np.fft  # its stubs know no plain numbers
+    fy, fx = fft.fftfreq(height)[:, None], fft.rfftfreq(width)[None, :]
     falling = 1 / np.maximum(np.hypot(fy, fx), 1 / max(size))
     falling[0, 0] = 0
     grey = np.fft.irfft2(np.fft.rfft2(random.normal(size=size)) * falling, s=size)
