@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import hashlib
 import json
@@ -15,9 +16,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gluontune.errors import GluontuneError
-from gluontune.report import finish_ladder, load, write_ladder_html, write_runs_html
+from gluontune.report import Source, check_ladder, finish_ladder, load, write_ladder_html, write_runs_html
+from gluontune.report.page import render
 
 samples = runpy.run_path(str(Path(__file__).with_name("test_report_samples.py")))
 HOSTILE = samples["HOSTILE"]
@@ -276,6 +280,60 @@ def test_finish_ladder_writes_what_load_reads(tmp_path):
     read = load(tmp_path / "ladder.json").ladder
     assert read["sentence"] == ladder["sentence"] and read["rungs"][0]["train_loss"] == [None]
     assert (tmp_path / "ladder.html").stat().st_size > 50_000
+
+
+def _places(value, place=()):
+    inner = (
+        value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    )
+    for key, part in inner:
+        yield (*place, key)
+        yield from _places(part, (*place, key))
+
+
+_FULL = samples["full_ladder"](1)
+_PLACES = [place for place in _places(_FULL) if place != ("schema_version",)]
+_ODD = [
+    None,
+    True,
+    0,
+    -5,
+    1e300,
+    "x",
+    [],
+    {},
+    [None],
+    ["a", 2],
+    {"a": 1},
+    [[1]],
+    float("nan"),
+    {"median": -2.0},
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(_PLACES), st.sampled_from(_ODD)), min_size=1, max_size=3))
+def test_odd_values_are_shown_or_refused_by_name(changes):
+    """Whatever a damaged ladder.json holds, the page is made or the error tells where it is wrong."""
+    ladder = copy.deepcopy(_FULL)
+    for place, value in changes:
+        part = ladder
+        with contextlib.suppress(
+            KeyError, IndexError, TypeError, AttributeError
+        ):  # an earlier change took it away
+            for key in place[:-1]:
+                part = part[key]
+            part[place[-1]] = value
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "gluontune.report.figures.draw", lambda name, size, plot, alt: f"<svg id='{name}'></svg>"
+        )
+        try:
+            text = render([Source(Path("x.json"), "x", ladder=check_ladder(ladder, "x.json"))])
+        except GluontuneError as error:
+            assert str(error).startswith("x.json: ")
+        else:
+            Page(text)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

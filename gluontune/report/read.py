@@ -141,6 +141,8 @@ def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[st
     ladder = finite(document)
     for key in ("dataset", "machine", "base_recipe", "best", "verdict"):
         ladder[key] = _shaped(ladder.get(key), dict, f"{source}: {key}") or {}
+    best = ladder["best"]
+    best["recipe"] = _shaped(best.get("recipe"), dict, f"{source}: best.recipe") or {}
     rungs = _shaped(ladder.get("rungs"), list, f"{source}: rungs") or []
     ladder["rungs"] = [check_row(row, f"{source}: rungs[{place}]") for place, row in enumerate(rungs)]
     ladder["complete"] = ladder.get("complete", True) is not False
