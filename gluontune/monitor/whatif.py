@@ -1,0 +1,188 @@
+"""What if: the throughput to expect of other workers, another device, another batch; and the roofline.
+
+Each prediction is a plain record: keep it, run the thing, and :func:`compare` the two.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gluontune.errors import UsageError
+
+__all__ = ["attainable_flops", "compare", "expected_throughput", "fit_step_time", "measured_peaks"]
+
+
+def expected_throughput(
+    *,
+    device_samples_per_sec: float,
+    worker_samples_per_sec: float,
+    num_workers: int,
+    cores: float,
+    shares_cores: bool = False,
+    limits: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Samples a second of a whole training step, from what loader and device do alone.
+
+    Without workers loading and training take turns: ``1 / (1/w + 1/d)``. With ``n`` workers they overlap and
+    the slowest of the following decides. ``loader``: ``w * min(n, cores)``. ``device``: ``d``. ``cores``
+    (where the net trains on the same cores): ``cores`` over the core seconds that a sample costs, ``1/w``
+    for loading and ``cores/d`` for training. Each of ``limits`` is one more ceiling, as the horizontal lines
+    of an input pipeline's roofline: what the disk reads, what the decoder can do.
+
+    Args:
+        device_samples_per_sec: training alone, on a batch that lies ready.
+        worker_samples_per_sec: loading alone, by one worker on one core.
+        num_workers: workers that load; 0 loads in the training thread.
+        cores: usable cores.
+        shares_cores: whether the net trains on the CPU.
+        limits: further ceilings by name, samples a second.
+
+    Returns:
+        ``{"samples_per_sec", "bound_by", "ceilings": {name: samples a second}}``, ready for JSON.
+
+    Raises:
+        UsageError: a rate, ``cores`` or a limit that is not above zero; fewer than 0 workers.
+
+    Source: the roofline of an input pipeline after NVIDIA's deck "Making DL training times shorter" (2018).
+
+    >>> expected_throughput(device_samples_per_sec=1000, worker_samples_per_sec=100, num_workers=4, cores=8)
+    {'samples_per_sec': 400.0, 'bound_by': 'loader', 'ceilings': {'device': 1000.0, 'loader': 400.0}}
+    """
+    rates = {
+        "device_samples_per_sec": device_samples_per_sec,
+        "worker_samples_per_sec": worker_samples_per_sec,
+    }
+    for name, value in {**rates, "cores": cores, **(limits or {})}.items():
+        if not (math.isfinite(value) and value > 0):
+            raise UsageError(f"what-if {name}={value!r}: give a number above 0")
+    if num_workers < 0:
+        raise UsageError(f"what-if num_workers={num_workers}: give 0 or more")
+    device, worker = float(device_samples_per_sec), float(worker_samples_per_sec)
+    ceilings = {name: float(value) for name, value in (limits or {}).items()}
+    if num_workers == 0:
+        ceilings = {"device": device, "loader": worker, **ceilings}
+        loader = min([worker, *ceilings.values()])
+        rate = 1 / (1 / loader + 1 / device)
+        return {"samples_per_sec": rate, "bound_by": _name(ceilings), "ceilings": ceilings}
+    ceilings = {"device": device, "loader": worker * min(num_workers, cores), **ceilings}
+    if shares_cores:
+        ceilings["cores"] = cores / (1 / worker + cores / device)
+    return {"samples_per_sec": min(ceilings.values()), "bound_by": _name(ceilings), "ceilings": ceilings}
+
+
+def _name(ceilings: Mapping[str, float]) -> str:
+    return min(ceilings, key=lambda name: ceilings[name])
+
+
+def fit_step_time(batch_sizes: Sequence[int], step_time_ms: Sequence[float]) -> Callable[[int], float]:
+    """The step time of other batch sizes: ``fixed + per_sample * batch``, fitted to measured ones.
+
+    The errors are weighed by the measured times, so that small batches count as much as large ones; neither
+    part is allowed below zero.
+
+    Args:
+        batch_sizes: at least two different ones.
+        step_time_ms: milliseconds of a step at each.
+
+    Returns:
+        A function from a batch size to milliseconds.
+
+    Raises:
+        UsageError: fewer than two different sizes, lengths that differ, values not above zero.
+
+    >>> step_time_ms = fit_step_time([32, 64], [12.0, 20.0])
+    >>> round(step_time_ms(128), 6), round(128 / step_time_ms(128) * 1e3)
+    (36.0, 3556)
+    """
+    points = list(zip(batch_sizes, step_time_ms))
+    if len(batch_sizes) != len(step_time_ms) or len(set(batch_sizes)) < 2:
+        raise UsageError("fit_step_time: give one time for each batch size, of at least two different sizes")
+    if any(not (math.isfinite(t) and t > 0 and b > 0) for b, t in points):
+        raise UsageError(f"fit_step_time: sizes and times must be above 0, not {points}")
+    # least squares of (fixed + per_sample * b) / t = 1
+    saa = sum(1 / t**2 for _, t in points)
+    sab = sum(b / t**2 for b, t in points)
+    sbb = sum((b / t) ** 2 for b, t in points)
+    sa, sb = sum(1 / t for _, t in points), sum(b / t for b, t in points)
+    determinant = saa * sbb - sab**2
+    fixed, per_sample = (sa * sbb - sb * sab) / determinant, (saa * sb - sab * sa) / determinant
+    if fixed < 0:
+        fixed, per_sample = 0.0, sb / sbb
+    elif per_sample < 0:
+        fixed, per_sample = sa / saa, 0.0
+    return lambda batch: fixed + per_sample * batch
+
+
+def compare(predicted: Mapping[str, Any], measured_samples_per_sec: float) -> dict[str, float]:
+    """A prediction beside what was measured; the error in percent of the measured.
+
+    >>> compare({"samples_per_sec": 110.0}, 100.0)
+    {'predicted_samples_per_sec': 110.0, 'measured_samples_per_sec': 100.0, 'error_pct': 10.0}
+    """
+    if not measured_samples_per_sec > 0:
+        raise UsageError(f"compare: the measured {measured_samples_per_sec!r} samples/s must be above 0")
+    guess = float(predicted["samples_per_sec"])
+    return {
+        "predicted_samples_per_sec": guess,
+        "measured_samples_per_sec": measured_samples_per_sec,
+        "error_pct": 100 * (guess - measured_samples_per_sec) / measured_samples_per_sec,
+    }
+
+
+def attainable_flops(
+    flops: float, moved_bytes: float, peak_flops: float, peak_bytes: float
+) -> dict[str, Any]:
+    """The roofline: the FLOP/s that work of this kind can reach, and which roof it meets.
+
+    Args:
+        flops: floating-point operations of the work. moved_bytes: bytes it must read and write.
+        peak_flops: of the device, FLOP/s. peak_bytes: of its memory, bytes/s; see :func:`measured_peaks`.
+
+    Returns:
+        ``{"flops_per_sec", "intensity", "bound_by"}``; intensity in FLOP a byte, bound by ``memory`` or
+        ``compute``.
+
+    Source: Williams, Waterman, Patterson, *Roofline: An Insightful Visual Performance Model*, CACM 52(4), 2009.
+
+    >>> attainable_flops(flops=2e6, moved_bytes=1e6, peak_flops=1e12, peak_bytes=1e11)
+    {'flops_per_sec': 200000000000.0, 'intensity': 2.0, 'bound_by': 'memory'}
+    """
+    values = {"flops": flops, "moved_bytes": moved_bytes, "peak_flops": peak_flops, "peak_bytes": peak_bytes}
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise UsageError(f"attainable_flops: {name}={value!r}: give a number above 0")
+    intensity = flops / moved_bytes
+    slope = intensity * peak_bytes
+    bound = "memory" if slope < peak_flops else "compute"
+    return {"flops_per_sec": float(min(slope, peak_flops)), "intensity": intensity, "bound_by": bound}
+
+
+def measured_peaks(size: int = 1024, repeats: int = 5) -> dict[str, float]:
+    """This machine's CPU, measured with numpy: the best of ``repeats`` float32 products and copies.
+
+    Args:
+        size: side of the square matrices; the copied array holds 16 of them.
+        repeats: how often each is tried.
+
+    Returns:
+        ``{"flops_per_sec", "bytes_per_sec"}``; a copy reads and writes each byte.
+    """
+    import numpy as np
+
+    a = np.random.default_rng(0).random((size, size), dtype=np.float32)
+    out, many = np.empty_like(a), np.tile(a, (16, 1))
+    target = np.empty_like(many)
+
+    def best(work: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(repeats + 1):  # the first one touches the memory
+            start = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - start)
+        return min(times[1:])
+
+    product, copy = best(lambda: np.matmul(a, a, out=out)), best(lambda: np.copyto(target, many))
+    return {"flops_per_sec": 2.0 * size**3 / product, "bytes_per_sec": 2.0 * many.nbytes / copy}

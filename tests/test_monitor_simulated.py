@@ -1,0 +1,132 @@
+"""The simulated device, and what the monitor sees of it when it is starved and when it is fed."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+
+import pytest
+
+from gluontune.errors import UsageError
+from gluontune.monitor import Monitor, SimulatedDevice, StepPhases, verdict
+
+
+class World:
+    def __init__(self):
+        self.now = 50.0
+
+    def clock(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def made(ms, **more):
+    world = World()
+    return world, SimulatedDevice(ms, clock=world.clock, sleep=world.sleep, **more)
+
+
+def test_submitting_returns_at_once_and_sync_waits_for_all():
+    world, device = made(10)
+    for k in range(5):
+        device.submit(k)
+    assert world.now == 50.0
+    device.sync()
+    assert world.now == pytest.approx(50.05)
+    device.sync()
+    assert world.now == pytest.approx(50.05)
+
+
+def test_a_full_queue_makes_submit_wait():
+    world, device = made(10, queue_depth=2)
+    for _ in range(3):
+        device.submit()
+    assert world.now == pytest.approx(50.01)
+    assert device.batches == 3
+
+
+def test_utilization_is_exact():
+    world, device = made(10)
+    device.submit()
+    world.now += 0.040
+    assert device.utilization_pct() == pytest.approx(25)
+    device.submit()
+    device.submit()
+    world.now += 0.010
+    assert device.utilization_pct() == pytest.approx(100)
+    world.now += 0.040
+    assert device.utilization_pct() == pytest.approx(25)
+    assert device.utilization_pct() is None  # no time has passed
+    assert device.busy_s == pytest.approx(0.03)
+
+
+def test_it_is_called_simulated_wherever_it_shows():
+    device = SimulatedDevice(1, name="V100")
+    monitor = Monitor(gpus="none", devices=[device])
+    monitor.sample()
+    assert list(monitor.series()["gpu_util_pct"]) == ["simulated V100"]
+    assert "simulated" in monitor.device_names["simulated V100"].lower()
+    assert "Simulated" in repr(device)
+
+
+@pytest.mark.parametrize("ms", [0, -1, float("nan"), float("inf"), "10", None])
+def test_a_time_that_cannot_be_is_refused(ms):
+    with pytest.raises(UsageError, match="ms_per_batch"):
+        SimulatedDevice(ms)
+    with pytest.raises(UsageError, match="queue_depth"):
+        SimulatedDevice(1, queue_depth=0)
+
+
+def loader(batches, seconds, threads):
+    """Batches that take ``seconds`` each to make: in the caller (0 threads) or ahead, by threads."""
+    if not threads:
+        for k in range(batches):
+            time.sleep(seconds)
+            yield k
+        return
+    done: queue.Queue = queue.Queue(maxsize=2 * threads)
+    todo = iter(range(batches))
+    lock = threading.Lock()
+
+    def work():
+        while True:
+            with lock:
+                k = next(todo, None)
+            if k is None:
+                return
+            time.sleep(seconds)
+            done.put(k)
+
+    for _ in range(threads):
+        threading.Thread(target=work, daemon=True).start()
+    for _ in range(batches):
+        yield done.get()
+
+
+def trained(threads, batches=40):
+    device = SimulatedDevice(10, queue_depth=1)
+    phases = StepPhases(sync=device.sync, every=5)
+    with Monitor(period_s=0.1, gpus="none", devices=[device]) as monitor:
+        batch_source = loader(batches, 0.025, threads)
+        with monitor.mark("train"):
+            for _ in range(batches):
+                with phases.step() as step:
+                    with step("data"):
+                        batch = next(batch_source)
+                    with step("forward"):
+                        device.submit(batch)
+            phases.wait()
+    facts = {"device": "simulated", "num_workers": threads, "hybridize": "static"}
+    return monitor.steadiness("train"), verdict(phases.report(), {}, facts)
+
+
+def test_starvation_is_seen_and_its_cure_as_well():
+    """25 ms to load, 10 ms to compute: starved with one loader, fed by six."""
+    starved, before = trained(0)
+    fed, after = trained(6)
+    assert before.kind == "input-bound" and before.next_rung == "multi-worker"
+    assert after.kind == "compute-bound"
+    assert starved["device"] == "gpu"
+    assert fed["mean_pct"] > starved["mean_pct"] + 20
