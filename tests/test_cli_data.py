@@ -49,7 +49,15 @@ def test_list_as_json_has_what_was_promised(run, cache):
 def test_list_for_people(run):
     code, out, _ = run("list")
     assert code == 0
-    for word in ("sample", "cifar10", "10,000 + 2,000", "0.2860", "MIT", "cs.toronto.edu", "GLUONTUNE_DATA"):
+    for word in (
+        "sample",
+        "cifar10",
+        "10,000 + 2,000",
+        "mean: 0.2860; deviation: 0.3530",
+        "MIT",
+        "cs.toronto.edu",
+        "GLUONTUNE_DATA",
+    ):
         assert word in out
 
 

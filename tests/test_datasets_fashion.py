@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
+import http.server
+import threading
 import zlib
 
 import cv2
@@ -68,6 +71,35 @@ def test_the_full_set_is_taken_over(official):
     images, labels = fashion._official(official, "train")
     assert data.train.labels.tolist() == labels.tolist()
     assert np.array_equal(data.train.decode(7)[:, :, 0], images[7])
+
+
+def test_fetch_takes_debians_files_where_they_are(official, monkeypatch):
+    monkeypatch.setattr(fashion, "DEBIAN", official)
+    result = gt.datasets.fetch("fashion-mnist")
+    assert (result["source"], result["num_train"]) == (str(official), 60)
+
+
+def test_fetch_downloads_the_four_files(official, monkeypatch, tmp_path):
+    handler = functools.partial(Quiet, directory=str(official))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("NO_PROXY", "*")
+        url = f"http://127.0.0.1:{server.server_port}"
+        packed = {
+            n: hashlib.sha256((official / f"{n}.gz").read_bytes()).hexdigest() for n in fashion.OFFICIAL
+        }
+        monkeypatch.setattr(
+            fashion, "OFFICIAL", {n: (packed[n], s) for n, (_, s) in fashion.OFFICIAL.items()}
+        )
+        result = gt.datasets.fetch("fashion-mnist", url=url)
+        server.shutdown()
+    assert (result["source"], result["num_train"], result["num_test"]) == (url + "/", 60, 30)
+    assert not list((tmp_path / "cache" / "downloads" / "fashion-mnist").iterdir())
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
 
 
 def test_an_absent_full_set_tells_the_ways(official):

@@ -149,6 +149,10 @@ def broken_folders(root: Path, kind: str) -> str:
         fill(root / "a", 3)
         (root / "b").mkdir()
         return "/b: the class folder holds no images"
+    if kind == "no train":
+        fill(root / "test" / "a", 2)
+        fill(root / "val" / "a", 2)
+        return "test and val, but no folder named train"
     if kind == "one class":
         fill(root / "cat", 5)
         return "one class .'cat'."
@@ -164,7 +168,18 @@ def broken_folders(root: Path, kind: str) -> str:
 
 @pytest.mark.parametrize(
     "kind",
-    ["missing", "empty", "file", "loose", "hollow", "one hollow", "one class", "strange class", "one image"],
+    [
+        "missing",
+        "empty",
+        "file",
+        "loose",
+        "hollow",
+        "one hollow",
+        "one class",
+        "strange class",
+        "one image",
+        "no train",
+    ],
 )
 def test_a_folder_that_cannot_work_is_refused(tmp_path, kind):
     says = broken_folders(tmp_path / "data", kind)

@@ -53,8 +53,8 @@ def test_the_sample_is_what_its_readme_says(sample):
     assert sample.train.labels.dtype == np.int64 and not sample.train.labels.flags.writeable
     pixels = np.stack([sample.train.decode(i) for i in range(len(sample.train))])
     assert pixels.shape == (10_000, 28, 28, 1) and pixels.dtype == np.uint8
-    assert abs(pixels.mean() / 255 - sample.mean[0]) < 0.005
-    assert abs(pixels.std() / 255 - sample.std[0]) < 0.005
+    assert abs(pixels.mean() / 255 - sample.mean[0]) < 0.0001
+    assert abs(pixels.std() / 255 - sample.std[0]) < 0.0001
 
 
 # SHA-256 of the chosen pixels and labels, computed from the official files without this package's code.
@@ -99,6 +99,17 @@ def test_the_sample_needs_neither_network_nor_cache_nor_mxnet(cache, run_python)
     )
     assert run_python(code).strip() == "10000"
     assert not cache.exists()
+
+
+def test_the_sample_of_the_wheel_and_none_at_all(tmp_path, monkeypatch):
+    from gluontune.datasets import fashion
+
+    monkeypatch.setattr(fashion, "__file__", str(tmp_path / "gluontune" / "datasets" / "fashion.py"))
+    with pytest.raises(GluontuneError, match="the embedded sample is missing"):
+        gt.datasets.open("sample")
+    assert not gt.datasets.list_datasets()[0]["present"]
+    shutil.copytree(ROOT / "data", tmp_path / "gluontune" / "_data")
+    assert gt.datasets.open("sample").train.rec_path.parent == tmp_path / "gluontune" / "_data"
 
 
 @pytest.fixture

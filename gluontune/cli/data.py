@@ -36,18 +36,21 @@ def list_(json: bool = JSON_OPTION) -> None:
     rows = datasets.list_datasets()
     if json:
         return emit({"folder": str(cache_dir()), "datasets": rows})
-    table = Table("name", "images", "shape", "mean", "deviation", "size", "licence", "here", box=None)
+    table = Table("name", "images", "shape", "size", "here", box=None, pad_edge=False)
+    for column in table.columns:
+        column.no_wrap = True
     for row in rows:
         count = f"{row['num_train']:,} + {row['num_test']:,}" if row["num_train"] else "any"
         shape = " x ".join(map(str, row["image_shape"])) if row["image_shape"] else "any"
         size = f"{row['bytes'] / 1e6:.1f} MB" if row["bytes"] else "-"
         here = "yes" if row["present"] else "no"
-        means, deviations = _figures(row["mean"]), _figures(row["std"])
-        table.add_row(row["name"], count, shape, means, deviations, size, row["licence"], here)
+        table.add_row(row["name"], count, shape, size, here)
     _common.stdout.print(table)
     for row in rows:
         _common.stdout.print(
-            f"{row['name']}: {row['summary']} ({row['source']})", highlight=False, soft_wrap=True
+            f"{row['name']}: {row['summary']}\n    source: {row['source']}; licence: {row['licence']}{_figures(row)}",
+            highlight=False,
+            soft_wrap=True,
         )
     _common.stdout.print(f"data folder: {cache_dir()} (GLUONTUNE_DATA)", highlight=False, soft_wrap=True)
     return None
@@ -104,8 +107,12 @@ def make(
     _show(result, json)
 
 
-def _figures(values: Optional[list[float]]) -> str:
-    return " ".join(f"{v:.4f}" for v in values) if values else "-"
+def _figures(row: dict[str, Any]) -> str:
+    """The line of mean and deviation, where they are known beforehand."""
+    if not row["mean"]:
+        return ""
+    mean, std = (" ".join(f"{v:.4f}" for v in row[key]) for key in ("mean", "std"))
+    return f"\n    mean: {mean}; deviation: {std}"
 
 
 def _show(result: dict[str, Any], json: bool) -> None:

@@ -40,6 +40,8 @@ def open_folder(path: str | None, info: Any) -> Dataset:
     train_root = root / "train" if (root / "train").is_dir() else root
     test_root = next((root / n for n in TEST_NAMES if train_root != root and (root / n).is_dir()), None)
     classes = _classes(train_root)
+    if train_root == root and set(classes) <= set(TEST_NAMES):
+        raise GluontuneError(f"{root}: it has {' and '.join(classes)}, but no folder named train")
     found, damaged = _scan(root, train_root, classes)
     notes: list[str] = []
     if test_root is None:
