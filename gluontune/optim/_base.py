@@ -11,8 +11,10 @@ from gluontune.optim.exemptions import exempt_name, is_exempt
 from gluontune.runtime import mxnet
 
 mx = mxnet()
+# Not mx.nd: on a parameter server `import mxnet` never ends, and the package gets that alias too late.
+nd = mx.ndarray
 
-__all__ = ["TunedOptimizer", "chunks", "interleaved", "subtract_all"]
+__all__ = ["TunedOptimizer", "chunks", "interleaved", "mx", "nd", "subtract_all"]
 
 # MXNet's kernels take the pointers of at most 45 (multi_lamb, multi_adamw) to 60 (multi_sgd) arrays.
 CHUNK = 45
@@ -37,7 +39,7 @@ def subtract_all(
     ys: list[Any], xs: list[Any], lrs: list[float], wds: list[float], factor: float = 1.0
 ) -> None:
     """y -= lr (factor x + wd y) for at most :data:`CHUNK` pairs of arrays, in one kernel."""
-    mx.nd.multi_sgd_update(
+    nd.multi_sgd_update(
         *interleaved(ys, xs), out=ys, num_weights=len(ys), lrs=lrs, wds=wds, rescale_grad=factor
     )
 
@@ -88,7 +90,7 @@ class TunedOptimizer(mx.optimizer.Optimizer):
         masters, inner = [s[0] for s in state], [s[1] for s in state]
         self.update(index, masters, [g.astype(np.float32) for g in grad], inner)
         for master, low in zip(masters, weight):
-            mx.nd.cast(master, dtype=low.dtype, out=low)
+            nd.cast(master, dtype=low.dtype, out=low)
 
     def _count_and_apply(self, indices: list[int], weights: Any, grads: Any, states: Any) -> None:
         self._update_count(indices)
@@ -107,7 +109,7 @@ class TunedOptimizer(mx.optimizer.Optimizer):
         if not self.clip_gradient:
             return grads, self.rescale_grad
         limit = self.clip_gradient
-        return [mx.nd.clip(g * self.rescale_grad, -limit, limit) for g in grads], 1.0
+        return [nd.clip(g * self.rescale_grad, -limit, limit) for g in grads], 1.0
 
     def rates(self, indices: list[int], ctx: Any) -> tuple[Any, Any]:
         """Rates and decays as float32 vectors on ``ctx``: no copy from the host unless a multiplier changed."""
@@ -117,7 +119,7 @@ class TunedOptimizer(mx.optimizer.Optimizer):
         key = (str(ctx), tuple(indices))
         cached = self._tables.get(key)
         if cached is None or cached[0] != (scales, wds):
-            vectors = (mx.nd.array(scales, ctx=ctx), mx.nd.array(wds, ctx=ctx))
+            vectors = (nd.array(scales, ctx=ctx), nd.array(wds, ctx=ctx))
             cached = self._tables[key] = ((scales, wds), vectors)
         scales_vector, wds_vector = cached[1]
         return scales_vector * rate, wds_vector

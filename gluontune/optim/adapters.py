@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 from typing import Any
 
@@ -10,12 +11,15 @@ from gluontune.optim import schedules
 from gluontune.optim.schedules import Schedule
 from gluontune.runtime import mxnet
 
-mx = mxnet()
+mxnet()
+# By its module: a parameter server unpickles this while `import mxnet` is still running its loop, and the
+# package has no attribute lr_scheduler by then.
+lr_scheduler = importlib.import_module("mxnet.lr_scheduler")
 
 __all__ = ["ScheduleAdapter", "from_mxnet", "to_mxnet"]
 
 
-class ScheduleAdapter(mx.lr_scheduler.LRScheduler):
+class ScheduleAdapter(lr_scheduler.LRScheduler):
     """A pure schedule where MXNet wants an ``LRScheduler``.
 
     ``mx.optimizer.Optimizer`` writes its ``learning_rate`` into ``base_lr`` of the scheduler it is given.
@@ -78,26 +82,25 @@ def from_mxnet(scheduler: Any) -> Schedule:
     """
     if isinstance(scheduler, ScheduleAdapter):
         return schedules.scale(scheduler.schedule, by=scheduler.base_lr / scheduler._built_for)
-    kinds = mx.lr_scheduler
     if getattr(scheduler, "count", 0):
         raise UsageError(
             f"{type(scheduler).__name__} has been used already: its first rate is lost; give a fresh one"
         )
     rate = scheduler.base_lr
     inner: Schedule
-    if type(scheduler) is kinds.FactorScheduler:
+    if type(scheduler) is lr_scheduler.FactorScheduler:
         inner = schedules.factor(
             base_lr=rate,
             step=scheduler.step,
             factor=scheduler.factor,
             stop_factor_lr=scheduler.stop_factor_lr,
         )
-    elif type(scheduler) is kinds.MultiFactorScheduler:
+    elif type(scheduler) is lr_scheduler.MultiFactorScheduler:
         inner = schedules.multifactor(base_lr=rate, steps=scheduler.step, factor=scheduler.factor)
-    elif type(scheduler) in (kinds.PolyScheduler, kinds.CosineScheduler):
+    elif type(scheduler) in (lr_scheduler.PolyScheduler, lr_scheduler.CosineScheduler):
         ends = {"base_lr": scheduler.base_lr_orig, "max_update": scheduler.max_update}
         ends["final_lr"] = scheduler.final_lr
-        cosine = type(scheduler) is kinds.CosineScheduler
+        cosine = type(scheduler) is lr_scheduler.CosineScheduler
         inner = schedules.cosine(**ends) if cosine else schedules.poly(**ends, pwr=scheduler.power)
     else:
         known = "FactorScheduler, MultiFactorScheduler, PolyScheduler, CosineScheduler"

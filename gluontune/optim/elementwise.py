@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.optim._base import TunedOptimizer, mx
+from gluontune.optim._base import TunedOptimizer, mx, nd
 
 __all__ = ["GTAdaDelta", "GTAdaMax", "GTDCASGD", "GTFTML", "GTNadam"]
 
@@ -16,7 +16,7 @@ class _OneByOne(TunedOptimizer):
     arrays = 2
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, ...]:
-        return tuple(mx.nd.zeros_like(weight) for _ in range(self.arrays))
+        return tuple(nd.zeros_like(weight) for _ in range(self.arrays))
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
         grads, rescale = self.clipped(grads)
@@ -49,7 +49,7 @@ class GTDCASGD(_OneByOne):
         self.lamda = lamda
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
-        return (mx.nd.zeros_like(weight), weight.copy())
+        return (nd.zeros_like(weight), weight.copy())
 
     def rule(self, w: Any, g: Any, state: Any, lr: float, wd: float, age: int) -> None:
         m, before = state
@@ -138,7 +138,7 @@ class GTAdaMax(_OneByOne):
         m, u = state
         g = g + wd * w if wd else g
         m[:] = self.beta1 * m + (1 - self.beta1) * g
-        mx.nd.maximum(self.beta2 * u, mx.nd.abs(g)).copyto(u)
+        nd.maximum(self.beta2 * u, nd.abs(g)).copyto(u)
         w -= (lr / (1 - self.beta1**age)) * m / (u + self.epsilon)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, subtract_all
+from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, subtract_all
 
 __all__ = ["GTAdam", "GTAdamW", "GTLAMB", "GTNovoGrad"]
 
@@ -31,7 +31,7 @@ class _TwoMoments(TunedOptimizer):
         self.epsilon = epsilon
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
-        return (mx.nd.zeros_like(weight), mx.nd.zeros_like(weight))
+        return (nd.zeros_like(weight), nd.zeros_like(weight))
 
     def options(self) -> dict[str, float]:
         """What MXNet's kernels of the family take in common."""
@@ -73,7 +73,7 @@ class GTAdamW(_TwoMoments):
         for index, w, g, (mean, var), lr in zip(indices, weights, grads, states, lrs):
             age = self._index_update_count[index]
             correction = math.sqrt(1 - self.beta2**age)
-            mx.nd.adam_update(
+            nd.adam_update(
                 w, g, mean, var, out=w, lr=lr * correction / (1 - self.beta1**age), wd=0.0,
                 epsilon=self.epsilon * correction, rescale_grad=self.rescale_grad, **self.options(),
             )  # fmt: skip
@@ -119,7 +119,7 @@ class GTLAMB(_TwoMoments):
         limits = {name: limit for name, limit in limits.items() if limit is not None}
         lists = (weights, grads, states, ages, self._get_lrs(indices), self._get_wds(indices))
         for ws, gs, ss, some_ages, lrs, wds in chunks(*lists):
-            mx.nd.contrib.multi_lamb_update(
+            nd.contrib.multi_lamb_update(
                 ws, gs, [s[0] for s in ss], [s[1] for s in ss], out=ws, step_count=some_ages,
                 lrs=lrs, wds=wds, epsilon=self.epsilon, rescale_grad=self.rescale_grad,
                 bias_correction=True, **self.options(), **limits,
@@ -143,7 +143,7 @@ class GTNovoGrad(_TwoMoments):
         super().__init__(beta1=beta1, beta2=beta2, epsilon=epsilon, **kwargs)
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
-        return (mx.nd.zeros_like(weight), mx.nd.zeros((1,), ctx=weight.context))
+        return (nd.zeros_like(weight), nd.zeros((1,), ctx=weight.context))
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
         grads, rescale = self.clipped(grads)
@@ -156,12 +156,12 @@ class GTNovoGrad(_TwoMoments):
         self, ws: Any, gs: Any, ms: Any, vs: Any, lrs: Any, wds: Any, first: list[bool], rescale: float
     ) -> None:
         n = len(ws)
-        squares = mx.nd.multi_sum_sq(*gs, num_arrays=n) * rescale**2
+        squares = nd.multi_sum_sq(*gs, num_arrays=n) * rescale**2
         # multi_sgd_update computes y -= lr (x + wd y) for many arrays: the sums of this rule in disguise.
         share = [-1.0 if new else self.beta2 - 1.0 for new in first]
         subtract_all(vs, [squares[i : i + 1] for i in range(n)], share, [-1.0] * n)
-        scale = 1.0 / (mx.nd.sqrt(mx.nd.concat(*vs, dim=0)) + self.epsilon)
-        mx.nd.preloaded_multi_sgd_update(
+        scale = 1.0 / (nd.sqrt(nd.concat(*vs, dim=0)) + self.epsilon)
+        nd.preloaded_multi_sgd_update(
             *interleaved(ms, gs),
             -scale,
             -(1.0 - self.beta1) / scale,

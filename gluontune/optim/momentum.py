@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune.errors import UsageError
-from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, subtract_all
+from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, subtract_all
 from gluontune.optim.schedules import WARMUP_MODES
 
 __all__ = ["GTLARC", "GTLARS", "GTLBSGD", "GTNAG"]
@@ -23,11 +23,11 @@ class _TrustSGD(TunedOptimizer):
         self.eps = eps
 
     def create_state(self, index: int, weight: Any) -> Any:
-        return mx.nd.zeros_like(weight) if self.momentum else None
+        return nd.zeros_like(weight) if self.momentum else None
 
     def layer_rates(self, lrs: Any, wds: Any, w_squares: Any, g_squares: Any, rescale: float) -> Any:
         """Rates of the layers, from their rates and decays and the sums of squares of weight and gradient."""
-        return mx.nd.multi_lars(
+        return nd.multi_lars(
             lrs, w_squares, g_squares, wds, eta=self.trust_coefficient, eps=self.eps, rescale_grad=rescale
         )
 
@@ -47,22 +47,22 @@ class _TrustSGD(TunedOptimizer):
         if n_trusted:
             own = self.layer_rates(
                 lrs[:n_trusted], wds[:n_trusted],
-                mx.nd.multi_sum_sq(*weights[:n_trusted], num_arrays=n_trusted),
-                mx.nd.multi_sum_sq(*grads[:n_trusted], num_arrays=n_trusted),
+                nd.multi_sum_sq(*weights[:n_trusted], num_arrays=n_trusted),
+                nd.multi_sum_sq(*grads[:n_trusted], num_arrays=n_trusted),
                 rescale,
             )  # fmt: skip
-            lrs = own if n_trusted == len(indices) else mx.nd.concat(own, lrs[n_trusted:], dim=0)
+            lrs = own if n_trusted == len(indices) else nd.concat(own, lrs[n_trusted:], dim=0)
         options = {"rescale_grad": rescale}
         if self.clip_gradient:
             options["clip_gradient"] = self.clip_gradient
         for ws, gs, ms, some_lrs, some_wds in chunks(weights, grads, moments, lrs, wds):
             if self.momentum:
-                mx.nd.preloaded_multi_sgd_mom_update(
+                nd.preloaded_multi_sgd_mom_update(
                     *interleaved(ws, gs, ms), some_lrs, some_wds, out=ws, num_weights=len(ws),
                     momentum=self.momentum, **options,
                 )  # fmt: skip
             else:
-                mx.nd.preloaded_multi_sgd_update(
+                nd.preloaded_multi_sgd_update(
                     *interleaved(ws, gs), some_lrs, some_wds, out=ws, num_weights=len(ws), **options
                 )
 
@@ -84,7 +84,7 @@ class GTNAG(TunedOptimizer):
         self.momentum = momentum
 
     def create_state(self, index: int, weight: Any) -> Any:
-        return mx.nd.zeros_like(weight) if self.momentum else None
+        return nd.zeros_like(weight) if self.momentum else None
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
         grads, rescale = self.clipped(grads)
@@ -140,8 +140,8 @@ class GTLARC(_TrustSGD):
         super().__init__(momentum=momentum, trust_coefficient=trust_coefficient, eps=eps, **kwargs)
 
     def layer_rates(self, lrs: Any, wds: Any, w_squares: Any, g_squares: Any, rescale: float) -> Any:
-        local = super().layer_rates(mx.nd.ones_like(lrs), wds, w_squares, g_squares, rescale)
-        return mx.nd.where(w_squares * g_squares > 0, mx.nd.minimum(local, lrs), lrs)
+        local = super().layer_rates(nd.ones_like(lrs), wds, w_squares, g_squares, rescale)
+        return nd.where(w_squares * g_squares > 0, nd.minimum(local, lrs), lrs)
 
 
 @mx.optimizer.register
@@ -186,7 +186,7 @@ class GTLBSGD(_TrustSGD):
 
     def create_state(self, index: int, weight: Any) -> list[Any]:
         # A list, because the number of gathered micro-gradients is part of the state and changes in place.
-        gathered = mx.nd.zeros_like(weight) if self.batch_scale > 1 else None
+        gathered = nd.zeros_like(weight) if self.batch_scale > 1 else None
         return [super().create_state(index, weight), gathered, 0]
 
     def _get_lrs(self, indices: list[int]) -> list[float]:
@@ -218,6 +218,6 @@ class GTLBSGD(_TrustSGD):
         )
         self._update_count(indices)
         self.descend(indices, weights, sums, [s[0] for s in states], 1.0 / self.batch_scale, trust)
-        mx.nd.reset_arrays(*sums, num_arrays=len(sums))
+        nd.reset_arrays(*sums, num_arrays=len(sums))
         for state in states:
             state[2] = 0

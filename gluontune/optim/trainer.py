@@ -44,6 +44,29 @@ class TunedTrainer(mx.gluon.Trainer):
         self._micro_steps = 0
         self._samples = 0.0
         super().__init__(params, optimizer, **kwargs)
+        self._join_workers(kwargs.get("kvstore"))
+
+    def _join_workers(self, kvstore: Any) -> None:
+        """Take over worker 0's weights now, so that the first gradients already are those of one net.
+
+        gluon.Trainer does so within the first step, after a backward pass with each worker's own weights.
+        """
+        kind = kvstore if isinstance(kvstore, str) else getattr(kvstore, "type", "")
+        if "dist" in kind:
+            # The optimizer that goes to the servers keeps the factor that it has now.
+            self._optimizer.rescale_grad = self._scale / self.global_batch_size
+            self._init_kvstore()
+            self._init_params()
+
+    def _init_params(self) -> None:
+        super()._init_params()
+        if self._distributed:
+            # Without waiting, gluon's pull of the first weights races with the first push of gradients,
+            # which overwrites them on the server: a worker then starts from the sum of gradients.
+            for param in self._params:
+                if not param._deferred_init:
+                    for data in param.list_data():
+                        data.wait_to_read()
 
     @property
     def num_update(self) -> int:

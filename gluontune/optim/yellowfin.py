@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune.errors import UsageError
-from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, subtract_all
+from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, subtract_all
 
 __all__ = ["GTYellowFin"]
 
@@ -52,7 +52,7 @@ class GTYellowFin(TunedOptimizer):
         self._measured, self._restored = {}, values
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
-        return (mx.nd.zeros_like(weight), mx.nd.zeros_like(weight))  # m, average of g
+        return (nd.zeros_like(weight), nd.zeros_like(weight))  # m, average of g
 
     def _set_current_context(self, device_id: int) -> None:
         super()._set_current_context(device_id)
@@ -66,16 +66,16 @@ class GTYellowFin(TunedOptimizer):
     def _fresh(self, ctx: Any) -> dict[str, Any]:
         if self._restored is not None:
             return {
-                name: value.copyto(ctx) if isinstance(value, mx.nd.NDArray) else value
+                name: value.copyto(ctx) if isinstance(value, nd.NDArray) else value
                 for name, value in self._restored.items()
             }
 
         def number(value: float) -> Any:
-            return mx.nd.full((1,), value, ctx=ctx, dtype="float64")
+            return nd.full((1,), value, ctx=ctx, dtype="float64")
 
         names = ("h_max", "h_min", "h", "g_norm", "distance", "mu", "seen_h", "seen_mean")
         averages = {name: number(0.0) for name in names}
-        window = mx.nd.zeros((WINDOW,), ctx=ctx, dtype="float64")
+        window = nd.zeros((WINDOW,), ctx=ctx, dtype="float64")
         return {**averages, "alpha": number(self.initial_rate), "window": window, "age": 0}
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
@@ -110,10 +110,10 @@ class GTYellowFin(TunedOptimizer):
         rescale: float,
     ) -> None:
         n = len(ws)
-        ones = mx.nd.ones((n,), ctx=ws[0].context)
+        ones = nd.ones((n,), ctx=ws[0].context)
         alpha, mu = now["alpha"].astype("float32"), now["mu"].astype("float32")
         # m -= alpha (g + (1 - mu)/alpha m), that is m = mu m - alpha g, for many arrays in one kernel
-        mx.nd.preloaded_multi_sgd_update(
+        nd.preloaded_multi_sgd_update(
             *interleaved(ms, gs),
             ones * alpha,
             ones * ((1 - mu) / alpha),
@@ -122,8 +122,8 @@ class GTYellowFin(TunedOptimizer):
             rescale_grad=rescale,
         )
         if any(wds):
-            decays = mx.nd.array(wds, ctx=ws[0].context)
-            mx.nd.preloaded_multi_sgd_update(
+            decays = nd.array(wds, ctx=ws[0].context)
+            nd.preloaded_multi_sgd_update(
                 *interleaved(ms, ws), decays * alpha, ones * 0, out=ms, num_weights=n
             )
         subtract_all(ws, ms, [-f for f in factors], [0.0] * n)
@@ -140,15 +140,15 @@ class GTYellowFin(TunedOptimizer):
         mean_h = self._smoothed(now, "h", h) / debias
         mean_norm = self._smoothed(now, "g_norm", h.sqrt()) / debias
         # The floor stands for what float32 sums can resolve; a first gradient has no variance yet.
-        variance = mx.nd.maximum(mean_h - now["seen_mean"] / debias**2, 1e-6 * mean_h)
+        variance = nd.maximum(mean_h - now["seen_mean"] / debias**2, 1e-6 * mean_h)
         distance = self._smoothed(now, "distance", mean_norm / mean_h) / debias
         root = _root(distance * distance * h_min * h_min / (2 * variance))
         spread = (h_max / h_min).sqrt()
-        mu = mx.nd.maximum(root * root, ((spread - 1) / (spread + 1)) ** 2)
+        mu = nd.maximum(root * root, ((spread - 1) / (spread + 1)) ** 2)
         alpha = (1 - mu.sqrt()) ** 2 / h_min
         self._smoothed(now, "mu", mu)
         self._smoothed(now, "alpha", alpha)
-        now["seen_h"], now["seen_mean"] = mx.nd.zeros_like(h), mx.nd.zeros_like(h)
+        now["seen_h"], now["seen_mean"] = nd.zeros_like(h), nd.zeros_like(h)
 
     def _smoothed(self, now: dict[str, Any], name: str, value: Any) -> Any:
         now[name] = self.beta * now[name] + (1.0 - self.beta) * value
@@ -157,12 +157,12 @@ class GTYellowFin(TunedOptimizer):
 
 def _total(arrays: list[Any]) -> Any:
     """Sum of squares of all arrays, as a float64 scalar on their device."""
-    return mx.nd.multi_sum_sq(*arrays, num_arrays=len(arrays)).astype("float64").sum()
+    return nd.multi_sum_sq(*arrays, num_arrays=len(arrays)).astype("float64").sum()
 
 
 def _root(p: Any) -> Any:
     """The x in [0, 1] with p x = (1 - x)^3, by Cardano's formula."""
-    p = mx.nd.minimum(p, LARGEST_P)
-    w3 = (-mx.nd.sqrt(p * p + 4.0 / 27.0 * p * p * p) - p) / 2.0
-    w = mx.nd.cbrt(w3)
-    return mx.nd.clip(w - p / (3.0 * w) + 1.0, 0.0, 1.0)
+    p = nd.minimum(p, LARGEST_P)
+    w3 = (-nd.sqrt(p * p + 4.0 / 27.0 * p * p * p) - p) / 2.0
+    w = nd.cbrt(w3)
+    return nd.clip(w - p / (3.0 * w) + 1.0, 0.0, 1.0)
