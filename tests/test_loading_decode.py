@@ -169,7 +169,7 @@ BASE = jpeg(picture(90, 110), exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0
 damage = st.lists(st.tuples(st.integers(0, len(BASE) - 1), st.integers(0, 255)), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(damage, st.integers(0, len(BASE)), st.booleans())
 def test_damage_gives_an_image_or_an_error_and_nothing_else(flips, cut, whole):
     data = bytearray(BASE)
@@ -185,7 +185,7 @@ def test_damage_gives_an_image_or_an_error_and_nothing_else(flips, cut, whole):
             assert len(str(error)) < 400
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(damage, st.integers(0, len(BASE)), st.booleans())
 def test_both_headers_say_the_same(flips, cut, whole):
     import ctypes
@@ -232,8 +232,8 @@ def test_without_the_compiled_decoder_opencv_does_the_work(tmp_path):
     path = tmp_path / "a.jpg"
     path.write_bytes(jpeg(picture(64, 64)))
     code = (
-        "import numpy as np; from gluontune.loading import ThreadedLoader, FileSplit, decoder_name\n"
-        f"loader = ThreadedLoader(FileSplit([{str(path)!r}], [0]), batch_size=1, image_shape=(64, 64, 3))\n"
+        "import numpy as np; from gluontune.loading import ThreadedLoader, from_files, decoder_name\n"
+        f"loader = ThreadedLoader(from_files([{str(path)!r}], [0]), batch_size=1, image_shape=(64, 64, 3))\n"
         "print(decoder_name(), int(next(loader.epoch(0))[0].mean()))"
     )
     answers = set()

@@ -12,15 +12,16 @@ import cv2
 import numpy as np
 import pytest
 
+from gluontune.compute import InputStage
+from gluontune.datasets import Split
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.loading import (
     AUGMENTS,
     DeviceLoader,
-    FileSplit,
     ThreadedLoader,
     build,
     dataloader,
-    device_prep,
+    from_files,
     safe_dataloader,
     to_device,
 )
@@ -30,25 +31,25 @@ mx = mxnet()
 
 
 @pytest.fixture(scope="module")
-def split(tmp_path_factory) -> FileSplit:
+def split(tmp_path_factory) -> Split:
     folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
     paths = []
     for i in range(24):
         image = cv2.resize(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8), (32, 32))
         paths.append(folder / f"{i}.png")
         cv2.imwrite(str(paths[-1]), image)
-    return FileSplit(paths, [i % 5 for i in range(24)])
+    return from_files(paths, [i % 5 for i in range(24)])
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory) -> FileSplit:
+def large(tmp_path_factory) -> Split:
     folder, rng = tmp_path_factory.mktemp("large"), np.random.default_rng(0)
     paths = []
     for i in range(6):
         image = cv2.resize(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8), (70 + i, 90 - i))
         paths.append(folder / f"{i}.jpg")
         cv2.imwrite(str(paths[-1]), image)
-    return FileSplit(paths, range(6))
+    return from_files(paths, range(6))
 
 
 def options(**changes):
@@ -84,17 +85,15 @@ def test_mixed_sizes_are_fitted_alike(large, augment):
     assert np.abs(theirs.asnumpy().transpose(0, 2, 3, 1) * 255 - images).mean() < 8
 
 
-def test_normalization_is_that_of_the_device_block(split):
+def test_normalization_is_that_of_the_input_stage(split):
+    """What the baseline does on the host, a net with the input stage does on the device."""
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
-    with (
-        build("gluon", split, **options(mean=mean, std=std)) as gluon,
-        ThreadedLoader(split, **options()) as ours,
-    ):
+    asked = options(mean=mean, std=std)
+    with build("gluon", split, **asked) as gluon, ThreadedLoader(split, **asked) as ours:
         theirs, _ = next(gluon.epoch(0))
         images, labels = next(ours.epoch(0))
-    prep = device_prep(mean, std)
-    prep.hybridize()
-    assert np.allclose(prep(to_device(images, labels, mx.cpu())[0]).asnumpy(), theirs.asnumpy(), atol=1e-5)
+    stage = InputStage(mean, std)
+    assert np.allclose(stage(to_device(images, labels, mx.cpu())[0]).asnumpy(), theirs.asnumpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("augment", AUGMENTS.names())
@@ -108,7 +107,7 @@ def test_every_augmentation_runs_and_epochs_differ_only_if_it_is_random(split, a
 
 def test_workers_change_nothing_and_do_not_repeat_each_other(split):
     """Facts: forked workers of a seeded parent draw the same numbers; here two batches never do."""
-    same = FileSplit([split.paths[0]] * 24, [0] * 24)
+    same = from_files([split.files()[0]] * 24, [0] * 24)
     asked = options(augment="pad-crop-flip", batch_size=6)
     with build("gluon", same, **asked) as inline, build("gluon", same, num_workers=2, **asked) as forked:
         batches = collect(inline, 0)
@@ -132,7 +131,7 @@ def test_state_goes_on_in_mid_epoch(split):
 def test_an_unreadable_file_is_named(split, tmp_path):
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"no image")
-    mixed = FileSplit([*split.paths[:3], bad], [0] * 4)
+    mixed = from_files([*split.files()[:3], bad], [0] * 4)
     for workers in (0, 2):
         loader = build("gluon", mixed, num_workers=workers, **options(batch_size=4))
         with loader, pytest.raises(GluontuneError, match=r"bad\.jpg"):
@@ -272,31 +271,30 @@ def device_threads() -> int:
     return sum(t.name.startswith("gluontune-device") for t in threading.enumerate())
 
 
+def wait_for_device_threads() -> None:
+    end = time.monotonic() + 5
+    while device_threads() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert device_threads() == 0
+
+
 def test_errors_cross_the_thread_and_an_abandoned_epoch_ends_it(split):
-    class Fails(FileSplit):
+    class Fails:
+        labels = split.labels
+
+        def __len__(self) -> int:
+            return len(split)
+
         def read(self, index: int) -> bytes:
             raise OSError(5, "Input/output error")
 
     with pytest.raises(GluontuneError, match="Input/output"):
-        list(DeviceLoader(ThreadedLoader(Fails(split.paths, split.labels), **options()), mx.cpu()))
+        list(DeviceLoader(ThreadedLoader(Fails(), **options()), mx.cpu()))
+    wait_for_device_threads()
     device = DeviceLoader(ThreadedLoader(split, num_workers=1, **options(batch_size=2)), mx.cpu(), ahead=1)
     batches = device.epoch(0)
     next(batches)
     assert device_threads() == 1
     batches.close()
-    end = time.monotonic() + 5
-    while device_threads() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert device_threads() == 0
+    wait_for_device_threads()
     device.close()
-
-
-def test_device_prep_gives_the_dtype_asked_for():
-    x = mx.nd.array(np.full((2, 4, 4, 3), 128), dtype="uint8")
-    assert device_prep()(x).shape == (2, 3, 4, 4)
-    assert device_prep(dtype="float16")(x).dtype == np.float16
-    net = mx.gluon.nn.HybridSequential()
-    net.add(device_prep((0.5,), (0.5,)), mx.gluon.nn.Dense(2))
-    net.initialize()
-    net.hybridize(static_alloc=True, static_shape=True)
-    assert net(x).shape == (2, 2)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gluontune as gt
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.loading import AUGMENTS, LOADERS, FileSplit, ResidentLoader, ThreadedLoader, build
+from gluontune.loading import AUGMENTS, LOADERS, ResidentLoader, ThreadedLoader, build, from_files
 from gluontune.loading import resident as resident_module
 
 UINT8 = [info.name for info in LOADERS if info.yields == "uint8-nhwc"]
@@ -256,11 +256,12 @@ def test_files_are_named_in_errors(tmp_path, split):
     paths = [tmp_path / f"{i}.png" for i in range(4)]
     for i, path in enumerate(paths):
         path.write_bytes(split.payloads[i][: 40 if i == 2 else None])
-    with pytest.raises(GluontuneError, match=r"2\.png: a truncated PNG"):
-        collect(ThreadedLoader(FileSplit(paths, [0] * 4), **options(batch_size=4)))
+    with pytest.raises(GluontuneError, match=r"2\.png: a truncated PNG") as caught:
+        collect(ThreadedLoader(from_files(paths, [0] * 4), **options(batch_size=4)))
+    assert str(caught.value).count("2.png") == 1
     paths[1].unlink()
     with pytest.raises(GluontuneError, match=r"1\.png: no such file"):
-        collect(ThreadedLoader(FileSplit(paths[:2], [0] * 2), **options(batch_size=2, shuffle=False)))
+        collect(ThreadedLoader(from_files(paths[:2], [0] * 2), **options(batch_size=2, shuffle=False)))
 
 
 def loader_threads() -> int:

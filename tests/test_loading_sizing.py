@@ -105,8 +105,16 @@ def test_the_decks_rule_stands_beside(rec):
 
 
 def test_splits_are_sized_like_files(rec):
-    split = gt.loading.RecordSplit(rec)
+    split = gt.loading.from_records(rec)
+    assert split.labels.tolist() == [i % 4 for i in range(64)]
     assert size(split, max_workers=0, loaders=["threaded"]).points[0].samples_per_sec > 0
+
+
+def test_data_sets_are_sized_by_name():
+    report = size("sample", image_shape=(28, 28, 1), augment="flip", max_workers=0)
+    assert {p.loader for p in report.points} == {"threaded", "resident"}
+    with pytest.raises(UnknownNameError, match="did you mean 'sample'"):
+        size("samples")
 
 
 def test_the_report_is_json(rec):

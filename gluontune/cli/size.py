@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Optional
 
 import typer
@@ -17,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def size(
-        file: Path = typer.Argument(..., help="The .rec file to size the loading for."),
+        source: str = typer.Argument(..., help="A .rec file, or the name of a data set."),
         image_size: int = typer.Option(224, "--size", help="Side of the images that the net takes."),
         channels: int = typer.Option(3, "--channels", help="3 (colour) or 1 (grey)."),
         batch_size: int = typer.Option(64, "--batch-size", help="Images in a step of this process."),
@@ -36,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
         with stdout_reserved(), stderr.status("sizing") as status:
             report = measure(
-                file,
+                source,
                 image_shape=(image_size, image_size, channels),
                 batch_size=batch_size,
                 augment=augment,

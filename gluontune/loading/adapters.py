@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from gluontune.errors import UsageError
 from gluontune.loading.base import Loader
 from gluontune.runtime import mxnet
 
-__all__ = ["DeviceLoader", "device_prep", "to_device"]
+__all__ = ["DeviceLoader", "to_device"]
 
 
 def to_device(images: Any, labels: Any, ctx: Any) -> Any:
@@ -172,46 +172,3 @@ class DeviceLoader:
             close = getattr(batches, "close", None)
             if close is not None:
                 close()
-
-
-def device_prep(
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    dtype: str = "float32",
-    ctx: Any = None,
-) -> Any:
-    """A HybridBlock that turns uint8 (N, H, W, C) into normalized ``dtype`` (N, C, H, W) on the device.
-
-    Put it in front of the net and hybridize both: the cast, the normalization and the transposition
-    then run where the net runs, on a quarter of the bytes.
-
-    Args:
-        mean, std: of each channel, for pixels of 0 … 1; None leaves 0 … 1.
-        dtype: of the result.
-        ctx: the context or contexts that it will run on; None: the current one.
-
-    >>> prep = device_prep(mean=(0.5,), std=(0.5,))
-    >>> prep(mxnet().nd.full((1, 2, 2, 1), 255, dtype="uint8")).asnumpy().ravel().tolist()
-    [1.0, 1.0, 1.0, 1.0]
-    """
-    gluon = mxnet().gluon
-    centre = 255.0 * np.asarray(mean if mean is not None else (0.0,), np.float64)
-    scale = 1.0 / (255.0 * np.asarray(std if std is not None else (1.0,), np.float64))
-
-    class DevicePrep(gluon.HybridBlock):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            with self.name_scope():
-                shape = (1, -1, 1, 1)
-                self.scale = self.params.get_constant("scale", scale.astype(np.float32).reshape(shape))
-                self.shift = self.params.get_constant(
-                    "shift", (-centre * scale).astype(np.float32).reshape(shape)
-                )
-
-        def hybrid_forward(self, F: Any, x: Any, scale: Any, shift: Any) -> Any:
-            x = F.transpose(x, axes=(0, 3, 1, 2)).astype("float32")
-            return F.broadcast_add(F.broadcast_mul(x, scale), shift).astype(dtype)
-
-    block = DevicePrep()
-    block.initialize(ctx=ctx)
-    return block

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from gluontune.errors import UsageError
+from gluontune.errors import GluontuneError, UsageError
 from gluontune.loading.augment import AUGMENTS, Draws
 from gluontune.loading.order import AUGMENT, Order, generator
 
-__all__ = ["Loader", "Split", "sample_name"]
+__all__ = ["Loader", "Split", "sample_error"]
 
 
 class Split(Protocol):
@@ -26,12 +25,11 @@ class Split(Protocol):
         """The encoded image of sample ``index``, bytes-like. Safe from any thread or forked process."""
 
 
-def sample_name(split: Any, index: int) -> str:
-    """What an error calls sample ``index``: the split's own name for it, its record, or its number."""
-    if hasattr(split, "name_of"):
-        return str(split.name_of(index))
-    path: Path | None = getattr(split, "rec_path", None)
-    return f"{path}, record {index}" if path is not None else f"sample {index}"
+def sample_error(split: Any, index: int, error: BaseException) -> GluontuneError:
+    """The error that names sample ``index`` once: by the split's own name for it, or by its number."""
+    name = str(split.name_of(index)) if hasattr(split, "name_of") else f"sample {index}"
+    reason = str(error) or type(error).__name__
+    return GluontuneError(reason if name in reason else f"{name}: {reason}")
 
 
 class Loader:

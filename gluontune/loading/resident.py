@@ -11,7 +11,7 @@ import numpy as np
 
 from gluontune.errors import GluontuneError
 from gluontune.loading.augment import AUGMENTS, Augment, Draws
-from gluontune.loading.base import Loader, check_shape, sample_name
+from gluontune.loading.base import Loader, check_shape, sample_error
 from gluontune.loading.decode import Decoder, jitter
 from gluontune.loading.memory import usable_memory
 from gluontune.loading.threaded import BatchPool
@@ -206,4 +206,4 @@ def decode_all(split: Any, store: np.ndarray, geometry: Augment, pad: int, threa
         worker.join()
     if errors:
         index = min(errors)
-        raise GluontuneError(f"{sample_name(split, index)}: {errors[index]}") from errors[index]
+        raise sample_error(split, index, errors[index]) from errors[index]

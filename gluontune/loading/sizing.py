@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ from gluontune.loading.base import check_shape
 from gluontune.loading.loaders import LOADERS
 from gluontune.loading.measure import NEAR_BEST, Bench, Point, Progress, Step, deck_rule
 from gluontune.loading.native import decoder_name
-from gluontune.loading.splits import RecordSplit
+from gluontune.loading.splits import open_source
 
 __all__ = ["Point", "SizeReport", "choose", "deck_rule", "size"]
 
@@ -56,7 +55,7 @@ def size(
     """Measure loaders, worker counts and prefetch, and choose the least that keeps a training step fed.
 
     Args:
-        source: a ``.rec`` file, or a split of ``gt.datasets``.
+        source: a ``.rec`` file, the name of a data set (its training part is measured), or a split.
         image_shape, batch_size, augment: as in ``gt.loading.build``.
         step_time_ms: time of one training step on a device that leaves the host's cores free; the
             loader runs beside a sleep of that length.
@@ -82,7 +81,7 @@ def size(
         raise UsageError(f"step_time_ms={step_time_ms}: give a time above 0")
     if seconds <= 0:
         raise UsageError(f"seconds={seconds}: give a time above 0")
-    split = RecordSplit(source) if isinstance(source, (str, os.PathLike)) else source
+    split = open_source(source)
     bench = Bench(split, check_shape(image_shape), min(batch_size, len(split)), augment, seconds, progress)
     bench.set_step(step, step_time_ms)
     points = bench.curve(list(loaders or bench.default_loaders()), max_workers)

@@ -1,4 +1,4 @@
-"""Splits over plain files and record files, for loaders that are used without ``gt.datasets``."""
+"""Splits over plain files and record files, for loaders that are used without a named data set."""
 
 from __future__ import annotations
 
@@ -9,78 +9,56 @@ from typing import Any, Union
 
 import numpy as np
 
+from gluontune.datasets.split import FileSplit, RecordSplit, Split
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import explain_os_error
+from gluontune.records import RecordReader
 
-__all__ = ["FileSplit", "RecordSplit"]
+__all__ = ["from_files", "from_records", "open_source"]
+
+PathLike = Union[str, "os.PathLike[str]"]
 
 
-class FileSplit:
-    """Image files and their class numbers.
+def from_files(files: Sequence[PathLike], labels: Sequence[int]) -> Split:
+    """Image files and their class numbers, as a split that every loader reads.
 
-    Args:
-        files: one image file a sample.
-        labels: one class number a sample.
-
-    >>> len(FileSplit(["a.jpg", "b.jpg"], [0, 1]))
+    >>> len(from_files(["a.jpg", "b.jpg"], [0, 1]))
     2
-    """
-
-    rec_path: Path | None = None
-
-    def __init__(self, files: Sequence[Union[str, Path]], labels: Sequence[int]):
-        self.paths = [Path(f) for f in files]
-        self.labels = np.asarray(labels, np.int64)
-        if self.labels.shape != (len(self.paths),):
-            raise UsageError(f"{len(self.paths)} files but labels of shape {self.labels.shape}")
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def read(self, index: int) -> bytes:
-        """The encoded image of sample ``index``."""
-        try:
-            with open(self.paths[index], "rb", buffering=0) as stream:
-                return stream.read()
-        except OSError as error:
-            raise explain_os_error(self.paths[index], error) from error
-
-    def files(self) -> list[Path]:
-        """One image file a sample."""
-        return self.paths
-
-    def name_of(self, index: int) -> str:
-        """What an error calls the sample."""
-        return str(self.paths[index])
-
-
-class RecordSplit:
-    """A ``.rec`` file: the images in its order, without copying them.
-
-    Args:
-        path: the ``.rec`` file; an ``.idx`` beside it is used. Records with several labels give the first.
 
     Raises:
-        GluontuneError: no such file, or no records in it.
+        UsageError: not one label for each file.
     """
+    numbers = np.asarray(labels, np.int64)
+    if numbers.shape != (len(files),):
+        raise UsageError(f"{len(files)} files but labels of shape {numbers.shape}")
+    return FileSplit("files", "all", "", [os.fspath(f) for f in files], numbers, _classes(numbers))
 
-    def __init__(self, path: Union[str, os.PathLike[str]]):
-        from gluontune.records import RecordReader
 
-        self.rec_path: Path | None = Path(path)
-        self.reader: Any = RecordReader(path)
-        if len(self.reader) == 0:
-            raise GluontuneError(f"{path}: the file holds no records")
-        labels = np.asarray(self.reader.labels())
-        self.labels = (labels if labels.ndim == 1 else labels[:, 0]).astype(np.int64)
+def from_records(path: PathLike) -> Split:
+    """All records of a ``.rec`` file in its order; an ``.idx`` beside it is used.
 
-    def __len__(self) -> int:
-        return len(self.reader)
+    Records that carry several labels give the first of them.
 
-    def read(self, index: int) -> memoryview:
-        """The encoded image of sample ``index``, a view of the mapped file."""
-        return self.reader.payload(index)
+    Raises:
+        GluontuneError: no such file, damage that hides the records, or no records in it.
+    """
+    with RecordReader(path) as reader:
+        if len(reader) == 0:
+            raise GluontuneError(f"{os.fspath(path)}: the file holds no records")
+        labels = np.asarray(reader.labels())
+        numbers = (labels if labels.ndim == 1 else labels[:, 0]).astype(np.int64)
+    return RecordSplit("records", "all", path, numbers, _classes(numbers))
 
-    def name_of(self, index: int) -> str:
-        """What an error calls the sample."""
-        return f"{self.rec_path}, record {index}"
+
+def open_source(source: Any) -> Any:
+    """A split from what a user names: a ``.rec`` file, a data set (its training part), or a split itself."""
+    if not isinstance(source, (str, os.PathLike)):
+        return source
+    if Path(source).suffix == ".rec" or Path(source).is_file():
+        return from_records(source)
+    from gluontune import datasets
+
+    return datasets.open(os.fspath(source)).train
+
+
+def _classes(labels: np.ndarray) -> list[str]:
+    return [str(k) for k in range(int(labels.max(initial=0)) + 1)] if labels.min(initial=0) >= 0 else []

@@ -12,7 +12,7 @@ import numpy as np
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.loading.augment import Draws
-from gluontune.loading.base import Loader, sample_name
+from gluontune.loading.base import Loader, sample_error
 from gluontune.loading.decode import Decoder
 
 __all__ = ["BatchPool", "ThreadedLoader"]
@@ -206,9 +206,7 @@ class ThreadedLoader(Loader):
             try:
                 decoder.into(images[k], self.split.read(index), draws, k)
             except BaseException as error:  # whatever ends a thread must name the record
-                raise GluontuneError(
-                    f"{sample_name(self.split, index)}: {error or type(error).__name__}"
-                ) from error
+                raise sample_error(self.split, index, error) from error
 
     def _batches(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         self._stop()
