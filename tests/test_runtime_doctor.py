@@ -91,7 +91,7 @@ FIRING = [
     ("nvml", "warning", {"gpu_report": GpuReport("error", reason="Driver/library version mismatch")}, "mismatch"),
     ("nvml", "warning", with_gpu(dataclasses.replace(V100, utilization_readable=False)), "MIG"),
     ("gpu-code", "error", with_gpu(H200), "nvcr.io/nvidia/mxnet:24.06-py3"),
-    ("gpu-code", "error", with_gpu(dataclasses.replace(V100, compute_capability=(3, 5))), "Pascal"),
+    ("gpu-code", "error", with_gpu(dataclasses.replace(V100, compute_capability=(3, 5))), "Maxwell"),
     ("gpu-code", "info", with_gpu(gpu_code=GpuCode((), ())), "does not show"),
     ("gpu-code", "info", with_gpu(dataclasses.replace(V100, compute_capability=None)), "N/A"),
     ("gpu-unused", "warning", {"gpu_report": GpuReport("ok", (V100,), "550")}, "gluontune[cu112]"),

@@ -87,7 +87,7 @@ def gpu_code(system: System, options: Options) -> Verdict:
     new = all((gpu.compute_capability or (0, 0)) >= (9, 0) for gpu in unfit)
     others = [str(gpu.index) for gpu in system.visible_gpus if gpu not in unfit]
     way_out = (
-        f"use NVIDIA's container {CONTAINER} (it runs on Hopper)" if new else "use a GPU from Pascal to Ada"
+        f"use NVIDIA's container {CONTAINER} (it runs on Hopper)" if new else "use a GPU from Maxwell to Ada"
     )
     if others:
         way_out = f"CUDA_VISIBLE_DEVICES={','.join(others)} leaves the GPUs that fit; or {way_out}"
