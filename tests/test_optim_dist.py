@@ -1,0 +1,70 @@
+"""Two real workers, a server and a scheduler on the loopback: the same weights as one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+WORKER = """
+import json, os, sys
+import numpy as np
+import gluontune as gt
+from gluontune.runtime import mxnet
+
+mx = mxnet()
+
+def train(kv, on_kvstore):
+    rank, workers = (kv.rank, kv.num_workers) if kv else (0, 1)
+    mx.random.seed(3 + rank)  # the other worker starts elsewhere and must be brought to one net
+    net = mx.gluon.nn.Dense(2, in_units=3)
+    net.initialize(mx.init.Normal(0.5))
+    trainer = gt.optim.setup("lars", net, learning_rate=0.5, global_batch_size=8, kvstore=kv, schedule="cosine",
+                             total_updates=10, wd=0.1, trust_coefficient=0.1, update_on_kvstore=on_kvstore)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        x = rng.normal(size=(8, 3)).astype("float32")
+        mine = mx.nd.array(x[rank * 8 // workers : (rank + 1) * 8 // workers])
+        with mx.autograd.record():
+            loss = ((net(mine) - 1) ** 2).sum(axis=1)
+        loss.backward()
+        trainer.step()
+    return net.weight.data().asnumpy().ravel().tolist() + net.bias.data().asnumpy().tolist()
+
+if os.environ.get("DMLC_ROLE") == "worker":
+    print(json.dumps(train(mx.kv.create("dist_sync"), sys.argv[1] == "True" or None)), flush=True)
+"""
+
+
+def start(role, port, on_kvstore):
+    env = {
+        **os.environ, "OMP_NUM_THREADS": "1", "DMLC_ROLE": role, "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(port), "DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "1",
+    }  # fmt: skip
+    command = [sys.executable, "-c", WORKER, on_kvstore]
+    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("on_kvstore", ["None", "True"])
+def test_two_workers_train_the_same_net_as_one_process(on_kvstore):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    cluster = [start(role, port, on_kvstore) for role in ("scheduler", "server", "worker", "worker")]
+    try:
+        scope = {}
+        exec(WORKER, scope)
+        expected = scope["train"](None, None)
+        for worker in cluster[2:]:
+            out, err = worker.communicate(timeout=120)
+            assert worker.returncode == 0, err
+            assert json.loads(out) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    finally:
+        for process in cluster:
+            process.kill()
+            process.communicate()
