@@ -219,13 +219,21 @@ def test_paths_that_climb_out_are_refused(tmp_path, name, form):
     refused(pack(tmp_path / form, {name: image(1)}), "climbs out")
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
-def test_links_and_devices_are_refused(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (tarfile.SYMTYPE, "is a link"),
+        (tarfile.LNKTYPE, "is a link"),
+        (tarfile.FIFOTYPE, "is not a regular file"),
+        (tarfile.CHRTYPE, "is not a regular file"),
+    ],
+)
+def test_links_and_devices_are_refused(tmp_path, kind, says):
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         member = tarfile.TarInfo("train/cat/0.jpg")
         member.type, member.linkname = kind, "/etc/passwd"
         tar.addfile(member)
-    refused(tmp_path / "a.tar", "is a link|is not a regular file")
+    refused(tmp_path / "a.tar", says)
 
 
 def test_a_link_in_a_zip_is_refused(tmp_path):
