@@ -34,7 +34,8 @@ _COMMUNICATION = ("allreduce", "communication")
 _IDLE_MATTERS = 15.0  # percent of the step that the device idles before anything but the device is named
 _THROTTLED = 10.0  # percent of the samples
 _OTHERS_MATTER = 20.0  # percent of all cores that other programs take while all cores are busy
-_QUEUEING = 0.6  # share of the device's phases that the host needs to queue them
+_QUEUEING = 0.6  # share of the device's phases, or of the step, that the host needs to queue them
+_BLOCKED_MATTERS = 25.0  # percent of the step that the host waits, and that forward and backward hold it up
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,18 @@ class _Case:
     device_pct: float
     idle_pct: float
     queue_share: float | None
-    host: Mapping[str, float]
+    host: Mapping[str, float]  # the host's own time on steps without waits, percent of such a step
+    step_ms: float | None
     util: Mapping[str, Any]
     facts: Mapping[str, Any]
 
     def share(self, *names: str) -> float:
         return sum(self.phases.get(name, 0.0) for name in names)
+
+    @property
+    def host_device_pct(self) -> float:
+        """What the host itself needs for the device's phases."""
+        return sum(self.host.get(name, 0.0) for name in _DEVICE_PHASES)
 
     @property
     def ranks(self) -> int:
@@ -121,7 +128,7 @@ def _case(report: Mapping[str, Any], util: Mapping[str, Any], facts: Mapping[str
     device_ms = sum(full.get(name, 0.0) for name in ("forward", "backward"))
     queue = sum(queued.get(name, 0.0) for name in ("forward", "backward")) / device_ms if device_ms else None
     host = {name: 100 * ms / usual for name, ms in (report.get("host_ms") or {}).items()} if usual else {}
-    return _Case(phases, device, 100.0 - device, queue, host, util, facts)
+    return _Case(phases, device, 100.0 - device, queue, host, usual or sampled, util, facts)
 
 
 def _thermally_throttled(case: _Case) -> Verdict | None:
@@ -178,12 +185,13 @@ def _sync_bound(case: _Case) -> Verdict | None:
     rows = list(case.facts.get("syncs") or [])
     steps = int(case.facts.get("steps") or 0)
     calls = sum(row["calls"] for row in rows) / steps if steps else 0.0
-    inside = sum(case.host.get(name, 0.0) for name in ("forward", "backward", "update")) if rows else 0.0
+    blocked = sum(row["blocked_ms"] for row in rows) / steps if steps else 0.0
+    blocked_pct = 100 * blocked / case.step_ms if case.step_ms else 0.0
     # One wait a step costs only what could have overlapped: the host's own share of the step. Several
     # waits a step cut the queue to pieces, which shows as a host that is held up in forward and backward.
     held = case.host.get("metrics", 0.0) - case.phases.get("metrics", 0.0)
     lost = min(case.share("data", "copy", "metrics", "rest"), max(0.0, held)) + _queue_pct(case)
-    cut = calls >= 2.0 and inside >= 50.0
+    cut = calls >= 2.0 and blocked_pct >= _BLOCKED_MATTERS and case.host_device_pct >= _BLOCKED_MATTERS
     loaded = case.share("data", "copy") < _IDLE_MATTERS
     if not (cut or (loaded and held >= 30.0 and lost >= _IDLE_MATTERS)):
         return None
@@ -193,7 +201,11 @@ def _sync_bound(case: _Case) -> Verdict | None:
         "sync-bound",
         f"The program waits for a result {times}{where}, so that the next work is not queued meanwhile: keep the "
         "values on the device and read them once every many steps.",
-        {"waits_per_step": calls or None, "where": [row["where"] for row in rows[:3]], "held_up_pct": held},
+        {
+            "waits_per_step": calls or None,
+            "where": [row["where"] for row in rows[:3]],
+            "held_up_pct": max(held, blocked_pct),
+        },
     )
 
 
@@ -243,7 +255,8 @@ def _input_rung(case: _Case) -> str:
 
 
 def _launch_bound(case: _Case) -> Verdict | None:
-    if case.queue_share is None or case.queue_share < _QUEUEING:
+    queueing = max(case.queue_share or 0.0, case.host_device_pct / 100)
+    if queueing < _QUEUEING:
         return None
     imperative = case.facts.get("hybridize", "imperative") == "imperative"
     batch = case.facts.get("batch_size_per_device")
@@ -251,9 +264,9 @@ def _launch_bound(case: _Case) -> Verdict | None:
     cure = "one graph instead of single operators (hybridize)" if imperative else "a larger batch"
     return Verdict(
         "launch-bound",
-        f"Queueing the operators takes {100 * case.queue_share:.0f} % of forward and backward{size}: they are too "
+        f"Queueing the operators takes {min(100.0, 100 * queueing):.0f} % of the net's time{size}: they are too "
         f"small for the device; {cure} helps.",
-        {"queue_pct_of_forward_backward": 100 * case.queue_share, "batch_size_per_device": batch},
+        {"queueing_pct": min(100.0, 100 * queueing), "batch_size_per_device": batch},
         "hybridized" if imperative else "large-batch",
     )
 
