@@ -298,3 +298,8 @@ def test_errors_cross_the_thread_and_an_abandoned_epoch_ends_it(split):
     batches.close()
     wait_for_device_threads()
     device.close()
+
+
+def test_thread_pools_on_a_shared_handle_are_refused():
+    with pytest.raises(UsageError, match="wrong records"):
+        safe_dataloader(mx.gluon.data.SimpleDataset([1, 2]), 1, thread_pool=True)

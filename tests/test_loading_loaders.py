@@ -244,10 +244,11 @@ def test_the_resident_loader_names_the_bad_sample(how):
 
 
 def test_a_thread_that_dies_outside_the_loader_s_code_is_noticed(split, monkeypatch):
-    monkeypatch.setattr(ThreadedLoader, "decoder", lambda self: (_ for _ in ()).throw(MemoryError()))
-    monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
+    monkeypatch.setattr(
+        ThreadedLoader, "decoder", lambda self: (_ for _ in ()).throw(MemoryError("none left"))
+    )
     begin = time.monotonic()
-    with pytest.raises(GluontuneError, match="thread died"):
+    with pytest.raises(GluontuneError, match=r"thread died \(MemoryError: none left\)"):
         collect(ThreadedLoader(split, num_workers=2, **options()))
     assert time.monotonic() - begin < 5
 
@@ -329,6 +330,13 @@ def test_the_resident_loader_refuses_what_does_not_fit(split, monkeypatch):
     assert not ResidentLoader.fits(split, (32, 32, 3))
     with pytest.raises(GluontuneError, match=r"half of .* usable memory: use loader 'threaded'"):
         ResidentLoader(split, **options())
+
+
+def test_a_closed_resident_loader_says_so(split):
+    loader = ResidentLoader(split, **options())
+    loader.close()
+    with pytest.raises(GluontuneError, match="closed"):
+        loader.epoch(0)
 
 
 def test_memory_limits_of_a_container_count(tmp_path):

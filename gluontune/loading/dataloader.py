@@ -185,6 +185,7 @@ def safe_dataloader(
     seed: int = 0,
     rank: int = 0,
     world_size: int = 1,
+    thread_pool: bool = False,
     **options: Any,
 ) -> SafeDataLoader:
     """A drop-in for ``gluon.data.DataLoader(dataset, batch_size, …)`` without its traps.
@@ -194,12 +195,18 @@ def safe_dataloader(
         batch_size, shuffle, last_batch, num_workers: as in Gluon.
         seed: of the shuffling and of each batch's random numbers (Python's, numpy's and MXNet's).
         rank, world_size: this process's share of the samples; all have equally many batches.
+        thread_pool: refused, see the message.
         options: ``prefetch``, ``pin_memory``, ``batchify_fn``, ``timeout``, as in Gluon.
 
     >>> data = mxnet().gluon.data.SimpleDataset(list(range(6)))
     >>> [batch.asnumpy().tolist() for batch in safe_dataloader(data, 4)]
     [[0, 1, 2, 3], [4, 5]]
     """
+    if thread_pool:
+        raise UsageError(
+            "thread_pool=True: threads that share one record file handle return wrong records without an error "
+            "(MXNet 1.9 seeks on it); use num_workers, or gt.loading.ThreadedLoader"
+        )
     order = Order(len(dataset), batch_size, shuffle, seed, last_batch, rank, world_size)
     return SafeDataLoader(dataset, order, num_workers=num_workers, **options)
 

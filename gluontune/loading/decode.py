@@ -7,9 +7,7 @@ resize would skip. Sources: libjpeg-turbo's scaled IDCT; fast.ai's DAWNBench ent
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-from collections.abc import Iterator
 from typing import Any
 
 import cv2
@@ -20,7 +18,7 @@ from gluontune.loading import native
 from gluontune.loading.augment import Augment, Box, Draws
 from gluontune.loading.header import is_jpeg, jpeg_header, png_is_whole
 
-__all__ = ["Decoder", "opencv_threads"]
+__all__ = ["Decoder"]
 
 # ITU-R BT.601 luma, as in cv2.cvtColor and PIL.
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -202,14 +200,3 @@ def jitter(image: np.ndarray, brightness: float, contrast: float, saturation: fl
         offset = np.full((3, 1), (1 - contrast) * brightness * grey, np.float32)
         matrix = np.hstack([contrast * brightness * colours, offset]).astype(np.float32)
     cv2.transform(image, matrix, dst=image)
-
-
-@contextlib.contextmanager
-def opencv_threads(count: int) -> Iterator[None]:
-    """While it lasts OpenCV uses ``count`` threads of its own in each call (0: the caller's alone)."""
-    before = cv2.getNumThreads()
-    cv2.setNumThreads(count)
-    try:
-        yield
-    finally:
-        cv2.setNumThreads(before)

@@ -24,8 +24,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gluontune.files import cache_dir
-
 __all__ = ["decoder_name", "load"]
 
 SOURCE = Path(__file__).with_name("native.c")
@@ -79,9 +77,7 @@ def jpeg_libraries() -> Iterator[str]:
 def build_library(folder: Path | None = None) -> Path | None:
     """The compiled ``native.c``: from the cache, or compiled now; None without a working compiler."""
     key = hashlib.sha256(SOURCE.read_bytes() + platform.platform().encode()).hexdigest()[:16]
-    places = (
-        [folder] if folder else [cache_dir() / "native", Path(tempfile.gettempdir()) / f"gluontune-{_user()}"]
-    )
+    places = [folder] if folder else [user_folder(), Path(tempfile.gettempdir()) / f"gluontune-{_user()}"]
     for place in places:
         final = place / f"native-{key}.so"
         if final.is_file() and _is_ours(final):
@@ -91,6 +87,12 @@ def build_library(folder: Path | None = None) -> Path | None:
             if _is_ours(place) and compile_library(final):
                 return final
     return None
+
+
+def user_folder() -> Path:
+    """Where compiled code is kept: the user's cache, wherever the data sets are."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "gluontune" / "native"
 
 
 def _user() -> int:

@@ -105,6 +105,11 @@ class ResidentLoader(Loader):
         self._pool = BatchPool(self._pool.shape)
 
     def _batches(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        if len(self._store) == 0:
+            raise GluontuneError("the loader is closed, and its images are gone: build it again")
+        return self._made(epoch, start)
+
+    def _made(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for number, indices in enumerate(self.order.batches(epoch)[start:], start):
             images = self._pool.take()[: len(indices)]
             self._make(images, indices, self.draws(epoch, number, len(indices)))

@@ -71,6 +71,7 @@ class _Epoch:
         self.chunks: deque[tuple[_Batch, int, int]] = deque()
         self.wake = threading.Condition()
         self.stopped = False
+        self.error: BaseException | None = None  # what ended a thread outside the work on a sample
         self.threads = [
             threading.Thread(target=self.work, name=f"gluontune-loader-{k}", daemon=True)
             for k in range(loader.num_workers)
@@ -98,7 +99,13 @@ class _Epoch:
             self.wake.notify(len(pieces))
 
     def work(self) -> None:
-        """What a thread does until the epoch ends."""
+        """What a thread does until the epoch ends; whatever ends it early is kept for the consumer."""
+        try:
+            self._work()
+        except BaseException as error:
+            self.error = error
+
+    def _work(self) -> None:
         decoder = self.loader.decoder()
         while True:
             with self.wake:
@@ -124,7 +131,10 @@ class _Epoch:
         batch = self.pending.popleft()
         while not batch.ready.wait(1.0):
             if not all(thread.is_alive() for thread in self.threads):
-                raise GluontuneError("a loader thread died without saying why; the epoch cannot go on")
+                reason = f"{type(self.error).__name__}: {self.error}" if self.error else "no reason given"
+                raise GluontuneError(
+                    f"a loader thread died ({reason}); the epoch cannot go on"
+                ) from self.error
         if batch.error is not None:
             raise batch.error
         return batch
