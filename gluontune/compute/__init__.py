@@ -30,6 +30,8 @@ _HOMES = {
     "HybridizeCheck": "check",
     "profile": "profiling",
     "Profile": "profiling",
+    "hybridize": "choose",
+    "HybridizeReport": "choose",
     "LossScaler": "scaler",
 }
 

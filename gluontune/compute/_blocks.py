@@ -30,17 +30,14 @@ class MeanGlobalAvgPool2D(nn.GlobalAvgPool2D):
 class MeanAvgPool2D(nn.AvgPool2D):
     """Average pooling whose window is the whole map, as a mean.
 
-    The reshape names the map's size: a larger map, for which pooling would give more than one value,
-    is an error of shapes and never a silent change of the result.
+    The pooling still runs forward (it is fast there), and adds nothing but its shape: a larger map, for
+    which it would give more than one value, is an error of shapes and never a silent change of the
+    result. A reshape to the known size would not do: in MXNet 1.9 one that does not fit corrupts memory.
     """
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
-        height, width = self._kwargs["kernel"]
-        if self._kwargs["layout"] == "NHWC":
-            flat = F.reshape(x, shape=(0, height * width, -1))
-            return F.expand_dims(F.mean(flat, axis=1, keepdims=True), axis=1)
-        flat = F.reshape(x, shape=(0, 0, height * width))
-        return F.expand_dims(F.mean(flat, axis=2, keepdims=True), axis=3)
+        mean = F.mean(x, axis=_spatial(self), keepdims=True)
+        return F.elemwise_add(mean, F.BlockGrad(F.zeros_like(super().hybrid_forward(F, x))))
 
 
 class PaddedConv2D(nn.Conv2D):

@@ -10,7 +10,7 @@ from gluontune.compute._walk import walk
 from gluontune.errors import UsageError
 from gluontune.runtime import mxnet
 
-__all__ = ["check_initialized", "preserved"]
+__all__ = ["capture", "check_initialized", "preserved", "restore"]
 
 _HYBRID_STATE = (
     "_active",
@@ -44,10 +44,7 @@ def preserved(net: Any) -> Iterator[None]:
     # Compiled with static_alloc, backward writes running averages behind the engine's back: reading one
     # does not wait for it, only waitall does.
     mxnet().nd.waitall()
-    blocks = [
-        (block, type(block), {key: vars(block)[key] for key in _HYBRID_STATE if key in vars(block)})
-        for _, block in walk(net)
-    ]
+    blocks = capture(net)
     arrays = [
         _copies(parameter) for parameter in net.collect_params().values() if parameter._data is not None
     ]
@@ -55,15 +52,28 @@ def preserved(net: Any) -> Iterator[None]:
         yield
     finally:
         mxnet().nd.waitall()
-        for block, kind, state in blocks:
-            block.__class__ = kind
-            vars(block).update(state)
+        restore(blocks)
         for saved in arrays:
             for array, copy, fresh in saved:
                 copy.copyto(array)
                 if fresh is not None:
                     array._fresh_grad = fresh
         mxnet().nd.waitall()
+
+
+def capture(net: Any) -> list[tuple[Any, type, dict[str, Any]]]:
+    """How each block runs: class, mode, compiled graph. :func:`restore` sets it again, without compiling."""
+    return [
+        (block, type(block), {key: vars(block)[key] for key in _HYBRID_STATE if key in vars(block)})
+        for _, block in walk(net)
+    ]
+
+
+def restore(blocks: list[tuple[Any, type, dict[str, Any]]]) -> None:
+    """Set what :func:`capture` took."""
+    for block, kind, state in blocks:
+        block.__class__ = kind
+        vars(block).update(state)
 
 
 def _copies(parameter: Any) -> list[tuple[Any, Any, bool | None]]:

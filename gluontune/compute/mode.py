@@ -6,7 +6,7 @@ from typing import Any
 
 from gluontune.errors import UnknownNameError
 
-__all__ = ["MODES", "set_mode"]
+__all__ = ["MODES", "set_mode", "topmost_hybrid"]
 
 MODES: dict[str, dict[str, bool]] = {
     "imperative": {"active": False},
@@ -34,15 +34,15 @@ def set_mode(net: Any, mode: str) -> Any:
     """
     if mode not in MODES:
         raise UnknownNameError("execution mode", str(mode), MODES)
-    for block in _topmost_hybrid(net):
+    for block in topmost_hybrid(net):
         block.hybridize(**MODES[mode])
     return net
 
 
-def _topmost_hybrid(block: Any) -> list[Any]:
+def topmost_hybrid(block: Any) -> list[Any]:
     """The hybridizable roots under ``block``; asked one by one, so that Gluon has no reason to warn."""
     from gluontune.runtime import mxnet
 
     if isinstance(block, mxnet().gluon.HybridBlock):
         return [block]
-    return [root for child in block._children.values() for root in _topmost_hybrid(child)]
+    return [root for child in block._children.values() for root in topmost_hybrid(child)]

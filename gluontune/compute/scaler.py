@@ -156,9 +156,11 @@ def _gradients(trainer: Any) -> list[list[Any]]:
 def _finite(grads: list[Any]) -> bool:
     nd = mxnet().nd
     flag = nd.ones((1,), ctx=grads[0].context)
-    for start in range(0, len(grads), 200):  # the operator takes a limited number of arrays
-        part = grads[start : start + 200]
-        nd.multi_all_finite(*part, num_arrays=len(part), init_output=False, out=flag)
+    for dtype in {g.dtype for g in grads}:  # the operator takes arrays of one type (BatchNorm stays float32)
+        alike = [g for g in grads if g.dtype == dtype]
+        for start in range(0, len(alike), 200):  # and a limited number of them
+            part = alike[start : start + 200]
+            nd.multi_all_finite(*part, num_arrays=len(part), init_output=False, out=flag)
     return bool(flag.asscalar())
 
 

@@ -1,0 +1,304 @@
+"""The fastest way to run one network here: modes and rewrites, measured side by side."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Callable
+
+from gluontune.compute._preserve import capture, check_initialized, preserved, restore
+from gluontune.compute._walk import check_inputs
+from gluontune.compute.mode import MODES, topmost_hybrid
+from gluontune.compute.rewrites import REWRITES, apply_rewrites, rewrites_for
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.runtime import mxnet
+from gluontune.stats import interval, ratio_interval
+
+__all__ = ["HybridizeReport", "Trial", "hybridize"]
+
+# What is tried besides the three modes; oneDNN's subgraph backend is for inference and left out.
+SETTINGS: dict[str, dict[str, Any]] = {
+    **MODES,
+    "static_alloc": {"active": True, "static_alloc": True},
+    "static, bulks of 1": {**MODES["static"], "forward_bulk_size": 1, "backward_bulk_size": 1},
+    "static, bulks of 100": {**MODES["static"], "forward_bulk_size": 100, "backward_bulk_size": 100},
+}
+FIRST = ("imperative", "hybridized", "static_alloc", "static")
+
+
+@dataclass(eq=False)
+class Trial:
+    """One way to run the network, and how it measured.
+
+    Args:
+        settings: ``imperative``, ``hybridized``, ``static_alloc``, ``static`` or one with a bulk size.
+        rewrites: those applied.
+        step_ms: ``{"median", "ci95", "n"}`` of forward, loss and backward; None if it failed.
+        compile_s: the first step less a later one.
+        memory_mib: growth of resident memory at the first steps (0 if it reused memory that was there).
+        break_even_steps: steps after which compiling has paid against imperative; None if it never does.
+        speedup: against imperative without rewrites, from interleaved pairs: ``{"median", "ci95", "n"}``.
+        error: first line of what went wrong.
+    """
+
+    settings: str
+    rewrites: tuple[str, ...]
+    step_ms: dict[str, Any] | None = None
+    compile_s: float = 0.0
+    memory_mib: float = 0.0
+    break_even_steps: int | None = None
+    speedup: dict[str, Any] | None = None
+    error: str = ""
+    _first_s: float = field(default=0.0, repr=False)
+    _times: list[float] = field(default_factory=list, repr=False)
+    _state: Any = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Settings and rewrites in a line."""
+        return " + ".join((self.settings, *self.rewrites))
+
+
+@dataclass
+class HybridizeReport:
+    """What :func:`hybridize` tried and chose; ``net`` is the user's, now in the chosen mode."""
+
+    net: Any
+    chosen: Trial
+    trials: list[Trial]
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        rows = [{k: v for k, v in asdict(_bare(t)).items() if not k.startswith("_")} for t in self.trials]
+        return {"chosen": self.chosen.name, "trials": rows, "notes": self.notes}
+
+    def __str__(self) -> str:
+        lines = []
+        for t in sorted(self.trials, key=lambda t: t.step_ms["median"] if t.step_ms else float("inf")):
+            what = f"{t.step_ms['median']:8.2f} ms" if t.step_ms else f"failed: {t.error}"
+            lines.append(f"{'→' if t is self.chosen else ' '} {t.name:50} {what}")
+        return "\n".join(lines + self.notes)
+
+
+def hybridize(
+    net: Any,
+    *inputs: Any,
+    loss: Callable[[Any], Any] | None = None,
+    rewrites: Sequence[str] | None = None,
+    buckets: Sequence[tuple[Any, ...]] = (),
+    rounds: int = 7,
+    seconds: float = 60.0,
+) -> HybridizeReport:
+    """Measure modes and rewrites on this network and batch, interleaved, and keep the fastest.
+
+    A step is forward, loss and backward, with gradients into every parameter; the update is left out,
+    because no mode changes it. Weights, averages and gradients are as before afterwards. Something
+    other than the best plain mode is chosen only if its interval says that it is faster.
+
+    Args:
+        net: an initialized Gluon block; it is left in the chosen mode, with the chosen rewrites applied.
+        inputs: a training batch as it will be, in shape, type and device.
+        loss: takes the output, gives the loss; None takes the mean square as a stand-in.
+        rewrites: names to try; None tries all that apply here.
+        buckets: further input tuples of other shapes; a step then runs each in turn.
+        rounds: interleaved repeats of each candidate, at least 3.
+        seconds: budget; after it no round is begun (three are always made).
+
+    Raises:
+        UsageError: the net is not initialized, or fails on the input in imperative mode.
+
+    >>> from gluontune.runtime import mxnet
+    >>> mx = mxnet()
+    >>> net = mx.gluon.nn.Dense(4, in_units=8)
+    >>> net.initialize()
+    >>> report = hybridize(net, mx.nd.ones((2, 8)), rounds=3)
+    >>> sorted({t.settings for t in report.trials})[:2], report.chosen in report.trials
+    (['hybridized', 'imperative'], True)
+    """
+    check_initialized(net)
+    check_inputs(inputs)
+    if not inputs or rounds < 3:
+        raise UsageError("hybridize(net, x, …): give a sample batch and at least 3 rounds")
+    batches = [tuple(inputs), *(tuple(b) for b in buckets)]
+    device = next(a.context.device_type for a in inputs if a is not None and hasattr(a, "context"))
+    names = tuple(rewrites_for(net, *inputs, device=device) if rewrites is None else rewrites)
+    for name in names:
+        REWRITES[name]
+    step = _make_step(net, batches, loss)
+    deadline = time.monotonic() + seconds
+    with preserved(net), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = capture(net)
+        hybrid = bool(topmost_hybrid(net))
+        trials = [Trial(s, r) for r in dict.fromkeys(((), names)) for s in (FIRST if hybrid else FIRST[:1])]
+        _race(net, trials, plain, step, inputs, rounds, deadline - seconds / 2)
+        if trials[0].error:
+            raise UsageError(f"net fails on this input in imperative mode: {trials[0].error}")
+        best = _fastest(trials)
+        more = _variations(best)
+        if more:
+            _race(net, [trials[0], best, *more], plain, step, inputs, rounds, deadline - seconds / 4)
+            trials += more
+        # The verdict is of a race of its own, long enough for an interval; it may overrun the budget.
+        finalists = _finalists(trials, best, more)
+        _race(net, finalists, plain, step, inputs, max(rounds, 8), deadline, least=min(rounds + 1, 8))
+        restore(plain)
+    report = _judge(net, trials, finalists, len(batches))
+    for block in topmost_hybrid(net):
+        block.hybridize(**SETTINGS[report.chosen.settings])
+    apply_rewrites(net, report.chosen.rewrites, *inputs)
+    return report
+
+
+def _variations(best: Trial) -> list[Trial]:
+    """The winner of the first race without each of its rewrites, and with other bulk sizes."""
+    more = []
+    if len(best.rewrites) > 1:
+        for left_out in best.rewrites:
+            more.append(Trial(best.settings, tuple(r for r in best.rewrites if r != left_out)))
+    if best.settings == "static":
+        more += [Trial(s, best.rewrites) for s in SETTINGS if s.startswith("static, ")]
+    return more
+
+
+def _race(
+    net: Any,
+    trials: list[Trial],
+    plain: Any,
+    step: Callable[[], None],
+    inputs: tuple[Any, ...],
+    rounds: int,
+    deadline: float,
+    least: int = 3,
+) -> None:
+    """Prepare each trial once, then time them in turn; each keeps its compiled graph in between."""
+    for trial in trials:
+        trial._times.clear()
+        if trial._state is None and not trial.error:
+            restore(plain)
+            _prepare(net, trial, step, inputs)
+    running = [t for t in trials if not t.error]
+    if not running:
+        return
+    repeats = max(1, min(20, int(0.1 / max(1e-4, max(t._first_s for t in running)))))
+    for round_index in range(rounds):
+        if round_index >= least and time.monotonic() > deadline:
+            break
+        # Start each round at another trial, so that none always follows the same one.
+        shift = round_index % len(running)
+        for trial in running[shift:] + running[:shift]:
+            restore(trial._state)
+            step()  # caches are warm for this one, not for its predecessor
+            start = time.perf_counter()
+            for _ in range(repeats):
+                step()
+            trial._times.append((time.perf_counter() - start) / repeats)
+    for trial in running:
+        trial.step_ms = interval([t * 1e3 for t in trial._times])
+        if running[0] is trials[0]:
+            trial.speedup = ratio_interval(trials[0]._times, trial._times)
+
+
+def _prepare(net: Any, trial: Trial, step: Callable[[], None], inputs: tuple[Any, ...]) -> None:
+    before = _rss_mib()
+    try:
+        apply_rewrites(net, trial.rewrites, *inputs)
+        for block in topmost_hybrid(net):
+            block.hybridize(**SETTINGS[trial.settings])
+        seconds = []
+        for _ in range(3):
+            start = time.perf_counter()
+            step()
+            seconds.append(time.perf_counter() - start)
+    except Exception as error:
+        trial.error = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+        return
+    trial._first_s = min(seconds[1:])
+    trial.compile_s = max(0.0, seconds[0] - trial._first_s)
+    trial.memory_mib = max(0.0, _rss_mib() - before)
+    trial._state = capture(net)
+
+
+def _finalists(trials: list[Trial], best: Trial, more: list[Trial]) -> list[Trial]:
+    """Imperative, the best plain mode, the best of all, and the best of its variations; each once."""
+    plain = _fastest([t for t in trials if not t.rewrites])
+    picked = [trials[0], plain, best]
+    if any(t.step_ms for t in more):
+        picked.append(_fastest(more))
+    return list({id(t): t for t in picked}.values())
+
+
+def _judge(net: Any, trials: list[Trial], finalists: list[Trial], batches: int) -> HybridizeReport:
+    """Start from the best plain mode; each other finalist must be faster beyond doubt to replace it."""
+    baseline = trials[0]
+    for trial in trials:
+        if trial.step_ms and trial.speedup and trial.settings != "imperative":
+            gain = trial.step_ms["median"] * (trial.speedup["median"] - 1)
+            trial.break_even_steps = int(trial.compile_s * 1e3 / gain) + 1 if gain > 0 else None
+    plain = chosen = _fastest([t for t in finalists if not t.rewrites and "bulks" not in t.settings])
+    for trial in finalists:
+        if trial in (chosen, baseline) or not trial.step_ms:
+            continue
+        if ratio_interval(chosen._times, trial._times)["ci95"][0] > 1.0:
+            chosen = trial
+    report = HybridizeReport(net, chosen, trials)
+    _add_notes(report, plain, batches)
+    return report
+
+
+def _add_notes(report: HybridizeReport, plain: Trial, batches: int) -> None:
+    chosen, baseline = report.chosen, report.trials[0]
+    low, high = chosen.speedup["ci95"] if chosen.speedup else (1.0, 1.0)
+    report.notes.append(f"{chosen.name}: {low:.2f}–{high:.2f} times as fast as {baseline.name}")
+    compiled = [t for t in report.trials if t.settings != "imperative" and not t.rewrites and t.step_ms]
+    slower = [t.name for t in compiled if t.speedup and t.speedup["ci95"][1] < 1.0]
+    if slower:
+        report.notes.append(f"slower than imperative here: {', '.join(slower)}")
+    if chosen is plain and any(t.rewrites for t in report.trials):
+        report.notes.append("no rewrite was faster beyond doubt: none is applied")
+    if batches > 1 and chosen.settings.startswith("static"):
+        report.notes.append(
+            f"{batches} input shapes: a static graph keeps a plan and memory for each; it grew by "
+            f"{chosen.memory_mib:.0f} MiB here and grows with every new shape"
+        )
+
+
+def _make_step(
+    net: Any, batches: list[tuple[Any, ...]], loss: Callable[[Any], Any] | None
+) -> Callable[[], None]:
+    mx = mxnet()
+
+    def stand_in(out: Any) -> list[Any]:
+        outs = out if isinstance(out, (list, tuple)) else [out]
+        flat = itertools.chain.from_iterable(o if isinstance(o, (list, tuple)) else [o] for o in outs)
+        return [o.square().mean() for o in flat]
+
+    def step() -> None:
+        for batch in batches:
+            with mx.autograd.record():
+                head = (loss or stand_in)(net(*batch))
+            mx.autograd.backward(head if isinstance(head, list) else [head])
+        mx.nd.waitall()
+
+    if not any(p.grad_req != "null" for p in net.collect_params().values()):
+        raise GluontuneError("net has no parameter with a gradient: there is no training step to measure")
+    return step
+
+
+def _fastest(trials: list[Trial]) -> Trial:
+    return min((t for t in trials if t.step_ms), key=lambda t: t.step_ms["median"])  # type: ignore[index]
+
+
+def _bare(trial: Trial) -> Trial:
+    """A copy without graphs, which cannot be made into plain values."""
+    return Trial(**{k: v for k, v in vars(trial).items() if not k.startswith("_")})
+
+
+def _rss_mib() -> float:
+    import psutil
+
+    return float(psutil.Process().memory_info().rss) / 2**20

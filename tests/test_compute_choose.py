@@ -1,0 +1,147 @@
+"""hybridize tries everything side by side, keeps what is faster, and leaves weights alone."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from gluontune.compute import choose, hybridize
+from gluontune.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.runtime import mxnet
+
+mx = mxnet()
+nn = mx.gluon.nn
+
+
+def small():
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(4, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(2)
+    )
+    net.initialize()
+    return net, mx.nd.random.uniform(shape=(2, 3, 8, 8))
+
+
+def pretend(monkeypatch, seconds):
+    """Let the clock of the race say what ``seconds(trial)`` says, so that the verdict can be foretold."""
+    prepare, race = choose._prepare, choose._race
+
+    def timed_race(net, trials, *args, **kwargs):
+        race(net, trials, *args, **kwargs)
+        for trial in trials:
+            if trial.step_ms:
+                trial._times = [seconds(trial) * (1 + 0.001 * i) for i in range(8)]
+                trial.step_ms = choose.interval([t * 1e3 for t in trial._times])
+                trial.speedup = choose.ratio_interval([seconds(trials[0])] * 8, trial._times)
+
+    monkeypatch.setattr(choose, "_race", timed_race)
+    return prepare
+
+
+def test_the_fastest_is_left_in_place(monkeypatch):
+    pretend(monkeypatch, lambda t: 0.1 - 0.02 * len(t.rewrites) - 0.01 * (t.settings == "static"))
+    net, x = small()
+    report = hybridize(net, x, rounds=3, seconds=1)
+    assert report.net is net and report.chosen.settings == "static"
+    assert set(report.chosen.rewrites) == {"pool-to-mean", "pad-channels", "fuse-bn-relu"}
+    assert net._active and dict(net._flags)["static_shape"]
+    assert type(net[3]) is not nn.GlobalAvgPool2D
+    assert report.chosen.speedup["median"] > 1 and report.chosen.break_even_steps >= 1
+    document = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert document["chosen"] == report.chosen.name and len(document["trials"]) == len(report.trials)
+    assert "→" in str(report)
+
+
+def test_a_rewrite_that_hurts_is_left_out(monkeypatch):
+    pretend(monkeypatch, lambda t: 0.1 - 0.02 * len(t.rewrites) + 0.05 * ("pad-channels" in t.rewrites))
+    net, x = small()
+    report = hybridize(net, x, rounds=3, seconds=1)
+    assert set(report.chosen.rewrites) == {"pool-to-mean", "fuse-bn-relu"}
+    assert type(net[0]) is nn.Conv2D
+
+
+def test_what_is_not_faster_beyond_doubt_is_not_applied(monkeypatch):
+    pretend(monkeypatch, lambda t: 0.1)
+    net, x = small()
+    report = hybridize(net, x, rounds=3, seconds=1)
+    assert report.chosen.rewrites == () and type(net[3]) is nn.GlobalAvgPool2D
+    assert any("no rewrite was faster" in note for note in report.notes)
+
+
+def test_compiling_that_hurts_is_reported_and_not_chosen(monkeypatch):
+    pretend(monkeypatch, lambda t: 0.1 if t.settings == "imperative" else 0.2)
+    net, x = small()
+    report = hybridize(net, x, rounds=3, seconds=1, rewrites=[])
+    assert report.chosen.name == "imperative" and not net._active
+    assert "slower than imperative here: hybridized, static_alloc, static" in report.notes
+
+
+def test_weights_averages_and_gradients_stay():
+    net, x = small()
+    with mx.autograd.record():
+        loss = net(x).sum()
+    loss.backward()
+    mx.nd.waitall()
+    before = {k: p.data().asnumpy() for k, p in net.collect_params().items()}
+    gradient = net[0].weight.grad().asnumpy()
+    report = hybridize(net, x, rounds=3, seconds=1)
+    assert len({(t.settings, t.rewrites) for t in report.trials}) == len(report.trials) >= 8
+    assert all(t.step_ms and t.step_ms["median"] > 0 for t in report.trials)
+    for key, parameter in net.collect_params().items():
+        np.testing.assert_array_equal(parameter.data().asnumpy(), before[key])
+    np.testing.assert_array_equal(net[0].weight.grad().asnumpy(), gradient)
+
+
+def test_a_mode_that_fails_is_a_row_and_not_the_end():
+    class Branch(mx.gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.dense = nn.Dense(2)
+
+        def hybrid_forward(self, F, x):
+            y = self.dense(x)
+            return y if y.sum() > 1e9 else -y
+
+    net = Branch()
+    net.initialize()
+    report = hybridize(net, mx.nd.ones((2, 3)), rounds=3, seconds=1)
+    assert report.chosen.settings == "imperative" and not net._active
+    assert sum(bool(t.error) for t in report.trials) == 3
+    assert net(mx.nd.ones((2, 3))).shape == (2, 2)
+
+
+def test_changing_shapes_and_a_loss_of_ones_own():
+    net, x = small()
+    losses = []
+
+    def loss(out):
+        losses.append(out.shape)
+        return out.sum()
+
+    report = hybridize(net, x, loss=loss, buckets=[(mx.nd.ones((3, 3, 6, 6)),)], rounds=3, seconds=1)
+    assert set(losses) == {(2, 2), (3, 2)} and report.chosen.step_ms
+
+
+def test_a_plain_block_is_compiled_by_its_parts():
+    net = nn.Sequential()
+    child, x = small()
+    net.add(child)
+    report = hybridize(net, x, rounds=3, seconds=1)
+    assert child._active == (report.chosen.settings != "imperative")
+
+
+def test_wrong_use_leaves_the_net_alone():
+    net, x = small()
+    with pytest.raises(UsageError, match="in imperative mode"):
+        hybridize(net, mx.nd.ones((2, 3)), rounds=3, rewrites=[])
+    with pytest.raises(UnknownNameError):
+        hybridize(net, x, rewrites=["pool"])
+    with pytest.raises(UsageError, match="sample batch"):
+        hybridize(net)
+    with pytest.raises(UsageError, match="never initialized"):
+        hybridize(nn.Dense(1, in_units=1), x)
+    with pytest.raises(GluontuneError, match="no parameter with a gradient"):
+        hybridize(nn.GlobalAvgPool2D(), x)
+    assert not net._active and type(net[3]) is nn.GlobalAvgPool2D

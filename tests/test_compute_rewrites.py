@@ -1,0 +1,248 @@
+"""Rewrites keep outputs, gradients, parameters and files; undoing gives back the layers that were there."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+
+import numpy as np
+import pytest
+
+from gluontune.compute import MODES, REWRITES, apply_rewrites, rewrites_for, set_mode
+from gluontune.errors import UnknownNameError, UsageError
+from gluontune.runtime import mxnet
+
+mx = mxnet()
+nn = mx.gluon.nn
+
+
+class Block(mx.gluon.HybridBlock):
+    """A user's block: children held by attributes, a residual, a pooling with a fixed window."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.stem = nn.Conv2D(8, 3, padding=1, strides=2)
+            self.body = nn.HybridSequential()
+            self.body.add(nn.Conv2D(8, 3, padding=1, use_bias=False), nn.BatchNorm(), nn.Activation("relu"))
+            self.body.add(nn.Conv2D(8, 3, padding=1, use_bias=False), nn.BatchNorm())
+            self.pool = nn.AvgPool2D(4)
+            self.head = nn.Dense(3)
+
+    def hybrid_forward(self, F, x):
+        x = self.stem(x)
+        return self.head(self.pool(F.relu(x + self.body(x))))
+
+
+def gray():
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3, activation="relu"), nn.GlobalAvgPool2D(), nn.Flatten(), nn.Dense(3))
+    return net
+
+
+def resnet20():
+    return importlib.import_module("gluoncv").model_zoo.get_model("cifar_resnet20_v1")
+
+
+def mobilenet():
+    return mx.gluon.model_zoo.vision.get_model("mobilenet0.25", classes=3)
+
+
+CASES = {
+    "block": (Block, (3, 3, 8, 8), {"pool-to-mean", "pad-channels", "fuse-bn-relu"}),
+    "gray": (gray, (2, 1, 7, 6), {"pool-to-mean", "pad-channels"}),
+    "cifar_resnet20_v1": (resnet20, (2, 3, 16, 16), {"pool-to-mean", "pad-channels", "fuse-bn-relu"}),
+    "mobilenet0.25": (mobilenet, (2, 3, 64, 64), {"pool-to-mean", "pad-channels", "fuse-bn-relu"}),
+}
+
+
+def build(name):
+    make, shape, _ = CASES[name]
+    mx.random.seed(7)
+    net = make()
+    net.initialize(mx.init.Xavier())
+    x = mx.nd.random.normal(shape=shape)
+    net(x)
+    return net, x
+
+
+def one_step(net, x):
+    """Outputs, gradients and running averages of a training pass, always from fresh averages."""
+    for parameter in net.collect_params().values():
+        if "running" in parameter.name:
+            parameter.set_data(mx.nd.full(parameter.shape, float("var" in parameter.name)))
+    with mx.autograd.record():
+        out = net(x)
+        loss = (out * mx.nd.arange(out.size).reshape(out.shape)).sum()
+    loss.backward()
+    mx.nd.waitall()
+    parameters = net.collect_params().items()
+    values = [out.asnumpy(), *(p.grad().asnumpy() for _, p in parameters if p.grad_req != "null")]
+    return values + [p.data().asnumpy() for _, p in parameters if "running" in p.name]
+
+
+def largest_difference(mine, theirs):
+    scale = [max(np.abs(a).max(), 1e-3 * max(np.abs(m).max() for m in mine)) for a in mine]
+    return max(np.abs(a - b).max() / s for a, b, s in zip(mine, theirs, scale))
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+@pytest.mark.parametrize("rewrite", [*REWRITES.names(), "all"])
+@pytest.mark.parametrize("name", list(CASES))
+def test_outputs_and_gradients_agree(name, rewrite, mode):
+    net, x = build(name)
+    names = REWRITES.names() if rewrite == "all" else [rewrite]
+    expected = one_step(set_mode(net, mode), x)
+    applied = apply_rewrites(net, names, x)
+    assert {change.rewrite for change in applied} == set(names) & CASES[name][2]
+    assert largest_difference(expected, one_step(net, x)) < 1e-5
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_names_of_what_applies(name):
+    net, x = build(name)
+    assert set(rewrites_for(net, x, device="cpu")) == CASES[name][2]
+    assert rewrites_for(net, x, device=mx.cpu()) == rewrites_for(net, x)
+    assert rewrites_for(net, x, device="gpu") == []
+    apply_rewrites(net, REWRITES.names(), x)
+    assert rewrites_for(net, x) == []
+
+
+@pytest.mark.parametrize("name", ["block", "cifar_resnet20_v1"])
+def test_parameters_and_files_are_untouched(name, tmp_path):
+    net, x = build(name)
+    described = [(k, p.name, p.shape, id(p)) for k, p in net.collect_params().items()]
+    plain, rewritten = str(tmp_path / "plain.params"), str(tmp_path / "rewritten.params")
+    net.save_parameters(plain)
+    expected = net(x).asnumpy()
+    apply_rewrites(net, REWRITES.names(), x)
+    assert [(k, p.name, p.shape, id(p)) for k, p in net.collect_params().items()] == described
+    net.save_parameters(rewritten)
+    other, _ = build(name)
+    for source in (plain, rewritten):
+        other.initialize(mx.init.One(), force_reinit=True)
+        other.load_parameters(source)
+        np.testing.assert_allclose(other(x).asnumpy(), expected, rtol=1e-5, atol=1e-6)
+    net.initialize(mx.init.One(), force_reinit=True)
+    net.load_parameters(plain)
+    np.testing.assert_allclose(net(x).asnumpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_undo_gives_back_layers_and_mode():
+    net, x = build("block")
+    set_mode(net, "static")
+    classes = [type(b) for b in (net.stem, net.pool, *net.body)]
+    expected = one_step(net, x)
+    applied = apply_rewrites(net, REWRITES.names(), x)
+    assert type(net.pool) is not nn.AvgPool2D and isinstance(net.pool, nn.AvgPool2D)
+    applied.undo()
+    applied.undo()
+    assert [type(b) for b in (net.stem, net.pool, *net.body)] == classes
+    assert net._active
+    np.testing.assert_array_equal(one_step(net, x)[0], expected[0])
+
+
+def test_the_paths_of_changes_lead_to_the_layers():
+    net, x = build("block")
+    changes = apply_rewrites(net, ["pad-channels", "fuse-bn-relu", "pool-to-mean"], x)
+    assert [tuple(c) for c in changes] == [
+        ("stem", "pad-channels"), ("body.1", "fuse-bn-relu"), ("body.2", "fuse-bn-relu"), ("pool", "pool-to-mean"),
+    ]  # fmt: skip
+
+
+def test_nothing_to_do_is_said_and_changes_nothing():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(3))
+    net.initialize()
+    applied = apply_rewrites(net, REWRITES.names(), mx.nd.ones((2, 4)))
+    assert list(applied) == [] and len(applied.notes) == len(REWRITES)
+    assert all(name in note for name, note in zip(REWRITES.names(), applied.notes))
+    applied.undo()
+
+
+def test_wrong_use():
+    net = nn.HybridSequential()
+    with pytest.raises(UnknownNameError, match="did you mean 'pool-to-mean'"):
+        apply_rewrites(net, ["pool-to-means"])
+    with pytest.raises(UsageError, match="give a Gluon block"):
+        apply_rewrites("net", [])
+    net.add(nn.GlobalAvgPool2D())
+    with pytest.raises(UsageError, match="sample input 0 is a ndarray"):
+        apply_rewrites(net, ["pool-to-mean"], np.zeros((1, 1, 2, 2)))
+
+
+def test_a_pooling_that_leaves_more_than_one_value_stays():
+    net = nn.HybridSequential()
+    net.add(nn.AvgPool2D(2), nn.AvgPool2D(3, padding=1), nn.MaxPool2D(2), nn.GlobalMaxPool2D())
+    assert rewrites_for(net, mx.nd.ones((1, 3, 12, 12))) == []
+
+
+def test_a_larger_map_than_the_one_seen_is_an_error_and_never_a_wrong_value():
+    net = nn.HybridSequential()
+    net.add(nn.AvgPool2D(4))
+    apply_rewrites(net, ["pool-to-mean"], mx.nd.ones((1, 3, 4, 4)))
+    for mode in MODES:
+        set_mode(net, mode)
+        assert net(mx.nd.ones((5, 3, 4, 4))).shape == (5, 3, 1, 1)
+        with pytest.raises(mx.base.MXNetError):
+            net(mx.nd.ones((1, 3, 8, 8))).wait_to_read()
+
+
+def test_a_tensor_between_norm_and_relu_that_is_used_elsewhere_is_respected():
+    class Tap(mx.gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.HybridSequential()
+            self.body.add(nn.Conv2D(4, 1), nn.BatchNorm(), nn.Activation("relu"))
+
+        def hybrid_forward(self, F, x):
+            between = self.body[1](self.body[0](x))
+            return self.body[2](between) + between
+
+    net = Tap()
+    net.initialize()
+    assert "fuse-bn-relu" not in rewrites_for(net, mx.nd.ones((2, 3, 4, 4)))
+
+
+def test_subclasses_of_layers_are_left_alone():
+    class Special(nn.GlobalAvgPool2D):
+        def hybrid_forward(self, F, x):
+            return 2 * super().hybrid_forward(F, x)
+
+    net = nn.HybridSequential()
+    net.add(Special())
+    assert rewrites_for(net, mx.nd.ones((1, 3, 4, 4))) == []
+
+
+def test_channels_last_and_grouped_layers():
+    net = nn.HybridSequential()
+    net.add(nn.GlobalAvgPool2D(layout="NHWC"))
+    x = mx.nd.random.uniform(shape=(2, 4, 3, 5))
+    apply_rewrites(net, ["pool-to-mean"], x)
+    np.testing.assert_allclose(net(x).asnumpy(), x.asnumpy().mean(axis=(1, 2), keepdims=True), rtol=1e-6)
+    grouped = nn.Conv2D(6, 1, groups=3, in_channels=3)
+    assert rewrites_for(grouped) == []
+
+
+def test_a_rewritten_net_can_be_copied():
+    net, x = build("block")
+    apply_rewrites(net, REWRITES.names(), x)
+    twin = copy.deepcopy(net)
+    np.testing.assert_allclose(twin(x).asnumpy(), net(x).asnumpy(), rtol=1e-6)
+
+
+def test_hybridized_nets_are_seen_through_and_hooks_are_gone():
+    net, x = build("cifar_resnet20_v1")
+    set_mode(net, "static")
+    net(x)
+    assert rewrites_for(net, x) == REWRITES.names()
+    assert net._cached_op is not None and net._active
+    assert not net.features[0]._forward_hooks
+
+
+def test_every_rewrite_has_a_card():
+    for rewrite in REWRITES:
+        assert rewrite.devices and all(
+            (rewrite.card.replaces, rewrite.card.why_slow, rewrite.card.when_it_helps)
+        )
+        assert REWRITES[rewrite.name] is rewrite
