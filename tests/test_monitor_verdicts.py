@@ -198,3 +198,20 @@ def test_phases_and_syncs_of_a_real_mxnet_loop():
     assert found["host_ms"]["metrics"] > found["phases_ms"]["metrics"]
     assert [(row["call"], row["calls"]) for row in trace.report()] == [("asscalar", 30)]
     assert trace.report()[0]["where"].startswith(__file__)
+
+
+def test_many_waits_inside_the_net_are_sync_bound_and_one_at_the_end_is_not():
+    rows = [{"where": "net.py:5", "call": "asscalar", "calls": 1000, "blocked_ms": 2000.0}]
+    inside = report(BUSY, host={"forward": 50.0, "backward": 2.0})
+    found = verdict(inside, {}, {**GPU, "steps": 50, "syncs": rows})
+    assert found.kind == "sync-bound" and "20 times a step" in found.sentence and "net.py:5" in found.sentence
+    at_the_end = report(BUSY, host={"forward": 1.0, "backward": 1.0, "metrics": 95.0})
+    once = [{"where": "train.py:9", "call": "asscalar", "calls": 50, "blocked_ms": 4500.0}]
+    assert verdict(at_the_end, {}, {**GPU, "steps": 50, "syncs": once}).kind == "compute-bound"
+
+
+def test_a_host_that_queues_all_the_time_is_launch_bound():
+    found = verdict(report(BUSY, host={"forward": 60.0, "backward": 20.0, "update": 10.0}), {}, GPU)
+    assert (found.kind, found.next_rung) == ("launch-bound", "large-batch")
+    imperative = verdict(report(BUSY, host={"forward": 80.0}), {}, {**GPU, "hybridize": "imperative"})
+    assert imperative.next_rung == "hybridized"
