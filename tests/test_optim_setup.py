@@ -304,6 +304,18 @@ def test_a_step_of_no_samples_is_refused(size):
         optim.setup("nag", make_net(), learning_rate=0.1, global_batch_size=8).step(size)
 
 
+def test_a_parameter_without_a_new_gradient_is_named():
+    net = make_net(norm=False)
+    unused = nn.Dense(2, in_units=2)
+    unused.initialize()
+    params = [*net.collect_params().values(), unused.weight]
+    trainer = optim.setup("nag", params, learning_rate=0.1, global_batch_size=8)
+    backward(net, *samples(8))
+    with pytest.raises(UsageError, match=f"`{unused.weight.name}`.*has not been updated"):
+        trainer.step()
+    trainer.step(ignore_stale_grad=True)
+
+
 def test_a_lambda_cannot_travel_and_says_so():
     adapter = pickle.loads(pickle.dumps(optim.to_mxnet(lambda n: 0.1)))
     with pytest.raises(UsageError, match="local function"):

@@ -57,17 +57,22 @@ def smoothed(losses: Iterable[float], beta: float = 0.9) -> list[float]:
     return out
 
 
-def suggest(learning_rates: list[float], curve: list[float]) -> float:
+def suggest(learning_rates: list[float], curve: list[float], skip: int = 0) -> float:
     """The rate at which ``curve`` falls most steeply per factor of the rate, before its lowest point.
+
+    Args:
+        learning_rates: rising.
+        curve: the smoothed loss at each.
+        skip: points at the start that do not count, because an average over few losses is mostly noise.
 
     >>> suggest([0.001, 0.01, 0.1, 1.0, 10.0], [2.3, 2.2, 1.5, 1.2, 9.0])
     0.1
     """
     lowest = int(np.argmin(curve))
-    if lowest < 2:
-        return learning_rates[lowest]
-    slopes = np.gradient(np.asarray(curve[: lowest + 1]), np.log(learning_rates[: lowest + 1]))
-    return learning_rates[int(np.argmin(slopes))]
+    if lowest < skip + 2:
+        return learning_rates[lowest] / 10  # it hardly fell: the rule of thumb
+    slopes = np.gradient(np.asarray(curve[skip : lowest + 1]), np.log(learning_rates[skip : lowest + 1]))
+    return learning_rates[skip + int(np.argmin(slopes))]
 
 
 def find_learning_rate(
@@ -163,7 +168,8 @@ def _run(
             "range test: the loss is not finite before the first update; check the data and the net"
         )
     curve = smoothed(losses, beta)
-    return RangeTest(rates, losses, curve, suggest(rates, curve), diverged)
+    skip = min(len(rates) // 4, round(1 / (1 - beta)))
+    return RangeTest(rates, losses, curve, suggest(rates, curve, skip), diverged)
 
 
 def _endless(batches: Any) -> Any:

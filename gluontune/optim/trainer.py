@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Any
 
@@ -12,6 +13,16 @@ from gluontune.runtime import mxnet
 mx = mxnet()
 
 __all__ = ["TunedTrainer"]
+
+
+def _to_default_layout(array: Any) -> None:
+    """Bring an array that a forward pass left in one of oneDNN's layouts back into row-major order, in place.
+
+    A ``dist`` kvstore cannot send the former: its first push fails unseen, and the server then ends with
+    ``init KEY first``. Asking for the address of the data makes MXNet reorder them.
+    """
+    address = ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
 
 
 class TunedTrainer(mx.gluon.Trainer):
@@ -56,6 +67,10 @@ class TunedTrainer(mx.gluon.Trainer):
             # The optimizer that goes to the servers keeps the factor that it has now.
             self._optimizer.rescale_grad = self._scale / self.global_batch_size
             self._init_kvstore()
+            for param in self._params:
+                if not param._deferred_init:
+                    for data in param.list_data():
+                        _to_default_layout(data)
             self._init_params()
 
     def _init_params(self) -> None:
@@ -87,6 +102,10 @@ class TunedTrainer(mx.gluon.Trainer):
                 kvstore, of all workers. None: ``global_batch_size``. Give the true number for the short
                 last batch of an epoch.
             ignore_stale_grad: skip parameters that took no part in the last backward pass.
+
+        Raises:
+            UsageError: no samples; a parameter without a new gradient (its name is given); another batch
+                size than the first one with updates on a parameter server.
         """
         batch_size = self.global_batch_size if batch_size is None else batch_size
         if not batch_size > 0:
@@ -95,12 +114,15 @@ class TunedTrainer(mx.gluon.Trainer):
             if not self._gather(batch_size):
                 return
             batch_size, self._samples = self._samples, 0.0
-        if self.clip_norm is None:
-            super().step(batch_size, ignore_stale_grad)
-            return
-        self.allreduce_grads()
-        self._clip(self._scale / batch_size)
-        self.update(batch_size, ignore_stale_grad)
+        try:
+            if self.clip_norm is None:
+                super().step(batch_size, ignore_stale_grad)
+                return
+            self.allreduce_grads()
+            self._clip(self._scale / batch_size)
+            self.update(batch_size, ignore_stale_grad)
+        except UserWarning as problem:  # gluon raises it: a stale gradient, a batch that changed on servers
+            raise UsageError(" ".join(str(problem).split())) from None
 
     def _trained(self) -> list[Any]:
         return [param for param in self._params if param.grad_req != "null"]
