@@ -49,6 +49,7 @@ class Machine:
 class FakeGroup:
     def __init__(self, recipe, machine):
         self.recipe, self.machine = recipe, machine
+        self.world = 1 if recipe.engine == "local" else recipe.num_devices
         self.ready = [
             {
                 "num_train": 10_000,
@@ -98,7 +99,7 @@ def machine(monkeypatch):
 
     monkeypatch.setattr(measure, "Group", group)
     monkeypatch.setattr(measure, "drive", train)
-    facts = {"cpu_flags": ["avx512_bf16"], "usable_cores": 2}
+    facts = {"cpu": {"flags": ["avx512_bf16"]}}
     monkeypatch.setattr(climbing.runtime, "machine_facts", lambda: facts)
     monkeypatch.setattr(climbing.runtime, "usable_cores", lambda: 2)
     return pretended
@@ -203,7 +204,7 @@ def test_a_job_with_its_own_datasets_skips_records(machine):
 
 
 def test_a_cpu_without_bfloat16_skips_mixed_precision(machine, monkeypatch):
-    monkeypatch.setattr(climbing.runtime, "machine_facts", lambda: {"cpu_flags": ["avx2"]})
+    monkeypatch.setattr(climbing.runtime, "machine_facts", lambda: {"cpu": {"flags": ["avx2"]}})
     row = rows(ladder.climb(Recipe()))["mixed-precision"]
     assert row["status"] == "skipped" and "bfloat16" in row["reason"]
 

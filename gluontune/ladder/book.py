@@ -127,6 +127,10 @@ class Book:
             "utilization", "peak_rss_mib", "peak_gpu_mib", "warmup_seconds", "notes",
         ):  # fmt: skip
             row[name] = getattr(result, name)
+        device = (
+            "gpu" if result.utilization.get("gpu_util_pct") and result.recipe["devices"] != "cpu" else "cpu"
+        )
+        row["utilization"] = {**result.utilization, "device": device}
         if result.ok:
             row["reason"] = None
         if self.folder is not None:

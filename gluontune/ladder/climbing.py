@@ -245,7 +245,7 @@ class _Climber:
             self._site = Site(
                 cores=runtime.usable_cores(),
                 gpus=int(ready.get("gpus", 0)),
-                bf16=bool({"avx512_bf16", "amx_bf16"} & set(facts.get("cpu_flags", []))),
+                bf16=bool({"avx512_bf16", "amx_bf16"} & set(facts.get("cpu", {}).get("flags", []))),
                 splits=bool(ready.get("splits", self.recipe.job is None)),
                 fits_memory=bool(pixels) and num_train * pixels * 1.3 < limit / 2,
                 rewrites=tuple(ready.get("rewrites", ())),

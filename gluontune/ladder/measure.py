@@ -56,10 +56,16 @@ class Contender:
             self._warm = True
 
     def train(self, result: RunResult, on_event: Callable[[dict[str, Any]], None] | None = None) -> None:
-        """The recipe's whole training from its seeded start, into ``result``; paused again afterwards."""
+        """The recipe's whole training from its seeded start, into ``result``; paused again afterwards.
+
+        Several ranks begin in fresh processes, because a parameter server cannot forget.
+        """
         group = self.group
         if group is None:
             raise self.failure or RunFailed("Closed", "the contender has ended", "training")
+        if group.world > 1:
+            group.close()
+            group = self.group = Group(self.recipe, die_with_parent=True, time_limit=self.time_limit)
         group.resume()
         drive(group, result, on_event)
         group.pause()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import IO
 
 from gluontune.errors import GluontuneError
 
@@ -29,6 +32,7 @@ class Cluster:
 
     worker_env: dict[str, str]
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    log: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
 
     def failed(self) -> str | None:
         """The name of a helper that has ended with an error, or None."""
@@ -36,8 +40,15 @@ class Cluster:
             code = process.poll()
             if code not in (None, 0):
                 role = "scheduler" if place == 0 else f"server {place - 1}"
-                return f"the kvstore's {role} ended with code {code}"
+                return f"the kvstore's {role} ended with code {code}: {self._last_words()}"
         return None
+
+    def _last_words(self) -> str:
+        """The line of the helpers' output that says most."""
+        self.log.seek(0)
+        lines = self.log.read().decode("utf-8", "replace").splitlines()
+        telling = [line for line in lines if "Check failed" in line or "Error" in line]
+        return (telling or lines or ["it said nothing"])[-1].strip()[-300:]
 
     def close(self) -> None:
         """End the helpers; they hold nothing that must be saved."""
@@ -46,6 +57,7 @@ class Cluster:
                 process.kill()
         for process in self.processes:
             process.wait()
+        self.log.close()
 
     def __enter__(self) -> Cluster:
         return self
@@ -54,9 +66,18 @@ class Cluster:
         self.close()
 
 
-def _free_port() -> int:
+def _own_address() -> str:
+    """A loopback address that no other cluster of this machine has.
+
+    ps-lite's sockets reconnect for ever: on a shared address, the worker of a dead cluster can find a new
+    cluster's server behind a port that is used again, and push its gradients into a stranger's training.
+    """
+    return "127." + ".".join(str(1 + secrets.randbelow(253)) for _ in range(3))
+
+
+def _free_port(address: str) -> int:
     with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
@@ -71,12 +92,13 @@ def start_cluster(workers: int, env: Mapping[str, str], *, servers: int = 1) -> 
     Raises:
         GluontuneError: a helper cannot be started.
     """
+    host = _own_address()
     address = {
-        "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(_free_port()),
+        "DMLC_PS_ROOT_URI": host,
+        "DMLC_PS_ROOT_PORT": str(_free_port(host)),
+        "DMLC_NODE_HOST": host,
         "DMLC_NUM_WORKER": str(workers),
         "DMLC_NUM_SERVER": str(servers),
-        "DMLC_INTERFACE": "lo",
         "PS_VERBOSE": "0",
     }
     cluster = Cluster(worker_env={**address, "DMLC_ROLE": "worker"})
@@ -87,8 +109,8 @@ def start_cluster(workers: int, env: Mapping[str, str], *, servers: int = 1) -> 
                     [sys.executable, "-c", _SERVE],
                     env={**env, **address, "DMLC_ROLE": role},
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
+                    stdout=cluster.log,
+                    stderr=subprocess.STDOUT,
                     cwd=os.getcwd(),
                     start_new_session=True,
                 )

@@ -16,6 +16,7 @@ import time
 import traceback
 from typing import Any
 
+from gluontune import runtime
 from gluontune.errors import GluontuneError
 
 __all__ = ["main"]
@@ -89,8 +90,7 @@ def main() -> None:
     if setup.get("die_with_parent"):
         _die_with_parent()
     if setup.get("cpus"):
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, setup["cpus"])
+        runtime.bind_to_cpus(setup["cpus"])
     _serve(setup, send)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -44,6 +44,8 @@ class Session:
     def __init__(self, recipe: Recipe, rank: int = 0, world: int = 1):
         self.recipe, self.rank, self.world = recipe, rank, world
         self.phase = "starting"
+        self._batches: Iterator[Any] | None = None
+        self._fresh, self._steps_taken = False, 0
 
     def build(self) -> None:
         """Import mxnet, open the data, build and initialize the net: all that comes before the first step."""
@@ -70,7 +72,7 @@ class Session:
         self.phase = "building the net"
         self.net = self._build_net()
         self.loss = self.job.loss()
-        self._initial = {name: p.data(self.ctxs[0]).copy() for name, p in self._parameters()}
+        self._initial = {name: p.data(self.ctxs[0]).asnumpy() for name, p in self._parameters()}
         self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=_SAMPLED_EVERY)
         self.reset()
 
@@ -127,12 +129,20 @@ class Session:
             ) from error
 
     def reset(self) -> None:
-        """Back to the seeded start: parameters, optimizer, schedule, random streams, first epoch."""
+        """Back to the seeded start: parameters, optimizer, schedule, random streams, first epoch.
+
+        Raises:
+            GluontuneError: steps were taken over a parameter server, which keeps the first run's keys.
+        """
         recipe = self.recipe
+        if self._fresh:
+            return
+        if recipe.engine != "local" and self._steps_taken:
+            raise GluontuneError("a run over a parameter server starts anew in fresh processes")
         self.phase = "setting up the optimizer"
         self._close_batches()
         for name, parameter in self._parameters():
-            parameter.set_data(self._initial[name])
+            parameter.set_data(self.mx.nd.array(self._initial[name], dtype=parameter.dtype))
         total = max(1, round(recipe.epochs * self.batches_per_epoch))
         self.trainer = optim.setup(
             recipe.optimizer,
@@ -148,6 +158,7 @@ class Session:
             wd=recipe.wd,
             multi_precision=recipe.dtype == "float16",
             kvstore="dist_sync" if recipe.engine == "kvstore" else "device",
+            update_on_kvstore=False if recipe.engine == "kvstore" else None,
         )
         self.scaler = None
         if recipe.dtype == "float16":
@@ -155,6 +166,7 @@ class Session:
         self._seed()
         self.epoch = 0
         self._losses: list[Any] = []
+        self._fresh = True
 
     def _close_batches(self) -> None:
         close = getattr(self._batches, "close", None)
@@ -213,6 +225,7 @@ class Session:
             ``{"samples", "seconds", "loss"}`` of this rank; ``loss`` is the mean over the steps.
         """
         self.phase = "training"
+        self._fresh, self._steps_taken = False, self._steps_taken + count
         self._losses = []
         start = time.perf_counter()
         samples = sum(self.step() for _ in range(count))
