@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional  # read at run time by the command line, so no `X | None` on 3.9
 
 import yaml
 
@@ -77,16 +77,16 @@ class Recipe:
 
     dataset: str = "sample"
     net: str = "cifar_resnet20_v1"
-    job: str | None = None
+    job: Optional[str] = None
 
     batch_size_per_device: int = 64
     loader: str = "gluon"
     num_workers: int = 0
-    prefetch: int | None = None
+    prefetch: Optional[int] = None
     last_batch: str = "discard"
-    augment: str | None = None
-    train_samples: int | None = None
-    val_samples: int | None = None
+    augment: Optional[str] = None
+    train_samples: Optional[int] = None
+    val_samples: Optional[int] = None
 
     hybridize: str = "imperative"
     rewrites: tuple[str, ...] = ()
@@ -106,8 +106,8 @@ class Recipe:
     engine: str = "local"
 
     epochs: float = 1.0
-    seconds: float | None = None
-    target_accuracy: float | None = None
+    seconds: Optional[float] = None
+    target_accuracy: Optional[float] = None
     seed: int = 0
 
     runtime: str = "as-installed"
