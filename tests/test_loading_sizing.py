@@ -43,6 +43,24 @@ def test_a_slow_step_needs_no_worker(rec):
     assert report.choice in report.points
 
 
+def test_a_starved_step_is_seen(rec):
+    class SlowDisk:
+        labels = np.zeros(64, np.int64)
+        inner = gt.loading.from_records(rec)
+
+        def __len__(self):
+            return 64
+
+        def read(self, index):
+            time.sleep(0.005)
+            return self.inner.read(index)
+
+    report = size(SlowDisk(), step_time_ms=2.0, loaders=["threaded"], max_workers=0)
+    (point,) = report.points
+    assert point.wait_pct > 60 and point.fed is False
+    assert "loading limits this job" in report.reason
+
+
 def test_a_real_step_is_timed_and_run(rec):
     calls = []
 

@@ -64,12 +64,7 @@ def gluon_transform(
     steps.append(transforms.ToTensor())
     if mean is not None or std is not None:
         steps.append(transforms.Normalize(tuple(mean or (0.0,)), tuple(std or (1.0,))))
-    composed = transforms.Compose([])
-    for (
-        step
-    ) in steps:  # Compose hybridizes runs of HybridBlocks; a script's plain order is what we compare with
-        composed.add(step)
-    return composed
+    return transforms.Compose(steps)
 
 
 def _function_block(function: Callable[[Any], Any]) -> Any:
