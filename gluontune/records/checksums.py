@@ -58,8 +58,10 @@ def row_is_sound(rows: np.ndarray) -> np.ndarray:
     return sound
 
 
-def read_checksums(path: PathLike) -> tuple[bytes, np.ndarray]:
+def read_checksums(path: PathLike, lenient: bool = False) -> tuple[bytes, np.ndarray]:
     """The fingerprint and the rows of a ``.crc`` file; an incomplete last row is left out.
+
+    ``lenient``: take a file whose name at the start is damaged, if a row in it is sound.
 
     Raises:
         GluontuneError: unreadable, or not such a file.
@@ -68,7 +70,8 @@ def read_checksums(path: PathLike) -> tuple[bytes, np.ndarray]:
         data = Path(path).read_bytes()
     except OSError as error:
         raise explain_os_error(path, error) from error
-    if data[:16] != NAME:
-        raise GluontuneError(f"{path}: not a checksum file of gluontune; delete it or pack again")
     count = max(0, len(data) - HEAD_SIZE) // ROW.itemsize
-    return data[16:24], np.frombuffer(data, ROW, count, HEAD_SIZE) if count else np.zeros(0, ROW)
+    rows = np.frombuffer(data, ROW, count, HEAD_SIZE) if count else np.zeros(0, ROW)
+    if data[:16] != NAME and not (lenient and row_is_sound(rows).any()):
+        raise GluontuneError(f"{path}: not a checksum file of gluontune; delete it or pack again")
+    return data[16:24], rows

@@ -342,6 +342,9 @@ def kill_trials(n: int, images: int = 3000, seed: int = 0, shards: int = 2) -> d
             _run_job(folder, name, shards, None)
             got = _files(folder / name)
             wrong += got != want
+            for file in sorted(set(got) | set(want)):
+                if got.get(file) != want.get(file):
+                    print(f"{name}: {file} differs", file=sys.stderr)
             shutil.rmtree(folder / name)
         return {"kills": kills, "jobs": jobs, "wrong_or_lost": wrong}
     finally:

@@ -89,7 +89,25 @@ def inspect(data: bytes) -> ImageInfo:
     return ImageInfo(kind)
 
 
+_last_jpeg: tuple[bytes, ImageInfo | None] = (b"-", None)
+
+
 def _inspect_jpeg(data: bytes) -> ImageInfo:
+    """The images of a set often have the same header, so the last one is remembered."""
+    global _last_jpeg
+    header, info = _last_jpeg
+    if info is None or not data.startswith(header):
+        at, info = _read_jpeg_header(data)
+        header = data[: at + 2]
+        _last_jpeg = (header, info)
+    # Inside the image data 0xff is always followed by 0x00 or a restart marker, so this finds its true end.
+    if not data.endswith(b"\xff\xd9", len(header)) and data.find(b"\xff\xd9", len(header)) < 0:
+        raise ImageError("truncated JPEG (no end of image)")
+    return info
+
+
+def _read_jpeg_header(data: bytes) -> tuple[int, ImageInfo]:
+    """Offset of the start-of-scan marker, and what stands before it."""
     at, size = 2, len(data)
     width = height = channels = bits = 0
     orientation = 1
@@ -118,11 +136,8 @@ def _inspect_jpeg(data: bytes) -> ImageInfo:
         at += 2 + (data[at + 2] << 8 | data[at + 3])
     if not (width and height and channels):
         raise ImageError("damaged JPEG (no image size)")
-    # Inside the image data 0xff is always followed by 0x00 or a restart marker, so this finds its true end.
-    if data[-2:] != b"\xff\xd9" and data.find(b"\xff\xd9", at) < 0:
-        raise ImageError("truncated JPEG (no end of image)")
     plain = orientation == 1 and channels in (1, 3) and bits == 8
-    return ImageInfo("jpg", width, height, channels, bits, orientation, plain)
+    return at, ImageInfo("jpg", width, height, channels, bits, orientation, plain)
 
 
 def _exif_orientation(tiff: bytes) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gluontune.records.layout import HEAD, LENGTH_MASK, padded
 
 if TYPE_CHECKING:
-    from gluontune.records.structure import Broken
+    from gluontune.records.structure import Broken, Found
     from gluontune.records.verifier import Checked, Survey
 
 __all__ = ["judge"]
@@ -49,20 +49,23 @@ def _match_checksums(survey: Survey) -> None:
         rest = free.get((checked.length, checked.crc))
         if rest:
             checked.row = rest.popleft()
-    if len(rows) and len(survey.checked) > 1 and not any(checked.row >= 0 for checked in survey.checked):
-        _drop_foreign_checksums(survey)
+    if len(rows) and not any(checked.row >= 0 for checked in survey.checked):
+        _judge_foreign_checksums(survey)
 
 
-def _drop_foreign_checksums(survey: Survey) -> None:
+def _judge_foreign_checksums(survey: Survey) -> None:
     """Not one record fits: was the record file written anew by a program that knows no checksums?"""
     places = set(zip(survey.rows["offset"].tolist(), survey.rows["length"].tolist()))
-    if any((c.found.offset, c.length) in places for c in survey.checked[1:]):
-        return  # no: the places are right, it is the bytes that are wrong
+    same = sum((c.found.offset, c.length) in places for c in survey.checked)
+    few = min(len(survey.rows), len(survey.checked))
+    foreign = few > 2 and same * 4 < few  # else the places are right, and it is the bytes that are wrong
     survey.report.problems.append(
-        f"{survey.path}: no record fits the .crc file beside it, which seems to be of another file; not used"
+        f"{survey.path}: no record fits the .crc file beside it, which seems to be of another file; "
+        + ("not used" if foreign else "if so, delete it")
     )
-    survey.rows = survey.rows[:0]
-    survey.all_rows = False
+    if foreign:
+        survey.rows = survey.rows[:0]
+        survey.all_rows = False
 
 
 def _check_end_of_checksums(survey: Survey) -> None:
@@ -84,8 +87,12 @@ def _decide(survey: Survey) -> None:
     confirmed = {offset for _, _, offset in survey.index.rows} | {
         b.offset for b in survey.broken if _fits(survey, b)
     }
+    breaks = {b.offset: b.until for b in survey.broken}
     for checked in survey.checked:
-        checked.found.doubtful &= checked.found.behind not in confirmed
+        found = checked.found
+        found.doubtful &= found.behind not in confirmed and _length_may_be_wrong(
+            found, breaks.get(found.behind)
+        )
         checked.reason = _fault(survey, checked, of_images, offsets)
         checked.whole = not checked.reason
         if checked.whole and not checked.padding:
@@ -102,6 +109,23 @@ def _fits(survey: Survey, broken: Broken) -> bool:
         return False
     _, word = HEAD.unpack_from(survey.view, broken.offset)
     return word >> 29 == 0 and broken.offset + 8 + padded(word & LENGTH_MASK) == broken.until
+
+
+def _length_may_be_wrong(found: Found, until: int | None) -> bool:
+    """Would one other byte in its last length make the record end where the next one starts?
+
+    If not, it is the header of the next one that is destroyed.
+    """
+    start, stop = found.spans[-1]
+    if until is None:
+        return True
+    claimed = stop - start
+    right = (until - start - padding for padding in range(4))
+    return any(length >= 0 and _one_byte_apart(length, claimed) for length in right)
+
+
+def _one_byte_apart(a: int, b: int) -> bool:
+    return sum(byte != 0 for byte in (a ^ b).to_bytes(8, "little")) == 1
 
 
 def _fault(survey: Survey, checked: Checked, of_images: bool, offsets: set[int]) -> str:
@@ -218,7 +242,7 @@ def _ids_are_keys(survey: Survey, sure: dict[int, int], ids: dict[int, int]) -> 
     # Every writer puts the rows in the order of the file: if they are not, and name the same keys, they were moved.
     offsets = [offset for _, _, offset in survey.index.rows]
     shared = {key for _, key, _ in survey.index.rows} & set(ids.values())
-    return offsets != sorted(offsets) and len(shared) * 3 >= 2 * len(set(ids.values()))
+    return offsets != sorted(offsets) and len(shared) * 3 >= 2 * len(offsets)
 
 
 def _finish(survey: Survey, positions: _Positions, damages: dict[tuple[int | None, int], str]) -> None:

@@ -16,11 +16,13 @@ import math
 import numbers
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Union
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from gluontune.errors import GluontuneError, UsageError
+
+# numpy is imported where arrays are: the packer's worker processes start without it.
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "MAGIC",
@@ -47,7 +49,7 @@ HEAD = struct.Struct("<II")  # magic, flag and length
 IMAGE_HEAD = struct.Struct("<IfQQ")  # number of labels (0: the one in the header), label, id, id2
 _PADDING = (b"", b"\0\0\0", b"\0\0", b"\0")
 
-Label = Union[float, int, Sequence[float], np.ndarray]
+Label = Union[float, int, Sequence[float], "np.ndarray"]
 
 
 class DamagedRecordError(GluontuneError):
@@ -99,8 +101,12 @@ def label_bytes(label: Label) -> tuple[int, float, bytes]:
     Traceback (most recent call last):
     gluontune.errors.UsageError: label 25130987: float32 would make it 25130988; ...
     """
+    if type(label) is float and 1e-37 < abs(label) <= 16777216:
+        return 0, label, b""  # the usual case, first
     if isinstance(label, numbers.Real):
         return 0, _as_float32(label), b""
+    import numpy as np
+
     array = np.asarray(label)
     if array.dtype.kind not in "biuf" or array.size == 0:
         raise UsageError(f"label {label!r}: give a number or a sequence of numbers")
@@ -115,9 +121,11 @@ def _as_float32(value: Any) -> float:
         raise UsageError(f"label {value!r}: a label must be a finite number")
     if -16777216 <= number <= 16777216 and (number == 0 or abs(number) >= 1e-37):
         return number  # every whole number of this size is exact; the rest are rounded to 24 bits
-    with np.errstate(over="ignore", under="ignore"):
-        kept = float(np.float32(number))
-    if math.isinf(kept) or kept == 0:
+    try:
+        kept = struct.unpack("<f", struct.pack("<f", number))[0]
+    except OverflowError:
+        kept = 0.0
+    if kept == 0:
         raise UsageError(f"label {value!r}: out of float32's range (1.2e-38 to 3.4e38)")
     # A float beyond 2^53 is a measurement, not a class or an id: it may be rounded like any other.
     counts = isinstance(value, numbers.Integral) or (number.is_integer() and abs(number) < 1 << 53)
@@ -224,5 +232,7 @@ def split_image_record(record: Any) -> tuple[IRHeader, Any]:
         return IRHeader(0, label, key, id2), record[24:]
     if len(record) < 24 + 4 * flag:
         raise DamagedRecordError(f"a record of {len(record):,} bytes cannot hold {flag:,} labels")
+    import numpy as np
+
     labels = np.frombuffer(record, "<f4", flag, 24)
     return IRHeader(flag, labels, key, id2), record[24 + 4 * flag :]

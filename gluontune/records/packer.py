@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import writable_folder
 from gluontune.records.blocks import BlockMaker, Skip
 from gluontune.records.partfile import PartFile
 from gluontune.records.sources import Item, Source, read_source, split_shards
@@ -132,7 +131,6 @@ def pack(
     )
     if shards > len(source.items):
         raise UsageError(f"shards {shards}: there are only {len(source.items)} images")
-    writable_folder(paths[0].parent)
     job = _Job(source, transform, strict, progress)
     job.run(paths, resume, workers or usable_cores())
     report = job.report

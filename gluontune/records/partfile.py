@@ -27,7 +27,15 @@ import numpy as np
 from gluontune.errors import GluontuneError
 from gluontune.files import atomic_write, explain_os_error
 from gluontune.records.blocks import Block, Skip
-from gluontune.records.checksums import ROW, head, make_rows, read_checksums, row_is_sound, side_path
+from gluontune.records.checksums import (
+    HEAD_SIZE,
+    ROW,
+    head,
+    make_rows,
+    read_checksums,
+    row_is_sound,
+    side_path,
+)
 from gluontune.records.layout import DamagedRecordError, join_parts
 from gluontune.records.reader import map_file
 from gluontune.records.sources import Item
@@ -195,21 +203,22 @@ class PartFile:
         return whole
 
     def _keep(self, rows: np.ndarray, finished: bool) -> None:
+        """Cut the parts to ``rows``. At each step a kill leaves what the next run can take up."""
+        size = HEAD_SIZE + rows.nbytes
+        if len(rows) and self.crc.exists():
+            os.truncate(self.crc, size)
+        else:
+            self.crc.write_bytes(head(self.fingerprint) + rows.tobytes())
         if finished:
-            # Back to the parts, so that what follows is the usual end.
-            os.replace(self.path, self.rec)
-        end = 0
+            os.replace(self.path, self.rec)  # back to the parts, so that what follows is the usual end
         if len(rows):
             mapped, view = map_file(str(self.rec))
-            _, end = join_parts(view, int(rows["offset"][-1]), len(view))
+            _, self.size = join_parts(view, int(rows["offset"][-1]), len(view))
             del view, mapped
         with open(self.rec, "ab") as stream:
-            stream.truncate(end)
-        with open(self.crc, "wb") as stream:
-            stream.write(head(self.fingerprint) + rows.tobytes())
+            stream.truncate(self.size)
         self._rows = [rows]
         self.packed = self.resumed = len(rows)
-        self.size = end
 
     def add(self, block: Block) -> None:
         """Append a block: records, then what was left out, then the rows that vouch for the records."""

@@ -133,7 +133,7 @@ class RecordReader:
             return join_parts(self._view, offset, end)[0]
         except DamagedRecordError:
             # A record longer than the way to the next indexed one is damaged, unless that row is what is wrong.
-            if self._view[end : end + 4] in (MAGIC, b""):
+            if end == len(self._view) or (end % 4 == offset % 4 and self._view[end : end + 4] == MAGIC):
                 raise
             return join_parts(self._view, offset, len(self._view))[0]
 
