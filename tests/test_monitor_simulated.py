@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 
 import pytest
@@ -79,54 +77,47 @@ def test_a_time_that_cannot_be_is_refused(ms):
         SimulatedDevice(1, queue_depth=0)
 
 
-def loader(batches, seconds, threads):
-    """Batches that take ``seconds`` each to make: in the caller (0 threads) or ahead, by threads."""
-    if not threads:
+def trained(workers, batches=200):
+    """A training in made-up time: 25 ms to load a batch, 10 ms to compute it."""
+    world = World()
+    device = SimulatedDevice(10, queue_depth=1, clock=world.clock, sleep=world.sleep)
+    phases = StepPhases(sync=device.sync, every=20, clock=world.clock)
+    monitor = Monitor(gpus="none", devices=[device], clock=world.clock)
+    ready = [world.now] * workers
+    monitor.sample()
+    with monitor.mark("train"):
         for k in range(batches):
-            time.sleep(seconds)
-            yield k
-        return
-    done: queue.Queue = queue.Queue(maxsize=2 * threads)
-    todo = iter(range(batches))
-    lock = threading.Lock()
-
-    def work():
-        while True:
-            with lock:
-                k = next(todo, None)
-            if k is None:
-                return
-            time.sleep(seconds)
-            done.put(k)
-
-    for _ in range(threads):
-        threading.Thread(target=work, daemon=True).start()
-    for _ in range(batches):
-        yield done.get()
-
-
-def trained(threads, batches=40):
-    device = SimulatedDevice(10, queue_depth=1)
-    phases = StepPhases(sync=device.sync, every=5)
-    with Monitor(period_s=0.1, gpus="none", devices=[device]) as monitor:
-        batch_source = loader(batches, 0.025, threads)
-        with monitor.mark("train"):
-            for _ in range(batches):
-                with phases.step() as step:
-                    with step("data"):
-                        batch = next(batch_source)
-                    with step("forward"):
-                        device.submit(batch)
-            phases.wait()
-    facts = {"device": "simulated", "num_workers": threads, "hybridize": "static"}
+            with phases.step() as step:
+                with step("data"):
+                    if workers:  # each worker makes its next batch as soon as it has made the last one
+                        ready[k % workers] += 0.025
+                        world.now = max(world.now, ready[k % workers])
+                    else:
+                        world.now += 0.025
+                with step("forward"):
+                    device.submit(k)
+            if k % 5 == 0:
+                monitor.sample()
+        phases.wait()
+    facts = {"device": "simulated", "num_workers": workers, "hybridize": "static"}
     return monitor.steadiness("train"), verdict(phases.report(), {}, facts)
 
 
 def test_starvation_is_seen_and_its_cure_as_well():
-    """25 ms to load, 10 ms to compute: starved with one loader, fed by six."""
     starved, before = trained(0)
     fed, after = trained(6)
     assert before.kind == "input-bound" and before.next_rung == "multi-worker"
     assert after.kind == "compute-bound"
-    assert starved["device"] == "gpu"
-    assert fed["mean_pct"] > starved["mean_pct"] + 20
+    assert starved["device"] == fed["device"] == "gpu"
+    assert starved["mean_pct"] == pytest.approx(40, abs=3)  # loading overlaps: 10 ms of work in every 25
+    assert fed["mean_pct"] > 90 and fed["below_90_pct"] < starved["below_90_pct"]
+
+
+def test_it_works_in_real_time_and_leaves_the_cpu_free():
+    device = SimulatedDevice(5)
+    start, used = time.perf_counter(), time.thread_time()
+    for k in range(20):
+        device.submit(k)
+    device.sync()
+    assert time.perf_counter() - start >= 0.0999
+    assert time.thread_time() - used < 0.05  # it sleeps

@@ -202,16 +202,22 @@ def test_phases_and_syncs_of_a_real_mxnet_loop():
 
 def test_many_waits_inside_the_net_are_sync_bound_and_one_at_the_end_is_not():
     rows = [{"where": "net.py:5", "call": "asscalar", "calls": 1000, "blocked_ms": 2000.0}]
-    inside = report(BUSY, host={"forward": 50.0, "backward": 2.0})
+    inside = report(BUSY, queue={"forward": 30.0, "backward": 2.0})
     found = verdict(inside, {}, {**GPU, "steps": 50, "syncs": rows})
     assert found.kind == "sync-bound" and "20 times a step" in found.sentence and "net.py:5" in found.sentence
-    at_the_end = report(BUSY, host={"forward": 1.0, "backward": 1.0, "metrics": 95.0})
+    at_the_end = report(BUSY, queue={"forward": 1.0}, host={"forward": 1.0, "backward": 1.0, "metrics": 95.0})
     once = [{"where": "train.py:9", "call": "asscalar", "calls": 50, "blocked_ms": 4500.0}]
     assert verdict(at_the_end, {}, {**GPU, "steps": 50, "syncs": once}).kind == "compute-bound"
 
 
 def test_a_host_that_queues_all_the_time_is_launch_bound():
-    found = verdict(report(BUSY, host={"forward": 60.0, "backward": 20.0, "update": 10.0}), {}, GPU)
+    queue = {"forward": 30.0, "backward": 20.0, "update": 15.0}
+    found = verdict(report(BUSY, queue=queue), {}, GPU)
     assert (found.kind, found.next_rung) == ("launch-bound", "large-batch")
-    imperative = verdict(report(BUSY, host={"forward": 80.0}), {}, {**GPU, "hybridize": "imperative"})
+    imperative = verdict(report(BUSY, queue=queue), {}, {**GPU, "hybridize": "imperative"})
     assert imperative.next_rung == "hybridized"
+
+
+def test_a_host_that_a_full_queue_holds_up_is_not_launch_bound():
+    held_up = report(BUSY, queue={"forward": 2.0, "backward": 2.0}, host={"forward": 90.0, "backward": 5.0})
+    assert verdict(held_up, {}, GPU).kind == "compute-bound"

@@ -68,17 +68,15 @@ class _Case:
     idle_pct: float
     queue_share: float | None
     host: Mapping[str, float]  # the host's own time on steps without waits, percent of such a step
+    # What the host needs for the device's phases when the queue is empty (in sampled steps), percent of a
+    # usual step. The time on other steps would not do: a full queue holds the host up as well.
+    queued_pct: float
     step_ms: float | None
     util: Mapping[str, Any]
     facts: Mapping[str, Any]
 
     def share(self, *names: str) -> float:
         return sum(self.phases.get(name, 0.0) for name in names)
-
-    @property
-    def host_device_pct(self) -> float:
-        """What the host itself needs for the device's phases."""
-        return sum(self.host.get(name, 0.0) for name in _DEVICE_PHASES)
 
     @property
     def ranks(self) -> int:
@@ -128,7 +126,9 @@ def _case(report: Mapping[str, Any], util: Mapping[str, Any], facts: Mapping[str
     device_ms = sum(full.get(name, 0.0) for name in ("forward", "backward"))
     queue = sum(queued.get(name, 0.0) for name in ("forward", "backward")) / device_ms if device_ms else None
     host = {name: 100 * ms / usual for name, ms in (report.get("host_ms") or {}).items()} if usual else {}
-    return _Case(phases, device, 100.0 - device, queue, host, usual or sampled, util, facts)
+    step_ms = usual or sampled
+    ahead = 100 * sum(queued.get(name, 0.0) for name in _DEVICE_PHASES) / step_ms if step_ms else 0.0
+    return _Case(phases, device, 100.0 - device, queue, host, ahead, step_ms, util, facts)
 
 
 def _thermally_throttled(case: _Case) -> Verdict | None:
@@ -191,7 +191,7 @@ def _sync_bound(case: _Case) -> Verdict | None:
     # waits a step cut the queue to pieces, which shows as a host that is held up in forward and backward.
     held = case.host.get("metrics", 0.0) - case.phases.get("metrics", 0.0)
     lost = min(case.share("data", "copy", "metrics", "rest"), max(0.0, held)) + _queue_pct(case)
-    cut = calls >= 2.0 and blocked_pct >= _BLOCKED_MATTERS and case.host_device_pct >= _BLOCKED_MATTERS
+    cut = calls >= 2.0 and blocked_pct >= _BLOCKED_MATTERS and case.queued_pct >= _BLOCKED_MATTERS
     loaded = case.share("data", "copy") < _IDLE_MATTERS
     if not (cut or (loaded and held >= 30.0 and lost >= _IDLE_MATTERS)):
         return None
@@ -255,7 +255,7 @@ def _input_rung(case: _Case) -> str:
 
 
 def _launch_bound(case: _Case) -> Verdict | None:
-    queueing = max(case.queue_share or 0.0, case.host_device_pct / 100)
+    queueing = max(case.queue_share or 0.0, case.queued_pct / 100)
     if queueing < _QUEUEING:
         return None
     imperative = case.facts.get("hybridize", "imperative") == "imperative"
