@@ -26,7 +26,7 @@ def small():
 
 def pretend(monkeypatch, seconds):
     """Let the clock of the race say what ``seconds(trial)`` says, so that the verdict can be foretold."""
-    prepare, race = choose._prepare, choose._race
+    race = choose._race
 
     def timed_race(net, trials, *args, **kwargs):
         race(net, trials, *args, **kwargs)
@@ -37,7 +37,6 @@ def pretend(monkeypatch, seconds):
                 trial.speedup = choose.ratio_interval([seconds(trials[0])] * 8, trial._times)
 
     monkeypatch.setattr(choose, "_race", timed_race)
-    return prepare
 
 
 def test_the_fastest_is_left_in_place(monkeypatch):

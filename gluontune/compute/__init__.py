@@ -32,6 +32,7 @@ _HOMES = {
     "Profile": "profiling",
     "hybridize": "choose",
     "HybridizeReport": "choose",
+    "why_no_gain": "why",
     "LossScaler": "scaler",
 }
 

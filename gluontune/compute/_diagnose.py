@@ -79,7 +79,7 @@ _REASONS = (
 def explain(net: Any, error: BaseException) -> Finding:
     """The block where tracing failed (the innermost of the net) and the user's line (outside mxnet)."""
     paths = {id(block): path for path, block in walk(net)}
-    library = str(Path(mxnet().__file__).parent)
+    library = str(Path(str(mxnet().__file__)).parent)
     path, block, where = "", type(net).__name__, ""
     trace = error.__traceback__
     while trace is not None:

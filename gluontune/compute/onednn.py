@@ -97,18 +97,19 @@ def slow_reason(execution: Execution) -> str:
 
 def summarize(executions: list[Execution], steps: int) -> list[Primitive]:
     """Group executions by kind, a step each, the slowest first; mark slow paths, estimates and cures."""
-    groups: dict[tuple[str, ...], list[Execution]] = {}
+    groups: dict[tuple[str, str, str, str, str], list[Execution]] = {}
     for e in executions:
         key = (e.primitive, e.implementation, e.direction, e.formats, e.problem)
         groups.setdefault(key, []).append(e)
     rows = []
-    for key, members in groups.items():
+    for members in groups.values():
         slow = slow_reason(members[0])
         ms = sum(e.ms for e in members) / steps
         rate = _fast_rate(members[0], executions) if slow else None
         fast = None if rate is None else min(ms, _work(members[0]) / rate * len(members) / steps)
         cure = cure_of(members[0], executions) if slow else ""
-        rows.append(Primitive(*key, calls=len(members) / steps, ms=ms, slow=slow, fast_ms=fast, cure=cure))
+        kind = {name: value for name, value in vars(members[0]).items() if name != "ms"}
+        rows.append(Primitive(**kind, calls=len(members) / steps, ms=ms, slow=slow, fast_ms=fast, cure=cure))
     return sorted(rows, key=lambda row: -row.ms)
 
 
