@@ -79,8 +79,8 @@ typedef struct {
   int16_t *row;
   size_t row_size;
   int *xs;
-  int16_t *weights;
-  size_t xs_size;
+  int32_t *weights;
+  size_t xs_size, weights_size;
 } gt_decoder;
 
 static void on_error(void *cinfo) {
@@ -220,38 +220,47 @@ static void blend_rows(int16_t *restrict to, const uint8_t *restrict a, const ui
   for (int i = 0; i < n; i++) to[i] = (int16_t)(a[i] * v + b[i] * w);
 }
 
-/* One row of the result from a blended row (7 fractional bits), by columns and weights (14 bits). */
-static void blend_columns(uint8_t *to, const int16_t *row, const int *xs, const int16_t *w, int n, int pixel) {
+/* One row of the result from a blended row (7 fractional bits), by columns and pairs of weights (14 bits each:
+ * the left pixel's in the low half, the right one's in the high half, as _mm_madd_epi16 takes them). */
+static void blend_columns(uint8_t *to, const int16_t *row, const int *xs, const int32_t *w, int n, int pixel) {
   int x = 0;
   if (pixel == 4) {
 #ifdef __SSE2__
     const __m128i half = _mm_set1_epi32(1 << 20);
-    for (; x < n - 1; x++) { /* writes 4 bytes, so the last pixel is left to the plain loop */
-      __m128i pair = _mm_loadu_si128((const __m128i *)(row + 4 * xs[x]));
-      __m128i both = _mm_unpacklo_epi16(pair, _mm_srli_si128(pair, 8));
-      __m128i sum = _mm_madd_epi16(both, _mm_set1_epi32((int)((uint32_t)(uint16_t)(16384 - w[x]) | (uint32_t)w[x] << 16)));
-      sum = _mm_srai_epi32(_mm_add_epi32(sum, half), 21);
-      sum = _mm_packs_epi32(sum, sum);
-      int bytes = _mm_cvtsi128_si32(_mm_packus_epi16(sum, sum));
-      memcpy(to + 3 * x, &bytes, 4);
+    for (; x + 2 < n; x += 2) { /* writes 4 bytes a pixel, so the last one is left to the plain loop */
+      __m128i a = _mm_loadu_si128((const __m128i *)(row + 4 * xs[x]));
+      __m128i b = _mm_loadu_si128((const __m128i *)(row + 4 * xs[x + 1]));
+      a = _mm_madd_epi16(_mm_unpacklo_epi16(a, _mm_srli_si128(a, 8)), _mm_set1_epi32(w[x]));
+      b = _mm_madd_epi16(_mm_unpacklo_epi16(b, _mm_srli_si128(b, 8)), _mm_set1_epi32(w[x + 1]));
+      a = _mm_srai_epi32(_mm_add_epi32(a, half), 21);
+      b = _mm_srai_epi32(_mm_add_epi32(b, half), 21);
+      a = _mm_packs_epi32(a, b);
+      a = _mm_packus_epi16(a, a);
+      int first = _mm_cvtsi128_si32(a), second = _mm_cvtsi128_si32(_mm_srli_si128(a, 4));
+      memcpy(to + 3 * x, &first, 4);
+      memcpy(to + 3 * x + 3, &second, 4);
     }
 #endif
-    for (; x < n; x++)
-      for (int k = 0; k < 3; k++)
-        to[3 * x + k] = (uint8_t)((row[4 * xs[x] + k] * (16384 - w[x]) + row[4 * xs[x] + 4 + k] * w[x] + (1 << 20)) >> 21);
+    for (; x < n; x++) {
+      const int16_t *p = row + 4 * xs[x];
+      int right = w[x] >> 16, left = w[x] & 0xFFFF;
+      for (int k = 0; k < 3; k++) to[3 * x + k] = (uint8_t)((p[k] * left + p[k + 4] * right + (1 << 20)) >> 21);
+    }
   } else {
-    for (; x < n; x++)
-      to[x] = (uint8_t)((row[xs[x]] * (16384 - w[x]) + row[xs[x] + 1] * w[x] + (1 << 20)) >> 21);
+    for (; x < n; x++) {
+      const int16_t *p = row + xs[x];
+      to[x] = (uint8_t)((p[0] * (w[x] & 0xFFFF) + p[1] * (w[x] >> 16) + (1 << 20)) >> 21);
+    }
   }
 }
 
 /* Half-pixel centres, edges replicated, as cv2.INTER_LINEAR; a mirrored result by mirrored columns. */
 static int resize(gt_decoder *d, const uint8_t *from, size_t stride, int h, int w, uint8_t *to, int out_h, int out_w,
                   int pixel, int flip) {
-  size_t xs_bytes = (size_t)out_w * sizeof(int), have = d->xs_size;
-  if (!grow((void **)&d->xs, &d->xs_size, xs_bytes)) return 0;
-  if (have != d->xs_size) { free(d->weights); d->weights = malloc(d->xs_size); }
-  if (!d->weights || !grow((void **)&d->row, &d->row_size, ((size_t)w + 4) * pixel * 2 + 32)) return 0;
+  if (!grow((void **)&d->xs, &d->xs_size, (size_t)out_w * sizeof(int)) ||
+      !grow((void **)&d->weights, &d->weights_size, (size_t)out_w * sizeof(int32_t)) ||
+      !grow((void **)&d->row, &d->row_size, ((size_t)w + 4) * pixel * 2 + 32))
+    return 0;
   for (int x = 0; x < out_w; x++) {
     double at = (x + 0.5) * w / out_w - 0.5;
     if (at < 0) at = 0;
@@ -259,7 +268,8 @@ static int resize(gt_decoder *d, const uint8_t *from, size_t stride, int h, int 
     if (first > w - 1) first = w - 1;
     int place = flip ? out_w - 1 - x : x;
     d->xs[place] = first;
-    d->weights[place] = (int16_t)(first >= w - 1 ? 0 : (at - first) * 16384 + 0.5);
+    int right = first >= w - 1 ? 0 : (int)((at - first) * 16384 + 0.5);
+    d->weights[place] = (16384 - right) | right << 16;
   }
   memset(d->row + (size_t)w * pixel, 0, 4 * pixel * 2);
   for (int y = 0; y < out_h; y++) {
