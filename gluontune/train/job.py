@@ -132,7 +132,7 @@ def _place(file: Path, error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         line = error.lineno
     while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename).name == file.name:
+        if Path(trace.tb_frame.f_code.co_filename).resolve() == file.resolve():
             line = trace.tb_lineno
         trace = trace.tb_next
     return f"{file}:{line}" if line else str(file)

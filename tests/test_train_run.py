@@ -1,0 +1,236 @@
+"""Training for real: small nets on the embedded sample, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from gluontune.recipe import Recipe
+from gluontune.result import RunResult
+from gluontune.train import Group, RunFailed, drive, run
+
+SMALL = Recipe(net="mlp", loader="resident", train_samples=2048, val_samples=512, learning_rate=0.1)
+
+
+def job(tmp_path, text):
+    path = tmp_path / "job.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_run_learns_and_says_what_it_did():
+    events = []
+    result = run(SMALL.override(epochs=2), on_event=events.append)
+    assert result.ok and result.error is None
+    assert len(result.val_accuracy) == len(result.train_loss) == len(result.epoch_seconds) == 2
+    assert result.val_accuracy[-1] > 0.6  # chance is 0.1
+    assert result.steps == 64
+    assert result.samples_per_sec["n"] >= 8
+    low, high = result.samples_per_sec["ci95"]
+    assert 0 < low <= result.samples_per_sec["median"] <= high
+    assert sum(result.phases_pct.values()) == pytest.approx(100, abs=0.5)
+    assert result.peak_rss_mib > 50
+    assert RunResult.from_dict(result.to_dict()) == result
+    assert {e["stage"] for e in events} >= {"starting", "training", "validating"}
+
+
+def test_the_same_seed_gives_the_same_run_and_another_does_not():
+    first, second = run(SMALL), run(SMALL)
+    assert first.train_loss == second.train_loss and first.val_accuracy == second.val_accuracy
+    assert run(SMALL.override(seed=1)).train_loss != first.train_loss
+
+
+def test_reset_forgets_all_steps():
+    with Group(SMALL) as group:
+        fresh = group.steps(4)["loss"]
+        later = group.steps(4)["loss"]
+        group.reset()
+        assert group.steps(4)["loss"] == fresh != later
+
+
+def test_target_accuracy_and_seconds_end_it_early():
+    reached = run(SMALL.override(epochs=6, target_accuracy=0.3))
+    assert reached.ok and len(reached.val_accuracy) < 6
+    timed = run(SMALL.override(epochs=500, seconds=1.0))
+    assert timed.ok and 1.0 <= timed.elapsed_seconds[-1] < 30 and timed.steps < 500 * 32
+
+
+def test_a_rate_far_too_high_diverges_with_a_way_out():
+    result = run(SMALL.override(learning_rate=1e6, schedule="constant"))
+    assert result.status == "failed" and result.error["type"] == "Diverged"
+    assert "learning_rate" in result.error["message"]
+
+
+def test_tuned_settings_reach_the_process_and_are_recorded():
+    result = run(SMALL.override(runtime="tuned", env={"MY_OWN": "1"}))
+    assert result.env["MY_OWN"] == "1" and "OMP_NUM_THREADS" in result.env
+    assert "OMP_NUM_THREADS" not in run(SMALL).env
+
+
+def test_two_ranks_over_the_parameter_server_train_one_net():
+    ranks = SMALL.override(net="small_cnn", engine="kvstore", num_devices=2, batch_size_per_device=32)
+    result = run(ranks)
+    assert result.ok, result.error
+    assert result.steps == 32 and result.val_accuracy[-1] > 0.4
+    again = run(ranks)
+    assert again.train_loss == result.train_loss
+    assert not [p for p in psutil.process_iter(["cmdline"]) if "r.mxnet()" in str(p.info["cmdline"])]
+
+
+def test_a_killed_process_is_an_error_not_a_hang():
+    with Group(SMALL) as group:
+        os.kill(group.pids[0], signal.SIGKILL)
+        with pytest.raises(RunFailed, match="SIGKILL"):
+            group.steps(10)
+
+
+def test_a_dead_server_is_named():
+    ranks = SMALL.override(engine="kvstore", num_devices=2, batch_size_per_device=32)
+    with Group(ranks) as group:
+        killer = threading.Timer(0.5, group.cluster.processes[1].kill)
+        killer.start()
+        with pytest.raises(RunFailed, match="server 0"):
+            group.steps(100_000)
+
+
+def test_a_paused_group_does_nothing_and_comes_back():
+    with Group(SMALL) as group:
+        group.steps(2)
+        group.pause()
+        process = psutil.Process(group.pids[0])
+        time.sleep(0.1)
+        before = process.cpu_times().user
+        time.sleep(0.3)
+        assert process.status() == psutil.STATUS_STOPPED and process.cpu_times().user == before
+        group.resume()
+        assert group.steps(2)["count"] == 2
+
+
+def test_closing_leaves_no_process():
+    group = Group(SMALL.override(loader="gluon", num_workers=1, train_samples=256))
+    group.steps(2)
+    tree = [group.pids[0], *[c.pid for c in psutil.Process(group.pids[0]).children(recursive=True)]]
+    assert len(tree) >= 2
+    group.close()
+    time.sleep(0.2)
+    alive = [p for p in tree if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
+    assert alive == []
+
+
+OWN_DATA = """
+import numpy as np
+from mxnet import gluon
+from mxnet.gluon import nn
+
+def net():
+    layers = nn.HybridSequential()
+    layers.add(nn.Dense(16, activation="relu"), nn.Dense(3))
+    return layers
+
+def data():
+    rng = np.random.default_rng(0)
+    def part(n):
+        labels = rng.integers(0, 3, n)
+        points = rng.normal(size=(n, 8)).astype("float32") + 2 * np.eye(3, 8, dtype="float32")[labels]
+        return gluon.data.ArrayDataset(points, labels.astype("float32"))
+    return part(1500), part(300)
+"""
+
+
+def test_a_job_with_its_own_data_net_and_loss(tmp_path):
+    result = run(Recipe(job=job(tmp_path, OWN_DATA), epochs=2))
+    assert result.ok, result.error
+    assert result.val_accuracy[-1] > 0.7
+
+
+def test_a_job_that_imports_mxnet_itself_and_names_a_data_set(tmp_path):
+    text = (
+        "from mxnet.gluon import nn\n"
+        "def net():\n"
+        "    layers = nn.HybridSequential()\n"
+        "    layers.add(nn.Flatten(), nn.Dense(10))\n"
+        "    return layers\n"
+        "def data(): return 'sample'\n"
+    )
+    result = run(SMALL.override(job=job(tmp_path, text)))
+    assert result.ok and result.val_accuracy[-1] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def net(:\n", ["job.py:1", "SyntaxError"]),
+        ("x = 1 / 0\n", ["job.py:1", "ZeroDivisionError"]),
+        ("x = 1\n", ["job.py", "net(), data(), loss()"]),
+        ("def net():\n    raise KeyError('lost')\n", ["job.py:2", "net()", "lost"]),
+        ("def net(): return 3\n", ["net()", "int", "Block"]),
+        ("def data(): return 5\n", ["data()", "int", "pair"]),
+        ("def data(): return 'smaple'\n", ["smaple", "sample"]),
+        (
+            "from mxnet.gluon import nn\ndef net(): return nn.Dense(7)\n",
+            ["7 scores", "10 classes", "Dense(10)"],
+        ),
+        (
+            "from mxnet.gluon import nn\ndef net(): return nn.Conv2D(4, 3)\n",
+            ["must return class scores"],
+        ),
+        (
+            "from mxnet.gluon import nn\ndef net(): return nn.Dense(10, in_units=5)\n",
+            ["does not take a batch of shape (2, 1, 28, 28)"],
+        ),
+        (
+            "from mxnet import gluon\nclass L(gluon.loss.Loss):\n"
+            "    def __init__(s): super().__init__(1, 0)\n"
+            "    def hybrid_forward(s, F, o, y): return F.sum(o)\ndef loss(): return L()\n",
+            ["loss has shape", "one value per"],
+        ),
+    ],
+)
+def test_a_job_that_does_not_fit_is_explained(tmp_path, text, words):
+    result = run(SMALL.override(job=job(tmp_path, text)))
+    assert result.status == "failed"
+    message = result.error["message"]
+    assert all(word in message for word in words), message
+
+
+def test_a_job_that_never_ends_meets_the_time_limit(tmp_path):
+    text = "import time\ndef net():\n    time.sleep(1000)\n"
+    result = run(SMALL.override(job=job(tmp_path, text)), time_limit=8)
+    assert result.status == "failed" and result.error["type"] == "TimeLimit"
+    assert "job.py" in result.error["message"] and "8 s" in result.error["message"]
+
+
+def test_own_datasets_need_the_gluon_loader(tmp_path):
+    result = run(Recipe(job=job(tmp_path, OWN_DATA), loader="resident"))
+    assert result.status == "failed" and "loader='resident'" in result.error["message"]
+
+
+def test_an_unknown_net_offers_the_nearest():
+    result = run(SMALL.override(net="cifar_resnet20"))
+    assert result.status == "failed" and "cifar_resnet20_v1" in result.error["message"]
+
+
+def test_an_interrupt_keeps_what_was_measured():
+    seen = []
+
+    def interrupt(event):
+        seen.append(event)
+        if event["stage"] == "training" and event["done"] > 0.3:
+            raise KeyboardInterrupt
+
+    result = run(SMALL.override(epochs=2), on_event=interrupt)
+    assert result.status == "interrupted"
+    assert result.steps > 0 and result.samples_per_sec is not None
+    assert np.isfinite(result.samples_per_sec["median"])
+
+
+def test_drive_raises_what_broke():
+    recipe = SMALL.override(learning_rate=1e6, schedule="constant")
+    with Group(recipe) as group, pytest.raises(RunFailed, match="diverged"):
+        drive(group, RunResult(recipe=recipe.to_dict()))
