@@ -242,7 +242,7 @@ def _ids_are_keys(survey: Survey, sure: dict[int, int], ids: dict[int, int]) -> 
     # Every writer puts the rows in the order of the file: if they are not, and name the same keys, they were moved.
     offsets = [offset for _, _, offset in survey.index.rows]
     shared = {key for _, key, _ in survey.index.rows} & set(ids.values())
-    return offsets != sorted(offsets) and len(shared) * 3 >= 2 * len(offsets)
+    return offsets != sorted(offsets) and len(shared) * 3 >= 2 * min(len(offsets), len(set(ids.values())))
 
 
 def _finish(survey: Survey, positions: _Positions, damages: dict[tuple[int | None, int], str]) -> None:

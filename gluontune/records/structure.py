@@ -109,6 +109,8 @@ def walk(view: memoryview, known: Known) -> Iterator[Found | Broken]:
             at = until
         else:
             at = min(found.behind, size)
+            if at == size:
+                at = _swallowed(view, heads, found, known)
 
 
 def _why(view: memoryview, at: int) -> str:
@@ -148,6 +150,16 @@ def _next(view: memoryview, heads: _Heads, own_start: int, other_start: int, kno
             if found is not None and found.behind <= limit and (not found.doubtful or known(found)):
                 return min(candidate, nearest)
     return nearest
+
+
+def _swallowed(view: memoryview, heads: _Heads, last: Found, known: Known) -> int:
+    """The file's end; or, where a cut made the last record reach to it by chance, a known record inside that."""
+    if not known(last):
+        for candidate in heads.others(last.offset % 4, last.offset + 1, len(view)):
+            found, _, _ = _try(view, heads, candidate)
+            if found is not None and known(found):
+                return candidate
+    return len(view)
 
 
 def _is_believable(view: memoryview, heads: _Heads, at: int, known: Known) -> bool:
