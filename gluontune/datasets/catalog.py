@@ -24,7 +24,7 @@ for _info in (
         opener=f"{_HERE}.fashion:open_sample",
         maker=f"{_HERE}.fashion:make_sample",
         probe=f"{_HERE}.fashion:present",
-        bytes=6_300_000,
+        bytes=6_261_218,
         num_train=10_000,
         num_test=2_000,
         image_shape=(28, 28, 1),
