@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gluontune import optim
+from gluontune.errors import UsageError
 from gluontune.optim import schedules
 from gluontune.runtime import mxnet
 
@@ -238,7 +239,7 @@ def make(name, weights, ctx, dtype="float32", **options):
     params.initialize(ctx=ctx)
     trainer = optim.setup(
         name, params, learning_rate=case.lr, global_batch_size=BATCH, schedule=schedule_of(case), wd=WD,
-        multi_precision=dtype == "float16", **{**case.options, **options},
+        **{"multi_precision": dtype == "float16", **case.options, **options},
     )  # fmt: skip
     return params, trainer
 
@@ -319,3 +320,16 @@ def test_saved_in_the_middle_and_resumed_is_the_same_run(name, on_kvstore, tmp_p
     for n in SHAPES:
         for c in TWO:
             assert (resumed[n].data(c).asnumpy() == whole[n].data(c).asnumpy()).all()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_float16_without_masters_works_or_says_what_it_needs(name):
+    weights, grads = weights_and_grads("float16")
+    if optim.OPTIMIZERS[name].needs_masters:
+        with pytest.raises(UsageError, match="multi_precision=True"):
+            make(name, weights, ONE, "float16", multi_precision=False)
+        return
+    params, trainer = make(name, weights, ONE, "float16", multi_precision=False)
+    steps(params, trainer, grads[:3], ONE)
+    expected = reference(CASES[name], weights, grads[:3])
+    assert distance(params, expected, ONE[0]) < 0.02

@@ -191,6 +191,21 @@ def test_clipping_by_the_norm_of_the_whole_averaged_gradient(ctx, limit):
         np.testing.assert_allclose(step, whole * min(1, limit / norm), rtol=2e-3, atol=1e-7)
 
 
+def test_clipping_counts_float16_gradients_that_overflow_when_squared():
+    params = mx.gluon.ParameterDict("")
+    params.get("a_weight", shape=(10, 100), dtype="float16", init="zeros")
+    params.get("b_weight", shape=(3, 3), init="zeros")
+    params.initialize()
+    options = {"learning_rate": 1.0, "momentum": 0.0, "global_batch_size": 1, "multi_precision": True}
+    trainer = optim.setup("sgd", params, clip_global_norm=1.0, **options)
+    for param in params.values():
+        param.grad()[:] = 300
+        param.data()._fresh_grad = True
+    trainer.step()
+    square = sum((param.data().asnumpy().astype("float64") ** 2).sum() for param in params.values())
+    assert square == pytest.approx(1, rel=1e-3)
+
+
 def test_uneven_batches_on_two_contexts_equal_one_context():
     x, y = samples(15)
     one, two = make_net(ONE, norm=False), make_net(TWO, norm=False)

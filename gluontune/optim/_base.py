@@ -14,7 +14,7 @@ mx = mxnet()
 # Not mx.nd: on a parameter server `import mxnet` never ends, and the package gets that alias too late.
 nd = mx.ndarray
 
-__all__ = ["TunedOptimizer", "chunks", "interleaved", "mx", "nd", "subtract_all"]
+__all__ = ["TunedOptimizer", "chunks", "interleaved", "mx", "nd", "squares", "subtract_all"]
 
 # MXNet's kernels take the pointers of at most 45 (multi_lamb, multi_adamw) to 60 (multi_sgd) arrays.
 CHUNK = 45
@@ -33,6 +33,16 @@ def interleaved(*lists: list[Any]) -> list[Any]:
     [1, 'a', 2, 'b']
     """
     return [item for group in zip(*lists) for item in group]
+
+
+def squares(arrays: list[Any]) -> Any:
+    """Sum of squares of each array, a float32 vector; float16 ones are widened, for 256² is too large there.
+
+    >>> squares([nd.full((4,), 300, dtype="float16"), nd.ones((2,))]).asnumpy().tolist()
+    [360000.0, 2.0]
+    """
+    wide = [a if a.dtype == np.float32 else a.astype("float32") for a in arrays]
+    return nd.multi_sum_sq(*wide, num_arrays=len(wide))
 
 
 def subtract_all(

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from gluontune.errors import UsageError, nearest
 from gluontune.optim import schedules
 from gluontune.optim.adapters import to_mxnet
@@ -154,6 +156,9 @@ def create(
     """
     card = OPTIMIZERS[name]
     _check_options(card, momentum, wd, optimizer_params)
+    low = [param.name for param in params if np.dtype(param.dtype) == np.float16]
+    if low and card.needs_masters and not multi_precision:
+        raise UsageError(f"optimizer {name!r} with float16 parameter {low[0]!r}: set multi_precision=True")
     for param in params:
         if exempt(param):
             param.wd_mult = 0.0

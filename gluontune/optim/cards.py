@@ -30,6 +30,7 @@ class OptimizerCard:
         states: float32 arrays that it keeps for each parameter, masters of float16 weights not counted.
         momentum: whether ``setup``'s ``momentum`` applies.
         lr_scaling: the rule that suits it.
+        needs_masters: float16 weights need ``multi_precision=True``, for its states are float32.
         when, when_not: when to use it and when not.
         instead_of: what is wrong with MXNet 1.9.1's, if it has one and this is not it.
     """
@@ -44,6 +45,7 @@ class OptimizerCard:
     states: float = 1
     momentum: bool = False
     lr_scaling: str = "linear"
+    needs_masters: bool = False
     when: str = ""
     when_not: str = ""
     instead_of: str = ""
@@ -101,7 +103,8 @@ _add(
 )  # fmt: skip
 _add(
     "adagrad", "mxnet.optimizer:AdaGrad", "v += g²; w -= lr (g / √(v + eps) + wd w)",
-    "Duchi, Hazan & Singer, JMLR 2011", 0.01, defaults={"eps": 1e-7, "clip_gradient": None}, lr_scaling="sqrt",
+    "Duchi, Hazan & Singer, JMLR 2011", 0.01, defaults={"eps": 1e-7, "clip_gradient": None}, needs_masters=True,
+    lr_scaling="sqrt",
     when="Sparse features: rare ones keep a high rate.",
     when_not="Long runs: the sum only grows, so the rate dies out.",
 )  # fmt: skip
@@ -110,6 +113,7 @@ _add(
     "Tieleman & Hinton 2012; centered: Graves, arXiv:1308.0850", 0.001,
     defaults={"gamma1": 0.9, "gamma2": 0.9, "epsilon": 1e-8, "centered": False, "clip_weights": None,
               "clip_gradient": None},
+    needs_masters=True,
     lr_scaling="sqrt",
     when="Recurrent nets and reinforcement learning, by tradition.",
     when_not="Where adam works: it has the same memory of scales and a bias correction too.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, subtract_all
+from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, squares, subtract_all
 
 __all__ = ["GTAdam", "GTAdamW", "GTLAMB", "GTNovoGrad"]
 
@@ -156,10 +156,10 @@ class GTNovoGrad(_TwoMoments):
         self, ws: Any, gs: Any, ms: Any, vs: Any, lrs: Any, wds: Any, first: list[bool], rescale: float
     ) -> None:
         n = len(ws)
-        squares = nd.multi_sum_sq(*gs, num_arrays=n) * rescale**2
+        norms = squares(gs) * rescale**2
         # multi_sgd_update computes y -= lr (x + wd y) for many arrays: the sums of this rule in disguise.
         share = [-1.0 if new else self.beta2 - 1.0 for new in first]
-        subtract_all(vs, [squares[i : i + 1] for i in range(n)], share, [-1.0] * n)
+        subtract_all(vs, [norms[i : i + 1] for i in range(n)], share, [-1.0] * n)
         scale = 1.0 / (nd.sqrt(nd.concat(*vs, dim=0)) + self.epsilon)
         nd.preloaded_multi_sgd_update(
             *interleaved(ms, gs),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune.errors import UsageError
-from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, subtract_all
+from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, squares, subtract_all
 from gluontune.optim.schedules import WARMUP_MODES
 
 __all__ = ["GTLARC", "GTLARS", "GTLBSGD", "GTNAG"]
@@ -47,8 +47,8 @@ class _TrustSGD(TunedOptimizer):
         if n_trusted:
             own = self.layer_rates(
                 lrs[:n_trusted], wds[:n_trusted],
-                nd.multi_sum_sq(*weights[:n_trusted], num_arrays=n_trusted),
-                nd.multi_sum_sq(*grads[:n_trusted], num_arrays=n_trusted),
+                squares(weights[:n_trusted]),
+                squares(grads[:n_trusted]),
                 rescale,
             )  # fmt: skip
             lrs = own if n_trusted == len(indices) else nd.concat(own, lrs[n_trusted:], dim=0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from gluontune.errors import UsageError
 from gluontune.optim import states
+from gluontune.optim._base import squares
 from gluontune.runtime import mxnet
 
 mx = mxnet()
@@ -149,11 +150,13 @@ class TunedTrainer(mx.gluon.Trainer):
         trained = self._trained()
         for place in range(len(self._contexts)):
             grads = [param.list_grad()[place] for param in trained]
-            squares = mx.nd.multi_sum_sq(*grads, num_arrays=len(grads))
-            norm = mx.nd.sqrt(mx.nd.sum(squares)) * rescale
+            norm = mx.nd.sqrt(mx.nd.sum(squares(grads))) * rescale
             keep = mx.nd.minimum(self.clip_norm / (norm + 1e-12), 1.0)
             for grad in grads:
-                mx.nd.broadcast_mul(grad, keep.astype(grad.dtype), out=grad)
+                # In float32, where a small factor is not rounded to nothing.
+                mx.nd.cast(
+                    mx.nd.broadcast_mul(grad.astype("float32", copy=False), keep), dtype=grad.dtype, out=grad
+                )
 
     def save_states(self, fname: str) -> None:
         """Write what the optimizer has learned (states, counts, a begun accumulation); see :mod:`.states`."""

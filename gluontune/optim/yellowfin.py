@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune.errors import UsageError
-from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, subtract_all
+from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, squares, subtract_all
 
 __all__ = ["GTYellowFin"]
 
@@ -157,7 +157,7 @@ class GTYellowFin(TunedOptimizer):
 
 def _total(arrays: list[Any]) -> Any:
     """Sum of squares of all arrays, as a float64 scalar on their device."""
-    return nd.multi_sum_sq(*arrays, num_arrays=len(arrays)).astype("float64").sum()
+    return squares(arrays).astype("float64").sum()
 
 
 def _root(p: Any) -> Any:
