@@ -15,7 +15,7 @@ from gluontune.records import DamagedRecordError, RecordReader, pack, raw_to_pix
 from gluontune.records import blocks as blocks_room
 from gluontune.records import packer as packer_room
 from gluontune.records.blocks import BlockMaker
-from gluontune.records.fuzz import kill_trials
+from gluontune.records.killing import kill_trials
 from gluontune.records.imageinfo import ImageError, inspect
 from gluontune.records.sources import read_source
 from gluontune.records.transform import Transform, decode_image, pixels_to_raw

@@ -36,8 +36,8 @@ from gluontune.records.checksums import (
     row_is_sound,
     side_path,
 )
+from gluontune.records.fileindex import map_file
 from gluontune.records.layout import DamagedRecordError, join_parts
-from gluontune.records.reader import map_file
 from gluontune.records.sources import Item
 from gluontune.records.writer import index_text, remove_side_files
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records.checksums import HEAD_SIZE, ROW, read_checksums, row_is_sound, side_path
+from gluontune.records.fileindex import map_file
 from gluontune.records.imageinfo import ImageError, inspect, kind_of
 from gluontune.records.layout import DamagedRecordError, split_image_record
-from gluontune.records.reader import map_file
 from gluontune.records.structure import Broken, Found, joined, walk
 
 __all__ = ["Damage", "Progress", "Survey", "VerifyReport", "verify"]
