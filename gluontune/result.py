@@ -30,6 +30,7 @@ class RunResult:
         samples_per_sec: ``{"median", "ci95": [lo, hi], "n"}`` of training throughput, loading included,
             validation and warm-up left out; None if nothing was measured.
         phases_pct: share of each phase of the training step in percent; sums to 100.
+        phases: the whole report of ``gt.monitor.StepPhases`` (milliseconds, steps sampled, sum check).
         utilization: ``{"t_s": [...], "cpu_pct": [...], "gpu_util_pct": {index: [...]}}``.
         steadiness: metrics of ``gt.monitor.steadiness`` for the training part of the series.
         train_loss, val_accuracy, val_loss: one value an epoch (accuracy 0 … 1).
@@ -53,6 +54,7 @@ class RunResult:
     machine: Mapping[str, Any] = field(default_factory=dict)
     samples_per_sec: dict[str, Any] | None = None
     phases_pct: dict[str, float] = field(default_factory=dict)
+    phases: dict[str, Any] = field(default_factory=dict)
     utilization: dict[str, Any] = field(default_factory=dict)
     steadiness: dict[str, Any] = field(default_factory=dict)
     train_loss: list[float] = field(default_factory=list)

@@ -169,9 +169,19 @@ class _Climber:
         judge(row, result, [], has_best=False)
         row.update(verdict="n/a", kept=True, reason=None)
         self.best = self.naive
-        report = {"phases_pct": result.phases_pct}
-        verdict = monitor.verdict(report, result.utilization, {"device": self.site_device})
-        self.book.document["verdict"] = {"kind": verdict.kind, "sentence": verdict.sentence}
+        facts = {
+            name: getattr(self.recipe, name)
+            for name in (
+                "num_workers",
+                "loader",
+                "hybridize",
+                "dtype",
+                "batch_size_per_device",
+                "num_devices",
+            )
+        }
+        facts["usable_cores"] = self.site.cores
+        self.book.document["verdict"] = monitor.verdict(result.phases, result.utilization, facts).to_dict()
 
     def _measure(self, name: str, field: list[Contender]) -> None:
         labels = ", ".join(c.label for c in field)
@@ -226,11 +236,6 @@ class _Climber:
         training = sum(rows[0]["epoch_seconds"]) / max(r["speedup_vs_naive"] or 1.0 for r in rows)
         measuring = 4 * self.pace.rounds * self.pace.slice_s * 1.5 + 8.0
         return len(names) * (training + measuring)
-
-    @property
-    def site_device(self) -> str:
-        ready = self.naive.group.ready if self.naive.group is not None else []
-        return str(ready[0]["device"]) if ready else "cpu"
 
     @property
     def site(self) -> Site:

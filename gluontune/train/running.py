@@ -16,6 +16,7 @@ __all__ = ["drive", "run"]
 Event = dict[str, Any]
 _WINDOW_S = 0.8  # training is waited for, and counted, about this often
 _MIN_WINDOWS = 8
+_MAX_POINTS = 2000  # of a utilization series in a result
 _BLOWN_UP = 20.0  # a loss this many times the first window's has diverged
 
 
@@ -149,14 +150,13 @@ class _Progress:
         settled = self.rates[1:] or self.rates  # the first window holds the first batches of a cold loader
         if settled:
             self.result.samples_per_sec = stats.interval(settled)
-        series = self.watch.series()
-        self.result.utilization = series
+        self.result.utilization = self.watch.series(_MAX_POINTS)
         self.result.peak_gpu_mib = self.watch.peak_gpu_mib
         self.result.peak_rss_mib = self.watch.peak_rss_mib
-        spans = self.watch.spans("train")
-        self.result.steadiness = monitor.steadiness(series["t_s"], series["cpu_pct"], spans=spans)
+        self.result.steadiness = self.watch.steadiness("train")
         if clean:
-            self.result.phases_pct = self.group.phases()["phases_pct"]
+            self.result.phases = self.group.phases()
+            self.result.phases_pct = self.result.phases["phases_pct"]
 
 
 def _tell(

@@ -229,7 +229,7 @@ class Session:
         self._losses = []
         start = time.perf_counter()
         samples = sum(self.step() for _ in range(count))
-        self.mx.nd.waitall()
+        self.phases.wait()
         seconds = time.perf_counter() - start
         values = [float(v.asscalar()) for step in self._losses for v in step]
         return {"samples": samples, "seconds": seconds, "loss": float(np.mean(values))}
