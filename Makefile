@@ -46,5 +46,27 @@ lint: $(STAMP)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+# The peers that benchmarks compare with, in an environment of their own: they want another numpy than MXNet.
+PEERS := .peers
+peers: $(PEERS)/.ready
+$(PEERS)/.ready: Makefile
+	$(PY) -m venv --clear $(PEERS)
+	$(PEERS)/bin/pip install -q torch==2.13.0 'numpy<2.3' simplejpeg lmdb nvidia-dali-cuda120==2.4.0 opencv-python-headless
+	@touch $@
+$(PEERS)/.ready: | $(STAMP)
+
+# Horovod is compiled against the mxnet that is installed (about 75 s); it needs g++ and cmake.
+horovod: $(STAMP)
+	@command -v g++ >/dev/null && command -v cmake >/dev/null || { echo "gluontune: Horovod's build needs g++" \
+	  "and cmake (Debian, Ubuntu: apt install g++ cmake)" >&2; exit 1; }
+	$(PIP) install -q -c constraints.txt 'setuptools<70' wheel cloudpickle psutil pyyaml packaging
+	HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1 \
+	  HOROVOD_WITHOUT_PYTORCH=1 $(PIP) install -q --no-build-isolation horovod==0.28.1
+
+# JupyterLab with a kernel that has gluontune's launch settings.
+course: $(STAMP)
+	$(VENV)/bin/gluontune doctor --install-kernel
+	$(VENV)/bin/jupyter lab notebooks
+
 clean:
 	rm -rf $(VENV) .peers ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
