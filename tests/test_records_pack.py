@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
+import json
 import threading
 
 import cv2
@@ -13,10 +15,11 @@ from PIL import Image
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records import DamagedRecordError, RecordReader, pack, raw_to_pixels, verify
 from gluontune.records import blocks as blocks_room
+from gluontune.records import formats as formats_room
 from gluontune.records import packer as packer_room
 from gluontune.records.blocks import BlockMaker
-from gluontune.records.killing import kill_trials
 from gluontune.records.imageinfo import ImageError, inspect
+from gluontune.records.killing import kill_trials
 from gluontune.records.sources import read_source
 from gluontune.records.transform import Transform, decode_image, pixels_to_raw
 
@@ -415,3 +418,19 @@ def test_side_files_of_an_older_file_do_not_survive(folder, tmp_path):
         assert list(reader.keys) == [5] and reader[0]
     with pytest.raises((IndexError, DamagedRecordError)):
         reader[0]
+
+
+def test_formats_are_compared_on_the_same_images(folder, capsys):
+    assert formats_room.main([str(folder), "--resize", "32", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert list(rows) == ["files", "JPEG records", "raw-pixel records", "LMDB"]
+    for name, row in rows.items():
+        if name == "LMDB" and row["status"] != "ok":
+            assert "pip install lmdb" in row["status"] and importlib.util.find_spec("lmdb") is None
+            continue
+        assert min(row[k] for k in row if k.endswith("per_sec")) > 0
+    assert rows["raw-pixel records"]["bytes"] > 15 * 32 * 32 * 3 > rows["JPEG records"]["bytes"]
+    assert formats_room.main([str(folder / "nowhere")]) == 1
+    assert (
+        formats_room.main([str(folder), "--resize", "32"]) == 0 and "JPEG records" in capsys.readouterr().out
+    )

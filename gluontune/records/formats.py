@@ -1,0 +1,179 @@
+"""The same images kept in four ways: size, packing speed, reading speed. ``python -m gluontune.records.formats SRC``.
+
+Files, JPEG records, raw-pixel records and LMDB hold the same resized images; reading is by random access in one
+thread, and is measured twice: the bytes alone, and up to pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Callable, Optional, Union
+
+import numpy as np
+
+from gluontune.errors import GluontuneError
+from gluontune.records.imageinfo import inspect
+from gluontune.records.layout import image_record, split_image_record
+from gluontune.records.packer import pack
+from gluontune.records.reader import RecordReader
+from gluontune.records.transform import decode_image, raw_to_pixels
+
+__all__ = ["FormatRow", "compare_formats", "main"]
+
+PathLike = Union[str, "os.PathLike[str]"]
+Read = Callable[[int], Any]
+
+
+@dataclass(frozen=True)
+class FormatRow:
+    """One way of keeping the images; speeds are images a second, medians of ``repeats``; None: not measured.
+
+    ``packing`` of files and LMDB starts from the encoded images, that of records from the sources.
+    """
+
+    name: str
+    status: str
+    bytes: Optional[int] = None
+    packing_images_per_sec: Optional[float] = None
+    reading_images_per_sec: Optional[float] = None
+    pixels_images_per_sec: Optional[float] = None
+
+
+def compare_formats(src: PathLike, resize: int = 256, repeats: int = 3, seed: int = 0) -> list[FormatRow]:
+    """Keep the images of ``src`` in each way and measure.
+
+    Args:
+        src: what ``pack`` takes. resize: shorter side, pixels; raw pixels are cut to the middle square.
+        repeats: readings of everything, each in another random order.
+
+    Raises:
+        GluontuneError: nothing to pack.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="gluontune-formats-"))
+    try:
+        jpeg = pack(src, folder / "jpeg.rec", format="jpg", resize=resize, crop=True, seed=seed)
+        raw = pack(src, folder / "raw.rec", format="raw", resize=resize, crop=True, seed=seed)
+        with RecordReader(folder / "jpeg.rec") as jpegs, RecordReader(folder / "raw.rec") as raws:
+            payloads = [bytes(jpegs.payload(i)) for i in range(len(jpegs))]
+            labels = jpegs.labels().tolist()
+            measure = _Measure(len(payloads), repeats, seed)
+            rows = [_files(folder / "files", payloads, measure)]
+            rows.append(measure.row("JPEG records", jpeg.bytes, jpeg.images_per_sec, jpegs.payload, _decode))
+            rows.append(
+                measure.row("raw-pixel records", raw.bytes, raw.images_per_sec, raws.payload, raw_to_pixels)
+            )
+            rows.append(_lmdb(folder / "lmdb", payloads, labels, measure))
+        return rows
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Measure:
+    def __init__(self, count: int, repeats: int, seed: int):
+        self.count, self.repeats = count, repeats
+        self.rng = np.random.default_rng(seed)
+
+    def row(
+        self, name: str, size: int, packing: float, read: Read, decode: Callable[[Any], Any]
+    ) -> FormatRow:
+        def touch(i: int) -> int:
+            return int(np.frombuffer(read(i), np.uint8)[::512].sum())  # mapped pages are read when touched
+
+        def pixels(i: int) -> int:
+            return int(np.ascontiguousarray(decode(read(i))).ravel()[::512].sum())
+
+        return FormatRow(name, "ok", size, round(packing, 1), self._speed(touch), self._speed(pixels))
+
+    def _speed(self, read: Read) -> float:
+        speeds = []
+        for _ in range(self.repeats):
+            order = self.rng.permutation(self.count).tolist()
+            started = time.perf_counter()
+            for i in order:
+                read(i)
+            speeds.append(self.count / (time.perf_counter() - started))
+        return round(statistics.median(speeds), 1)
+
+
+def _decode(payload: Any) -> np.ndarray:
+    data = bytes(payload)
+    return decode_image(data, inspect(data))
+
+
+def _files(folder: Path, payloads: list[bytes], measure: _Measure) -> FormatRow:
+    folder.mkdir()
+    started = time.perf_counter()
+    for i, payload in enumerate(payloads):
+        (folder / f"{i:07d}.jpg").write_bytes(payload)
+    seconds = time.perf_counter() - started
+    paths = [str(folder / f"{i:07d}.jpg") for i in range(len(payloads))]
+    size = sum(os.stat(path).st_blocks * 512 for path in paths)
+
+    def read(i: int) -> bytes:
+        with open(paths[i], "rb") as stream:
+            return stream.read()
+
+    return measure.row("files", size, len(payloads) / seconds, read, _decode)
+
+
+def _lmdb(folder: Path, payloads: list[bytes], labels: Sequence[Any], measure: _Measure) -> FormatRow:
+    try:
+        import lmdb
+    except ImportError:
+        return FormatRow("LMDB", "not installed: pip install lmdb")
+    started = time.perf_counter()
+    with lmdb.open(str(folder), map_size=2 * sum(map(len, payloads)) + (64 << 20)) as writer:
+        with writer.begin(write=True) as transaction:
+            for i, (payload, label) in enumerate(zip(payloads, labels)):
+                transaction.put(b"%08d" % i, image_record(payload, label, i))
+        writer.sync(True)
+    seconds = time.perf_counter() - started
+    size = (folder / "data.mdb").stat().st_blocks * 512
+    with (
+        lmdb.open(str(folder), readonly=True, lock=False) as reader,
+        reader.begin(buffers=True) as transaction,
+    ):
+
+        def read(i: int) -> Any:
+            return split_image_record(transaction.get(b"%08d" % i))[1]
+
+        return measure.row("LMDB", size, len(payloads) / seconds, read, _decode)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table, or with ``--json`` one document."""
+    parser = argparse.ArgumentParser(prog="python -m gluontune.records.formats", description=__doc__)
+    parser.add_argument("src", help="class folders, .lst or .csv")
+    parser.add_argument("--resize", type=int, default=256)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(argv)
+    try:
+        rows = compare_formats(chosen.src, chosen.resize)
+    except GluontuneError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    if chosen.json:
+        print(json.dumps({"rows": [asdict(row) for row in rows]}, indent=2))
+        return 0
+    print(f"{'':20}{'MB':>10}{'packing':>12}{'reading':>12}{'to pixels':>12}   (images/s)")
+    for row in rows:
+        if row.status != "ok":
+            print(f"{row.name:20}{row.status:>10}")
+            continue
+        speeds = (row.packing_images_per_sec, row.reading_images_per_sec, row.pixels_images_per_sec)
+        print(f"{row.name:20}{(row.bytes or 0) / 1e6:10.1f}" + "".join(f"{speed:12,.0f}" for speed in speeds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
