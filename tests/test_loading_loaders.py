@@ -237,6 +237,15 @@ def test_a_bad_sample_ends_the_epoch_with_its_name(how, workers):
         collect(loader)
 
 
+def test_ctrl_c_stays_ctrl_c(split):
+    class Interrupted(MemorySplit):
+        def read(self, index: int) -> bytes:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(ThreadedLoader(Interrupted(), **options()))
+
+
 @pytest.mark.parametrize("how", ["truncated", "os-error"])
 def test_the_resident_loader_names_the_bad_sample(how):
     with pytest.raises(GluontuneError, match="sample 13: "):

@@ -92,6 +92,13 @@ def build(
     Raises:
         UsageError: unknown names, values out of range.
         GluontuneError: the loader cannot hold or read the data.
+
+    >>> import gluontune as gt
+    >>> test = gt.datasets.open("sample").test
+    >>> with build("threaded", test, batch_size=100, image_shape=(28, 28, 1)) as loader:
+    ...     images, labels = next(loader.epoch(0))
+    >>> images.shape, images.dtype.name, labels.shape, len(loader)
+    ((100, 28, 28, 1), 'uint8', (100,), 20)
     """
     factory = resolve(LOADERS[name].factory)
     return factory(

@@ -74,6 +74,10 @@ def size(
 
     Raises:
         UsageError: names or numbers that cannot work. GluontuneError: the data cannot be read.
+
+    >>> report = size("sample", image_shape=(28, 28, 1), augment="flip", max_workers=0, seconds=0.06)
+    >>> report.choice.num_workers, sorted({point.loader for point in report.points})
+    (0, ['resident', 'threaded'])
     """
     for name in loaders or ():
         LOADERS[name]

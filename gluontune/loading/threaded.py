@@ -215,6 +215,8 @@ class ThreadedLoader(Loader):
             index = int(indices[k])
             try:
                 decoder.into(images[k], self.split.read(index), draws, k)
+            except KeyboardInterrupt:  # in the calling thread: the user's, and no fault of the record
+                raise
             except BaseException as error:  # whatever ends a thread must name the record
                 raise sample_error(self.split, index, error) from error
 
