@@ -132,6 +132,8 @@ def test_a_real_net_is_profiled_and_cured():
     assert {p.primitive for p in report.primitives} >= {"convolution", "batch_normalization"}
     convolutions = [p for p in report.primitives if p.primitive == "convolution"]
     assert sum(p.calls for p in convolutions) == 5  # two forward, two for weights, one for data
+    assert {p.layers for p in convolutions} == {("0",), ("3",)}
+    assert ("6",) in {p.layers for p in report.slow if p.primitive.startswith("pooling")}
     assert {"Convolution", "_backward_BatchNorm"} <= {o.name for o in report.operators}
     assert "pool-to-mean" in [c.rewrite for c in report.cures]
     assert net._cached_op is graph

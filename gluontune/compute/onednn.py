@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-__all__ = ["Execution", "Primitive", "cure_of", "parse_log", "slow_reason", "summarize"]
+__all__ = ["Execution", "Primitive", "cure_of", "parse_log", "problem_sizes", "slow_reason", "summarize"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Primitive:
         fast_ms: time that a fast implementation would take, estimated from the fast executions of the same
             primitive in the same log by the work they do; None if there is none to compare with.
         cure: the rewrite that avoids the slow path, or "".
+        layers: paths of the network's layers that have this shape, if the network is known.
     """
 
     primitive: str
@@ -53,6 +54,7 @@ class Primitive:
     slow: str = ""
     fast_ms: float | None = None
     cure: str = ""
+    layers: tuple[str, ...] = ()
 
 
 def parse_log(text: str | Iterable[str]) -> list[Execution]:
@@ -121,13 +123,13 @@ def cure_of(execution: Execution, log: list[Execution]) -> str:
     """
     if "acdB" in execution.formats or (execution.primitive.startswith("pooling") and _to_one(execution)):
         return "pool-to-mean"
-    if execution.primitive == "convolution" and _numbers(execution.problem).get("ic") in (1, 3):
+    if execution.primitive == "convolution" and problem_sizes(execution.problem).get("ic") in (1, 3):
         return "pad-channels"
     if "ncsp" in execution.implementation:
-        n = _numbers(execution.problem)
+        n = problem_sizes(execution.problem)
         for other in log:
             if other.primitive == "convolution" and slow_reason(other):
-                o = _numbers(other.problem)
+                o = problem_sizes(other.problem)
                 if o.get("ic") in (1, 3) and (o.get("oc"), o.get("oh")) == (n.get("ic"), n.get("ih")):
                     return "pad-channels"
     return ""
@@ -162,7 +164,7 @@ _MEMORY_BOUND = (
 
 def _work(execution: Execution) -> float:
     """Multiplications of a convolution, elements of anything else."""
-    n = _numbers(execution.problem)
+    n = problem_sizes(execution.problem)
     if execution.primitive == "convolution" and {"ic", "oc", "oh", "ow", "kh", "kw"} <= set(n):
         groups = n.get("g", 1)
         return n.get("mb", 1) * n["ic"] * n["oc"] * n["oh"] * n["ow"] * n["kh"] * n["kw"] / groups
@@ -175,11 +177,11 @@ def _work(execution: Execution) -> float:
     return total if sizes else 0.0
 
 
-def _numbers(problem: str) -> dict[str, int]:
+def problem_sizes(problem: str) -> dict[str, int]:
     """``mb64_ic16oc16_ih32…`` as ``{"mb": 64, "ic": 16, …}``."""
     return {name: int(value) for name, value in re.findall(r"(mb|g|[iok][cdhw])(\d+)", problem)}
 
 
 def _to_one(pooling: Execution) -> bool:
-    n = _numbers(pooling.problem)
+    n = problem_sizes(pooling.problem)
     return n.get("oh") == 1 and n.get("ow") == 1

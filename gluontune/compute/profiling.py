@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gluontune.compute._profile_child import BEGIN, END
-from gluontune.compute.onednn import Primitive, parse_log, summarize
+from gluontune.compute.onednn import Primitive, parse_log, problem_sizes, summarize
 from gluontune.errors import GluontuneError, UsageError
 
 __all__ = ["Cure", "Operator", "Profile", "profile"]
@@ -126,6 +126,7 @@ def profile(
         raise UsageError(f"profile mode {mode!r}: choose hybridized or static")
     if steps < 1 or warmup < 0:
         raise UsageError(f"profile steps={steps}, warmup={warmup}: at least one step")
+    shapes: dict[tuple[Any, ...], list[str]] = {}
     with tempfile.TemporaryDirectory(prefix="gluontune-profile-") as folder:
         spec: dict[str, Any] = {
             "target": None,
@@ -140,6 +141,7 @@ def profile(
             spec["target"] = _checked_target(target)
         else:
             spec.update(_ship(target, inputs, folder))
+            shapes = _layer_shapes(target, inputs)
         path = os.path.join(folder, "spec.json")
         Path(path).write_text(json.dumps(spec), encoding="utf-8")
         log = _run_child(path, env, timeout)
@@ -147,7 +149,42 @@ def profile(
             measured = json.loads(Path(spec["result"]).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise GluontuneError(f"the profiled process left no result: {error}") from error
-    return _report(log, measured, steps)
+    found = _report(log, measured, steps)
+    found.primitives = [replace(p, layers=tuple(shapes.get(_shape_key(p), ()))) for p in found.primitives]
+    return found
+
+
+def _layer_shapes(net: Any, inputs: tuple[Any, ...]) -> dict[tuple[Any, ...], list[str]]:
+    """Paths of convolutions, BatchNorms and poolings by what oneDNN's log says of them."""
+    from gluontune.compute._walk import walk, watch
+    from gluontune.runtime import mxnet
+
+    seen = watch(net, *inputs)
+    nn = mxnet().gluon.nn
+    found: dict[tuple[Any, ...], list[str]] = {}
+    for path, block in walk(net):
+        shapes = {s for s in seen[id(block)].input_shapes() if len(s) == 4} if id(block) in seen else set()
+        for _, channels, height, width in shapes:
+            if isinstance(block, nn.Conv2D):
+                key: tuple[Any, ...] = ("convolution", channels, block._channels, height, width)
+                key += tuple(block._kwargs["kernel"])
+                if hasattr(block, "padded_to"):
+                    key = (key[0], block.padded_to, *key[2:])
+            elif isinstance(block, nn.BatchNorm):
+                key = ("batch_normalization", channels, height, width)
+            elif hasattr(block, "_kwargs") and "pool_type" in block._kwargs:
+                key = ("pooling", channels, height, width)
+            else:
+                continue
+            found.setdefault(key, []).append(path)
+    return found
+
+
+def _shape_key(primitive: Primitive) -> tuple[Any, ...]:
+    n = problem_sizes(primitive.problem)
+    if primitive.primitive == "convolution":
+        return ("convolution", *(n.get(k) for k in ("ic", "oc", "ih", "iw", "kh", "kw")))
+    return (primitive.primitive.replace("_v2", ""), *(n.get(k) for k in ("ic", "ih", "iw")))
 
 
 def _report(log: str, measured: dict[str, Any], steps: int) -> Profile:
