@@ -98,7 +98,8 @@ REWRITES.add(
             replaces="a Conv2D over 1 or 3 channels → the same over 4, the added ones zero in data and weight",
             why_slow="oneDNN's blocked kernels want a multiple of four channels: over 3 a bfloat16 convolution "
             "runs as gemm, and its output layout makes the BatchNorm after it slow too",
-            when_it_helps="bfloat16 on a CPU (ResNet-20: 8 % of the step); in float32 oneDNN has a kernel for 3 channels, and padding made the same step 5 % slower",
+            when_it_helps="bfloat16 on a CPU (8 % of a ResNet-20 step); in float32 oneDNN has a kernel for 3 channels, "
+            "and padding made the same step 5 % slower",
         ),
         find="gluontune.compute._find:pad_channels",
         devices=("cpu",),
@@ -114,7 +115,7 @@ REWRITES.add(
             why_slow="the relu reads and writes the whole map once more, forward and backward, and memory is "
             "slower than arithmetic",
             when_it_helps="training on a CPU, a little everywhere: 1–3 % of a ResNet-20 step; "
-            " layers that a network calls as functions (ResNet V2) are not reached",
+            "layers that a network calls as functions (ResNet V2) are not reached",
         ),
         find="gluontune.compute._find:fuse_bn_relu",
         devices=("cpu",),
