@@ -141,8 +141,9 @@ def test_a_small_update_survives_in_the_master_copy():
     precision = _to_float16(net, trainer)
     for _ in range(8):  # each alone is lost in float16: 1 - 2**-13 rounds to 1
         set_gradients(net, [2.0**-13, 0.0], scale=precision.scaler.scale_value)
-        precision.scaler.step(trainer, 1)
+        assert precision.step(trainer, 1)
     assert weights(net) == [1 - 2.0**-10, 1]
+    assert precision.scale(2.0) == 2.0**17
 
 
 def test_where_a_type_cannot_run():

@@ -31,6 +31,14 @@ class MixedPrecision:
     scaler: LossScaler
     notes: list[str] = field(default_factory=list)
 
+    def scale(self, loss: Any) -> Any:
+        """``scaler.scale``."""
+        return self.scaler.scale(loss)
+
+    def step(self, trainer: Any, batch_size: int, **options: Any) -> bool:
+        """``scaler.step``: False if the step was skipped."""
+        return self.scaler.step(trainer, batch_size, **options)
+
     def inputs(self, data: Any) -> Any:
         """Data as the network wants it. Integers (pixels for an ``InputStage``, indices) are left alone."""
         return _cast(data, "float32", "float16") if self.dtype == "float16" else data
