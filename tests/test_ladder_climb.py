@@ -174,6 +174,13 @@ def test_a_rung_that_breaks_is_a_row(machine):
     assert found["complete"] and found["best"] is not None
 
 
+def test_of_two_equally_fast_variants_the_smaller_change_is_taken(machine):
+    row = rows(ladder.climb(Recipe()))["large-batch"]
+    rates = [v["samples_per_sec"]["median"] for v in row["variants"]]
+    assert max(rates) < 1.03 * min(rates)
+    assert row["recipe"]["batch_size_per_device"] == 128
+
+
 def test_one_broken_variant_does_not_break_the_rung(machine):
     machine.breaks = lambda r: RunFailed("X", "boom", "p") if r.loader == "resident" else None
     row = rows(ladder.climb(Recipe()))["records"]

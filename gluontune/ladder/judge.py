@@ -14,6 +14,7 @@ from gluontune.result import RunResult
 __all__ = ["PARITY_POINTS", "compare", "judge", "verdict_of"]
 
 PARITY_POINTS = 0.02  # a rung may cost so much validation accuracy at equal epochs, and no more
+TIE = 0.03  # variants whose medians are this close are as fast as each other
 WORTH = 1.01  # a gain below one per cent is not worth a change
 
 
@@ -40,7 +41,10 @@ def compare(
     naive: Contender,
     best: Contender | None,
 ) -> Contender | None:
-    """Fill a row with the throughput of its variants; return the fastest, or None if none ran.
+    """Fill a row with the throughput of its variants; return the one to go on with, or None if none ran.
+
+    That is the first one which ties with the fastest: variants are listed from the smallest change to the
+    largest, and a larger batch, or more workers, that bring nothing are not worth their price.
 
     Args:
         row: gets ``variants``, ``samples_per_sec``, ``ratio_to_previous``, ``speedup_vs_naive``, ``recipe``.
@@ -66,7 +70,8 @@ def compare(
     ran = [c for c in field if c.failure is None]
     if not ran:
         return None
-    chosen = max(ran, key=lambda c: listed[id(c)]["samples_per_sec"]["median"])
+    medians = {id(c): listed[id(c)]["samples_per_sec"]["median"] for c in ran}
+    chosen = next(c for c in ran if medians[id(c)] * (1 + TIE) >= max(medians.values()))
     entry = listed[id(chosen)]
     entry["chosen"] = True
     row["samples_per_sec"] = entry["samples_per_sec"]
