@@ -181,6 +181,18 @@ def test_of_two_equally_fast_variants_the_smaller_change_is_taken(machine):
     assert row["recipe"]["batch_size_per_device"] == 128
 
 
+def test_a_variant_that_loses_accuracy_gives_way_to_the_next(machine, monkeypatch):
+    plain = machine.rate
+    monkeypatch.setattr(
+        machine, "rate", lambda r: plain(r) * (1.2 if r.batch_size_per_device >= 256 else 1.0)
+    )
+    machine.accuracy = lambda r: 0.3 if r.batch_size_per_device >= 256 else 0.80
+    row = rows(ladder.climb(Recipe(), rungs=["large-batch"]))["large-batch"]
+    assert row["kept"] and row["recipe"]["batch_size_per_device"] == 128 and row["reason"] is None
+    assert [v["chosen"] for v in row["variants"]] == [True, False]
+    assert "50.0 points" in row["variants"][1]["reason"]
+
+
 def test_one_broken_variant_does_not_break_the_rung(machine):
     machine.breaks = lambda r: RunFailed("X", "boom", "p") if r.loader == "resident" else None
     row = rows(ladder.climb(Recipe()))["records"]
@@ -231,7 +243,7 @@ def test_interrupt_keeps_what_was_measured_and_resume_goes_on(machine, tmp_path)
     machine.trained.clear()
     again = ladder.climb(Recipe(), out=tmp_path, resume=True)
     assert again["complete"] and [r["name"] for r in again["rungs"]] == NAMES
-    assert [r.loader for r in machine.trained][0] == "resident"
+    assert machine.trained[0].loader == "resident"
     assert len(machine.trained) == 5
     assert again["best"]["name"] == "large-batch"
 
@@ -279,9 +291,7 @@ def test_a_missing_data_set_is_told_before_anything_starts(machine):
 
 
 def test_gpus_change_the_variants():
-    site = Site(
-        cores=16, gpus=4, bf16=False, splits=True, fits_memory=False, rewrites=(), num_train=50_000
-    )
+    site = Site(cores=16, gpus=4, bf16=False, splits=True, fits_memory=False, rewrites=(), num_train=50_000)
     recipe = Recipe()
     labels = {rung.name: [v.label for v in rung.variants(recipe, site)] for rung in RUNGS}
     assert labels["mixed-precision"][0] == "float16"

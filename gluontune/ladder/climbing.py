@@ -11,7 +11,7 @@ from typing import Any
 from gluontune import datasets, monitor, runtime
 from gluontune.files import writable_folder
 from gluontune.ladder.book import Book
-from gluontune.ladder.judge import compare, judge
+from gluontune.ladder.judge import choose, compare, judge, next_best
 from gluontune.ladder.measure import Contender, interleave
 from gluontune.ladder.rungs import RUNGS, Rung, Site
 from gluontune.recipe import Recipe
@@ -33,8 +33,8 @@ class Pace:
     epochs: float
 
 
-QUICK = Pace("quick", rounds=9, slice_s=0.4, epochs=1)
-FULL = Pace("full", rounds=12, slice_s=1.5, epochs=3)
+QUICK = Pace("quick", rounds=9, slice_s=0.3, epochs=1)
+FULL = Pace("full", rounds=12, slice_s=1.0, epochs=3)
 
 
 def climb(
@@ -153,8 +153,12 @@ class _Climber:
         chosen = compare(row, self.field, variants, self.naive, self.best)
         if chosen is None:
             raise next(c.failure for c in self.field if c.failure is not None)
-        result = self._train(row, chosen)
-        judge(row, result, self.book.kept_accuracies(), has_best=self.best is not None)
+        judge(row, self._train(row, chosen), self.book.kept_accuracies(), has_best=self.best is not None)
+        second = next_best(row, self.field)
+        if second is not None:
+            choose(row, second, self.field, self.naive)
+            judge(row, self._train(row, second), self.book.kept_accuracies(), has_best=True)
+            chosen = second
         if row["kept"]:
             if self.best is not None and self.best is not self.naive:
                 self.best.close()

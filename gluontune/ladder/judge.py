@@ -11,7 +11,7 @@ from gluontune.ladder.measure import Contender
 from gluontune.ladder.rungs import Variant
 from gluontune.result import RunResult
 
-__all__ = ["PARITY_POINTS", "compare", "judge", "verdict_of"]
+__all__ = ["PARITY_POINTS", "choose", "compare", "judge", "next_best", "verdict_of"]
 
 PARITY_POINTS = 0.02  # a rung may cost so much validation accuracy at equal epochs, and no more
 TIE = 0.03  # variants whose medians are this close are as fast as each other
@@ -50,7 +50,6 @@ def compare(
         row: gets ``variants``, ``samples_per_sec``, ``ratio_to_previous``, ``speedup_vs_naive``, ``recipe``.
         field: the variants' contenders, measured interleaved with ``naive`` and ``best``.
     """
-    listed = {}
     for contender, variant in zip(field, variants):
         entry: dict[str, Any] = {
             "label": variant.label,
@@ -65,25 +64,48 @@ def compare(
             entry["samples_per_sec"] = stats.interval(contender.rates)
             if best is not None and best.failure is None and best is not contender:
                 entry["ratio_to_previous"] = stats.ratio_interval(contender.rates, best.rates)
-        listed[id(contender)] = entry
         row["variants"].append(entry)
-    ran = [c for c in field if c.failure is None]
+    ran = [
+        (c, e["samples_per_sec"]["median"]) for c, e in zip(field, row["variants"]) if e["samples_per_sec"]
+    ]
     if not ran:
         return None
-    medians = {id(c): listed[id(c)]["samples_per_sec"]["median"] for c in ran}
-    chosen = next(c for c in ran if medians[id(c)] * (1 + TIE) >= max(medians.values()))
-    entry = listed[id(chosen)]
-    entry["chosen"] = True
-    row["samples_per_sec"] = entry["samples_per_sec"]
-    row["ratio_to_previous"] = entry["ratio_to_previous"]
+    fastest = max(median for _, median in ran)
+    chosen = next(c for c, median in ran if median * (1 + TIE) >= fastest)
+    choose(row, chosen, field, naive)
+    return chosen
+
+
+def choose(row: dict[str, Any], chosen: Contender, field: Sequence[Contender], naive: Contender) -> None:
+    """Make one variant the row's: its throughput, ratios, recipe and changes."""
+    for contender, entry in zip(field, row["variants"]):
+        entry["chosen"] = contender is chosen
+        if contender is chosen:
+            for name in ("samples_per_sec", "ratio_to_previous", "changes"):
+                row[name] = entry[name]
     row["recipe"] = chosen.recipe.to_dict()
-    row["changes"] = entry["changes"]
     if chosen is naive:
         row["speedup_vs_naive"], row["speedup_ci95"] = 1.0, [1.0, 1.0]
     elif naive.failure is None:
         speedup = stats.ratio_interval(chosen.rates, naive.rates)
         row["speedup_vs_naive"], row["speedup_ci95"] = speedup["median"], speedup["ci95"]
-    return chosen
+
+
+def next_best(row: dict[str, Any], field: Sequence[Contender]) -> Contender | None:
+    """After a variant that was fast but lost accuracy: the smallest change that helped too, or None.
+
+    The first choice keeps its place among the variants, with what it lost as the reason.
+    """
+    if row["kept"] or row["ratio_to_previous"] is None or verdict_of(row["ratio_to_previous"]) != "helped":
+        return None
+    first = next(e for e in row["variants"] if e["chosen"])
+    for contender, entry in zip(field, row["variants"]):
+        ratio = entry["ratio_to_previous"]
+        if entry is not first and ratio is not None and verdict_of(ratio) == "helped":
+            first["reason"] = row["reason"]
+            row["reason"] = None
+            return contender
+    return None
 
 
 def judge(row: dict[str, Any], result: RunResult, kept: Sequence[float], *, has_best: bool) -> None:
