@@ -29,7 +29,9 @@ def launch(
     command = command or []
     if command[:1] != ["train"]:
         given = " ".join(command) or "nothing"
-        raise UsageError(f"launch runs `train`, not {given!r}: write gluontune launch -n 2 -- train --epochs 1")
+        raise UsageError(
+            f"launch runs `train`, not {given!r}: write gluontune launch -n 2 -- train --epochs 1"
+        )
     taken = [flag for flag in ("--engine", "--num-devices") if flag in command]
     if taken:
         raise UsageError(f"{' and '.join(taken)} after `--`: launch sets them itself, by --engine and -n")

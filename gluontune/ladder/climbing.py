@@ -34,7 +34,7 @@ class Pace:
 
 
 QUICK = Pace("quick", rounds=9, slice_s=0.3, epochs=1)
-FULL = Pace("full", rounds=12, slice_s=1.0, epochs=3)
+FULL = Pace("full", rounds=12, slice_s=1.0, epochs=2)
 
 
 def climb(
@@ -249,7 +249,7 @@ class _Climber:
             ready = self.naive.group.ready[0] if self.naive.group is not None else {}
             facts = self.book.document["machine"]
             pixels = ready.get("image_bytes") or 0
-            limit = runtime.memory_limit_mib() * 2**20
+            limit = (runtime.memory_limit_mib() or 0) * 2**20
             num_train = int(ready.get("num_train", 0))
             self._site = Site(
                 cores=runtime.usable_cores(),
