@@ -9,8 +9,9 @@ The pieces stand alone; each works on a network of your own:
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from gluontune import lazy
 
 _HOMES = {
     "InputStage": "stage",
@@ -40,10 +41,8 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"gluontune.compute.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'gluontune.compute' has no attribute {name!r}")
+    return lazy.find(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(__all__)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.registry import resolve
+from gluontune import lazy
 
 __all__ = [
     "DATASETS",
@@ -27,7 +27,7 @@ __all__ = [
     "open",
 ]
 
-_WHERE = {
+_HOMES = {
     "DATASETS": "catalog:DATASETS",
     "Dataset": "dataset:Dataset",
     "DatasetInfo": "dataset:DatasetInfo",
@@ -42,11 +42,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = resolve(f"{__name__}.{_WHERE[name]}")
-    globals()[name] = value
-    return value
+    return lazy.find(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:

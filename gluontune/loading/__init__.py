@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.registry import resolve
+from gluontune import lazy
 
 _HOMES = {
     "AUGMENTS": "augment",
@@ -41,10 +41,8 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return resolve(f"gluontune.loading.{_HOMES[name]}:{name}")
-    raise AttributeError(f"module 'gluontune.loading' has no attribute {name!r}")
+    return lazy.find(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(__all__)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
+from gluontune import lazy
+
 # where each public name lives; a room is imported when one of its names is first used
-_HOME = {
+_HOMES = {
     "JsonLines": "logs",
     "Monitor": "sampler",
     "NvmlSampler": "nvml",
@@ -34,16 +35,12 @@ _HOME = {
     "watch": "live",
 }
 
-__all__ = sorted(_HOME)
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return lazy.find(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return sorted(__all__)

@@ -12,42 +12,40 @@ for each optimizer; :mod:`gluontune.optim.schedules` are pure functions that nee
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
+from gluontune import lazy
 from gluontune.optim import schedules
 from gluontune.optim.cards import OPTIMIZERS, OptimizerCard, list_optimizers
 from gluontune.optim.schedules import SCHEDULES
 
 # What needs mxnet or matplotlib is imported when it is first used.
-_LAZY = {
-    "BatchGrowth": "gluontune.optim.large_batch",
-    "GhostBatchNorm": "gluontune.optim.ghost",
-    "RangeTest": "gluontune.optim.finder",
-    "TunedTrainer": "gluontune.optim.trainer",
-    "create": "gluontune.optim._setup",
-    "find_learning_rate": "gluontune.optim.finder",
-    "from_mxnet": "gluontune.optim.adapters",
-    "gradient_noise": "gluontune.optim.large_batch",
-    "is_exempt": "gluontune.optim.exemptions",
-    "noise_sigma": "gluontune.optim.large_batch",
-    "plot_range_test": "gluontune.optim.plots",
-    "plot_schedule": "gluontune.optim.plots",
-    "plot_trust_ratios": "gluontune.optim.plots",
-    "scaled_learning_rate": "gluontune.optim.scaling",
-    "setup": "gluontune.optim._setup",
-    "to_mxnet": "gluontune.optim.adapters",
-    "trust_ratios": "gluontune.optim.large_batch",
-    "use_ghost_batch_norm": "gluontune.optim.ghost",
+_HOMES = {
+    "BatchGrowth": "large_batch",
+    "GhostBatchNorm": "ghost",
+    "RangeTest": "finder",
+    "TunedTrainer": "trainer",
+    "create": "_setup",
+    "find_learning_rate": "finder",
+    "from_mxnet": "adapters",
+    "gradient_noise": "large_batch",
+    "is_exempt": "exemptions",
+    "noise_sigma": "large_batch",
+    "plot_range_test": "plots",
+    "plot_schedule": "plots",
+    "plot_trust_ratios": "plots",
+    "scaled_learning_rate": "scaling",
+    "setup": "_setup",
+    "to_mxnet": "adapters",
+    "trust_ratios": "large_batch",
+    "use_ghost_batch_norm": "ghost",
 }
 
-__all__ = ["OPTIMIZERS", "OptimizerCard", "SCHEDULES", "list_optimizers", "schedules", *sorted(_LAZY)]
+__all__ = ["OPTIMIZERS", "OptimizerCard", "SCHEDULES", "list_optimizers", "schedules", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'gluontune.optim' has no attribute {name!r}")
+    return lazy.find(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.registry import resolve
+from gluontune import lazy
 
 __all__ = [
     "DamagedRecordError",
@@ -22,7 +22,7 @@ __all__ = [
     "verify",
 ]
 
-_WHERE = {
+_HOMES = {
     "DamagedRecordError": "layout",
     "IRHeader": "layout",
     "PackReport": "packer",
@@ -40,11 +40,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = resolve(f"{__name__}.{_WHERE[name]}:{name}")
-    globals()[name] = value
-    return value
+    return lazy.find(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:

@@ -83,7 +83,8 @@ def _check_end_of_checksums(survey: Survey) -> None:
 def _decide(survey: Survey) -> None:
     images = sum(checked.kind is not None for checked in survey.checked)
     of_images = images * 2 > len(survey.checked)
-    offsets = set(survey.rows["offset"].tolist())
+    satisfied = {checked.row for checked in survey.checked}
+    offsets = {o for row, o in enumerate(survey.rows["offset"].tolist()) if row not in satisfied}
     confirmed = {offset for _, _, offset in survey.index.rows} | {
         b.offset for b in survey.broken if _fits(survey, b)
     }

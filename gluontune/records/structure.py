@@ -91,13 +91,19 @@ def walk(view: memoryview, known: Known) -> Iterator[Found | Broken]:
     """
     heads = _Heads(view)
     size, at = len(view), 0
+    before: Found | None = None
     while at < size:
         found, reason, resume = _try(view, heads, at)
         if found is None:
-            until = _next(view, heads, resume, at + 1, known)
-            yield Broken(at, until, reason)
-            at = until
+            unsure = before is not None and before.behind == at and not known(before)
+            until = _next(view, heads, resume, before.offset + 1 if before and unsure else at + 1, known)
+            if before is not None and until < at:
+                before.doubtful = True  # it ended at bytes that look like a header, but are none
+            else:
+                yield Broken(at, until, reason)
+            before, at = None, until
             continue
+        before = found
         yield found
         if found.doubtful:
             # Its length may be wrong, or its padding gone, so the next record may start inside what it claims.
@@ -147,7 +153,7 @@ def _next(view: memoryview, heads: _Heads, own_start: int, other_start: int, kno
     for candidate in heads.others(own_start % 4, other_start, limit):
         if _is_first(view, candidate):
             found, _, _ = _try(view, heads, candidate)
-            if found is not None and found.behind <= limit and (not found.doubtful or known(found)):
+            if found is not None and found.spans[-1][1] <= limit and (not found.doubtful or known(found)):
                 return min(candidate, nearest)
     return nearest
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.registry import resolve
+from gluontune import lazy
 
-_NAMES = {
+_HOMES = {
     "Comparison": "comparing",
     "LiveLadder": "live",
     "Source": "read",
@@ -53,9 +53,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return resolve(f"gluontune.report.{_NAMES[name]}:{name}")
-    raise AttributeError(f"module 'gluontune.report' has no attribute {name!r}")
+    return lazy.find(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:

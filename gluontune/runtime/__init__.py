@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gluontune import lazy
 from gluontune.runtime.importing import mxnet
 
 if TYPE_CHECKING:
@@ -70,8 +71,10 @@ def memory_limit_mib() -> int | None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"gluontune.runtime.{_HOMES[name]}"), name)
     if name == "doctor":
         return importlib.import_module("gluontune.runtime.doctor")
-    raise AttributeError(f"module 'gluontune.runtime' has no attribute {name!r}")
+    return lazy.find(__name__, _HOMES, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

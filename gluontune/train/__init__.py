@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-_PUBLIC = {
-    "Group": "gluontune.train.group",
-    "Job": "gluontune.train.job",
-    "RunFailed": "gluontune.train.group",
-    "build_net": "gluontune.train.models",
-    "drive": "gluontune.train.running",
-    "load_job": "gluontune.train.job",
-    "net_names": "gluontune.train.models",
-    "run": "gluontune.train.running",
+from gluontune import lazy
+
+_HOMES = {
+    "Group": "group",
+    "Job": "job",
+    "RunFailed": "group",
+    "build_net": "models",
+    "drive": "running",
+    "load_job": "job",
+    "net_names": "models",
+    "run": "running",
 }
 
 __all__ = ["Group", "Job", "RunFailed", "build_net", "drive", "load_job", "net_names", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    raise AttributeError(f"module 'gluontune.train' has no attribute {name!r}")
+    return lazy.find(__name__, _HOMES, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

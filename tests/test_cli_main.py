@@ -1,0 +1,135 @@
+"""The command line's frame: help, exit codes, errors without tracebacks, JSON alone on stdout."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+import gluontune
+from gluontune.cli import main as cli
+from gluontune.cli._recipe import field_help
+from gluontune.recipe import Recipe
+
+COMMANDS = ("doctor", "data", "pack", "verify", "size", "train", "ladder", "monitor", "launch", "report")
+
+
+def test_help_lists_the_commands_in_the_learners_order(capsys):
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    places = [re.search(rf"^  {name}\b", text, re.M).start() for name in COMMANDS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_explains_itself(command, capsys):
+    assert cli.main([command, "--help"]) == 0
+    assert len(capsys.readouterr().out) > 200
+
+
+def test_every_field_of_the_recipe_is_a_flag_with_its_sentence(capsys):
+    assert set(field_help()) == set(Recipe().to_dict())
+    cli.main(["train", "--help"])
+    text = capsys.readouterr().out
+    for name in set(Recipe().to_dict()) - {"env", "rewrites"}:
+        assert f"--{name.replace('_', '-')}" in text, name
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"gluontune {gluontune.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["laddr"], 2, "No such command"),
+        ([], 2, ""),
+        (["train", "--epochs", "many"], 2, "many"),
+        (["train", "--dtype", "float31"], 2, "choose one of float32"),
+        (["train", "--set", "epochs"], 2, "FIELD=VALUE"),
+        (["train", "--set", "epohcs=2"], 2, "'epochs'"),
+        (["train", "--recipe", "nowhere.yaml"], 1, "nowhere.yaml"),
+        (["ladder", "--dataset", "smaple"], 2, "'sample'"),
+        (["ladder", "--rungs", "recrods"], 2, "'records'"),
+        (["launch", "--", "ladder"], 2, "launch runs `train`"),
+        (["launch", "--", "train", "--engine", "kvstore"], 2, "--engine"),
+    ],
+)
+def test_wrong_usage_is_one_or_two_lines_and_its_exit_code(
+    arguments, code, words, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == code
+    captured = capsys.readouterr()
+    assert words in captured.err + captured.out
+    assert "Traceback" not in captured.err
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(gluontune.errors.UsageError):
+        cli.main(["train", "--debug", "--dtype", "float31"])
+
+
+def test_a_fault_of_our_own_is_told_without_a_traceback(monkeypatch, capsys):
+    def broken(*_, **__):
+        raise RuntimeError("oh no")
+
+    monkeypatch.setattr("gluontune.train.running.run", broken)
+    monkeypatch.setattr("gluontune.train.run", broken, raising=False)
+    assert cli.main(["train"]) == 1
+    assert "oh no" in capsys.readouterr().err
+
+
+def test_json_stands_alone_on_stdout():
+    command = [sys.executable, "-m", "gluontune", "train", "--net", "mlp", "--loader", "resident", "--json"]
+    done = subprocess.run(
+        [*command, "--train-samples", "640", "--val-samples", "64"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["status"] == "ok" and isinstance(document["val_accuracy"], list)
+
+
+def test_launch_prints_one_merged_result():
+    command = [sys.executable, "-m", "gluontune", "launch", "-n", "2", "--engine", "kvstore", "--", "train"]
+    small = [
+        "--net",
+        "mlp",
+        "--loader",
+        "resident",
+        "--train-samples",
+        "1280",
+        "--val-samples",
+        "64",
+        "--json",
+    ]
+    done = subprocess.run([*command, *small], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["recipe"]["num_devices"] == 2 and document["steps"] == 10
+
+
+def test_a_failed_run_exits_1_and_says_why():
+    command = [sys.executable, "-m", "gluontune", "train", "--net", "no_such_net", "--loader", "resident"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "no_such_net" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_import_is_light():
+    script = (
+        "import sys, gluontune as gt\n"
+        "gt.Recipe()\n"
+        "for room in gt._ROOMS: getattr(gt, room)\n"
+        "heavy = {'mxnet', 'matplotlib', 'scipy', 'cv2', 'pandas', 'gluoncv'} & set(sys.modules)\n"
+        "sys.exit(', '.join(sorted(heavy)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
