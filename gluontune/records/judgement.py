@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 from gluontune.records.layout import HEAD, LENGTH_MASK, padded
@@ -228,7 +228,8 @@ def _true_keys(survey: Survey) -> dict[int, int]:
     """The key of each record by its checksum row, else by the id in its header where packers set it so."""
     keys = survey.rows["key"].tolist()
     sure = {c.found.offset: keys[c.row] for c in survey.checked if c.row >= 0}
-    ids = {c.found.offset: c.key for c in survey.checked if c.whole}
+    times = Counter(c.key for c in survey.checked if c.whole)  # an id that two records carry says nothing
+    ids = {c.found.offset: c.key for c in survey.checked if c.whole and times[c.key] == 1}
     return {**ids, **sure} if _ids_are_keys(survey, sure, ids) else sure
 
 

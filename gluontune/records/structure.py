@@ -82,21 +82,27 @@ class _Heads:
         return sorted(found)
 
 
-def walk(view: memoryview, known: Known) -> Iterator[Found | Broken]:
+def walk(view: memoryview, known: Known, familiar: Known) -> Iterator[Found | Broken]:
     """All records and breaks from the first byte to the last.
 
     Args:
         view: the file.
         known: tells whether a record's bytes are those of a known record (by its checksum).
+        familiar: tells whether its header carries a key of the index or the checksums: enough to believe that a
+            record starts there, though not that it is whole.
     """
     heads = _Heads(view)
+
+    def believe(found: Found) -> bool:
+        return not found.doubtful or familiar(found) or known(found)
+
     size, at = len(view), 0
     before: Found | None = None
     while at < size:
         found, reason, resume = _try(view, heads, at)
         if found is None:
             unsure = before is not None and before.behind == at and not known(before)
-            until = _next(view, heads, resume, before.offset + 1 if before and unsure else at + 1, known)
+            until = _next(view, heads, resume, before.offset + 1 if before and unsure else at + 1, believe)
             if before is not None and until < at:
                 before.doubtful = True  # it ended at bytes that look like a header, but are none
             else:
@@ -109,7 +115,7 @@ def walk(view: memoryview, known: Known) -> Iterator[Found | Broken]:
             # Its length may be wrong, or its padding gone, so the next record may start inside what it claims.
             inside = found.spans[-1][1] if known(found) else at + 1
             at = min(found.behind, size)
-            until = _next(view, heads, at, inside, known)
+            until = _next(view, heads, at, inside, believe)
             if until > at:
                 yield Broken(at, until, _why(view, at))
             at = until
@@ -143,17 +149,17 @@ def _try(view: memoryview, heads: _Heads, at: int) -> tuple[Found | None, str, i
     return Found(at, behind, spans, not follows), "", at
 
 
-def _next(view: memoryview, heads: _Heads, own_start: int, other_start: int, known: Known) -> int:
+def _next(view: memoryview, heads: _Heads, own_start: int, other_start: int, believe: Known) -> int:
     """Where the chain goes on after a break: a first part, in the phase of ``own_start`` or in another."""
     size = len(view)
     firsts = (int(h) for h in heads.between(own_start, size) if _is_first(view, int(h)))
     nearest = limit = next(firsts, size)
-    while limit < size and not _is_believable(view, heads, limit, known):
+    while limit < size and not _is_believable(view, heads, limit, believe):
         limit = next(firsts, size)  # damaged itself, or no header but bytes of a shifted record
     for candidate in heads.others(own_start % 4, other_start, limit):
         if _is_first(view, candidate):
             found, _, _ = _try(view, heads, candidate)
-            if found is not None and found.spans[-1][1] <= limit and (not found.doubtful or known(found)):
+            if found is not None and found.spans[-1][1] <= limit and believe(found):
                 return min(candidate, nearest)
     return nearest
 
@@ -168,9 +174,9 @@ def _swallowed(view: memoryview, heads: _Heads, last: Found, known: Known) -> in
     return len(view)
 
 
-def _is_believable(view: memoryview, heads: _Heads, at: int, known: Known) -> bool:
+def _is_believable(view: memoryview, heads: _Heads, at: int, believe: Known) -> bool:
     found, _, _ = _try(view, heads, at)
-    return found is not None and (not found.doubtful or known(found))
+    return found is not None and believe(found)
 
 
 def _is_first(view: memoryview, at: int) -> bool:

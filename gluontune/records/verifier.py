@@ -18,7 +18,7 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.records.checksums import HEAD_SIZE, ROW, read_checksums, row_is_sound, side_path
 from gluontune.records.fileindex import map_file
 from gluontune.records.imageinfo import ImageError, inspect, kind_of
-from gluontune.records.layout import DamagedRecordError, split_image_record
+from gluontune.records.layout import IMAGE_HEAD, DamagedRecordError, split_image_record
 from gluontune.records.structure import Broken, Found, joined, walk
 
 __all__ = ["Damage", "Progress", "Survey", "VerifyReport", "verify"]
@@ -149,6 +149,7 @@ class Survey:
         self.rows = self._read_rows()
         self.index = _Index(self.path, index)
         self._known = Counter(zip(self.rows["length"].tolist(), self.rows["crc"].tolist()))
+        self._key_set = {key for _, key, _ in self.index.rows} | set(self.rows["key"].tolist())
         self._lengths = {length for length, _ in self._known}
         self.checked: list[Checked] = []
         self.broken: list[Broken] = []
@@ -178,6 +179,10 @@ class Survey:
         length = sum(stop - start for start, stop in found.spans) + 4 * (len(found.spans) - 1)
         return length in self._lengths and (length, zlib.crc32(joined(self.view, found))) in self._known
 
+    def _is_familiar(self, found: Found) -> bool:
+        record = joined(self.view, found)
+        return len(record) >= IMAGE_HEAD.size and IMAGE_HEAD.unpack_from(record)[2] in self._key_set
+
     def _check_all(self, workers: int | None, progress: Progress) -> None:
         from gluontune.runtime import usable_cores
 
@@ -199,7 +204,7 @@ class Survey:
 
     def _batches(self) -> Iterator[list[Found]]:
         batch: list[Found] = []
-        for piece in walk(self.view, self._is_known):
+        for piece in walk(self.view, self._is_known, self._is_familiar):
             if isinstance(piece, Broken):
                 self.broken.append(piece)
                 continue
