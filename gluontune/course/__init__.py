@@ -1,1 +1,26 @@
+"""What the notebooks share: predictions, figures, exercises with hints, and their pairing with scripts."""
 
+from __future__ import annotations
+
+from typing import Any
+
+from gluontune import lazy
+
+_HOMES = {
+    "EXERCISES": "exercises",
+    "check": "exercises",
+    "compare": "predictions",
+    "predict": "predictions",
+    "show": "figures",
+    "table": "figures",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    return lazy.find(__name__, _HOMES, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

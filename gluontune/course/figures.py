@@ -1,0 +1,92 @@
+"""The report's figures and tables in a notebook, in the reader's light or dark theme."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import Any
+
+from gluontune.errors import UsageError
+from gluontune.report import figures
+from gluontune.report.read import row_of
+from gluontune.result import RunResult
+
+__all__ = ["Markup", "show", "table"]
+
+KINDS = ("throughput", "phases", "utilization", "accuracy")
+
+
+class Markup:
+    """HTML that Jupyter shows. ``str(m)`` is the markup itself."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def _repr_html_(self) -> str:
+        return self.text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<figure of {len(self.text)} characters; show it in a notebook>"
+
+
+def show(kind: str, results: Mapping[str, RunResult]) -> Markup:
+    """One figure over one or several runs.
+
+    Args:
+        kind: ``throughput``, ``phases``, ``utilization`` or ``accuracy``.
+        results: labels to results.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"show({kind!r}): choose one of {', '.join(KINDS)}")
+    rows = [row_of(result, label) for label, result in results.items()]
+    name = f"lesson-{kind}"
+    if kind == "utilization":
+        drawn = [
+            f"<figure><figcaption>{html.escape(row['name'])}: percent of the usable cores</figcaption>"
+            f"{figures.utilization(f'{name}-{place}', row) or '(too short to sample)'}</figure>"
+            for place, row in enumerate(rows)
+        ]
+    elif kind == "throughput":
+        drawn = [figures.throughput(name, rows, "images/s") or ""]
+    else:
+        draw = {"phases": figures.phases, "accuracy": figures.accuracy}[kind]
+        drawn = [draw(name, rows) or ""]
+    legend = _phase_legend(rows) if kind == "phases" else ""
+    return Markup(f"<style>{_palette()}</style><div class='gt-figure'>{legend}{''.join(drawn)}</div>")
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> Markup:
+    """A plain table; the keys of the first row are its head."""
+    listed = [dict(row) for row in rows]
+    if not listed:
+        return Markup("<p>(nothing)</p>")
+    head = "".join(f"<th>{html.escape(str(key))}</th>" for key in listed[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in row.values()) + "</tr>"
+        for row in listed
+    )
+    return Markup(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+
+
+def _phase_legend(rows: list[dict[str, Any]]) -> str:
+    """Names of the phases beside their colours."""
+    phases = [p for p in figures.PHASE_SERIES if any(row["phases_pct"].get(p) for row in rows)]
+    items = (
+        f"<span style='color:var(--c{figures.PHASE_SERIES[p]})'>&#9632;</span> {html.escape(p)}"
+        for p in phases
+    )
+    return f"<p>{' &nbsp; '.join(items)}</p>"
+
+
+def _palette() -> str:
+    """The colours of the report's page, for the figures of a notebook alone."""
+    style = (resources.files("gluontune.report") / "templates" / "style.css").read_text(encoding="utf-8")
+    light, dark = (part.split("}", 1)[0] for part in style.split(":root {", 2)[1:])
+    scope = ".gt-figure"
+    wide = f"{scope} svg {{ max-width: 100%; height: auto; }} {scope} figure {{ margin: 0 0 1em; }}"
+    night = f"@media (prefers-color-scheme: dark) {{ {scope} {{{dark}}} }}"
+    return f"{scope} {{{light}}} {night} [data-jp-theme-light='true'] {scope} {{{light}}} {wide}"

@@ -1,0 +1,110 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 01 · The naive script
+#
+# **Question.** A tutorial's Gluon script reads one image file after the other, transforms each in Python, and trains
+# imperatively. How many images a second is that here, and what does a training step wait for?
+
+# %% tags=["parameters"]
+dataset = "sample"
+epochs = 1
+batch_size_per_device = 64
+dtype = "float32"
+num_workers = 0
+devices = "auto"
+quick = True
+out_dir = "runs/01_naive"
+seed = 0
+
+# %% [markdown]
+# Write your prediction down. For comparison: deck "The Steady State" (AWS, 2019) measured **307 images a second** for its
+# naive script on one V100 GPU, with CIFAR-10 and a batch of 64.
+
+# %%
+import gluontune as gt
+from gluontune.course import check, compare, predict, show, table
+
+DECK_SAMPLES_PER_SEC = 307
+predict("images a second", 500)
+predict("percent of a step spent waiting for data", 50)
+
+# %% [markdown]
+# ## Measure
+
+# %%
+images = {"train_samples": 2560, "val_samples": 500} if quick else {}
+naive = gt.Recipe(
+    dataset=dataset,
+    epochs=epochs,
+    batch_size_per_device=batch_size_per_device,
+    dtype=dtype,
+    num_workers=num_workers,
+    devices=devices,
+    seed=seed,
+    **images,
+)
+result = gt.train.run(naive)
+result.save(f"{out_dir}/naive.json")
+rate = result.samples_per_sec
+print(compare("images a second", rate["median"]))
+print(f"95 % interval: {rate['ci95'][0]:,.0f} to {rate['ci95'][1]:,.0f}, from {rate['n']} windows of training")
+print(f"That is {rate['median'] / DECK_SAMPLES_PER_SEC:.2f} times the deck's V100.")
+
+# %% [markdown]
+# A V100 computes far more in a second than a laptop's CPU. When its figure is not far away, it was not computing: it waited.
+#
+# ## Where a step's time goes
+# MXNet works asynchronously: a Python line returns before its work is done. So on a few sampled steps gluontune waits at
+# the border of each phase; the other steps run undisturbed.
+
+# %%
+show("phases", {"naive": result})
+
+# %%
+print(compare("percent of a step spent waiting for data", result.phases_pct.get("data", 0.0)))
+verdict = gt.monitor.verdict(result.phases, result.utilization, naive.to_dict())
+print(f"{verdict.kind}: {verdict.sentence}")
+
+# %% [markdown]
+# ## How steady it is
+# The deck is called *Reduce Spikiness from GPU Utilization*: a device that works in bursts waits in between.
+
+# %%
+show("utilization", {"naive": result})
+
+# %%
+table(
+    {"measure": name, "value": f"{value:.2f}"}
+    for name, value in result.steadiness.items()
+    if isinstance(value, (int, float))
+)
+
+# %% [markdown]
+# ## Summary
+# - Throughput counts everything a step waits for, the loading of its images included.
+# - A figure without an interval says little; one without its machine says nothing.
+# - First find what the step waits for; what does not hold it back is not worth mending.
+#
+# ## Exercises
+
+# %%
+num_train = len(gt.datasets.open(dataset).train)
+check("epoch-seconds", ..., result=result, num_train=num_train)  # seconds for an epoch over all num_train images?
+
+# %%
+check("step-time-ms", ..., result=result)  # milliseconds of one training step?
+
+# %% [markdown]
+# **Next:** the ladder. `gluontune ladder --quick` climbs from this script rung by rung; `ladder-out/ladder.html` shows
+# what each one brought on this machine.
