@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 import gluontune
 from gluontune.errors import GluontuneError
@@ -25,10 +26,25 @@ ORDER = (
 )  # fmt: skip
 
 
+_RANK = {name: place for place, name in enumerate(ORDER)}
+
+
+def _place(name: str) -> tuple[int, str]:
+    return _RANK.get(name, len(ORDER)), name
+
+
+class _InOrder(TyperGroup):
+    """Lists groups of commands among the commands, in the order above."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=_place)
+
+
 def build_app() -> typer.Typer:
     """The application with every command file of this package (each defines ``register(app)``)."""
     app = typer.Typer(
         name="gluontune",
+        cls=_InOrder,
         help="Take an MXNet Gluon training job up the ladder: measure each rung here, keep what helps.",
         no_args_is_help=True,
         add_completion=False,
@@ -51,8 +67,7 @@ def build_app() -> typer.Typer:
 
     found = [m.name for m in pkgutil.iter_modules(importlib.import_module("gluontune.cli").__path__)]
     commands = [name for name in found if not name.startswith("_") and name != "main"]
-    rank = {name: place for place, name in enumerate(ORDER)}
-    for name in sorted(commands, key=lambda n: (rank.get(n, len(ORDER)), n)):
+    for name in sorted(commands, key=_place):
         importlib.import_module(f"gluontune.cli.{name}").register(app)
     return app
 
