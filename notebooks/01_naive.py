@@ -58,7 +58,8 @@ result = gt.train.run(naive)
 result.save(f"{out_dir}/naive.json")
 rate = result.samples_per_sec
 print(compare("images a second", rate["median"]))
-print(f"95 % interval: {rate['ci95'][0]:,.0f} to {rate['ci95'][1]:,.0f}, from {rate['n']} windows of training")
+low, high = rate["ci95"]
+print(f"95 % interval: {low:,.0f} to {high:,.0f}, from {rate['n']} windows of training")
 print(f"That is {rate['median'] / DECK_SAMPLES_PER_SEC:.2f} times the deck's V100.")
 
 # %% [markdown]
@@ -100,7 +101,8 @@ table(
 
 # %%
 num_train = len(gt.datasets.open(dataset).train)
-check("epoch-seconds", ..., result=result, num_train=num_train)  # seconds for an epoch over all num_train images?
+# How many seconds does an epoch over all num_train images take?
+check("epoch-seconds", ..., result=result, num_train=num_train)
 
 # %%
 check("step-time-ms", ..., result=result)  # milliseconds of one training step?
