@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -16,6 +18,13 @@ from gluontune.result import RunResult
 from gluontune.train import Group, RunFailed, drive, run
 
 SMALL = Recipe(net="mlp", loader="resident", train_samples=2048, val_samples=512, learning_rate=0.1)
+
+
+def alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def job(tmp_path, text):
@@ -99,6 +108,29 @@ def test_a_dead_server_is_named():
             group.steps(100_000)
 
 
+def test_nothing_outlives_a_killed_parent():
+    script = (
+        "from gluontune.recipe import Recipe; from gluontune.train import Group; import time\n"
+        "r = Recipe(net='mlp', loader='resident', train_samples=256, engine='kvstore', num_devices=2,\n"
+        "           batch_size_per_device=32)\n"
+        "g = Group(r, die_with_parent=True); g.pause(); print(*g.pids, flush=True); time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    pids = [int(p) for p in parent.stdout.readline().split()]
+    assert len(pids) == 4 and all(alive(p) for p in pids)
+    parent.kill()
+    parent.wait()
+    gone_by = time.monotonic() + 5
+    while time.monotonic() < gone_by and any(alive(p) for p in pids):
+        time.sleep(0.1)
+    assert not [p for p in pids if alive(p)]
+
+
+def test_horovod_ranks_are_refused_with_the_way_out():
+    result = run(SMALL.override(engine="horovod", num_devices=2))
+    assert result.status == "failed" and "--engine kvstore" in result.error["message"]
+
+
 def test_a_paused_group_does_nothing_and_comes_back():
     with Group(SMALL) as group:
         group.steps(2)
@@ -119,8 +151,7 @@ def test_closing_leaves_no_process():
     assert len(tree) >= 2
     group.close()
     time.sleep(0.2)
-    alive = [p for p in tree if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
-    assert alive == []
+    assert not [p for p in tree if alive(p)]
 
 
 OWN_DATA = """

@@ -18,7 +18,10 @@ from gluontune.errors import GluontuneError
 __all__ = ["Cluster", "start_cluster"]
 
 # A process with DMLC_ROLE=scheduler or server serves inside `import mxnet` and ends with the job.
-_SERVE = "import gluontune.runtime as r; r.mxnet()"
+_SERVE = (
+    "from gluontune.parallel.lifeline import die_with_parent; die_with_parent({parent}); "
+    "import gluontune.runtime as r; r.mxnet()"
+)
 
 
 @dataclass
@@ -87,6 +90,7 @@ def start_cluster(workers: int, env: Mapping[str, str], *, servers: int = 1) -> 
     Args:
         workers: number of training processes that will join.
         env: the environment that the helpers inherit (with gluontune's runtime settings).
+            They end with the thread that calls this.
         servers: parameter servers; one is enough for two workers on one machine.
 
     Raises:
@@ -106,7 +110,7 @@ def start_cluster(workers: int, env: Mapping[str, str], *, servers: int = 1) -> 
         for role in ["scheduler"] + ["server"] * servers:
             cluster.processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-c", _SERVE],
+                    [sys.executable, "-c", _SERVE.format(parent=os.getpid())],
                     env={**env, **address, "DMLC_ROLE": role},
                     stdin=subprocess.DEVNULL,
                     stdout=cluster.log,

@@ -7,7 +7,6 @@ It reads one JSON command a line from stdin, and answers each with one JSON even
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -18,14 +17,9 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError
+from gluontune.parallel.lifeline import die_with_parent
 
 __all__ = ["main"]
-
-
-def _die_with_parent() -> None:
-    """Ask Linux to kill this process, even a stopped one, when the thread that started it is gone."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _serve(setup: dict[str, Any], send: Any) -> None:
@@ -88,7 +82,7 @@ def main() -> None:
 
     setup = json.loads(sys.stdin.readline())
     if setup.get("die_with_parent"):
-        _die_with_parent()
+        die_with_parent(setup["parent"])
     if setup.get("cpus"):
         runtime.bind_to_cpus(setup["cpus"])
     _serve(setup, send)

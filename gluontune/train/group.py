@@ -126,7 +126,8 @@ class Group:
         self.ranks: list[_Rank] = []
         self.ready: list[dict[str, Any]] = []
         if recipe.engine == "horovod":
-            raise RunFailed("EngineMissing", "engine 'horovod' is not available", "starting")
+            message = "gluontune does not start Horovod ranks yet: use engine='kvstore' (--engine kvstore)"
+            raise RunFailed("EngineMissing", message, "starting")
         env = runtime.child_env(recipe.runtime, recipe.env, processes=self.world)
         self.applied_env = runtime.applied(env)
         try:
@@ -139,6 +140,7 @@ class Group:
                     "rank": rank,
                     "world": self.world,
                     "die_with_parent": die_with_parent,
+                    "parent": os.getpid(),
                     "cpus": runtime.cpus_for_rank(rank, self.world) if self.world > 1 else None,
                 }
                 self.ranks.append(_Rank(setup, env))
