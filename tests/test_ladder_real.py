@@ -74,7 +74,8 @@ def test_a_job_of_the_users_own_climbs(tmp_path):
     assert "<svg" in page and "hybridized" in page
 
 
-def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "preemption"])
+def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(tmp_path, number):
     options = ("--net", "mlp", "--out", tmp_path, "--rungs", "environment,records")
     options += ("--train-samples", "3840", "--val-samples", "300")
     process = subprocess.Popen(ladder(*options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -82,7 +83,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(tmp_path):
     book = tmp_path / "ladder.json"
     while time.monotonic() < deadline and not (book.exists() and json.loads(book.read_text())["rungs"]):
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert "--resume" in output and "Traceback" not in output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -104,7 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
+    """The console script. A cluster's SIGTERM is taken like Ctrl-C: what was measured is kept."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())
 
 

@@ -18,7 +18,12 @@ def die_with_parent(parent: int | None = None) -> None:
     Args:
         parent: process id of the parent, if known: it may be gone before this call.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _arm()
+    os.register_at_fork(after_in_child=_arm)  # the loaders' workers are forked, and do not inherit it
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _arm() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
