@@ -204,15 +204,7 @@ def _assemble(
         for part, samples in (("train", train), ("test", test))
     ]
 
-    def work() -> dict[str, Any]:
-        shape = pixels.common_shape(list(splits))
-        channels = 3 if shape is None else shape[2]
-        mean, std = pixels.mean_std(splits[0], channels)
-        return {"shape": shape, "mean": mean, "std": std}
-
-    known = pixels.remembered(f"pixels {slug} {root}", work)
-    shape = tuple(known["shape"]) if known["shape"] else None
-    mean, std = tuple(known["mean"]), tuple(known["std"])
+    shape, mean, std = pixels.summary(f"pixels {slug} {root}", list(splits))
     augment = augment_for(shape)
     filled = replace(
         info,

@@ -15,7 +15,7 @@ from gluontune.datasets.split import Split
 from gluontune.errors import GluontuneError
 from gluontune.files import cache_dir, write_json
 
-__all__ = ["common_shape", "mean_std", "remembered"]
+__all__ = ["common_shape", "mean_std", "remembered", "summary"]
 
 SAMPLE = 500  # images that mean and deviation are taken from
 
@@ -80,3 +80,16 @@ def remembered(key: str, work: Any) -> dict[str, Any]:
     except GluontuneError:
         return values  # read-only or full: it is only a memory
     return values
+
+
+def summary(key: str, splits: list[Any]) -> tuple[Any, tuple[float, ...], tuple[float, ...]]:
+    """Common shape (None: mixed sizes), and mean and deviation of the first split; remembered under ``key``."""
+
+    def work() -> dict[str, Any]:
+        shape = common_shape(splits)
+        mean, std = mean_std(splits[0], 3 if shape is None else shape[2])
+        return {"shape": shape, "mean": mean, "std": std}
+
+    known = remembered(key, work)
+    shape = tuple(known["shape"]) if known["shape"] else None
+    return shape, tuple(known["mean"]), tuple(known["std"])

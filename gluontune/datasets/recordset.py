@@ -43,14 +43,7 @@ def open_records(path: str | None, info: Any) -> Dataset:
     else:
         test = RecordSplit(slug, "test", test_path, _labels(test_path), classes)
 
-    def work() -> dict[str, Any]:
-        shape = pixels.common_shape([train, test])
-        mean, std = pixels.mean_std(train, 3 if shape is None else shape[2])
-        return {"shape": shape, "mean": mean, "std": std}
-
-    known = pixels.remembered(f"pixels {slug} {train_path} {test_path}", work)
-    shape = tuple(known["shape"]) if known["shape"] else None
-    mean, std = tuple(known["mean"]), tuple(known["std"])
+    shape, mean, std = pixels.summary(f"pixels {slug} {train_path} {test_path}", [train, test])
     augment = augment_for(shape)
     filled = replace(
         info,
