@@ -47,13 +47,28 @@ lint: $(STAMP)
 	$(VENV)/bin/lint-imports
 
 # The peers that benchmarks compare with, in an environment of their own: they want another numpy than MXNet.
+# The stamp carries a checksum of the lists, so an edit of them (and of nothing else) makes the place anew.
 PEERS := .peers
-peers: $(PEERS)/.ready
-$(PEERS)/.ready: Makefile
+PEER_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install -q
+PEER_PACKAGES := torch==2.13.0 'numpy<2.3' simplejpeg lmdb nvidia-dali-cuda120==2.4.0 opencv-python-headless Pillow \
+  numba psutil setuptools wheel pybind11
+PEER_STAMP := $(PEERS)/.ready-$(firstword $(shell echo "$(PEER_PACKAGES)" | cksum))
+FFCV_STAMP := $(PEERS)/.ffcv-1.0.2
+FFCV_NEEDS := libopencv-dev libturbojpeg0-dev pkg-config g++
+
+peers: $(PEER_STAMP)
+	@$(MAKE) --no-print-directory $(FFCV_STAMP) || echo "gluontune: FFCV was left out; the other peers are ready." \
+	  "It is compiled here and needs (Debian, Ubuntu): apt install $(FFCV_NEEDS); then make peers again" >&2
+
+$(PEER_STAMP): | $(STAMP)
 	$(PY) -m venv --clear $(PEERS)
-	$(PEERS)/bin/pip install -q torch==2.13.0 'numpy<2.3' simplejpeg lmdb nvidia-dali-cuda120==2.4.0 opencv-python-headless
+	$(PEER_PIP) $(PEER_PACKAGES)
 	@touch $@
-$(PEERS)/.ready: | $(STAMP)
+
+$(FFCV_STAMP): | $(PEER_STAMP)
+	pkg-config --exists opencv4 libturbojpeg && command -v g++ >/dev/null
+	$(PEER_PIP) --no-build-isolation --no-deps ffcv==1.0.2
+	@touch $@
 
 # Horovod is compiled against the mxnet that is installed (about 75 s); it needs g++ and cmake.
 horovod: $(STAMP)

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 from gluontune.train import Group, RunFailed, drive
 
-__all__ = ["Contender", "interleave"]
+__all__ = ["Contender", "Turns", "interleave"]
+
+
+class Turns(Protocol):
+    """What can be measured in turn: anything that is started once, warmed up, and then gives its slices."""
+
+    rates: list[float]
+
+    @property
+    def failure(self) -> Exception | None: ...
+
+    def launch(self) -> None: ...
+
+    def warm_up(self, slice_s: float) -> None: ...
+
+    def slice(self) -> None: ...
+
+
+T = TypeVar("T", bound=Turns)
 
 
 class Contender:
@@ -98,12 +116,12 @@ class Contender:
 
 
 def interleave(
-    contenders: Iterable[Contender],
+    contenders: Iterable[T],
     *,
     rounds: int,
     slice_s: float,
     on_round: Callable[[int, int], None] | None = None,
-) -> list[Contender]:
+) -> list[T]:
     """Measure contenders in turn, ``rounds`` times over; the order turns with each round.
 
     A disturbance of the machine so falls on all alike, and ratios within a round mean something where

@@ -7,25 +7,23 @@ ahead and their threads cannot disturb: that is how the ladder interleaves its c
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import selectors
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from typing import IO, Any
+from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError
 from gluontune.parallel import Cluster, start_cluster
+from gluontune.parallel.piped import PipedProcess, end_message
 from gluontune.recipe import Recipe
 
 __all__ = ["Group", "RunFailed"]
 
 _TICK_S = 0.5
+_CHILD = (sys.executable, "-m", "gluontune.train.child")
 
 
 class RunFailed(GluontuneError):
@@ -37,71 +35,6 @@ class RunFailed(GluontuneError):
 
     def to_dict(self) -> dict[str, str]:
         return {"type": self.kind, "message": self.message, "phase": self.phase}
-
-
-class _Rank:
-    """One process: its pipes, its log, and what it has said so far."""
-
-    def __init__(self, setup: dict[str, Any], env: dict[str, str]):
-        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the rank
-        reading, writing = os.pipe()
-        os.set_inheritable(writing, True)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gluontune.train.child", "--events", str(writing)],
-            stdin=subprocess.PIPE,
-            stdout=self.log,
-            stderr=subprocess.STDOUT,
-            env=env,
-            pass_fds=(writing,),
-            start_new_session=True,
-        )
-        os.close(writing)
-        os.set_blocking(reading, False)
-        self.reading, self._buffer = reading, b""
-        self.stopped = False
-        self.say(setup)
-
-    def say(self, command: dict[str, Any]) -> None:
-        with contextlib.suppress(BrokenPipeError):  # its death is found, and told better, by the reader
-            assert self.process.stdin is not None
-            self.process.stdin.write(json.dumps(command).encode() + b"\n")
-            self.process.stdin.flush()
-
-    def poll(self) -> dict[str, Any] | None:
-        """The next event, if a whole one is there; an ``end`` event when the process has closed its pipe."""
-        if b"\n" not in self._buffer:
-            try:
-                chunk = os.read(self.reading, 65536)
-            except BlockingIOError:
-                return None
-            if not chunk:
-                return {"event": "end"}
-            self._buffer += chunk
-        line, newline, rest = self._buffer.partition(b"\n")
-        if not newline:
-            return None
-        self._buffer = rest
-        return json.loads(line)
-
-    def tail(self, size: int = 4000) -> str:
-        """The end of what the process printed."""
-        self.log.seek(0, os.SEEK_END)
-        self.log.seek(max(0, self.log.tell() - size))
-        return self.log.read().decode("utf-8", "replace")
-
-    def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
-
-    def close(self) -> None:
-        self.signal(signal.SIGKILL)
-        self.process.wait()
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        with contextlib.suppress(OSError):
-            os.close(self.reading)
-        self.log.close()
 
 
 class Group:
@@ -123,7 +56,7 @@ class Group:
         self.recipe, self.time_limit = recipe, time_limit
         self.world = 1 if recipe.engine == "local" else recipe.num_devices
         self.cluster: Cluster | None = None
-        self.ranks: list[_Rank] = []
+        self.ranks: list[PipedProcess] = []
         self.ready: list[dict[str, Any]] = []
         if recipe.engine == "horovod":
             message = "gluontune does not start Horovod ranks yet: use engine='kvstore' (--engine kvstore)"
@@ -143,7 +76,7 @@ class Group:
                     "parent": os.getpid(),
                     "cpus": runtime.cpus_for_rank(rank, self.world) if self.world > 1 else None,
                 }
-                self.ranks.append(_Rank(setup, env))
+                self.ranks.append(PipedProcess(_CHILD, setup, env))
             if wait:
                 self.wait()
         except BaseException:
@@ -227,7 +160,7 @@ class Group:
             rank.say(command)
         return self._gather("done", asked)
 
-    def _gather(self, wanted: str, asked: list[_Rank] | None = None) -> list[dict[str, Any]]:
+    def _gather(self, wanted: str, asked: list[PipedProcess] | None = None) -> list[dict[str, Any]]:
         """One ``wanted`` event from each rank; anything else, or silence, is a failure."""
         waiting = dict(enumerate(self.ranks if asked is None else asked))
         answers: dict[int, dict[str, Any]] = {}
@@ -254,15 +187,7 @@ class Group:
         rank, name = self.ranks[place], f"rank {place}: " if self.world > 1 else ""
         if event["event"] == "error":
             self._end(RunFailed(event["type"], name + event["message"], event["phase"], rank.tail()))
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            rank.process.wait(5)
-        code = rank.process.returncode
-        if code is not None and code < 0:
-            label = signal.Signals(-code).name
-            cause = " (out of memory?)" if code == -signal.SIGKILL else ""
-            message = f"the training process was killed by {label}{cause}"
-        else:
-            message = f"the training process ended by itself with code {code}"
+        message = end_message(rank, "the training process")
         lines = rank.tail().strip().splitlines()
         self._end(RunFailed("ProcessDied", f"{name}{message}", "training", "\n".join(lines[-20:])))
 

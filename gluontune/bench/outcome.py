@@ -1,0 +1,121 @@
+"""What came of a contest: one row for each contender, ratios within rounds, as JSON and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gluontune import stats
+from gluontune.bench.contest import LIMIT, OURS, Contender
+from gluontune.runtime import machine_facts
+
+__all__ = ["document", "show"]
+
+UNIT = "images_per_sec"
+
+
+def document(
+    contenders: Sequence[Contender], *, conditions: Mapping[str, Any], limit: str = "limit", unit: str = UNIT
+) -> dict[str, Any]:
+    """The JSON document of a benchmark.
+
+    Args:
+        contenders: what ``hold`` returned.
+        conditions: what was measured, and how: sizes, rounds, seconds.
+        limit: what the LIMIT row is called, before the unit.
+        unit: of the rates.
+
+    Returns:
+        ``{"rows": [{"name", "peer", unit: {"median", "ci95", "n"} | None, "ratio_to_best_peer", "status",
+        "reason", "memory_mib", "note", "info"}], "limit": {limit + unit, "share"}, "ours": {"name",
+        "ratio_to": {peer: {"median", "ci95", "n", "row"}}}, "machine", "versions", "conditions"}``. Ratios
+        are medians, with 95 % intervals, of those within each round; above 1 the row is faster.
+    """
+    rounds = max((len(c.rates) for c in contenders), default=0)
+    whole = [c for c in contenders if c.failure is None and c.rates and len(c.rates) == rounds]
+    best = {peer: _best([c for c in whole if c.entrant.peer == peer]) for peer in _peers(whole)}
+    rivals = [c for peer, c in best.items() if peer not in (OURS, LIMIT)]
+    rival, mine, most = _best(rivals), best.get(OURS), best.get(LIMIT)
+    rows = [_row(c, c in whole, rival, unit) for c in contenders if c.entrant.peer != LIMIT]
+    found: dict[str, Any] = {"rows": rows, "limit": {}, "ours": {}}
+    if most is not None:
+        found["limit"] = {f"{limit}_{unit}": stats.interval(most.rates)}
+        if mine is not None:
+            found["limit"]["share"] = stats.ratio_interval(mine.rates, most.rates)
+    for contender in contenders:
+        if contender.entrant.peer == LIMIT and contender.failure is not None:
+            found["limit"] = {"status": contender.failure.status, "reason": str(contender.failure)}
+    if mine is not None:
+        ratios = {
+            c.entrant.peer: {**stats.ratio_interval(mine.rates, c.rates), "row": c.entrant.name}
+            for c in rivals
+        }
+        found["ours"] = {"name": mine.entrant.name, "ratio_to": ratios}
+    versions: dict[str, Any] = {}
+    for contender in contenders:
+        versions.update(contender.info.get("versions", {}))
+    return {**found, "machine": machine_facts(), "versions": versions, "conditions": dict(conditions)}
+
+
+def show(found: Mapping[str, Any], console: Any, title: str, unit: str = UNIT) -> None:
+    """Print the table of a document, our ratios to each peer, and the limit."""
+    from rich.table import Table
+
+    table = Table("contender", unit.replace("_", " "), "95 %", "÷ best peer", "MiB", "", title=title)
+    for row in found["rows"]:
+        if row["status"] != "ok":
+            table.add_row(row["name"], row["status"], "", "", "", row["reason"])
+            continue
+        rate, ratio = row[unit], row["ratio_to_best_peer"]
+        low, high = rate["ci95"]
+        table.add_row(
+            row["name"],
+            f"{rate['median']:,.0f}",
+            f"{low:,.0f}-{high:,.0f}",
+            f"{ratio['median']:.2f}" if ratio else "",
+            f"{row['memory_mib']:,.0f}",
+            row["note"],
+        )
+    console.print(table)
+    for ratio in found["ours"].get("ratio_to", {}).values():
+        low, high = ratio["ci95"]
+        console.print(
+            f"{found['ours']['name']} ÷ {ratio['row']}: {ratio['median']:.2f} ({low:.2f}-{high:.2f})",
+            highlight=False,
+        )
+    for name, value in found["limit"].items():
+        if isinstance(value, dict):
+            low, high = value["ci95"]
+            text = (
+                f"{100 * value['median']:.0f} % ({100 * low:.0f}-{100 * high:.0f} %) of it is reached"
+                if name == "share"
+                else f"limit, {name.replace('_', ' ')}: {value['median']:,.0f} ({low:,.0f}-{high:,.0f})"
+            )
+            console.print(text, highlight=False)
+
+
+def _row(contender: Contender, whole: bool, rival: Contender | None, unit: str) -> dict[str, Any]:
+    entrant, failure = contender.entrant, contender.failure
+    row: dict[str, Any] = {
+        "name": entrant.name,
+        "peer": entrant.peer,
+        unit: stats.interval(contender.rates) if whole else None,
+        "ratio_to_best_peer": None,
+        "status": "ok" if whole else failure.status if failure else "failed",
+        "reason": str(failure) if failure else "",
+        "memory_mib": round(contender.memory_mib, 1) if whole else None,
+        "note": entrant.note,
+        "info": {k: v for k, v in contender.info.items() if k != "versions"},
+    }
+    if whole and rival is not None:
+        row["ratio_to_best_peer"] = stats.ratio_interval(contender.rates, rival.rates)
+    return row
+
+
+def _peers(contenders: Sequence[Contender]) -> list[str]:
+    return list(dict.fromkeys(c.entrant.peer for c in contenders))
+
+
+def _best(contenders: Sequence[Any]) -> Any:
+    """The contender with the largest median, or None."""
+    return max(contenders, key=lambda c: stats.interval(c.rates)["median"], default=None)

@@ -1,0 +1,113 @@
+"""``gluontune bench``: our parts and their peers, side by side.
+
+Each subcommand is one function below; it imports its benchmark when it runs, calls ``run(...)`` of
+``gluontune.bench.<name>``, and hands the document to :func:`finish`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+
+from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
+
+__all__ = ["register"]
+
+PEERS = typer.Option(None, "--peers", help="The peers' environment (default: .peers, from make peers).")
+ROUNDS = typer.Option(9, "--rounds", min=1, help="Interleaved rounds; from 9 on one disturbed is left out.")
+SECONDS = typer.Option(2.0, "--seconds", min=0.05, help="Length of each contender's slice of a round.")
+OUT = typer.Option(None, "--out", help="Write the JSON document to this file, too.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group and its subcommands."""
+    group = typer.Typer(
+        help="Measure parts of gluontune against their peers in one interleaved run.", no_args_is_help=True
+    )
+    app.add_typer(group, name="bench")
+    for command in (loading, packing):  # add training, networks, monitor here, each defined below
+        group.command()(command)
+
+
+def loading(
+    files: list[Path] = typer.Argument(..., help="Record files, measured one after another."),
+    size: int = typer.Option(224, "--size", min=1, help="Side of the crops."),
+    batch_size: int = typer.Option(64, "--batch-size", min=1, help="Images in a batch."),
+    workers: Optional[int] = typer.Option(
+        None, "--workers", min=1, help="Most threads or workers of any contender (default: usable cores)."
+    ),
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+    only: Optional[list[str]] = typer.Option(
+        None, "--only", help="Measure only contenders whose name holds this; repeatable."
+    ),
+    peers: Optional[Path] = PEERS,
+    as_json: bool = JSON_OPTION,
+    out: Optional[Path] = OUT,
+) -> None:
+    """Loaders over a record file: ours, Gluon's, ImageRecordIter, DALI, FFCV, PyTorch, and the decode limit."""
+    from gluontune.bench import loading as benchmark
+
+    def work(say: Callable[[str], None]) -> dict[str, Any]:
+        return benchmark.run(
+            files,
+            size=size,
+            batch_size=batch_size,
+            workers=workers,
+            rounds=rounds,
+            seconds=seconds,
+            only=only,
+            peers=peers,
+            say=say,
+        )
+
+    finish(work, as_json, out, benchmark.show)
+
+
+def packing(
+    src: Path = typer.Argument(..., help="Class folders or a .lst."),
+    size: int = typer.Option(256, "--size", min=1, help="Shorter side after the resize."),
+    quality: int = typer.Option(90, "--quality", min=1, max=100, help="JPEG quality of resized images."),
+    rounds: int = typer.Option(3, "--rounds", min=1, help="Packings by each contender, interleaved."),
+    only: Optional[list[str]] = typer.Option(
+        None, "--only", help="Measure only contenders whose name holds this; repeatable."
+    ),
+    as_json: bool = JSON_OPTION,
+    out: Optional[Path] = OUT,
+) -> None:
+    """Packing records, as they are and with a resize: ours against MXNet's im2rec.py."""
+    from gluontune.bench import packing as benchmark
+
+    def work(say: Callable[[str], None]) -> dict[str, Any]:
+        return benchmark.run(src, size=size, quality=quality, rounds=rounds, only=only, say=say)
+
+    finish(work, as_json, out, benchmark.show)
+
+
+def finish(
+    work: Callable[[Callable[[str], None]], dict[str, Any]],
+    as_json: bool,
+    out: Path | None,
+    show: Callable[[dict[str, Any], Any], None],
+) -> None:
+    """Run ``work`` with a status line, save its document, and print it.
+
+    Exit code 1 where no contender of ours could be measured.
+    """
+    from gluontune.files import writable_folder, write_json
+
+    if out is not None:
+        writable_folder(out.absolute().parent)
+    with stdout_reserved(), stderr.status("starting") as status:
+        found = work(lambda line: status.update(line))
+    if out is not None:
+        write_json(out, found)
+    if as_json:
+        emit(found)
+    else:
+        show(found, stdout)
+    if not found["ours"]:
+        raise typer.Exit(1)

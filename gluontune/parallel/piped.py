@@ -1,0 +1,109 @@
+"""A child process that takes one JSON command a line, and answers with one JSON event a line on its own pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+__all__ = ["PipedProcess", "end_message"]
+
+
+class PipedProcess:
+    """One process in a session of its own: its pipes, its log, and what it has said so far.
+
+    Args:
+        argv: the command; ``--events FD`` is added: the pipe on which it answers. Its stdout and stderr
+            go to the log.
+        setup: the first command.
+        env: its whole environment.
+
+    Attributes:
+        process: the ``subprocess.Popen``. Its pid is also the group of all that it starts.
+        reading: the descriptor on which its events come, for a selector.
+    """
+
+    def __init__(self, argv: Sequence[str], setup: Mapping[str, Any], env: Mapping[str, str]):
+        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        reading, writing = os.pipe()
+        os.set_inheritable(writing, True)
+        try:
+            self.process = subprocess.Popen(
+                [*argv, "--events", str(writing)],
+                stdin=subprocess.PIPE,
+                stdout=self.log,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(reading)
+            self.log.close()
+            raise
+        finally:
+            os.close(writing)
+        os.set_blocking(reading, False)
+        self.reading, self._buffer = reading, b""
+        self.say(setup)
+
+    def say(self, command: Mapping[str, Any]) -> None:
+        """Send a command."""
+        with contextlib.suppress(BrokenPipeError):  # its death is found, and told better, by the reader
+            assert self.process.stdin is not None
+            self.process.stdin.write(json.dumps(command).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def poll(self) -> dict[str, Any] | None:
+        """The next event, if a whole one is there; an ``end`` event when the process has closed its pipe."""
+        if b"\n" not in self._buffer:
+            try:
+                chunk = os.read(self.reading, 65536)
+            except BlockingIOError:
+                return None
+            if not chunk:
+                return {"event": "end"}
+            self._buffer += chunk
+        line, newline, rest = self._buffer.partition(b"\n")
+        if not newline:
+            return None
+        self._buffer = rest
+        return json.loads(line)
+
+    def tail(self, size: int = 4000) -> str:
+        """The end of what the process printed."""
+        self.log.seek(0, os.SEEK_END)
+        self.log.seek(max(0, self.log.tell() - size))
+        return self.log.read().decode("utf-8", "replace")
+
+    def signal(self, number: int) -> None:
+        """Signal the process and all that it started in its session."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    def close(self) -> None:
+        """End it, and all that it started, at once."""
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        with contextlib.suppress(OSError):
+            os.close(self.reading)
+        self.log.close()
+
+
+def end_message(process: PipedProcess, name: str) -> str:
+    """How the process called ``name``, which has closed its pipe, came to its end."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.process.wait(5)
+    code = process.process.returncode
+    if code is not None and code < 0:
+        cause = " (out of memory?)" if code == -signal.SIGKILL else ""
+        return f"{name} was killed by {signal.Signals(-code).name}{cause}"
+    return f"{name} ended by itself with code {code}"
