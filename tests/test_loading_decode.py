@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from gluontune.codec import native
+from gluontune.codec.header import ImageError, jpeg_header, jpeg_is_whole
 from gluontune.errors import GluontuneError
-from gluontune.loading import AUGMENTS, native
+from gluontune.loading import AUGMENTS
 from gluontune.loading.augment import Draws
 from gluontune.loading.decode import Decoder, jitter
-from gluontune.loading.header import JpegHeader, jpeg_header
 from gluontune.loading.order import generator
 
 
@@ -199,13 +200,17 @@ def test_both_headers_say_the_same(flips, cut, whole):
     payload = bytes(data if whole else data[:cut])
     if payload[:2] != b"\xff\xd8" or len(payload) < 5:
         return
-    found = (ctypes.c_int * 5)()
+    found = (ctypes.c_int * 7)()
     array = np.frombuffer(payload, np.uint8)
     code = library.gt_header(array.ctypes.data, len(payload), found)
-    header = jpeg_header(memoryview(payload))
-    assert (code == native.OK) == (header is not None)
-    if header is not None:
-        assert JpegHeader(*list(found)[:4], bool(found[4])) == header
+    try:
+        header = jpeg_header(memoryview(payload))
+    except ImageError:
+        assert code == native.BROKEN
+        return
+    assert code == native.OK
+    assert list(found)[:6] == list(header)
+    assert bool(found[6]) == jpeg_is_whole(memoryview(payload), header.scan)
 
 
 def test_an_exif_block_that_points_outside_is_ignored():

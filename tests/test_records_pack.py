@@ -12,16 +12,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gluontune.codec.header import ImageError, inspect
+from gluontune.codec.image import decode_image
+from gluontune.codec.raw import pixels_to_raw
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records import DamagedRecordError, RecordReader, pack, raw_to_pixels, verify
 from gluontune.records import blocks as blocks_room
 from gluontune.records import formats as formats_room
 from gluontune.records import packer as packer_room
 from gluontune.records.blocks import BlockMaker
-from gluontune.records.imageinfo import ImageError, inspect
 from gluontune.records.killing import kill_trials
 from gluontune.records.sources import read_source
-from gluontune.records.transform import Transform, decode_image, pixels_to_raw
+from gluontune.records.transform import Transform
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,8 @@ from typing import Any, Callable
 
 import numpy as np
 
-from gluontune.datasets import image, place
+from gluontune.codec import header, image
+from gluontune.datasets import place
 from gluontune.datasets.archive import Limits, members
 from gluontune.datasets.dataset import Dataset
 from gluontune.datasets.split import RecordSplit
@@ -212,7 +213,7 @@ class _Intake:
             raise GluontuneError(
                 f"{self.archive}: {name!r}: {label!r} is not a class of CIFAR-10 ({', '.join(CLASSES)})"
             )
-        reason = image.fault(data)
+        reason = header.fault(data)
         pixels = None if reason else image.decode(data, 3)
         if pixels is None:
             raise GluontuneError(f"{self.archive}: {name!r}: {reason or 'it cannot be decoded'}")

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.datasets import image, pixels
+from gluontune.codec import header, image
+from gluontune.datasets import pixels
 from gluontune.datasets.dataset import Dataset, DatasetWarning, augment_for
 from gluontune.datasets.split import FileSplit
 from gluontune.errors import GluontuneError
@@ -151,7 +152,7 @@ def _fault(path: str) -> str | None:
                 data += stream.read()
     except OSError as error:
         return error.strerror or "cannot be read"
-    reason = image.fault(data)
+    reason = header.fault(data)
     if reason is None and data[:2] != b"\xff\xd8" and image.facts(data) is None and size <= HEAD + TAIL:
         return "it cannot be decoded"
     return reason

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.datasets import image
+from gluontune.codec import image
 from gluontune.datasets.split import Split
 from gluontune.errors import GluontuneError
 from gluontune.files import cache_dir, write_json

@@ -12,7 +12,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from gluontune.datasets import image
+from gluontune.codec import header, image
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import cache_dir, explain_os_error
 from gluontune.records import RecordReader, RecordWriter
@@ -52,7 +52,7 @@ class Split:
             GluontuneError: it is truncated, empty, damaged or gone; the message names the file or record.
         """
         data = self._read(index)
-        reason = image.fault(data)
+        reason = header.fault(data)
         if reason is not None:
             raise GluontuneError(f"{self.name_of(index)}: {reason}; replace or remove it")
         return data
@@ -209,7 +209,7 @@ class RecordSplit(Split):
         paths, missing = [], []
         for i, label in enumerate(self.labels.tolist()):
             data = self._read(i)
-            path = f"{folders[label]}/{int(self._places[i]):06d}{image.suffix(data)}"
+            path = f"{folders[label]}/{int(self._places[i]):06d}{header.suffix(data)}"
             paths.append(Path(path))
             try:
                 there = os.stat(path).st_size == len(data)

@@ -33,7 +33,7 @@ _HOMES = {
     "size": "sizing",
     "deck_rule": "sizing",
     "measure_disk": "disk",
-    "decoder_name": "native",
+    "decoder_name": "sizing",
     "safe_dataloader": "dataloader",
 }
 

@@ -7,16 +7,17 @@ resize would skip. Sources: libjpeg-turbo's scaled IDCT; fast.ai's DAWNBench ent
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from typing import Any
 
 import cv2
 import numpy as np
 
+from gluontune.codec import native
+from gluontune.codec.header import ImageError, jpeg_header, jpeg_is_whole, kind_of, png_is_whole
 from gluontune.errors import GluontuneError
-from gluontune.loading import native
 from gluontune.loading.augment import Augment, Box, Draws
-from gluontune.loading.header import is_jpeg, jpeg_header, png_is_whole
 
 __all__ = ["Decoder"]
 
@@ -56,7 +57,7 @@ class Decoder:
         self.scaled = scaled
         self._library = native.load()
         self._handle = self._library.gt_new() if self._library is not None else None
-        self._header = (ctypes.c_int * 5)()
+        self._header = (ctypes.c_int * 7)()
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
@@ -74,7 +75,11 @@ class Decoder:
             data = data.cast("B")
         if len(data) == 0:
             raise GluontuneError("the record is empty")
-        if self._handle and is_jpeg(data) and self._region(out, np.frombuffer(data, np.uint8), draws, i):
+        if (
+            self._handle
+            and kind_of(data[:16]) == "jpg"
+            and self._region(out, np.frombuffer(data, np.uint8), draws, i)
+        ):
             return
         pixels, box = self._pixels(data, draws, i)
         self._place(out, pixels, box, draws, i)
@@ -82,8 +87,8 @@ class Decoder:
     def _region(self, out: np.ndarray, data: np.ndarray, draws: Draws, i: int) -> bool:
         """Let the compiled decoder make the image; False where it cannot and OpenCV must."""
         address, library, header = data.__array_interface__["data"][0], self._library, self._header
-        check_header(library.gt_header(address, len(data), header) == native.OK, header[4] == 1)
-        full_h, full_w, _, orientation, _ = header
+        check_header(library.gt_header(address, len(data), header) == native.OK, header[6] == 1)
+        full_h, full_w, _, _, orientation = header[:5]
         if orientation != 1:
             return False
         height, width, channels = self.shape
@@ -115,10 +120,12 @@ class Decoder:
     def _pixels(self, data: memoryview, draws: Draws, i: int) -> tuple[np.ndarray, Box]:
         """The decoded image (BGR or grey), perhaps scaled down, and the wanted box in it."""
         channels, flag, header = self.shape[2], _FULL[self.shape[2]], None
-        if is_jpeg(data):
-            header = jpeg_header(data)
-            check_header(header is not None, header is not None and header.whole)
-        elif not png_is_whole(data):
+        kind = kind_of(data[:16])
+        if kind == "jpg":
+            with contextlib.suppress(ImageError):
+                header = jpeg_header(data)
+            check_header(header is not None, header is not None and jpeg_is_whole(data, header.scan))
+        elif kind == "png" and not png_is_whole(data):
             raise GluontuneError("a truncated PNG image: its end is missing")
         box = None
         if header is not None and header.orientation == 1:

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gluontune.codec.header import ImageError
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.records.imageinfo import ImageError
 from gluontune.records.layout import frame, image_record
 from gluontune.records.sources import Item
 from gluontune.records.transform import Transform

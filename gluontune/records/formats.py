@@ -21,12 +21,13 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
+from gluontune.codec.header import inspect
+from gluontune.codec.image import decode_image
+from gluontune.codec.raw import raw_to_pixels
 from gluontune.errors import GluontuneError
-from gluontune.records.imageinfo import inspect
 from gluontune.records.layout import image_record, split_image_record
 from gluontune.records.packer import pack
 from gluontune.records.reader import RecordReader
-from gluontune.records.transform import decode_image, raw_to_pixels
 
 __all__ = ["FormatRow", "compare_formats", "main"]
 

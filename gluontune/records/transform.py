@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import io
-import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gluontune.codec.header import ImageError, ImageInfo, inspect
+from gluontune.codec.raw import pixels_to_raw, raw_to_pixels
 from gluontune.errors import UsageError
-from gluontune.records.imageinfo import NPY, ImageError, ImageInfo, inspect
 
 # numpy and cv2 are imported where pixels are: copying needs neither, and a worker process starts faster.
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["COLORS", "FORMATS", "Transform", "decode_image", "pixels_to_raw", "raw_to_pixels"]
+__all__ = ["COLORS", "FORMATS", "Transform", "pixels_to_raw", "raw_to_pixels"]
 
 FORMATS = ("keep", "jpg", "png", "raw")
 COLORS = ("keep", "rgb", "grey")
@@ -87,6 +84,8 @@ class Transform:
         info = inspect(data)
         if info.plain and self._can_copy(info):
             return data, False
+        from gluontune.codec.image import decode_image
+
         image = decode_image(data, info, self.resize)
         return self._encode(self._shape(self._color(image)), info), True
 
@@ -117,7 +116,9 @@ class Transform:
                 raise ImageError(
                     f"{width} x {height} pixels: too long and thin for a shorter side of {self.resize}"
                 )
-            image = _resize(image, wanted, scale)
+            from gluontune.codec.image import resize_image
+
+            image = resize_image(image, wanted, scale)
         if self.crop:
             import numpy as np
 
@@ -143,129 +144,3 @@ class Transform:
         if not done:
             raise ImageError(f"cannot be encoded as {kind}")
         return encoded.tobytes()
-
-
-def decode_image(data: bytes, info: ImageInfo, at_least: int | None = None) -> np.ndarray:
-    """Decode to upright uint8, (H, W) grey or (H, W, 3) BGR.
-
-    Args:
-        data: the whole image file.
-        info: what :func:`inspect` said about it.
-        at_least: the shorter side that is needed, pixels; a JPEG twice as large or more is decoded at a half,
-            quarter or eighth of its size, which libjpeg does by leaving out frequencies.
-
-    Raises:
-        ImageError: it cannot be decoded.
-    """
-    import cv2
-    import numpy as np
-
-    if info.kind == "npy":
-        pixels = raw_to_pixels(data)
-        return pixels[..., 0] if pixels.shape[2] == 1 else cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
-    flags = cv2.IMREAD_UNCHANGED
-    if info.kind == "jpg":
-        factor = next((f for f in (8, 4, 2) if at_least and min(info.width, info.height) >= f * at_least), 1)
-        name = "GRAYSCALE" if info.channels == 1 else "COLOR"
-        flags = getattr(cv2, f"IMREAD_REDUCED_{name}_{factor}" if factor > 1 else f"IMREAD_{name}")
-    try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-    except cv2.error as error:
-        raise ImageError(f"cannot be decoded: {error.err}") from None
-    if image is None:
-        raise ImageError(f"cannot be decoded ({info.kind})")
-    return image if info.kind == "jpg" else _turn(_flatten(image), info.orientation)
-
-
-def _resize(image: np.ndarray, wanted: tuple[int, int], scale: float) -> np.ndarray:
-    """Resize without aliasing.
-
-    Between a half and one, a slight blur and bilinear sampling agree to 43 dB and more with an antialiased bilinear
-    filter (Pillow's, torchvision's), as OpenCV's area averaging does, in a third of its time.
-    """
-    import cv2
-
-    if scale >= 1:
-        return cv2.resize(image, wanted, interpolation=cv2.INTER_CUBIC)
-    if scale < 0.5:
-        return cv2.resize(image, wanted, interpolation=cv2.INTER_AREA)
-    sigma = 0.5 * (scale**-2 - 1) ** 0.5
-    size = 3 if sigma < 0.65 else 5
-    return cv2.resize(cv2.GaussianBlur(image, (size, size), sigma), wanted, interpolation=cv2.INTER_LINEAR)
-
-
-def _flatten(image: np.ndarray) -> np.ndarray:
-    """Any channels and depth to uint8 grey or BGR; transparency is laid over white."""
-    import numpy as np
-
-    if image.dtype == np.uint16:
-        image = ((image.astype(np.uint32) * 255 + 32895) >> 16).astype(np.uint8)
-    if image.dtype != np.uint8:
-        raise ImageError(f"pixels of type {image.dtype}: convert it to 8 or 16 bits first")
-    if image.ndim == 3 and image.shape[2] in (2, 4):
-        alpha = image[..., -1:].astype(np.uint16)
-        image = ((image[..., :-1] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
-    if image.ndim == 3 and image.shape[2] == 1:
-        image = image[..., 0]
-    return np.ascontiguousarray(image)
-
-
-def _turn(image: np.ndarray, orientation: int) -> np.ndarray:
-    """Apply EXIF's orientation 1 to 8."""
-    import numpy as np
-
-    if orientation >= 5:
-        image = image.swapaxes(0, 1)
-    if orientation in (2, 3, 6, 7):
-        image = image[:, ::-1]
-    if orientation in (3, 4, 7, 8):
-        image = image[::-1]
-    return np.ascontiguousarray(image)
-
-
-def pixels_to_raw(pixels: np.ndarray) -> bytes:
-    """Pixels, (H, W, C) uint8 in RGB order, as a raw record's payload: a standard ``.npy`` file."""
-    import numpy as np
-
-    stream = io.BytesIO()
-    np.lib.format.write_array(stream, np.ascontiguousarray(pixels), version=(1, 0), allow_pickle=False)
-    return stream.getvalue()
-
-
-def raw_to_pixels(payload: Any) -> np.ndarray:
-    """A raw record's payload as (H, W, C) uint8, without copying.
-
-    Raises:
-        ImageError: it is no ``.npy`` of such an array, or incomplete.
-
-    >>> import numpy as np
-    >>> raw_to_pixels(pixels_to_raw(np.ones((2, 3, 1), np.uint8))).shape
-    (2, 3, 1)
-    """
-    import numpy as np
-
-    if bytes(payload[:8]) != NPY + b"\1\0" or len(payload) < 10:
-        raise ImageError("no raw pixels (not a .npy file, version 1)")
-    start = 10 + struct.unpack_from("<H", payload, 8)[0]
-    shape = _raw_shape(bytes(payload[10:start]))
-    count = shape[0] * shape[1] * shape[2]
-    if len(payload) != start + count:
-        raise ImageError(
-            f"raw pixels of shape {shape} need {count:,} bytes, there are {len(payload) - start:,}"
-        )
-    return np.frombuffer(payload, np.uint8, count, start).reshape(shape)
-
-
-@functools.lru_cache(maxsize=4096)
-def _raw_shape(header: bytes) -> tuple[int, int, int]:
-    """Few sizes, many images: each header is read once."""
-    try:
-        fields = ast.literal_eval(header.decode("latin-1").strip())
-        shape = tuple(fields["shape"])
-        fits = fields["descr"] == "|u1" and not fields["fortran_order"] and len(shape) == 3
-        fits = fits and all(isinstance(n, int) and n >= 0 for n in shape)
-    except (ValueError, SyntaxError, KeyError, TypeError):
-        raise ImageError("raw pixels with a damaged .npy header") from None
-    if not fits:
-        raise ImageError(f"raw pixels must be (H, W, C) uint8 in C order, not {fields}")
-    return shape  # type: ignore[return-value]

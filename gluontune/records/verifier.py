@@ -14,10 +14,11 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
+from gluontune.codec.header import ImageError, inspect, kind_of
+from gluontune.codec.raw import raw_to_pixels
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records.checksums import HEAD_SIZE, ROW, read_checksums, row_is_sound, side_path
 from gluontune.records.fileindex import map_file
-from gluontune.records.imageinfo import ImageError, inspect, kind_of
 from gluontune.records.layout import IMAGE_HEAD, DamagedRecordError, split_image_record
 from gluontune.records.structure import Broken, Found, joined, walk
 
@@ -233,14 +234,12 @@ class Survey:
             return f"not an image (begins with {bytes(payload[:12])!r})"
         try:
             if kind == "npy":
-                from gluontune.records.transform import raw_to_pixels
-
                 raw_to_pixels(payload)
                 return None
             data = bytes(payload)
             info = inspect(data)
             if self.decode:
-                from gluontune.records.transform import decode_image
+                from gluontune.codec.image import decode_image
 
                 decode_image(data, info)
         except ImageError as error:

@@ -1,7 +1,7 @@
 """The compiled JPEG decoder: found, built on first use, or done without.
 
-``native.c`` decodes only the wanted region of a JPEG file and resizes it into the batch, in one call
-without the interpreter's lock. It needs a C compiler once (``cc``) and a libjpeg-turbo with region
+``csrc`` decodes only the wanted region of a JPEG file and resizes it into the batch, in one call without the
+interpreter's lock. It needs a C compiler once (``cc``) and a libjpeg-turbo with region
 decoding (1.5 or newer; Pillow's wheel carries one). Without either, OpenCV does the work.
 ``GLUONTUNE_NATIVE=0`` turns it off.
 """
@@ -26,7 +26,7 @@ from typing import Any
 
 __all__ = ["decoder_name", "load"]
 
-SOURCE = Path(__file__).with_name("native.c")
+SOURCES = sorted(Path(__file__).with_name("csrc").glob("*.[ch]"))
 OK, BROKEN, TRUNCATED, UNSUPPORTED = range(4)
 
 _lock = threading.Lock()
@@ -75,8 +75,10 @@ def jpeg_libraries() -> Iterator[str]:
 
 
 def build_library(folder: Path | None = None) -> Path | None:
-    """The compiled ``native.c``: from the cache, or compiled now; None without a working compiler."""
-    key = hashlib.sha256(SOURCE.read_bytes() + platform.platform().encode()).hexdigest()[:16]
+    """The compiled ``csrc``: from the cache, or compiled now; None without a working compiler."""
+    key = hashlib.sha256(
+        b"".join(s.read_bytes() for s in SOURCES) + platform.platform().encode()
+    ).hexdigest()[:16]
     places = [folder] if folder else [user_folder(), Path(tempfile.gettempdir()) / f"gluontune-{_user()}"]
     for place in places:
         final = place / f"native-{key}.so"
@@ -115,7 +117,8 @@ def compile_library(final: Path) -> bool:
     try:
         for extra in ([], ["-DGT_PLAIN"]):  # some compilers cannot clone a function for AVX2
             command = [*compiler.split(), "-O3", "-shared", "-fPIC", *extra]
-            command += ["-o", temporary, str(SOURCE), "-ldl", "-lm"]
+            files = [str(source) for source in SOURCES if source.suffix == ".c"]
+            command += ["-o", temporary, *files, "-ldl", "-lm"]
             done = subprocess.run(command, capture_output=True, timeout=120, check=False)
             if done.returncode == 0:
                 os.chmod(temporary, 0o700)
@@ -137,7 +140,7 @@ def declare(library: Any) -> Any:
         ("gt_new", c, []),
         ("gt_free", None, [c]),
         ("gt_message", ctypes.c_char_p, [c]),
-        ("gt_header", i, [c, n, ctypes.POINTER(i * 5)]),
+        ("gt_header", i, [c, n, ctypes.POINTER(i * 7)]),
         ("gt_decode", i, [c, c, n, i, i, i, i, i, i, i, i, i, c]),
     ):
         function = getattr(library, name)

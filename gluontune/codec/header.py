@@ -1,6 +1,8 @@
-"""What an image file's own bytes say: its kind, size, channels, orientation, and whether it is complete.
+"""What an encoded image says of itself: kind, size, channels, orientation, and whether it is complete.
 
-Plain parsing, no decoder: fast enough to look at every file that is packed or verified.
+Plain parsing, no decoder: fast enough to look at every file that is read, packed or verified. OpenCV fills what
+a truncated file lacks with grey and says nothing, so everybody looks here first. ``native/header.c`` walks a
+JPEG file in the same way.
 """
 
 from __future__ import annotations
@@ -9,9 +11,20 @@ import struct
 import zlib
 from typing import Any, NamedTuple
 
-__all__ = ["ImageError", "ImageInfo", "inspect", "kind_of"]
+__all__ = [
+    "ImageError",
+    "ImageInfo",
+    "JpegHeader",
+    "fault",
+    "inspect",
+    "jpeg_header",
+    "kind_of",
+    "png_is_whole",
+]
 
 PNG = b"\x89PNG\r\n\x1a\n"
+PNG_END = b"IEND\xaeB`\x82"
+JPEG_END = b"\xff\xd9"
 NPY = b"\x93NUMPY"
 _SIZE_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _BARE_MARKERS = frozenset((0x01, *range(0xD0, 0xD9)))
@@ -39,6 +52,23 @@ class ImageInfo(NamedTuple):
     bits: int = 0
     orientation: int = 1
     plain: bool = False
+
+
+class JpegHeader(NamedTuple):
+    """The frame of a JPEG file as it is stored, before its EXIF orientation is applied.
+
+    Args:
+        height, width: pixels. components: 1 grey, 3 colour, 4 CMYK. bits: per component.
+        orientation: EXIF's 1 (upright) to 8.
+        scan: byte at which the image data begin.
+    """
+
+    height: int
+    width: int
+    components: int
+    bits: int
+    orientation: int
+    scan: int
 
 
 def kind_of(data: Any) -> str | None:
@@ -75,7 +105,7 @@ def inspect(data: bytes) -> ImageInfo:
     'gif'
     >>> inspect(b"<html>")
     Traceback (most recent call last):
-    gluontune.records.imageinfo.ImageError: not an image (begins with b'<html>')
+    gluontune.codec.header.ImageError: not an image (begins with b'<html>')
     """
     if data[:3] == b"\xff\xd8\xff":
         return _inspect_jpeg(data)
@@ -89,27 +119,85 @@ def inspect(data: bytes) -> ImageInfo:
     return ImageInfo(kind)
 
 
+def fault(data: Any) -> str | None:
+    """Why these bytes (or the first and last of them) are not a whole image, or None; a quick look.
+
+    JPEG and PNG files are checked for their end; other formats are left to the decoder.
+
+    >>> fault(b""), fault(b"hello world"), fault(PNG + b"cut off")
+    ('it is empty', 'it is not an image', 'a truncated PNG file: its end is missing')
+    """
+    view = memoryview(data)
+    if len(view) == 0:
+        return "it is empty"
+    kind = kind_of(view[:16])
+    if kind == "jpg":
+        return None if jpeg_is_whole(view) else "a truncated JPEG file: its end is missing"
+    if kind == "png":
+        return None if png_is_whole(view) else "a truncated PNG file: its end is missing"
+    return "it is not an image" if kind in (None, "npy") else None
+
+
+def jpeg_is_whole(view: memoryview, scan: int = 2) -> bool:
+    """Whether the end marker stands behind byte ``scan``, the start of the image data.
+
+    Inside the image data 0xff is always followed by 0x00 or a restart marker, so this finds its true end. A file
+    may carry bytes behind its end; only then is a search worth its time.
+    """
+    return view[-2:] == JPEG_END or bytes(view[scan:]).rfind(JPEG_END) >= 0
+
+
+def png_is_whole(view: memoryview) -> bool:
+    """Whether a PNG file has its end chunk."""
+    return view[-8:] == PNG_END or bytes(view).rfind(PNG_END) >= 0
+
+
+def suffix(data: Any) -> str:
+    """``.png`` or ``.jpg`` (or the like) for these bytes.
+
+    >>> suffix(PNG), suffix(bytes.fromhex("ffd8ff"))
+    ('.png', '.jpg')
+    """
+    return f".{kind_of(memoryview(data)[:16]) or 'jpg'}"
+
+
 _last_jpeg: tuple[bytes, ImageInfo | None] = (b"-", None)
 
 
 def _inspect_jpeg(data: bytes) -> ImageInfo:
     """The images of a set often have the same header, so the last one is remembered."""
     global _last_jpeg
-    header, info = _last_jpeg
-    if info is None or not data.startswith(header):
-        at, info = _read_jpeg_header(data)
-        header = data[: at + 2]
-        _last_jpeg = (header, info)
-    # Inside the image data 0xff is always followed by 0x00 or a restart marker, so this finds its true end.
-    if not data.endswith(b"\xff\xd9", len(header)) and data.find(b"\xff\xd9", len(header)) < 0:
+    start, info = _last_jpeg
+    if info is None or not data.startswith(start):
+        header = jpeg_header(data)
+        plain = header.orientation == 1 and header.components in (1, 3) and header.bits == 8
+        info = ImageInfo("jpg", header.width, header.height, *header[2:5], plain)
+        start = data[: header.scan + 2]
+        _last_jpeg = (start, info)
+    if not data.endswith(JPEG_END, len(start)) and data.find(JPEG_END, len(start)) < 0:
         raise ImageError("truncated JPEG (no end of image)")
     return info
 
 
-def _read_jpeg_header(data: bytes) -> tuple[int, ImageInfo]:
-    """Offset of the start-of-scan marker, and what stands before it."""
+def jpeg_header(data: Any) -> JpegHeader:
+    """Walk a JPEG file's header, up to its first scan.
+
+    Args:
+        data: the file, or its beginning, as bytes or a memoryview of bytes.
+
+    Raises:
+        ImageError: it is damaged or ends too early.
+
+    >>> import cv2, numpy as np
+    >>> data = memoryview(cv2.imencode(".jpg", np.zeros((5, 7, 3), np.uint8))[1]).cast("B")
+    >>> jpeg_header(data)
+    JpegHeader(height=5, width=7, components=3, bits=8, orientation=1, scan=609)
+    >>> jpeg_header(data[:30])
+    Traceback (most recent call last):
+    gluontune.codec.header.ImageError: truncated JPEG (it ends inside its header)
+    """
     at, size = 2, len(data)
-    width = height = channels = bits = 0
+    width = height = components = bits = 0
     orientation = 1
     while True:
         if at + 4 > size:
@@ -123,32 +211,34 @@ def _read_jpeg_header(data: bytes) -> tuple[int, ImageInfo]:
         if marker in _BARE_MARKERS:
             at += 2
             continue
+        if marker == 0xD9:
+            raise ImageError("truncated JPEG (no image data)")
+        length = data[at + 2] << 8 | data[at + 3]
+        if length < 2:
+            raise ImageError(f"damaged JPEG (wrong length at byte {at})")
         if marker in _SIZE_MARKERS and at + 10 <= size:
             bits = data[at + 4]
             height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
-            channels = data[at + 9]
+            components = data[at + 9]
         elif marker == 0xDA:
             break
         elif marker == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
-            orientation = _exif_orientation(data[at + 10 : at + 2 + (data[at + 2] << 8 | data[at + 3])])
-        elif marker == 0xD9:
-            raise ImageError("truncated JPEG (no image data)")
-        at += 2 + (data[at + 2] << 8 | data[at + 3])
-    if not (width and height and channels):
+            orientation = _exif_orientation(data[at + 10 : at + 2 + length])
+        at += 2 + length
+    if not (width and height and components):
         raise ImageError("damaged JPEG (no image size)")
-    plain = orientation == 1 and channels in (1, 3) and bits == 8
-    return at, ImageInfo("jpg", width, height, channels, bits, orientation, plain)
+    return JpegHeader(height, width, components, bits, orientation, at)
 
 
-def _exif_orientation(tiff: bytes) -> int:
+def _exif_orientation(tiff: Any) -> int:
     """Orientation (tag 0x0112) of the first directory; anything odd counts as upright."""
     order = {b"II": "<", b"MM": ">"}.get(bytes(tiff[:2]))
-    if order is None or len(tiff) < 8:
+    if order is None or len(tiff) < 14:
         return 1
     start = struct.unpack_from(order + "I", tiff, 4)[0]
     if start + 2 > len(tiff):
         return 1
-    for n in range(struct.unpack_from(order + "H", tiff, start)[0]):
+    for n in range(min(200, struct.unpack_from(order + "H", tiff, start)[0])):
         at = start + 2 + 12 * n
         if at + 12 > len(tiff):
             break

