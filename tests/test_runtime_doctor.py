@@ -31,6 +31,8 @@ def missing(*names):
     return lambda needs: {n: f"{n}: cannot open shared object file" for n in needs if n in names}
 
 
+AMX_CPU = "model name : X\nflags : avx2 avx512f avx512_bf16 amx_bf16 amx_tile\n"
+
 # check, severity, changes of the sound machine, a word that message, evidence or fix must hold
 FIRING = [
     ("operating-system", "warning", {"os_name": "Darwin"}, "macOS"),
@@ -44,6 +46,8 @@ FIRING = [
     ("cpu-features", "warning", {"files": {"/proc/cpuinfo": "model name: Old\nflags : sse4_2 avx\n"}}, "AVX2"),
     ("cpu-features", "info", {"files": {"/proc/cpuinfo": "model name: X\nflags : avx avx2\n"}}, "bfloat16"),
     ("cpu-features", "info", {"architecture": "aarch64"}, "oneDNN"),
+    ("amx", "info", {"files": {"/proc/cpuinfo": AMX_CPU}}, "AVX512_CORE_AMX"),
+    ("amx", "info", {"files": {"/proc/cpuinfo": AMX_CPU}, "grants_amx": lambda: False}, "refuses"),
     ("mxnet", "error", {"module_exists": without("mxnet")}, "mxnet==1.9.1"),
     ("mxnet", "info", {"packages": {"mxnet": None}}, "container"),
     ("mxnet", "warning", {"packages": {"mxnet": "2.0.0"}}, "mxnet 2.0.0"),

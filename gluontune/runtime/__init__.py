@@ -16,6 +16,7 @@ from gluontune import lazy
 from gluontune.runtime.importing import mxnet
 
 if TYPE_CHECKING:
+    from gluontune.runtime.amx import AMX_ENV, amx_support
     from gluontune.runtime.facts import can_run_mxnet_on_gpu, gpu_count, machine_facts
     from gluontune.runtime.kernel import install_kernel
     from gluontune.runtime.launch import (
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from gluontune.runtime.system import System
 
 __all__ = [
+    "AMX_ENV",
     "LaunchSettings",
     "System",
+    "amx_support",
     "applied",
     "bind_to_cpus",
     "can_run_mxnet_on_gpu",
@@ -46,7 +49,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AMX_ENV": "amx",
     "System": "system",
+    "amx_support": "amx",
     "can_run_mxnet_on_gpu": "facts",
     "gpu_count": "facts",
     "install_kernel": "kernel",

@@ -12,7 +12,9 @@ from typing import Callable, Union
 __all__ = ["Cpu", "parse_cpu_list", "show_cpu_list"]
 
 # What decides how fast MXNet's oneDNN can be here, in the kernel's spelling.
-FLAGS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "bf16", "asimd")
+FLAGS = (
+    "sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_tile", "bf16", "asimd",
+)  # fmt: skip
 
 Pathlike = Union[str, Path]
 

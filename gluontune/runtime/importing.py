@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from gluontune.errors import GluontuneError
-from gluontune.runtime import cuda, elf, packages
+from gluontune.runtime import amx, cuda, elf, packages
 
 __all__ = ["mxnet", "mxnet_library"]
 
@@ -91,6 +91,7 @@ def _import_mxnet() -> ModuleType:
     missing = cuda.preload(_needs(library)) if library else []
     if missing:
         raise _missing_cuda(missing)
+    amx.prepare()
     try:
         return importlib.import_module("mxnet")
     except Exception as error:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gluontune.runtime import cpu, disk, elf, importing, nvml, packages
+from gluontune.runtime import amx, cpu, disk, elf, importing, nvml, packages
 
 __all__ = ["System"]
 
@@ -136,6 +136,14 @@ class System(cpu.Cpu):
     def read_mib_per_sec(self, place: Path, limit: int, seconds: float) -> tuple[float | None, str]:
         """How fast files below ``place`` can be read, MiB/s, and what was read."""
         return disk.measure_reading(place, limit, seconds)
+
+    def grants_amx(self) -> bool:
+        """Whether the kernel gives AMX to this process, which is asked for here."""
+        return amx.ask_kernel()
+
+    def amx_support(self) -> amx.AmxSupport:
+        """Whether AMX is there and may be used."""
+        return amx.amx_support(set(self.flags()), ask=self.grants_amx)
 
     def load_average(self) -> float | None:
         """Processes that wanted to run, mean over the last minute."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gluontune.runtime.amx import AMX_ENV
 from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.facts import CONTAINER
 from gluontune.runtime.system import System
@@ -102,3 +103,18 @@ def cpu_features(system: System, options: Options) -> Verdict:
         evidence,
         "nothing to mend; the ladder measures it",
     )
+
+
+@check("amx", "Intel's matrix unit, which bfloat16 convolutions can use")
+def amx(system: System, options: Options) -> Verdict:
+    found = system.amx_support()
+    if found.level == "absent":
+        return Verdict("ok", "no AMX here, and none is needed", found.message)
+    if found.level == "refused":
+        fix = "nothing to mend for training, which goes on without it; AMX needs Linux 5.16 and no sandbox"
+        return Verdict(
+            "info", "AMX is there and the kernel refuses it: oneDNN computes without", found.message, fix
+        )
+    name, value = next(iter(AMX_ENV.items()))
+    fix = f"nothing to mend; the ladder measures bfloat16 with {name}={value} and keeps it where it is faster"
+    return Verdict("info", "AMX is there and MXNet leaves it off unless asked", found.message, fix)
