@@ -1,0 +1,117 @@
+"""``gluontune tta``: time to accuracy over repeats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._recipe import takes_recipe
+from gluontune.cli._study import study_progress
+from gluontune.errors import UsageError
+from gluontune.recipe import Recipe
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("tta", help=tta.__doc__)(takes_recipe(tta))
+
+
+def tta(
+    recipe: Recipe,
+    given: dict[str, Any],
+    target: float = typer.Option(..., "--target", help="Validation accuracy to reach, 0 … 1."),
+    repeats: int = typer.Option(5, "--repeats", help="Runs of each recipe, each with a seed of its own."),
+    seeds: Optional[str] = typer.Option(None, "--seeds", help="Their seeds, comma-separated: --seeds 0,1,2"),
+    against: Optional[Path] = typer.Option(
+        None,
+        "--against",
+        metavar="RECIPE.yaml",
+        help="A second recipe, run in turn; gives the ratio of times.",
+    ),
+    stop_at_target: bool = typer.Option(
+        False, "--stop-at-target", help="End each run at its first crossing: quicker, no sustained one."
+    ),
+    prices: Optional[Path] = typer.Option(
+        None, "--prices", help="YAML table of prices per hour; gives dollars to the target."
+    ),
+    machine: Optional[str] = typer.Option(None, "--machine", help="Which machine of --prices this is."),
+    beside: Optional[list[Path]] = typer.Option(
+        None, "--beside", help="Another tta.json (another machine's) on the cost plot; repeatable."
+    ),
+    author: str = typer.Option("unnamed", "--author", help="Author in the DAWNBench and MLPerf files."),
+    author_email: str = typer.Option("", "--author-email", help="For the DAWNBench file."),
+    out: Path = typer.Option(Path("tta-out"), "--out", help="Folder for tta.json, tta.html and the runs."),
+    resume: bool = typer.Option(False, "--resume", help="Keep the finished repeats in --out, do the rest."),
+    time_limit: float = TIME_LIMIT_OPTION,
+    as_json: bool = JSON_OPTION,
+) -> int:
+    """Time to a validation accuracy: train by several seeds, say how long the target took and how surely.
+
+    Training and data loading count; start, compilation, warm-up and validation stand apart, and both totals are
+    given. Writes tta.json, tta.html, dawnbench/ (JSON and TSV) and mlperf/ (:::MLLOG lines) into --out. Exits 1
+    if any repeat of this recipe failed or did not reach the target. The flags below describe the recipe.
+
+    Example: gluontune tta --target 0.80 --repeats 3 --dataset sample --net small_cnn --loader resident --epochs 4
+    """
+    from gluontune import report
+    from gluontune.ladder import cost, exchange
+    from gluontune.ladder.tta import time_to_accuracy
+
+    if "target_accuracy" in given:
+        raise UsageError(
+            "--target-accuracy would end each run early: use --target, with --stop-at-target if wanted"
+        )
+    chosen = _seeds(seeds)
+    price = cost.read_price(prices, machine) if prices is not None else None
+    if machine is not None and prices is None:
+        raise UsageError(f"--machine {machine}: it names a line of a price table; give --prices, too")
+    others = [
+        (path.name if path.is_dir() else path.parent.name, report.load_tta(path)) for path in beside or []
+    ]
+    with stdout_reserved(), study_progress("repeat") as show:
+        found = time_to_accuracy(
+            recipe,
+            target=target,
+            repeats=repeats,
+            seeds=chosen,
+            against=Recipe.from_yaml(against) if against is not None else None,
+            stop_at_target=stop_at_target,
+            price=price,
+            out=out,
+            resume=resume,
+            on_event=show,
+            time_limit=time_limit,
+        )
+    report.finish_tta(found, out, others)
+    exchange.write_exchange(found, out, author=author, author_email=author_email)
+    if as_json:
+        emit(found)
+    else:
+        stdout.print(report.tta_table(found))
+        for line in report.tta_lines(found):
+            stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+        stdout.print(f"{out / 'tta.html'} shows it; {out / 'tta.json'} holds the figures.", markup=False)
+    if not found["complete"]:
+        stderr.print("interrupted: the same command with --resume goes on", markup=False)
+        return 130
+    times = found["summary"]["this"]["train_seconds"]
+    return 0 if times["reached"] == times["repeats"] else 1
+
+
+def _seeds(text: Optional[str]) -> Optional[list[int]]:
+    """
+    >>> _seeds("3, 5"), _seeds(None)
+    ([3, 5], None)
+    """
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise UsageError(
+            f"--seeds {text!r}: write whole numbers with commas, such as --seeds 0,1,2"
+        ) from None

@@ -1,0 +1,108 @@
+"""A document that grows while long work goes on: saved after each piece, taken up again by a resume."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gluontune
+from gluontune import runtime
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import writable_folder, write_json
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """What a piece of long work has found so far, as ``DIR/NAME.json``.
+
+    Args:
+        name: ``tta`` or ``factors``; also the document's ``kind``.
+        schema: its schema version.
+        given: what was asked for; a resume must ask for the same.
+        folder: where it is saved; None keeps it in memory.
+        resume: go on with what the folder holds.
+
+    Attributes:
+        document: what the file holds; ``done`` is its list of finished pieces.
+
+    Raises:
+        UsageError: a resume without a folder, or with other options (they are named).
+        GluontuneError: nothing to resume, another schema version, a folder that cannot be written.
+
+    An earlier document is kept beside a new one as ``NAME.previous.json``.
+    """
+
+    def __init__(
+        self, name: str, schema: int, given: Mapping[str, Any], folder: str | Path | None, resume: bool
+    ):
+        self.path = None if folder is None else Path(folder) / f"{name}.json"
+        if resume and self.path is None:
+            raise UsageError("resume needs the folder (--out) of the interrupted work")
+        if folder is not None:
+            writable_folder(folder)
+        asked: dict[str, Any] = json.loads(json.dumps(given))  # as it will be read back
+        if resume:
+            self.document = self._taken_up(name, schema, asked)
+            return
+        if self.path is not None and self.path.exists():
+            self.path.replace(self.path.with_name(f"{name}.previous.json"))
+        self.document = {
+            "schema_version": schema,
+            "kind": name,
+            "gluontune": gluontune.__version__,
+            "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "complete": False,
+            "machine": runtime.machine_facts(),
+            "given": asked,
+            "done": [],
+        }
+
+    def _taken_up(self, name: str, schema: int, given: dict[str, Any]) -> dict[str, Any]:
+        assert self.path is not None
+        try:
+            document = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise GluontuneError(f"{self.path}: nothing to resume there; start without --resume") from None
+        except (OSError, ValueError) as error:
+            raise GluontuneError(
+                f"{self.path}: cannot be resumed: {error}; start without --resume"
+            ) from error
+        if not isinstance(document, dict) or document.get("kind") != name:
+            raise GluontuneError(f"{self.path}: not a {name} document of gluontune's; start without --resume")
+        if document.get("schema_version") != schema:
+            raise GluontuneError(
+                f"{self.path}: schema_version {document.get('schema_version')}, but this gluontune goes on with "
+                f"{schema}; start without --resume"
+            )
+        before = document["given"]
+        differs = [_difference(key, before.get(key), value) for key, value in given.items()]
+        changed = ", ".join(text for text in differs if text)
+        if changed:
+            raise UsageError(
+                f"{self.path}: was begun with other options ({changed}); give the same ones, or start without "
+                "--resume"
+            )
+        document["complete"] = False
+        return document
+
+    def enter(self, piece: Mapping[str, Any]) -> None:
+        """Add a finished piece and save."""
+        self.document["done"].append(dict(piece))
+        self.save()
+
+    def save(self) -> None:
+        if self.path is not None:
+            write_json(self.path, self.document)
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    if before == now:
+        return ""
+    if isinstance(before, dict) and isinstance(now, dict):
+        fields = [k for k in {**before, **now} if before.get(k) != now.get(k)]
+        return ", ".join(f"{name} {k}: then {before.get(k)!r}, now {now.get(k)!r}" for k in fields)
+    return f"{name}: then {before!r}, now {now!r}"

@@ -1,0 +1,252 @@
+"""Time to accuracy for the reader: a sentence, a terminal table, and a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from gluontune.errors import GluontuneError
+from gluontune.files import explain_os_error, write_json
+from gluontune.report import tta_figures, words
+from gluontune.report.study import row, write_study
+
+__all__ = ["cost_entries", "finish_tta", "load_tta", "summary_lines", "tta_sentence", "tta_table"]
+
+TITLES = {"this": "this recipe", "against": "the other recipe"}
+
+
+def load_tta(path: str | Path) -> dict[str, Any]:
+    """Read a ``tta.json``, or the one in a folder.
+
+    Raises:
+        GluontuneError: missing, not one, or of another schema version.
+    """
+    file = Path(path)
+    file = file / "tta.json" if file.is_dir() else file
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise explain_os_error(file, error) from error
+    except ValueError as error:
+        raise GluontuneError(f"{file}: not valid JSON ({error}); was its writing cut off?") from error
+    if not isinstance(document, dict) or document.get("kind") != "tta" or "summary" not in document:
+        raise GluontuneError(f"{file}: not a finished document of `gluontune tta`")
+    if document["schema_version"] != 1:
+        raise GluontuneError(
+            f"{file}: schema_version {document['schema_version']}, but this gluontune reads 1"
+        )
+    return document
+
+
+def tta_sentence(document: Mapping[str, Any]) -> str:
+    """What was found, in a line."""
+    target, found = words.accuracy(document["given"]["target"]), document["summary"]["this"]
+    times = found["train_seconds"]
+    if not times["repeats"]:
+        return f"no repeat was finished (target {target})"
+    if not times["reached"]:
+        return f"{target} was not reached in any of {times['repeats']} repeats"
+    text = f"{target} in {_seconds(times['median'], times['ci95'])} of training"
+    if times["cv_pct"] is not None:
+        text += f", varying by {times['cv_pct']:.1f} %"
+    text += f"; {times['reached']} of {times['repeats']} repeats reached it"
+    ratio = (document["ratio"] or {}).get("train_seconds")
+    if ratio:
+        text += f"; {words.ratio_with_interval(ratio['median'], ratio['ci95'])} faster than the other recipe"
+        if ratio["median"] < 1:
+            text = text.replace("faster than", "the speed of")
+    return text
+
+
+def _seconds(median: float | None, bounds: Any) -> str:
+    if median is None:
+        return "—"
+    digits = 0 if median >= 100 else 1 if median >= 10 else 2
+    around = f" (95 %: {words.interval(bounds, digits)})" if bounds else ""
+    return f"{median:.{digits}f} s{around}"
+
+
+def tta_table(document: Mapping[str, Any]) -> Table:
+    """The repeats, for a terminal."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("recipe", "seed", "status", "epoch", "training s", "sustained s", "all s", "final"):
+        table.add_column(
+            heading, justify="left" if heading in ("recipe", "status") else "right", no_wrap=True
+        )
+    for r in document["done"]:
+        table.add_row(*_repeat_cells(r), style="" if r["first"] else "red")
+        if r["reason"]:
+            table.add_row(Text(f"  ↳ {words.clean(r['reason'], 300)}", style="dim"))
+    return table
+
+
+def _repeat_cells(r: Mapping[str, Any]) -> list[str]:
+    first, held = r["first"], r["sustained"]
+    return [
+        TITLES[r["recipe"]],
+        str(r["seed"]),
+        r["status"],
+        str(first["epoch"]) if first else "—",
+        f"{first['train_seconds']:.1f}" if first else "—",
+        f"{held['train_seconds']:.1f}" if held else "—",
+        f"{first['wall_seconds']:.1f}" if first else "—",
+        words.accuracy(r["val_accuracy"][-1] if r["val_accuracy"] else None),
+    ]
+
+
+def summary_lines(document: Mapping[str, Any]) -> list[str]:
+    """Each recipe's statistics, the ratio and the parity, one sentence each."""
+    lines = []
+    for name, found in document["summary"].items():
+        times, wall = found["train_seconds"], found["wall_seconds"]
+        parts = [f"{times['reached']} of {times['repeats']} reached the target"]
+        parts += [f"{found['not_reached']} did not"] if found["not_reached"] else []
+        parts += [f"{found['crashed']} crashed"] if found["crashed"] else []
+        if times["reached"]:
+            parts.append(f"first crossing: median {_seconds(times['median'], times['ci95'])}")
+            parts.append(f"mean {_seconds(times['mean'], times['mean_ci95'])}")
+            parts += (
+                [f"coefficient of variation {times['cv_pct']:.1f} %"] if times["cv_pct"] is not None else []
+            )
+            held = found["sustained_train_seconds"]
+            if held["median"] is not None:
+                parts.append(f"sustained: median {_seconds(held['median'], held['ci95'])}")
+            parts.append(f"all included: median {_seconds(wall['median'], wall['ci95'])}")
+        if times["failed"] and times["reached"]:
+            parts.append(f"with failed runs started over {times['expected_seconds']:.1f} s")
+        if found["usd"] is not None:
+            price = document["price"]
+            parts.append(
+                f"${found['usd']:.4f} at ${price['usd_per_hour']:g} an hour ({price['machine']}, {price['date']}, "
+                f"{price['source']})"
+            )
+        if found["joules"]:
+            parts.append(f"{found['joules']['median']:,.0f} J")
+        lines.append(f"{TITLES[name]}: {'; '.join(parts)}")
+    ratio = document["ratio"]
+    if ratio and ratio["train_seconds"]:
+        said = [
+            f"{words.ratio_with_interval(ratio[key]['median'], ratio[key]['ci95'])} {what}"
+            for key, what in (("train_seconds", "in training time"), ("wall_seconds", "all included"))
+        ]
+        lines.append(f"the other recipe ÷ this recipe, within each repeat: {'; '.join(said)}")
+    if ratio and ratio["pairs_without_a_time"]:
+        lines.append(
+            f"{ratio['pairs_without_a_time']} of {ratio['pairs']} pairs have no ratio: a run of them failed"
+        )
+    if document["parity"] and document["parity"]["verdict"] != "too few repeats":
+        mark = "look for a change beyond speed: " if document["parity"]["suspicious"] else ""
+        lines.append(f"convergence: {mark}{document['parity']['verdict']} ({document['parity']['reason']})")
+    return lines
+
+
+def cost_entries(document: Mapping[str, Any], label: str = "") -> list[dict[str, Any]]:
+    """Points of the cost plot: one for each recipe of a document that reached its target."""
+    entries = []
+    for name, found in document["summary"].items():
+        title = ", ".join(part for part in (label, TITLES[name]) if part)
+        joules = found["joules"]["median"] if found["joules"] else None
+        seconds = found["wall_seconds"]["median"]
+        entries.append({"name": title, "seconds": seconds, "usd": found["usd"], "joules": joules})
+    return entries
+
+
+def finish_tta(
+    document: dict[str, Any], folder: str | Path | None, beside: Sequence[tuple[str, Mapping[str, Any]]] = ()
+) -> None:
+    """Give the document its sentence; write ``tta.json`` and ``tta.html`` where there is a folder.
+
+    Args:
+        beside: ``(label, document)`` of other results to show on the cost plot.
+    """
+    document["sentence"] = tta_sentence(document)
+    if folder is None:
+        return
+    write_json(Path(folder) / "tta.json", words.finite(document))
+    groups = {
+        TITLES[name]: [r for r in document["done"] if r["recipe"] == name]
+        for name in document["given"]["recipes"]
+    }
+    costs = cost_entries(document)
+    for label, other in beside:
+        costs += cost_entries(other, label)
+    recipes = document["given"]["recipes"]
+    write_study(
+        Path(folder) / "tta.html",
+        headline=document["sentence"],
+        over=" · ".join(
+            [
+                str(document["dataset"]["name"]),
+                recipes["this"]["net"],
+                f"{len(document['seeds'])} repeats",
+                document["created"][:16].replace("T", " ") + " UTC",
+            ]
+        ),
+        warn="" if document["complete"] else "This was interrupted: it shows the repeats that were finished.",
+        remarks=[*summary_lines(document), document["rule"]],
+        tiles=_tiles(document),
+        figures=[
+            {
+                "title": "Accuracy against time",
+                "caption": "Thin: each repeat. Thick: their median. Band: from the lowest to the highest.",
+                "svg": tta_figures.accuracy_band("band", groups, document["given"]["target"]),
+            },
+            {
+                "title": "The repeats",
+                "caption": "Dots: first crossing. Bar: median. Crosses: repeats that ended "
+                "without reaching the target.",
+                "svg": tta_figures.repeats("repeats", groups),
+            },
+            {
+                "title": "Cost against time",
+                "caption": "Lower left is better. The time counts start, warm-up and "
+                "validation, too, because they are paid.",
+                "svg": tta_figures.cost_against_time("cost", costs),
+            },
+        ],
+        tables=[_repeats_table(document)],
+        recipes={f"Recipe: {TITLES[name]}": recipe for name, recipe in recipes.items()},
+        machine=document["machine"],
+        data=document,
+    )
+
+
+def _tiles(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    found = document["summary"]["this"]
+    times, wall = found["train_seconds"], found["wall_seconds"]
+    bounds = f"95 %: {times['ci95'][0]:.1f}–{times['ci95'][1]:.1f} s" if times["ci95"] else ""
+    tiles = [
+        ("to the target", words.duration(times["median"]), bounds),
+        ("all included", words.duration(wall["median"]), "start, warm-up, validation"),
+        (
+            "reached",
+            f"{times['reached']} of {times['repeats']}",
+            f"target {words.accuracy(document['given']['target'])}",
+        ),
+    ]
+    if times["cv_pct"] is not None:
+        tiles.append(("varies by", f"{times['cv_pct']:.1f} %", "coefficient of variation"))
+    if found["usd"] is not None:
+        tiles.append(("cost", f"${found['usd']:.4f}", f"at ${document['price']['usd_per_hour']:g} an hour"))
+    return tiles
+
+
+def _repeats_table(document: Mapping[str, Any]) -> dict[str, Any]:
+    rows = []
+    for r in document["done"]:
+        spent = r["first"] or r["spent"]
+        apart = (r["start_seconds"], r["warmup_seconds"], spent["eval_seconds"])
+        rows.append(row(*_repeat_cells(r), *(f"{seconds:.1f}" for seconds in apart), why=r["reason"]))
+    head = ["Recipe", "Seed", "Status", "Epoch", "Training s", "Sustained s", "All s", "Final accuracy"]
+    return {
+        "title": "The repeats",
+        "head": [*head, "Start s", "Warm-up s", "Validation s"],
+        "rows": rows,
+        "caption": "Training is what counts. Sustained: from there to the end of the run no validation fell below "
+        "the target. All: with start, warm-up and validation, which also stand apart on the right.",
+    }

@@ -1,0 +1,150 @@
+"""Figures of time to accuracy: curves with a band, the repeats, and cost against time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluontune.report import words
+from gluontune.report.svg import INK, SERIES, draw, label
+
+__all__ = ["accuracy_band", "cost_against_time", "repeats"]
+
+_WIDTH = 4.8
+_COLOURS = (4, 5, 2, 6, 1, 3)
+_MARKERS = "osD^vP"
+_GRID = 120  # places in time at which the band is read
+
+
+def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], target: float) -> str | None:
+    """Validation accuracy against counted seconds: every repeat, their median, and the band between them.
+
+    Args:
+        groups: recipe's name to its repeats (rows of ``tta.json``).
+        target: marked as a line.
+    """
+    shown = {title: [r for r in rows if r["val_accuracy"]] for title, rows in groups.items()}
+    shown = {title: rows for title, rows in shown.items() if rows}
+    if not shown:
+        return None
+    said = []
+    for title, rows in shown.items():
+        ends = sorted(r["val_accuracy"][-1] for r in rows)
+        reached = f"{words.accuracy(ends[0])} to {words.accuracy(ends[-1])}"
+        said.append(f"{words.clean(title, 40)} ended at {reached} in {len(rows)} repeats")
+
+    def plot(figure: Any) -> None:
+        axes = figure.add_axes((0.115, 0.2, 0.86, 0.77))
+        handles = []
+        for place, (title, rows) in enumerate(shown.items()):
+            colour = SERIES[_COLOURS[place % 6]]
+            for r in rows:
+                axes.plot(r["train_elapsed"], _pct(r), color=colour, linewidth=0.8, alpha=0.55)
+            if len(rows) > 1:
+                times, low, middle, high = band(rows)
+                axes.fill_between(times, low, high, color=colour, alpha=0.2, linewidth=0)
+                handles += axes.plot(times, middle, color=colour, linewidth=2.0, label=label(title))
+            else:
+                r = rows[0]
+                handles += axes.plot(
+                    r["train_elapsed"], _pct(r), color=colour, linewidth=2.0, marker=_MARKERS[place % 6],
+                    label=label(title),
+                )  # fmt: skip
+        axes.axhline(100 * target, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
+        axes.text(0.01, 100 * target, f"target {words.accuracy(target)}", va="bottom", color=INK["muted"],
+                  transform=axes.get_yaxis_transform())  # fmt: skip
+        axes.set_xlim(left=0)
+        axes.margins(y=0.12)
+        axes.set_xlabel("training time in seconds (validation left out)")
+        axes.set_ylabel("validation accuracy in percent")
+        axes.grid()
+        axes.legend(handles=handles, loc="lower right")
+
+    return draw(name, (_WIDTH, 3.9), plot, f"Validation accuracy against training time. {'; '.join(said)}.")
+
+
+def band(rows: Sequence[Mapping[str, Any]]) -> tuple[Any, Any, Any, Any]:
+    """Lowest, median and highest accuracy of several runs over their common time, in percent.
+
+    Between two validations a run is taken to go straight; nothing is said before the last run's first
+    validation, nor after the first run's end.
+    """
+    begin = max(r["train_elapsed"][0] for r in rows)
+    end = min(r["train_elapsed"][-1] for r in rows)
+    times = np.linspace(begin, max(begin, end), _GRID)
+    curves = np.array([np.interp(times, r["train_elapsed"], _pct(r)) for r in rows])
+    return times, curves.min(axis=0), np.median(curves, axis=0), curves.max(axis=0)
+
+
+def repeats(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str | None:
+    """A dot for each repeat's time, a cross for each that failed, mean and interval of the median."""
+    if not any(r["first"] for rows in groups.values() for r in rows):
+        return None
+    said = []
+    for title, rows in groups.items():
+        times = [r["first"]["train_seconds"] for r in rows if r["first"]]
+        between = f"{words.duration(min(times))} to {words.duration(max(times))}" if times else "never"
+        said.append(f"{words.clean(title, 40)}: {between}, {len(times)} of {len(rows)} reached it")
+
+    def plot(figure: Any) -> None:
+        height = figure.get_size_inches()[1] * 72
+        axes = figure.add_axes((0.02, 44 / height, 0.95, 1 - 48 / height))
+        for place, (title, rows) in enumerate(groups.items()):
+            colour = SERIES[_COLOURS[place % 6]]
+            axes.text(0.0, place - 0.3, words.clean(title, 44), va="bottom", weight="bold",
+                      transform=axes.get_yaxis_transform())  # fmt: skip
+            times = [r["first"]["train_seconds"] for r in rows if r["first"]]
+            lost = [r["spent"]["train_seconds"] for r in rows if not r["first"]]
+            axes.plot(times, [place] * len(times), color=colour, marker="o", linestyle="none", alpha=0.8)
+            axes.plot(lost, [place] * len(lost), color=INK["fg"], marker="x", linestyle="none", markersize=8)
+            if times:
+                axes.plot([float(np.median(times))], [place], color=INK["fg"], marker="|", markersize=22)
+        axes.set_ylim(len(groups) - 0.5, -0.75)
+        axes.set_xlim(left=0)
+        axes.margins(x=0.08)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel("seconds to the target (cross: ended without it)")
+        axes.grid(axis="x")
+
+    return draw(name, (_WIDTH, (62 * len(groups) + 52) / 72), plot, f"Repeats. {'; '.join(said)}.")
+
+
+def cost_against_time(name: str, entries: Sequence[Mapping[str, Any]]) -> str | None:
+    """Dollars (or, without prices, joules) to the target against seconds, a point for each recipe and machine.
+
+    Args:
+        entries: ``{"name", "seconds", "usd", "joules"}``; those without a figure are left out.
+    """
+    unit = "usd" if any(e.get("usd") is not None for e in entries) else "joules"
+    shown = [e for e in entries if e.get(unit) is not None and e.get("seconds") is not None]
+    if not shown:
+        return None
+    said = [
+        f"{words.clean(e['name'], 40)}: {e[unit]:.3g} {unit} in {words.duration(e['seconds'])}" for e in shown
+    ]
+    best = {min(shown, key=lambda e: e[key])["name"] for key in (unit, "seconds")}
+
+    def plot(figure: Any) -> None:
+        axes = figure.add_axes((0.17, 0.17, 0.78, 0.78))
+        for place, e in enumerate(shown):
+            colour = SERIES[_COLOURS[place % 6]]
+            size = 10 if e["name"] in best else 7
+            axes.plot([e["seconds"]], [e[unit]], color=colour, marker=_MARKERS[place % 6], markersize=size)
+            notes = [w for w, k in (("cheapest", unit), ("fastest", "seconds"))
+                     if e[k] == min(x[k] for x in shown)]  # fmt: skip
+            text = words.clean(e["name"], 30) + (f" ({', '.join(notes)})" if notes and len(shown) > 1 else "")
+            axes.annotate(text, (e["seconds"], e[unit]), textcoords="offset points", xytext=(6, 8))
+        axes.set_xlim(0, 1.6 * max(e["seconds"] for e in shown))
+        axes.set_ylim(0, 1.25 * max(e[unit] for e in shown))
+        axes.set_xlabel("seconds to the target, all included (median)")
+        axes.set_ylabel("US dollars" if unit == "usd" else "joules")
+        axes.grid()
+
+    return draw(name, (_WIDTH, 3.6), plot, f"Cost against time to the target. {'; '.join(said)}.")
+
+
+def _pct(r: Mapping[str, Any]) -> list[float]:
+    return [100 * value for value in r["val_accuracy"]]
