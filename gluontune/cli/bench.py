@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
         help="Measure parts of gluontune against their peers in one interleaved run.", no_args_is_help=True
     )
     app.add_typer(group, name="bench")
-    for command in (loading, packing):  # add training, networks, monitor here, each defined below
+    for command in (loading, packing, monitor, training):  # add networks here, each defined below
         group.command()(command)
 
 
@@ -83,6 +83,78 @@ def packing(
 
     def work(say: Callable[[str], None]) -> dict[str, Any]:
         return benchmark.run(src, size=size, quality=quality, rounds=rounds, only=only, say=say)
+
+    finish(work, as_json, out, benchmark.show)
+
+
+def monitor(
+    part: Optional[list[str]] = typer.Option(
+        None, "--part", help="slowdown, attribution, whatif or verdicts; repeatable (default: all)."
+    ),
+    rounds: Optional[int] = typer.Option(
+        None, "--rounds", min=1, help="Pairs of slices (60), or runs of each situation (20)."
+    ),
+    only: Optional[list[str]] = typer.Option(
+        None, "--only", help="Of the verdicts, only this situation; repeatable."
+    ),
+    dataset: str = typer.Option("sample", "--dataset", help="What the real trainings use."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with what --out holds."),
+    as_json: bool = JSON_OPTION,
+    out: Optional[Path] = OUT,
+) -> None:
+    """The monitor itself: what it costs, whether phases add up, and how often predictions and verdicts are right."""
+    from gluontune.bench import monitoring as benchmark
+    from gluontune.files import writable_folder
+
+    if out is not None:
+        writable_folder(out.absolute().parent)
+    with stdout_reserved(), stderr.status("starting") as status:
+        found = benchmark.run(
+            parts=part,
+            rounds=rounds,
+            only=only,
+            dataset=dataset,
+            out=out,
+            resume=resume,
+            say=lambda line: status.update(line),
+        )
+    if as_json:
+        emit(found)
+    else:
+        benchmark.show(found, stdout)
+    if not all(part["holds"] for part in found["parts"].values()):
+        raise typer.Exit(1)
+
+
+def training(
+    net: Optional[list[str]] = typer.Option(None, "--net", help="Network; repeatable (default: all four)."),
+    batch_size: Optional[list[int]] = typer.Option(None, "--batch-size", help="Repeatable (default: 64)."),
+    threads: Optional[int] = typer.Option(
+        None, "--threads", min=1, help="Of tuned MXNet, ours and PyTorch (default: usable cores)."
+    ),
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+    only: Optional[list[str]] = typer.Option(
+        None, "--only", help="Measure only contenders whose name holds this; repeatable."
+    ),
+    peers: Optional[Path] = PEERS,
+    as_json: bool = JSON_OPTION,
+    out: Optional[Path] = OUT,
+) -> None:
+    """A training step on synthetic batches: ours, MXNet as it comes and tuned, and PyTorch's modes."""
+    from gluontune.bench import training as benchmark
+
+    def work(say: Callable[[str], None]) -> dict[str, Any]:
+        return benchmark.run(
+            net or tuple(benchmark.NETS),
+            batch_sizes=batch_size or (64,),
+            rounds=rounds,
+            seconds=seconds,
+            threads=threads,
+            only=only,
+            peers=peers,
+            say=say,
+        )
 
     finish(work, as_json, out, benchmark.show)
 

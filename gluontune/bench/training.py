@@ -1,0 +1,315 @@
+"""``gluontune bench training``: one training step, ours against MXNet as it comes and against PyTorch.
+
+The batches are synthetic and stay in memory, so that only compute counts. All contenders have the same
+networks (shapes of all parameters are compared), loss, update and batch, and the tuned ones and PyTorch
+the same threads. PyTorch gets the allocator that was the fastest for it in a short trial before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from gluontune import runtime, stats
+from gluontune.bench import outcome
+from gluontune.bench.contest import OURS, Contender, Entrant, hold
+from gluontune.bench.places import peer_python
+from gluontune.errors import GluontuneError, UsageError, nearest
+from gluontune.runtime.launch import launch_settings
+
+__all__ = ["NETS", "entrants", "run", "show"]
+
+UNIT = "samples_per_sec"
+NETS = {"cifar_resnet20_v1": 32, "cifar_resnet56_v1": 32, "mobilenet0.25": 64, "small_vgg": 32}  # → side
+
+_OURS_WORK = "gluontune.bench._mxnet_training:make"
+_TORCH_WORK = "gluontune.bench._torch_training:make"
+_MXNET, _TORCH = "MXNet", "PyTorch"
+_REWRITES = {
+    "float32": ("pool-to-mean", "fuse-bn-relu"),
+    "bfloat16": ("pool-to-mean", "pad-channels", "fuse-bn-relu"),
+}
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
+
+
+def run(
+    nets: Sequence[str] = tuple(NETS),
+    *,
+    batch_sizes: Sequence[int] = (64,),
+    rounds: int = 9,
+    seconds: float = 2.0,
+    threads: int | None = None,
+    only: Sequence[str] | None = None,
+    peers: Path | None = None,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Measure each network at each batch size, and return the document.
+
+    Args:
+        nets: names of :data:`NETS`.
+        batch_sizes: images in a step.
+        rounds, seconds: as for ``hold``.
+        threads: of tuned MXNet, ours and PyTorch; default the usable cores.
+        only: parts of contenders' names; others are left out.
+        peers: the peers' environment.
+        say: told what is going on.
+
+    Returns:
+        ``{"rows": [… with "net" and "batch_size"], "cases": [{"net", "batch_size", "parameters", "figures",
+        …}], "ours": {"name", "ratio_to": {peer: {"median"}}}, "figures", "machine", "conditions"}``. In
+        ``figures`` the ratios named in :func:`_figures`, over several cases as geometric means.
+
+    Raises:
+        UsageError: an unknown network, or a number below 1.
+        GluontuneError: two contenders' networks differ in a shape.
+    """
+    for net in nets:
+        if net not in NETS:
+            close = nearest(net, list(NETS), n=2)
+            hint = f"did you mean {', '.join(close)}?" if close else f"choose of {', '.join(NETS)}"
+            raise UsageError(f"bench training: unknown net {net!r}: {hint}")
+    if not nets or not batch_sizes or min(batch_sizes) < 1 or (threads is not None and threads < 1):
+        raise UsageError("bench training: give a net, batch sizes and threads of at least 1")
+    threads = threads or runtime.usable_cores()
+    tell = say or (lambda line: None)
+    python = peer_python(peers)
+    cases = []
+    for net in dict.fromkeys(nets):
+        for batch in dict.fromkeys(batch_sizes):
+
+            def told(line: str, where: str = f"{net}, batch {batch}") -> None:
+                tell(f"{where}: {line}")
+
+            cases.append(_case(net, batch, threads, python, rounds, seconds, only, told))
+    return _join(cases, {"threads": threads, "rounds": rounds, "seconds": seconds, "only": list(only or ())})
+
+
+def entrants(
+    net: str,
+    batch_size: int,
+    threads: int,
+    python: Path,
+    allocator: Mapping[str, str] | None = None,
+    allocator_name: str = "default",
+) -> list[Entrant]:
+    """The contenders for one network and batch size on this machine.
+
+    Args:
+        python: the peers' interpreter.
+        allocator: variables that set PyTorch's allocator.
+    """
+    work = {"net": net, "batch_size": batch_size, "image_size": NETS[net]}
+    tuned = launch_settings(cores=threads).env
+    flags = set(runtime.machine_facts().get("cpu", {}).get("flags", []))
+    bf16 = bool(_BF16_FLAGS & flags)
+
+    def mxnet(name: str, peer: str, env: Mapping[str, str], note: str = "", **settings: Any) -> Entrant:
+        return Entrant(name, peer, _OURS_WORK, {**work, **settings}, env=env, slices="steps", note=note)
+
+    found = [
+        mxnet("MXNet as installed, imperative", _MXNET, {}),
+        mxnet("MXNet as installed, static", _MXNET, {}, mode="static"),
+        mxnet("MXNet tuned, imperative", _MXNET, tuned, note="threads and allocator"),
+        mxnet("MXNet tuned, static", _MXNET, tuned, note="threads and allocator", mode="static"),
+    ]
+    for dtype, rewrites in _REWRITES.items():
+        if dtype == "bfloat16" and not bf16:
+            continue
+        made: dict[str, Any] = {"mode": "static", "rewrites": rewrites, "dtype": dtype}
+        found.append(mxnet(f"gluontune {dtype}", OURS, tuned, note=" + ".join(rewrites), **made))
+        if dtype == "bfloat16" and runtime.amx_support().level == "granted":
+            amx = {**tuned, **runtime.AMX_ENV}
+            found.append(mxnet(f"gluontune {dtype}, AMX", OURS, amx, note=" + ".join(rewrites), **made))
+    torch_env = {"OMP_NUM_THREADS": str(threads), **(allocator or {})}
+    for dtype in _REWRITES if bf16 else ("float32",):
+        for compiled in (False, True):
+            for channels_last in (False, True):
+                words = ["compile" if compiled else "eager", *(["channels_last"] if channels_last else [])]
+                settings = {"dtype": dtype, "compiled": compiled, "channels_last": channels_last}
+                found.append(
+                    Entrant(
+                        f"PyTorch {' '.join(words)} {dtype}",
+                        _TORCH,
+                        _TORCH_WORK,
+                        {**work, "threads": threads, **settings},
+                        python=python,
+                        env=torch_env,
+                        slices="steps",
+                        note=f"allocator: {allocator_name}",
+                    )
+                )
+    return found
+
+
+def _case(
+    net: str,
+    batch: int,
+    threads: int,
+    python: Path,
+    rounds: int,
+    seconds: float,
+    only: Sequence[str] | None,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    wanted = entrants(net, batch, threads, python)
+    name, variables = "default", {}
+    if any(_kept(e, only) and e.peer == _TORCH for e in wanted) and python.is_file():
+        name, variables = _allocator(wanted, say)
+    chosen = [e for e in entrants(net, batch, threads, python, variables, name) if _kept(e, only)]
+    if not chosen:
+        names = ", ".join(repr(e.name) for e in wanted)
+        raise UsageError(f"bench training --only {', '.join(only or ())}: no such contender among {names}")
+    contenders = hold(chosen, rounds=rounds, seconds=seconds, say=say, finish=_note_losses)
+    shapes = _same_shapes(net, contenders)
+    conditions = {"net": net, "batch_size": batch, "image_size": NETS[net], "allocator_of_pytorch": name}
+    found = outcome.document(contenders, conditions=conditions, unit=UNIT)
+    for row in found["rows"]:
+        row["info"].pop("parameter_shapes", None)
+        row.update(net=net, batch_size=batch)
+    figures = _figures(contenders)
+    return {**found, **conditions, "parameters": sum(map(math.prod, shapes)), "figures": figures}
+
+
+def _kept(entrant: Entrant, only: Sequence[str] | None) -> bool:
+    return not only or any(part in entrant.name for part in only)
+
+
+def _allocator(wanted: Sequence[Entrant], say: Callable[[str], None]) -> tuple[str, dict[str, str]]:
+    """The allocator with which PyTorch's step is the fastest, from a short trial of its best two modes."""
+    torch = [e for e in wanted if e.peer == _TORCH][-4:]
+    picked = (torch[1], torch[2])  # eager channels_last and compiled, in bfloat16 where it is there
+    choices = _allocators()
+    trial = [
+        Entrant(f"{e.name}, {name}", name, e.target, e.settings, e.python, {**e.env, **env}, "steps")
+        for e in picked
+        for name, env in choices.items()
+    ]
+    rates: dict[str, float] = {}
+    for contender in hold(trial, rounds=3, seconds=0.5, say=lambda line: say(f"allocators: {line}")):
+        if contender.failure is None and contender.rates:
+            name = contender.entrant.peer
+            rates[name] = rates.get(name, 1.0) * stats.interval(contender.rates)["median"]
+    best = max(rates, key=lambda name: rates[name], default="default")
+    return best, choices[best]
+
+
+def _allocators() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {"default": {}}
+    for name in ("glibc", "tcmalloc", "jemalloc"):
+        try:
+            settings = launch_settings(cores=1, allocator=name).env
+        except GluontuneError:  # not installed
+            continue
+        found[name] = {k: v for k, v in settings.items() if k.startswith("MALLOC_") or k == "LD_PRELOAD"}
+    return found
+
+
+def _note_losses(contenders: list[Contender]) -> None:
+    for contender in contenders:
+        if contender.failure is None:
+            contender.info["loss"] = contender.ask("last_loss")
+
+
+def _same_shapes(net: str, contenders: Sequence[Contender]) -> list[list[int]]:
+    """The shapes of the trained parameters, in order.
+
+    Raises:
+        GluontuneError: they differ between two contenders.
+    """
+    first: tuple[str, list[list[int]]] | None = None
+    for contender in contenders:
+        shapes = contender.info.get("parameter_shapes")
+        if shapes is None:
+            continue
+        if first is None:
+            first = contender.entrant.name, shapes
+        elif shapes != first[1]:
+            raise GluontuneError(
+                f"bench training: {net} has other parameters in {contender.entrant.name} than in {first[0]}"
+            )
+    return first[1] if first else []
+
+
+def _figures(contenders: Sequence[Contender]) -> dict[str, Any]:
+    """Our ratios for one case, from pairs within rounds; a figure whose contenders were not measured is missing.
+
+    ``ours_to_mxnet_imperative``: our best row ÷ MXNet as installed, imperative; ``ours_to_pytorch``: ÷ the
+    best row of PyTorch; ``float32_to_pytorch``: our best float32 row ÷ PyTorch's best float32 row.
+    """
+    rounds = max((len(c.rates) for c in contenders), default=0)
+    whole = [c for c in contenders if c.failure is None and c.rates and len(c.rates) == rounds]
+
+    def best(peer: str, word: str = "") -> Optional[Contender]:
+        rows = [c for c in whole if c.entrant.peer == peer and word in c.entrant.name]
+        return max(rows, key=lambda c: stats.interval(c.rates)["median"], default=None)
+
+    pairs = {
+        "ours_to_mxnet_imperative": (best(OURS), best(_MXNET, "as installed, imperative")),
+        "ours_to_pytorch": (best(OURS), best(_TORCH)),
+        "float32_to_pytorch": (best(OURS, "float32"), best(_TORCH, "float32")),
+    }
+    found = {}
+    for name, (ours, theirs) in pairs.items():
+        if ours is not None and theirs is not None:
+            rows = {"ours": ours.entrant.name, "theirs": theirs.entrant.name}
+            found[name] = {**stats.ratio_interval(ours.rates, theirs.rates), **rows}
+    return found
+
+
+def _join(cases: list[dict[str, Any]], conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """One document of all cases; ratios over several are geometric means."""
+    ratios: dict[str, list[float]] = {}
+    figures: dict[str, list[float]] = {}
+    for case in cases:
+        for peer, ratio in case["ours"].get("ratio_to", {}).items():
+            ratios.setdefault(peer, []).append(ratio["median"])
+        for name, ratio in case["figures"].items():
+            figures.setdefault(name, []).append(ratio["median"])
+    names = list(dict.fromkeys(case["ours"]["name"] for case in cases if case["ours"]))
+    versions: dict[str, Any] = {}
+    for case in cases:
+        versions.update(case["versions"])
+    kept = ("net", "batch_size", "image_size", "parameters", "allocator_of_pytorch", "figures", "ours")
+    ours = {"name": " / ".join(names), "ratio_to": {p: _mean(v) for p, v in ratios.items()}} if names else {}
+    return {
+        "rows": [row for case in cases for row in case["rows"]],
+        "cases": [{name: case[name] for name in kept} for case in cases],
+        "limit": {},
+        "ours": ours,
+        "figures": {name: _mean(values) for name, values in figures.items()},
+        "machine": cases[0]["machine"],
+        "versions": versions,
+        "conditions": dict(conditions),
+    }
+
+
+def _mean(values: Sequence[float]) -> dict[str, Any]:
+    return {"median": math.exp(sum(map(math.log, values)) / len(values)), "cases": len(values)}
+
+
+_WORDS = {
+    "ours_to_mxnet_imperative": "ours ÷ MXNet as installed, imperative",
+    "ours_to_pytorch": "ours ÷ the best PyTorch",
+    "float32_to_pytorch": "ours ÷ the best PyTorch, both in float32",
+}
+
+
+def show(found: Mapping[str, Any], console: Any) -> None:
+    """Print a table for each case, its ratios, and their geometric means."""
+    for case in found["cases"]:
+        rows = [r for r in found["rows"] if (r["net"], r["batch_size"]) == (case["net"], case["batch_size"])]
+        title = f"{case['net']}, batch {case['batch_size']}, {found['conditions']['threads']} threads"
+        outcome.show({"rows": rows, "ours": {}, "limit": {}}, console, title, UNIT)
+        console.print(
+            f"{case['parameters']:,} parameters, the same shapes in all contenders", highlight=False
+        )
+        for name, ratio in case["figures"].items():
+            low, high = ratio["ci95"]
+            text = f"{ratio['median']:.2f} ({low:.2f}-{high:.2f}), {ratio['ours']} ÷ {ratio['theirs']}"
+            console.print(f"{_WORDS[name]}: {text}", highlight=False)
+    if len(found["cases"]) > 1:
+        for name, ratio in found["figures"].items():
+            text = f"geometric mean over {ratio['cases']} cases: {ratio['median']:.2f}"
+            console.print(f"{_WORDS[name]}, {text}", highlight=False)
