@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from gluontune import ladder
+from gluontune import ladder, runtime
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.ladder import climbing, measure
+from gluontune.ladder import measure
 from gluontune.ladder.rungs import RUNGS, Site
 from gluontune.recipe import Recipe
 from gluontune.train import RunFailed
@@ -100,8 +100,8 @@ def machine(monkeypatch):
     monkeypatch.setattr(measure, "Group", group)
     monkeypatch.setattr(measure, "drive", train)
     facts = {"cpu": {"flags": ["avx512_bf16"]}}
-    monkeypatch.setattr(climbing.runtime, "machine_facts", lambda: facts)
-    monkeypatch.setattr(climbing.runtime, "usable_cores", lambda: 2)
+    monkeypatch.setattr(runtime, "machine_facts", lambda: facts)
+    monkeypatch.setattr(runtime, "usable_cores", lambda: 2)
     return pretended
 
 
@@ -223,7 +223,7 @@ def test_a_job_with_its_own_datasets_skips_records(machine):
 
 
 def test_a_cpu_without_bfloat16_skips_mixed_precision(machine, monkeypatch):
-    monkeypatch.setattr(climbing.runtime, "machine_facts", lambda: {"cpu": {"flags": ["avx2"]}})
+    monkeypatch.setattr(runtime, "machine_facts", lambda: {"cpu": {"flags": ["avx2"]}})
     row = rows(ladder.climb(Recipe()))["mixed-precision"]
     assert row["status"] == "skipped" and "bfloat16" in row["reason"]
 

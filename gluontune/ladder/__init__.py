@@ -12,9 +12,11 @@ _HOMES = {
     "QUICK": "climbing",
     "RUNGS": "rungs",
     "climb": "climbing",
+    "KNOBS": "knobs",
+    "tune": "tuning",
 }
 
-__all__ = ["FULL", "QUICK", "RUNGS", "Pace", "climb"]
+__all__ = ["FULL", "KNOBS", "QUICK", "RUNGS", "Pace", "climb", "tune"]
 
 
 def __getattr__(name: str) -> Any:

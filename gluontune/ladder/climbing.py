@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gluontune import datasets, monitor, runtime
+from gluontune import datasets, monitor
 from gluontune.files import writable_folder
 from gluontune.ladder.book import Book
 from gluontune.ladder.judge import choose, compare, judge, next_best
@@ -247,19 +247,7 @@ class _Climber:
         if self._site is None:
             self._start_naive()
             ready = self.naive.group.ready[0] if self.naive.group is not None else {}
-            facts = self.book.document["machine"]
-            pixels = ready.get("image_bytes") or 0
-            limit = (runtime.memory_limit_mib() or 0) * 2**20
-            num_train = int(ready.get("num_train", 0))
-            self._site = Site(
-                cores=runtime.usable_cores(),
-                gpus=int(ready.get("gpus", 0)),
-                bf16=bool({"avx512_bf16", "amx_bf16"} & set(facts.get("cpu", {}).get("flags", []))),
-                splits=bool(ready.get("splits", self.recipe.job is None)),
-                fits_memory=bool(pixels) and num_train * pixels * 1.3 < limit / 2,
-                rewrites=tuple(ready.get("rewrites", ())),
-                num_train=num_train,
-            )
+            self._site = Site.of(ready, self.book.document["machine"], self.recipe)
         return self._site
 
     def _start_naive(self) -> None:

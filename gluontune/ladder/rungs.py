@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gluontune import runtime
 from gluontune.recipe import Recipe
 from gluontune.registry import Registry
 
@@ -39,6 +40,26 @@ class Site:
     fits_memory: bool
     rewrites: tuple[str, ...]
     num_train: int
+
+    @classmethod
+    def of(cls, ready: Mapping[str, Any], machine: Mapping[str, Any], recipe: Recipe) -> Site:
+        """From what a training process says when it is ready, and the facts of the machine.
+
+        Args:
+            ready: the event; empty where the process never started, and what it would have said is guessed.
+        """
+        pixels = ready.get("image_bytes") or 0
+        limit = (runtime.memory_limit_mib() or 0) * 2**20
+        num_train = int(ready.get("num_train", 0))
+        return cls(
+            cores=runtime.usable_cores(),
+            gpus=int(ready.get("gpus", 0)),
+            bf16=bool({"avx512_bf16", "amx_bf16"} & set(machine.get("cpu", {}).get("flags", []))),
+            splits=bool(ready.get("splits", recipe.job is None)),
+            fits_memory=bool(pixels) and num_train * pixels * 1.3 < limit / 2,
+            rewrites=tuple(ready.get("rewrites", ())),
+            num_train=num_train,
+        )
 
 
 @dataclass(frozen=True)
