@@ -1,0 +1,220 @@
+"""``gluontune export``: a trained net as ONNX, checked."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+
+from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._recipe import takes_recipe
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.recipe import Recipe
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        help="Export a net to ONNX, and check that it computes the same.", no_args_is_help=True
+    )
+    group.command("onnx", help=onnx.__doc__)(takes_recipe(onnx))
+    group.command("zoo", help=zoo.__doc__)(zoo)
+    app.add_typer(group, name="export")
+
+
+def onnx(
+    recipe: Recipe,
+    given: dict[str, Any],
+    places: list[Path] = typer.Argument(
+        ...,
+        metavar="[RUN_OR_PARAMS] OUT.onnx",
+        help="A checkpoint (.ckpt) or a folder of them, a .params or a .npz file; then the file to write.",
+    ),
+    random: bool = typer.Option(False, "--random", help="Random weights, instead of a first argument."),
+    preprocess: bool = typer.Option(
+        False, "--preprocess", help="Put the normalization into the graph: it takes uint8 pixels, N×H×W×C."
+    ),
+    batch: Optional[int] = typer.Option(
+        None, "--batch", min=1, help="Fix the batch size; any fits otherwise."
+    ),
+    image_size: Optional[int] = typer.Option(
+        None, "--image-size", min=1, help="Side of the images, where the data set has mixed sizes."
+    ),
+    check_images: Optional[int] = typer.Option(
+        None, "--check-images", min=1, help="Compare on so many validation images; all of them by default."
+    ),
+    as_json: bool = JSON_OPTION,
+) -> int:
+    """Export a net as ONNX and compare it with the original in ONNX Runtime.
+
+    The outputs must agree to 1e-5 of the largest on real images, and the classes are compared over the whole
+    validation set. A checkpoint brings its recipe; for .params and .npz files, and with --random, say --net and
+    --dataset (or --job). Exits 1 where the exported model does not compute the same.
+
+    Examples: gluontune export onnx runs/ckpt net.onnx; gluontune export onnx --net mobilenet1.0 --random net.onnx
+    """
+    source, out = _places(places, random)
+    with stdout_reserved(), stderr.status("exporting") as status:
+        found = _export(
+            recipe, given, source, out, preprocess, batch, image_size, check_images, status.update
+        )
+    if as_json:
+        emit(found)
+    else:
+        _show(found)
+    return 0 if found["check"]["equal"] else 1
+
+
+def _places(places: list[Path], random: bool) -> tuple[Optional[Path], Path]:
+    wanted = 1 if random else 2
+    if len(places) != wanted:
+        said = (
+            "OUT.onnx alone with --random" if random else "RUN_OR_PARAMS OUT.onnx (or --random and OUT.onnx)"
+        )
+        raise UsageError(
+            f"export onnx: {len(places)} path{'s' if len(places) > 1 else ''} given; write {said}"
+        )
+    if places[-1].suffix != ".onnx":
+        raise UsageError(f"{places[-1]}: the file to write ends in .onnx")
+    return (None if random else places[0]), places[-1]
+
+
+def _export(
+    recipe: Recipe,
+    given: dict[str, Any],
+    source: Optional[Path],
+    out: Path,
+    preprocess: bool,
+    batch: Optional[int],
+    image_size: Optional[int],
+    check_images: Optional[int],
+    tell: Any,
+) -> dict[str, Any]:
+    from gluontune import compute, export, loading
+    from gluontune.export.parameters import load_parameters, perturb
+    from gluontune.runtime import mxnet
+    from gluontune.train import load_job
+
+    mx = mxnet()
+    header, arrays = _checkpoint(source)
+    if header.get("recipe"):
+        kept = {name: value for name, value in given.items() if name in ("dataset", "job")}
+        recipe = Recipe.from_dict(header["recipe"], source=str(source)).override(**kept)
+    job = load_job(recipe)
+    data = job.dataset
+    if data is None:
+        raise GluontuneError(
+            f"{recipe.job}: data() returns Gluon datasets; export needs the name of a data set, for the shape of the "
+            "images and for the check: give --dataset"
+        )
+    shape = data.image_shape or ((image_size, image_size, 3) if image_size else None)
+    if shape is None:
+        raise UsageError(f"data set {data.name} has images of mixed sizes: say --image-size, such as 224")
+    net = job.net()
+    if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
+        net.initialize(mx.init.Xavier(magnitude=2))
+    net(mx.nd.zeros((1, shape[2], shape[0], shape[1])))
+    if source is None:
+        perturb(net, recipe.seed)
+    elif arrays:
+        export.set_parameters(net, arrays, str(source))
+    else:
+        load_parameters(net, source)
+    tell("converting")
+    facts = {"recipe": json.dumps(recipe.to_dict()), "net": recipe.net, "dataset": data.name}
+    made = export.to_onnx(
+        net, out, image_shape=shape, batch_size=batch, mean=data.mean, std=data.std, preprocess=preprocess,
+        classes=data.classes, metadata=facts,
+    )  # fmt: skip
+    tell("comparing over the validation images")
+    split = data.test if check_images is None else data.test.subset(range(min(check_images, len(data.test))))
+    size = 64 if batch is None else batch
+    with loading.build("threaded", split, batch_size=size, image_shape=shape, last_batch="keep") as loader:
+        stage = compute.InputStage(data.mean, data.std)
+        check = export.agreement(net, out, loader.epoch(0), stage)
+    return {**made.to_dict(), "net": recipe.net, "dataset": data.name, "check": check.to_dict()}
+
+
+def _checkpoint(source: Optional[Path]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and parameters of a checkpoint, or of the newest one in a folder; empty for other files."""
+    from gluontune.train import checkpoint
+
+    if source is None or (source.is_file() and source.suffix != ".ckpt"):
+        return {}, {}
+    path: Optional[Path] = source
+    if source.is_dir():
+        path, _, _ = checkpoint.newest(source)
+        if path is None:
+            raise GluontuneError(f"{source}: no checkpoint in this folder (step-….ckpt)")
+    assert path is not None
+    header, arrays = checkpoint.read(path)
+    named = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
+    return header, named
+
+
+def _show(found: dict[str, Any]) -> None:
+    check = found["check"]
+    fits = "any batch" if found["dynamic_batch"] else f"batch {found['input_shape'][0]}"
+    lines = [
+        f"{found['path']}: {found['nodes']} nodes, {found['bytes'] / 2**20:.1f} MiB, opset {found['opset']}, {fits}, "
+        f"takes {found['input_dtype']} {tuple('N' if n is None else n for n in found['input_shape'])}",
+        f"tidied: {', '.join(f'{n} {kind}' for kind, n in found['removed'].items())} removed",
+        f"on {check['images']:,} validation images: classes agree on {check['agree_pct']:.2f} %, largest difference "
+        f"{check['max_abs_error']:.1e} ({check['relative_error']:.1e} of the largest output); top-1 "
+        f"{100 * check['accuracy']:.2f} % here, {100 * check['exported_accuracy']:.2f} % exported",
+        "equal" if check["equal"] else "NOT equal: the difference passes 1e-5 of the largest output",
+        *(f"note: {note}" for note in found["notes"]),
+    ]
+    for line in lines:
+        stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def zoo(
+    names: Optional[list[str]] = typer.Argument(
+        None, metavar="[NET…]", help="Of the zoos; 26 of them by default."
+    ),
+    out: Optional[Path] = typer.Option(None, "--out", help="Keep the ONNX files in this folder."),
+    classes: int = typer.Option(10, "--classes", min=2, help="Outputs of each net."),
+    list_names: bool = typer.Option(False, "--list", help="Show the default networks."),
+    as_json: bool = JSON_OPTION,
+) -> int:
+    """Export networks of the zoos with random weights and compare each in ONNX Runtime; failures say their cause.
+
+    Example: gluontune export zoo mobilenet1.0 cifar_resnet20_v1
+    """
+    from gluontune import export
+    from gluontune.files import writable_folder
+    from gluontune.train import build_net
+
+    if list_names:
+        emit(list(export.ZOO)) if as_json else print("\n".join(export.ZOO))
+        return 0
+    rows: list[dict[str, Any]] = []
+
+    def show(row: dict[str, Any]) -> None:
+        rows.append(row)
+        error = "" if row["relative_error"] is None else f", differs by {row['relative_error']:.1e}"
+        because = f": {row['reason']}" if row["reason"] else ""
+        fixed = "" if row["dynamic_batch"] in (True, None) else ", batch fixed at 1"
+        line = f"{row['name']}: {row['status']}{because}{'' if because else error}{fixed} ({row['seconds']:.1f} s)"
+        (stderr if as_json else stdout).print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def build(name: str) -> Any:
+        return build_net(name, classes)
+
+    if out is not None:
+        writable_folder(out)
+    with stdout_reserved(), tempfile.TemporaryDirectory() as scratch:
+        export.export_zoo(build, out or scratch, names or None, keep=out is not None, on_row=show)
+    equal = sum(row["status"] == "equal" for row in rows)
+    if as_json:
+        emit({"rows": rows, "equal": equal, "nets": len(rows)})
+    else:
+        print(
+            f"{equal} of {len(rows)} exported, run in ONNX Runtime, and equal to 1e-5 of the largest output"
+        )
+    return 0 if equal == len(rows) else 1

@@ -1,0 +1,88 @@
+"""Parameters for a net, from arrays named by their place in it or from MXNet's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.runtime import mxnet
+
+__all__ = ["load_parameters", "perturb", "set_parameters"]
+
+
+def set_parameters(net: Any, arrays: Mapping[str, Any], source: str = "parameters") -> None:
+    """Set every parameter of ``net`` from arrays named as ``net.save_parameters`` names them.
+
+    Names may begin with ``net.``, as those of a net behind an input stage do.
+
+    Raises:
+        GluontuneError: one is missing, left over, or of another shape; names it.
+    """
+    mx = mxnet()
+    mine = net._collect_params_with_prefix()
+    saved = {k[4:] if k.startswith("net.") and k not in mine else k: v for k, v in arrays.items()}
+    for name in [*mine, *saved]:
+        if name not in saved or name not in mine:
+            where = "not in the file" if name not in saved else "not in the net"
+            raise GluontuneError(f"{source}: of another net: parameter {name} is {where}")
+        shape = tuple(mine[name].shape or ())
+        if len(shape) != np.ndim(saved[name]) or any(
+            a > 0 and a != b for a, b in zip(shape, saved[name].shape)
+        ):
+            raise GluontuneError(
+                f"{source}: of another net: parameter {name} has shape {tuple(saved[name].shape)}, the net's {shape}"
+            )
+    for name, parameter in mine.items():
+        values = np.asarray(saved[name], "float32")
+        if not parameter._data:
+            parameter.shape = values.shape
+            parameter.initialize(ctx=mx.cpu())
+        parameter.set_data(mx.nd.array(values))
+
+
+def load_parameters(net: Any, path: str | Path) -> None:
+    """Parameters from a file: ``.params`` (MXNet's) or ``.npz`` (numpy's).
+
+    Raises:
+        UsageError: another kind of file. GluontuneError: it cannot be read, or is of another net.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise GluontuneError(f"{path}: no such file; give a checkpoint, its folder, a .params or a .npz file")
+    mx = mxnet()
+    if file.suffix == ".npz":
+        try:
+            with np.load(file, allow_pickle=False) as content:
+                arrays: dict[str, Any] = dict(content.items())
+        except (OSError, ValueError, EOFError) as error:
+            raise GluontuneError(f"{path}: cannot be read as .npz: {error}") from error
+    elif file.suffix == ".params":
+        try:
+            loaded = mx.nd.load(str(file))
+        except mx.MXNetError as error:
+            raise GluontuneError(
+                f"{path}: not a parameter file of MXNet's: {str(error).splitlines()[-1]}"
+            ) from error
+        if not isinstance(loaded, dict) or not all(name for name in loaded):
+            raise GluontuneError(f"{path}: holds arrays without names; save with net.save_parameters(FILE)")
+        arrays = {name.partition(":")[2] or name: value.asnumpy() for name, value in loaded.items()}
+    else:
+        raise UsageError(f"{path}: give a checkpoint (.ckpt), its folder, a .params or a .npz file")
+    set_parameters(net, arrays, str(path))
+
+
+def perturb(net: Any, seed: int = 0) -> None:
+    """Move gammas, betas and running statistics off their initial values, so that a mix-up among them shows."""
+    rng, mx = np.random.default_rng(seed), mxnet()
+    for name, parameter in net.collect_params().items():
+        if name.endswith(("gamma", "running_var")):
+            values = rng.uniform(0.8, 1.2, parameter.shape)
+        elif name.endswith(("beta", "running_mean", "bias")):
+            values = rng.normal(0, 0.1, parameter.shape)
+        else:
+            continue
+        parameter.set_data(mx.nd.array(values))
