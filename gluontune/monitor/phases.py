@@ -36,6 +36,21 @@ class _Untimed:
 _UNTIMED = _Untimed()
 
 
+class _Off(_Untimed):
+    """Stands for a step while nothing is measured."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> _Off:  # type: ignore[override]
+        return self
+
+    def __call__(self, name: str) -> _Untimed:
+        return _UNTIMED
+
+
+_OFF = _Off()
+
+
 class _Phase:
     """One phase of a step; made once for each name and entered again in each step."""
 
@@ -123,7 +138,7 @@ class StepPhases:
         *,
         skip: int = 2,
         least: int = 3,
-        max_overhead: float = 0.01,
+        max_overhead: float = 0.005,
         clock: Callable[[], float] = time.perf_counter,
         seed: int = 0,
     ):
@@ -139,6 +154,7 @@ class StepPhases:
         self._open: dict[str, float] | None = None
         self._open_total: dict[str, float] = {}
         self._sampled = self._timed = False
+        self._on = True
         self.reset()
 
     def reset(self) -> None:
@@ -153,18 +169,22 @@ class StepPhases:
         self._others, self._others_s = 0, 0.0
         self._timed_others = 0  # those whose phases were timed on the host
 
-    def step(self) -> _Step:
+    def enable(self, on: bool = True) -> None:
+        """Measure from the next step on, or (False) leave steps alone, as a loop without this would."""
+        self._on = on
+
+    def step(self) -> _Step | _Off:
         """``with phases.step() as step:`` around one whole step, ``with step("data"):`` around a phase.
 
         A step that an exception leaves (the loader's StopIteration, say) does not count.
         """
-        return self._step
+        return self._step if self._on else _OFF
 
     def wait(self) -> None:
         """Wait for the device outside a step, as before a clock stops; the time belongs to the steps so far."""
         start = self._clock()
         self._sync()
-        if self._others:
+        if self._others and self._on:
             self._drained_s += self._clock() - start
 
     def _add(self, name: str) -> _Phase:

@@ -35,6 +35,7 @@ _IDLE_MATTERS = 15.0  # percent of the step that the device idles before anythin
 _THROTTLED = 10.0  # percent of the samples
 _OTHERS_MATTER = 20.0  # percent of all cores that other programs take while all cores are busy
 _QUEUEING = 0.6  # share of the device's phases, or of the step, that the host needs to queue them
+_QUEUEING_CPU = 0.35  # the same where the net runs on the cores that queue: the one takes from the other
 _BLOCKED_MATTERS = 25.0  # percent of the step that the host waits, and that forward and backward hold it up
 
 
@@ -256,7 +257,7 @@ def _input_rung(case: _Case) -> str:
 
 def _launch_bound(case: _Case) -> Verdict | None:
     queueing = max(case.queue_share or 0.0, case.queued_pct / 100)
-    if queueing < _QUEUEING:
+    if queueing < (_QUEUEING_CPU if case.facts.get("device") == "cpu" else _QUEUEING):
         return None
     imperative = case.facts.get("hybridize", "imperative") == "imperative"
     batch = case.facts.get("batch_size_per_device")
