@@ -44,6 +44,8 @@ class Recipe:
         augment: a name of the loaders' augmentations; None takes the data set's usual one.
         train_samples: use only so many training images (the first of a seeded shuffle); None: all.
         val_samples: the same for validation.
+        stochastic_depth: rate at which the last residual block's branch is dropped in training, rising from 0
+            over the blocks (0 … 1; residual nets of the v1 family); 0 leaves the net as it is.
         hybridize: ``imperative``, ``hybridized``, or ``static`` (static_alloc and static_shape).
         rewrites: names of ``gt.compute`` rewrites to apply to the net.
         dtype: ``float32``; ``float16`` (GPU, multi-precision); ``bfloat16`` (CPU, AMP).
@@ -88,6 +90,7 @@ class Recipe:
     train_samples: Optional[int] = None
     val_samples: Optional[int] = None
 
+    stochastic_depth: float = 0.0
     hybridize: str = "imperative"
     rewrites: tuple[str, ...] = ()
     dtype: str = "float32"
@@ -127,6 +130,8 @@ class Recipe:
         self._check_contradictions()
 
     def _check_contradictions(self) -> None:
+        if self.stochastic_depth >= 1:
+            raise _bad("stochastic_depth", self.stochastic_depth, "give a rate below 1, such as 0.2")
         if self.target_accuracy is not None and self.target_accuracy > 1:
             raise _bad("target_accuracy", self.target_accuracy, "give a share between 0 and 1, such as 0.8")
         if self.dtype == "float16" and self.devices == "cpu":
@@ -248,6 +253,7 @@ _BOUNDS: dict[str, tuple[float | None, type, bool]] = {
     "base_batch_size": (1, int, False),
     "momentum": (0, float, False),
     "wd": (0, float, False),
+    "stochastic_depth": (0, float, False),
     "warmup_epochs": (0, float, False),
     "num_devices": (1, int, False),
     "epochs": (None, float, False),

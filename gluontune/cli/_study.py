@@ -8,7 +8,7 @@ from typing import Any
 
 from gluontune.cli._common import progress_line, stderr
 
-__all__ = ["study_progress"]
+__all__ = ["pieces_progress", "study_progress"]
 
 
 @contextlib.contextmanager
@@ -37,3 +37,34 @@ def study_progress(piece: str) -> Iterator[Callable[[dict[str, Any]], None]]:
             )
 
         yield show
+
+
+@contextlib.contextmanager
+def pieces_progress() -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that shows the events of an analysis: ``set``, ``piece`` of ``pieces``, and a run's own."""
+    with progress_line() as line:
+
+        def show(event: dict[str, Any]) -> None:
+            name = f"{event['piece']}/{event['pieces']} {event['set']}"
+            if "rows" in event:
+                for found in event["rows"]:
+                    said = " + ".join(found["set"]) or "base"
+                    stderr.print(f"{said}: {_outcome(found)}", markup=False, highlight=False, soft_wrap=True)
+                return
+            known = {"samples_per_sec": None, "val_accuracy": None, "seconds_left": None, **event}
+            line({**known, "stage": f"{name}: {event['stage']}"})
+
+        yield show
+
+
+def _outcome(found: dict[str, Any]) -> str:
+    """
+    >>> _outcome({"kind": "tta", "reason": None, "seconds": [3.21, None], "best_accuracy": 0.8})
+    '3.2 s, DNC (best accuracy 80.0 %)'
+    """
+    if found["reason"]:
+        return found["reason"]
+    if found["kind"] == "throughput":
+        return f"{found['samples_per_sec']['median']:,.0f} img/s, {found['ratio']['median']:.2f} × base"
+    times = ", ".join("DNC" if s is None else f"{s:.1f} s" for s in found["seconds"])
+    return f"{times} (best accuracy {100 * (found['best_accuracy'] or 0):.1f} %)"

@@ -35,6 +35,7 @@ _HOMES = {
     "HybridizeReport": "choose",
     "why_no_gain": "why",
     "LossScaler": "scaler",
+    "add_stochastic_depth": "depth",
 }
 
 __all__ = sorted(_HOMES)

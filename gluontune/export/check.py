@@ -15,7 +15,7 @@ from gluontune.runtime import mxnet
 
 __all__ = ["TOLERANCE", "Agreement", "agreement", "check_outputs", "open_session"]
 
-TOLERANCE = 1e-5  # of the largest output of the net, or of 1 where the outputs are smaller
+TOLERANCE = 1e-5  # of the largest output of the net
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Agreement:
 
     Args:
         images: how many. max_abs_error: largest difference of two outputs. largest_output: of the net, by amount.
-        relative_error: ``max_abs_error`` ÷ the larger of ``largest_output`` and 1.
+        relative_error: ``max_abs_error`` ÷ ``largest_output``.
         agree_pct: percent of the images that both put into the same class (None for other outputs).
         accuracy, exported_accuracy: top-1 of the net and of the exported model, where labels are known.
         equal: whether ``relative_error`` is within the tolerance.
@@ -135,7 +135,7 @@ def agreement(net: Any, path: str | Path, batches: Iterable[tuple[Any, Any]], st
 def _judge(
     images: int, worst: float, largest: float, agreed: float | None, mine: float | None, theirs: float | None
 ) -> Agreement:
-    relative = worst / max(largest, 1.0)
+    relative = worst / max(largest, 1e-30)
     return Agreement(images, worst, largest, relative, agreed, mine, theirs, bool(relative <= TOLERANCE))
 
 

@@ -36,7 +36,7 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
         said.append(f"{words.clean(title, 40)} ended at {reached} in {len(rows)} repeats")
 
     def plot(figure: Any) -> None:
-        axes = figure.add_axes((0.115, 0.2, 0.86, 0.77))
+        axes = figure.add_axes((0.115, 0.14, 0.86, 0.83))
         handles = []
         for place, (title, rows) in enumerate(shown.items()):
             colour = SERIES[_COLOURS[place % 6]]
@@ -98,7 +98,15 @@ def repeats(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str
             times = [r["first"]["train_seconds"] for r in rows if r["first"]]
             lost = [r["spent"]["train_seconds"] for r in rows if not r["first"]]
             axes.plot(times, [place] * len(times), color=colour, marker="o", linestyle="none", alpha=0.8)
-            axes.plot(lost, [place] * len(lost), color=INK["fg"], marker="x", linestyle="none", markersize=8)
+            axes.plot(
+                lost,
+                [place] * len(lost),
+                color=INK["fg"],
+                marker="x",
+                linestyle="none",
+                markersize=8,
+                clip_on=False,
+            )
             if times:
                 axes.plot([float(np.median(times))], [place], color=INK["fg"], marker="|", markersize=22)
         axes.set_ylim(len(groups) - 0.5, -0.75)

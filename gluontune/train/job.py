@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable
 
-from gluontune import datasets
+from gluontune import compute, datasets
 from gluontune.errors import GluontuneError
 from gluontune.recipe import Recipe
 from gluontune.train.models import build_net
@@ -103,11 +103,24 @@ def load_job(recipe: Recipe) -> Job:
         opened = datasets.open(data)
         classes = len(opened.classes)
         net = (lambda: call("net")) if has("net") else (lambda: build_net(recipe.net, classes))
-        return Job(net=net, loss=loss, dataset=opened, classes=classes)
+        return Job(net=_deepened(net, recipe), loss=loss, dataset=opened, classes=classes)
     train, val = _pair(data, recipe.job)
     if not has("net"):
         raise GluontuneError(f"{recipe.job}: data() returns Gluon datasets, so the job must define net() too")
-    return Job(net=lambda: call("net"), loss=loss, train=train, val=val)
+    return Job(net=_deepened(lambda: call("net"), recipe), loss=loss, train=train, val=val)
+
+
+def _deepened(net: Callable[[], Any], recipe: Recipe) -> Callable[[], Any]:
+    """``net`` with the recipe's stochastic depth, where it asks for some."""
+    if not recipe.stochastic_depth:
+        return net
+
+    def build() -> Any:
+        found = net()
+        compute.add_stochastic_depth(found, recipe.stochastic_depth)
+        return found
+
+    return build
 
 
 def _pair(data: Any, path: str | None) -> tuple[Any, Any]:

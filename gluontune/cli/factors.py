@@ -1,0 +1,95 @@
+"""``gluontune factors``: cumulative and leave-one-out analysis, with interactions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._recipe import takes_recipe
+from gluontune.cli._study import pieces_progress
+from gluontune.errors import UsageError
+from gluontune.recipe import Recipe
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("factors", help=factors.__doc__)(takes_recipe(factors))
+
+
+def factors(
+    recipe: Recipe,
+    given: dict[str, Any],
+    rungs: Optional[str] = typer.Option(
+        None,
+        "--rungs",
+        help="Rungs to analyse as factors, and stochastic-depth, comma-separated; '' for none. [default: five rungs]",
+    ),
+    factor: Optional[list[str]] = typer.Option(
+        None, "--factor", metavar="NAME:FIELD=VALUE,…", help="A factor of your own; repeatable."
+    ),
+    target: Optional[list[float]] = typer.Option(
+        None, "--target", help="Analyse the time to this validation accuracy, too; repeatable."
+    ),
+    repeats: int = typer.Option(1, "--repeats", help="Runs of each set to the targets, by seed."),
+    pairs: bool = typer.Option(True, "--pairs/--no-pairs", help="Measure each pair, for the interactions."),
+    every_set: bool = typer.Option(
+        False, "--every-set", help="Run single factors and pairs to the targets, too."
+    ),
+    full: bool = typer.Option(False, "--full", help="Long slices; short ones (the quick form) by default."),
+    out: Path = typer.Option(Path("factors-out"), "--out", help="Folder for factors.json and factors.html."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted analysis in --out."),
+    time_limit: float = TIME_LIMIT_OPTION,
+    as_json: bool = JSON_OPTION,
+) -> int:
+    """Switch factors on and off: what each brings alone, on top of each other, and on top of all the others.
+
+    Throughput is measured by interleaved slices; with --target, time to accuracy by whole trainings, where a set
+    that does not get there is shown as DNC. Says for each pair whether it gives what its factors promise. The
+    flags below describe the base recipe, without any factor.
+
+    Examples: gluontune factors --target 0.7 --net small_cnn --epochs 3;
+    gluontune factors --rungs environment,hybridized --factor big:batch_size_per_device=256
+    """
+    from gluontune import ladder, report
+    from gluontune.ladder.factorplan import parse_factor
+    from gluontune.ladder.factors import analyse
+
+    if "target_accuracy" in given:
+        raise UsageError("--target-accuracy: say --target, which may be repeated")
+    names = None if rungs is None else [part.strip() for part in rungs.split(",") if part.strip()]
+    own = [parse_factor(text) for text in factor or []]
+    if names is not None and not names and not own:
+        raise UsageError("--rungs '' leaves no factor: name a rung, or give --factor")
+    with stdout_reserved(), pieces_progress() as show:
+        found = analyse(
+            recipe,
+            factors=names,
+            own=own,
+            targets=target or [],
+            repeats=repeats,
+            pairs=pairs,
+            every_set=every_set,
+            pace=ladder.FULL if full else ladder.QUICK,
+            out=out,
+            resume=resume,
+            on_event=show,
+            time_limit=time_limit,
+        )
+    report.finish_factors(found, out)
+    if as_json:
+        emit(found)
+    else:
+        for table in report.factors_tables(found):
+            stdout.print(table)
+        stdout.print(found["sentence"], markup=False, highlight=False)
+        stdout.print(
+            f"{out / 'factors.html'} shows it; {out / 'factors.json'} holds the figures.", markup=False
+        )
+    if not found["complete"]:
+        stderr.print("interrupted: the same command with --resume goes on", markup=False)
+        return 130
+    return 0

@@ -1,0 +1,305 @@
+"""Factor analysis: which factors bring what, alone, on top of each other, and on top of all the others.
+
+Throughput is measured by interleaved slices, in blocks of contenders that each hold the base recipe; time to
+accuracy by whole trainings. A set that does not reach the target is shown as such, never left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gluontune import datasets, stats
+from gluontune.errors import UsageError
+from gluontune.ladder.book import _dataset_facts as dataset_facts
+from gluontune.ladder.climbing import QUICK, Pace
+from gluontune.ladder.crossing import first_crossing
+from gluontune.ladder.factorplan import (
+    Factor,
+    FactorSet,
+    check_factors,
+    interactions,
+    leave_one_out,
+    plan,
+    quotient,
+    recipe_of,
+    resolve_factors,
+    set_name,
+)
+from gluontune.ladder.ledger import Ledger
+from gluontune.ladder.measure import Contender, interleave
+from gluontune.ladder.repeat import train_once
+from gluontune.ladder.rungs import Site
+from gluontune.recipe import Recipe
+
+__all__ = ["FACTORS_SCHEMA", "analyse"]
+
+FACTORS_SCHEMA = 1
+BLOCK = 5  # contenders beside the base in one interleaved comparison: their processes are alive together
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+def analyse(
+    recipe: Recipe,
+    *,
+    factors: Sequence[str] | None = None,
+    own: Sequence[Factor] = (),
+    targets: Sequence[float] = (),
+    repeats: int = 1,
+    pairs: bool = True,
+    every_set: bool = False,
+    pace: Pace = QUICK,
+    out: str | Path | None = None,
+    resume: bool = False,
+    on_event: OnEvent | None = None,
+    time_limit: float = 600.0,
+) -> dict[str, Any]:
+    """Switch factors on and off, and measure throughput and, with targets, time to accuracy.
+
+    Args:
+        recipe: the base; its ``epochs`` are the longest that a run to a target may take.
+        factors: names of rungs. own: factors of the user's, see :func:`gluontune.ladder.factorplan.parse_factor`.
+        targets: validation accuracies, 0 … 1; one run serves them all. None: throughput alone.
+        repeats: runs of each set to the targets, by seed.
+        pairs: measure each pair of factors, for the interactions.
+        every_set: run factors alone and pairs to the targets, too, not only the cumulative and leave-one-out sets.
+        pace: slices of the throughput measurement.
+        out: folder for ``factors.json``, written after each piece; ``resume`` goes on with it.
+
+    Returns:
+        what ``factors.json`` holds: ``factors``, ``sets`` (each with ``throughput`` and ``tta``),
+        ``interactions`` and ``leave_one_out`` by throughput and by time to accuracy.
+
+    Raises:
+        UsageError: factors that contradict each other, fewer than one, a target outside 0 … 1.
+        GluontuneError: the base recipe cannot run, the data set cannot be opened, nothing to resume.
+            Another set that fails is a row.
+    """
+    targets = sorted(set(targets))
+    for target in targets:
+        if not 0 < target <= 1:
+            raise UsageError(
+                f"--target {target:g}: give a validation accuracy above 0 and up to 1, such as 0.8"
+            )
+    if repeats < 1:
+        raise UsageError(f"--repeats {repeats}: give at least 1")
+    recipe = recipe.override(target_accuracy=None)
+    if recipe.job is None:
+        datasets.open(recipe.dataset)
+    given = {
+        "recipe": recipe.to_dict(),
+        "factors": list(factors) if factors is not None else None,
+        "own": [factor.to_dict() for factor in own],
+        "targets": targets,
+        "pace": pace.name,
+        "pairs": pairs,
+        "every_set": every_set,
+    }
+    ledger = Ledger("factors", FACTORS_SCHEMA, given, out, resume)
+    ledger.document.update(dataset=dataset_facts(recipe), repeats=repeats)
+    study = _Study(recipe, ledger, pace, on_event or (lambda event: None), time_limit)
+    try:
+        study.choose(factors, own)
+        study.throughput(pairs)
+        study.to_targets(targets, repeats, every_set)
+        ledger.document["complete"] = True
+    except KeyboardInterrupt:
+        ledger.document["complete"] = False
+    finally:
+        study.close()
+    conclude(ledger.document)
+    ledger.save()
+    return ledger.document
+
+
+class _Study:
+    """One analysis: the base contender that lives throughout, and the ledger."""
+
+    def __init__(self, recipe: Recipe, ledger: Ledger, pace: Pace, tell: OnEvent, time_limit: float):
+        self.recipe, self.ledger, self.pace, self.tell = recipe, ledger, pace, tell
+        self.time_limit = time_limit
+        self.base = Contender(recipe, "base", time_limit)
+        self.field: list[Contender] = []
+        self.factors: list[Factor] = []
+
+    def close(self) -> None:
+        for contender in [self.base, *self.field]:
+            contender.close()
+
+    def choose(self, names: Sequence[str] | None, own: Sequence[Factor]) -> None:
+        """The factors: those of the ledger in a resumed analysis, else what the site allows."""
+        document = self.ledger.document
+        if "factors" in document:
+            self.factors = [Factor(**values) for values in document["factors"]]
+            check_factors(self.recipe, self.factors)
+            return
+        self.tell({"set": "base", "piece": 1, "pieces": 1, "stage": "starting", "done": 0.0, "detail": ""})
+        self._start_base()
+        ready = self.base.group.ready[0] if self.base.group is not None else {}
+        site = Site.of(ready, document["machine"], self.recipe)
+        self.factors, skipped = resolve_factors(self.recipe, site, names, own)
+        if not self.factors:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+            raise UsageError(f"no factor to analyse here ({reasons})")
+        document.update(factors=[factor.to_dict() for factor in self.factors], skipped=skipped)
+        self.ledger.save()
+
+    def _start_base(self) -> None:
+        self.base.launch()
+        self.base.warm_up(self.pace.slice_s)
+        if self.base.failure is not None:
+            raise self.base.failure
+
+    def _recipe(self, chosen: FactorSet) -> Recipe:
+        return recipe_of(self.recipe, [f for f in self.factors if f.name in chosen])
+
+    def _done(self, kind: str) -> set[tuple[Any, ...]]:
+        rows = [row for row in self.ledger.document["done"] if row["kind"] == kind]
+        return {(tuple(row["set"]), row.get("seed")) for row in rows}
+
+    def throughput(self, pairs: bool) -> None:
+        done = self._done("throughput")
+        sets = list(plan([f.name for f in self.factors], pairs))
+        self.ledger.document["plan"] = [list(chosen) for chosen in sets]
+        todo = [chosen for chosen in sets if chosen and (chosen, None) not in done]
+        blocks = [todo[i : i + BLOCK] for i in range(0, len(todo), BLOCK)]
+        for number, block in enumerate(blocks, 1):
+            self._start_base()
+            self.field = [
+                Contender(self._recipe(chosen), set_name(chosen), self.time_limit) for chosen in block
+            ]
+            about = {"set": ", ".join(c.label for c in self.field), "piece": number, "pieces": len(blocks)}
+            self.tell({**about, "stage": "starting", "done": 0.0, "detail": ""})
+
+            def on_round(at: int, rounds: int, about: dict[str, Any] = about) -> None:
+                detail = f"round {at}/{rounds}"
+                self.tell({**about, "stage": "measuring", "done": at / rounds, "detail": detail})
+
+            field = [self.base, *self.field]
+            interleave(field, rounds=self.pace.rounds, slice_s=self.pace.slice_s, on_round=on_round)
+            if self.base.failure is not None:
+                raise self.base.failure
+            rows = [_throughput_row(chosen, c, self.base) for chosen, c in zip(block, self.field)]
+            if ((), None) not in done:
+                rows.insert(0, _throughput_row((), self.base, self.base))
+                done.add(((), None))
+            for contender in self.field:
+                contender.close()
+            self.ledger.document["done"] += rows
+            self.ledger.save()
+            self.tell({**about, "stage": "done", "done": 1.0, "detail": "", "rows": rows})
+
+    def to_targets(self, targets: Sequence[float], repeats: int, every_set: bool) -> None:
+        if not targets:
+            return
+        self.base.close()  # its memory and its threads are wanted
+        done = self._done("tta")
+        wanted = ("base", "cumulative", "all", "without ")
+        parts = plan([f.name for f in self.factors], every_set)
+        sets = [s for s, roles in parts.items() if every_set or any(r.startswith(wanted) for r in roles)]
+        todo = [(s, self.recipe.seed + n) for n in range(repeats) for s in sets]
+        for number, (chosen, seed) in enumerate(todo, 1):
+            if (chosen, seed) in done:
+                continue
+            about = {"set": f"{set_name(chosen)}, seed {seed}", "piece": number, "pieces": len(todo)}
+            result, _ = train_once(
+                self._recipe(chosen).override(seed=seed, target_accuracy=max(targets)),
+                on_event=lambda event, about=about: self.tell({**about, **event}),  # type: ignore[misc]
+                time_limit=self.time_limit,
+                machine=self.ledger.document["machine"],
+            )
+            if result.status == "interrupted":
+                raise KeyboardInterrupt
+            row = _tta_row(chosen, seed, result, targets)
+            if self.ledger.path is not None:
+                name = "-".join(chosen) or "base"
+                result.save(self.ledger.path.parent / "runs" / f"{name}-seed{seed}.json")
+            self.ledger.enter(row)
+            self.tell({**about, "stage": "done", "done": 1.0, "detail": "", "rows": [row]})
+
+
+def _throughput_row(chosen: FactorSet, contender: Contender, base: Contender) -> dict[str, Any]:
+    row: dict[str, Any] = {"kind": "throughput", "set": list(chosen), "status": "ran", "reason": None}
+    row.update(samples_per_sec=None, ratio=None)
+    if contender.failure is not None:
+        row.update(status="failed", reason=str(contender.failure))
+        return row
+    row["samples_per_sec"] = stats.interval(contender.rates)
+    same = contender is base
+    row["ratio"] = (
+        {"median": 1.0, "ci95": [1.0, 1.0]} if same else stats.ratio_interval(contender.rates, base.rates)
+    )
+    return row
+
+
+def _tta_row(chosen: FactorSet, seed: int, result: Any, targets: Sequence[float]) -> dict[str, Any]:
+    places = [first_crossing(result.val_accuracy, target) for target in targets]
+    row: dict[str, Any] = {"kind": "tta", "set": list(chosen), "seed": seed, "status": "ran", "reason": None}
+    row["seconds"] = [None if place is None else result.elapsed_seconds[place] for place in places]
+    row["epochs"] = [None if place is None else place + 1 for place in places]
+    row["best_accuracy"] = max(result.val_accuracy, default=None)
+    row["spent_seconds"] = sum(result.epoch_seconds)
+    if result.error is not None:
+        row.update(status="failed", reason=f"{result.error['message']} (while {result.error['phase']})")
+    return row
+
+
+def conclude(document: dict[str, Any]) -> None:
+    """Fill ``sets``, ``interactions`` and ``leave_one_out`` from the finished pieces."""
+    names = [factor["name"] for factor in document.get("factors", [])]
+    targets = document["given"]["targets"]
+    sets = []
+    for chosen, parts in plan(names, document["given"]["pairs"] or document["given"]["every_set"]).items():
+        rows = [row for row in document["done"] if tuple(row["set"]) == chosen]
+        speed = next((row for row in rows if row["kind"] == "throughput"), None)
+        runs = [row for row in rows if row["kind"] == "tta"]
+        tta = [_tta_of(runs, place, target) for place, target in enumerate(targets)] if runs else []
+        sets.append(
+            {"set": list(chosen), "name": set_name(chosen), "parts": parts, "throughput": speed, "tta": tta}
+        )
+    document["sets"] = sets
+    document["interactions"], document["leave_one_out"] = {}, {}
+    gains = {"throughput": {tuple(s["set"]): (s["throughput"] or {}).get("ratio") for s in sets}}
+    for place, target in enumerate(targets):
+        gains[f"time to {target:g}"] = _time_gains(sets, place)
+    for title, ratios in gains.items():
+        found = [row for row in interactions(ratios, names) if row["ratio"] is not None]
+        document["interactions"][title] = found
+        document["leave_one_out"][title] = leave_one_out(ratios, names)
+
+
+def _tta_of(runs: Sequence[Mapping[str, Any]], place: int, target: float) -> dict[str, Any]:
+    """Time to one target over a set's runs; ``converged`` says that all of them reached it."""
+    seconds = [row["seconds"][place] for row in runs]
+    reached = [value for value in seconds if value is not None]
+    interval = stats.interval(reached) if reached else None
+    best = [row["best_accuracy"] for row in runs if row["best_accuracy"] is not None]
+    return {
+        "target": target,
+        "seconds": interval,
+        "reached": len(reached),
+        "runs": len(runs),
+        "converged": len(reached) == len(runs),
+        "best_accuracy": max(best, default=None),
+        "reasons": [row["reason"] for row in runs if row["reason"]],
+    }
+
+
+def _time_gains(sets: Sequence[Mapping[str, Any]], place: int) -> dict[FactorSet, dict[str, Any] | None]:
+    """Time of the base ÷ time of each set, where both converged."""
+    times = {tuple(s["set"]): s["tta"][place] for s in sets if s["tta"]}
+    base = times.get(())
+    gains: dict[FactorSet, dict[str, Any] | None] = {}
+    for chosen, found in times.items():
+        gains[chosen] = None
+        if base and base["converged"] and found["converged"]:
+            gains[chosen] = quotient(_of_runs(base["seconds"]), _of_runs(found["seconds"]))
+    if () in gains and gains[()] is not None:
+        gains[()] = {"median": 1.0, "ci95": [1.0, 1.0]}  # the base against itself
+    return gains
+
+
+def _of_runs(interval: Mapping[str, Any]) -> dict[str, Any]:
+    """One run has no interval, and must not look certain."""
+    return {"median": interval["median"], "ci95": interval["ci95"] if interval["n"] > 1 else None}

@@ -1,0 +1,200 @@
+"""Factor analysis for the reader: a sentence, terminal tables, and a page with the deck's kind of figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from gluontune.files import write_json
+from gluontune.report import words
+from gluontune.report.factor_figures import interaction_dots, set_bars
+from gluontune.report.study import row, write_study
+
+__all__ = ["factors_sentence", "factors_tables", "finish_factors"]
+
+
+def factors_sentence(document: Mapping[str, Any]) -> str:
+    """What was found, in a line: what all factors give, which hurts, and what does not compose."""
+    by_name = {tuple(s["set"]): s for s in document["sets"]}
+    names = tuple(factor["name"] for factor in document.get("factors", ()))
+    whole = (by_name.get(names) or {}).get("throughput") or {}
+    parts = []
+    if whole.get("ratio"):
+        parts.append(
+            f"all {len(names)} factors: {words.ratio_with_interval(whole['ratio']['median'], whole['ratio']['ci95'])} "
+            "the base's throughput"
+        )
+    hurts = [r["factor"] for r in document["leave_one_out"].get("throughput", ()) if r["verdict"] == "hurts"]
+    if hurts:
+        parts.append(f"faster without {', '.join(hurts)}")
+    together = next(
+        (r for r in document["interactions"].get("throughput", ()) if len(r["factors"]) > 2), None
+    )
+    if together and together["promised"]:
+        parts.append(f"their gains alone promised {words.ratio(together['promised']['median'])}")
+    lost = [s["name"] for s in document["sets"] for t in s["tta"] if not t["converged"]]
+    if lost:
+        parts.append(f"{len(set(lost))} sets did not converge to a target")
+    return "; ".join(parts) or "nothing was measured"
+
+
+def factors_tables(document: Mapping[str, Any]) -> list[Table]:
+    """The sets, and what pairs give against what they promise, for a terminal."""
+    return [_terminal(table) for table in _tables(document)]
+
+
+def _terminal(found: Mapping[str, Any]) -> Table:
+    table = Table(title=found["title"], title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for place, name in enumerate(found["head"]):
+        table.add_column(name, justify="right" if place else "left", overflow="fold")
+    for entry in found["rows"]:
+        table.add_row(*entry["cells"])
+        if entry["why"]:
+            table.add_row(Text(f"  ↳ {entry['why']}", style="dim"))
+    return table
+
+
+def _tables(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    tables = [_sets_table(document)]
+    for title, found in document["leave_one_out"].items():
+        rows = [row(r["factor"], _ratio(r["ratio"]), r["verdict"]) for r in found if r["ratio"]]
+        if rows:
+            caption = (
+                "Gain of all factors ÷ gain of all without this one: above 1 it helps on top of the others."
+            )
+            head = ["Factor", "Brings on top of the rest", "Verdict"]
+            tables.append(
+                {"title": f"Leave one out: {title}", "head": head, "rows": rows, "caption": caption}
+            )
+    for title, found in document["interactions"].items():
+        rows = [
+            row(" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all", _ratio(r["promised"]),
+                _ratio(r["measured"]), _ratio(r["ratio"]), r["verdict"])
+            for r in found
+        ]  # fmt: skip
+        if rows:
+            caption = (
+                "Promised: the product of the gains that each factor brings alone. Below 1 in the fourth column they "
+                "get in each other's way; above 1 one makes room for the other."
+            )
+            head = ["Factors", "Promised", "Measured", "Measured ÷ promised", "Verdict"]
+            tables.append({"title": f"Interactions: {title}", "head": head, "rows": rows, "caption": caption})
+    return tables
+
+
+def _sets_table(document: Mapping[str, Any]) -> dict[str, Any]:
+    targets = document["given"]["targets"]
+    rows = []
+    for entry in document["sets"]:
+        speed = entry["throughput"] or {}
+        rate = speed.get("samples_per_sec")
+        cells = [entry["name"], ", ".join(entry["parts"]), words.rate(rate["median"] if rate else None)]
+        cells.append(_ratio(speed.get("ratio")))
+        times = {found["target"]: found for found in entry["tta"]}
+        cells += [_time(times.get(target)) for target in targets]
+        reasons = [speed["reason"]] if speed.get("reason") else []
+        reasons += [reason for found in entry["tta"][:1] for reason in found["reasons"]]
+        rows.append(row(*cells, why="; ".join(reasons)))
+    head = ["Factors switched on", "Part", "img/s", "× base"]
+    head += [f"to {words.accuracy(target)}" for target in targets]
+    caption = "img/s drifts with the machine; × base was measured in turn with the base, and counts."
+    if targets:
+        caption += " DNC: did not converge to the target within the run; in brackets the best accuracy."
+    return {"title": "The sets", "head": head, "rows": rows, "caption": caption}
+
+
+def _ratio(found: Mapping[str, Any] | None) -> str:
+    return words.ratio_with_interval(found["median"], found["ci95"]) if found else "—"
+
+
+def _time(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "—"
+    if not found["converged"]:
+        share = f"{found['runs'] - found['reached']} of {found['runs']} " if found["runs"] > 1 else ""
+        return f"{share}DNC ({words.accuracy(found['best_accuracy'])})"
+    return words.duration(found["seconds"]["median"])
+
+
+def finish_factors(document: dict[str, Any], folder: str | Path) -> None:
+    """Give the document its sentence; write ``factors.json`` and ``factors.html``."""
+    document["sentence"] = factors_sentence(document)
+    write_json(Path(folder) / "factors.json", words.finite(document))
+    given = document["given"]
+    figures = []
+    for title, unit, values in _measures(document):
+        figures.append(
+            {
+                "title": f"Factor by factor: {title}",
+                "svg": set_bars(f"bars-{len(figures)}", values, unit),
+                "caption": "Above: factors switched on one after the other. Below: all but one. DNC: did not converge.",
+            }
+        )
+    for title, found in document["interactions"].items():
+        svg = interaction_dots(f"pairs-{len(figures)}", found)
+        caption = "Left of the line: together they give less than the product of what each gives alone."
+        figures.append({"title": f"Do they compose? {title}", "svg": svg, "caption": caption})
+    skipped = document.get("skipped", {})
+    write_study(
+        Path(folder) / "factors.html",
+        headline=document["sentence"],
+        over=" · ".join(
+            [
+                str(document["dataset"]["name"]),
+                given["recipe"]["net"],
+                f"{given['pace']} pace",
+                document["created"][:16].replace("T", " ") + " UTC",
+            ]
+        ),
+        warn="" if document["complete"] else "This was interrupted: it shows what was measured until then.",
+        remarks=[
+            *(f"{factor['name']}: {factor['sentence']}" for factor in document.get("factors", ())),
+            *(f"{name} was not analysed: {reason}" for name, reason in skipped.items()),
+        ],
+        figures=figures,
+        tables=_tables(document),
+        recipes={"The base recipe": given["recipe"]},
+        machine=document["machine"],
+        data=document,
+    )
+
+
+def _measures(document: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str, Any]]]]:
+    """What the bars show: times to each target where there are some, and throughput."""
+    shown = _shown(document["sets"])
+    found: list[tuple[str, str, list[dict[str, Any]]]] = []
+    for place, target in enumerate(document["given"]["targets"]):
+        values = []
+        for name, part, entry in shown:
+            if not entry["tta"]:
+                continue
+            seen = entry["tta"][place]
+            lost = "" if seen["converged"] else f"DNC ({words.accuracy(seen['best_accuracy'])})"
+            values.append(
+                {"name": name, "part": part, "value": None if lost else seen["seconds"], "lost": lost}
+            )
+        found.append((f"time to {words.accuracy(target)}", "seconds of training", values))
+    values = []
+    for name, part, entry in shown:
+        speed = entry["throughput"]
+        if speed is not None:
+            lost = "failed" if speed["status"] == "failed" else ""
+            values.append({"name": name, "part": part, "value": speed["ratio"], "lost": lost})
+    found.append(("throughput", "× the base's throughput", values))
+    return [measure for measure in found if measure[2]]
+
+
+def _shown(sets: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Cumulative sets from the base on, named by what each adds; then all but one."""
+    cumulative = sorted(
+        (s for s in sets if {"base", "cumulative"} & set(s["parts"])), key=lambda s: len(s["set"])
+    )
+    found = [(f"+ {s['set'][-1]}" if s["set"] else "base", "cumulative", s) for s in cumulative]
+    without = {part: s for s in sets for part in s["parts"] if part.startswith("without ")}
+    largest = max((s["set"] for s in sets), key=len, default=[])
+    rest = [(f"all − {name}", "leave one out", without[f"without {name}"]) for name in largest if without]
+    return found + rest
