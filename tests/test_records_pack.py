@@ -330,8 +330,10 @@ def test_resume_repeats_nothing_and_refuses_another_job(folder, tmp_path, monkey
     with pytest.raises(GluontuneError, match="leave out --resume"):
         pack(folder, out, resume=True, seed=5)
     reads = []
-    original = blocks_room._read_file
-    monkeypatch.setattr(blocks_room, "_read_file", lambda path: reads.append(path) or original(path))
+    original = blocks_room.make_block
+    monkeypatch.setattr(
+        blocks_room, "make_block", lambda items, *more: reads.extend(items) or original(items, *more)
+    )
     report = pack(folder, out, resume=True)
     assert len(reads) == 16 - 9 and report.packed == 15 and len(report.skipped) == 1
     for suffix in (".rec", ".idx", ".classes"):
@@ -373,6 +375,7 @@ def test_worker_processes_make_the_same_file(folder, tmp_path, monkeypatch):
     (folder / "cat" / "bad.jpg").write_bytes(b"bad")
     threads = pack(folder, tmp_path / "threads.rec")
     monkeypatch.setattr(packer_room, "WORTH_PROCESSES", 1)
+    monkeypatch.setattr(packer_room, "available", lambda: False)  # with the compiled codec, threads do
     monkeypatch.setattr(packer_room, "BLOCK_BYTES", 6000)
     started = []
     original = blocks_room._start_child

@@ -21,6 +21,7 @@ _HOMES = {
     "decoder_name": "native",
     "inspect": "header",
     "kind_of": "header",
+    "recode_jpeg": "recode",
     "resize_image": "image",
 }
 

@@ -21,10 +21,11 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Union
 
 from gluontune.codec.header import ImageError
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.records.gathering import Gatherer
 from gluontune.records.layout import frame, image_record
 from gluontune.records.sources import Item
 from gluontune.records.transform import Transform
@@ -47,7 +48,7 @@ class Skip:
 class Block:
     """Framed records of consecutive images, and what the side files need to know of them."""
 
-    data: bytes = b""
+    data: Union[bytes, memoryview] = b""
     keys: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)  # framed
     lengths: list[int] = field(default_factory=list)
@@ -62,26 +63,51 @@ class Block:
         return Block(data, self.keys[:n], self.sizes[:n], self.lengths[:n], self.crcs[:n], count=n)
 
 
-def make_block(items: list[Item], first: int, transform: Transform) -> Block:
+def make_block(
+    items: list[Item], first: int, transform: Transform, gatherer: Gatherer | None = None
+) -> Block:
     """Read, transform and frame ``items``, whose first stands at position ``first`` of the packing order."""
     block = Block(count=len(items))
-    framed_records = []
-    for position, (key, label, path) in enumerate(items, first):
-        try:
-            payload, changed = transform(_read_file(path))
-            record = image_record(payload, label, key)
-            framed = frame(record)
-        except (OSError, ImageError, UsageError) as error:
-            block.skips.append(Skip(position, path, _reason(error)))
-            continue
-        framed_records.append(framed)
-        block.keys.append(key)
-        block.sizes.append(len(framed))
-        block.lengths.append(len(record))
-        block.crcs.append(zlib.crc32(record))
-        block.converted += changed
-    block.data = b"".join(framed_records)
+    pieces: list[Any] = []
+    at = 0
+    copying = gatherer is not None
+    while at < len(items):
+        if gatherer is not None and copying:
+            gathered = gatherer.gather(items[at:], transform.exact)
+            block.keys += [item.key for item in items[at : at + len(gathered.sizes)]]
+            block.sizes += gathered.sizes
+            block.lengths += gathered.lengths
+            block.crcs += gathered.crcs
+            pieces.append(gathered.data)
+            at += len(gathered.sizes)
+            copying = bool(gathered.sizes)  # else the images seem to be of another kind
+        if at < len(items):
+            _add(block, pieces, items[at], first + at, transform)
+            at += 1
+    if len(pieces) == 1:
+        block.data = pieces[0]
+        return block
+    block.data = b"".join(pieces)
+    if gatherer is not None:
+        for piece in pieces:
+            gatherer.give_back(piece)
     return block
+
+
+def _add(block: Block, pieces: list[Any], item: Item, position: int, transform: Transform) -> None:
+    try:
+        payload, changed = transform(_read_file(item.path))
+        record = image_record(payload, item.label, item.key)
+        framed = frame(record)
+    except (OSError, ImageError, UsageError) as error:
+        block.skips.append(Skip(position, item.path, _reason(error)))
+        return
+    pieces.append(framed)
+    block.keys.append(item.key)
+    block.sizes.append(len(framed))
+    block.lengths.append(len(record))
+    block.crcs.append(zlib.crc32(record))
+    block.converted += changed
 
 
 def _reason(error: Exception) -> str:
@@ -121,6 +147,7 @@ class BlockMaker:
     def __init__(self, transform: Transform, workers: int, processes: bool):
         self.transform, self.workers, self.processes = transform, workers, processes
         self._mine = threading.local()
+        self.gatherer = Gatherer.find() if transform.copies and not processes else None
         self._children: list[subprocess.Popen[bytes]] = []
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="gluontune-pack")
 
@@ -136,7 +163,7 @@ class BlockMaker:
 
     def _make(self, items: list[Item], first: int) -> Block:
         if not self.processes:
-            return make_block(items, first, self.transform)
+            return make_block(items, first, self.transform, self.gatherer)
         child = getattr(self._mine, "child", None)
         if child is None:
             child = self._mine.child = _start_child()
@@ -150,6 +177,11 @@ class BlockMaker:
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    def give_back(self, block: Block) -> None:
+        """``block`` is written: its memory may be used again."""
+        if self.gatherer is not None:
+            self.gatherer.give_back(block.data)
 
     def close(self) -> None:
         """Drop what waits and end the workers."""

@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional, Union
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records.blocks import BlockMaker, Skip
+from gluontune.records.gathering import available
 from gluontune.records.partfile import PartFile
 from gluontune.records.sources import Item, Source, read_source, split_shards
 from gluontune.records.transform import Transform
@@ -23,7 +24,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 Progress = Callable[[int, int], None]  # images done, images in all
 
 BLOCK_BYTES = 2 << 20  # of source files in one block
-SMALL_FILE = 32 << 10  # below it, copying is bound by Python and not by the disk
+SMALL_FILE = 32 << 10  # below it, copying without the compiled codec is bound by Python and not by the disk
 WORTH_PROCESSES = 4000  # images; fewer are packed before an interpreter has started
 
 
@@ -171,7 +172,8 @@ class _Job:
         mean = _mean_size(self.source.items)
         self.size = max(1, min(256, int(BLOCK_BYTES / mean))) if self.transform.copies else 16
         many = len(self.source.items) >= WORTH_PROCESSES
-        self.processes = self.transform.copies and mean < SMALL_FILE and many and workers > 1
+        slow = self.transform.copies and mean < SMALL_FILE and not available()
+        self.processes = slow and many and workers > 1
         with _one_opencv_thread(self.transform), BlockMaker(self.transform, workers, self.processes) as maker:
             for place, (path, positions) in enumerate(zip(paths, ranges)):
                 self._shard(maker, path, positions, resume, (place, len(paths)))
@@ -193,6 +195,7 @@ class _Job:
                     part.add(block.until(block.skips[0].position - self.done))
                     self._refuse(block.skips, "mend it and go on with --resume, or leave out --strict")
                 part.add(block)
+                maker.give_back(block)
                 self.report.converted += block.converted
                 self.done += block.count
                 self.progress(self.done, len(self.source.items))

@@ -132,9 +132,11 @@ def _images_below(folder: Path) -> Iterable[str]:
             continue
         seen.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
+        prefix = os.path.join(here, "")
         for name in files:
-            if os.path.splitext(name)[1].lower() in EXTENSIONS and not name.startswith("."):
-                yield os.path.join(here, name)
+            stem, dot, extension = name.rpartition(".")
+            if stem and dot + extension.lower() in EXTENSIONS and name[0] != ".":
+                yield prefix + name
 
 
 def _read_list(path: Path, root: Path) -> Source:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gluontune.codec.header import ImageError, ImageInfo, inspect
 from gluontune.codec.raw import pixels_to_raw, raw_to_pixels
+from gluontune.codec.recode import recode_jpeg
 from gluontune.errors import UsageError
 
 # numpy and cv2 are imported where pixels are: copying needs neither, and a worker process starts faster.
@@ -84,10 +85,23 @@ class Transform:
         info = inspect(data)
         if info.plain and self._can_copy(info):
             return data, False
+        recoded = self._recode(data, info)
+        if recoded is not None:
+            return recoded, True
         from gluontune.codec.image import decode_image
 
         image = decode_image(data, info, self.resize)
-        return self._encode(self._shape(self._color(image)), info), True
+        return self._encode(self._shape(self._color(image), info), info), True
+
+    def _recode(self, data: bytes, info: ImageInfo) -> bytes | None:
+        """JPEG to JPEG in the compiled codec, where it can."""
+        grey = info.channels == 1 or self.color == "grey"
+        fits = info.kind == "jpg" and info.plain and self.format in ("keep", "jpg")
+        if not fits or (info.channels == 1 and self.color == "rgb"):
+            return None
+        if self.resize is not None and min(info.width, info.height) < self.resize:
+            return None
+        return recode_jpeg(data, self.resize, crop=self.crop, grey=grey, quality=self.quality or 95)
 
     def _can_copy(self, info: ImageInfo) -> bool:
         return (
@@ -107,11 +121,15 @@ class Transform:
             return cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)
         return image
 
-    def _shape(self, image: np.ndarray) -> np.ndarray:
+    def _shape(self, image: np.ndarray, info: ImageInfo) -> np.ndarray:
         height, width = image.shape[:2]
         if self.resize is not None and min(height, width) != self.resize:
+            # The result's size comes from the whole image: a reduced one is rounded up to whole pixels.
+            full = (info.width, info.height) if info.width and info.height else (width, height)
+            full = full[::-1] if (full[0] < full[1]) != (width < height) else full
+            by = self.resize / min(full)
+            wanted = (max(self.resize, round(full[0] * by)), max(self.resize, round(full[1] * by)))
             scale = self.resize / min(height, width)
-            wanted = (max(self.resize, round(width * scale)), max(self.resize, round(height * scale)))
             if max(wanted) > 65500:
                 raise ImageError(
                     f"{width} x {height} pixels: too long and thin for a shorter side of {self.resize}"

@@ -44,9 +44,43 @@ struct jpeg { /* the public part of jpeg_decompress_struct */
   int out_color_components, output_components, rec_outbuf_height, actual_number_of_colors;
   void *colormap;
   unsigned output_scanline;
+  int input_scan_number;
+  unsigned input_row;
+  int output_scan_number;
+  unsigned output_row;
+  void *coef_bits, *quant_tables[4], *dc_tables[4], *ac_tables[4];
+  int data_precision;
+  struct component *comp_info;
 };
 
-enum { JCS_GRAYSCALE = 1, JCS_CMYK = 4, JCS_YCCK = 5, JCS_EXT_RGBX = 7 };
+struct component { /* jpeg_component_info of version 62, its public part */
+  int id, index, h, v, quant_table, dc_table, ac_table;
+  unsigned blocks_w, blocks_h;
+  int scaled; /* pixels of a block's side after the inverse DCT: 8 unscaled */
+  unsigned width, height;
+  int needed;
+  int mcu_width, mcu_height, mcu_blocks, mcu_sample_width, last_col_width, last_row_height;
+  void *quant, *dct;
+};
+
+struct jpeg_out { /* the public part of jpeg_compress_struct of version 62 */
+  struct error_mgr *err;
+  void *mem, *progress, *client_data;
+  int is_decompressor, global_state;
+  void *dest;
+  unsigned image_width, image_height;
+  int input_components, in_color_space;
+  double input_gamma;
+  int data_precision, num_components, jpeg_color_space;
+  struct component *comp_info;
+  void *quant_tables[4], *dc_tables[4], *ac_tables[4];
+  unsigned char arith_dc_l[16], arith_dc_u[16], arith_ac_k[16];
+  int num_scans;
+  const void *scan_info;
+  int raw_data_in, arith_code, optimize_coding;
+};
+
+enum { JCS_GRAYSCALE = 1, JCS_YCBCR = 3, JCS_CMYK = 4, JCS_YCCK = 5, JCS_EXT_RGBX = 7 };
 
 extern struct gt_library {
   struct error_mgr *(*std_error)(struct error_mgr *);
@@ -59,12 +93,31 @@ extern struct gt_library {
   unsigned (*skip)(struct jpeg *, unsigned);
   void (*abort_)(struct jpeg *);
   void (*destroy)(struct jpeg *);
-  int version;
-  size_t size;
+  unsigned (*read_raw)(struct jpeg *, unsigned char ***, unsigned);
+  /* Writing; `writes` is 0 where the library lacks it or is of another version than 62. */
+  void (*out_create)(struct jpeg_out *, int, size_t);
+  void (*out_mem)(struct jpeg_out *, unsigned char **, unsigned long *);
+  void (*out_defaults)(struct jpeg_out *);
+  void (*out_quality)(struct jpeg_out *, int, int);
+  void (*out_start)(struct jpeg_out *, int);
+  unsigned (*out_raw)(struct jpeg_out *, unsigned char ***, unsigned);
+  void (*out_finish)(struct jpeg_out *);
+  void (*out_abort)(struct jpeg_out *);
+  void (*out_destroy)(struct jpeg_out *);
+  int version, writes;
+  size_t size, out_size;
 } gt_lib;
+
+typedef struct { /* one plane of an image: samples (height, width), rows `stride` apart */
+  uint8_t *data;
+  size_t have, stride;
+  int width, height;
+} gt_plane;
 
 typedef struct {
   union { struct jpeg j; unsigned char space[4096]; } c;
+  union { struct jpeg_out j; unsigned char space[4096]; } out;
+  int can_write;
   struct error_mgr err;
   jmp_buf escape;
   int truncated;
@@ -76,9 +129,16 @@ typedef struct {
   int *xs;
   int32_t *weights;
   size_t xs_size, weights_size;
+  gt_plane planes[3], resized[3];
+  uint8_t *file; /* the encoded result */
+  size_t file_size;
+  int16_t *taps;
+  size_t taps_size;
 } gt_decoder;
 
 
+/* Rows and columns of `to` are filled from `from`: sample i has its centre at (first + i * step + step / 2). */
+int gt_resample(gt_decoder *d, const gt_plane *from, gt_plane *to, const double first[2], const double step[2]);
 int gt_grow(void **p, size_t *have, size_t want); /* at least `want` bytes; what was in them is lost */
 
 #if defined(__x86_64__) && defined(__GNUC__) && defined(__GLIBC__) && !defined(GT_PLAIN)

@@ -8,13 +8,13 @@
 struct gt_library gt_lib;
 
 static void on_error(void *cinfo) {
-  gt_decoder *d = (gt_decoder *)cinfo; /* cinfo is the first member */
+  gt_decoder *d = ((struct jpeg *)cinfo)->client_data;
   d->err.format_message(cinfo, d->message);
   longjmp(d->escape, 1);
 }
 
 static void on_message(void *cinfo, int level) {
-  gt_decoder *d = (gt_decoder *)cinfo;
+  gt_decoder *d = ((struct jpeg *)cinfo)->client_data;
   if (level >= 0) return;
   if (d->err.num_warnings++ < 16) {
     char text[208];
@@ -24,9 +24,37 @@ static void on_message(void *cinfo, int level) {
 }
 
 static void prepare(gt_decoder *d) {
-  d->c.j.err = gt_lib.std_error(&d->err);
+  d->out.j.err = d->c.j.err = gt_lib.std_error(&d->err);
+  d->out.j.client_data = d->c.j.client_data = d;
   d->err.error_exit = on_error;
   d->err.emit_message = on_message;
+}
+
+/* Can it write JPEG files too? Its size of the structure is learned as in gt_open. */
+static int find_writing(void *handle) {
+#define FIND(member, name) \
+  if (!(*(void **)&gt_lib.member = dlsym(handle, name))) return 0;
+  FIND(read_raw, "jpeg_read_raw_data") FIND(out_create, "jpeg_CreateCompress") FIND(out_mem, "jpeg_mem_dest")
+  FIND(out_defaults, "jpeg_set_defaults") FIND(out_quality, "jpeg_set_quality")
+  FIND(out_start, "jpeg_start_compress") FIND(out_raw, "jpeg_write_raw_data")
+  FIND(out_finish, "jpeg_finish_compress") FIND(out_abort, "jpeg_abort_compress")
+  FIND(out_destroy, "jpeg_destroy_compress")
+#undef FIND
+  gt_decoder *const d = calloc(1, sizeof *d);
+  if (!d) return 0;
+  volatile int tries = 0;
+  gt_lib.out_size = sizeof(struct jpeg_out);
+  if (setjmp(d->escape)) {
+    int told = d->err.msg_parm.i[0];
+    if (told > (int)sizeof(struct jpeg_out) && told < 4096) gt_lib.out_size = (size_t)told;
+    else tries = 99;
+  }
+  if (tries++ > 3) { free(d); return 0; }
+  prepare(d);
+  gt_lib.out_create(&d->out.j, gt_lib.version, gt_lib.out_size);
+  gt_lib.out_destroy(&d->out.j);
+  free(d);
+  return 1;
 }
 
 /* Open the library. The version and size that it wants are read from its own complaints. */
@@ -56,6 +84,7 @@ int gt_open(const char *path) {
   gt_lib.create(&d->c.j, gt_lib.version, gt_lib.size);
   gt_lib.destroy(&d->c.j);
   free(d);
+  gt_lib.writes = gt_lib.version == 62 && find_writing(handle);
   return GT_OK;
 }
 
@@ -65,13 +94,19 @@ gt_decoder *gt_new(void) {
   prepare(d);
   if (setjmp(d->escape)) { free(d); return NULL; }
   gt_lib.create(&d->c.j, gt_lib.version, gt_lib.size);
+  if (gt_lib.writes) {
+    gt_lib.out_create(&d->out.j, gt_lib.version, gt_lib.out_size);
+    d->can_write = 1;
+  }
   return d;
 }
 
 void gt_free(gt_decoder *d) {
   if (!d) return;
   gt_lib.destroy(&d->c.j);
-  free(d->pixels); free(d->row); free(d->xs); free(d->weights);
+  if (d->can_write) gt_lib.out_destroy(&d->out.j);
+  for (int k = 0; k < 3; k++) { free(d->planes[k].data); free(d->resized[k].data); }
+  free(d->file); free(d->taps); free(d->pixels); free(d->row); free(d->xs); free(d->weights);
   free(d);
 }
 

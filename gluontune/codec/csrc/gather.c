@@ -1,0 +1,137 @@
+/* Many small files into framed RecordIO records, without the interpreter: open, read, look, frame, checksum. */
+#include "codec.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#include <wmmintrin.h>
+#endif
+
+int gt_header(const uint8_t *p, size_t n, int *out);
+
+static uint32_t table[8][256];
+
+/* Slicing by 8 (Intel, 2006); `c` is the inverted checksum so far. */
+static uint32_t crc_plain(uint32_t c, const uint8_t *p, size_t n) {
+  for (; n >= 8; n -= 8, p += 8) {
+    uint32_t a = c ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+    c = table[7][a & 255] ^ table[6][a >> 8 & 255] ^ table[5][a >> 16 & 255] ^ table[4][a >> 24] ^
+        table[3][p[4]] ^ table[2][p[5]] ^ table[1][p[6]] ^ table[0][p[7]];
+  }
+  while (n--) c = table[0][(c ^ *p++) & 255] ^ c >> 8;
+  return c;
+}
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(GT_PLAIN)
+/* Folding by carry-less multiplication (Gopal et al., "Fast CRC Computation Using PCLMULQDQ", Intel, 2009). */
+__attribute__((target("pclmul,sse4.1"))) static uint32_t crc_folded(uint32_t c, const uint8_t *p, size_t n) {
+  const __m128i k12 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4), k34 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+  const __m128i k5 = _mm_set_epi64x(0, 0x0163cd6124), poly = _mm_set_epi64x(0x01f7011641, 0x01db710641);
+#define LOAD(k) _mm_loadu_si128((const __m128i *)(p + 16 * (k)))
+#define FOLD(x, k, y) \
+  _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)), y)
+  __m128i a = _mm_xor_si128(LOAD(0), _mm_cvtsi32_si128((int)c)), b = LOAD(1), d = LOAD(2), e = LOAD(3);
+  for (p += 64, n -= 64; n >= 64; p += 64, n -= 64) {
+    a = FOLD(a, k12, LOAD(0)); b = FOLD(b, k12, LOAD(1));
+    d = FOLD(d, k12, LOAD(2)); e = FOLD(e, k12, LOAD(3));
+  }
+  a = FOLD(a, k34, b); a = FOLD(a, k34, d); a = FOLD(a, k34, e);
+  for (; n >= 16; p += 16, n -= 16) a = FOLD(a, k34, LOAD(0));
+  const __m128i low = _mm_setr_epi32(-1, 0, -1, 0);
+  a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, k34, 0x10));
+  a = _mm_xor_si128(_mm_srli_si128(a, 4), _mm_clmulepi64_si128(_mm_and_si128(a, low), k5, 0x00));
+  b = _mm_clmulepi64_si128(_mm_and_si128(a, low), poly, 0x10);
+  a = _mm_xor_si128(a, _mm_clmulepi64_si128(_mm_and_si128(b, low), poly, 0x00));
+  return crc_plain((uint32_t)_mm_extract_epi32(a, 1), p, n);
+#undef FOLD
+#undef LOAD
+}
+#endif
+
+/* Called once, before any thread. */
+void gt_prepare(void) {
+  for (uint32_t i = 0; i < 256; i++) {
+    uint32_t c = i;
+    for (int k = 0; k < 8; k++) c = c & 1 ? 0xEDB88320u ^ c >> 1 : c >> 1;
+    table[0][i] = c;
+  }
+  for (int i = 0; i < 256; i++)
+    for (int k = 1; k < 8; k++) table[k][i] = table[0][table[k - 1][i] & 255] ^ table[k - 1][i] >> 8;
+}
+
+/* CRC-32 as zlib's. */
+uint32_t gt_crc32(const uint8_t *p, size_t n) {
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(GT_PLAIN)
+  if (n >= 64 && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1")) return ~crc_folded(~0u, p, n);
+#endif
+  return ~crc_plain(~0u, p, n);
+}
+
+/* Does the format's magic number stand at a multiple of four in it? */
+GT_CLONES
+static int has_magic(const uint8_t *p, size_t n) {
+  int found = 0;
+  for (size_t i = 0; i < n / 4; i++) {
+    uint32_t word;
+    memcpy(&word, p + 4 * i, 4);
+    found |= word == 0xCED7230Au;
+  }
+  return found;
+}
+
+/* Read a whole file; -1: it cannot be read, -2: there is no room. */
+static long read_whole(const char *path, uint8_t *to, size_t room) {
+  struct stat status;
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return -1;
+  size_t have = 0, want = fstat(file, &status) || status.st_size < 0 ? 0 : (size_t)status.st_size;
+  long got = want <= room ? 1 : -2;
+  while (have < want && got > 0) {
+    got = read(file, to + have, want - have);
+    if (got > 0) have += (size_t)got;
+    else if (got < 0 && errno == EINTR) got = 1;
+  }
+  close(file);
+  return got == -2 ? -2 : got < 0 || have < want ? -1 : (long)have;
+}
+
+static int is_plain_jpeg(const uint8_t *p, size_t n) {
+  int h[7];
+  return gt_header(p, n, h) == GT_OK && h[6] && h[4] == 1 && h[3] == 8 && (h[2] == 1 || h[2] == 3);
+}
+
+/* Frame files one after the other into `out`. Stops before the first that is not a whole, upright 8-bit grey or
+ * colour JPEG file (any file but an empty one if `exact`), cannot be read, has to be split or does not fit: that
+ * one is the interpreter's.
+ *
+ * paths: ended by zeros. heads, head_sizes: what stands before each file in its record.
+ * Returns how many were done; sizes: of the framed records; lengths, crcs: of the records. */
+int gt_gather(const char *paths, const uint8_t *heads, const uint32_t *head_sizes, int count, int exact, uint8_t *out,
+              size_t room, uint32_t *sizes, uint32_t *lengths, uint32_t *crcs) {
+  size_t at = 0;
+  for (int i = 0; i < count; i++) {
+    size_t head = head_sizes[i];
+    if (room - at < head + 64) return i;
+    uint8_t *record = out + at + 8;
+    memcpy(record, heads, head);
+    size_t left = room - at - head - 16;
+    long n = read_whole(paths, record + head, left < (1u << 29) - head - 4 ? left : (1u << 29) - head - 4);
+    if (n <= 0 || !(exact || is_plain_jpeg(record + head, (size_t)n))) return i;
+    uint32_t length = (uint32_t)(head + (size_t)n), whole = (length + 3) & ~3u;
+    memset(record + length, 0, whole - length);
+    if (has_magic(record, whole)) return i;
+    const uint8_t front[8] = {0x0A, 0x23, 0xD7, 0xCE, length & 255, length >> 8 & 255, length >> 16 & 255, length >> 24};
+    memcpy(out + at, front, 8);
+    sizes[i] = 8 + whole;
+    lengths[i] = length;
+    crcs[i] = gt_crc32(record, length);
+    at += 8 + whole;
+    heads += head;
+    paths += strlen(paths) + 1;
+  }
+  return count;
+}

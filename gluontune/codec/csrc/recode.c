@@ -1,0 +1,178 @@
+/* From a JPEG file to a smaller one without leaving its colour space: the planes are decoded (at half, quarter or
+ * eighth of the size where that is enough), resized one by one, and encoded with chroma of half the size. Nothing is
+ * upsampled, converted to RGB and back, or downsampled again, which costs both time and quality. */
+#include "codec.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int make_plane(gt_plane *plane, int width, int height, int stride) {
+  plane->width = width;
+  plane->height = height;
+  plane->stride = (size_t)stride;
+  return 1;
+}
+
+/* Decode into d->planes; the number of components, or 0 where the file is of another kind. */
+static int read_planes(gt_decoder *d, int eighths, int grey) {
+  struct jpeg *j = &d->c.j;
+  int count = j->num_components, h_max = 1, v_max = 1;
+  struct component *parts = j->comp_info;
+  for (int k = 0; k < count; k++) {
+    if (parts[k].h > h_max) h_max = parts[k].h;
+    if (parts[k].v > v_max) v_max = parts[k].v;
+  }
+  for (int k = 0; k < count; k++)
+    if (parts[k].h < 1 || parts[k].v < 1 || h_max % parts[k].h || v_max % parts[k].v) return 0;
+  if (parts[0].h != h_max || parts[0].v != v_max) return 0;
+  j->out_color_space = j->jpeg_color_space;
+  j->scale_num = (unsigned)eighths;
+  j->scale_denom = 8;
+  j->raw_data_out = 1;
+  if (grey)
+    for (int k = 1; k < count; k++) parts[k].needed = 0;
+  gt_lib.start(j);
+  int rows_at_once = v_max * eighths, steps = ((int)j->output_height + rows_at_once - 1) / rows_at_once;
+  unsigned char *rows[3][64], **tables[3] = {rows[0], rows[1], rows[2]};
+  for (int k = 0; k < count; k++) {
+    struct component *p = &parts[k];
+    unsigned width = (j->image_width * (unsigned)(p->h * p->scaled) + (unsigned)(h_max * 8) - 1) / (unsigned)(h_max * 8);
+    if (p->scaled < 1 || p->scaled > 8 || p->width != width || p->v * p->scaled > 64) return 0;
+    int stride = (int)(p->blocks_w * (unsigned)p->scaled + 63) & ~31;
+    make_plane(&d->planes[k], (int)p->width, (int)p->height, stride);
+    if (!gt_grow((void **)&d->planes[k].data, &d->planes[k].have, (size_t)stride * (size_t)(steps * p->v * p->scaled) + 64)) {
+      snprintf(d->message, sizeof d->message, "no memory for its pixels");
+      longjmp(d->escape, 1);
+    }
+  }
+  for (int step = 0; step < steps; step++) {
+    for (int k = 0; k < count; k++) {
+      int n = parts[k].v * parts[k].scaled;
+      for (int y = 0; y < n; y++) rows[k][y] = d->planes[k].data + (size_t)(step * n + y) * d->planes[k].stride;
+    }
+    if (!gt_lib.read_raw(j, tables, (unsigned)rows_at_once)) break;
+  }
+  return count;
+}
+
+/* Samples right of and below the image, up to whole blocks: the last ones repeated. */
+static void pad_plane(gt_plane *plane, int rows) {
+  for (int y = 0; y < plane->height; y++) {
+    uint8_t *row = plane->data + (size_t)y * plane->stride;
+    memset(row + plane->width, row[plane->width - 1], plane->stride - (size_t)plane->width);
+  }
+  for (int y = plane->height; y < rows; y++)
+    memcpy(plane->data + (size_t)y * plane->stride, plane->data + (size_t)(plane->height - 1) * plane->stride, plane->stride);
+}
+
+static int write_file(gt_decoder *d, int count, int quality, unsigned char **file, unsigned long *length) {
+  struct jpeg_out *j = &d->out.j;
+  gt_lib.out_mem(j, file, length);
+  j->image_width = (unsigned)d->resized[0].width;
+  j->image_height = (unsigned)d->resized[0].height;
+  j->input_components = count;
+  j->in_color_space = count == 1 ? JCS_GRAYSCALE : JCS_YCBCR;
+  gt_lib.out_defaults(j);
+  gt_lib.out_quality(j, quality, 1);
+  if (count == 3 && (j->comp_info[0].h != 2 || j->comp_info[0].v != 2 || j->comp_info[1].h != 1)) return 0;
+  if (count == 1) j->comp_info[0].h = j->comp_info[0].v = 1;
+  j->raw_data_in = 1;
+  gt_lib.out_start(j, 1);
+  unsigned char *rows[3][16], **tables[3] = {rows[0], rows[1], rows[2]};
+  int luma = count == 3 ? 16 : 8;
+  for (int y = 0; y < d->resized[0].height; y += luma) {
+    for (int k = 0; k < count; k++) {
+      int n = k ? 8 : luma, top = k ? y / 2 : y;
+      for (int row = 0; row < n; row++) rows[k][row] = d->resized[k].data + (size_t)(top + row) * d->resized[k].stride;
+    }
+    gt_lib.out_raw(j, tables, (unsigned)luma);
+  }
+  gt_lib.out_finish(j);
+  return 1;
+}
+
+/* The shorter side becomes `side` pixels (0: as it is), `crop` keeps the middle square, `grey` only the luma.
+ * `out` gets the address and length of the file, which belongs to the decoder until its next call. */
+int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int crop, int grey, int quality, size_t *out) {
+  struct jpeg *j = &d->c.j;
+  unsigned char *volatile file = NULL;
+  unsigned char *written;
+  unsigned long size;
+  if (!d->can_write) return GT_UNSUPPORTED;
+  d->truncated = 0;
+  d->err.num_warnings = 0;
+  d->message[0] = 0;
+  if (setjmp(d->escape)) {
+    gt_lib.abort_(j);
+    gt_lib.out_abort(&d->out.j);
+    if (file != NULL && file != d->file) free(file);
+    return GT_BROKEN;
+  }
+  gt_lib.mem_src(j, data, (unsigned long)length);
+  gt_lib.read_header(j, 1);
+  int w = (int)j->image_width, h = (int)j->image_height, shorter = w < h ? w : h;
+  int kind = j->num_components == 1 ? JCS_GRAYSCALE : JCS_YCBCR;
+  if (j->jpeg_color_space != kind || (j->num_components != 1 && j->num_components != 3) || side > shorter) {
+    gt_lib.abort_(j);
+    return GT_UNSUPPORTED;
+  }
+  double scale = side ? (double)side / shorter : 1;
+  int out_w = (int)nearbyint(w * scale), out_h = (int)nearbyint(h * scale);
+  if (out_w < side) out_w = side;
+  if (out_h < side) out_h = side;
+  int eighths = 8;
+  while (side && eighths > 1 && shorter >= side * (16 / eighths)) eighths /= 2;
+  if (out_w > 65500 || out_h > 65500) {
+    gt_lib.abort_(j);
+    return GT_UNSUPPORTED;
+  }
+  int h_max = 1, v_max = 1;
+  int count = read_planes(d, eighths, grey);
+  for (int k = 0; k < count; k++) {
+    if (j->comp_info[k].h > h_max) h_max = j->comp_info[k].h;
+    if (j->comp_info[k].v > v_max) v_max = j->comp_info[k].v;
+  }
+  double by_y = (double)h / out_h, by_x = (double)w / out_w; /* pixels of the file for one of the result */
+  int top = 0, left = 0;
+  if (crop) {
+    int square = out_w < out_h ? out_w : out_h;
+    top = (out_h - square) / 2;
+    left = (out_w - square) / 2;
+    out_w = out_h = square;
+  }
+  if (grey && count == 3) count = 1;
+  for (int k = 0; k < count; k++) {
+    struct component *p = &j->comp_info[k];
+    gt_plane *to = &d->resized[k];
+    int part = k ? 2 : 1, rows = k ? (out_h + 15) / 16 * 8 : (out_h + 15) / 16 * 16;
+    int stride = k ? (out_w + 15) / 16 * 8 : (out_w + 15) / 16 * 16;
+    make_plane(to, (out_w + part - 1) / part, (out_h + part - 1) / part, stride);
+    if (!gt_grow((void **)&to->data, &to->have, (size_t)stride * (size_t)rows + 64)) longjmp(d->escape, 1);
+    double per_y = (double)(p->v * p->scaled) / (v_max * 8), per_x = (double)(p->h * p->scaled) / (h_max * 8);
+    double first[2] = {top * by_y * per_y, left * by_x * per_x}, step[2] = {part * by_y * per_y, part * by_x * per_x};
+    if (!gt_resample(d, &d->planes[k], to, first, step)) longjmp(d->escape, 1);
+    pad_plane(to, rows);
+  }
+  gt_lib.abort_(j);
+  if (count == 0) return GT_UNSUPPORTED;
+  if (d->truncated) return GT_TRUNCATED;
+  if (!gt_grow((void **)&d->file, &d->file_size, (size_t)out_w * (size_t)out_h * 3 + 65536)) longjmp(d->escape, 1);
+  written = file = d->file;
+  size = d->file_size;
+  int done = write_file(d, count, quality, &written, &size);
+  file = written;
+  if (!done) {
+    gt_lib.out_abort(&d->out.j);
+    return GT_UNSUPPORTED;
+  }
+  if (written != d->file) { /* it did not fit, and the library has taken more memory */
+    free(d->file);
+    d->file = written;
+    d->file_size = size;
+  }
+  out[0] = (size_t)d->file;
+  out[1] = (size_t)size;
+  return GT_OK;
+}

@@ -1,0 +1,78 @@
+"""Files copied into framed records by the compiled codec, a block of them in one call without Python's lock."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from array import array
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from gluontune.codec import native
+from gluontune.errors import UsageError
+from gluontune.records.layout import IMAGE_HEAD, label_bytes
+from gluontune.records.sources import Item
+
+__all__ = ["Gathered", "Gatherer", "available"]
+
+ROOM = 8 << 20  # bytes of records in one call
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Framed records of the first few items, as many as could be made."""
+
+    data: memoryview  # of a buffer that `Gatherer.give_back` takes for the next block
+    sizes: list[int]  # framed
+    lengths: list[int]
+    crcs: list[int]
+
+
+def available() -> bool:
+    """Whether there is a compiled codec."""
+    return native.load() is not None
+
+
+class Gatherer:
+    """Makes records of plain JPEG files (or any, if ``exact``) one after the other, until one needs a closer look."""
+
+    def __init__(self, library: Any):
+        self.library = library
+        self._free: deque[bytearray] = deque()
+
+    @staticmethod
+    def find() -> Gatherer | None:
+        """A gatherer for any number of threads, or None without a compiled codec."""
+        library = native.load()
+        return None if library is None else Gatherer(library)
+
+    def give_back(self, data: Any) -> None:
+        """``data`` of a :class:`Gathered` is written: its memory, whose pages are there, serves the next block."""
+        if isinstance(data, memoryview) and isinstance(data.obj, bytearray):
+            self._free.append(data.obj)
+
+    def gather(self, items: list[Item], exact: bool) -> Gathered:
+        """Records of ``items`` from the first on, up to one that this cannot make."""
+        heads, paths, sizes = [], [], array("I")
+        try:
+            for key, label, path in items:
+                flag, field, extra = label_bytes(label)
+                heads.append(IMAGE_HEAD.pack(flag, field, key, 0) + extra)
+                sizes.append(24 + len(extra))
+                paths.append(os.fsencode(path))
+        except UsageError:  # a label that float32 cannot hold ends it here
+            pass
+        count = len(paths)
+        results = array("I", bytes(12 * count))
+        start = results.buffer_info()[0]
+        try:
+            buffer = self._free.pop()
+        except IndexError:
+            buffer = bytearray(ROOM)
+        done = self.library.gt_gather(
+            b"\0".join(paths) + b"\0", b"".join(heads), sizes.buffer_info()[0], count, exact,
+            ctypes.addressof(ctypes.c_char.from_buffer(buffer)), ROOM, start, start + 4 * count, start + 8 * count,
+        )  # fmt: skip
+        found = [results[k * count : k * count + done].tolist() for k in range(3)]
+        return Gathered(memoryview(buffer)[: sum(found[0])], *found)
