@@ -324,3 +324,17 @@ def test_the_command_for_real(tmp_path, capfd):
 def test_wrong_usage_of_the_command(tmp_path, capfd, arguments, message):
     assert main(["tta", *arguments, "--out", str(tmp_path / "out")]) == 2
     assert message in capfd.readouterr().err
+
+
+def test_results_of_other_data_or_targets_are_not_shown_beside(machine, tmp_path, capfd):
+    tta.time_to_accuracy(Recipe(), target=0.8, repeats=1, out=tmp_path / "other")
+    common = ["--repeats", "1", "--out", str(tmp_path / "out"), "--beside", str(tmp_path / "other")]
+    assert main(["tta", "--target", "0.7", *common]) == 2
+    assert "its target is 0.8, this one's 0.7" in capfd.readouterr().err
+    assert main(["tta", "--target", "0.8", "--dataset", "cifar10", *common]) == 2
+    assert "its data set is sample" in capfd.readouterr().err
+    assert main(["tta", "--target", "0.8", *common]) == 0 and (tmp_path / "out" / "tta.html").exists()
+    document = json.loads((tmp_path / "other" / "tta.json").read_text())
+    (tmp_path / "other" / "tta.json").write_text(json.dumps({**document, "schema_version": 9}))
+    assert main(["tta", "--target", "0.8", *common]) == 1
+    assert "schema_version 9" in capfd.readouterr().err

@@ -72,6 +72,8 @@ def tta(
     others = [
         (path.name if path.is_dir() else path.parent.name, report.load_tta(path)) for path in beside or []
     ]
+    for path, (_, other) in zip(beside or [], others):
+        report.check_comparable(other, path, recipe.dataset, target)
     with stdout_reserved(), study_progress("repeat") as show:
         found = time_to_accuracy(
             recipe,

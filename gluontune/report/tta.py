@@ -10,12 +10,20 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from gluontune.errors import GluontuneError
+from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import explain_os_error, write_json
 from gluontune.report import tta_figures, words
 from gluontune.report.study import row, write_study
 
-__all__ = ["cost_entries", "finish_tta", "load_tta", "summary_lines", "tta_sentence", "tta_table"]
+__all__ = [
+    "check_comparable",
+    "cost_entries",
+    "finish_tta",
+    "load_tta",
+    "summary_lines",
+    "tta_sentence",
+    "tta_table",
+]
 
 TITLES = {"this": "this recipe", "against": "the other recipe"}
 
@@ -41,6 +49,20 @@ def load_tta(path: str | Path) -> dict[str, Any]:
             f"{file}: schema_version {document['schema_version']}, but this gluontune reads 1"
         )
     return document
+
+
+def check_comparable(other: Mapping[str, Any], where: str | Path, dataset: str, target: float) -> None:
+    """Refuse to show another result beside this one where the two did not ask the same.
+
+    Raises:
+        UsageError: another data set or another target; names both.
+    """
+    theirs = other["given"]["recipes"]["this"]["dataset"], other["given"]["target"]
+    for name, own, found in (("data set", dataset, theirs[0]), ("target", target, theirs[1])):
+        if own != found:
+            raise UsageError(
+                f"{where}: its {name} is {found}, this one's {own}: their times and costs cannot be compared"
+            )
 
 
 def tta_sentence(document: Mapping[str, Any]) -> str:
