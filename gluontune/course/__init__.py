@@ -8,9 +8,20 @@ from gluontune import lazy
 
 _HOMES = {
     "EXERCISES": "exercises",
+    "as_files": "recordfile",
+    "bars": "plots",
     "check": "exercises",
     "compare": "predictions",
+    "deck_graph_memory": "memory",
+    "feed": "feeding",
+    "flip_bit": "recordfile",
+    "folded": "memory",
+    "lines": "plots",
+    "loading_rate": "feeding",
+    "net_memory": "memory",
+    "paths": "plots",
     "predict": "predictions",
+    "record_fields": "recordfile",
     "show": "figures",
     "table": "figures",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
@@ -12,8 +13,9 @@ from gluontune.report import figures
 from gluontune.report.read import row_of
 from gluontune.result import RunResult
 
-__all__ = ["Markup", "show", "table"]
+__all__ = ["Markup", "framed", "show", "table"]
 
+_VIEW = re.compile(r'<svg viewBox="[\d.]+ [\d.]+ ([\d.]+) [\d.]+"')
 KINDS = ("throughput", "phases", "utilization", "accuracy")
 
 
@@ -56,7 +58,18 @@ def show(kind: str, results: Mapping[str, RunResult]) -> Markup:
         draw = {"phases": figures.phases, "accuracy": figures.accuracy}[kind]
         drawn = [draw(name, rows) or ""]
     legend = _phase_legend(rows) if kind == "phases" else ""
-    return Markup(f"<style>{_palette()}</style><div class='gt-figure'>{legend}{''.join(drawn)}</div>")
+    return framed([legend, *drawn])
+
+
+def framed(parts: Iterable[str]) -> Markup:
+    """Figures with the colours that they are drawn in, for the theme around them."""
+    drawn = _VIEW.sub(_sized, "".join(parts))
+    return Markup(f"<style>{_palette()}</style><div class='gt-figure'>{drawn}</div>")
+
+
+def _sized(found: re.Match[str]) -> str:
+    """A figure grows with the page up to a third more than it was drawn for, and then stays readable."""
+    return f'{found.group()} style="width:{1.33 * float(found.group(1)):.0f}px"'
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> Markup:
@@ -87,6 +100,12 @@ def _palette() -> str:
     style = (resources.files("gluontune.report") / "templates" / "style.css").read_text(encoding="utf-8")
     light, dark = (part.split("}", 1)[0] for part in style.split(":root {", 2)[1:])
     scope = ".gt-figure"
-    wide = f"{scope} svg {{ max-width: 100%; height: auto; }} {scope} figure {{ margin: 0 0 1em; }}"
+    wide = (
+        f"{scope} {{ color: var(--fg); max-width: 46rem; }} {scope} svg {{ max-width: 100%; height: auto; }} "
+        f"{scope} figure {{ margin: 0 0 1em; }} {scope} figcaption {{ color: var(--muted); font-size: .9em; }}"
+    )
     night = f"@media (prefers-color-scheme: dark) {{ {scope} {{{dark}}} }}"
-    return f"{scope} {{{light}}} {night} [data-jp-theme-light='true'] {scope} {{{light}}} {wide}"
+    chosen = (  # JupyterLab's own theme wins over the system's
+        f"[data-jp-theme-light='true'] {scope} {{{light}}} [data-jp-theme-light='false'] {scope} {{{dark}}}"
+    )
+    return f"{scope} {{{light}}} {night} {chosen} {wide}"

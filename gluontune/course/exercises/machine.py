@@ -1,50 +1,15 @@
-"""Exercises: each checks an answer and gives a hint that fits the mistake, not only "wrong"."""
+"""Exercises of the lessons 00 and 01: the machine, and the naive script."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 from gluontune import runtime
-from gluontune.registry import Registry
+from gluontune.course.exercises._registry import close, exercise
 from gluontune.result import RunResult
 
-__all__ = ["EXERCISES", "check"]
 
-Checker = Callable[..., "str | None"]
-EXERCISES: Registry[Checker] = Registry("exercise")
-
-
-def check(exercise: str, answer: Any, **given: Any) -> bool:
-    """Check an answer; prints what is right or a hint, and returns whether it is right.
-
-    Args:
-        exercise: a name of ``EXERCISES``.
-        answer: the learner's; ``...`` means not yet tried.
-        given: what the exercise needs, such as ``result=``.
-
-    >>> check("usable-cores", ...)
-    usable-cores: not answered yet. Put your answer in place of the three dots.
-    False
-    """
-    checker = EXERCISES[exercise]
-    if answer is ...:
-        print(f"{exercise}: not answered yet. Put your answer in place of the three dots.")
-        return False
-    if isinstance(answer, bool) or not isinstance(answer, (int, float)) or not math.isfinite(answer):
-        print(f"{exercise}: {answer!r} is not a number; the answer is one.")
-        return False
-    hint = checker(float(answer), **given)
-    print(f"{exercise}: right." if hint is None else f"{exercise}: not yet. {hint}")
-    return hint is None
-
-
-def _close(answer: float, truth: float, share: float = 0.03) -> bool:
-    return math.isclose(answer, truth, rel_tol=share, abs_tol=1e-9)
-
-
-@EXERCISES.register("usable-cores")
+@exercise("usable-cores")
 def _usable_cores(answer: float) -> str | None:
     """How many cores may training use here?"""
     truth = runtime.usable_cores()
@@ -56,7 +21,7 @@ def _usable_cores(answer: float) -> str | None:
     return 'Look at machine["cpu"]: one of its entries counts what this process may really use.'
 
 
-@EXERCISES.register("omp-threads")
+@exercise("omp-threads")
 def _omp_threads(answer: float) -> str | None:
     """Threads of each of two training processes on this machine."""
     truth = int(runtime.launch_settings(processes=2).env["OMP_NUM_THREADS"])
@@ -67,31 +32,31 @@ def _omp_threads(answer: float) -> str | None:
     return "Ask gt.runtime.launch_settings(processes=2) for its .env."
 
 
-@EXERCISES.register("epoch-seconds")
+@exercise("epoch-seconds")
 def _epoch_seconds(answer: float, result: RunResult, num_train: int) -> str | None:
     """Seconds that an epoch over ``num_train`` images takes at the measured rate."""
     rate = result.samples_per_sec["median"] if result.samples_per_sec else math.nan
     truth = num_train / rate
-    if _close(answer, truth):
+    if close(answer, truth):
         return None
-    if _close(answer, truth / 60):
+    if close(answer, truth / 60):
         return "Those are minutes; the question asks for seconds."
-    if _close(answer, 1 / truth):
+    if close(answer, 1 / truth):
         return "Turn the fraction over: images divided by images a second gives seconds."
-    if _close(answer, num_train / result.recipe["batch_size_per_device"]):
+    if close(answer, num_train / result.recipe["batch_size_per_device"]):
         return "That is the number of steps in the epoch; how long does it take to train that many images?"
     return "Divide the number of training images by result.samples_per_sec['median']."
 
 
-@EXERCISES.register("step-time-ms")
+@exercise("step-time-ms")
 def _step_time_ms(answer: float, result: RunResult) -> str | None:
     """Milliseconds of one training step at the measured rate."""
     rate = result.samples_per_sec["median"] if result.samples_per_sec else math.nan
     truth = 1000 * result.recipe["batch_size_per_device"] / rate
-    if _close(answer, truth):
+    if close(answer, truth):
         return None
-    if _close(answer, truth / 1000):
+    if close(answer, truth / 1000):
         return "Those are seconds; the question asks for milliseconds."
-    if _close(answer, 1000 / rate):
+    if close(answer, 1000 / rate):
         return "That is the time of one image; a step takes a whole batch."
     return "A step trains one batch: batch size divided by images a second, in milliseconds."

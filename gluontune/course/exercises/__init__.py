@@ -1,0 +1,12 @@
+"""Exercises: each checks an answer and gives a hint that fits the mistake, not only "wrong".
+
+>>> EXERCISES.names()[:2]
+['usable-cores', 'omp-threads']
+"""
+
+from __future__ import annotations
+
+from gluontune.course.exercises import compute, data, machine, optimization  # noqa: F401  (they register)
+from gluontune.course.exercises._registry import EXERCISES, Exercise, check
+
+__all__ = ["EXERCISES", "Exercise", "check"]

@@ -1,0 +1,123 @@
+"""Where the lessons are, what each is about, and JupyterLab to open them in."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import gluontune
+from gluontune import runtime
+from gluontune.errors import GluontuneError, UsageError, nearest
+from gluontune.report.words import clean
+
+__all__ = ["Lesson", "find_lessons", "lab", "pick"]
+
+_NAME = "[0-9][0-9]_*.ipynb"
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson: ``name`` (``02_multi_worker``), ``title``, the ``question`` it begins with, its ``path``."""
+
+    name: str
+    title: str
+    question: str
+    path: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def find_lessons(folder: str | os.PathLike[str] | None = None) -> list[Lesson]:
+    """The lessons of a folder, in order.
+
+    Args:
+        folder: None looks for ``notebooks`` here, and beside the package.
+
+    Raises:
+        UsageError: no lessons there.
+    """
+    if folder is not None:
+        places = [Path(folder)]
+    else:
+        places = [Path("notebooks"), Path(gluontune.__file__).resolve().parent.parent / "notebooks"]
+    for place in places:
+        found = [_read(path) for path in sorted(place.glob(_NAME))]
+        if found:
+            return found
+    raise UsageError(
+        f"{places[0]}: no lessons (NN_topic.ipynb) there; give the notebooks folder of the source tree with --folder"
+    )
+
+
+def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
+    """The lessons that are named, in their own order; a name is ``02``, ``2`` or ``02_multi_worker``; none means all.
+
+    Raises:
+        UsageError: a name that fits no lesson.
+    """
+    wanted = set()
+    for name in names:
+        number = f"{int(name):02d}" if name.isdecimal() else None
+        fits = [x.name for x in lessons if x.name == name or (number and x.name.startswith(f"{number}_"))]
+        if not fits:
+            close = nearest(name, [x.name for x in lessons])
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise UsageError(f"lesson {name!r}: {hint}there are {', '.join(x.name for x in lessons)}")
+        wanted.update(fits)
+    return [x for x in lessons if not names or x.name in wanted]
+
+
+def _read(path: Path) -> Lesson:
+    import nbformat
+
+    try:
+        cells = nbformat.read(path, as_version=4).cells  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise GluontuneError(f"{path}: not a notebook: {clean(str(error), 200)}") from error
+    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    title = re.search(r"^# (.+)$", text, re.M)
+    question = re.search(r"\*\*Question\.\*\* (.+?)(?:\n\s*\n|\Z)", text, re.S)
+    plain = re.sub(r"[`*]", "", " ".join(question.group(1).split())) if question else ""
+    return Lesson(path.stem, title.group(1) if title else path.stem, plain, path)
+
+
+def lab(
+    lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8888, browser: bool = True
+) -> int:
+    """Run JupyterLab on this machine only, with a fresh token and our launch settings, until it is stopped.
+
+    Registers the kernel "Python 3 (gluontune)" for other notebooks; those of the lessons get the settings from
+    the server.
+
+    Returns:
+        JupyterLab's exit code.
+    """
+    runtime.install_kernel()
+    env = runtime.child_env("tuned")
+    token = env["JUPYTER_TOKEN"] = secrets.token_urlsafe(
+        24
+    )  # not on the command line, where others may see it
+    folder = lessons[0].path.parent.resolve()
+    page = f"/lab/tree/{first.path.name}" if first else "/lab"
+    print(f"JupyterLab: http://127.0.0.1:{port}{page}?token={token} (or the next free port; Ctrl-C ends it)")
+    command = [
+        sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}", "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}", f"--LabApp.default_url={page}",
+    ]  # fmt: skip
+    if not browser:
+        command.append("--no-browser")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")
+    try:
+        return subprocess.run(command, env=env).returncode
+    except KeyboardInterrupt:
+        return 0

@@ -1,0 +1,209 @@
+"""What executing a graph costs in memory, measured in fresh processes: ``python -m gluontune.course.memory WHAT``.
+
+Resident memory is what the system has given, so each measurement has a process of its own: one that has run
+before would reuse what it freed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from gluontune import runtime
+from gluontune.errors import GluontuneError, UsageError
+
+__all__ = ["deck_graph_memory", "folded", "net_memory", "operators"]
+
+DECK_MODES = ("imperative", "symbolic")
+NET_MODES = ("imperative", "hybridized", "static")
+_MIB = 2**20
+
+
+def deck_graph_memory(mode: str, mib: int = 32) -> float:
+    """Arrays held by the deck's graph ``a = 1; b = 1 * 2; c = b * a; d = c + 1``, as a multiple of one array.
+
+    Args:
+        mode: ``imperative`` (four NDArrays, as the script names them) or ``symbolic`` (one bound executor).
+        mib: size of one float64 array. Large ones drown what the process needs besides.
+
+    Returns:
+        Growth of the resident memory of a fresh process, divided by the size of one array.
+    """
+    if mode not in DECK_MODES:
+        raise UsageError(f"mode {mode!r}: choose {' or '.join(DECK_MODES)}")
+    return _child(["deck", mode, str(mib)])["grown_mib"] / mib
+
+
+def net_memory(
+    net: str, mode: str, batch_size: int, shape: tuple[int, int, int] = (3, 32, 32)
+) -> dict[str, float]:
+    """Peak memory of a net beyond its parameters, in MiB: ``inference`` and ``training``, one batch each.
+
+    Args:
+        net: a name of ``gt.train.net_names()``.
+        mode: ``imperative``, ``hybridized`` or ``static``.
+        batch_size, shape: of the input, channels first.
+    """
+    if mode not in NET_MODES:
+        raise UsageError(f"mode {mode!r}: choose {', '.join(NET_MODES)}")
+    sizes = [str(n) for n in (batch_size, *shape)]
+    return {
+        stage: _child(["net", net, mode, stage, *sizes])["peak_mib"] for stage in ("inference", "training")
+    }
+
+
+def operators(symbol: Any) -> dict[str, int]:
+    """How often each operator stands in a symbol, the most frequent first."""
+    nodes = json.loads(symbol.tojson())["nodes"]
+    return dict(Counter(node["op"] for node in nodes if node["op"] != "null").most_common())
+
+
+def folded(net: Any, x: Any) -> dict[str, Any]:
+    """A net's inference graph before and after MXNet folds operators together for oneDNN.
+
+    Args:
+        net: an initialized HybridBlock that has seen a batch.
+        x: a batch.
+
+    Returns:
+        ``before`` and ``after``: operators by name; ``seconds``: of one pass each, interleaved, as lists;
+        ``max_difference``: between the outputs.
+    """
+    import time
+
+    mx = runtime.mxnet()
+    plain = net(mx.sym.Variable("data"))
+    symbols = {"before": plain, "after": plain.get_backend_symbol("MKLDNN")}
+    arrays = {name: p.data() for name, p in net.collect_params().items()} | {"data": x}
+    bound = {}
+    with _unfolded():
+        for key, symbol in symbols.items():
+            bound[key] = symbol.bind(
+                mx.cpu(),
+                {name: arrays[name] for name in symbol.list_arguments()},
+                aux_states={name: arrays[name] for name in symbol.list_auxiliary_states()},
+                grad_req="null",
+            )
+    outputs = {key: one.forward(is_train=False)[0].asnumpy() for key, one in bound.items()}
+    seconds: dict[str, list[float]] = {key: [] for key in bound}
+    for _ in range(8):
+        for key, one in bound.items():
+            start = time.perf_counter()
+            one.forward(is_train=False)[0].wait_to_read()
+            seconds[key].append(time.perf_counter() - start)
+    return {
+        **{key: operators(symbol) for key, symbol in symbols.items()},
+        "seconds": seconds,
+        "max_difference": float(abs(outputs["before"] - outputs["after"]).max()),
+    }
+
+
+@contextlib.contextmanager
+def _unfolded() -> Iterator[None]:
+    """While it lasts, binding does not fold a graph by itself, as it does by default for inference."""
+    name = "MXNET_SUBGRAPH_BACKEND"
+    before = os.environ.get(name)
+    os.environ[name] = "NONE"
+    try:
+        yield
+    finally:
+        os.environ.pop(name) if before is None else os.environ.update({name: before})
+
+
+def _child(arguments: list[str]) -> dict[str, float]:
+    # The allocator as it comes: our launch settings keep freed memory, which would hide what is asked for.
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+    command = [sys.executable, "-m", "gluontune.course.memory", *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise GluontuneError(f"measuring memory failed: {lines[-1] if lines else done.returncode}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+class _Watch:
+    """Resident memory of this process since it was begun, in MiB."""
+
+    def __init__(self) -> None:
+        with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as stream:
+            stream.write("5")  # forgets the peak until now
+        self.before = self._status("VmRSS")
+
+    def read(self) -> dict[str, float]:
+        return {
+            "grown_mib": self._status("VmRSS") - self.before,
+            "peak_mib": self._status("VmHWM") - self.before,
+        }
+
+    @staticmethod
+    def _status(key: str) -> float:
+        with open("/proc/self/status") as stream:
+            line = next(line for line in stream if line.startswith(f"{key}:"))
+        return int(line.split()[1]) / 1024
+
+
+def _deck(mode: str, mib: int) -> dict[str, float]:
+    mx = runtime.mxnet()
+    count = mib * _MIB // 8
+    small = (
+        mx.nd.ones(10, dtype="float64") * mx.nd.ones(10, dtype="float64") + 1
+    )  # loads what the operators need
+    small.wait_to_read()
+    watch = _Watch()
+    if mode == "imperative":
+        a = mx.nd.ones(count, dtype="float64")
+        b = mx.nd.full(count, 2, dtype="float64")
+        c = b * a
+        held: Any = (a, b, c, c + 1)
+    else:
+        graph = mx.sym.Variable("b") * mx.sym.Variable("a") + 1
+        inputs = {"a": mx.nd.ones(count, dtype="float64"), "b": mx.nd.full(count, 2, dtype="float64")}
+        executor = graph.bind(mx.cpu(), inputs, grad_req="null")
+        held = (inputs, executor, executor.forward())
+    mx.nd.waitall()
+    found = watch.read()
+    del held
+    return found
+
+
+def _net(name: str, mode: str, stage: str, sizes: list[int]) -> dict[str, float]:
+    from gluontune.compute import set_mode
+    from gluontune.train import build_net
+
+    mx = runtime.mxnet()
+    net = build_net(name, 10)
+    net.initialize()
+    net(mx.nd.zeros((1, *sizes[1:])))  # parameters get their shapes
+    x = mx.nd.random.normal(shape=tuple(sizes))
+    set_mode(net, mode)
+    mx.nd.waitall()
+    watch = _Watch()
+    for _ in range(2):
+        if stage == "inference":
+            net(x).wait_to_read()
+        else:
+            with mx.autograd.record():
+                loss = net(x).square().mean()
+            loss.backward()
+        mx.nd.waitall()
+    return watch.read()
+
+
+def main(arguments: list[str]) -> None:
+    """One measurement, as one line of JSON."""
+    if arguments[0] == "deck":
+        found = _deck(arguments[1], int(arguments[2]))
+    else:
+        found = _net(*arguments[1:4], [int(n) for n in arguments[4:]])  # type: ignore[call-arg]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

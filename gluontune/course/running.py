@@ -1,0 +1,211 @@
+"""Lessons without a person: papermill, one process each, a summary that a stopped run goes on from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+import yaml
+
+from gluontune import runtime
+from gluontune.course.lessons import Lesson
+from gluontune.errors import UsageError
+from gluontune.files import atomic_write, writable_folder, write_json
+from gluontune.report.words import clean
+
+__all__ = ["Outcome", "parameters_of", "run_lessons"]
+
+
+@dataclass
+class Outcome:
+    """How one lesson went.
+
+    Args:
+        name: of the lesson.
+        status: ``passed``, ``failed``, ``timed out`` or ``interrupted``.
+        seconds: that it took.
+        figures: drawn in it.
+        error: where it failed and why, else None.
+        notebook: the executed notebook.
+        key: of the lesson's text and parameters; the same key need not run again.
+        resumed: an earlier run had passed it.
+    """
+
+    name: str
+    status: str
+    seconds: float
+    figures: int
+    error: str | None
+    notebook: str
+    key: str
+    resumed: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+
+def run_lessons(
+    lessons: Sequence[Lesson],
+    out: str | os.PathLike[str],
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    fresh: bool = False,
+    time_limit: float = 1800.0,
+    on_event: Callable[[str, Outcome | None], None] | None = None,
+) -> list[Outcome]:
+    """Execute lessons by papermill, each in processes of its own with our launch settings.
+
+    Writes ``OUT/NAME.ipynb`` (executed), ``OUT/NAME/`` (its results) and ``OUT/summary.json``, after each lesson. A
+    lesson that ``summary.json`` says has passed with the same text and parameters is not run again.
+
+    Args:
+        lessons: of :func:`find_lessons`.
+        out: folder.
+        parameters: of the lessons' cell tagged ``parameters``; each lesson takes those that it has.
+        fresh: run all again.
+        time_limit: seconds for one lesson.
+        on_event: called with a lesson's name and None as it starts, with its Outcome as it ends.
+
+    Returns:
+        Outcomes in order; an interruption ends the list.
+
+    Raises:
+        UsageError: a parameter that no lesson has.
+    """
+    given = dict(parameters or {})
+    known = {lesson.name: parameters_of(lesson) for lesson in lessons}
+    for name in given:
+        if not any(name in names for names in known.values()):
+            raise UsageError(
+                f"parameter {name!r}: no lesson has it; there are {', '.join(sorted(set().union(*known.values())))}"
+            )
+    folder = writable_folder(out)
+    earlier = {} if fresh else _earlier(folder)
+    found: list[Outcome] = []
+    for lesson in lessons:
+        mine = {name: value for name, value in given.items() if name in known[lesson.name]}
+        mine["out_dir"] = str((folder / lesson.name).resolve())
+        key = _key(lesson, mine)
+        old = earlier.get(lesson.name)
+        if old and old.status == "passed" and old.key == key and Path(old.notebook).is_file():
+            outcome = old
+            outcome.resumed = True
+        else:
+            if on_event:
+                on_event(lesson.name, None)
+            outcome = _run(lesson, folder, mine, key, time_limit)
+        found.append(outcome)
+        kept = {**earlier, **{o.name: o for o in found}}
+        write_json(folder / "summary.json", {"lessons": [o.to_dict() for o in kept.values()]})
+        if on_event:
+            on_event(lesson.name, outcome)
+        if outcome.status == "interrupted":
+            break
+    return found
+
+
+def parameters_of(lesson: Lesson) -> set[str]:
+    """Names that the lesson's cell tagged ``parameters`` sets."""
+    import ast
+
+    import nbformat
+
+    cells = nbformat.read(lesson.path, as_version=4).cells  # type: ignore[no-untyped-call]
+    tagged = [c.source for c in cells if "parameters" in c.metadata.get("tags", [])]
+    names = set()
+    for statement in ast.parse("\n".join(tagged)).body:
+        if isinstance(statement, ast.Assign):
+            names.update(t.id for t in statement.targets if isinstance(t, ast.Name))
+    return names
+
+
+def _run(lesson: Lesson, folder: Path, parameters: dict[str, Any], key: str, time_limit: float) -> Outcome:
+    target = folder / f"{lesson.name}.ipynb"
+    Path(parameters["out_dir"]).mkdir(parents=True, exist_ok=True)
+    settings = folder / lesson.name / "parameters.yaml"
+    with atomic_write(settings, "w") as stream:
+        stream.write(yaml.safe_dump(parameters))
+    command = [
+        sys.executable, "-m", "papermill", str(lesson.path), str(target), "-f", str(settings), "--cwd", str(folder),
+        "--no-progress-bar", "-k", "python3",
+    ]  # fmt: skip
+    started = time.perf_counter()
+    status, error = "passed", None
+    with open(folder / lesson.name / "papermill.log", "w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            command, env=runtime.child_env("tuned"), stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            code = process.wait(timeout=time_limit)
+            if code != 0:
+                status = "failed"
+        except subprocess.TimeoutExpired:
+            status, error = "timed out", f"took longer than {time_limit:g} s"
+        except KeyboardInterrupt:
+            status, error = "interrupted", "interrupted"
+        finally:
+            _end(process)
+    seconds = time.perf_counter() - started
+    figures, failure = _look(target)
+    if status == "failed":
+        log_text = (folder / lesson.name / "papermill.log").read_text(encoding="utf-8", errors="replace")
+        lines = [line for line in log_text.splitlines() if line.strip()]
+        error = failure or clean(lines[-1] if lines else f"papermill ended with {process.returncode}", 300)
+    return Outcome(lesson.name, status, round(seconds, 2), figures, error, str(target), key)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End papermill and its kernel: they are a session of their own."""
+    if process.poll() is not None:
+        return
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sign)
+        except ProcessLookupError:
+            return
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            continue
+    with contextlib.suppress(ProcessLookupError):  # the group may outlive its leader
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _look(path: Path) -> tuple[int, str | None]:
+    """Figures of an executed notebook, and its first error."""
+    import nbformat
+
+    if not path.is_file():
+        return 0, None
+    figures, failure = 0, None
+    for number, cell in enumerate(nbformat.read(path, as_version=4).cells, 1):  # type: ignore[no-untyped-call]
+        for output in cell.get("outputs", []):
+            if output.output_type == "error":
+                failure = failure or f"cell {number}: {output.ename}: {clean(output.evalue, 300)}"
+            data = output.get("data", {})
+            figures += "".join(data.get("text/html", "")).count("<svg") + ("image/png" in data)
+    return figures, failure
+
+
+def _key(lesson: Lesson, parameters: Mapping[str, Any]) -> str:
+    text = lesson.path.read_bytes() + json.dumps(parameters, sort_keys=True).encode()
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def _earlier(folder: Path) -> dict[str, Outcome]:
+    try:
+        rows = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["lessons"]
+        return {row["name"]: Outcome(**{**row, "resumed": False}) for row in rows}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}

@@ -1,0 +1,191 @@
+"""One static site from executed lessons: figures, contents, search; it works from the file system, offline."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from gluontune import __version__
+from gluontune.course.lessons import Lesson
+from gluontune.errors import GluontuneError
+from gluontune.files import atomic_write, writable_folder
+
+__all__ = ["Page", "broken_links", "write_site"]
+
+_HERE = Path(__file__).parent / "templates"
+
+
+@dataclass
+class Page:
+    """One lesson as HTML: ``sections`` are (anchor, heading, text) for the contents and the search."""
+
+    lesson: Lesson
+    body: str
+    sections: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def file(self) -> str:
+        return f"{self.lesson.name}.html"
+
+
+def write_site(
+    lessons: Sequence[Lesson], executed: str | os.PathLike[str], out: str | os.PathLike[str]
+) -> list[Path]:
+    """Write ``OUT/index.html``, a page for each lesson, and the site's style, script and search index.
+
+    Args:
+        lessons: to show, in order.
+        executed: folder with ``NAME.ipynb`` of each, executed without an error.
+        out: folder of the site.
+
+    Raises:
+        GluontuneError: a lesson that has not been executed, or that failed.
+    """
+    import jinja2
+
+    pages = [_page(lesson, Path(executed) / f"{lesson.name}.ipynb") for lesson in lessons]
+    _link_lessons(pages)
+    folder = writable_folder(out)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    common = {"pages": pages, "version": __version__}
+    files = {"index.html": environment.get_template("index.html.j2").render(common, page=None)}
+    for number, page in enumerate(pages):
+        around = {
+            "before": pages[number - 1] if number else None,
+            "after": (pages[number + 1 :] or [None])[0],
+        }
+        files[page.file] = environment.get_template("lesson.html.j2").render(common, page=page, **around)
+    files["site.css"] = (_HERE / "site.css").read_text(encoding="utf-8") + _code_colours()
+    files["site.js"] = (_HERE / "site.js").read_text(encoding="utf-8")
+    index = [
+        {"page": page.file, "lesson": page.lesson.title, "anchor": anchor, "heading": heading, "text": text}
+        for page in pages
+        for anchor, heading, text in page.sections
+    ]
+    # A script, not JSON: a page that was opened from a file may not fetch another file.
+    files["search.js"] = f"window.COURSE = {json.dumps(index, ensure_ascii=True)};\n"
+    written = []
+    for name, text in files.items():
+        with atomic_write(folder / name, "w") as stream:
+            stream.write(text)
+        written.append(folder / name)
+    return written
+
+
+def broken_links(folder: str | os.PathLike[str]) -> list[str]:
+    """Links of a site that lead nowhere within it: ``page: link``; links to the web are not followed."""
+    root = Path(folder)
+    seen = {path.name: _Links(path.read_text(encoding="utf-8")) for path in sorted(root.glob("*.html"))}
+    faults = []
+    for name, page in seen.items():
+        for link in page.links:
+            target, _, anchor = link.partition("#")
+            if re.match(r"[a-z]+:", link):
+                continue
+            page_there = not target or (root / target).is_file()
+            anchors = seen[target or name].anchors if (target or name) in seen else {anchor}
+            if not page_there or (anchor and anchor not in anchors):
+                faults.append(f"{name}: {link}")
+    return faults
+
+
+class _Links(HTMLParser):
+    """What a page links to, and the anchors that it has."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id" and value:
+                self.anchors.add(value)
+            elif value and (name == "src" or (name == "href" and tag in ("a", "link"))):
+                self.links.append(value)
+
+
+def _page(lesson: Lesson, path: Path) -> Page:
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    if not path.is_file():
+        raise GluontuneError(
+            f"{path}: the lesson has not been executed: gluontune course run {lesson.name[:2]}"
+        )
+    notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    for number, cell in enumerate(notebook.cells, 1):
+        for output in cell.get("outputs", []):
+            if output.output_type == "error":
+                raise GluontuneError(f"{path}: cell {number} failed ({output.ename}): run the lesson again")
+    notebook.cells = [c for c in notebook.cells if "injected-parameters" not in c.metadata.get("tags", [])]
+    for cell in notebook.cells:  # what a library prints there is of the machine, not of the lesson
+        if cell.cell_type == "code":
+            cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
+    body, _ = HTMLExporter(template_name="basic", anchor_link_text="").from_notebook_node(notebook)
+    return Page(lesson, _tidy(body), _sections(notebook))
+
+
+def _tidy(body: str) -> str:
+    """Anchors as we make them, tables that scroll, no prompt numbers."""
+    body = re.sub(r'<a class="anchor-link"[^>]*>.*?</a>', "", body, flags=re.S)
+    body = re.sub(
+        r'<h([1-3]) id="[^"]*">(.*?)</h\1>',
+        lambda m: f'<h{m[1]} id="{_anchor(html.unescape(re.sub("<[^>]+>", "", m[2])))}">{m[2]}</h{m[1]}>',
+        body,
+        flags=re.S,
+    )
+    body = re.sub(r"<table.*?</table>", lambda m: f'<div class="scroll">{m[0]}</div>', body, flags=re.S)
+    return re.sub(r'<div class="prompt[^"]*">.*?</div>', "", body, flags=re.S)
+
+
+def _link_lessons(pages: Sequence[Page]) -> None:
+    """Names of lessons in the text become links, where there is a page for them."""
+    for page in pages:
+        for other in pages:
+            name = other.lesson.name
+            page.body = page.body.replace(
+                f"<code>{name}</code>", f'<a href="{other.file}"><code>{name}</code></a>'
+            )
+
+
+def _sections(notebook: Any) -> list[tuple[str, str, str]]:
+    sections: list[tuple[str, str, str]] = []
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            for line in cell.source.splitlines():
+                heading = re.match(r"#{1,3} (.+)", line)
+                if heading:
+                    title = re.sub(r"[`*]", "", heading[1])
+                    sections.append((_anchor(title), title, ""))
+                elif sections:
+                    sections[-1] = (
+                        *sections[-1][:2],
+                        f"{sections[-1][2]} {re.sub(r'[`*]', '', line)}".strip(),
+                    )
+        elif sections:
+            sections[-1] = (*sections[-1][:2], f"{sections[-1][2]} {' '.join(cell.source.split())}".strip())
+    return sections
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
+
+
+def _code_colours() -> str:
+    from pygments.formatters import HtmlFormatter
+
+    light = HtmlFormatter(style="xcode").get_style_defs(".highlight")
+    dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
+    drop = re.compile(r"^\.highlight \{[^}]*\}|^(pre|td|span)[^\n]*$", re.M)
+    return f"\n{drop.sub('', light)}\n@media (prefers-color-scheme: dark) {{\n{drop.sub('', dark)}\n}}\n"

@@ -1,0 +1,46 @@
+// Search: every word must occur in a section; words of the heading weigh more.
+"use strict";
+(() => {
+  const box = document.getElementById("search");
+  const found = document.getElementById("found");
+  const sections = window.COURSE.map((s) => ({
+    ...s, inHeading: `${s.lesson} ${s.heading}`.toLowerCase(), inText: s.text.toLowerCase(),
+  }));
+  const score = (section, words) => {
+    let total = 0;
+    for (const word of words) {
+      const points = (section.inHeading.includes(word) ? 5 : 0) + Math.min(4, section.inText.split(word).length - 1);
+      if (points === 0) return 0;
+      total += points;
+    }
+    return total;
+  };
+  const around = (section, word) => {
+    const place = Math.max(0, section.inText.indexOf(word) - 60);
+    return (place ? "… " : "") + section.text.slice(place, place + 180) + (section.text.length > place + 180 ? " …" : "");
+  };
+  const show = () => {
+    const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+    found.replaceChildren();
+    found.hidden = words.length === 0;
+    if (found.hidden) return;
+    const hits = sections.map((s) => [score(s, words), s]).filter(([n]) => n > 0).sort((a, b) => b[0] - a[0]);
+    const head = document.createElement("p");
+    head.textContent = hits.length ? `${hits.length} sections hold it.` : "No section holds all of these words.";
+    const list = document.createElement("ol");
+    for (const [, section] of hits.slice(0, 12)) {
+      const item = document.createElement("li");
+      const link = document.createElement("a");
+      link.href = `${section.page}#${section.anchor}`;
+      link.textContent = section.heading === section.lesson ? section.lesson : `${section.lesson}: ${section.heading}`;
+      link.addEventListener("click", () => { box.value = ""; show(); });
+      const text = document.createElement("p");
+      text.textContent = around(section, words[0]);
+      item.append(link, text);
+      list.append(item);
+    }
+    found.append(head, list);
+  };
+  box.addEventListener("input", show);
+  box.form.addEventListener("submit", (event) => event.preventDefault());
+})();

@@ -1,0 +1,206 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 03 · One file instead of many
+#
+# **Question.** Deck "The Steady State" (AWS, 2019) says that a binary input format "can improve performance by orders of
+# magnitude". What does it improve here, and by how much?
+
+# %% tags=["parameters"]
+dataset = "synthetic:train=1200,test=100,size=224"
+epochs = 1
+batch_size_per_device = 32
+dtype = "float32"
+num_workers = 0
+devices = "auto"
+quick = True
+out_dir = "runs/03_recordio"
+seed = 0
+quick_samples = 400
+
+# %% [markdown]
+# Two predictions: how many times faster are images *read* from one record file than from single files? And how many
+# times faster can a loader then *feed* a device?
+
+# %%
+from pathlib import Path
+
+import gluontune as gt
+from gluontune.course import (
+    as_files,
+    bars,
+    check,
+    compare,
+    feed,
+    flip_bit,
+    loading_rate,
+    predict,
+    record_fields,
+    show,
+    table,
+)
+
+data = gt.datasets.open(dataset)
+count = min(quick_samples if quick else 4000, len(data.train))
+predict("times as fast, reading bytes", 10)
+predict("times as fast, feeding a device", 10)
+
+# %% [markdown]
+# ## What a record file is
+# RecordIO is MXNet's format: the images as they are, one behind the other, each with a small header. Nothing is decoded
+# and nothing is compressed again. Pack a folder of image files, then look at the first record.
+
+# %%
+folder = as_files(data.train, f"{out_dir}/files", count)
+rec = Path(out_dir) / "images.rec"
+packed = gt.records.pack(folder, rec, exact=True, seed=seed)
+table(
+    [
+        {
+            "images": packed.packed,
+            "classes": len(packed.classes),
+            "bytes": f"{packed.bytes:,}",
+            "images/s": f"{packed.images_per_sec:,.0f}",
+        }
+    ]
+)
+
+# %%
+table(record_fields(rec))
+
+# %% [markdown]
+# - The magic number lets a reader find its way again after damage; that is why it never occurs inside an image.
+# - The label is a **float32**. The exercises show what that costs.
+# - An index file (`.idx`) beside it says at which byte each record starts, so that images can be read in any order.
+#
+# ## Measure: reading
+# The same images, resized to one size, kept in four ways and read in a random order by one thread; once the bytes
+# alone, once up to pixels. The files have just been written, so all of them lie in memory: a disk that must
+# seek makes the difference larger.
+
+# %%
+side = min(data.image_shape[:2])
+formats = gt.records.compare_formats(folder, resize=side, repeats=3, seed=seed)
+rows = [row for row in formats if row.reading_images_per_sec]  # LMDB is measured where it is installed
+reading = {row.name: row.reading_images_per_sec for row in rows}
+bars(reading, unit="images/s, bytes alone", caption="Reading bytes: one open file against one file an image")
+
+# %%
+bars(
+    {row.name: row.pixels_images_per_sec for row in rows},
+    unit="images/s, decoded",
+    caption="Reading up to pixels: now the JPEG decoder works as well",
+)
+
+# %%
+named = {row.name: row for row in rows}
+files, records = named["files"], named["JPEG records"]
+print(compare("times as fast, reading bytes", records.reading_images_per_sec / files.reading_images_per_sec))
+print(f"Up to pixels: {records.pixels_images_per_sec / files.pixels_images_per_sec:.2f} times as fast.")
+raw = named["raw-pixel records"]
+print(f"Raw pixels need {raw.bytes / records.bytes:.1f} times the space of JPEG.")
+
+# %% [markdown]
+# ## Measure: feeding
+# What counts is the device that waits for the images. There may be no GPU here, so this lesson uses a
+# **simulated device**: it takes a fixed time for each batch, computes nothing and leaves the cores to the loader, as a GPU
+# would. Its speed follows the deck: its V100 trained 941 images/s once all was mended, and got 307 from the naive loader. So
+# the simulated device can take 941 / 307 times what the naive loader gives here.
+
+# %%
+naive = gt.Recipe(
+    dataset=dataset, batch_size_per_device=batch_size_per_device, num_workers=num_workers, seed=seed
+)
+seconds = 1.5 if quick else 6
+device_rate = loading_rate(naive, data, seconds=seconds) * 941 / 307
+ms_per_batch = 1000 * batch_size_per_device / device_rate
+print(f"The simulated device could take {device_rate:,.0f} images/s: {ms_per_batch:.1f} ms a batch.")
+
+# %%
+ways = {
+    "naive: one image after the other": naive,
+    "records, threaded loader": naive.override(loader="threaded", num_workers=gt.runtime.usable_cores()),
+    "decoded once, kept in memory": naive.override(loader="resident"),
+}
+fed = {name: feed(recipe, data, ms_per_batch=ms_per_batch, seconds=seconds) for name, recipe in ways.items()}
+for number, result in enumerate(fed.values()):
+    result.save(f"{out_dir}/feeding-{number}.json")
+
+# %%
+bars(
+    {name: result.samples_per_sec for name, result in fed.items()},
+    unit="images/s that reach the simulated device",
+    caption="Feeding the simulated device: median and 95 % interval",
+    limits={"the device's limit": device_rate},
+)
+
+# %%
+show("utilization", fed)
+
+# %%
+rates = [result.samples_per_sec["median"] for result in fed.values()]
+busy = [result.steadiness["mean_pct"] for result in fed.values()]
+print(compare("times as fast, feeding a device", max(rates) / rates[0]))
+print(f"More than {941 / 307:.2f} is not possible: the device is then busy all the time.")
+table({"loader": name, "device busy, percent": f"{share:.0f}"} for name, share in zip(fed, busy))
+
+# %% [markdown]
+# ## Why
+# Opening, reading and closing a file costs some microseconds; a record is a slice of one file that stays open. Decoding
+# a JPEG of this size costs far more. So a record file speeds up what *reading* costs, and the loader's speed comes from
+# what it does next: decoding on several threads in C, straight into the batch, without a Python object for each image.
+# Where the images fit into memory, decoding once and never again beats both.
+#
+# The deck's "orders of magnitude" holds for a cold disk or a network file system with millions of small
+# files. `gluontune size FILE.rec` measures your disk, too.
+#
+# ## What if a bit falls over?
+# A record file is one large file, so it should not be lost as a whole. `gluontune pack` writes a checksum for each record.
+
+# %%
+broken = Path(out_dir) / "broken.rec"
+for suffix in (".rec", ".idx", ".crc"):
+    broken.with_suffix(suffix).write_bytes(rec.with_suffix(suffix).read_bytes())
+flip_bit(broken, packed.bytes // 2)
+found = gt.records.verify(broken)
+table({"record": damage.index, "at byte": damage.offset, "what": damage.reason} for damage in found.damaged)
+
+# %%
+kept = gt.records.repair(broken, Path(out_dir) / "repaired.rec")
+print(f"{kept.kept} of {found.records} records are whole and kept.")
+
+# %% [markdown]
+# ## Summary
+# - A record file saves opening files and keeps neighbours together; it does not make decoding cheaper.
+# - Measure bytes, pixels and batches apart: the slowest of them is your loader's speed.
+# - What the device cannot take is not worth making faster.
+#
+# ## Exercises
+# Put your answer in place of the three dots.
+
+# %%
+with gt.records.RecordReader(rec) as reader:
+    payload = len(reader.payload(0))
+# How many bytes of the file does the first record take, with its headers and its zeros at the end?
+check("record-bytes", ..., payload=payload)
+
+# %%
+# Labels are float32. Up to which whole number is each label exact?
+check("label-limit", ...)
+
+# %%
+# A GPU takes 25 ms for a batch of 256. How many images a second must the loader give?
+check("feed-rate", ...)
+
+# %% [markdown]
+# **Next:** `04_hybridize`. The device is fed; now look at what it computes.

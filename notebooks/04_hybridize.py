@@ -1,0 +1,208 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 04 · Imperative and symbolic
+#
+# **Question.** `net.hybridize()` is one line. The deck's V100 went from 664 to 941 images/s with it. What does MXNet
+# do differently after that line, and is it faster *here*?
+
+# %% tags=["parameters"]
+dataset = "sample"
+epochs = 1
+batch_size_per_device = 64
+dtype = "float32"
+num_workers = 0
+devices = "auto"
+quick = True
+out_dir = "runs/04_hybridize"
+seed = 0
+quick_samples = 2560
+
+# %%
+import gluontune as gt
+from gluontune.course import bars, check, compare, deck_graph_memory, folded, net_memory, predict, show, table
+
+mx = gt.runtime.mxnet()
+predict("bytes that the symbolic graph holds", 160)
+predict("times as fast with hybridize", 941 / 664)
+
+# %% [markdown]
+# ## Two ways to compute the same
+# The deck's example has ten numbers of eight bytes in each array. *Imperative*: each line computes at once, and each
+# name holds an array.
+
+# %%
+a = mx.nd.ones(10, dtype="float64")
+b = mx.nd.full(10, 2, dtype="float64")
+c = b * a
+d = c + 1
+arrays = {"a": a, "b": b, "c": c, "d": d}
+table({"name": name, "bytes": array.size * 8} for name, array in arrays.items())
+
+# %% [markdown]
+# *Symbolic*: first describe the whole graph, then bind arrays to it and run it. Nothing has been computed in this cell; `c`
+# is only a place in a graph.
+
+# %%
+graph = mx.sym.Variable("b") * mx.sym.Variable("a") + 1
+print(graph.list_arguments(), "->", graph.list_outputs())
+
+# %% [markdown]
+# The deck counts 4 · 10 · 8 = **320 bytes** for the imperative script and 2 · 10 · 8 = **160** for the graph. Measure it: two fresh
+# processes run this graph with large arrays, and we look at how much memory the system had to give to each.
+
+# %%
+held = {mode: deck_graph_memory(mode) for mode in ("imperative", "symbolic")}
+table(
+    {"mode": m, "arrays held": f"{n:.2f}", "for ten numbers": f"{80 * n:.0f} bytes"} for m, n in held.items()
+)
+
+# %%
+print(compare("bytes that the symbolic graph holds", 80 * held["symbolic"]))
+bars(
+    {m: 80 * n for m, n in held.items()},
+    unit="bytes, scaled to ten numbers",
+    caption="Memory that the deck's graph holds",
+)
+
+# %% [markdown]
+# The graph holds a whole array less: its planner saw that nobody needs `c` after `d` and let `d + 1` write over it. The two
+# inputs belong to you, so it may not touch them. The deck's factor of two holds for what the graph *computes*: `c` and `d`
+# take 160 bytes imperatively, and 80 in the graph. The price: you cannot look at `c` any more.
+#
+# ## On a real net
+# The same on a ResNet, at its peak and beyond its parameters. Inference needs no intermediate result once it has passed;
+# the backward pass of training needs many of them.
+
+# %%
+modes = ("imperative", "hybridized", "static")
+peaks = {mode: net_memory("cifar_resnet20_v1", mode, batch_size_per_device) for mode in modes}
+table(
+    {"mode": m, **{f"{stage}, MiB": f"{mib:.0f}" for stage, mib in peak.items()}} for m, peak in peaks.items()
+)
+
+# %% [markdown]
+# ## Folding operators
+# Who knows the whole graph can replace several operators by one. A convolution, its BatchNorm and its activation become
+# a single operator that writes its result once. MXNet does this for *inference*; training needs what lies between.
+
+# %%
+net = gt.train.build_net("cifar_resnet20_v1", 10)
+net.initialize(mx.init.Xavier())
+x = mx.nd.random.normal(shape=(batch_size_per_device, 3, 32, 32))
+net(x)
+fold = folded(net, x)
+table(
+    {
+        "graph": g,
+        "operators": sum(fold[g].values()),
+        "which": ", ".join(f"{n} × {op}" for op, n in fold[g].items()),
+    }
+    for g in ("before", "after")
+)
+
+# %%
+gain = gt.stats.ratio_interval(fold["seconds"]["before"], fold["seconds"]["after"])
+low, high = gain["ci95"]
+print(f"Folded, inference takes 1 / {gain['median']:.2f} of the time (95 %: {low:.2f} to {high:.2f}).")
+print(f"The largest difference between the outputs is {fold['max_difference']:.1e}.")
+
+# %% [markdown]
+# ## Is training faster?
+# Now a whole training step: forward, loss and backward, all modes in turn in one process. *static* also plans the memory
+# once and keeps it. *Rewrites* change the net to an equal one that avoids slow paths; the ladder knows some.
+
+# %%
+report = gt.compute.hybridize(net, x, rounds=3, seconds=20 if quick else 60)
+steps = {trial.name: trial.step_ms for trial in report.trials if "bulks" not in trial.name}
+bars(
+    steps,
+    unit="milliseconds for one step (forward and backward)",
+    caption="The modes in turn: median and 95 % interval",
+)
+
+# %%
+plain = next(t for t in report.trials if t.settings == "static" and not t.rewrites)
+print(compare("times as fast with hybridize", plain.speedup["median"]))
+print("\n".join(report.notes))
+
+# %% [markdown]
+# On a GPU the step is a queue of small kernels, and Python may be too slow to fill it; a graph is handed over
+# at once. On a CPU the operators themselves take the time, so there is little to win, and a graph can even choose worse
+# memory layouts. That is why the ladder measures before it keeps a mode.
+#
+# In a training run, with loading and updates:
+
+# %%
+images = {"train_samples": quick_samples, "val_samples": 500} if quick else {}
+naive = gt.Recipe(
+    dataset=dataset,
+    epochs=epochs,
+    batch_size_per_device=batch_size_per_device,
+    dtype=dtype,
+    devices=devices,
+    loader="resident",
+    runtime="tuned",
+    seed=seed,
+    **images,
+)
+chosen = {
+    "hybridize": report.chosen.settings.split(",")[0].replace("static_alloc", "static"),
+    "rewrites": report.chosen.rewrites,
+}
+runs = {"imperative": gt.train.run(naive), "as chosen above": gt.train.run(naive.override(**chosen))}
+for name, result in runs.items():
+    result.save(f"{out_dir}/{name.replace(' ', '-')}.json")
+show("throughput", runs)
+
+# %% [markdown]
+# ## What cannot be compiled
+# A graph is recorded once. A Python `if` on the *values* of a batch would be decided once and for all, so MXNet refuses;
+# a `print` runs only while the graph is recorded. The check names the block, the line and a cure.
+
+
+# %%
+class Clipped(mx.gluon.HybridBlock):
+    def hybrid_forward(self, F, x):
+        if x.mean() > 0:
+            x = x.clip(-1, 1)
+        return x * 2
+
+
+clipped = Clipped()
+clipped.initialize()
+print(gt.compute.check_hybridizable(clipped, mx.nd.ones((2, 3))))
+
+# %% [markdown]
+# ## Summary
+# - Symbolic execution knows what comes: it reuses memory, and folds operators where it may.
+# - It saves memory on any device, and time where Python was the limit.
+# - Try both modes on your net, your batch and your machine; keep the faster.
+#
+# ## Exercises
+# Put your answer in place of the three dots.
+
+# %%
+# c = b * a; d = c + 1; e = d * 3; f = e - 2. How many arrays does the imperative script hold, a and b included?
+check("arrays-imperative", ...)
+
+# %%
+# And how many does the symbolic graph hold, with its inputs, if only f is asked for?
+check("arrays-symbolic", ...)
+
+# %%
+# Compiling takes 2 s; a step takes 50 ms imperatively and 40 ms compiled. After how many steps has it paid?
+check("break-even", ...)
+
+# %% [markdown]
+# **Next:** `05_float16`: the same graph with numbers of half the size.

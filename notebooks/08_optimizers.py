@@ -1,0 +1,275 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 08 · Descent that you can see
+#
+# **Question.** All optimizers walk downhill on the loss. Why are there so many? A net has a million parameters; this lesson
+# walks on surfaces of two, where every step can be seen.
+
+# %% tags=["parameters"]
+dataset = "sample"
+epochs = 2
+batch_size_per_device = 64
+dtype = "float32"
+num_workers = 0
+devices = "auto"
+quick = True
+out_dir = "runs/08_optimizers"
+seed = 0
+quick_samples = 5000
+
+# %%
+import numpy as np
+
+import gluontune as gt
+from gluontune.course import bars, check, compare, descent, lines, paths, predict, show, table
+
+predict("points looked at until the line fits: stochastic, as a share of full descent", 1)
+predict("times as many updates: plain SGD against momentum, until height 0.1", 2)
+
+# %% [markdown]
+# ## A line through points
+# The smallest model: slope `w` and offset `b`, half of the mean square error as loss. Seen from above the loss is a bowl. *Full*
+# descent looks at all 256 points for each update, *stochastic* at a single one, *mini-batch* at 16.
+
+# %%
+x, y = descent.line_points(256, seed=seed)
+loss = descent.line_loss(x, y)
+plans = {
+    "full: 256 points an update": {"batch_size": 256, "updates": 40, "learning_rate": 0.3},
+    "mini-batch: 16 points": {"batch_size": 16, "updates": 160, "learning_rate": 0.15},
+    "stochastic: 1 point": {"batch_size": 1, "updates": 512, "learning_rate": 0.05},
+}
+walks = {name: descent.fit_line(x, y, seed=seed, **plan) for name, plan in plans.items()}
+best = np.linalg.lstsq(np.stack([x, np.ones_like(x)], 1), y, rcond=None)[0]
+paths(
+    loss,
+    walks,
+    x="slope w",
+    y="offset b",
+    span=(-1.6, 3.6, -0.6, 4.6),
+    goal=tuple(best),
+    caption="Descent on the loss of a line: the star is the best line, the ring the start",
+)
+
+# %% [markdown]
+# The paths differ because the gradients do: that of one point is right only on average. What counts is the work, so let
+# the horizontal axis be the points that were looked at, not the updates.
+
+# %%
+heights = {n: [loss(w, b) - loss(*best) for w, b in walk] for n, walk in walks.items()}
+looked = {n: np.arange(len(walk)) * plans[n]["batch_size"] for n, walk in walks.items()}
+lines(
+    {n: (looked[n][1:], np.maximum(heights[n][1:], 1e-6)) for n in walks},
+    x="points looked at",
+    y="loss above the best line",
+    log_x=True,
+    log_y=True,
+    caption="Few points an update: fast at first, never quite there",
+)
+
+# %%
+first = {n: next((k for k, h in zip(looked[n], heights[n]) if h < 0.1), None) for n in walks}
+table(
+    {"descent": n, "points looked at until 0.1 above the best": k, "at the end": f"{heights[n][-1]:.2g}"}
+    for n, k in first.items()
+)
+
+# %%
+full, single = (first[n] for n in plans if n.startswith(("full", "stochastic")))
+if full and single:
+    print(
+        compare("points looked at until the line fits: stochastic, as a share of full descent", single / full)
+    )
+
+# %% [markdown]
+# Full descent pays for an exact gradient while a rough one would do, and a GPU pays nothing extra for 16 points at a
+# time. So everybody trains in mini-batches. At the end the noise of small batches keeps the walk from settling, unless
+# the rate falls: lesson 09.
+#
+# ## A narrow valley
+# This bowl is 25 times as steep across as along. The rate must suit the steep direction, and then the flat one is slow. *Momentum*
+# adds up gradients: across the valley they cancel out, along it they grow. *Nesterov* takes the gradient where the
+# momentum is about to arrive, and so brakes earlier. The *adaptive* methods give each parameter a rate of its own.
+
+# %%
+rates = {
+    "sgd": {"learning_rate": 0.07, "momentum": 0.0},
+    "sgd with momentum": {"learning_rate": 0.05, "momentum": 0.6},
+    "nag": {"learning_rate": 0.04, "momentum": 0.7},
+    "adagrad": {"learning_rate": 0.6},
+    "rmsprop": {"learning_rate": 0.1},
+    "adam": {"learning_rate": 0.2},
+}
+
+
+def all_walks(surface, start, updates):
+    return {
+        n: descent.walk(n.split()[0], surface, start=start, updates=updates, **r) for n, r in rates.items()
+    }
+
+
+valley = all_walks("valley", (-4.0, 1.5), 60)
+names = list(rates)
+span = (-4.6, 2.2, -2.2, 2.2)
+paths(
+    descent.SURFACES["valley"],
+    {n: valley[n] for n in names[:3]},
+    x="x",
+    y="y",
+    span=span,
+    goal=(0, 0),
+    caption="Plain SGD, momentum and Nesterov in a narrow valley, 60 updates",
+)
+
+# %%
+paths(
+    descent.SURFACES["valley"],
+    {n: valley[n] for n in names[3:]},
+    x="x",
+    y="y",
+    span=span,
+    goal=(0, 0),
+    caption="AdaGrad, RMSProp and Adam in the same valley, 60 updates",
+)
+
+# %%
+height = descent.SURFACES["valley"]
+lines(
+    {n: (range(len(w)), [max(height(*p), 1e-8) for p in w]) for n, w in valley.items()},
+    x="update",
+    y="height",
+    log_y=True,
+    caption="Height over the bottom of the valley",
+)
+
+# %%
+reached = {n: next((k for k, p in enumerate(w) if height(*p) < 0.1), None) for n, w in valley.items()}
+table(
+    {"optimizer": n, "updates until height 0.1": reached[n] if reached[n] is not None else "more than 60"}
+    for n in names
+)
+
+# %%
+fast = min(k for n, k in reached.items() if n in ("sgd with momentum", "nag") and k is not None)
+print(
+    compare(
+        "times as many updates: plain SGD against momentum, until height 0.1", (reached["sgd"] or 60) / fast
+    )
+)
+
+# %% [markdown]
+# Each rate above was tuned for this valley by hand. That matters: an optimizer compared at a rate that suits another one tells
+# nothing. What follows uses smaller rates and the usual momentum of 0.9.
+#
+# ## A bent valley, and two hollows
+# Real losses bend, and have more than one hollow. In the second figure the left hollow is deeper. Who starts on the right
+# and only ever goes downhill ends in the wrong one.
+
+# %%
+rates = {n: {**r, "learning_rate": r["learning_rate"] / 2} for n, r in rates.items()}
+for name in ("sgd with momentum", "nag"):
+    rates[name] = {"learning_rate": 0.01, "momentum": 0.9}
+bent = all_walks("bent valley", (-1.3, 1.2), 150)
+paths(
+    descent.SURFACES["bent valley"],
+    {n: bent[n] for n in ("sgd", "nag", "rmsprop", "adam")},
+    x="x",
+    y="y",
+    span=(-1.8, 1.8, -0.8, 2.2),
+    goal=(1, 1),
+    caption="A bent valley (Rosenbrock's), 150 updates",
+)
+
+# %%
+hollows = all_walks("two hollows", (1.9, 1.0), 60)
+paths(
+    descent.SURFACES["two hollows"],
+    {n: hollows[n] for n in ("sgd", "sgd with momentum", "nag", "adam")},
+    x="x",
+    y="y",
+    span=(-2.2, 2.2, -1.4, 1.4),
+    goal=(-1.036, 0),
+    caption="Two hollows: momentum can carry over the ridge between them",
+)
+
+# %%
+table(
+    {
+        "optimizer": n,
+        "ends at x": f"{w[-1][0]:.2f}",
+        "height": f"{descent.SURFACES['two hollows'](*w[-1]):.3f}",
+    }
+    for n, w in hollows.items()
+)
+
+# %% [markdown]
+# Do not conclude that momentum finds the best hollow: another start, another result. The noise of mini-batches helps in the
+# same way.
+#
+# ## On a net
+# Deck "The Steady State" trained CIFAR-10 for 20 epochs: SGD 0.816, NAG 0.771 (0.824 two epochs before), LBSGD 0.793 validation
+# accuracy. Its steps up and down from epoch to epoch are as large as the differences. Here: the same small net for each.
+
+# %%
+images = {"train_samples": quick_samples, "val_samples": 2000} if quick else {}
+base = gt.Recipe(
+    dataset=dataset,
+    net="small_cnn" if quick else "cifar_resnet20_v1",
+    epochs=epochs,
+    devices=devices,
+    dtype=dtype,
+    batch_size_per_device=batch_size_per_device,
+    loader="resident",
+    runtime="tuned",
+    seed=seed,
+    **images,
+)
+
+# %%
+tuned = {"sgd": 0.1, "nag": 0.1, "adam": 0.005}
+runs = {name: gt.train.run(base.override(optimizer=name, learning_rate=rate)) for name, rate in tuned.items()}
+for name, run in runs.items():
+    run.save(f"{out_dir}/{name}.json")
+bars(
+    {n: 100 * r.val_accuracy[-1] for n, r in runs.items()},
+    unit="validation accuracy, percent",
+    caption=f"Three optimizers, {epochs:g} epochs each",
+)
+
+# %%
+show("accuracy", runs)
+
+# %% [markdown]
+# ## Summary
+# - Mini-batches buy many rough steps for the price of one exact one.
+# - Momentum helps in narrow valleys, Nesterov brakes it, adaptive methods scale each parameter.
+# - Compare optimizers only at rates tuned for each, and over several seeds.
+#
+# ## Exercises
+# Put your answer in place of the three dots.
+
+# %%
+# 10,000 images, batches of 50, incomplete ones left out: how many updates are in an epoch?
+check("updates-per-epoch", ...)
+
+# %%
+# Momentum 0.9, rate 0.1, and a gradient that is always 1: how long do SGD's steps become in the end?
+check("momentum-step", ...)
+
+# %%
+# Write a function (x, y, gx, gy, lr) -> (x, y): one update of plain gradient descent.
+check("write-sgd", ...)
+
+# %% [markdown]
+# **Next:** `09_lr_schedules` lets the rate fall, and `06_large_batch` shows what a large batch costs.

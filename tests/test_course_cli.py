@@ -1,0 +1,160 @@
+"""``gluontune course``: list, run (and resume), export, open."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from gluontune.cli.main import main
+from gluontune.course import lessons as lessons_module
+from gluontune.course.lessons import find_lessons, pick
+from gluontune.course.running import parameters_of, run_lessons
+from gluontune.course.site import broken_links, write_site
+from gluontune.errors import GluontuneError, UsageError
+
+MARKDOWN = """# {number} · Lesson {number}
+
+**Question.** What is *it*, in
+`two` lines?
+
+## Measure `it`
+Some words about throughput. Then `{other}`.
+"""
+
+
+def write(folder, name, code, other):
+    folder.mkdir(exist_ok=True)
+    new = nbformat.v4
+    notebook = new.new_notebook(
+        cells=[
+            new.new_markdown_cell(MARKDOWN.format(number=name[:2], other=other)),
+            new.new_code_cell('out_dir = "x"\nepochs = 1', metadata={"tags": ["parameters"]}),
+            new.new_code_cell(code),
+        ],
+        metadata={"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}},
+    )
+    nbformat.write(notebook, folder / f"{name}.ipynb")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "notebooks"
+    figure = "from gluontune.course import bars\nbars({'a': epochs}, unit='images/s', caption='One & only')"
+    write(place, "00_first", figure, "01_second")
+    write(place, "01_second", "import os\nprint('threads', os.environ.get('OMP_NUM_THREADS'))", "00_first")
+    return place
+
+
+def test_lessons_are_found_with_their_questions(folder):
+    first, second = find_lessons(folder)
+    assert (first.name, first.title, first.question) == (
+        "00_first",
+        "00 · Lesson 00",
+        "What is it, in two lines?",
+    )
+    assert parameters_of(second) == {"out_dir", "epochs"}
+    assert [x.name for x in pick([first, second], ["1"])] == ["01_second"]
+    assert pick([first, second], ["01_second", "00"]) == [first, second] == pick([first, second], [])
+    with pytest.raises(UsageError, match="did you mean '00_first'"):
+        pick([first, second], ["00_frist"])
+    with pytest.raises(UsageError, match="--folder"):
+        find_lessons(folder / "none")
+
+
+def test_the_source_trees_lessons_are_listed(capsys):
+    assert main(["course", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["lessons"]
+    assert {"00_your_machine", "04_hybridize"} <= {lesson["name"] for lesson in listed}
+    assert all(lesson["question"].endswith("?") for lesson in listed)
+
+
+def test_a_run_sums_up_resumes_and_is_exported(folder, tmp_path, capsys):
+    out, site = tmp_path / "out", tmp_path / "site"
+    arguments = ["course", "run", "--folder", str(folder), "--out", str(out), "-p", "epochs=3", "--json"]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [x["status"] for x in found["lessons"]] == ["passed", "passed"] and found["failed"] == 0
+    assert [x["figures"] for x in found["lessons"]] == [1, 0]
+    assert (
+        '"epochs": 3' in (out / "00_first.ipynb").read_text()
+        or "epochs = 3" in (out / "00_first.ipynb").read_text()
+    )
+    threads = nbformat.read(out / "01_second.ipynb", 4).cells[-1].outputs[0].text
+    assert threads.split()[-1].isdigit(), "the kernel has the launch settings"
+
+    write(folder, "01_second", "raise ValueError('no <data>')", "00_first")
+    assert main(arguments) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [x["resumed"] for x in found["lessons"]] == [True, False]
+    assert (
+        found["lessons"][1]["status"] == "failed" and "ValueError: no <data>" in found["lessons"][1]["error"]
+    )
+    with pytest.raises(GluontuneError, match="ValueError"):
+        write_site(find_lessons(folder), out, site)
+
+    write(folder, "01_second", "1 + 1", "00_first")
+    export = [
+        "course",
+        "export",
+        "--folder",
+        str(folder),
+        "--out",
+        str(out),
+        "--site",
+        str(site),
+        "-p",
+        "epochs=3",
+    ]
+    assert main([*export, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["broken_links"] == []
+    page = (site / "00_first.html").read_text()
+    assert (
+        'aria-label="One &amp; only. a 3' in page
+        and '<a href="01_second.html"><code>01_second</code></a>' in page
+    )
+    assert "http" not in page.replace("http://www.w3.org", ""), "the site asks nobody for anything"
+    index = (site / "search.js").read_text()
+    assert "throughput" in index and "#measure-it" in page and 'id="measure-it"' in page
+
+    (site / "01_second.html").write_text(
+        page.replace('href="#measure-it"', 'href="#gone"').replace("site.css", "no.css")
+    )
+    assert broken_links(site) == ["01_second.html: no.css", "01_second.html: #gone"]
+
+
+def test_a_lesson_that_takes_too_long_is_ended(folder, tmp_path):
+    write(folder, "01_second", "import time\ntime.sleep(60)", "00_first")
+    late = run_lessons(pick(find_lessons(folder), ["01"]), tmp_path / "out", time_limit=4)
+    assert [(x.status, x.error) for x in late] == [("timed out", "took longer than 4 s")]
+
+
+def test_a_parameter_that_no_lesson_has_is_refused(folder, tmp_path, capsys):
+    arguments = ["course", "run", "--folder", str(folder), "--out", str(tmp_path / "out"), "-p", "epoch=3"]
+    assert main(arguments) == 2
+    assert "epochs, out_dir" in capsys.readouterr().err
+
+
+def test_an_export_needs_executed_lessons(folder, tmp_path):
+    with pytest.raises(GluontuneError, match="gluontune course run 00"):
+        write_site(find_lessons(folder), tmp_path, tmp_path / "site")
+
+
+def test_jupyterlab_listens_here_only_and_its_token_is_no_argument(folder, monkeypatch, capsys):
+    seen = {}
+
+    def fake(command, env):
+        seen.update(command=command, env=env)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(lessons_module.subprocess, "run", fake)
+    monkeypatch.setattr(lessons_module.runtime, "install_kernel", lambda: seen.update(kernel=True))
+    assert main(["course", "open", "01", "--folder", str(folder), "--no-browser"]) == 0
+    token = seen["env"]["JUPYTER_TOKEN"]
+    assert len(token) >= 32 and not any(token in part for part in seen["command"]) and seen["kernel"]
+    assert seen["command"][:3] == [sys.executable, "-m", "jupyterlab"]
+    assert "--ServerApp.ip=127.0.0.1" in seen["command"] and "OMP_NUM_THREADS" in seen["env"]
+    assert f"/lab/tree/01_second.ipynb?token={token}" in capsys.readouterr().out

@@ -1,0 +1,140 @@
+"""Exercises: the right answer passes, the stub and each typical mistake get the hint that fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from gluontune import runtime
+from gluontune.course import EXERCISES, check
+from gluontune.course.solutions import SOLUTIONS, solved
+from gluontune.errors import GluontuneError
+from gluontune.optim import schedules
+from gluontune.recipe import Recipe
+from gluontune.result import RunResult
+
+
+def result():
+    return RunResult(
+        recipe=Recipe(batch_size_per_device=64).to_dict(),
+        samples_per_sec={"median": 320.0, "ci95": [300.0, 340.0], "n": 9},
+    )
+
+
+def ramp(top=0.4, shape="half cosine"):
+    def rate(n):
+        if n <= 100:
+            return top * n / 100
+        if shape == "line":
+            return top * (1000 - n) / 900
+        return schedules.cosine(base_lr=top, max_update=900)(n - 100)
+
+    return rate
+
+
+def fails(n):
+    raise ValueError("no such update")
+
+
+# name: (given, right answer, {wrong answer: a part of its hint})
+ANSWERS = {
+    "usable-cores": ({}, lambda: runtime.usable_cores(), [(-1, "machine"), (99_999, "machine"), (0.5, "machine")]),
+    "omp-threads": (
+        {},
+        lambda: int(runtime.launch_settings(processes=2).env["OMP_NUM_THREADS"]),
+        [(-1, "launch_settings"), (77_777, "launch_settings"), (0, "launch_settings")],
+    ),
+    "epoch-seconds": (
+        {"result": result(), "num_train": 10_000},
+        lambda: 31.25,
+        [(31.25 / 60, "minutes"), (0.032, "fraction"), (156.25, "steps"), (7, "Divide")],
+    ),
+    "step-time-ms": (
+        {"result": result()},
+        lambda: 200.0,
+        [(0.2, "seconds"), (3.125, "one image"), (5, "batch size divided")],
+    ),
+    "workers-needed": ({}, lambda: 6, [(5, "still wait"), (5.5, "halves"), (8, "fewer"), (1, "round up")]),
+    "step-serial": ({}, lambda: 130, [(80, "follow each other"), (50, "waits"), (65, "average"), (1, "same time")]),
+    "step-overlapped": ({}, lambda: 80, [(50, "not there yet"), (130, "without"), (30, "whole step"), (1, "slower")]),
+    "record-bytes": (
+        {"payload": 601},
+        lambda: 636,
+        [(601, "image alone"), (633, "multiple of four"), (625, "magic and length"), (640, "byte 32")],
+    ),
+    "label-limit": ({}, lambda: 2**24, [(2**24 - 1, "One"), (2**23, "free"), (2**32, "exponent"), (9, "Try")]),
+    "feed-rate": ({}, lambda: 10_240, [(40, "batches"), (10.24, "millisecond"), (6400, "multiplied"), (3, "1000 ms")]),
+    "arrays-imperative": ({}, lambda: 6, [(4, "a and b"), (3, "graph"), (1, "one name"), (9, "names")]),
+    "arrays-symbolic": ({}, lambda: 3, [(6, "imperative"), (1, "inputs"), (4, "written over"), (9, "same time")]),
+    "break-even": ({}, lambda: 200, [(40, "saves"), (0.2, "one unit"), (20, "2,000"), (7, "difference")]),
+    "largest-float16": ({}, lambda: 65_504, [(65_536, "integer"), (32_768, "power"), (3.4e38, "five"), (9, "finfo")]),
+    "next-bfloat16": (
+        {},
+        lambda: 1.0078125,
+        [(2**-7, "add it"), (1 + 2**-10, "float16"), (1 + 2**-8, "seven"), (2, "stores")],
+    ),
+    "loss-scale": ({}, lambda: 65_536, [(16, "exponent"), (2**6, "one digit"), (2**20, "smaller"), (9, "begin")]),
+    "linear-rule": ({}, lambda: 0.4, [(0.2, "square-root"), (0.025, "grows"), (0.1, "as it is"), (9, "four times")]),
+    "noise-share": ({}, lambda: 0.25, [(1 / 16, "variance"), (4, "turn"), (25, "percent"), (9, "root of n")]),
+    "large-batch-updates": (
+        {},
+        lambda: 1500,
+        [(50, "one epoch"), (1_500_000, "images"), (30_000, "Divide"), (7, "30 epochs")],
+    ),
+    "updates-per-epoch": ({}, lambda: 200, [(10_000, "stochastic"), (1, "full"), (500_000, "Divide"), (7, "batch")]),
+    "momentum-step": ({}, lambda: 1.0, [(0.1, "first"), (0.19, "second"), (10, "rate"), (3, "Solve")]),
+    "write-sgd": (
+        {},
+        lambda: lambda x, y, gx, gy, lr: (x - lr * gx, y - lr * gy),
+        [
+            (lambda x, y, gx, gy, lr: (x + lr * gx, y + lr * gy), "uphill"),
+            (lambda x, y, gx, gy, lr: (x - gx, y - gy), "rate first"),
+            (lambda x, y, gx, gy, lr: (-lr * gx, -lr * gy), "step alone"),
+            (lambda x, y, gx, gy, lr: x, "two numbers"),
+            (lambda x, y, gx, gy, lr: (0, 0), "it shall go"),
+        ],
+    ),
+    "multifactor-rate": ({}, lambda: 0.25, [(0.125, "exceeds"), (0.5, "one more"), (1, "Two steps"), (7, "Count")]),
+    "step-update": (
+        {},
+        lambda: 60 * 390 / 2,
+        [(30, "epoch"), (60 * 390, "whole run"), (60 * 50_000 / 128 / 2, "round down"), (7, "Updates of an epoch")],
+    ),
+    "write-schedule": (
+        {},
+        lambda: ramp(),
+        [
+            (ramp(0.1), "At update 100"),
+            (lambda n: 0.4 if n <= 100 else 0.0, "update 50"),
+            (lambda n: ramp()(n) if n < 1000 else 0.3, "At update 1,000"),
+            (ramp(shape="line"), "straight line"),
+            (lambda n: ramp()(n) if n < 500 else ramp()(n) / 2, "half-way, at 550"),
+            (fails, "it fails"),
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXERCISES.names())
+def test_exercises_know_the_answer_and_hint_at_each_mistake(name, capsys):
+    given, truth, mistakes = ANSWERS[name]
+    assert check(name, truth(), **given)
+    assert not check(name, ..., **given)
+    for nonsense in (["three"], None, True):
+        assert not check(name, nonsense, **given)
+    assert "the answer is" in capsys.readouterr().out
+    assert len(mistakes) >= 3
+    for wrong, hint in mistakes:
+        assert not check(name, wrong, **given)
+        assert hint in capsys.readouterr().out
+
+
+def test_numbers_come_in_any_guise():
+    import numpy as np
+
+    assert check("step-serial", np.float32(130)) and check("step-serial", np.int64(130))
+
+
+def test_solutions_are_put_in_place_of_the_dots():
+    assert solved('check("step-serial", ...)') == f'check("step-serial", {SOLUTIONS["step-serial"]})'
+    with pytest.raises(GluontuneError, match="no-such"):
+        solved('check("no-such", ...)')

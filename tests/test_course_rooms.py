@@ -1,0 +1,188 @@
+"""What the lessons lean on: figures, the simulated device's feeder, descent, number formats, memory, record files."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import gluontune as gt
+from gluontune import course
+from gluontune.course import descent, numbers
+from gluontune.errors import UsageError
+from gluontune.recipe import Recipe
+from gluontune.result import RunResult
+
+FOLDER_SET = "synthetic:train=160,test=20,size=96"
+
+
+def result():
+    return RunResult(
+        recipe=Recipe(batch_size_per_device=64).to_dict(),
+        samples_per_sec={"median": 320.0, "ci95": [300.0, 340.0], "n": 9},
+        phases_pct={"data": 60.0, "forward": 40.0},
+        val_accuracy=[0.5],
+        elapsed_seconds=[2.0],
+        utilization={"t_s": [0.0, 1.0, 2.0], "cpu_pct": [50.0, 60.0, 70.0]},
+    )
+
+
+@pytest.mark.parametrize("kind", ["throughput", "phases", "utilization", "accuracy"])
+def test_figures_are_drawn_and_escaped(kind):
+    text = str(course.show(kind, {"<b>naive</b>": result()}))
+    assert "<svg" in text and "<b>naive" not in text and "prefers-color-scheme" in text
+
+
+def test_an_unknown_figure_is_named():
+    with pytest.raises(UsageError, match="phases"):
+        course.show("phase", {"naive": result()})
+
+
+def test_figures_follow_the_theme_and_say_what_they_show():
+    axes = {"x": "update", "y": "rate"}
+    step = np.array([[1.0, 1.0], [0.0, 0.0]])
+    values = {"one": {"median": 5.0, "ci95": [4.0, 6.0]}, "two": None}
+    drawn = [
+        course.lines(
+            {"<i>": ([0, 1], [1.0, 0.5]), "b": ([0, 1], [2.0, 4.0])},
+            caption="Two <lines>",
+            log_y=True,
+            **axes,
+        ),
+        course.bars(values, unit="images/s", caption="Two bars", limits={"most": 7.0}),
+        course.paths(descent.SURFACES["valley"], {"a": step}, caption="A walk", span=(-2, 2, -2, 2), **axes),
+    ]
+    said = [re.search(r'aria-label="([^"]*)"', str(figure)).group(1) for figure in drawn]
+    assert (
+        "from 2 to 4" in said[0]
+        and "one 5; two not measured" in said[1]
+        and "1 steps, ends at (0, 0)" in said[2]
+    )
+    for figure in drawn:
+        text = str(figure)
+        assert (
+            "<i>" not in text
+            and "mathdefault" not in text
+            and "var(--fg)" in text
+            and "data-jp-theme-light='false'" in text
+        )
+        assert not re.search(r"(?:fill|stroke): ?#(?!fff|none)[0-9a-f]{6}", text), (
+            "a colour that follows no theme"
+        )
+    names = [re.findall(r' id="([^"]+)"', str(figure)) for figure in drawn]
+    assert not set(names[0]) & set(names[1]) | set(names[1]) & set(names[2])
+
+
+def test_series_of_unequal_length_are_refused():
+    with pytest.raises(UsageError, match="as many"):
+        course.lines({"a": ([0, 1], [1.0])}, x="x", y="y", caption="c")
+
+
+def test_a_fast_loader_keeps_the_simulated_device_busy_and_a_slow_one_does_not():
+    data = gt.datasets.open(FOLDER_SET)
+    recipe = Recipe(dataset=FOLDER_SET, loader="resident", batch_size_per_device=16)
+    fed = course.feed(recipe, data, ms_per_batch=25, seconds=0.6)
+    assert fed.steadiness["mean_pct"] > 60 and "simulated" in fed.utilization["gpu_util_pct"]
+    assert fed.samples_per_sec["median"] < 1.15 * 16 / 0.025
+    assert "simulated" in fed.notes[0] and sum(fed.phases_pct.values()) == pytest.approx(100)
+    starved = course.feed(recipe, data, ms_per_batch=0.001, seconds=0.3)
+    assert starved.steadiness["mean_pct"] < 50 and starved.phases_pct["data"] > 50
+    assert RunResult.from_dict(starved.to_dict()).recipe["loader"] == "resident"
+
+
+def test_full_descent_finds_the_line_that_least_squares_finds():
+    x, y = descent.line_points(128, seed=3)
+    walk = descent.fit_line(x, y, batch_size=128, updates=120, learning_rate=0.3)
+    best = np.linalg.lstsq(np.stack([x, np.ones_like(x)], 1), y, rcond=None)[0]
+    assert walk.shape == (121, 2) and np.allclose(walk[-1], best, atol=1e-3)
+    first = walk[1] - walk[0]
+    slope = np.mean((walk[0, 0] * x + walk[0, 1] - y) * x), np.mean(walk[0, 0] * x + walk[0, 1] - y)
+    assert np.allclose(first, -0.3 * np.array(slope), rtol=1e-4)
+
+
+def test_walks_follow_the_optimizers_own_rules():
+    height = descent.SURFACES["valley"]
+    sgd = descent.walk("sgd", "valley", start=(-4.0, 1.5), learning_rate=0.02, updates=3, momentum=0.9)
+    place, speed, expected = np.array([-4.0, 1.5]), np.zeros(2), []
+    for _ in range(3):
+        speed = 0.9 * speed - 0.02 * place * np.array([1.0, 25.0])
+        place = place + speed
+        expected.append(place)
+    assert np.allclose(sgd[1:], expected, rtol=1e-5)
+    for name, rate in (("nag", 0.02), ("adagrad", 0.6), ("rmsprop", 0.1), ("adam", 0.2)):
+        walk = descent.walk(name, "valley", start=(-4.0, 1.5), learning_rate=rate)
+        assert height(*walk[-1]) < 0.2 * height(*walk[0]), name
+    away = descent.walk("sgd", "valley", start=(-4.0, 1.5), learning_rate=0.2, momentum=0.0)
+    assert len(away) < 61 and np.all(np.isfinite(away))
+
+
+def test_momentum_carries_over_the_ridge_where_plain_descent_stays():
+    ends = {
+        m: descent.walk("sgd", "two hollows", start=(1.9, 1.0), learning_rate=0.01, updates=120, momentum=m)[
+            -1
+        ]
+        for m in (0.0, 0.9)
+    }
+    assert ends[0.0][0] > 0.8 and ends[0.9][0] < -0.8
+    assert float(descent.SURFACES["two hollows"](-1.0362, 0.0)) == pytest.approx(0, abs=1e-4)
+
+
+def test_number_formats_are_those_of_ieee_and_bfloat16_rounds_to_the_nearest():
+    half, single = np.finfo(np.float16), np.finfo(np.float32)
+    for name, info in (("float16", half), ("float32", single)):
+        found = numbers.FORMATS[name]
+        assert found.largest == float(info.max) and found.smallest_normal == float(info.tiny)
+        assert found.next_after_one == 1 + float(info.eps)
+    values = np.random.default_rng(0).normal(size=2000).astype(np.float32)
+    values = np.concatenate([values, values * 1e-6, values * 1e6, [np.float32(1.00390625)]])
+    rounded = numbers.round_to(values, "bfloat16")
+    assert not np.any(rounded.view(np.uint32) & 0xFFFF), "the lower half of the bits is gone"
+    assert np.max(np.abs(rounded - values) / np.abs(values)) <= 2**-8
+    ties = numbers.round_to([1 + 2**-8, 1 + 3 * 2**-8], "bfloat16")
+    assert ties.tolist() == [1.0, 1 + 2**-6]  # to the even neighbour
+
+
+def test_half_the_bits_swallow_small_updates_and_gradients():
+    assert numbers.add_up(1.0, 2e-4, 100, "float16")[-1] == 1.0
+    assert numbers.add_up(1.0, 2e-4, 100, "float32")[-1] == pytest.approx(1.02, abs=1e-5)
+    lost = numbers.lost_shares(np.array([1e-9, 1e-5, 1.0]), [1.0, 1e5])
+    third = pytest.approx(100 / 3)
+    assert lost == {"vanish": [third, 0.0], "digits": [third, 0.0], "overflow": [0.0, third]}
+
+
+def test_the_graph_holds_one_array_less_than_the_script():
+    imperative, symbolic = (course.deck_graph_memory(mode, mib=16) for mode in ("imperative", "symbolic"))
+    assert 3.8 < imperative < 4.6 and 2.8 < symbolic < 3.6
+    with pytest.raises(UsageError, match="symbolic"):
+        course.deck_graph_memory("static")
+
+
+def test_folding_leaves_fewer_operators_and_the_same_outputs():
+    mx = gt.runtime.mxnet()
+    net = gt.train.build_net("small_cnn", 10)
+    net.initialize(mx.init.Xavier())
+    x = mx.nd.random.normal(shape=(2, 3, 16, 16))
+    net(x)
+    fold = course.folded(net, x)
+    assert sum(fold["after"].values()) < sum(fold["before"].values()) and fold["max_difference"] < 1e-4
+    assert len(fold["seconds"]["before"]) == len(fold["seconds"]["after"]) >= 5
+
+
+def test_a_record_is_taken_apart_and_a_bit_falls_over(tmp_path):
+    data = gt.datasets.open("sample").test
+    folder = course.as_files(data, tmp_path / "files", 20)
+    assert len(list(folder.rglob("*.png"))) == 20
+    rec = tmp_path / "images.rec"
+    gt.records.pack(folder, rec, exact=True)
+    rows = {row["field"]: row for row in course.record_fields(rec)}
+    with gt.records.RecordReader(rec) as reader:
+        payload = bytes(reader.payload(0))
+    assert rows["image"]["byte"] == 32 and rows["image"]["bytes in hex"].startswith(payload[:4].hex(" "))
+    assert rows["length"]["meaning"] == f"{24 + len(payload):,} bytes follow"
+    with pytest.raises(UsageError, match="byte 4"):
+        course.record_fields(rec, offset=4)
+    course.flip_bit(rec, 40)
+    assert len(gt.records.verify(rec).damaged) == 1
+    with pytest.raises(UsageError, match="no byte"):
+        course.flip_bit(rec, 10**9)
