@@ -78,6 +78,16 @@ class FakeGroup:
 
     resume = close = pause
 
+    def loading_alone(self, seconds):
+        workers = max(1, self.recipe.num_workers)
+        return {
+            "samples_per_sec": {"gluon": 300.0, "threaded": 900.0, "resident": 9e4}[self.recipe.loader]
+            * workers
+        }
+
+    def training_alone(self, sizes, seconds):
+        return {str(size): {"step_time_ms": 10.0 + 2.0 * size} for size in sizes}
+
 
 @pytest.fixture
 def machine(monkeypatch):
@@ -143,6 +153,33 @@ def test_a_whole_climb(machine, tmp_path):
         *["rung-start", "rung-end"] * 8,
         "ladder-end",
     ]
+
+
+def test_what_a_rung_will_bring_is_predicted_from_its_parts(machine):
+    by_name = rows(ladder.climb(Recipe()))
+    net = 64 / 0.138  # a step of 64 takes 10 + 2 * 64 ms
+    workers = {v["label"]: v["predicted"] for v in by_name["multi-worker"]["variants"]}
+    assert workers["1 worker"]["samples_per_sec"] == pytest.approx(min(300, 2 / (1 / 300 + 2 / net)))
+    assert workers["2 workers"]["samples_per_sec"] == pytest.approx(2 / (1 / 300 + 2 / net))
+    assert "300/s" in workers["2 workers"]["basis"]
+    resident = by_name["records"]["predicted"]
+    assert resident["samples_per_sec"] == pytest.approx(1 / (1 / 9e4 + 1 / net))
+    chosen = next(v for v in by_name["large-batch"]["variants"] if v["chosen"])
+    batch = chosen["changes"]["batch_size_per_device"]
+    predicted = by_name["large-batch"]["predicted"]["samples_per_sec"]
+    assert predicted == pytest.approx(1 / (1 / 9e4 + (10 + 2 * batch) / 1e3 / batch), rel=1e-3)
+    assert by_name["multi-device"]["predicted"]["samples_per_sec"] < 500
+    for name in ("naive", "environment", "hybridized", "mixed-precision"):
+        assert by_name[name]["predicted"] is None
+
+
+def test_a_prediction_that_fails_leaves_the_rung_to_be_measured(machine, monkeypatch):
+    def dies(self, seconds):
+        raise RunFailed("ProcessDied", "gone", "training")
+
+    monkeypatch.setattr(FakeGroup, "loading_alone", dies)
+    row = rows(ladder.climb(Recipe(), rungs=["naive", "multi-worker"]))["multi-worker"]
+    assert row["predicted"] is None and row["samples_per_sec"]["median"] > 0
 
 
 def test_accuracy_that_falls_is_hurt_and_not_kept(machine):
@@ -301,3 +338,19 @@ def test_gpus_change_the_variants():
     for rung in RUNGS:
         for variant in rung.variants(recipe, site):
             recipe.override(**variant.changes)
+
+
+def test_amx_is_a_variant_only_where_it_is_given():
+    names = ("pool-to-mean", "pad-channels")
+    cpu = {"cores": 2, "gpus": 0, "bf16": True, "splits": True, "fits_memory": True, "num_train": 50_000}
+    recipe = Recipe(env={"MINE": "1"})
+    for amx in (False, True):
+        variants = RUNGS["mixed-precision"].variants(recipe, Site(**cpu, rewrites=names, amx=amx))
+        asking = [v for v in variants if "AVX512_CORE_AMX" in v.changes.get("env", {}).values()]
+        assert len(asking) == amx
+        for variant in asking:
+            changed = recipe.override(**variant.changes)
+            assert changed.env["MINE"] == "1" and changed.dtype == "bfloat16"
+            assert changed.hybridize == "static" and changed.rewrites == names
+    gpus = Site(**{**cpu, "gpus": 1}, rewrites=names, amx=True)
+    assert not any("env" in v.changes for v in RUNGS["mixed-precision"].variants(recipe, gpus))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from gluontune.errors import GluontuneError
 from gluontune.monitor import cpu, tree
-from gluontune.monitor.tree import ProcessTree
+from gluontune.monitor.tree import ProcessTree, WaitClock
 
 
 class FakeSystem:
@@ -225,3 +226,42 @@ def test_counters_that_are_set_back_give_no_negative_rate():
     sampler = cpu.CpuSampler(os.getpid(), system=fake)
     rates = [sampler.read(passed, time.time())["disk_read_mib_per_s"] for passed in (None, 2.0, 1.0, 1.0)]
     assert rates == [None, 10.0, None, 1.0]
+
+
+def test_threads_that_wait_for_a_core_are_told_from_those_that_have_one(monkeypatch, tmp_path):
+    """Three threads: one ran 30 of 40 ms that it wanted, one slept, one is new."""
+    texts = {"11": "1000000 2000000 5", "12": "7000000 0 1"}
+
+    def entries(folder):
+        assert folder == "/proc/11/task"
+        return list(texts)
+
+    def opened(path, mode):
+        return io.BytesIO(texts[path.split("/")[4]].encode())
+
+    monkeypatch.setattr("gluontune.monitor.tree.os.listdir", entries)
+    monkeypatch.setattr("builtins.open", opened)
+    clock = WaitClock()
+    assert clock.read([11]) is None
+    texts["11"] = "31000000 12000000 9"
+    texts["13"] = "5000000 50000000 1"
+    assert clock.read([11]) == pytest.approx(25.0)
+    texts["12"] = "rubbish"
+    assert clock.read([11]) is None
+
+
+def test_two_busy_processes_on_one_core_wait_for_each_other():
+    cpu = sorted(os.sched_getaffinity(0))[0]
+    code = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: sum(range(10000))"
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    try:
+        time.sleep(0.3)
+        clock = WaitClock()
+        clock.read([processes[0].pid])
+        time.sleep(0.5)
+        waited = clock.read([processes[0].pid])
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert waited is not None and waited > 25

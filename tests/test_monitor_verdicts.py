@@ -116,6 +116,13 @@ def test_heat_in_few_samples_and_a_power_cap_are_no_verdict():
 def test_other_programs_and_quotas_starve_the_cpu():
     crowded = {"cpu_pct": [50.0, 52.0], "system_cpu_pct": [99.0, 100.0]}
     assert verdict(report(BUSY), crowded, {"device": "cpu"}).kind == "cpu-starved"
+    waits = {**crowded, "cpu_wait_pct": [None, 55.0, None, 45.0]}
+    found = verdict(report(BUSY), waits, {"device": "cpu"})
+    assert found.kind == "cpu-starved" and "waits for a core 50 %" in found.sentence
+    # others that fill what this training leaves free take nothing from it
+    free = {**crowded, "cpu_wait_pct": [None, 8.0, None, 12.0]}
+    copying = verdict(report(shifted(copy=70.0)), free, {"device": "cpu"})
+    assert copying.kind == "copy-bound"
     limited = {"cpu_pct": [99.0], "cpu_quota_throttled_pct": [40.0, 30.0]}
     found = verdict(report(BUSY), limited, {"device": "cpu"})
     assert (found.kind, found.next_rung) == ("cpu-starved", "environment")

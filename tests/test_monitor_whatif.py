@@ -33,6 +33,10 @@ def test_without_workers_loading_and_training_take_turns():
     assert found["samples_per_sec"] == pytest.approx(100) and found["bound_by"] == "loader"
 
 
+def test_a_loader_that_costs_nothing_leaves_the_device_alone():
+    assert expect(device=300, worker=1e9, workers=0)["samples_per_sec"] == pytest.approx(300)
+
+
 def test_workers_beyond_the_cores_bring_nothing():
     assert expect(workers=32)["samples_per_sec"] == expect(workers=8)["samples_per_sec"] == 800
 

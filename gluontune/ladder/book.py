@@ -99,6 +99,7 @@ class Book:
             "kept": False,
             "finished": False,
             "samples_per_sec": None,
+            "predicted": None,
             "speedup_vs_naive": None,
             "speedup_ci95": None,
             "ratio_to_previous": None,

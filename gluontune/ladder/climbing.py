@@ -13,6 +13,7 @@ from gluontune.files import writable_folder
 from gluontune.ladder.book import Book
 from gluontune.ladder.judge import choose, compare, judge, next_best
 from gluontune.ladder.measure import Contender, interleave
+from gluontune.ladder.predicting import note, predict
 from gluontune.ladder.rungs import RUNGS, Rung, Site
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
@@ -149,14 +150,18 @@ class _Climber:
             return
         self.field = [Contender(base.override(**v.changes), v.label, self.time_limit) for v in variants]
         references = list({id(c): c for c in (self.naive, self.best) if c is not None}.values())
+        self._progress(row["name"], "predicting", 0.0, ", ".join(c.label for c in self.field), None)
+        guesses = predict(rung.name, self.best, self.field, self.site, self.pace.slice_s)
         self._measure(row["name"], [*references, *self.field])
         chosen = compare(row, self.field, variants, self.naive, self.best)
+        note(row, guesses)
         if chosen is None:
             raise next(c.failure for c in self.field if c.failure is not None)
         judge(row, self._train(row, chosen), self.book.kept_accuracies(), has_best=self.best is not None)
         second = next_best(row, self.field)
         if second is not None:
             choose(row, second, self.field, self.naive)
+            note(row, guesses)
             judge(row, self._train(row, second), self.book.kept_accuracies(), has_best=True)
             chosen = second
         if row["kept"]:

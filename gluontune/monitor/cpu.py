@@ -8,12 +8,13 @@ from typing import Any, Union
 
 import psutil
 
-from gluontune.monitor.tree import ProcessTree
+from gluontune.monitor.tree import ProcessTree, WaitClock
 from gluontune.runtime.cpu import Cpu
 
 __all__ = ["CpuSampler", "usable_cores"]
 
 _MIB = 1 << 20
+_WAITS_EVERY_S = 0.5  # each thread is asked: too dear for every sample, and the counters run on
 
 
 def usable_cores() -> float:
@@ -32,6 +33,8 @@ class CpuSampler:
 
     ==========================  ==========================================================================
     ``cpu_pct``                 percent of the usable cores that the tree used (0 … 100)
+    ``cpu_wait_pct``            of the time in which the tree's threads wanted a core, percent without one;
+                                twice a second at most, None in between
     ``rss_mib``                 resident memory of the tree; pages that processes share count in each
     ``processes``               processes in the tree
     ``system_cpu_pct``          percent of all cores that the whole machine used; ``cpu_cores_pct``: each core
@@ -56,6 +59,7 @@ class CpuSampler:
         self._per_core: list[Any] = []
         self._quota: tuple[int, int] | None = None
         self.pids: frozenset[int] = frozenset()
+        self._waits, self._since_waits = WaitClock(), _WAITS_EVERY_S
 
     def read(self, passed_s: float | None, wall_s: float) -> dict[str, Any]:
         """One sample.
@@ -75,7 +79,15 @@ class CpuSampler:
         share = None
         if tree.cpu_s is not None and passed:
             share = min(100.0, 100.0 * tree.cpu_s / passed / self.cores)
-        return {"cpu_pct": share, "rss_mib": tree.rss_mib, "processes": tree.processes, **machine}
+        own = {"cpu_pct": share, "cpu_wait_pct": self._waited(passed), "rss_mib": tree.rss_mib}
+        return {**own, "processes": tree.processes, **machine}
+
+    def _waited(self, passed: float | None) -> float | None:
+        self._since_waits += passed or 0.0
+        if self._since_waits < _WAITS_EVERY_S:
+            return None
+        self._since_waits = 0.0
+        return self._waits.read(self.pids)
 
     @property
     def alive(self) -> bool:

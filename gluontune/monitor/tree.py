@@ -11,7 +11,7 @@ import psutil
 
 from gluontune.errors import GluontuneError
 
-__all__ = ["ProcessTree", "TreeReading"]
+__all__ = ["ProcessTree", "TreeReading", "WaitClock"]
 
 _MIB = 1 << 20
 # Start times are counted from a boot time that the kernel gives in whole seconds.
@@ -132,6 +132,34 @@ class ProcessTree:
     def mark_time(self, wall: float) -> None:
         """The wall-clock time of the last look, on the scale of process start times."""
         self._looked_at = wall
+
+
+class WaitClock:
+    """How much of the time in which a tree's threads wanted a core they had to wait for one.
+
+    Linux counts for each thread the time that it ran and the time that it stood in a core's queue
+    (``/proc/PID/task/TID/schedstat``). A thread that waits for a lock, a disk or a device is in neither.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[int, int]] = {}
+
+    def read(self, pids: Iterable[int]) -> float | None:
+        """Percent waited since the last call; None at the first, without threads that ran, or off Linux."""
+        now: dict[str, tuple[int, int]] = {}
+        for pid in pids:
+            folder = f"/proc/{pid}/task"
+            with contextlib.suppress(OSError):
+                for thread in os.listdir(folder):
+                    with contextlib.suppress(OSError, ValueError, IndexError):
+                        with open(f"{folder}/{thread}/schedstat", "rb") as stream:
+                            ran, waited = stream.read().split()[:2]
+                        now[thread] = int(ran), int(waited)
+        before, self._before = self._before, now
+        both = [(now[t][0] - before[t][0], now[t][1] - before[t][1]) for t in now if t in before]
+        ran = sum(max(0, r) for r, _ in both)
+        waited = sum(max(0, w) for _, w in both)
+        return 100 * waited / (ran + waited) if ran > 0 else None
 
 
 def _children(pid: int) -> list[int]:

@@ -34,6 +34,7 @@ _COMMUNICATION = ("allreduce", "communication")
 _IDLE_MATTERS = 15.0  # percent of the step that the device idles before anything but the device is named
 _THROTTLED = 10.0  # percent of the samples
 _OTHERS_MATTER = 20.0  # percent of all cores that other programs take while all cores are busy
+_WAIT_MATTERS = 35.0  # percent of the time that the training's threads wait for a core, where that is known
 _QUEUEING = 0.6  # share of the device's phases, or of the step, that the host needs to queue them
 _QUEUEING_CPU = 0.35  # the same where the net runs on the cores that queue: the one takes from the other
 _BLOCKED_MATTERS = 25.0  # percent of the step that the host waits, and that forward and backward hold it up
@@ -152,7 +153,13 @@ def _thermally_throttled(case: _Case) -> Verdict | None:
 def _cpu_starved(case: _Case) -> Verdict | None:
     tree, whole = _mean(case.util.get("cpu_pct")), _mean(case.util.get("system_cpu_pct"))
     quota = _mean(case.util.get("cpu_quota_throttled_pct"))
-    evidence = {"cpu_pct": tree, "system_cpu_pct": whole, "cpu_quota_throttled_pct": quota}
+    waited = _mean(case.util.get("cpu_wait_pct"))
+    evidence = {
+        "cpu_pct": tree,
+        "system_cpu_pct": whole,
+        "cpu_wait_pct": waited,
+        "cpu_quota_throttled_pct": quota,
+    }
     if quota is not None and quota >= _THROTTLED:
         return Verdict(
             "cpu-starved",
@@ -161,11 +168,20 @@ def _cpu_starved(case: _Case) -> Verdict | None:
             evidence,
             "environment",
         )
-    if tree is not None and whole is not None and whole >= 90.0 and whole - tree >= _OTHERS_MATTER:
+    # Others may fill the cores that this training leaves free: only where its threads wait do they harm it.
+    held_up = waited is None or waited >= _WAIT_MATTERS
+    if (
+        tree is not None
+        and whole is not None
+        and whole >= 90.0
+        and whole - tree >= _OTHERS_MATTER
+        and held_up
+    ):
+        waits = "" if waited is None else f" and waits for a core {waited:.0f} % of the time"
         return Verdict(
             "cpu-starved",
             f"Other programs take {whole - tree:.0f} % of the cores, and all are busy ({whole:.0f} %): this training "
-            f"gets {tree:.0f} %.",
+            f"gets {tree:.0f} %{waits}.",
             evidence,
         )
     accelerated = case.facts.get("device", "cpu") != "cpu"

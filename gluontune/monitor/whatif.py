@@ -63,8 +63,8 @@ def expected_throughput(
     device, worker = float(device_samples_per_sec), float(worker_samples_per_sec)
     ceilings = {name: float(value) for name, value in (limits or {}).items()}
     if num_workers == 0:
+        loader = min([worker, *ceilings.values()])  # each limit is one of the loader's
         ceilings = {"device": device, "loader": worker, **ceilings}
-        loader = min([worker, *ceilings.values()])
         rate = 1 / (1 / loader + 1 / device)
         return {"samples_per_sec": rate, "bound_by": _name(ceilings), "ceilings": ceilings}
     ceilings = {"device": device, "loader": worker * min(num_workers, cores), **ceilings}

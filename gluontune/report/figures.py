@@ -51,10 +51,16 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
                 capthick=1.4,
                 fmt="none",
             )
+            if row["predicted"]:
+                guess = row["predicted"]["samples_per_sec"]
+                axes.plot(
+                    [guess], [place], color=INK["fg"], marker="D", markersize=6, markerfacecolor=INK["panel"],
+                    markeredgewidth=1.4,
+                )  # fmt: skip
             text = words.rate(median)
             if row["speedup_vs_naive"] and row["name"] != "naive":
                 text += f"  ({words.ratio(row['speedup_vs_naive'])})"
-            axes.text(max(median, bounds[1]) + top * 0.02, place, text, va="center")
+            axes.text(_upper(row) + top * 0.02, place, text, va="center")
         if baseline is not None:
             axes.axvline(baseline["median"], color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
         axes.set_xlim(0, top * 1.34)
@@ -289,7 +295,10 @@ def _bar_axes(figure: Any, rows: Sequence[Row]) -> Any:
 
 def _upper(row: Row) -> float:
     speed = row["samples_per_sec"]
-    return max([speed["median"], *(speed["ci95"] or ())]) if speed else 0.0
+    if not speed:
+        return 0.0
+    guess = [row["predicted"]["samples_per_sec"]] if row["predicted"] else []
+    return max([speed["median"], *(speed["ci95"] or ()), *guess])
 
 
 def _throughput_words(row: Row, unit: str) -> str:
@@ -298,7 +307,8 @@ def _throughput_words(row: Row, unit: str) -> str:
         return f"{_short(row['name'])}: {row['status']}"
     around = speed["ci95"]
     between = f" (between {words.rate(around[0])} and {words.rate(around[1])})" if around else ""
-    return f"{_short(row['name'])}: {words.rate(speed['median'])} {unit}{between}"
+    guess = f", predicted {words.prediction(row)}" if row["predicted"] else ""
+    return f"{_short(row['name'])}: {words.rate(speed['median'])} {unit}{between}{guess}"
 
 
 def _short(text: str, limit: int = 44) -> str:

@@ -164,6 +164,7 @@ def check_row(row: Any, where: str = "row") -> dict[str, Any]:
         checked[key] = number(row.get(key))
     for key in ("samples_per_sec", "ratio_to_previous"):
         checked[key] = _measure(checked[key])
+    checked["predicted"] = _guess(row.get("predicted"), f"{where}.predicted")
     checked["speedup_ci95"] = _bounds(row.get("speedup_ci95"))
     checked["status"] = str(row.get("status") or "ran")
     checked["verdict"] = str(row.get("verdict") or "n/a")
@@ -203,6 +204,7 @@ def _variant(variant: Any, where: str) -> dict[str, Any]:
     checked["changes"] = _shaped(checked.get("changes"), dict, f"{where}.changes") or {}
     for key in ("samples_per_sec", "ratio_to_previous"):
         checked[key] = _measure(_shaped(checked.get(key), dict, f"{where}.{key}"))
+    checked["predicted"] = _guess(checked.get("predicted"), f"{where}.predicted")
     checked["chosen"] = checked.get("chosen") is True
     checked["status"] = str(checked.get("status") or "ran")
     checked["reason"] = None if checked.get("reason") is None else str(checked["reason"])
@@ -213,6 +215,13 @@ def _shaped(value: Any, kind: Any, where: str) -> Any:
     if value is not None and not isinstance(value, kind):
         raise GluontuneError(f"{where}: expected {_KINDS[kind]}, not {type(value).__name__}")
     return value
+
+
+def _guess(value: Any, where: str) -> dict[str, Any] | None:
+    """A prediction: its rate and what it rests on; None where there is no rate."""
+    found = _shaped(value, dict, where) or {}
+    rate = number(found.get("samples_per_sec"))
+    return {"samples_per_sec": rate, "basis": str(found.get("basis") or "")} if rate and rate > 0 else None
 
 
 def _measure(value: dict[str, Any] | None) -> dict[str, Any] | None:

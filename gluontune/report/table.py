@@ -33,7 +33,7 @@ _VERDICTS = {
     "interrupted": ("…", "yellow"),
 }
 # Columns of the terminal from which there is room for accuracy and utilization, and for intervals, too.
-_MEDIUM, _WIDE = 76, 100
+_MEDIUM, _WIDE, _WIDEST = 76, 100, 118
 
 
 class _Ladder:
@@ -50,11 +50,15 @@ class _Ladder:
         shown = len(headings) if medium else 2
         for heading in headings[:shown]:
             table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
+        predicts = options.max_width >= _WIDEST and any(row["predicted"] for row in self.rows)
+        if predicts:
+            table.add_column("predicted", justify="right", no_wrap=True)
         table.add_column("verdict", no_wrap=True)
         for row in self.rows:
             style = "" if row["kept"] else "dim"
             name = Text(words.clean(row["name"], 16), style="bold" if row["name"] == self.best else style)
-            table.add_row(name, *rung_cells(row, wide)[:shown], verdict_text(row), style=style)
+            cells = rung_cells(row, wide)[:shown] + ([words.prediction(row)] if predicts else [])
+            table.add_row(name, *cells, verdict_text(row), style=style)
         yield table
         yield from _remarks(self.rows)
 
@@ -154,6 +158,8 @@ def plain_row(row: Mapping[str, Any], unit: str) -> str:
         bounds = speed["ci95"]
         around = f" (95 %: {words.rate(bounds[0])}–{words.rate(bounds[1])})" if bounds else ""
         parts.append(f"{words.rate(speed['median'])} {unit}{around}")
+        if row["predicted"]:
+            parts.append(f"predicted {words.prediction(row)}")
     if row["speedup_vs_naive"] is not None and row["name"] != "naive":
         parts.append(f"{words.ratio(row['speedup_vs_naive'])} naive")
     reached = [value for value in row["val_accuracy"] if value is not None]

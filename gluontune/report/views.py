@@ -35,6 +35,7 @@ def ladder_view(ladder: Mapping[str, Any], label: str, key: str) -> dict[str, An
         "unit": unit,
         "tiles": _tiles(ladder, rows, best, unit),
         "rows": [_row_view(row, ladder["best"].get("name")) for row in rows],
+        "predicts": any(row["predicted"] for row in rows),
         "figures": _figures(key, rows, unit),
         "utilization": _utilization(key, rows),
         "variants": [_variants(row) for row in rows if len(row["variants"]) > 1],
@@ -140,13 +141,16 @@ def _row_view(row: Row, best: str | None) -> dict[str, Any]:
         "sign": _MARKS.get(verdict, ""),
         "rate": words.rate(speed["median"] if speed else None),
         "rate_ci": f"{words.rate(bounds[0])}–{words.rate(bounds[1])}" if bounds else "",
+        "predicted": words.prediction(row),
+        "basis": words.clean((row["predicted"] or {}).get("basis", ""), 200),
         "speedup": words.ratio(row["speedup_vs_naive"]),
         "speedup_ci": _ci(row["speedup_vs_naive"], row["speedup_ci95"]),
         "previous": words.ratio(previous["median"] if previous else None),
         "previous_ci": _ci(previous["median"], previous["ci95"]) if previous else "",
         "accuracy": words.accuracy(reached[-1] if reached else None),
         "trained": words.duration(trained[-1] if trained else None),
-        "busy": _busy(row["steadiness"]),
+        "busy": _percent(row["steadiness"].get("mean_pct")),
+        "steady": _score(row["steadiness"]),
         "memory": "—" if row["peak_rss_mib"] is None else f"{row['peak_rss_mib']:,.0f} MiB",
         "reason": reason_of(row),
     }
@@ -167,11 +171,14 @@ def _ci(value: float | None, bounds: Any) -> str:
     return words.interval(bounds, words.decimals(value)) if value is not None and bounds else ""
 
 
-def _busy(steadiness: Mapping[str, Any]) -> str:
-    mean, spread = words.number(steadiness.get("mean_pct")), words.number(steadiness.get("cv"))
-    if mean is None:
-        return "—"
-    return f"{mean:.0f} %" + (f", varies by {100 * spread:.0f} %" if spread is not None else "")
+def _percent(value: Any) -> str:
+    known = words.number(value)
+    return "—" if known is None else f"{known:.0f} %"
+
+
+def _score(steadiness: Mapping[str, Any]) -> str:
+    score = words.number(steadiness.get("score"))
+    return "" if score is None else f"{score:.2f}"
 
 
 def _figures(key: str, rows: Sequence[Row], unit: str) -> list[dict[str, Any]]:
@@ -184,7 +191,9 @@ def _figures(key: str, rows: Sequence[Row], unit: str) -> list[dict[str, Any]]:
         (
             "Throughput",
             figures.throughput(f"{key}-throughput", rows, unit),
-            _BARS_SAY + (_KEPT_SAY if ladder else ""),
+            _BARS_SAY
+            + (_KEPT_SAY if ladder else "")
+            + (_PREDICTED_SAY if any(row["predicted"] for row in rows) else ""),
             [],
         ),
         ("What each rung brought", figures.gains(f"{key}-gains", rows), _GAINS_SAY, []),
@@ -204,6 +213,7 @@ _KEPT_SAY = (
     " Blue: kept; grey: not kept. Dashed: naive. In brackets: the speed against naive measured in the same "
     "minutes, which counts where the machine's own speed drifts."
 )
+_PREDICTED_SAY = " Hollow diamonds: predicted before it was measured."
 _GAINS_SAY = (
     "Measured in turn with the best rung before it. A whisker that crosses the dashed line shows no certain "
     "gain. Dots: kept; diamonds: not kept."
@@ -223,6 +233,8 @@ def _utilization(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
         said += [("longest idle gap", "longest_idle_gap_s", "{:.1f} s")]
         values = [(title, words.number(steady.get(name)), form) for title, name, form in said]
         caption = [f"{title} {form.format(value)}" for title, value, form in values if value is not None]
+        if _score(steady):
+            caption.insert(1, f"steadiness {_score(steady)}")
         legend = figures.utilization_series(row)
         found.append(
             {
@@ -253,13 +265,16 @@ def _variants(row: Row) -> dict[str, Any]:
                 "changes": words.clean(", ".join(f"{k}: {_value(v)}" for k, v in variant["changes"].items()))
                 or "nothing",
                 "rate": words.rate(speed["median"] if speed else None),
+                "predicted": words.prediction(variant),
+                "basis": words.clean((variant["predicted"] or {}).get("basis", ""), 200),
                 "previous": words.ratio(previous["median"] if previous else None),
                 "previous_ci": _ci(previous["median"], previous["ci95"]) if previous else "",
                 "chosen": variant["chosen"],
                 "outcome": ": ".join(part for part in (words.clean(outcome, 24), reason) if part),
             }
         )
-    return {"name": words.clean(row["name"], 60), "rows": shown}
+    predicts = any(variant["predicted"] for variant in shown)
+    return {"name": words.clean(row["name"], 60), "rows": shown, "predicts": predicts}
 
 
 def _base_recipe(ladder: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ __all__ = [
     "interval",
     "number",
     "points",
+    "prediction",
     "rate",
     "ratio",
     "ratio_with_interval",
@@ -119,6 +120,24 @@ def interval(bounds: Any, digits: int) -> str:
     '3.7–4.1'
     """
     return f"{bounds[0]:,.{digits}f}–{bounds[1]:,.{digits}f}"
+
+
+def prediction(row: Mapping[str, Any]) -> str:
+    """What was predicted for a rung (or a variant), and by how much it differs from what was measured.
+
+    >>> prediction({"predicted": {"samples_per_sec": 900.0}, "samples_per_sec": {"median": 1000.0}})
+    '900 (−10 %)'
+    >>> prediction({"predicted": None, "samples_per_sec": {"median": 1000.0}})
+    ''
+    """
+    guess, measured = row.get("predicted"), row.get("samples_per_sec")
+    if not guess:
+        return ""
+    told = rate(guess["samples_per_sec"])
+    if not measured:
+        return told
+    error = round(100 * (guess["samples_per_sec"] / measured["median"] - 1))
+    return f"{told} ({'−' if error < 0 else '+' if error else '±'}{abs(error)} %)"
 
 
 def ratio_with_interval(value: float | None, bounds: Any) -> str:
