@@ -51,7 +51,7 @@ lint: $(STAMP)
 PEERS := .peers
 PEER_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install -q
 PEER_PACKAGES := torch==2.13.0 'numpy<2.3' simplejpeg lmdb nvidia-dali-cuda120==2.4.0 opencv-python-headless Pillow \
-  numba psutil setuptools wheel pybind11
+  numba psutil tqdm setuptools wheel pybind11
 PEER_STAMP := $(PEERS)/.ready-$(firstword $(shell echo "$(PEER_PACKAGES)" | cksum))
 FFCV_STAMP := $(PEERS)/.ffcv-1.0.2
 FFCV_NEEDS := libopencv-dev libturbojpeg0-dev pkg-config g++
@@ -70,18 +70,18 @@ $(FFCV_STAMP): | $(PEER_STAMP)
 	$(PEER_PIP) --no-build-isolation --no-deps ffcv==1.0.2
 	@touch $@
 
-# Horovod is compiled against the mxnet that is installed (about 75 s); it needs g++ and cmake.
+# Horovod is compiled against the mxnet that is installed (about 75 s; it needs g++ and cmake), and tried.
 horovod: $(STAMP)
 	@command -v g++ >/dev/null && command -v cmake >/dev/null || { echo "gluontune: Horovod's build needs g++" \
 	  "and cmake (Debian, Ubuntu: apt install g++ cmake)" >&2; exit 1; }
 	$(PIP) install -q -c constraints.txt 'setuptools<70' wheel cloudpickle psutil pyyaml packaging
 	HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1 \
-	  HOROVOD_WITHOUT_PYTORCH=1 $(PIP) install -q --no-build-isolation horovod==0.28.1
+	  HOROVOD_WITHOUT_PYTORCH=1 $(PIP) install -q -c constraints.txt --no-build-isolation horovod==0.28.1
+	$(PY) -m pytest -q tests/horovod_real.py
 
 # JupyterLab with a kernel that has gluontune's launch settings.
 course: $(STAMP)
-	$(VENV)/bin/gluontune doctor --install-kernel
-	$(VENV)/bin/jupyter lab notebooks
+	$(VENV)/bin/gluontune course open $(ARGS)
 
 clean:
 	rm -rf $(VENV) .peers ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

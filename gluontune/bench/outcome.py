@@ -9,7 +9,7 @@ from gluontune import stats
 from gluontune.bench.contest import LIMIT, OURS, Contender
 from gluontune.runtime import machine_facts
 
-__all__ = ["document", "show"]
+__all__ = ["combine", "document", "show"]
 
 UNIT = "images_per_sec"
 
@@ -42,9 +42,10 @@ def document(
         found["limit"] = {f"{limit}_{unit}": stats.interval(most.rates)}
         if mine is not None:
             found["limit"]["share"] = stats.ratio_interval(mine.rates, most.rates)
-    for contender in contenders:
-        if contender.entrant.peer == LIMIT and contender.failure is not None:
-            found["limit"] = {"status": contender.failure.status, "reason": str(contender.failure)}
+        found["limit"]["how"] = most.entrant.name
+    else:
+        failed = [c.failure for c in contenders if c.entrant.peer == LIMIT and c.failure is not None]
+        found["limit"] = {"status": failed[0].status, "reason": str(failed[0])} if failed else {}
     if mine is not None:
         ratios = {
             c.entrant.peer: {**stats.ratio_interval(mine.rates, c.rates), "row": c.entrant.name}
@@ -57,8 +58,29 @@ def document(
     return {**found, "machine": machine_facts(), "versions": versions, "conditions": dict(conditions)}
 
 
-def show(found: Mapping[str, Any], console: Any, title: str, unit: str = UNIT) -> None:
-    """Print the table of a document, our ratios to each peer, and the limit."""
+def combine(parts: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """One document of several contests: ``rows`` of all, each with its ``part``; the rest by part.
+
+    ``limit``, ``ours`` and ``conditions`` at the top are those of the first part.
+    """
+    first = next(iter(parts.values()))
+    rows = [{"part": name, **row} for name, part in parts.items() for row in part["rows"]]
+    versions = {name: text for part in parts.values() for name, text in part["versions"].items()}
+    own = ("limit", "ours", "conditions")
+    by_part = {name: {key: part[key] for key in own} for name, part in parts.items()}
+    return {**first, "rows": rows, "versions": versions, "parts": by_part}
+
+
+def show(found: Mapping[str, Any], console: Any, title: str = "", unit: str = UNIT) -> None:
+    """Print the table of a document (one for each part), our ratios to each peer, and the limit."""
+    if "parts" not in found:
+        _show(found, console, title, unit)
+        return
+    for name, part in found["parts"].items():
+        _show({**part, "rows": [row for row in found["rows"] if row["part"] == name]}, console, name, unit)
+
+
+def _show(found: Mapping[str, Any], console: Any, title: str, unit: str) -> None:
     from rich.table import Table
 
     table = Table("contender", unit.replace("_", " "), "95 %", "÷ best peer", "MiB", "", title=title)
@@ -77,21 +99,31 @@ def show(found: Mapping[str, Any], console: Any, title: str, unit: str = UNIT) -
             row["note"],
         )
     console.print(table)
+    for line in _lines(found):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _lines(found: Mapping[str, Any]) -> list[str]:
+    """What the table does not say."""
+    lines, limit = [], found["limit"]
     for ratio in found["ours"].get("ratio_to", {}).values():
         low, high = ratio["ci95"]
-        console.print(
-            f"{found['ours']['name']} ÷ {ratio['row']}: {ratio['median']:.2f} ({low:.2f}-{high:.2f})",
-            highlight=False,
+        lines.append(
+            f"{found['ours']['name']} ÷ {ratio['row']}: {ratio['median']:.2f} ({low:.2f}-{high:.2f})"
         )
-    for name, value in found["limit"].items():
-        if isinstance(value, dict):
+    if limit.get("reason"):
+        lines.append(f"limit not measured: {limit['reason']}")
+    for name, value in limit.items():
+        if isinstance(value, dict) and name != "share":
             low, high = value["ci95"]
-            text = (
-                f"{100 * value['median']:.0f} % ({100 * low:.0f}-{100 * high:.0f} %) of it is reached"
-                if name == "share"
-                else f"limit, {name.replace('_', ' ')}: {value['median']:,.0f} ({low:,.0f}-{high:,.0f})"
-            )
-            console.print(text, highlight=False)
+            lines.append(f"limit, {limit['how']}: {value['median']:,.0f} a second ({low:,.0f}-{high:,.0f})")
+    if "share" in limit:
+        low, high = limit["share"]["ci95"]
+        median = limit["share"]["median"]
+        lines.append(
+            f"share of it that is reached: {100 * median:.0f} % ({100 * low:.0f}-{100 * high:.0f} %)"
+        )
+    return lines
 
 
 def _row(contender: Contender, whole: bool, rival: Contender | None, unit: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ __all__ = ["register"]
 
 PEERS = typer.Option(None, "--peers", help="The peers' environment (default: .peers, from make peers).")
 ROUNDS = typer.Option(9, "--rounds", min=1, help="Interleaved rounds; from 9 on one disturbed is left out.")
-SECONDS = typer.Option(2.0, "--seconds", min=0.05, help="Length of each contender's slice of a round.")
+SECONDS = typer.Option(1.0, "--seconds", min=0.05, help="Length of each contender's slice of a round.")
 OUT = typer.Option(None, "--out", help="Write the JSON document to this file, too.")
 
 
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
         help="Measure parts of gluontune against their peers in one interleaved run.", no_args_is_help=True
     )
     app.add_typer(group, name="bench")
-    for command in (loading, packing, monitor, training):  # add networks here, each defined below
+    for command in (loading, packing, monitor, training, inference):  # add networks here, each defined below
         group.command()(command)
 
 
@@ -36,6 +36,9 @@ def loading(
     files: list[Path] = typer.Argument(..., help="Record files, measured one after another."),
     size: int = typer.Option(224, "--size", min=1, help="Side of the crops."),
     batch_size: int = typer.Option(64, "--batch-size", min=1, help="Images in a batch."),
+    augment: str = typer.Option(
+        "auto", "--augment", help="random-resized-crop-flip, pad-crop-flip, or auto: by the images' size."
+    ),
     workers: Optional[int] = typer.Option(
         None, "--workers", min=1, help="Most threads or workers of any contender (default: usable cores)."
     ),
@@ -56,6 +59,7 @@ def loading(
             files,
             size=size,
             batch_size=batch_size,
+            augment=augment,
             workers=workers,
             rounds=rounds,
             seconds=seconds,
@@ -68,10 +72,12 @@ def loading(
 
 
 def packing(
-    src: Path = typer.Argument(..., help="Class folders or a .lst."),
+    src: Path = typer.Argument(..., help="Class folders, a .lst or a .csv."),
+    root: Optional[Path] = typer.Option(None, "--root", help="Folder at which the list's paths begin."),
     size: int = typer.Option(256, "--size", min=1, help="Shorter side after the resize."),
     quality: int = typer.Option(90, "--quality", min=1, max=100, help="JPEG quality of resized images."),
-    rounds: int = typer.Option(3, "--rounds", min=1, help="Packings by each contender, interleaved."),
+    workers: Optional[int] = typer.Option(None, "--workers", min=1, help="Most processes (default: cores)."),
+    rounds: int = typer.Option(5, "--rounds", min=1, help="Packings by each contender, interleaved."),
     only: Optional[list[str]] = typer.Option(
         None, "--only", help="Measure only contenders whose name holds this; repeatable."
     ),
@@ -82,7 +88,9 @@ def packing(
     from gluontune.bench import packing as benchmark
 
     def work(say: Callable[[str], None]) -> dict[str, Any]:
-        return benchmark.run(src, size=size, quality=quality, rounds=rounds, only=only, say=say)
+        return benchmark.run(
+            src, root=root, size=size, quality=quality, workers=workers, rounds=rounds, only=only, say=say
+        )
 
     finish(work, as_json, out, benchmark.show)
 
@@ -92,7 +100,7 @@ def monitor(
         None, "--part", help="slowdown, attribution, whatif or verdicts; repeatable (default: all)."
     ),
     rounds: Optional[int] = typer.Option(
-        None, "--rounds", min=1, help="Pairs of slices (60), or runs of each situation (20)."
+        None, "--rounds", min=1, help="Pairs of slices (150), or runs of each situation (20)."
     ),
     only: Optional[list[str]] = typer.Option(
         None, "--only", help="Of the verdicts, only this situation; repeatable."
@@ -153,6 +161,43 @@ def training(
             threads=threads,
             only=only,
             peers=peers,
+            say=say,
+        )
+
+    finish(work, as_json, out, benchmark.show)
+
+
+def inference(
+    source: Optional[Path] = typer.Argument(
+        None,
+        metavar="[RUN_OR_PARAMS]",
+        help="A checkpoint, a folder of them, .params or .npz; random if left out.",
+    ),
+    net: str = typer.Option("cifar_resnet20_v1", "--net", help="Where the source does not say it."),
+    dataset: str = typer.Option("sample", "--dataset", help="Where the source does not say it."),
+    rungs: Optional[str] = typer.Option(None, "--rungs", help="Run only these, comma-separated."),
+    batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images in a step of the throughput."),
+    val_images: int = typer.Option(2000, "--val-images", min=1, help="For accuracy and agreement."),
+    latencies: int = typer.Option(200, "--latencies", min=1, help="Predictions of one image each."),
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+    as_json: bool = JSON_OPTION,
+    out: Optional[Path] = OUT,
+) -> None:
+    """Inference: imperative, hybridized, fused, bfloat16, int8, ONNX Runtime; latency, throughput, accuracy."""
+    from gluontune.bench import inference as benchmark
+    from gluontune.recipe import Recipe
+
+    def work(say: Callable[[str], None]) -> dict[str, Any]:
+        return benchmark.run(
+            Recipe(net=net, dataset=dataset),
+            source,
+            modes=[part.strip() for part in rungs.split(",") if part.strip()] if rungs else None,
+            batch_size=batch_size,
+            val_images=val_images,
+            latencies=latencies,
+            rounds=rounds,
+            seconds=seconds,
             say=say,
         )
 
