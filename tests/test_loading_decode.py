@@ -265,6 +265,21 @@ def test_no_compiler_means_no_library(tmp_path, monkeypatch):
     assert list((tmp_path / "cache").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "setting, reason",
+    [({"GLUONTUNE_NATIVE": "0"}, "switched off"), ({"PATH": "", "CC": ""}, "no C compiler"), ({}, "")],
+)
+def test_the_doctor_learns_why_there_is_no_compiled_codec(tmp_path, setting, reason):
+    if not reason and not native.find_compiler():
+        return
+    code = "from gluontune.codec import native; print(native.why_not(), end='')"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path), **setting}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == reason
+
+
 def test_a_library_that_others_could_have_written_is_not_loaded(tmp_path):
     place = tmp_path / "cache"
     place.mkdir(mode=0o777)

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["decoder_name", "load"]
+__all__ = ["decoder_name", "load", "why_not"]
 
 SOURCES = sorted(Path(__file__).with_name("csrc").glob("*.[ch]"))
 OK, BROKEN, TRUNCATED, UNSUPPORTED = range(4)
@@ -48,6 +48,26 @@ def decoder_name() -> str:
     True
     """
     return "libjpeg-turbo, by regions" if load() is not None else "OpenCV"
+
+
+def why_not() -> str:
+    """Why there is no compiled codec; empty where there is one.
+
+    ``switched off``, ``no libjpeg-turbo``, ``no C compiler`` or ``not compiled`` (the compiler failed, or no folder
+    is ours alone).
+    """
+    if load() is not None:
+        return ""
+    if os.environ.get("GLUONTUNE_NATIVE", "1") == "0":
+        return "switched off"
+    if not any(True for _ in jpeg_libraries()):
+        return "no libjpeg-turbo"
+    return "not compiled" if find_compiler() else "no C compiler"
+
+
+def find_compiler() -> str | None:
+    """The C compiler's command: ``$CC``, ``cc``, ``gcc`` or ``clang``."""
+    return os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def _find() -> Any:
@@ -109,7 +129,7 @@ def _is_ours(path: Path) -> bool:
 
 def compile_library(final: Path) -> bool:
     """Compile beside and rename, so that two processes can do it at once."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    compiler = find_compiler()
     if not compiler:
         return False
     handle, temporary = tempfile.mkstemp(suffix=".so", dir=final.parent)

@@ -115,11 +115,14 @@ def _fits(survey: Survey, broken: Broken) -> bool:
 def _length_may_be_wrong(found: Found, until: int | None) -> bool:
     """Would one other byte in its last length make the record end where the next one starts?
 
-    If not, it is the header of the next one that is destroyed.
+    If not, it is the header of the next one that is destroyed. Nor is it the length where the next one starts off
+    the multiple of four that it is due at: a wrong length moves nothing, so bytes are missing between the two.
     """
     start, stop = found.spans[-1]
     if until is None:
         return True
+    if (until - found.offset) % 4:
+        return False
     claimed = stop - start
     right = (until - start - padding for padding in range(4))
     return any(length >= 0 and _one_byte_apart(length, claimed) for length in right)

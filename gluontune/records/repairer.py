@@ -80,11 +80,11 @@ def repair(
         records = _whole_records(survey)
         if not records:
             raise GluontuneError(f"{path}: not one record is whole: nothing to keep")
-        keys = _Keys(survey)
+        keys = _Keys(survey).of(records)
         with RecordWriter(out) as writer:
-            for offset, row, checked in records:
+            for (_, row, checked), key in zip(records, keys):
                 record = joined(survey.view, checked.found) if checked else _restored(survey, row)
-                writer.write_record(bytes(record), keys.take(offset, row, checked))
+                writer.write_record(bytes(record), key)
         classes = side_path(path, ".classes")
         if classes.is_file():
             shutil.copyfile(classes, side_path(out, ".classes"))
@@ -113,7 +113,11 @@ def _restored(survey: Survey, row: int) -> Any:
 
 
 class _Keys:
-    """A unique key for each record that is kept: the one it had, as far as that is known."""
+    """A unique key for each record that is kept: the one it had, as far as that is known.
+
+    Bytes that were damaged can look like a record and carry another one's id. So a key goes to the record with
+    the best claim to it: proven by a checksum, named by index and id alike, by the index, by its id alone.
+    """
 
     def __init__(self, survey: Survey):
         self.of_row = survey.rows["key"].tolist()
@@ -125,18 +129,32 @@ class _Keys:
                 del self.of_offset[offset]
         known = [*self.of_row, *self.of_offset.values(), *(c.key for c in survey.checked)]
         self.next = max([len(survey.checked), *(k for k in known if k < 1 << 62)]) + 1
-        self.used: set[int] = set()
+        # An id alone says less in a record that overlaps another one, or that bytes without a record stand before.
+        starts = {0, *(c.found.behind for c in survey.checked)}
+        self.linked = {
+            c.found.offset for c in survey.checked if c.found.offset in starts and not c.found.doubtful
+        }
 
-    def take(self, offset: int, row: int, checked: Checked | None) -> int:
-        choices = (
-            [self.of_row[row]]
-            if row >= 0
-            else [self.of_offset.get(offset, -1), checked.key if checked else -1]
-        )
-        for key in choices:
-            if key >= 0 and key not in self.used:
-                self.used.add(key)
-                return key
-        key, self.next = self.next, self.next + 1
-        self.used.add(key)
-        return key
+    def of(self, records: list[tuple[int, int, Checked | None]]) -> list[int]:
+        """The keys of ``records``, in their order."""
+        claims = []
+        for place, (offset, row, checked) in enumerate(records):
+            own, listed = checked.key if checked else -1, self.of_offset.get(offset, -1)
+            if row >= 0:
+                claims.append((0, place, self.of_row[row]))
+                continue
+            claims.append((1 if own == listed else 2, place, listed))
+            claims.append((3 if offset in self.linked else 4, place, own))
+        keys: dict[int, int] = {}
+        used: set[int] = set()
+        for _, place, key in sorted(claims):
+            if key >= 0 and key not in used and place not in keys:
+                keys[place] = key
+                used.add(key)
+        return [keys[place] if place in keys else self._new(used) for place in range(len(records))]
+
+    def _new(self, used: set[int]) -> int:
+        while self.next in used:
+            self.next += 1
+        used.add(self.next)
+        return self.next

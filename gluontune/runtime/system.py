@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from gluontune.codec import native
 from gluontune.runtime import amx, cpu, disk, elf, importing, nvml, packages
 
 __all__ = ["System"]
@@ -105,6 +106,11 @@ class System(cpu.Cpu):
         inner = [elf.read_dynamic(f / n).needed for f in bundled for n in sorted(have) if (f / n).is_file()]
         needs += tuple(dict.fromkeys(n for names in inner for n in names if n not in have and n not in needs))
         return list(self.unloadable(needs))
+
+    @functools.cached_property
+    def jpeg_decoder(self) -> tuple[str, str]:
+        """What decodes JPEG files, and why it is not the compiled codec (empty where it is)."""
+        return native.decoder_name(), native.why_not()
 
     # -- GPUs
 

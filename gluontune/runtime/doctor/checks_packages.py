@@ -74,6 +74,23 @@ def _missing_for_opencv(system: System) -> list[str]:
     return []
 
 
+@check("jpeg-decoder", "what decodes JPEG files")
+def jpeg_decoder(system: System, options: Options) -> Verdict:
+    name, reason = system.jpeg_decoder
+    if not reason:
+        return Verdict("ok", "JPEG files are decoded by regions, in compiled code", name)
+    fixes = {
+        "no C compiler": "apt-get install gcc libc6-dev (or another C compiler); nothing else is needed",
+        "no libjpeg-turbo": "pip install pillow (its wheel carries libjpeg-turbo)",
+        "switched off": "unset GLUONTUNE_NATIVE",
+    }
+    fix = fixes.get(
+        reason, "check that `cc` works and that the cache folder ($XDG_CACHE_HOME) is yours alone"
+    )
+    message = "JPEG files are decoded by OpenCV, whole: loading is slower, and packing copies file by file in Python"
+    return Verdict("warning", message, f"{name}; {reason}", fix)
+
+
 @check("onnx", "onnx against MXNet's exporter")
 def onnx(system: System, options: Options) -> Verdict:
     version = system.packages.get("onnx")
