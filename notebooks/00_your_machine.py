@@ -27,6 +27,7 @@ devices = "auto"
 quick = True
 out_dir = "runs/00_your_machine"
 seed = 0
+quick_samples = 2560
 
 # %%
 import gluontune as gt
@@ -55,7 +56,7 @@ table({"severity": f.severity, "what": f.message, "mend": f.fix} for f in findin
 # settings that gluontune computes for this machine. The images lie decoded in memory, so that only computing counts.
 
 # %%
-images = {"train_samples": 2560, "val_samples": 500} if quick else {}
+images = {"train_samples": quick_samples, "val_samples": 500} if quick else {}
 recipe = gt.Recipe(
     dataset=dataset,
     epochs=epochs,

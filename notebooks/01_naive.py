@@ -26,6 +26,7 @@ devices = "auto"
 quick = True
 out_dir = "runs/01_naive"
 seed = 0
+quick_samples = 2560
 
 # %% [markdown]
 # Write your prediction down. For comparison: deck "The Steady State" (AWS, 2019) measured **307 images a second** for its
@@ -43,7 +44,7 @@ predict("percent of a step spent waiting for data", 50)
 # ## Measure
 
 # %%
-images = {"train_samples": 2560, "val_samples": 500} if quick else {}
+images = {"train_samples": quick_samples, "val_samples": 500} if quick else {}
 naive = gt.Recipe(
     dataset=dataset,
     epochs=epochs,

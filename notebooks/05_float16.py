@@ -179,6 +179,8 @@ base = gt.Recipe(
     **images,
 )
 rewrites = gt.compute.rewrites_for(net, x, device="gpu" if on_gpu else "cpu")
+
+# %%
 contenders = {
     "float32, rewritten": base.override(rewrites=rewrites),
     f"{half}, net as it is": base.override(dtype=half),

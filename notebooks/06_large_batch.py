@@ -122,6 +122,8 @@ base = gt.Recipe(
     seed=seed,
     **images,
 )
+
+# %%
 sizes = [batch_size_per_device * k for k in (1, 4, 16)]
 rules = {
     "rate unchanged": {"lr_scaling": "none"},

@@ -50,6 +50,8 @@ plans = {
     "mini-batch: 16 points": {"batch_size": 16, "updates": 160, "learning_rate": 0.15},
     "stochastic: 1 point": {"batch_size": 1, "updates": 512, "learning_rate": 0.05},
 }
+
+# %%
 walks = {name: descent.fit_line(x, y, seed=seed, **plan) for name, plan in plans.items()}
 best = np.linalg.lstsq(np.stack([x, np.ones_like(x)], 1), y, rcond=None)[0]
 paths(
@@ -112,14 +114,8 @@ rates = {
     "adam": {"learning_rate": 0.2},
 }
 
-
-def all_walks(surface, start, updates):
-    return {
-        n: descent.walk(n.split()[0], surface, start=start, updates=updates, **r) for n, r in rates.items()
-    }
-
-
-valley = all_walks("valley", (-4.0, 1.5), 60)
+# %%
+valley = descent.walk_all(rates, "valley", (-4.0, 1.5), 60)
 names = list(rates)
 span = (-4.6, 2.2, -2.2, 2.2)
 paths(
@@ -180,7 +176,7 @@ print(
 rates = {n: {**r, "learning_rate": r["learning_rate"] / 2} for n, r in rates.items()}
 for name in ("sgd with momentum", "nag"):
     rates[name] = {"learning_rate": 0.01, "momentum": 0.9}
-bent = all_walks("bent valley", (-1.3, 1.2), 150)
+bent = descent.walk_all(rates, "bent valley", (-1.3, 1.2), 150)
 paths(
     descent.SURFACES["bent valley"],
     {n: bent[n] for n in ("sgd", "nag", "rmsprop", "adam")},
@@ -192,7 +188,7 @@ paths(
 )
 
 # %%
-hollows = all_walks("two hollows", (1.9, 1.0), 60)
+hollows = descent.walk_all(rates, "two hollows", (1.9, 1.0), 60)
 paths(
     descent.SURFACES["two hollows"],
     {n: hollows[n] for n in ("sgd", "sgd with momentum", "nag", "adam")},

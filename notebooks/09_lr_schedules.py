@@ -53,6 +53,8 @@ def mxnet_factor():
 
 factor = s.factor(base_lr=1, step=250, factor=0.5)
 updates = range(UPDATES)
+
+# %%
 theirs = mxnet_factor()
 lines(
     {
@@ -77,6 +79,8 @@ def mxnet_multifactor():
 
 
 multifactor = s.multifactor(base_lr=1, steps=[250, 750, 900], factor=0.5)
+
+# %%
 theirs = mxnet_multifactor()
 lines(
     {

@@ -64,7 +64,7 @@ def test_the_notebook_is_the_scripts_and_light(script):
     assert not any(cell.get("outputs") for cell in notebook.cells)
     tagged = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
     assert len(tagged) == 1 and all(f"{name} = " in tagged[0].source for name in PARAMETERS)
-    assert max(c.source.count("\n") + 1 for c in notebook.cells if c.cell_type == "code") <= 25
+    assert max(c.source.count("\n") + 1 for c in notebook.cells if c.cell_type == "code") <= 21
 
 
 @pytest.mark.parametrize("script", LESSONS, ids=ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Callable
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from gluontune import optim, runtime
 from gluontune.errors import UsageError
 
-__all__ = ["SURFACES", "fit_line", "gradient_scatter", "line_loss", "line_points", "walk"]
+__all__ = ["SURFACES", "fit_line", "gradient_scatter", "line_loss", "line_points", "walk", "walk_all"]
 
 Surface = Callable[[Any, Any], Any]  # of numpy arrays or NDArrays; its lowest height is 0
 
@@ -148,3 +149,18 @@ def walk(
             break
         found.append((float(now[0]), float(now[1])))
     return np.asarray(found, float)
+
+
+def walk_all(
+    rates: Mapping[str, Mapping[str, Any]], surface: Surface | str, start: tuple[float, float], updates: int
+) -> dict[str, np.ndarray]:
+    """:func:`walk` for several optimizers; a label's first word is the optimizer's name.
+
+    >>> found = walk_all({"sgd, slow": {"learning_rate": 0.01}}, "valley", (1.0, 1.0), 5)
+    >>> found["sgd, slow"].shape
+    (6, 2)
+    """
+    return {
+        label: walk(label.split()[0].rstrip(","), surface, start=start, updates=updates, **dict(options))
+        for label, options in rates.items()
+    }
