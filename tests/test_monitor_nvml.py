@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import SimpleNamespace
 
@@ -103,6 +104,72 @@ def test_each_error_code_in_mid_run_gives_na_and_no_crash(code):
     assert set(found.read(1.0)["0"].values()) == {None}
     found.close()
     assert set(found.read(2.0)["0"].values()) == {None}
+
+
+CALLS = [
+    "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName",
+    "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetTemperature", "nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetPcieThroughput",
+]  # fmt: skip
+LOST = {
+    getattr(real, f"NVML_ERROR_{name}")
+    for name in ("GPU_IS_LOST", "UNINITIALIZED", "DRIVER_NOT_LOADED", "RESET_REQUIRED")
+}
+FIELDS_OF = {
+    "nvmlDeviceGetUtilizationRates": {"gpu_util_pct", "gpu_mem_util_pct"},
+    "nvmlDeviceGetMemoryInfo": {"gpu_mem_mib"},
+    "nvmlDeviceGetComputeRunningProcesses": {"gpu_tree_mem_mib"},
+    "nvmlDeviceGetPowerUsage": {"gpu_power_w"},
+    "nvmlDeviceGetClockInfo": {"gpu_sm_clock_mhz"},
+    "nvmlDeviceGetTemperature": {"gpu_temp_c"},
+    "nvmlDeviceGetCurrentClocksThrottleReasons": {"gpu_throttle_mask"},
+    "nvmlDeviceGetPcieThroughput": {"gpu_pcie_rx_mib_per_s", "gpu_pcie_tx_mib_per_s"},
+}
+
+
+def test_the_stand_in_knows_every_call_that_the_sampler_makes():
+    fake = FakeNvml(1, mig={"gpu0": [0]}, processes=[SimpleNamespace(pid=7, usedGpuMemory=1 << 20)])
+    found = sampler(fake, "auto", environ={"CUDA_VISIBLE_DEVICES": "GPU-gpu0"}, pcie=True)
+    found.read(0.0, {7})
+    found.close()
+    assert set(fake.calls) == set(CALLS)
+
+
+@pytest.mark.parametrize("moment", ["from the start", "in mid-run"])
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("call", CALLS)
+def test_each_error_code_at_each_call(call, code, moment):
+    """Two GPUs, one in MIG mode: no exception ever, the failed fields N/A, all others as they were."""
+    fake = FakeNvml(2, mig={"gpu0": [0, 2]}, processes=[SimpleNamespace(pid=7, usedGpuMemory=1 << 20)])
+    if moment == "from the start":
+        fake.fail[call] = code
+    found = sampler(fake, pcie=True)
+    whole = found.read(0.0, {7})
+    fake.fail[call] = code
+    later = found.read(1.0, {7})
+    found.read(60.0, {7})  # a lost one is asked anew
+    for key in later:
+        values = {field: value for field, value in later[key].items() if value is None}
+        gone = set(GPU_FIELDS) if code in LOST else FIELDS_OF.get(call, set())
+        if call in FIELDS_OF:
+            assert set(values) == gone, key
+        else:
+            assert later[key] == whole[key]
+    fake.fail.clear()
+    assert set(found.read(120.0, {7})) == set(later)
+    found.close()
+    assert isinstance(found.note, str)
+
+
+def test_no_binding_at_all_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    found = NvmlSampler("auto", environ={})
+    assert found.read(0.0) == {} and "pynvml" in found.note
+    with Monitor(period_s=0.05) as monitor:
+        time.sleep(0.06)
+    assert monitor.faults == 0 and monitor.steadiness()["device"] == "cpu"
 
 
 @pytest.mark.parametrize(
