@@ -109,5 +109,5 @@ check("epoch-seconds", ..., result=result, num_train=num_train)
 check("step-time-ms", ..., result=result)  # milliseconds of one training step?
 
 # %% [markdown]
-# **Next:** the ladder. `gluontune ladder --quick` climbs from this script rung by rung; `ladder-out/ladder.html` shows
-# what each one brought on this machine.
+# **Next:** `02_multi_worker` lets other processes load the images. To see all rungs at once: `gluontune ladder --quick`
+# climbs from this script; `ladder-out/ladder.html` shows what each one brought on this machine.

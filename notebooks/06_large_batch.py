@@ -47,8 +47,8 @@ table({"batch": b, "third epoch, s": s, "validation accuracy, percent": a} for b
 
 # %% [markdown]
 # ## Noise
-# The gradient of a batch is a mean over its images, so it scatters about the true gradient. Back to the line through points of
-# lesson 08: how far is a batch's gradient from that of all points?
+# The gradient of a batch is a mean over its images, so it scatters about the true gradient. Take the smallest model, a line through
+# 1,024 points: how far is a batch's gradient from that of all points?
 
 # %%
 x, y = descent.line_points(1024, seed=seed)

@@ -209,4 +209,5 @@ check("step-update", ...)
 check("write-schedule", ...)
 
 # %% [markdown]
-# **Next:** `10_composing` puts the rungs together. `gt.optim.find_learning_rate` finds the highest rate for a schedule.
+# **Next:** climb. `gluontune ladder --quick` tries each of these steps on your data and your net, and keeps what helps. The
+# highest rate for a schedule is found by `gt.optim.find_learning_rate`.

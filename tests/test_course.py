@@ -77,6 +77,11 @@ def test_a_lesson_asks_first_and_ends_with_exercises(script):
     assert len(re.findall(r'check\("[a-z0-9-]+", \.\.\.', code)) in (2, 3)
 
 
+def test_lessons_that_are_named_are_there():
+    named = {n for p in LESSONS for n in re.findall(r"`(\d\d_[a-z0-9_]+)`", p.read_text())}
+    assert len(named) >= len(LESSONS) - 1 and named <= {p.stem for p in LESSONS}
+
+
 def test_every_exercise_has_a_lesson_and_a_solution():
     used = [n for p in LESSONS for n in re.findall(r'check\("([a-z0-9-]+)"', p.read_text())]
     assert sorted(used) == sorted(EXERCISES.names()) == sorted(SOLUTIONS)
