@@ -25,6 +25,7 @@ __all__ = ["main"]
 def _serve(setup: dict[str, Any], send: Any) -> None:
     """Build the session, then answer commands until ``quit`` or the end of stdin."""
     from gluontune.recipe import Recipe
+    from gluontune.train import probe
     from gluontune.train.session import Session
 
     start = time.perf_counter()
@@ -45,6 +46,9 @@ def _serve(setup: dict[str, Any], send: Any) -> None:
             "validate": lambda c: session.validate(),
             "reset": lambda c: session.reset() or {},
             "phases": lambda c: {"report": session.phases.report()},
+            "attribution": lambda c: session.phases.enable(c["on"]) or {},
+            "loading": lambda c: {"found": probe.loading_alone(session, c["seconds"])},
+            "training": lambda c: {"found": probe.training_alone(session, c["sizes"], c["seconds"])},
             "memory": lambda c: session.memory_mib(),
         }
         for line in sys.stdin:

@@ -120,6 +120,18 @@ class Group:
         """All ranks back to the seeded start."""
         self._ask({"do": "reset"})
 
+    def attribution(self, on: bool) -> None:
+        """Measure the phases of the steps from now on, or leave the steps alone."""
+        self._ask({"do": "attribution", "on": on})
+
+    def loading_alone(self, seconds: float) -> dict[str, Any]:
+        """Rank 0's loader without its net; see :func:`gluontune.train.probe.loading_alone`."""
+        return self._ask({"do": "loading", "seconds": seconds}, ranks=1)[0]["found"]
+
+    def training_alone(self, sizes: list[int], seconds: float) -> dict[str, Any]:
+        """Rank 0's net without its loader; see :func:`gluontune.train.probe.training_alone`."""
+        return self._ask({"do": "training", "sizes": sizes, "seconds": seconds}, ranks=1)[0]["found"]
+
     def phases(self) -> dict[str, Any]:
         """Rank 0's report of the step's phases."""
         return self._ask({"do": "phases"}, ranks=1)[0]["report"]
