@@ -176,6 +176,7 @@ def test_the_table_shows_every_rung_with_its_fate(pages):
     ):  # fmt: skip
         assert part in text, part
     text = pages["full"][0].text()
+    assert "predicted 930" in text and "steadiness 0.70" in text  # beside what was measured
     assert "8 workers" in text and "OSError: /dev/shm is full" in text and "chosen for the rung" in text
 
 

@@ -72,6 +72,15 @@ def series(seed: int, level: float, seconds: float, gpus: int = 0) -> dict:
     return {"t_s": times, "cpu_pct": cpu, "gpu_util_pct": gpu, "device": "gpu" if gpus else "cpu"}
 
 
+_PREDICTED = {
+    "multi-worker": {
+        "samples_per_sec": 790.0,
+        "basis": "net alone 880/s, loader alone 4,100/s by one worker",
+    },
+    "records": {"samples_per_sec": 930.0, "basis": "net alone 940/s, loader alone 210,000/s"},
+}
+
+
 def _rung(place: int, gpus: int = 0) -> dict:
     name, sentence, rate, verdict, kept, shares, accuracies, changes = _RUNGS[place]
     before = 402.0
@@ -90,6 +99,7 @@ def _rung(place: int, gpus: int = 0) -> dict:
         "verdict": verdict,
         "kept": kept,
         "samples_per_sec": measure(rate),
+        "predicted": _PREDICTED.get(name),
         "speedup_vs_naive": round(rate / 402.0, 3),
         "speedup_ci95": [rate / 402.0 * 0.95, rate / 402.0 * 1.05],
         "ratio_to_previous": None if name == "naive" else measure(rate / before, 0.04),
@@ -118,6 +128,7 @@ def _variants(name: str) -> list:
             "label": label,
             "changes": changes,
             "samples_per_sec": measure(rate),
+            "predicted": {"samples_per_sec": 0.9 * rate, "basis": "net and loader alone"},
             "ratio_to_previous": measure(gain, 0.04),
             "status": "ran",
             "reason": None,
