@@ -225,6 +225,12 @@ def test_a_host_that_queues_all_the_time_is_launch_bound():
     assert imperative.next_rung == "hybridized"
 
 
+def test_on_a_cpu_queueing_takes_the_cores_from_the_net():
+    queue = {"forward": 20.0, "backward": 10.0, "update": 10.0}
+    assert verdict(report(BUSY, queue=queue), {}, GPU).kind == "compute-bound"
+    assert verdict(report(BUSY, queue=queue), {}, {**GPU, "device": "cpu"}).kind == "launch-bound"
+
+
 def test_a_host_that_a_full_queue_holds_up_is_not_launch_bound():
     held_up = report(BUSY, queue={"forward": 2.0, "backward": 2.0}, host={"forward": 90.0, "backward": 5.0})
     assert verdict(held_up, {}, GPU).kind == "compute-bound"

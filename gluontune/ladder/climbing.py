@@ -190,6 +190,7 @@ class _Climber:
             )
         }
         facts["usable_cores"] = self.site.cores
+        facts["device"] = "gpu" if self.site.gpus and self.recipe.devices != "cpu" else "cpu"
         self.book.document["verdict"] = monitor.verdict(result.phases, result.utilization, facts).to_dict()
 
     def _measure(self, name: str, field: list[Contender]) -> None:

@@ -273,7 +273,7 @@ def _input_rung(case: _Case) -> str:
 
 def _launch_bound(case: _Case) -> Verdict | None:
     queueing = max(case.queue_share or 0.0, case.queued_pct / 100)
-    if queueing < (_QUEUEING_CPU if case.facts.get("device") == "cpu" else _QUEUEING):
+    if queueing < (_QUEUEING_CPU if case.facts.get("device", "cpu") == "cpu" else _QUEUEING):
         return None
     imperative = case.facts.get("hybridize", "imperative") == "imperative"
     batch = case.facts.get("batch_size_per_device")
