@@ -19,7 +19,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gluontune.cli.main import main
 from gluontune.errors import GluontuneError
+from gluontune.monitor import JsonLines
 from gluontune.report import Source, check_ladder, finish_ladder, load, write_ladder_html, write_runs_html
 from gluontune.report.page import render
 
@@ -354,3 +356,17 @@ def test_a_report_needs_no_mxnet_and_leaves_matplotlib_s_settings_alone():
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_monitor_log_is_a_run_even_if_its_last_line_is_cut(tmp_path, capsys):
+    log = tmp_path / "watched.jsonl"
+    with JsonLines(log, {"command": ["train"]}) as lines:
+        for k in range(1, 20):
+            lines({"t_s": 0.2 * k, "cpu_pct": 60.0 + k, "rss_mib": 100.0})
+    log.write_bytes(log.read_bytes()[:-25])
+    assert main(["report", str(log), "--out", str(tmp_path / "r.html")]) == 0
+    shown = (tmp_path / "r.html").read_text()
+    assert "steadiness" in shown and "could not be read: [20]" in shown
+    log.write_text("not a log\n")
+    assert main(["report", str(log), "--out", str(tmp_path / "r.html")]) == 1
+    assert "not a gluontune monitor log" in capsys.readouterr().err

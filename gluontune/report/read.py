@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gluontune import monitor
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import explain_os_error
 from gluontune.report.words import clean, finite, number
@@ -48,12 +49,14 @@ class Collected:
 
 
 def load(path: str | Path) -> Source:
-    """Read a RunResult or a ladder.
+    """Read a RunResult, a ladder, or the log that ``gluontune monitor --out FILE.jsonl`` wrote.
 
     Raises:
         GluontuneError: the file is missing, cut off, of another schema version, or something else.
     """
     path = Path(path)
+    if path.suffix == ".jsonl":
+        return Source(path, path.stem, run=monitor.run_result(monitor.read_log(path)))
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
