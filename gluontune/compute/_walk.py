@@ -66,14 +66,19 @@ def watch(net: Any, *inputs: Any) -> dict[int, Seen]:
     """Run ``net`` forward once, imperatively and in prediction mode, and note each block's arrays.
 
     Running averages, random states of dropout and compiled graphs stay as they are; parameters whose
-    shape was still unknown get it, as they would in any first call.
+    shape was still unknown get it, as they would in any first call that works.
 
     Returns:
         by ``id(block)``; a block that was not called is missing.
+
+    Raises:
+        UsageError: the net fails on these inputs (wrong shape or type, never initialized).
     """
     check_inputs(inputs)
     seen: dict[int, Seen] = {}
     handles = []
+    parameters = net.collect_params().values()
+    unknown = [(p, dict(vars(p))) for p in parameters if p._data is None]
 
     def note(block: Any, args: Any, out: Any) -> None:
         entry = seen.setdefault(id(block), Seen([], []))
@@ -87,6 +92,12 @@ def watch(net: Any, *inputs: Any) -> dict[int, Seen]:
             out = net(*inputs)
             for array in _arrays(out):
                 array.wait_to_read()
+    except Exception as error:
+        from gluontune.compute._diagnose import first_line
+
+        for parameter, state in unknown:  # shapes inferred from a wrong input would stay in the net
+            vars(parameter).update(state)
+        raise UsageError(f"net fails on this input before any hybridization: {first_line(error)}") from error
     finally:
         for handle in handles:
             handle.detach()

@@ -75,12 +75,7 @@ def check_hybridizable(net: Any, *inputs: Any, tolerance: float | None = None) -
     check_initialized(net)
     if not inputs:
         raise UsageError("check_hybridizable needs a sample batch: check_hybridizable(net, x)")
-    try:
-        seen = watch(net, *inputs)
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(f"net fails on this input before any hybridization: {first_line(error)}") from error
+    seen = watch(net, *inputs)
     result = HybridizeCheck(findings=_static_findings(net))
     with preserved(net), warnings.catch_warnings():
         warnings.simplefilter("ignore")
