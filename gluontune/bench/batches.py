@@ -9,7 +9,7 @@ __all__ = ["Batches"]
 
 
 class Batches:
-    """Takes batch after batch and lets each go at once.
+    """Takes batch after batch and lets each go at once; the first one is taken when it is built.
 
     Args:
         epoch: called with 0, 1, … gives the batches of that epoch.
@@ -21,7 +21,7 @@ class Batches:
     >>> import numpy as np
     >>> work = Batches(lambda n: [np.zeros((4, 2)), np.zeros((3, 2))], lambda batch: batch)
     >>> [work.step() for _ in range(3)]
-    [4, 3, 4]
+    [3, 4, 3]
     """
 
     def __init__(

@@ -135,7 +135,7 @@ def fault(data: Any) -> str | None:
         return None if jpeg_is_whole(view) else "a truncated JPEG file: its end is missing"
     if kind == "png":
         return None if png_is_whole(view) else "a truncated PNG file: its end is missing"
-    return "it is not an image" if kind in (None, "npy") else None
+    return "it is not an image" if kind is None else None
 
 
 def jpeg_is_whole(view: memoryview, scan: int = 2) -> bool:

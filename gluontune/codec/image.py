@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from typing import Any, NamedTuple
 
@@ -62,6 +63,8 @@ def decode(data: Any, channels: int = 0) -> np.ndarray | None:
     buffer = np.frombuffer(data, np.uint8)
     if not len(buffer):
         return None
+    if kind_of(data[:16]) == "npy":
+        return _raw(data, channels)
     try:
         pixels = cv2.imdecode(buffer, flag)
     except cv2.error:
@@ -69,6 +72,20 @@ def decode(data: Any, channels: int = 0) -> np.ndarray | None:
     if pixels is None:
         return None
     return pixels[:, :, None] if pixels.ndim == 2 else pixels[:, :, ::-1]
+
+
+def _raw(data: Any, channels: int) -> np.ndarray | None:
+    """Raw pixels with ``channels`` channels (0: as they are), or None."""
+    import cv2
+
+    with contextlib.suppress(ImageError):
+        pixels = raw_to_pixels(data)
+        if channels in (0, pixels.shape[2]):
+            return pixels
+        return cv2.cvtColor(pixels, cv2.COLOR_GRAY2RGB if channels == 3 else cv2.COLOR_RGB2GRAY).reshape(
+            *pixels.shape[:2], channels
+        )
+    return None
 
 
 def decode_image(data: bytes, info: ImageInfo, at_least: int | None = None) -> np.ndarray:

@@ -16,6 +16,7 @@ import numpy as np
 
 from gluontune.codec import native
 from gluontune.codec.header import ImageError, jpeg_header, jpeg_is_whole, kind_of, png_is_whole
+from gluontune.codec.raw import raw_to_pixels
 from gluontune.errors import GluontuneError
 from gluontune.loading.augment import Augment, Box, Draws
 
@@ -75,11 +76,11 @@ class Decoder:
             data = data.cast("B")
         if len(data) == 0:
             raise GluontuneError("the record is empty")
-        if (
-            self._handle
-            and kind_of(data[:16]) == "jpg"
-            and self._region(out, np.frombuffer(data, np.uint8), draws, i)
-        ):
+        kind = kind_of(data[:16])
+        if kind == "npy":
+            self._raw(out, data, draws, i)
+            return
+        if self._handle and kind == "jpg" and self._region(out, np.frombuffer(data, np.uint8), draws, i):
             return
         pixels, box = self._pixels(data, draws, i)
         self._place(out, pixels, box, draws, i)
@@ -117,6 +118,25 @@ class Decoder:
             jitter(out[:, :, 0] if channels == 1 else out, *draws.jitter[i].tolist())
         return True
 
+    def _raw(self, out: np.ndarray, data: memoryview, draws: Draws, i: int) -> None:
+        """Crop, resize and flip pixels that are kept as they are."""
+        try:
+            pixels = raw_to_pixels(data)
+        except ImageError as error:
+            raise GluontuneError(str(error)) from error
+        height, width, channels = self.shape
+        top, left, box_h, box_w = self.augment.box(draws, i, *pixels.shape[:2], self.shape)
+        part = pixels[top : top + box_h, left : left + box_w]
+        if pixels.shape[2] != channels:
+            part = cv2.cvtColor(part, cv2.COLOR_GRAY2RGB if channels == 3 else cv2.COLOR_RGB2GRAY)
+        place = out[:, :, 0] if channels == 1 else out
+        if draws.offsets is None and (draws.flip is None or not draws.flip[i]):
+            fit(part, width, height, place)  # without a copy on the way
+        else:
+            self._pad_crop_flip(out, fit(part, width, height), draws, i)
+        if draws.jitter is not None:
+            jitter(place, *draws.jitter[i].tolist())
+
     def _pixels(self, data: memoryview, draws: Draws, i: int) -> tuple[np.ndarray, Box]:
         """The decoded image (BGR or grey), perhaps scaled down, and the wanted box in it."""
         channels, flag, header = self.shape[2], _FULL[self.shape[2]], None
@@ -145,12 +165,7 @@ class Decoder:
     def _place(self, out: np.ndarray, pixels: np.ndarray, box: Box, draws: Draws, i: int) -> None:
         height, width, channels = self.shape
         top, left, box_h, box_w = box
-        part = pixels[top : top + box_h, left : left + box_w]
-        if (box_h, box_w) != (height, width):
-            shrink = min(box_h / height, box_w / width)
-            part = cv2.resize(
-                part, (width, height), interpolation=cv2.INTER_AREA if shrink >= 2 else cv2.INTER_LINEAR
-            )
+        part = fit(pixels[top : top + box_h, left : left + box_w], width, height)
         if channels == 3:
             part = cv2.cvtColor(part, cv2.COLOR_BGR2RGB)
         self._pad_crop_flip(out, part, draws, i)
@@ -168,6 +183,21 @@ class Decoder:
         if draws.flip is not None and draws.flip[i]:
             part = cv2.flip(part, 1)
         out[...] = part.reshape(out.shape)
+
+
+def fit(part: np.ndarray, width: int, height: int, out: np.ndarray | None = None) -> np.ndarray:
+    """``part`` with the wanted size: into ``out`` where it is given; averaged where it is halved or more.
+
+    >>> fit(np.full((8, 8, 3), 5, np.uint8), 4, 2).shape
+    (2, 4, 3)
+    """
+    if part.shape[:2] == (height, width):
+        if out is not None:
+            out[...] = part.reshape(out.shape)
+        return part if out is None else out
+    shrink = min(part.shape[0] / height, part.shape[1] / width)
+    how = cv2.INTER_AREA if shrink >= 2 else cv2.INTER_LINEAR
+    return cv2.resize(part, (width, height), dst=out, interpolation=how)
 
 
 def check_header(sound: bool, whole: bool) -> None:
