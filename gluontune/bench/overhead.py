@@ -23,6 +23,8 @@ _PERIOD_S = 0.2  # as `gluontune train` and the ladder sample
 _REAL: dict[str, Any] = {"net": "cifar_resnet20_v1", "runtime": "tuned", "hybridize": "static"}
 _FAST: dict[str, Any] = {**_REAL, "loader": "resident", "rewrites": ["pool-to-mean", "pad-channels"]}
 
+THREADS: dict[str, dict[str, str]] = {"all threads": {}, "one thread": {"OMP_NUM_THREADS": "1"}}
+
 #: The trainings whose phases are added up: what a learner starts from, and what the ladder ends with.
 RECIPES: dict[str, dict[str, Any]] = {
     "naive": {"net": "cifar_resnet20_v1"},
@@ -53,13 +55,11 @@ def slowdown(
         time), ``waits_pct`` (what the sampled steps lost, in percent of all time), and ``holds``.
     """
     rows = []
-    threads: dict[str, dict[str, str]] = {"all threads": {}, "one thread": {"OMP_NUM_THREADS": "1"}}
-    for name, env in threads.items():
+    for name, env in THREADS.items():
         recipe = Recipe.from_dict({**_FAST, "dataset": dataset, "batch_size_per_device": _BATCH, "env": env})
         with Group(recipe, die_with_parent=True) as group:
-            rows.append(
-                {"name": name, **_pairs(group, rounds, lambda line, name=name: say(f"{name}: {line}"))}
-            )
+            say(name)
+            rows.append({"name": name, **_pairs(group, rounds, say)})
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -17,10 +18,12 @@ from gluontune.train import Group
 __all__ = ["BAR_PCT", "measure"]
 
 BAR_PCT = 15.0  # median error
-_PROBE_S = 0.8
+_PROBE_S = 0.3
+_ROUNDS = 5  # of parts and whole in turn
 _NETS = {"cifar_resnet20_v1": ("pool-to-mean", "pad-channels"), "small_cnn": ()}
 _BATCH = 64
 _FITTED = (32, 64)
+_ALONE = {"resident": 0, "gluon": 0, "threaded": 1}  # the loaders, each with what is one worker's work
 _LOADERS = (("gluon", 0), ("gluon", 1), ("gluon", 2), ("threaded", 1), ("threaded", 2), ("resident", 0))
 _BATCHES = (16, 128, 256)
 
@@ -30,9 +33,10 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Predict from parts that were measured alone, then train and compare.
 
-    For each net: the net alone at two batch sizes, each loader alone with one worker. From these come the
-    throughputs of other worker counts and batch sizes. A loader for a simulated device of several
-    speeds is predicted as well; its rows say so.
+    For each net: the net alone at two batch sizes, each loader alone with one worker, measured in turn with
+    the training that they predict. From these come the
+    throughputs of other worker counts and batch sizes. A loader for a simulated device of several speeds is
+    predicted as well; its rows say so.
 
     Args:
         dataset: what is trained on. seconds: about how long each real training is measured.
@@ -42,72 +46,103 @@ def measure(
         ``error_pct``, ``bound_by``, ``simulated``.
     """
     rows = []
-    cores = runtime.usable_cores()
     for net, rewrites in _NETS.items():
         base = Recipe(
             dataset=dataset, net=net, runtime="tuned", hybridize="static", rewrites=rewrites,
             batch_size_per_device=_BATCH,
         )  # fmt: skip
-        say(f"{net}: its parts alone")
-        alone = _parts(base)
-        step_ms = monitor.fit_step_time(_FITTED, [alone["step_time_ms"][size] for size in _FITTED])
-        cases = [(loader, workers, _BATCH) for loader, workers in _LOADERS]
-        cases += [("resident", 0, batch) for batch in _BATCHES]
-        for loader, workers, batch in cases:
-            guess = monitor.expected_throughput(
-                device_samples_per_sec=1e3 * batch / step_ms(batch),
-                worker_samples_per_sec=alone["worker_samples_per_sec"][loader],
-                num_workers=workers,
-                cores=cores,
-                shares_cores=True,
-            )
-            name = f"{net}, {loader}, {workers} worker{'' if workers == 1 else 's'}, batch {batch}"
-            say(f"{name}: predicted {guess['samples_per_sec']:,.0f} samples/s")
-            recipe = base.override(loader=loader, num_workers=workers, batch_size_per_device=batch)
-            found = monitor.compare(guess, _train(recipe, seconds))
-            rows.append({"name": name, **found, "bound_by": guess["bound_by"], "simulated": False})
+        say(f"{net}: starting")
+        with contextlib.ExitStack() as closing:
+            alone = {
+                loader: closing.enter_context(_paused(base.override(loader=loader, num_workers=workers)))
+                for loader, workers in _ALONE.items()
+            }
+            cases = [(loader, workers, _BATCH) for loader, workers in _LOADERS]
+            cases += [("resident", 0, batch) for batch in _BATCHES]
+            for loader, workers, batch in cases:
+                name = f"{net}, {loader}, {workers} worker{'' if workers == 1 else 's'}, batch {batch}"
+                say(name)
+                recipe = base.override(loader=loader, num_workers=workers, batch_size_per_device=batch)
+                with _paused(recipe) as group:
+                    rows.append({"name": name, **_compare(alone, group, seconds), "simulated": False})
     return rows + _simulated(seconds, say)
 
 
-def _parts(base: Recipe) -> dict[str, Any]:
-    """The net alone at two batch sizes, and each loader with one worker."""
-    found: dict[str, Any] = {"step_time_ms": {}, "worker_samples_per_sec": {}}
-    for loader, workers in (("resident", 0), ("gluon", 0), ("threaded", 1)):
-        with Group(base.override(loader=loader, num_workers=workers), die_with_parent=True) as group:
-            alone = group.loading_alone(_PROBE_S)
-            found["worker_samples_per_sec"][loader] = alone["samples_per_sec"]
-            if loader == "resident":
-                steps = group.training_alone(list(_FITTED), _PROBE_S)
-                found["step_time_ms"] = {int(size): step["step_time_ms"] for size, step in steps.items()}
-    return found
-
-
-def _train(recipe: Recipe, seconds: float) -> float:
-    """Samples a second of a real training, median of slices."""
+@contextlib.contextmanager
+def _paused(recipe: Recipe) -> Iterator[Group]:
+    """A training that is warm and stands still."""
     with Group(recipe, die_with_parent=True) as group:
         group.steps(4)
-        seen = group.steps(4)
-        count = max(2, round(seconds / 5 / (seen["seconds"] / 4)))
-        slices = [group.steps(count) for _ in range(5)]
-    return statistics.median(s["samples"] / s["seconds"] for s in slices)
+        group.pause()
+        yield group
+
+
+@contextlib.contextmanager
+def _running(group: Group) -> Iterator[Group]:
+    group.resume()
+    yield group
+    group.pause()
+
+
+def _compare(alone: dict[str, Group], group: Group, seconds: float) -> dict[str, Any]:
+    """Parts and whole in turn, so that a disturbance of the machine falls on both; medians of the rounds."""
+    recipe = group.recipe
+    batch, loader = recipe.batch_size_per_device, recipe.loader
+    guesses, rates, bounds = [], [], []
+    for _ in range(_ROUNDS):
+        with _running(alone["resident"]) as net:
+            steps = net.training_alone(list(_FITTED), _PROBE_S)
+        with _running(alone[loader]) as loading:
+            worker = loading.loading_alone(_PROBE_S)["samples_per_sec"]
+        step_ms = monitor.fit_step_time(_FITTED, [steps[str(size)]["step_time_ms"] for size in _FITTED])
+        guess = monitor.expected_throughput(
+            device_samples_per_sec=1e3 * batch / step_ms(batch),
+            worker_samples_per_sec=worker,
+            num_workers=recipe.num_workers,
+            cores=runtime.usable_cores(),
+            shares_cores=True,
+        )
+        with _running(group):
+            seen = group.steps(2)
+            seen = group.steps(max(2, round(seconds / _ROUNDS / (seen["seconds"] / 2))))
+        guesses.append(guess["samples_per_sec"])
+        rates.append(seen["samples"] / seen["seconds"])
+        bounds.append(guess["bound_by"])
+    return _row(guesses, rates, bounds)
+
+
+def _row(guesses: list[float], rates: list[float], bounds: list[str]) -> dict[str, Any]:
+    """The error is the median of those of the rounds; the rates are medians as well."""
+    errors = [monitor.compare({"samples_per_sec": g}, r)["error_pct"] for g, r in zip(guesses, rates)]
+    return {
+        "predicted_samples_per_sec": statistics.median(guesses),
+        "measured_samples_per_sec": statistics.median(rates),
+        "error_pct": statistics.median(errors),
+        "errors_pct": errors,
+        "bound_by": statistics.mode(bounds),
+    }
 
 
 def _simulated(seconds: float, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Real work of worker threads, which leaves Python's lock free, for a device that only takes time."""
-    worker_ms = _load_ms()
+    usual_ms = _load_ms()
     rows = []
     for workers in (0, 1, 2):
-        for device_ms in (0.6 * worker_ms, 1.5 * worker_ms):
-            guess = monitor.expected_throughput(
-                device_samples_per_sec=1e3 * _BATCH / device_ms,
-                worker_samples_per_sec=1e3 * _BATCH / worker_ms,
-                num_workers=workers,
-                cores=runtime.usable_cores(),
-            )
+        for device_ms in (0.6 * usual_ms, 1.5 * usual_ms):
             name = f"simulated device of {device_ms:.1f} ms, {workers} loading thread{'' if workers == 1 else 's'}"
-            say(f"{name}: predicted {guess['samples_per_sec']:,.0f} samples/s")
-            found = monitor.compare(guess, _feed(workers, device_ms, min(seconds, 2.0)))
-            rows.append({"name": name, **found, "bound_by": guess["bound_by"], "simulated": True})
+            say(name)
+            guesses, rates, bounds = [], [], []
+            for _ in range(_ROUNDS):
+                guess = monitor.expected_throughput(
+                    device_samples_per_sec=1e3 * _BATCH / device_ms,
+                    worker_samples_per_sec=1e3 * _BATCH / _load_ms(),
+                    num_workers=workers,
+                    cores=runtime.usable_cores(),
+                )
+                guesses.append(guess["samples_per_sec"])
+                rates.append(_feed(workers, device_ms, seconds / _ROUNDS))
+                bounds.append(guess["bound_by"])
+            rows.append({"name": name, **_row(guesses, rates, bounds), "simulated": True})
     return rows
 
 

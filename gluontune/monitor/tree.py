@@ -153,8 +153,8 @@ class WaitClock:
                 for thread in os.listdir(folder):
                     with contextlib.suppress(OSError, ValueError, IndexError):
                         with open(f"{folder}/{thread}/schedstat", "rb") as stream:
-                            ran, waited = stream.read().split()[:2]
-                        now[thread] = int(ran), int(waited)
+                            counted = stream.read().split()
+                        now[thread] = int(counted[0]), int(counted[1])
         before, self._before = self._before, now
         both = [(now[t][0] - before[t][0], now[t][1] - before[t][1]) for t in now if t in before]
         ran = sum(max(0, r) for r, _ in both)
