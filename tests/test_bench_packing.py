@@ -73,3 +73,5 @@ def test_nothing_to_pack_and_nobody_to_measure(folder, tmp_path, capsys):
     assert main(["bench", "packing", str(tmp_path / "none"), "--rounds", "1"]) == 1
     assert "none" in capsys.readouterr().err
     assert main(["bench", "packing", str(folder), "--only", "nobody"]) == 2
+    assert main(["bench", "packing", str(folder), "--part", "half"]) == 2
+    assert "part 'half': choose both, pass-through or resize" in capsys.readouterr().err

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
+import shutil
 import types
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,11 @@ def write(path: str, beton: str, raw: bool, workers: int) -> None:
     field = importlib.import_module("ffcv.fields").RGBImageField(write_mode="raw" if raw else "jpg")
     data = Payloads(path, raw)
     data[0], data[len(data) - 1]  # FFCV's writer waits for ever for a worker that failed
+    need, free = os.path.getsize(path), shutil.disk_usage(Path(beton).parent).free
+    if free < 1.1 * need:
+        raise OSError(
+            f"{Path(beton).parent} has {free >> 20:,} MiB free, FFCV's copy takes {need >> 20:,} (TMPDIR moves it)"
+        )
     if not raw:
         field.encode = types.MethodType(_store, field)
     writer = importlib.import_module("ffcv.writer").DatasetWriter(

@@ -54,7 +54,9 @@ class Im2rec:
         """Pack all; the number of records."""
         before, sys.argv = sys.argv, [str(self.script), *self.arguments]
         try:
-            runpy.run_path(str(self.script), run_name="__main__")
+            left = runpy.run_path(str(self.script), run_name="__main__")
+            if "record" in left:  # with one thread it leaves the file open until the interpreter ends
+                left["record"].close()
         finally:
             sys.argv = before
         with open(f"{self.prefix}.idx", encoding="utf-8") as index:

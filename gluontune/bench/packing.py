@@ -24,6 +24,7 @@ __all__ = ["run", "show", "write_list"]
 
 PathLike = Union[str, "os.PathLike[str]"]
 HOME = "gluontune.bench._packers:"
+PARTS = ("pass-through", "resize")
 
 
 def run(
@@ -34,6 +35,7 @@ def run(
     quality: int = 90,
     workers: int | None = None,
     rounds: int = 5,
+    part: str = "both",
     only: Sequence[str] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
@@ -45,6 +47,7 @@ def run(
         quality: of the JPEG files made, 1-100.
         workers: most processes; None: the usable cores.
         rounds, say: see ``contest.hold``.
+        part: ``pass-through``, ``resize`` or ``both``.
         only: keep the contenders whose name holds one of these.
 
     Returns:
@@ -52,12 +55,15 @@ def run(
 
     Raises:
         GluontuneError: nothing to pack.
-        UsageError: nothing is left to measure.
+        UsageError: nothing is left to measure, or no such part.
     """
+    if part not in ("both", *PARTS):
+        raise UsageError(f"part {part!r}: choose both, {' or '.join(PARTS)}")
     cores, parts = workers or usable_cores(), {}
     with tempfile.TemporaryDirectory(prefix="gluontune-bench-") as folder:
         lst, base = write_list(src, root, Path(folder))
-        for name, resized in (("pass-through", None), ("resize", size)):
+        for name in PARTS if part == "both" else (part,):
+            resized = size if name == "resize" else None
             place = Path(folder) / name
             place.mkdir()
             field = entrants(str(lst), str(base), str(place), resized, quality, cores)

@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
         help="Measure parts of gluontune against their peers in one interleaved run.", no_args_is_help=True
     )
     app.add_typer(group, name="bench")
-    for command in (loading, packing, monitor, training, inference):  # add networks here, each defined below
+    for command in (loading, packing, monitor, training, inference, networks):
         group.command()(command)
 
 
@@ -76,6 +76,7 @@ def packing(
     root: Optional[Path] = typer.Option(None, "--root", help="Folder at which the list's paths begin."),
     size: int = typer.Option(256, "--size", min=1, help="Shorter side after the resize."),
     quality: int = typer.Option(90, "--quality", min=1, max=100, help="JPEG quality of resized images."),
+    part: str = typer.Option("both", "--part", help="pass-through, resize, or both."),
     workers: Optional[int] = typer.Option(None, "--workers", min=1, help="Most processes (default: cores)."),
     rounds: int = typer.Option(5, "--rounds", min=1, help="Packings by each contender, interleaved."),
     only: Optional[list[str]] = typer.Option(
@@ -89,7 +90,15 @@ def packing(
 
     def work(say: Callable[[str], None]) -> dict[str, Any]:
         return benchmark.run(
-            src, root=root, size=size, quality=quality, workers=workers, rounds=rounds, only=only, say=say
+            src,
+            root=root,
+            size=size,
+            quality=quality,
+            workers=workers,
+            rounds=rounds,
+            part=part,
+            only=only,
+            say=say,
         )
 
     finish(work, as_json, out, benchmark.show)
@@ -176,6 +185,12 @@ def inference(
     net: str = typer.Option("cifar_resnet20_v1", "--net", help="Where the source does not say it."),
     dataset: str = typer.Option("sample", "--dataset", help="Where the source does not say it."),
     rungs: Optional[str] = typer.Option(None, "--rungs", help="Run only these, comma-separated."),
+    deck: bool = typer.Option(
+        False, "--deck", help="Instead: oneDNN off and on, over the networks of the seed deck's table."
+    ),
+    only: Optional[list[str]] = typer.Option(
+        None, "--only", help="With --deck: only these networks; repeatable."
+    ),
     batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images in a step of the throughput."),
     val_images: int = typer.Option(2000, "--val-images", min=1, help="For accuracy and agreement."),
     latencies: int = typer.Option(200, "--latencies", min=1, help="Predictions of one image each."),
@@ -185,8 +200,16 @@ def inference(
     out: Optional[Path] = OUT,
 ) -> None:
     """Inference: imperative, hybridized, fused, bfloat16, int8, ONNX Runtime; latency, throughput, accuracy."""
+    from gluontune.bench import deck as table
     from gluontune.bench import inference as benchmark
     from gluontune.recipe import Recipe
+
+    def compare(say: Callable[[str], None]) -> dict[str, Any]:
+        return table.run(only, batch_size=batch_size, rounds=rounds, seconds=seconds, say=say)
+
+    if deck:
+        finish(compare, as_json, out, table.show)
+        return
 
     def work(say: Callable[[str], None]) -> dict[str, Any]:
         return benchmark.run(
@@ -202,6 +225,37 @@ def inference(
         )
 
     finish(work, as_json, out, benchmark.show)
+
+
+def networks(
+    nets: Optional[str] = typer.Option(None, "--nets", help="Comma-separated (default: one of each family)."),
+    quick: bool = typer.Option(False, "--quick", help="Fewer and shorter repeats: minutes, not an hour."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with what --out holds."),
+    time_limit: float = typer.Option(300.0, "--time-limit", help="Seconds for one part of a network's work."),
+    as_json: bool = JSON_OPTION,
+    out: Optional[Path] = OUT,
+) -> None:
+    """Networks of every family: is hybridize's choice ever slower than MXNet's modes, or its results other?
+
+    Exits with 1 if a network is made slower, disagrees, or fails.
+    """
+    from gluontune.bench import networks as benchmark
+
+    with stdout_reserved(), stderr.status("starting") as status:
+        found = benchmark.run(
+            [n.strip() for n in nets.split(",") if n.strip()] if nets else None,
+            quick=quick,
+            out=out,
+            resume=resume,
+            time_limit=time_limit,
+            say=status.update,
+        )
+    if as_json:
+        emit(found)
+    else:
+        benchmark.show(found, stdout)
+    if any(found["figures"][name] for name in ("made_slower", "disagree", "failed")):
+        raise typer.Exit(1)
 
 
 def finish(
