@@ -11,7 +11,7 @@ from gluontune.ladder.rungs import Site
 
 __all__ = ["note", "predict"]
 
-_PROBE_S = 0.3  # of each part
+_PROBE_S = 0.6  # of each part
 
 Guess = Optional[dict[str, Any]]
 
