@@ -22,7 +22,7 @@ from gluontune.parallel.piped import PipedProcess, end_message
 __all__ = ["BAR", "measure", "summarize"]
 
 BAR = 0.95  # share of the runs that must be right
-_SECONDS = 2.0  # of one run
+_SECONDS = 1.2  # of one run
 _TIME_LIMIT_S = 120.0
 _CHILD = (sys.executable, "-m", "gluontune.bench.situations")
 # Busy and idle seconds of the load that comes and goes; a situation's crowd never idles.
