@@ -130,10 +130,12 @@ class Decoder:
         if pixels.shape[2] != channels:
             part = cv2.cvtColor(part, cv2.COLOR_GRAY2RGB if channels == 3 else cv2.COLOR_RGB2GRAY)
         place = out[:, :, 0] if channels == 1 else out
-        if draws.offsets is None and (draws.flip is None or not draws.flip[i]):
-            fit(part, width, height, place)  # without a copy on the way
-        else:
+        if draws.offsets is not None:
             self._pad_crop_flip(out, fit(part, width, height), draws, i)
+        elif draws.flip is not None and draws.flip[i]:
+            cv2.flip(fit(part, width, height), 1, dst=place)
+        else:
+            fit(part, width, height, place)
         if draws.jitter is not None:
             jitter(place, *draws.jitter[i].tolist())
 
