@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import subprocess
+import sys
 import threading
 
 import cv2
@@ -369,6 +371,20 @@ def test_resume_cuts_off_what_a_crash_damaged(folder, tmp_path, monkeypatch, har
 def test_kill_9_and_resume_loses_and_repeats_nothing():
     result = kill_trials(4, images=400)
     assert result["kills"] == 4 and result["wrong_or_lost"] == 0
+
+
+def test_kills_between_the_lines_that_write_and_rename():
+    command = [
+        sys.executable,
+        "-m",
+        "gluontune.records.fuzz",
+        "--steps",
+        "30",
+    ]  # it forks: not from this process
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)["steps"]
+    assert result["jobs"] == 30 and result["kills"] >= 30 and result["wrong_or_lost"] == 0
 
 
 def test_worker_processes_make_the_same_file(folder, tmp_path, monkeypatch):

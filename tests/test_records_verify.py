@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records import DamagedRecordError, RecordReader, RecordWriter, repair, verify
 from gluontune.records import fuzz as fuzz_room
+from gluontune.records.damaging import DamageTrial
 from gluontune.records.fuzz import concurrent_reads, damage_trials
 from gluontune.records.layout import MAGIC
 from gluontune.records.verifier import Survey
@@ -247,6 +248,12 @@ def test_hundreds_of_random_damages():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("seed", [[12345, 8425], [12345, 1798]])
+def test_repair_loses_nothing_beside_a_cut_or_to_bytes_that_look_like_a_record(tmp_path, seed):
+    trial = DamageTrial(tmp_path, np.random.default_rng(seed))
+    assert trial.run() == {"silently_wrong": 0, "lost_by_repair": 0, "missed": 0}
+
+
 def test_the_trials_notice_a_verifier_and_a_reader_that_do_not_look(monkeypatch):
     monkeypatch.setattr(RecordReader, "_compare", lambda *_: None)
     assert damage_trials(40, seed=1)["silently_wrong"] > 0
@@ -273,5 +280,5 @@ def test_the_fuzz_command_prints_its_counts(capsys, monkeypatch):
     printed = json.loads(capsys.readouterr().out)
     assert printed["damages"]["trials"] == 5 and printed["reads"]["wrong"] == 0
     monkeypatch.setattr(RecordReader, "_compare", lambda *_: (_ for _ in ()).throw(DamagedRecordError("x")))
-    monkeypatch.setattr(fuzz_room, "repair", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr("gluontune.records.damaging.repair", lambda *a, **k: 1 / 0)
     assert fuzz_room.main(["--damages", "5"]) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ __all__ = ["FileSplit", "RecordSplit", "Split"]
 PathLike = Union[str, "os.PathLike[str]"]
 
 
-class Split:
+class Split(ABC):
     """One part of a data set. Reading is safe from any thread and in forked or spawned processes.
 
     Attributes:
@@ -72,10 +73,11 @@ class Split:
             raise GluontuneError(f"{self.name_of(index)}: the image cannot be decoded; replace or remove it")
         return pixels
 
+    @abstractmethod
     def name_of(self, index: int) -> str:
         """What an error calls this sample: its file, or its record."""
-        raise NotImplementedError
 
+    @abstractmethod
     def files(self) -> list[Path]:
         """One image file a sample, in this order.
 
@@ -85,7 +87,6 @@ class Split:
         Raises:
             GluontuneError: the disk is full, the cache folder read-only, …
         """
-        raise NotImplementedError
 
     def subset(self, indices: Iterable[int]) -> Split:
         """The samples at these positions, in this order.
@@ -120,14 +121,14 @@ class Split:
                     writer.write(self.read(i), int(self.labels[i]), key=i)
         return target
 
-    def _read(self, index: int) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self, index: int) -> Any: ...
 
-    def _size(self, index: int) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _size(self, index: int) -> int: ...
 
-    def _take(self, indices: np.ndarray) -> Split:
-        raise NotImplementedError
+    @abstractmethod
+    def _take(self, indices: np.ndarray) -> Split: ...
 
     def _digest(self) -> str:
         import hashlib

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -32,7 +33,7 @@ def sample_error(split: Any, index: int, error: BaseException) -> GluontuneError
     return GluontuneError(reason if name in reason else f"{name}: {reason}")
 
 
-class Loader:
+class Loader(ABC):
     """Batches of images and labels, epoch by epoch.
 
     ``yields`` says what ``epoch(n)`` gives: ``uint8-nhwc``, a pair of numpy arrays, uint8 (N, H, W, C)
@@ -124,7 +125,7 @@ class Loader:
         self._epoch, self._done = int(state["epoch"]), int(state["batch"])
         self._resume_at = (self._epoch, self._done)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (a loader without threads has nothing to end)
         """End threads and processes and let memory go. The loader can be closed twice."""
 
     def __enter__(self) -> Loader:
@@ -139,9 +140,9 @@ class Loader:
             return Draws()
         return self.augment.draw(generator(self.seed, epoch, AUGMENT, self.order.rank, batch), n)
 
+    @abstractmethod
     def _batches(self, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
         """The batches of ``epoch`` from number ``start`` on."""
-        raise NotImplementedError
 
     def _counted(self, n: int, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         try:

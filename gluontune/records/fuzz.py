@@ -6,31 +6,21 @@ Each prints one JSON document with what went wrong; all counts but ``trials`` sh
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import multiprocessing
 import os
 import shutil
 import signal
 import sys
 import tempfile
-import threading
-import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
-from gluontune.records.checksums import side_path
-from gluontune.records.killing import kill_trials
-from gluontune.records.layout import MAGIC, padded
-from gluontune.records.reader import RecordReader
-from gluontune.records.repairer import repair
-from gluontune.records.structure import joined
-from gluontune.records.verifier import Survey
-from gluontune.records.writer import RecordWriter
+from gluontune.records.damaging import DamageTrial
+from gluontune.records.killing import kill_trials, step_trials
+from gluontune.records.reading import concurrent_reads
 
 __all__ = ["concurrent_reads", "damage_trials", "kill_trials", "main"]
 
@@ -63,7 +53,7 @@ def damage_trials(n: int, seed: int = 0) -> dict[str, int]:
         for trial in range(n):
             signal.alarm(HANG_S)
             try:
-                counts.update(_Trial(folder, np.random.default_rng([seed, trial])).run())
+                counts.update(DamageTrial(folder, np.random.default_rng([seed, trial])).run())
             except _Hang:
                 counts["hangs"] += 1
             except Exception as error:
@@ -77,242 +67,6 @@ def damage_trials(n: int, seed: int = 0) -> dict[str, int]:
     return {"trials": n, **counts}
 
 
-class _Trial:
-    """One file, its damage, and the truth about each of its records."""
-
-    def __init__(self, folder: Path, rng: np.random.Generator):
-        self.rng = rng
-        self.path, self.out = folder / "t.rec", folder / "repaired.rec"
-        for old in folder.iterdir():
-            old.unlink()
-        self._write()
-        self.data = bytearray(self.path.read_bytes())
-        self.origin = np.arange(len(self.data))  # where each byte of the damaged file came from; -1: altered
-        self.index_hit = self.crc_hit = False
-        for _ in range(int(rng.integers(1, 4))):
-            self._damage()
-        self.path.write_bytes(self.data)
-
-    def _write(self) -> None:
-        rng = self.rng
-        count = int(rng.integers(2, 40))
-        keys = rng.permutation(count * 2)[:count].tolist()
-        self.records: dict[int, bytes] = {}
-        with RecordWriter(self.path) as writer:
-            for key in keys:
-                label: Any = float(key) if rng.random() < 0.7 else rng.random(3).tolist()
-                writer.write(self._payload(), label, key)
-        with RecordReader(self.path) as reader:
-            self.records = {key: bytes(record) for key, record in zip(keys, reader)}
-            offsets = [int(o) for o in reader._offsets]
-            ends = [*offsets[1:], self.path.stat().st_size]
-        self.places = {k: (o, self._end(o, e, k)) for k, o, e in zip(keys, offsets, ends)}
-
-    def _end(self, offset: int, behind: int, key: int) -> int:
-        """The record's last byte, padding left out."""
-        length = len(self.records[key])
-        return behind - (padded(length) - length)
-
-    def _payload(self) -> bytes:
-        rng = self.rng
-        body = bytearray(rng.bytes(int(rng.integers(0, 400))))
-        for _ in range(int(rng.integers(0, 3)) if rng.random() < 0.4 else 0):
-            at = int(rng.integers(0, len(body) + 1))
-            body[at:at] = MAGIC
-        return bytes(body)
-
-    def _damage(self) -> None:
-        names = (
-            "flip",
-            "flip",
-            "header",
-            "burst",
-            "cut_end",
-            "cut_middle",
-            "swap",
-            "index",
-            "index_cut",
-            "crc",
-            "crc_cut",
-        )
-        getattr(self, "_" + str(self.rng.choice(names)))()
-
-    def _alter(self, start: int, new: bytes) -> None:
-        for i, byte in enumerate(new, start):
-            if i < len(self.data) and self.data[i] != byte:
-                self.data[i] = byte
-                self.origin[i] = -1
-
-    def _at(self, size: int) -> int:
-        return int(self.rng.integers(0, max(1, size)))
-
-    def _flip(self) -> None:
-        if self.data:
-            at = self._at(len(self.data))
-            self._alter(at, bytes([self.data[at] ^ 1 << self._at(8)]))
-
-    def _header(self) -> None:
-        """A byte of a record's magic number or length."""
-        offsets = [place[0] for place in self.places.values()]
-        at = offsets[self._at(len(offsets))] + self._at(8)
-        if at < len(self.data):
-            self._alter(at, bytes([self._at(256)]))
-
-    def _burst(self) -> None:
-        size = self._at(600)
-        self._alter(
-            self._at(len(self.data)), bytes(size) if self.rng.random() < 0.5 else self.rng.bytes(size)
-        )
-
-    def _cut_end(self) -> None:
-        self._remove(self._at(len(self.data)), len(self.data))
-
-    def _cut_middle(self) -> None:
-        start = self._at(len(self.data))
-        self._remove(start, start + self._at(300))
-
-    def _remove(self, start: int, stop: int) -> None:
-        del self.data[start:stop]
-        self.origin = np.delete(self.origin, slice(start, stop))
-
-    def _side(self, suffix: str) -> tuple[Path, bytearray]:
-        side = side_path(self.path, suffix)
-        return side, bytearray(side.read_bytes())
-
-    def _swap(self) -> None:
-        """Two rows of the index exchange their offsets."""
-        side, data = self._side(".idx")
-        lines = data.decode("latin-1").splitlines()
-        if len(lines) < 2:
-            return
-        a, b = (int(i) for i in self.rng.choice(len(lines), 2, replace=False))
-        (key_a, _, offset_a), (key_b, _, offset_b) = lines[a].partition("\t"), lines[b].partition("\t")
-        lines[a], lines[b] = f"{key_a}\t{offset_b}", f"{key_b}\t{offset_a}"
-        side.write_bytes("".join(f"{line}\n" for line in lines).encode("latin-1"))
-
-    def _index(self) -> None:
-        self._flip_side(".idx")
-
-    def _crc(self) -> None:
-        self._flip_side(".crc")
-
-    def _flip_side(self, suffix: str) -> None:
-        side, data = self._side(suffix)
-        if data:
-            data[self._at(len(data))] ^= 1 << self._at(8)
-            side.write_bytes(data)
-
-    def _index_cut(self) -> None:
-        side, data = self._side(".idx")
-        side.write_bytes(data[: self._at(len(data))])
-
-    def _crc_cut(self) -> None:
-        side, data = self._side(".crc")
-        side.write_bytes(data[: self._at(len(data))])
-
-    def _is_whole(self, key: int) -> bool:
-        start, end = self.places[key]
-        at = np.flatnonzero(self.origin == start)
-        if not len(at):
-            return False
-        piece = self.origin[at[0] : at[0] + end - start]
-        return len(piece) == end - start and bool((piece == np.arange(start, end)).all())
-
-    def run(self) -> dict[str, int]:
-        whole = {key for key in self.records if self._is_whole(key)}
-        with Survey(self.path, decode=False) as survey:
-            report = survey.report
-            unproven = {bytes(joined(survey.view, c.found)) for c in survey.checked if c.row < 0}
-            proven = {c.found.offset for c in survey.checked if c.row >= 0}
-        wrong = self._read_what_is_called_whole(report, proven) + self._read_checked()
-        missed = report.ok and len(whole) < len(self.records)
-        kept: dict[int, bytes] = {}
-        with contextlib.suppress(GluontuneError):
-            repair(self.path, self.out, decode=False)
-            with RecordReader(self.out) as reader:
-                kept = {int(k): bytes(r) for k, r in zip(reader.keys, reader)}
-        wrong += sum(self.records.get(k) != r and r not in unproven for k, r in kept.items())
-        lost = sum(kept.get(key) != self.records[key] for key in whole)
-        return {"silently_wrong": wrong, "lost_by_repair": lost, "missed": int(missed)}
-
-    def _read_what_is_called_whole(self, report: Any, proven: set[int]) -> int:
-        """Wrong or unreadable records at positions about which ``verify`` said nothing."""
-        try:
-            reader = RecordReader(self.path)
-        except GluontuneError:
-            return int(report.ok)
-        wrong = 0
-        with reader:
-            called_damaged = {d.index for d in report.damaged}
-            for i, key in enumerate(reader.keys):
-                if i in called_damaged or int(reader._offsets[i]) not in proven:
-                    continue
-                try:
-                    wrong += bytes(reader[i]) != self.records.get(int(key))
-                except GluontuneError:
-                    wrong += 1
-        return wrong
-
-    def _read_checked(self) -> int:
-        """Wrong records that a reader with ``check=True`` gives out, by key."""
-        try:
-            reader = RecordReader(self.path, check=True)
-        except GluontuneError:
-            return 0
-        wrong = 0
-        with reader:
-            for i in range(len(reader)):
-                with contextlib.suppress(GluontuneError):
-                    wrong += bytes(reader[i]) not in self.records.values()
-        return wrong
-
-
-def concurrent_reads(n: int, threads: int = 8, processes: int = 4, seed: int = 0) -> dict[str, int]:
-    """``n`` random reads of one reader, from threads and forked processes at once; counts wrong records."""
-    folder = Path(tempfile.mkdtemp(prefix="gluontune-reads-"))
-    try:
-        path = folder / "reads.rec"
-        rng = np.random.default_rng(seed)
-        with RecordWriter(path) as writer:
-            for i in range(4000):
-                body = rng.bytes(int(rng.integers(1, 4000)))
-                writer.write(zlib.crc32(body).to_bytes(4, "little") + body, i)
-        reader = RecordReader(path)
-        each = -(-n // (threads + processes))
-        context = multiprocessing.get_context("fork")
-        queue = context.Queue()
-        wrongs: list[int] = []
-        children: list[Any] = [
-            context.Process(target=_count_into_queue, args=(reader, seed + 1000 + i, each, queue))
-            for i in range(processes)
-        ]
-        workers: list[Any] = [
-            threading.Thread(target=lambda i=i: wrongs.append(_count_wrong(reader, seed + i, each)))  # type: ignore[misc]
-            for i in range(threads)
-        ]
-        for worker in [*children, *workers]:
-            worker.start()
-        wrongs += [queue.get() for _ in children]
-        for worker in [*children, *workers]:
-            worker.join()
-        return {"reads": each * (threads + processes), "wrong": sum(wrongs)}
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _count_into_queue(reader: RecordReader, seed: int, n: int, queue: Any) -> None:
-    queue.put(_count_wrong(reader, seed, n))
-
-
-def _count_wrong(reader: RecordReader, seed: int, n: int) -> int:
-    wrong = 0
-    for i in np.random.default_rng(seed).integers(0, len(reader), n).tolist():
-        header, payload = reader.unpack(i)
-        good = header.id == i and zlib.crc32(payload[4:]).to_bytes(4, "little") == bytes(payload[:4])
-        wrong += not good
-    return wrong
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run the trials that the arguments ask for; 1 if anything went wrong."""
     parser = argparse.ArgumentParser(prog="python -m gluontune.records.fuzz", description=__doc__)
@@ -321,6 +75,7 @@ def main(argv: list[str] | None = None) -> int:
         "--reads", type=int, default=0, help="concurrent reads from 8 threads and 4 processes"
     )
     parser.add_argument("--kills", type=int, default=0, help="kill -9 while packing")
+    parser.add_argument("--steps", type=int, default=0, help="kill -9 between two lines of the packer")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(argv)
     results: dict[str, Any] = {}
@@ -330,6 +85,8 @@ def main(argv: list[str] | None = None) -> int:
         results["reads"] = concurrent_reads(chosen.reads, seed=chosen.seed)
     if chosen.kills:
         results["kills"] = kill_trials(chosen.kills, seed=chosen.seed)
+    if chosen.steps:
+        results["steps"] = step_trials(chosen.steps, seed=chosen.seed)
     print(json.dumps(results, indent=2))
     neutral = {"trials", "reads", "kills", "jobs"}
     return int(any(v for table in results.values() for k, v in table.items() if k not in neutral))
