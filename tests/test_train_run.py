@@ -130,11 +130,6 @@ def test_nothing_outlives_a_killed_parent():
     assert not [p for p in pids if alive(p)]
 
 
-def test_horovod_ranks_are_refused_with_the_way_out():
-    result = run(SMALL.override(engine="horovod", num_devices=2))
-    assert result.status == "failed" and "--engine kvstore" in result.error["message"]
-
-
 def test_a_paused_group_does_nothing_and_comes_back():
     with Group(SMALL) as group:
         group.steps(2)

@@ -18,6 +18,12 @@ def register(app: typer.Typer) -> None:
 def launch(
     ranks: int = typer.Option(2, "-n", "--ranks", min=1, help="Training processes on this machine."),
     engine: str = typer.Option("kvstore", "--engine", help="kvstore (MXNet's parameter server) or horovod."),
+    restart: int = typer.Option(
+        0,
+        "--restart",
+        min=0,
+        help="After a fault, go on from the newest checkpoint (train's --checkpoint) so often.",
+    ),
     command: Optional[list[str]] = typer.Argument(None, help="-- train and its options."),
 ) -> int:
     """Run `train` on several processes that exchange gradients; one merged result comes back.
@@ -35,4 +41,5 @@ def launch(
     taken = [flag for flag in ("--engine", "--num-devices") if flag in command]
     if taken:
         raise UsageError(f"{' and '.join(taken)} after `--`: launch sets them itself, by --engine and -n")
-    return main([*command, "--engine", engine, "--num-devices", str(ranks)])
+    again = ["--restart", str(restart)] if restart else []
+    return main([*command, "--engine", engine, "--num-devices", str(ranks), *again])

@@ -9,6 +9,7 @@ import typer
 
 from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, progress_line, stderr
 from gluontune.cli._recipe import takes_recipe
+from gluontune.errors import UsageError
 from gluontune.recipe import Recipe
 
 __all__ = ["register"]
@@ -22,6 +23,22 @@ def train(
     recipe: Recipe,
     given: dict[str, Any],
     out: Optional[Path] = typer.Option(None, "--out", help="Save the RunResult to this JSON file."),
+    checkpoint: Optional[Path] = typer.Option(
+        None, "--checkpoint", help="Keep checkpoints of this run in this folder; SIGTERM and Ctrl-C save too."
+    ),
+    checkpoint_every: str = typer.Option(
+        "5min", "--checkpoint-every", help="Steps or time between checkpoints: 500steps, 90s, 5min."
+    ),
+    keep: int = typer.Option(3, "--keep", min=1, help="Newest checkpoints to keep, beside the best one."),
+    resume: bool = typer.Option(
+        False, "--resume", help="Go on from the newest whole checkpoint; from the start where there is none."
+    ),
+    restart: int = typer.Option(
+        0,
+        "--restart",
+        min=0,
+        help="So many times, go on from the newest checkpoint after a process died or hung.",
+    ),
     list_nets: bool = typer.Option(False, "--list-nets", help="Show the names that --net takes here."),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
@@ -33,14 +50,30 @@ def train(
         names = room.net_names()
         emit(names) if as_json else print("\n".join(names))
         return 0
+    if checkpoint is None and (resume or restart):
+        raise UsageError(
+            f"--{'resume' if resume else 'restart'}: say where the checkpoints are: --checkpoint DIR"
+        )
+    plan = None
+    if checkpoint is not None:
+        plan = room.Checkpoints(checkpoint, checkpoint_every, keep, resume)
+
+    def pass_on(rank: int, line: str) -> None:
+        stderr.print(f"[{rank}] {line}", markup=False, highlight=False, soft_wrap=True)
+
+    on_log = None if recipe.engine == "local" else pass_on
     with progress_line() as show:
-        result = room.run(recipe, on_event=show, time_limit=time_limit)
+        result = room.run(
+            recipe, on_event=show, time_limit=time_limit, checkpoints=plan, restarts=restart, on_log=on_log
+        )
     if out is not None:
         result.save(out)
     if as_json:
         emit(result.to_dict())
     elif result.ok:
         _show(result)
+    for note in result.notes:
+        stderr.print(f"note: {note}", markup=False, soft_wrap=True)
     if result.error is not None:
         stderr.print(f"error: {result.error['message']} (while {result.error['phase']})", markup=False)
     return 0 if result.ok else 130 if result.status == "interrupted" else 1

@@ -45,6 +45,7 @@ def setup(
     clip_global_norm: float | None = None,
     accumulate: int = 1,
     exempt: Callable[[Any], bool] = is_exempt,
+    exchange: Callable[[list[Any]], None] | None = None,
     **optimizer_params: Any,
 ) -> TunedTrainer:
     """A trainer for ``net`` with optimizer ``name``; the training loop only calls ``trainer.step()``.
@@ -76,6 +77,8 @@ def setup(
             only BatchNorm differs, whose statistics are still those of each small batch.
         exempt: which ``gluon.Parameter`` is exempt from decay and trust ratios. It sets
             ``Parameter.wd_mult`` to 0, Gluon's own mark.
+        exchange: sums the gradients (NDArrays, in place) over processes that no kvstore connects, such as
+            Horovod's ranks; ``global_batch_size`` must count the samples of all of them.
         optimizer_params: further ones of the optimizer; its card has names and defaults.
 
     Raises:
@@ -130,6 +133,7 @@ def setup(
         global_batch_size=global_batch_size,
         accumulate=accumulate,
         clip_global_norm=clip_global_norm,
+        exchange=exchange,
         kvstore=kvstore,
         update_on_kvstore=bool(update_on_kvstore) and _has_kvstore(kvstore, params),
         compression_params=dict(compression_params) if compression_params else None,

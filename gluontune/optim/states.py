@@ -20,13 +20,20 @@ from gluontune.runtime import mxnet
 
 mx = mxnet()
 
-__all__ = ["load", "save"]
+__all__ = ["capture", "load", "restore", "save"]
 
 FORMAT = "gluontune-optimizer-states-1"
 
 
 def save(trainer: Any, fname: str) -> None:
     """Write ``trainer``'s states to ``fname``, atomically."""
+    header, arrays = capture(trainer)
+    with atomic_write(fname) as stream:
+        np.savez(stream, header=np.array(json.dumps(header)), **arrays)
+
+
+def capture(trainer: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """``trainer``'s states as values for JSON, and the arrays they name, copied to the host."""
     updater = _updaters(trainer)[0]
     optimizer = trainer._optimizer
     arrays: dict[str, np.ndarray] = {}
@@ -43,13 +50,17 @@ def save(trainer: Any, fname: str) -> None:
         "samples": trainer._samples,
         "sums": _flatten(trainer._sums, arrays),
     }
-    with atomic_write(fname) as stream:
-        np.savez(stream, header=np.array(json.dumps(header)), **arrays)
+    return header, arrays
 
 
 def load(trainer: Any, fname: str) -> None:
     """Read what :func:`save` wrote into ``trainer``; nothing changes unless all of it fits."""
     header, arrays = _read(fname)
+    restore(trainer, header, arrays, fname)
+
+
+def restore(trainer: Any, header: dict[str, Any], arrays: dict[str, np.ndarray], fname: str) -> None:
+    """Put what :func:`capture` gave into ``trainer``; ``fname`` names it in errors."""
     optimizer = trainer._optimizer
     own = type(optimizer).__name__
     if header["optimizer"] != own:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from typing import Any
 
 from gluontune.errors import UsageError
@@ -13,10 +14,10 @@ from gluontune.runtime import mxnet
 
 mx = mxnet()
 
-__all__ = ["TunedTrainer"]
+__all__ = ["TunedTrainer", "to_default_layout"]
 
 
-def _to_default_layout(array: Any) -> None:
+def to_default_layout(array: Any) -> None:
     """Bring an array that a forward pass left in one of oneDNN's layouts back into row-major order, in place.
 
     A ``dist`` kvstore cannot send the former: its first push fails unseen, and the server then ends with
@@ -35,6 +36,8 @@ class TunedTrainer(mx.gluon.Trainer):
         global_batch_size: samples of one :meth:`step`, over all contexts and workers.
         accumulate: steps whose gradients make one update.
         clip_global_norm: largest L2 norm of the whole averaged gradient; None: no clipping.
+        exchange: called with the gradients of each update (NDArrays, of one context); it sums them over
+            the processes, in place. None: the kvstore does what is to be done.
     """
 
     def __init__(
@@ -46,8 +49,10 @@ class TunedTrainer(mx.gluon.Trainer):
         global_batch_size: int,
         accumulate: int = 1,
         clip_global_norm: float | None = None,
+        exchange: Callable[[list[Any]], None] | None = None,
         **kwargs: Any,
     ):
+        self.exchange = exchange
         self.schedule = schedule
         self.global_batch_size = global_batch_size
         self.accumulate = accumulate
@@ -71,7 +76,7 @@ class TunedTrainer(mx.gluon.Trainer):
             for param in self._params:
                 if not param._deferred_init:
                     for data in param.list_data():
-                        _to_default_layout(data)
+                        to_default_layout(data)
             self._init_params()
 
     def _init_params(self) -> None:
@@ -124,6 +129,11 @@ class TunedTrainer(mx.gluon.Trainer):
             self.update(batch_size, ignore_stale_grad)
         except UserWarning as problem:  # gluon raises it: a stale gradient, a batch that changed on servers
             raise UsageError(" ".join(str(problem).split())) from None
+
+    def _allreduce_grads(self) -> None:
+        super()._allreduce_grads()
+        if self.exchange is not None:
+            self.exchange([param.list_grad()[0] for param in self._trained()])
 
     def _trained(self) -> list[Any]:
         return [param for param in self._params if param.grad_req != "null"]

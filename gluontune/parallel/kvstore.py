@@ -17,8 +17,10 @@ from gluontune.errors import GluontuneError
 
 __all__ = ["Cluster", "start_cluster"]
 
-# A process with DMLC_ROLE=scheduler or server serves inside `import mxnet` and ends with the job.
+# A process with DMLC_ROLE=scheduler or server serves inside `import mxnet` and ends with the job: a cluster's
+# SIGTERM to all of its processes must not take the server from ranks that are about to save.
 _SERVE = (
+    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from gluontune.parallel.lifeline import die_with_parent; die_with_parent({parent}); "
     "import gluontune.runtime as r; r.mxnet()"
 )

@@ -49,7 +49,7 @@ class PipedProcess:
         finally:
             os.close(writing)
         os.set_blocking(reading, False)
-        self.reading, self._buffer = reading, b""
+        self.reading, self._buffer, self._told = reading, b"", 0
         self.say(setup)
 
     def say(self, command: Mapping[str, Any]) -> None:
@@ -77,9 +77,16 @@ class PipedProcess:
 
     def tail(self, size: int = 4000) -> str:
         """The end of what the process printed."""
-        self.log.seek(0, os.SEEK_END)
-        self.log.seek(max(0, self.log.tell() - size))
-        return self.log.read().decode("utf-8", "replace")
+        # pread, because the process writes at the offset that a seek here would move.
+        handle = self.log.fileno()
+        return os.pread(handle, size, max(0, os.fstat(handle).st_size - size)).decode("utf-8", "replace")
+
+    def new_lines(self) -> list[str]:
+        """The whole lines that it has printed since the last call."""
+        found = os.pread(self.log.fileno(), 1 << 20, self._told)
+        end = found.rfind(b"\n") + 1
+        self._told += end
+        return found[:end].decode("utf-8", "replace").splitlines()
 
     def signal(self, number: int) -> None:
         """Signal the process and all that it started in its session."""

@@ -7,6 +7,7 @@ from typing import Any
 from gluontune import lazy
 
 _HOMES = {
+    "Checkpoints": "resume",
     "Group": "group",
     "Job": "job",
     "RunFailed": "group",
@@ -17,7 +18,7 @@ _HOMES = {
     "run": "running",
 }
 
-__all__ = ["Group", "Job", "RunFailed", "build_net", "drive", "load_job", "net_names", "run"]
+__all__ = ["Checkpoints", "Group", "Job", "RunFailed", "build_net", "drive", "load_job", "net_names", "run"]
 
 
 def __getattr__(name: str) -> Any:

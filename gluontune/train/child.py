@@ -7,10 +7,12 @@ It reads one JSON command a line from stdin, and answers each with one JSON even
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from typing import Any
@@ -22,6 +24,9 @@ from gluontune.parallel.lifeline import die_with_parent
 __all__ = ["main"]
 
 
+_BEAT_S = 2.0  # between signs of life while a command is carried out
+
+
 def _serve(setup: dict[str, Any], send: Any) -> None:
     """Build the session, then answer commands until ``quit`` or the end of stdin."""
     from gluontune.recipe import Recipe
@@ -29,7 +34,8 @@ def _serve(setup: dict[str, Any], send: Any) -> None:
     from gluontune.train.session import Session
 
     start = time.perf_counter()
-    session = Session(Recipe.from_dict(setup["recipe"]), setup["rank"], setup["world"])
+    recipe = Recipe.from_dict(setup["recipe"])
+    session = Session(recipe, setup["rank"], setup["world"], setup.get("checkpoints"))
     try:
         session.build()
         session.check_output()
@@ -45,17 +51,24 @@ def _serve(setup: dict[str, Any], send: Any) -> None:
             "steps": lambda c: session.steps(c["count"]),
             "validate": lambda c: session.validate(),
             "reset": lambda c: session.reset() or {},
+            "checkpoint": lambda c: session.checkpoint(c["extra"], c["wait"]),
+            "restore": lambda c: session.restore(c["path"]) or {},
             "phases": lambda c: {"report": session.phases.report()},
             "attribution": lambda c: session.phases.enable(c["on"]) or {},
             "loading": lambda c: {"found": probe.loading_alone(session, c["seconds"])},
             "training": lambda c: {"found": probe.training_alone(session, c["sizes"], c["seconds"])},
             "memory": lambda c: session.memory_mib(),
         }
+        busy = threading.Event()
+        threading.Thread(target=_beat, args=(session, busy, send), daemon=True).start()
         for line in sys.stdin:
             command = json.loads(line)
             if command["do"] == "quit":
                 break
-            send(event="done", **actions[command["do"]](command))
+            busy.set()
+            answer = actions[command["do"]](command)
+            busy.clear()
+            send(event="done", **answer)
     except Exception as error:
         traceback.print_exc()
         send(
@@ -70,6 +83,22 @@ def _serve(setup: dict[str, Any], send: Any) -> None:
             session.close()
 
 
+def _beat(session: Any, busy: threading.Event, send: Any) -> None:
+    """Tell that this process lives, and which step it is at: who waits for another rank still does so."""
+    while busy.wait():
+        time.sleep(_BEAT_S)
+        if busy.is_set():
+            send(event="beat", step=session.steps_taken)
+
+
+def _leave_signals_to_parent() -> None:
+    """A cluster's SIGTERM goes to all processes: the one that drives this one decides when to stop."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+        # Loaders' workers are forked, and ended by SIGTERM.
+        os.register_at_fork(after_in_child=functools.partial(signal.signal, number, signal.SIG_DFL))
+
+
 def _first_lines(error: BaseException) -> str:
     """The message without MXNet's C++ stack trace."""
     text = str(error).split("Stack trace:")[0]
@@ -80,13 +109,18 @@ def _first_lines(error: BaseException) -> str:
 def main() -> None:
     events = os.fdopen(int(sys.argv[sys.argv.index("--events") + 1]), "w", encoding="utf-8")
 
+    lock = threading.Lock()
+
     def send(**event: Any) -> None:
-        events.write(json.dumps(event) + "\n")
-        events.flush()
+        with lock:
+            events.write(json.dumps(event) + "\n")
+            events.flush()
 
     setup = json.loads(sys.stdin.readline())
     if setup.get("die_with_parent"):
         die_with_parent(setup["parent"])
+    if setup.get("checkpoints"):
+        _leave_signals_to_parent()
     if setup.get("cpus"):
         runtime.bind_to_cpus(setup["cpus"])
     _serve(setup, send)

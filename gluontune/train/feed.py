@@ -154,7 +154,7 @@ class GluonBatches:
     def __init__(
         self, dataset: Any, batch_size: int, shuffle: bool, last_batch: str, num_workers: int, seed: int
     ):
-        self._dataset = dataset
+        self._dataset, self._epoch, self._done, self._start = dataset, 0, 0, 0
         self._loader = loading.safe_dataloader(
             dataset,
             batch_size,
@@ -174,7 +174,26 @@ class GluonBatches:
 
     def epoch(self, number: int) -> Any:
         """The batches of one epoch."""
-        return iter(self._loader)
+        start, self._start = self._start, 0
+        self._epoch, self._done = number, start
+        for batch in self._loader.epoch(number, start):
+            self._done += 1
+            yield batch
+
+    def state(self) -> dict[str, Any]:
+        """Where the loader stands, as plain values."""
+        return {"items": len(self._dataset), "epoch": self._epoch, "batch": self._done}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where ``state`` was taken, in the epoch that is asked for next.
+
+        Raises:
+            UsageError: the state is of another number of items.
+        """
+        if state.get("items") != len(self._dataset):
+            raise UsageError(f"it has {state.get('items')} items, this job's data {len(self._dataset)}")
+        self._epoch, self._done = state["epoch"], state["batch"]
+        self._start = self._done
 
     def close(self) -> None:
         self._loader = None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from typing import Any, Callable
 
 from gluontune import monitor, runtime, stats
+from gluontune.errors import UsageError
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
-from gluontune.train.group import Group, RunFailed
+from gluontune.train.group import FAULTS, Group, RunFailed
+from gluontune.train.resume import Checkpoints, Keeper
 
 __all__ = ["drive", "run"]
 
@@ -17,11 +20,18 @@ Event = dict[str, Any]
 _WINDOW_S = 0.8  # training is waited for, and counted, about this often
 _MIN_WINDOWS = 8
 _MAX_POINTS = 2000  # of a utilization series in a result
+_BY_EPOCH = ("train_loss", "val_accuracy", "val_loss", "epoch_seconds", "elapsed_seconds")
 _BLOWN_UP = 20.0  # a loss this many times the first window's has diverged
 
 
 def run(
-    recipe: Recipe, *, on_event: Callable[[Event], None] | None = None, time_limit: float = 600.0
+    recipe: Recipe,
+    *,
+    on_event: Callable[[Event], None] | None = None,
+    time_limit: float = 600.0,
+    checkpoints: Checkpoints | None = None,
+    restarts: int = 0,
+    on_log: Callable[[int, str], None] | None = None,
 ) -> RunResult:
     """Train one recipe in fresh processes and return what it showed. Never raises for a failed run.
 
@@ -29,6 +39,13 @@ def run(
         recipe: what to train.
         on_event: called with ``{"stage", "done", "detail", "samples_per_sec", "val_accuracy"}`` as it goes.
         time_limit: seconds of silence after which the run counts as hung.
+        checkpoints: where and how often to keep what was learned, and whether to go on from there. SIGTERM and
+            Ctrl-C then end the run with a checkpoint.
+        restarts: so many times, go on from the newest checkpoint after a process died or hung.
+        on_log: called with rank and line for each line that a training process prints.
+
+    Raises:
+        GluontuneError: the checkpoints' folder cannot be used, or has those of another model or data set.
 
     >>> import gluontune as gt
     >>> fast = gt.Recipe(net="mlp", loader="resident", train_samples=512, val_samples=128)
@@ -36,35 +53,73 @@ def run(
     >>> result.status, len(result.val_accuracy)
     ('ok', 1)
     """
+    if restarts and checkpoints is None:
+        raise UsageError(f"restarts={restarts} needs checkpoints to go on from: give --checkpoint DIR")
     result = RunResult(recipe=recipe.to_dict(), machine=runtime.machine_facts())
-    started = time.perf_counter()
-    try:
-        _tell(on_event, "starting", 0.0, "starting")
-        with Group(recipe, time_limit=time_limit) as group:
-            result.warmup_seconds = time.perf_counter() - started
-            drive(group, result, on_event)
-    except RunFailed as failure:
-        _record_failure(result, failure)
-    except KeyboardInterrupt:
-        result.status = "interrupted"
+    keeper = Keeper(recipe, checkpoints) if checkpoints is not None else None
+    with keeper.holding() if keeper is not None else contextlib.nullcontext():
+        for left in range(restarts, -1, -1):
+            try:
+                _attempt(recipe, result, keeper, on_event, {"time_limit": time_limit, "on_log": on_log})
+            except RunFailed as failure:
+                if left and failure.kind in FAULTS:
+                    result.notes.append(f"restarted after a fault: {failure}")
+                    continue
+                _record_failure(result, failure, keeper)
+            except KeyboardInterrupt:
+                result.status = "interrupted"
+            return result
     return result
 
 
-def drive(group: Group, result: RunResult, on_event: Callable[[Event], None] | None = None) -> None:
+def _attempt(
+    recipe: Recipe,
+    result: RunResult,
+    keeper: Keeper | None,
+    on_event: Callable[[Event], None] | None,
+    options: dict[str, Any],
+) -> None:
+    """Start the processes and train, from the newest checkpoint where there is one."""
+    started = time.perf_counter()
+    path, header, notes = keeper.find() if keeper is not None else (None, {}, [])
+    result.notes += notes
+    _tell(on_event, "starting", 0.0, notes[-1] if notes else "starting")
+    if keeper is not None:
+        options = {**options, "checkpoints": keeper.setup(), "die_with_parent": True}
+    with Group(recipe, **options) as group:
+        if path is not None:
+            group.restore(str(path.resolve()))
+        result.warmup_seconds = time.perf_counter() - started
+        drive(group, result, on_event, keeper, header.get("progress"))
+
+
+def drive(
+    group: Group,
+    result: RunResult,
+    on_event: Callable[[Event], None] | None = None,
+    keeper: Keeper | None = None,
+    progress: dict[str, Any] | None = None,
+) -> None:
     """Train the group's recipe from its seeded start to its end, filling ``result`` as it goes.
 
     What was measured before an interruption or a failure stays in ``result``.
 
+    Args:
+        keeper: of checkpoints. progress: of the checkpoint that the group has been restored from.
+
     Raises:
         RunFailed: a rank failed, or the loss diverged.
     """
-    group.reset()
+    if progress is None:
+        group.reset()
     result.env = dict(group.applied_env)
     with monitor.Monitor(pid=group.pids, period_s=0.2) as watch:
-        run_state = _Progress(group, result, watch, on_event)
+        run_state = _Progress(group, result, watch, on_event, keeper)
+        run_state.load(progress)
         clean = False
         try:
-            run_state.train()
+            with keeper.listening() if keeper is not None else contextlib.nullcontext():
+                run_state.train()
             clean = True
         finally:
             watch.stop()
@@ -74,31 +129,80 @@ def drive(group: Group, result: RunResult, on_event: Callable[[Event], None] | N
 class _Progress:
     """The course of one training run: windows of steps, epochs, and when to stop."""
 
-    def __init__(self, group: Group, result: RunResult, watch: Any, on_event: Callable[[Event], None] | None):
+    def __init__(
+        self,
+        group: Group,
+        result: RunResult,
+        watch: Any,
+        on_event: Callable[[Event], None] | None,
+        keeper: Keeper | None,
+    ):
         self.group, self.result, self.watch, self.on_event = group, result, watch, on_event
-        self.recipe = group.recipe
+        self.keeper, self.recipe = keeper, group.recipe
         self.total = max(1, round(self.recipe.epochs * group.batches_per_epoch))
-        self.trained_s = 0.0
-        self.rates: list[float] = []
-        self.first_loss: float | None = None
+
+    def load(self, saved: dict[str, Any] | None) -> None:
+        """Begin where a checkpoint was made, or at the beginning."""
+        saved = saved or {}
+        self.trained_s: float = saved.get("trained_s", 0.0)
+        self.rates: list[float] = list(saved.get("rates", ()))
+        self.first_loss: float | None = saved.get("first_loss")
+        self.epoch_start: float = saved.get("epoch_start", 0.0)
+        self.losses: list[list[float]] = saved.get("losses", [])
+        self.result.steps = saved.get("result", {}).get("steps", 0)
+        for name in _BY_EPOCH:
+            setattr(self.result, name, list(saved.get("result", {}).get(name, ())))
+
+    def state(self) -> dict[str, Any]:
+        """What :meth:`load` takes."""
+        done = {name: getattr(self.result, name) for name in ("steps", *_BY_EPOCH)}
+        own = ("trained_s", "rates", "first_loss", "epoch_start", "losses")
+        return {**{name: getattr(self, name) for name in own}, "result": done}
 
     def train(self) -> None:
-        done, per_epoch, window = 0, self.group.batches_per_epoch, 1
-        while done < self.total:
+        per_epoch, window = self.group.batches_per_epoch, 1
+        if self.result.val_accuracy and self._reached(self.result.val_accuracy[-1]):
+            return
+        while (done := self.result.steps) < self.total and not self._out_of_time():
             epoch_end = min(self.total, (done // per_epoch + 1) * per_epoch)
-            epoch_start, losses = self.trained_s, []
-            while done < epoch_end and not self._out_of_time():
-                count = min(window, epoch_end - done)
+            while self.result.steps < epoch_end and not self._out_of_time():
+                if self._stopped():
+                    return
+                count = min(window, epoch_end - self.result.steps, self._until_checkpoint())
                 seen = self._window(count)
-                done += count
-                losses.append((seen["loss"], count))
+                self.losses.append([seen["loss"], count])
                 window = self._next_window(seen["seconds"] / count)
-                self._report(done)
-            self.result.train_loss.append(sum(v * n for v, n in losses) / sum(n for _, n in losses))
-            self.result.epoch_seconds.append(self.trained_s - epoch_start)
+                self._report(self.result.steps)
+                if self.keeper and self.result.steps < epoch_end and self.keeper.due(self.result.steps):
+                    self._save()
+            self.result.train_loss.append(sum(v * n for v, n in self.losses) / sum(n for _, n in self.losses))
+            self.result.epoch_seconds.append(self.trained_s - self.epoch_start)
             self.result.elapsed_seconds.append(self.trained_s)
-            if self._validate(done) or self._out_of_time():
+            self.epoch_start, self.losses = self.trained_s, []
+            accuracy = self._validate(self.result.steps)
+            over = self._reached(accuracy) or self._out_of_time() or self.result.steps >= self.total
+            self._save(accuracy, last=over)
+            if over:
                 return
+
+    def _until_checkpoint(self) -> int:
+        left = self.keeper.steps_until_due(self.result.steps) if self.keeper is not None else None
+        return self.total if left is None else left
+
+    def _save(self, accuracy: float | None = None, last: bool = False) -> None:
+        if self.keeper is not None:
+            wrong = self.keeper.save(self.group, self.result.steps, self.state(), accuracy, last)
+            self.result.notes += [text for text in wrong if text not in self.result.notes]
+
+    def _stopped(self) -> bool:
+        """Save and end where a signal has asked for it."""
+        if self.keeper is None or self.keeper.stopped_by is None:
+            return False
+        self._save(last=True)
+        self.result.status = "interrupted"
+        by, step = self.keeper.stopped_by.name, self.result.steps
+        self.result.notes.append(f"stopped by {by} at step {step}; {self.keeper.way_on()}")
+        return True
 
     def _window(self, count: int) -> dict[str, float]:
         with self.watch.mark("train"):
@@ -124,14 +228,17 @@ class _Progress:
             message = f"training diverged: the loss rose from {first:.3g} to {loss:.3g}; {way_out}"
             raise RunFailed("Diverged", message, "training")
 
-    def _validate(self, done: int) -> bool:
-        """Validate; True where the target is reached."""
+    def _validate(self, done: int) -> float:
+        """The validation accuracy, kept in the result."""
         _tell(self.on_event, "validating", done / self.total, self._epoch_text(done))
         seen = self.group.validate()
         self.result.val_accuracy.append(seen["accuracy"])
         self.result.val_loss.append(seen["loss"])
+        return float(seen["accuracy"])
+
+    def _reached(self, accuracy: float) -> bool:
         target = self.recipe.target_accuracy
-        return target is not None and seen["accuracy"] >= target
+        return target is not None and accuracy >= target
 
     def _out_of_time(self) -> bool:
         return self.recipe.seconds is not None and self.trained_s >= self.recipe.seconds
@@ -182,6 +289,8 @@ def _tell(
         )
 
 
-def _record_failure(result: RunResult, failure: RunFailed) -> None:
+def _record_failure(result: RunResult, failure: RunFailed, keeper: Keeper | None) -> None:
     result.status = "failed"
     result.error = failure.to_dict()
+    if keeper is not None and failure.kind in FAULTS:
+        result.notes.append(keeper.way_on())

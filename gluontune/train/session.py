@@ -6,7 +6,6 @@ repeats and the notebooks all drive this one through :mod:`gluontune.train.group
 
 from __future__ import annotations
 
-import contextlib
 import random
 import resource
 import time
@@ -17,11 +16,16 @@ import numpy as np
 
 from gluontune import compute, monitor, optim
 from gluontune.errors import GluontuneError
+from gluontune.parallel import horovod
 from gluontune.parallel.devices import contexts, split_batch
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
+from gluontune.train.checkpoint import read
+from gluontune.train.checks import check_output, explain_shapes
 from gluontune.train.feed import Feed, make_feed
 from gluontune.train.job import load_job
+from gluontune.train.site import site
+from gluontune.train.snapshot import Writer, capture, may_draw, parameters, restore, seed_step
 
 __all__ = ["Session"]
 
@@ -34,18 +38,24 @@ class Session:
     Args:
         recipe: what to train.
         rank, world: this process among the ranks of the run.
+        checkpoints: ``{"folder", "keep"}`` where the run keeps checkpoints, or None.
 
     Attributes:
         phase: what the session is doing, for error messages.
         batches_per_epoch: steps in one epoch, the same on all ranks.
         samples_per_step: images of this rank in one step.
+        steps_taken: steps since the seeded start, those before a checkpoint included.
     """
 
-    def __init__(self, recipe: Recipe, rank: int = 0, world: int = 1):
+    def __init__(
+        self, recipe: Recipe, rank: int = 0, world: int = 1, checkpoints: dict[str, Any] | None = None
+    ):
         self.recipe, self.rank, self.world = recipe, rank, world
         self.phase = "starting"
         self._batches: Iterator[Any] | None = None
-        self._fresh, self._steps_taken = False, 0
+        self._fresh, self.steps_taken = False, 0
+        self.writer = Writer(**checkpoints) if checkpoints else None
+        self.exchange: horovod.Exchange | None = None
 
     def build(self) -> None:
         """Import mxnet, open the data, build and initialize the net: all that comes before the first step."""
@@ -53,6 +63,9 @@ class Session:
         self.phase = "importing mxnet"
         mx = self.mx = mxnet()
         local = recipe.engine == "local"
+        if recipe.engine == "horovod":
+            self.phase = "meeting the other ranks"
+            self.exchange = horovod.join(self.rank, self.world)
         self.phase = "finding the devices"
         self.ctxs = contexts(recipe.devices, recipe.num_devices if local else 1, 0 if local else self.rank)
         self.device = self.ctxs[0].device_type
@@ -73,19 +86,13 @@ class Session:
         self.net = self._build_net()
         self.loss = self.job.loss()
         self._initial = {name: p.data(self.ctxs[0]).asnumpy() for name, p in self._parameters()}
+        self._seeds_steps = self.writer is not None and may_draw(self.net)
         self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=_SAMPLED_EVERY)
         self.reset()
 
     def site(self) -> dict[str, Any]:
-        """What the ladder asks of the process that is there: devices, data, rewrites that apply."""
-        shape = self.feed.image_shape
-        return {
-            "device": self.device,
-            "gpus": self.mx.context.num_gpus(),
-            "splits": self.job.dataset is not None,
-            "image_bytes": shape[0] * shape[1] * shape[2] if shape else None,
-            "rewrites": self.rewrites,
-        }
+        """What the ladder and the other ranks ask of the process that is there."""
+        return site(self)
 
     def _seed(self) -> None:
         random.seed(self.recipe.seed)
@@ -105,7 +112,7 @@ class Session:
         if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
             net.initialize(mx.init.Xavier(magnitude=2), ctx=self.ctxs)
         sample = self.feed.sample(self.ctxs[0])
-        with self._explain_shapes(sample.shape):
+        with explain_shapes(sample.shape):
             net(sample)
         self.rewrites = compute.rewrites_for(net, sample, device=self.device)
         compute.apply_rewrites(net, recipe.rewrites, sample)
@@ -117,17 +124,6 @@ class Session:
             compute.set_mode(net, recipe.hybridize)
         return net
 
-    @contextlib.contextmanager
-    def _explain_shapes(self, shape: Any) -> Iterator[None]:
-        try:
-            yield
-        except self.mx.MXNetError as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            detail = next((line for line in lines if "Check failed" in line or "Error in" in line), lines[-1])
-            raise GluontuneError(
-                f"the net does not take a batch of shape {tuple(shape)}: {detail}"
-            ) from error
-
     def reset(self) -> None:
         """Back to the seeded start: parameters, optimizer, schedule, random streams, first epoch.
 
@@ -137,12 +133,15 @@ class Session:
         recipe = self.recipe
         if self._fresh:
             return
-        if recipe.engine != "local" and self._steps_taken:
+        if recipe.engine == "kvstore" and self.steps_taken:
             raise GluontuneError("a run over a parameter server starts anew in fresh processes")
         self.phase = "setting up the optimizer"
         self._close_batches()
         for name, parameter in self._parameters():
             parameter.set_data(self.mx.nd.array(self._initial[name], dtype=parameter.dtype))
+        if self.exchange is not None:
+            places = {name: p.data(self.ctxs[0]) for name, p in parameters(self.net)}
+            self.exchange.take_from_first(places)
         total = max(1, round(recipe.epochs * self.batches_per_epoch))
         self.trainer = optim.setup(
             recipe.optimizer,
@@ -159,12 +158,13 @@ class Session:
             multi_precision=recipe.dtype == "float16",
             kvstore="dist_sync" if recipe.engine == "kvstore" else "device",
             update_on_kvstore=False if recipe.engine == "kvstore" else None,
+            exchange=self.exchange.sum_gradients if self.exchange else None,
         )
         self.scaler = None
         if recipe.dtype == "float16":
             self.scaler = compute.to_mixed_precision(self.net, self.trainer, "float16")
         self._seed()
-        self.epoch = 0
+        self.epoch, self.steps_taken = 0, 0
         self._losses: list[Any] = []
         self._fresh = True
 
@@ -192,6 +192,8 @@ class Session:
         with self.phases.step() as phase:
             with phase("data"):
                 images, labels = self._next_batch()
+            if self._seeds_steps:
+                seed_step(self.recipe.seed, self.rank, self.steps_taken)
             with phase("copy"):
                 xs, ys = split_batch(images, self.ctxs), split_batch(labels, self.ctxs)
             with autograd.record():
@@ -204,6 +206,7 @@ class Session:
                 (self.scaler or _Plain).step(self.trainer, count * self.world)
             with phase("metrics"):
                 self._losses.append([value.mean() for value in losses])
+        self.steps_taken += 1
         return count
 
     def _loss_of(self, x: Any, y: Any) -> Any:
@@ -225,7 +228,7 @@ class Session:
             ``{"samples", "seconds", "loss"}`` of this rank; ``loss`` is the mean over the steps.
         """
         self.phase = "training"
-        self._fresh, self._steps_taken = False, self._steps_taken + count
+        self._fresh = False
         self._losses = []
         start = time.perf_counter()
         samples = sum(self.step() for _ in range(count))
@@ -234,22 +237,29 @@ class Session:
         values = [float(v.asscalar()) for step in self._losses for v in step]
         return {"samples": samples, "seconds": seconds, "loss": float(np.mean(values))}
 
+    def checkpoint(self, extra: dict[str, Any], wait: bool) -> dict[str, Any]:
+        """Copy all that a resumed run needs, and have it written; see :meth:`Writer.save`."""
+        assert self.writer is not None
+        self.phase = "writing a checkpoint"
+        if self.writer.busy and not wait:
+            return {"written": None, "error": None, "skipped": True}
+        header, arrays = capture(self)
+        return {**self.writer.save({**header, **extra}, arrays, wait), "skipped": False}
+
+    def restore(self, path: str) -> None:
+        """Go on from a checkpoint, after :meth:`build` or :meth:`reset`."""
+        self.phase = "reading a checkpoint"
+        self._close_batches()
+        if self.exchange is not None:  # rank 0 reads; the others get its parameters, states and position
+            header, arrays = self.exchange.hand_round(*(read(path) if self.rank == 0 else (None, None)))
+        else:
+            header, arrays = read(path)
+        restore(self, header, arrays, path)
+        self._fresh = False
+
     def check_output(self) -> None:
         """The net's output against the number of classes, on one batch, before anything is timed."""
-        classes = self.job.classes
-        sample = self.feed.sample(self.ctxs[0], staged=True)
-        output = self.net(sample)
-        shape = getattr(output, "shape", None)
-        if shape is None or len(shape) != 2 or shape[0] != sample.shape[0]:
-            raise GluontuneError(
-                f"net() returns {shape if shape else type(output).__name__} for a batch of {sample.shape[0]}: "
-                f"it must return class scores of shape ({sample.shape[0]}, number of classes)"
-            )
-        if classes is not None and shape[1] < classes:
-            raise GluontuneError(
-                f"net() returns {shape[1]} scores, but the data set has {classes} classes: "
-                f"make its last layer Dense({classes})"
-            )
+        check_output(self.net, self.feed.sample(self.ctxs[0], staged=True), self.job.classes)
 
     def validate(self) -> dict[str, Any]:
         """Top-1 accuracy and mean loss over the validation images, by this rank's net."""
@@ -275,6 +285,8 @@ class Session:
 
     def close(self) -> None:
         """Stop the loaders' threads and workers."""
+        if self.writer is not None:
+            self.writer.finish()
         if hasattr(self, "feed"):
             self._close_batches()
             self.feed.close()

@@ -1,0 +1,44 @@
+"""What goes wrong in training processes, and whose fault it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluontune.errors import GluontuneError
+
+__all__ = ["FAULTS", "RunFailed", "difference_between", "second_hand"]
+
+# Kinds of failures that come from outside: a new start may well go through.
+FAULTS = ("ProcessDied", "ClusterFailed", "TimeLimit", "RankSilent", "ConnectionLost")
+
+_LOST = ("Horovod", "gloo", "Connection reset", "Connection closed", "Broken pipe")
+
+
+class RunFailed(GluontuneError):
+    """A training process failed; carries what a failed RunResult says."""
+
+    def __init__(self, kind: str, message: str, phase: str, log: str = ""):
+        super().__init__(f"{message} (while {phase})")
+        self.kind, self.message, self.phase, self.log = kind, message, phase, log
+
+    def to_dict(self) -> dict[str, str]:
+        return {"type": self.kind, "message": self.message, "phase": self.phase}
+
+
+def second_hand(event: dict[str, Any]) -> bool:
+    """Whether an error only says that another rank is gone."""
+    return event["event"] == "error" and any(word in event["message"] for word in _LOST)
+
+
+def difference_between(ready: list[dict[str, Any]]) -> str | None:
+    """How the ranks' versions or data differ; ranks that differ would train something else than they say.
+
+    >>> difference_between([{"data": "8 images"}, {"data": "9 images"}])
+    'rank 1 has data 9 images, rank 0 has 8 images: bring them to the same'
+    """
+    for field in ("versions", "data", "batches_per_epoch"):
+        for place, rank in enumerate(ready):
+            theirs, first = rank.get(field), ready[0].get(field)
+            if theirs != first:
+                return f"rank {place} has {field} {theirs}, rank 0 has {first}: bring them to the same"
+    return None

@@ -1,0 +1,156 @@
+"""What a training process knows, as arrays on the host, and back.
+
+Random numbers: MXNet's generators cannot be read. So with checkpoints every step begins with generators that
+are seeded from (seed, rank, step), where a net may draw from them at all; a resumed run then draws what an
+uninterrupted one draws.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.errors import GluontuneError
+from gluontune.optim import states
+from gluontune.runtime import mxnet
+from gluontune.train import checkpoint
+
+__all__ = ["Writer", "capture", "may_draw", "parameters", "restore", "seed_step"]
+
+_QUIET = ("mxnet.gluon.", "gluoncv.", "gluontune.")  # their blocks draw nothing unless they say "drop"
+
+
+def capture(session: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Header and arrays of a checkpoint of ``session``, at the end of a step; the arrays are copies."""
+    header, arrays = states.capture(session.trainer)
+    named = {f"optimizer/{key}": value for key, value in arrays.items()}
+    for name, parameter in parameters(session.net):
+        named[f"parameter/{name}"] = parameter.data(session.ctxs[0]).asnumpy()
+    kind, keys, place, has_gauss, cached = np.random.get_state()
+    named["random/numpy"] = np.asarray(keys)
+    return {
+        "step": session.steps_taken,
+        "epoch": session.epoch,
+        "loader": session.feed.train.state(),
+        "optimizer": header,
+        "scaler": session.scaler.scaler.state_dict() if session.scaler else None,
+        "random": {"python": random.getstate(), "numpy": [kind, place, has_gauss, cached]},
+    }, named
+
+
+def restore(session: Any, header: dict[str, Any], arrays: dict[str, np.ndarray], path: str) -> None:
+    """Put what :func:`capture` gave into a session that was just built or reset; ``path`` names it in errors.
+
+    Raises:
+        GluontuneError: it is of another net, optimizer, data set or number of ranks.
+    """
+    mine = dict(parameters(session.net))
+    saved = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
+    for name in [*mine, *saved]:
+        here, there = (tuple(p[name].shape) if name in p else "none" for p in (mine, saved))
+        if here != there:
+            raise GluontuneError(f"{path}: of another net: parameter {name} is {there} there, {here} here")
+    loader = header["loader"]  # rank 0's; the others stand at the same place of their own shares
+    if "order" in loader:
+        loader = {**loader, "order": {**loader["order"], "rank": session.rank}}
+    try:
+        session.feed.train.restore(loader)
+    except GluontuneError as error:
+        raise GluontuneError(f"{path}: of another data set or division of it: {error}") from None
+    for name, parameter in mine.items():
+        parameter.set_data(mxnet().nd.array(saved[name], dtype=saved[name].dtype))
+    own = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("optimizer/")}
+    states.restore(session.trainer, header["optimizer"], own, path)
+    if session.scaler and header["scaler"]:
+        session.scaler.scaler.load_state_dict(header["scaler"])
+    version, internal, gauss = header["random"]["python"]
+    random.setstate((version, tuple(internal), gauss))
+    kind, *rest = header["random"]["numpy"]
+    np.random.set_state((kind, arrays["random/numpy"], *rest))
+    session.epoch, session.steps_taken = header["epoch"], header["step"]
+
+
+def parameters(net: Any) -> list[tuple[str, Any]]:
+    """The parameters by their place in the net: Gluon's own names count on in each process."""
+    return sorted(net._collect_params_with_prefix().items())
+
+
+def may_draw(net: Any) -> bool:
+    """Whether a forward pass of ``net`` may take numbers from MXNet's generators.
+
+    Blocks of Gluon, GluonCV and gluontune do so only for dropout; nothing is known of others.
+
+    >>> nn = mxnet().gluon.nn
+    >>> plain, dropping = nn.HybridSequential(), nn.HybridSequential()
+    >>> plain.add(nn.Dense(2)); dropping.add(nn.Dense(2), nn.Dropout(0.5))
+    >>> may_draw(plain), may_draw(dropping)
+    (False, True)
+    """
+    kind = type(net)
+    if not kind.__module__.startswith(_QUIET) or "drop" in kind.__name__.lower():
+        return True
+    return any(may_draw(child) for child in net._children.values())
+
+
+def seed_step(*key: int) -> None:
+    """Seed Python's, numpy's and MXNet's generators for one step (about 2 ms, nearly all of it MXNet's)."""
+    number = int(np.random.SeedSequence(key).generate_state(1)[0]) & 0x7FFFFFFF
+    random.seed(number)
+    np.random.seed(number)
+    mxnet().random.seed(number)
+
+
+class Writer:
+    """Writes checkpoints in a thread, so that training goes on as soon as they are copied.
+
+    Args:
+        folder: where. keep: the newest so many are kept, and the best.
+    """
+
+    def __init__(self, folder: str, keep: int):
+        self.folder, self.keep = Path(folder), keep
+        self._thread: threading.Thread | None = None
+        self._error: str | None = None
+        self._written: str | None = None
+
+    def save(
+        self, header: dict[str, Any], arrays: dict[str, np.ndarray], wait: bool = False
+    ) -> dict[str, Any]:
+        """Begin to write, once the one before is written.
+
+        Returns:
+            ``{"written", "error"}``: the last checkpoint that is whole on the disk, and what went wrong with
+            this one or the one before (an error is told once). With ``wait`` this one has been written.
+        """
+        self.finish()
+        self._thread = threading.Thread(
+            target=self._write, args=(header, arrays), name="gluontune-checkpoint"
+        )
+        self._thread.start()
+        if wait:
+            self.finish()
+        error, self._error = self._error, None
+        return {"written": self._written, "error": error}
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def finish(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _write(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        path = self.folder / checkpoint.name_of(header["step"])
+        try:
+            checkpoint.write(path, header, arrays)
+            self._written = str(path)
+            checkpoint.prune(self.folder, self.keep)
+        except Exception as error:  # training goes on without; the caller is told
+            self._error = str(error)

@@ -1,0 +1,48 @@
+"""Horovod for real: ``make horovod`` builds it and then runs these."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gluontune.parallel.faults import FAULTS, fault_trial
+from gluontune.recipe import Recipe
+from gluontune.train import Checkpoints, Group, checkpoint, run
+
+SMALL = Recipe(
+    net="mlp", loader="resident", train_samples=2048, val_samples=128, augment="none", devices="cpu",
+    learning_rate=0.1, engine="horovod", num_devices=2, batch_size_per_device=32,
+)  # fmt: skip
+
+
+def parameters_after(recipe, steps, folder):
+    with Group(recipe, checkpoints={"folder": str(folder), "keep": 1}) as group:
+        group.steps(steps)
+        group.checkpoint({"val_accuracy": None}, wait=True)
+    _, arrays = checkpoint.read(checkpoint.files(folder)[0])
+    return {name: value for name, value in arrays.items() if name.startswith("parameter/")}
+
+
+def test_two_ranks_are_one_process_with_the_whole_batch(tmp_path):
+    two = parameters_after(SMALL, 20, tmp_path / "two")
+    alone = SMALL.override(engine="local", num_devices=1, batch_size_per_device=64)
+    one = parameters_after(alone, 20, tmp_path / "one")
+    assert len(one) == 6 and max(np.abs(one[name] - two[name]).max() for name in one) <= 1e-5
+
+
+def test_a_run_learns_and_resumes_as_if_it_had_not_been_stopped(tmp_path):
+    recipe = SMALL.override(net="small_cnn", epochs=2, augment=None)
+    whole = run(recipe, checkpoints=Checkpoints(tmp_path / "a", every="7steps"))
+    assert whole.ok and whole.val_accuracy[-1] > 0.4
+    for path in checkpoint.files(tmp_path / "a"):
+        if path.name == checkpoint.name_of(whole.steps):
+            want = checkpoint.read(path)[1]
+            path.unlink()
+    again = run(recipe, checkpoints=Checkpoints(tmp_path / "a", resume=True))
+    assert again.ok and "went on from" in again.notes[0]
+    got = checkpoint.read(checkpoint.files(tmp_path / "a")[0])[1]
+    assert all(want[name].tobytes() == got[name].tobytes() for name in want)
+
+
+def test_a_killed_rank_ends_all_and_is_named():
+    seen = fault_trial(*FAULTS["horovod rank killed"])
+    assert seen["named"] and seen["seconds"] <= 30 and not seen["orphans"], seen
