@@ -199,7 +199,7 @@ def test_two_points_less_is_still_parity(machine):
 
 def test_a_rung_that_breaks_is_a_row(machine):
     def breaks(recipe):
-        if recipe.engine == "kvstore" or recipe.hybridize != "imperative":
+        if recipe.engine != "local" or recipe.hybridize != "imperative":
             return RunFailed("MXNetError", "boom <&>", "building the net")
         return None
 
@@ -325,6 +325,14 @@ def test_a_missing_data_set_is_told_before_anything_starts(machine):
     with pytest.raises(UsageError, match="sample"):
         ladder.climb(Recipe(dataset="smaple"))
     assert machine.started == []
+
+
+@pytest.mark.parametrize(("version", "engines"), [(None, ["kvstore"]), ("0.28.1", ["kvstore", "horovod"])])
+def test_horovod_is_tried_where_it_is_installed(monkeypatch, version, engines):
+    monkeypatch.setattr("gluontune.parallel.horovod.installed", lambda: version)
+    site = Site(cores=2, gpus=0, bf16=True, splits=True, fits_memory=True, rewrites=(), num_train=50_000)
+    variants = RUNGS["multi-device"].variants(Recipe(), site)
+    assert [v.changes["engine"] for v in variants] == engines
 
 
 def test_gpus_change_the_variants():

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluontune import runtime
+from gluontune.parallel import horovod
 from gluontune.recipe import Recipe
 from gluontune.registry import Registry
 
@@ -215,4 +216,7 @@ def _multi_device(recipe: Recipe, site: Site) -> list[Variant]:
     # The global batch stays, so that the accuracy can be compared.
     each = max(1, recipe.batch_size_per_device // 2)
     changes = {"engine": "kvstore", "num_devices": 2, "batch_size_per_device": each}
-    return [Variant("2 processes, kvstore", changes)]
+    found = [Variant("2 processes, kvstore", changes)]
+    if horovod.installed():
+        found.append(Variant("2 processes, Horovod", {**changes, "engine": "horovod"}))
+    return found
