@@ -65,18 +65,18 @@ def test_lessons_are_found_with_their_questions(folder):
         find_lessons(folder / "none")
 
 
-def test_the_source_trees_lessons_are_listed(capsys):
+def test_the_source_trees_lessons_are_listed(capfd):
     assert main(["course", "list", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["lessons"]
+    listed = json.loads(capfd.readouterr().out)["lessons"]
     assert {"00_your_machine", "04_hybridize"} <= {lesson["name"] for lesson in listed}
-    assert all(lesson["question"].endswith("?") for lesson in listed)
+    assert all("?" in lesson["question"] for lesson in listed)
 
 
-def test_a_run_sums_up_resumes_and_is_exported(folder, tmp_path, capsys):
+def test_a_run_sums_up_resumes_and_is_exported(folder, tmp_path, capfd):
     out, site = tmp_path / "out", tmp_path / "site"
     arguments = ["course", "run", "--folder", str(folder), "--out", str(out), "-p", "epochs=3", "--json"]
     assert main(arguments) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capfd.readouterr().out)
     assert [x["status"] for x in found["lessons"]] == ["passed", "passed"] and found["failed"] == 0
     assert [x["figures"] for x in found["lessons"]] == [1, 0]
     assert (
@@ -88,7 +88,7 @@ def test_a_run_sums_up_resumes_and_is_exported(folder, tmp_path, capsys):
 
     write(folder, "01_second", "raise ValueError('no <data>')", "00_first")
     assert main(arguments) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capfd.readouterr().out)
     assert [x["resumed"] for x in found["lessons"]] == [True, False]
     assert (
         found["lessons"][1]["status"] == "failed" and "ValueError: no <data>" in found["lessons"][1]["error"]
@@ -110,7 +110,7 @@ def test_a_run_sums_up_resumes_and_is_exported(folder, tmp_path, capsys):
         "epochs=3",
     ]
     assert main([*export, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["broken_links"] == []
+    assert json.loads(capfd.readouterr().out)["broken_links"] == []
     page = (site / "00_first.html").read_text()
     assert (
         'aria-label="One &amp; only. a 3' in page
@@ -132,10 +132,10 @@ def test_a_lesson_that_takes_too_long_is_ended(folder, tmp_path):
     assert [(x.status, x.error) for x in late] == [("timed out", "took longer than 4 s")]
 
 
-def test_a_parameter_that_no_lesson_has_is_refused(folder, tmp_path, capsys):
+def test_a_parameter_that_no_lesson_has_is_refused(folder, tmp_path, capfd):
     arguments = ["course", "run", "--folder", str(folder), "--out", str(tmp_path / "out"), "-p", "epoch=3"]
     assert main(arguments) == 2
-    assert "epochs, out_dir" in capsys.readouterr().err
+    assert "epochs, out_dir" in capfd.readouterr().err
 
 
 def test_an_export_needs_executed_lessons(folder, tmp_path):
@@ -143,7 +143,7 @@ def test_an_export_needs_executed_lessons(folder, tmp_path):
         write_site(find_lessons(folder), tmp_path, tmp_path / "site")
 
 
-def test_jupyterlab_listens_here_only_and_its_token_is_no_argument(folder, monkeypatch, capsys):
+def test_jupyterlab_listens_here_only_and_its_token_is_no_argument(folder, monkeypatch, capfd):
     seen = {}
 
     def fake(command, env):
@@ -157,4 +157,4 @@ def test_jupyterlab_listens_here_only_and_its_token_is_no_argument(folder, monke
     assert len(token) >= 32 and not any(token in part for part in seen["command"]) and seen["kernel"]
     assert seen["command"][:3] == [sys.executable, "-m", "jupyterlab"]
     assert "--ServerApp.ip=127.0.0.1" in seen["command"] and "OMP_NUM_THREADS" in seen["env"]
-    assert f"/lab/tree/01_second.ipynb?token={token}" in capsys.readouterr().out
+    assert f"/lab/tree/01_second.ipynb?token={token}" in capfd.readouterr().out
