@@ -201,7 +201,8 @@ def main(arguments: list[str]) -> None:
     if arguments[0] == "deck":
         found = _deck(arguments[1], int(arguments[2]))
     else:
-        found = _net(*arguments[1:4], [int(n) for n in arguments[4:]])  # type: ignore[call-arg]
+        net, mode, stage, *sizes = arguments[1:]
+        found = _net(net, mode, stage, [int(n) for n in sizes])
     print(json.dumps(found))
 
 

@@ -123,7 +123,7 @@ def parameters_of(lesson: Lesson) -> set[str]:
 
     cells = nbformat.read(lesson.path, as_version=4).cells  # type: ignore[no-untyped-call]
     tagged = [c.source for c in cells if "parameters" in c.metadata.get("tags", [])]
-    names = set()
+    names: set[str] = set()
     for statement in ast.parse("\n".join(tagged)).body:
         if isinstance(statement, ast.Assign):
             names.update(t.id for t in statement.targets if isinstance(t, ast.Name))

@@ -61,7 +61,7 @@ def write_site(
     for number, page in enumerate(pages):
         around = {
             "before": pages[number - 1] if number else None,
-            "after": (pages[number + 1 :] or [None])[0],
+            "after": pages[number + 1] if number + 1 < len(pages) else None,
         }
         files[page.file] = environment.get_template("lesson.html.j2").render(common, page=page, **around)
     files["site.css"] = (_HERE / "site.css").read_text(encoding="utf-8") + _code_colours()
