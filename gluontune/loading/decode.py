@@ -125,7 +125,7 @@ class Decoder:
         except ImageError as error:
             raise GluontuneError(str(error)) from error
         height, width, channels = self.shape
-        top, left, box_h, box_w = self.augment.box(draws, i, *pixels.shape[:2], self.shape)
+        top, left, box_h, box_w = self.augment.box(draws, i, pixels.shape[0], pixels.shape[1], self.shape)
         part = pixels[top : top + box_h, left : left + box_w]
         if pixels.shape[2] != channels:
             part = cv2.cvtColor(part, cv2.COLOR_GRAY2RGB if channels == 3 else cv2.COLOR_RGB2GRAY)

@@ -74,7 +74,7 @@ def step_trials(n: Optional[int] = None, images: int = 70, seed: int = 0, shards
     rng = np.random.default_rng(seed)
     try:
         _make_images(folder / "src", images, rng)
-        lines = _run_to_line(folder, "want", shards, None)
+        lines = _run_to_line(folder, "want", shards, None) or 0
         want = _files(folder / "want")
         chosen = range(1, lines + 1) if n is None else np.linspace(1, lines, n).astype(int).tolist()
         kills = wrong = 0

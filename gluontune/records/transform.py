@@ -29,6 +29,10 @@ class Transform:
     decoder and are made plain: turned upright as EXIF says, CMYK, palette and 16-bit to 8-bit RGB or grey
     (value / 257), transparency laid over white; BMP, GIF, TIFF as PNG, WebP as JPEG.
 
+    A JPEG that stays one and is not enlarged is resized plane by plane in the compiled codec (``recode_jpeg``); all
+    else, and everything where there is no C compiler, goes through OpenCV. The results agree but for rounding and
+    chroma, about 40 dB; each agrees with averaging the whole decoded image (INTER_AREA) to 36 dB.
+
     Args:
         resize: pixels of the shorter side; None keeps the size.
         crop: cut the middle square out after resizing.

@@ -87,7 +87,9 @@ def jpeg_decoder(system: System, options: Options) -> Verdict:
     fix = fixes.get(
         reason, "check that `cc` works and that the cache folder ($XDG_CACHE_HOME) is yours alone"
     )
-    message = "JPEG files are decoded by OpenCV, whole: loading is slower, and packing copies file by file in Python"
+    message = (
+        "JPEG files are decoded by OpenCV, whole, at about two thirds of the speed; packing is slower too"
+    )
     return Verdict("warning", message, f"{name}; {reason}", fix)
 
 
