@@ -1,7 +1,7 @@
 """Exercises: each checks an answer and gives a hint that fits the mistake, not only "wrong".
 
->>> EXERCISES.names()[:2]
-['usable-cores', 'omp-threads']
+>>> EXERCISES["break-even"].takes, "omp-threads" in EXERCISES
+('number', True)
 """
 
 from __future__ import annotations
