@@ -167,13 +167,13 @@ def test_ratios_are_made_within_rounds_against_the_best_row_of_each_peer():
     assert rows["broke off"]["status"] == "failed" and rows["broke off"]["images_per_sec"] is None
 
 
-def test_bench_loading_end_to_end(rec, tmp_path, capsys, monkeypatch):
+def test_bench_loading_end_to_end(rec, tmp_path, capfd, monkeypatch):
     """The loaders that this environment has are measured; peers that are not there are rows, too."""
     out = tmp_path / "bench.json"
     arguments = ["bench", "loading", str(rec), "--size", "64", "--batch-size", "16", "--rounds", "1"]
     arguments += ["--seconds", "0.05", "--workers", "1", "--peers", str(NOWHERE), "--json", "--out", str(out)]
     assert main(arguments) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capfd.readouterr().out)
     assert found == json.loads(out.read_text())
     assert {row["peer"] for row in found["rows"]} == {OURS, *PEER_FAMILIES}
     for row in found["rows"]:
@@ -188,17 +188,17 @@ def test_bench_loading_end_to_end(rec, tmp_path, capsys, monkeypatch):
     assert found["conditions"]["augment"] == "random-resized-crop-flip" and found["machine"]["cpu"]
 
 
-def test_images_of_the_crops_size_are_padded_and_cropped(tmp_path, capsys):
+def test_images_of_the_crops_size_are_padded_and_cropped(tmp_path, capfd):
     path = write(tmp_path / "small.rec", jpegs(32, 32, 32))
     arguments = ["bench", "loading", str(path), "--size", "32", "--batch-size", "16", "--rounds", "1"]
     arguments += ["--seconds", "0.05", "--workers", "1", "--peers", str(NOWHERE)]
     assert main([*arguments, "--only", "gluontune", "--only", "Gluon DataLoader, 0", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capfd.readouterr().out)
     assert found["conditions"]["augment"] == "pad-crop-flip"
     assert [row["status"] for row in found["rows"]] == ["ok"] * 3
     assert found["rows"][1]["name"] == "gluontune resident"
     assert main([*arguments, "--only", "nobody"]) == 2
-    assert "choose of gluontune threaded, 1 threads" in capsys.readouterr().err
+    assert "choose of gluontune threaded, 1 threads" in capfd.readouterr().err
 
 
 def test_the_field_fits_what_the_file_holds(rec, tmp_path):

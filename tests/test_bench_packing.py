@@ -26,12 +26,12 @@ def folder(tmp_path_factory) -> Path:
     return place
 
 
-def test_bench_packing_end_to_end(folder, capsys):
+def test_bench_packing_end_to_end(folder, capfd):
     assert (
         main(["bench", "packing", str(folder), "--size", "64", "--rounds", "1", "--workers", "1", "--json"])
         == 0
     )
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capfd.readouterr().out)
     assert list(found["parts"]) == ["pass-through", "resize"]
     for row in found["rows"]:
         assert row["status"] == "ok", (row["name"], row["reason"])
@@ -69,9 +69,9 @@ def test_images_that_were_left_out_are_a_failure(folder, tmp_path):
         Im2rec(**data, num_thread=2).step()
 
 
-def test_nothing_to_pack_and_nobody_to_measure(folder, tmp_path, capsys):
+def test_nothing_to_pack_and_nobody_to_measure(folder, tmp_path, capfd):
     assert main(["bench", "packing", str(tmp_path / "none"), "--rounds", "1"]) == 1
-    assert "none" in capsys.readouterr().err
+    assert "none" in capfd.readouterr().err
     assert main(["bench", "packing", str(folder), "--only", "nobody"]) == 2
     assert main(["bench", "packing", str(folder), "--part", "half"]) == 2
-    assert "part 'half': choose both, pass-through or resize" in capsys.readouterr().err
+    assert "part 'half': choose both, pass-through or resize" in capfd.readouterr().err

@@ -83,7 +83,10 @@ def show(found: Mapping[str, Any], console: Any, title: str = "", unit: str = UN
 def _show(found: Mapping[str, Any], console: Any, title: str, unit: str) -> None:
     from rich.table import Table
 
-    table = Table("contender", unit.replace("_", " "), "95 %", "÷ best peer", "MiB", "", title=title)
+    failed = any(row["status"] != "ok" for row in found["rows"])
+    table = Table("contender", unit.replace("_", " "), "95 %", "÷ best peer", "MiB", title=title)
+    if failed:
+        table.add_column("")
     for row in found["rows"]:
         if row["status"] != "ok":
             table.add_row(row["name"], row["status"], "", "", "", row["reason"])
@@ -96,7 +99,6 @@ def _show(found: Mapping[str, Any], console: Any, title: str, unit: str) -> None
             f"{low:,.0f}-{high:,.0f}",
             f"{ratio['median']:.2f}" if ratio else "",
             f"{row['memory_mib']:,.0f}",
-            row["note"],
         )
     console.print(table)
     for line in _lines(found):
@@ -105,7 +107,9 @@ def _show(found: Mapping[str, Any], console: Any, title: str, unit: str) -> None
 
 def _lines(found: Mapping[str, Any]) -> list[str]:
     """What the table does not say."""
-    lines, limit = [], found["limit"]
+    limit = found["limit"]
+    notes = {(row["peer"], row["note"]) for row in found["rows"] if row.get("note")}
+    lines = [f"{peer}: {note}" for peer, note in sorted(notes)]
     for ratio in found["ours"].get("ratio_to", {}).values():
         low, high = ratio["ci95"]
         lines.append(
