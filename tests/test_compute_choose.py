@@ -77,6 +77,18 @@ def test_compiling_that_hurts_is_reported_and_not_chosen(monkeypatch):
     assert "slower than imperative here: hybridized, static_alloc, static" in report.notes
 
 
+def test_plain_modes_that_the_short_race_cannot_tell_apart_run_in_the_last_one():
+    def trial(settings, ms):
+        return choose.Trial(settings, (), {"median": ms})
+
+    trials = [
+        trial(*t)
+        for t in (("imperative", 20.0), ("hybridized", 10.0), ("static_alloc", 12.0), ("static", 11.0))
+    ]
+    picked = choose._finalists(trials, trials[1], [])
+    assert [t.settings for t in picked] == ["imperative", "hybridized", "static"]
+
+
 def test_weights_averages_and_gradients_stay():
     net, x = small()
     with mx.autograd.record():

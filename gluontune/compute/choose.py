@@ -27,6 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "static, bulks of 100": {**MODES["static"], "forward_bulk_size": 100, "backward_bulk_size": 100},
 }
 FIRST = ("imperative", "hybridized", "static_alloc", "static")
+NEAR = 1.15  # a plain mode this close to the best in the first race runs in the last one, too
 
 
 @dataclass(eq=False)
@@ -224,9 +225,13 @@ def _prepare(net: Any, trial: Trial, step: Callable[[], None], inputs: tuple[Any
 
 
 def _finalists(trials: list[Trial], best: Trial, more: list[Trial]) -> list[Trial]:
-    """Imperative, the best plain mode, the best of all, and the best of its variations; each once."""
-    plain = _fastest([t for t in trials if not t.rewrites])
-    picked = [trials[0], plain, best]
+    """Imperative, the plain modes that may be the best, the best of all, and of its variations; each once.
+
+    The first race is short: of plain modes it cannot tell apart, the last one decides.
+    """
+    plain = [t for t in trials if t.step_ms and not t.rewrites and t.settings in FIRST]
+    limit = NEAR * _median(_fastest(plain))
+    picked = [trials[0], *(t for t in plain if _median(t) <= limit), best]
     if any(t.step_ms for t in more):
         picked.append(_fastest(more))
     return list({id(t): t for t in picked}.values())
@@ -290,7 +295,12 @@ def _make_step(
 
 
 def _fastest(trials: list[Trial]) -> Trial:
-    return min((t for t in trials if t.step_ms), key=lambda t: t.step_ms["median"])  # type: ignore[index]
+    return min((t for t in trials if t.step_ms), key=_median)
+
+
+def _median(trial: Trial) -> float:
+    assert trial.step_ms is not None
+    return float(trial.step_ms["median"])
 
 
 def _bare(trial: Trial) -> Trial:
