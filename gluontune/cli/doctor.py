@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout
+from gluontune.cli._common import JSON_OPTION, emit, parse_settings, stderr, stdout, stdout_reserved
+from gluontune.errors import UsageError
 
 if TYPE_CHECKING:
     from gluontune.runtime.doctor import Finding
@@ -44,8 +46,23 @@ def register(app: typer.Typer) -> None:
         install_kernel: bool = typer.Option(
             False, "--install-kernel", help="Register a Jupyter kernel 'gluontune' with the launch settings."
         ),
+        job: Optional[str] = typer.Option(
+            None, "--job", metavar="JOB.py[:STEP]", help="Profile this job, or the step that STEP() returns."
+        ),
+        net: Optional[str] = typer.Option(None, "--net", help="Profile this net of the zoo instead."),
+        fields: Optional[List[str]] = typer.Option(  # noqa: UP006
+            None, "--set", help="With --job or --net: FIELD=VALUE of the recipe, such as dtype=bfloat16."
+        ),
     ) -> None:
-        """Check installation, GPUs and machine; say what to mend. Exits with 1 if it finds an error."""
+        """Check installation, GPUs and machine; say what to mend. Exits with 1 if it finds an error.
+
+        With --job or --net: profile a training step, and say in one sentence what is slow and what cures it.
+        """
+        if job is not None or net is not None:
+            _examine_job(job, net, fields or [], as_json)
+            return
+        if fields:
+            raise UsageError("--set belongs to --job or --net")
         if settings:
             _show_settings(processes, as_json)
         if install_kernel:
@@ -68,6 +85,31 @@ def _examine(data: Path | None, only: list[str], as_json: bool) -> None:
         stdout.print(_table(findings))
         stdout.print(_summary(findings), markup=False, highlight=False, soft_wrap=True)
     if any(finding.severity == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: bool) -> None:
+    from gluontune.recipe import Recipe
+    from gluontune.runtime.doctor import Finding
+    from gluontune.train.examining import examine
+
+    given = {"hybridize": "static", **parse_settings(fields)}
+    step = None
+    if net is not None:
+        given["net"] = net
+    if job is not None:
+        file, colon, name = job.rpartition(":")
+        if colon and file.endswith(".py"):
+            job, step = file, name
+        given["job"] = job
+    with stdout_reserved(), stderr.status("starting") as status:
+        found = examine(Recipe.from_dict(given, source="--set"), step=step, say=status.update)
+    if as_json:
+        emit(dataclasses.asdict(found))
+    else:
+        stdout.print(_table([Finding(**finding) for finding in found.findings]))
+        stdout.print(f"\n{found.sentence}", markup=False, highlight=False, soft_wrap=True)
+    if any(finding["severity"] == "error" for finding in found.findings):
         raise typer.Exit(1)
 
 

@@ -41,7 +41,7 @@ def tune(
         help="Try these too. Another batch size converges differently: compare the accuracy as well.",
     ),
     knobs: Optional[str] = typer.Option(
-        None, "--knobs", help="Turn only these: threads, allocator, compute, rewrites, loader."
+        None, "--knobs", help="Turn only these, comma-separated; a wrong name shows them all."
     ),
     slice_s: float = typer.Option(0.4, "--slice", metavar="SECONDS", help="Length of one repeat."),
     resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted search in --out."),

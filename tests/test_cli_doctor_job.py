@@ -1,0 +1,83 @@
+"""``gluontune doctor --job``: one sentence about a job's step, and its net's findings."""
+
+from __future__ import annotations
+
+import json
+
+from gluontune.cli.main import main
+
+JOB = """
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+
+
+class Head(nn.HybridBlock):
+    def hybrid_forward(self, F, x):
+        {body}
+        return x
+
+
+def net():
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(32, 3), nn.BatchNorm(), nn.GlobalAvgPool2D(), nn.Flatten(), Head(), nn.Dense(10))
+    return net
+
+
+def make_step():
+    model = net()
+    model.initialize()
+    model.hybridize(static_alloc=True, static_shape=True)
+    x = nd.ones((8, 16, 16, 16))
+
+    def step():
+        with autograd.record():
+            loss = model(x).sum()
+        loss.backward()
+        {fault}
+
+    return step
+"""
+
+
+def job(tmp_path, body="pass", fault="pass"):
+    file = tmp_path / "job.py"
+    file.write_text(JOB.format(body=body, fault=fault))
+    return str(file)
+
+
+def doctor(capfd, *arguments):
+    code = main(["doctor", *arguments, "--json"])
+    out, err = capfd.readouterr()
+    return code, json.loads(out) if out else None, err
+
+
+def test_a_step_of_the_users_own(tmp_path, capfd):
+    code, found, _ = doctor(capfd, "--job", job(tmp_path) + ":make_step")
+    assert code == 0 and found["hybridize"] is None
+    assert "pool-to-mean cures it" in found["sentence"] and "Pooling" in found["sentence"]
+    (slow,) = [f for f in found["findings"] if f["severity"] == "warning"]
+    assert slow["id"] == "job-slow-path" and "pool-to-mean" in slow["fix"] and "ms" in slow["evidence"]
+    assert found["profile"]["step_ms"] > 0
+
+
+def test_a_job_with_a_net_is_checked_as_well(tmp_path, capfd):
+    file = job(tmp_path, body="x = x if x.sum() > 0 else -x")
+    options = ("--set", "hybridize=imperative", "--set", "train_samples=640", "--set", "val_samples=64")
+    code, found, err = doctor(capfd, "--job", file, *options, "--set", "loader=resident")
+    assert code == 1, err
+    (finding,) = [f for f in found["findings"] if f["severity"] == "error"]
+    assert (finding["id"] == "job-hybridize" and "data-dependent" in finding["message"] + finding["fix"]) or (
+        "control flow" in finding["message"]
+    )
+    assert "4 (Head)" in finding["message"] and "job.py:" in finding["message"]
+    assert sum(found["phases_pct"].values()) > 99 and found["profile"]["operators"]
+    assert any(f["id"] == "job-16-bits" for f in found["findings"])
+
+
+def test_what_fails_is_one_line(tmp_path, capfd):
+    code, _, err = doctor(capfd, "--job", job(tmp_path, fault="raise ValueError('half-way')") + ":make_step")
+    assert code == 1 and "the profiled step failed: ValueError: half-way" in err
+    code, _, err = doctor(capfd, "--job", str(tmp_path / "none.py"))
+    assert code == 1 and "none.py" in err and "Traceback" not in err
+    assert doctor(capfd, "--set", "dtype=bfloat16")[0] == 2
+    assert doctor(capfd, "--net", "cifar_resnet20_v1", "--set", "dtype=float31")[0] == 2
