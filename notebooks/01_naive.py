@@ -66,6 +66,10 @@ print(f"That is {rate['median'] / DECK_SAMPLES_PER_SEC:.2f} times the deck's V10
 # %% [markdown]
 # A V100 computes far more in a second than a laptop's CPU. When its figure is not far away, it was not computing: it waited.
 #
+# Check a source before you lean on it. The deck also says that an epoch took 40.97 s; but 50,000 images at 307 a second take 163 s.
+# The product of its two figures is 12,560 images, a quarter of CIFAR-10, and with workers or hybridized it is the same
+# quarter. So the *ratios* between those runs can be trusted, the absolute figures cannot.
+#
 # ## Where a step's time goes
 # MXNet works asynchronously: a Python line returns before its work is done. So on a few sampled steps gluontune waits at
 # the border of each phase; the other steps run undisturbed.

@@ -38,8 +38,8 @@ predict("times as fast with a batch 16 times as large", 17000 / 941)
 predict("points of accuracy lost with it at an unchanged rate", 10)
 
 # %% [markdown]
-# The deck's own table, on V100s with CIFAR-10, after three epochs. The batch of 1,280 is four times as fast as the one of 64, and eleven
-# points behind it.
+# The deck's own table, on V100s with CIFAR-10, after three epochs. The batch of 1,280 is four times as fast as the one of 64, and more
+# than ten points behind it.
 
 # %%
 deck = {64: (27.5, 71.3), 128: (14.3, 71.4), 256: (7.7, 68.8), 512: (5.5, 65.9), 1280: (6.8, 60.8)}
