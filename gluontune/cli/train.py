@@ -88,6 +88,7 @@ def _show(result: Any) -> None:
     print(f"accuracy     {' '.join(f'{100 * a:.1f}' for a in result.val_accuracy)} % (by epoch)")
     print(f"training     {sum(result.epoch_seconds):.1f} s in {result.steps} steps")
     shares = sorted(result.phases_pct.items(), key=lambda item: -item[1])
-    print(f"step         {', '.join(f'{name} {share:.0f} %' for name, share in shares if share >= 1)}")
+    if shares:  # a run that had nothing left to train has none
+        print(f"step         {', '.join(f'{name} {share:.0f} %' for name, share in shares if share >= 1)}")
     if result.peak_rss_mib:
         print(f"memory       {result.peak_rss_mib:,.0f} MiB peak")
