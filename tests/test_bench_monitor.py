@@ -23,7 +23,8 @@ def test_there_is_a_situation_for_each_verdict_that_names_a_cause():
 
 
 @pytest.mark.process
-def test_a_situation_runs_in_its_own_process_and_is_taken_up_again(tmp_path, capfd):
+def test_a_situation_runs_in_its_own_process_and_is_taken_up_again(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(verdict_runs, "_FOREIGN_PCT", 200.0)  # whatever else the machine does
     out = tmp_path / "found.json"
     command = ["bench", "monitor", "--part", "verdicts", "--only", "thermally-throttled", "--out", str(out)]
     assert main([*command, "--rounds", "1", "--json"]) == 0
@@ -51,6 +52,10 @@ def test_a_wrong_verdict_is_counted_as_what_it_said():
     (row,) = verdict_runs.summarize(runs)
     assert (row["right"], row["runs"], row["instead"], row["holds"]) == (18, 20, {"x": 2}, False)
     assert verdict_runs.summarize(runs[2:])[0]["holds"]
+    for run in runs[:2]:
+        run["foreign_pct"] = 40.0  # others were busy: no matter what it said, it does not count
+    (row,) = verdict_runs.summarize(runs)
+    assert (row["right"], row["runs"], row["disturbed"], row["holds"]) == (18, 18, 2, True)
 
 
 @pytest.mark.process

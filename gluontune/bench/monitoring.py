@@ -173,7 +173,7 @@ def _whatif_cells(row: Mapping[str, Any]) -> list[str]:
 def _verdict_cells(row: Mapping[str, Any]) -> list[str]:
     instead = ", ".join(f"{kind} {count}" for kind, count in row["instead"].items())
     what = row["what"] + (f" ({row['simulated']})" if row["simulated"] else "")
-    return [row["name"], f"{row['right']} of {row['runs']}", instead, what]
+    return [row["name"], f"{row['right']} of {row['runs']}", instead, str(row["disturbed"]), what]
 
 
 _TABLES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], list[str]]]] = {
@@ -195,5 +195,5 @@ _TABLES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], list[str
         _attribution_cells,
     ),
     "whatif": (("training", "predicted", "measured samples/s", "error %", "bound by"), _whatif_cells),
-    "verdicts": (("situation", "right", "instead", "how it is built"), _verdict_cells),
+    "verdicts": (("situation", "right", "instead", "disturbed", "how it is built"), _verdict_cells),
 }

@@ -13,15 +13,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psutil
+
 from gluontune import runtime
 from gluontune.bench.situations import SITUATIONS, Situation
 from gluontune.errors import GluontuneError
+from gluontune.monitor.tree import ProcessTree
 from gluontune.parallel import start_cluster
 from gluontune.parallel.piped import PipedProcess, end_message
 
 __all__ = ["BAR", "measure", "summarize"]
 
 BAR = 0.95  # share of the runs that must be right
+_FOREIGN_PCT = 15.0  # of all cores: a run beside so much that this command did not start is run again
+_TRIES = 3
 _SECONDS = 1.2  # of one run
 _TIME_LIMIT_S = 120.0
 _CHILD = (sys.executable, "-m", "gluontune.bench.situations")
@@ -51,6 +56,9 @@ def measure(
 ) -> None:
     """Add the runs that are missing to ``runs``: ``rounds`` of each situation, each beside other load.
 
+    The load is this command's own. Where programs that it did not start take 15 % of the cores or more, the
+    cores may really be the limit: such a run is kept as disturbed, does not count, and is run again.
+
     Args:
         runs: what was measured already; grows by one for each run.
         only: kinds of situations; None takes all.
@@ -60,23 +68,52 @@ def measure(
     for kind, situation in SITUATIONS.items():
         if only is not None and kind not in only:
             continue
-        done = {run["seed"] for run in runs if run["situation"] == kind}
+        done = {run["seed"] for run in runs if run["situation"] == kind and not _disturbed(run)}
         missing = [seed for seed in range(rounds) if seed not in done]
         if not missing:
             continue
         with _load(seed=len(done), crowd=situation.crowd), _Trainers(situation) as trainers:
             for seed in missing:
-                say(f"{kind}: run {seed + 1} of {rounds}")
-                runs.append({"situation": kind, "seed": seed, **trainers.run(seed, seconds)})
-                on_run()
+                for _ in range(_TRIES):
+                    say(f"{kind}: run {seed + 1} of {rounds}")
+                    runs.append({"situation": kind, "seed": seed, **trainers.run(seed, seconds)})
+                    on_run()
+                    if not _disturbed(runs[-1]):
+                        break
+
+
+def _disturbed(run: dict[str, Any]) -> bool:
+    return float(run.get("foreign_pct") or 0.0) >= _FOREIGN_PCT
+
+
+class _Foreign:
+    """What programs other than this one and its children take, percent of all cores, while it lasts."""
+
+    def __init__(self) -> None:
+        self._own = ProcessTree(os.getpid())
+        self._own.read()
+        self._busy, self._all = _machine()
+
+    def read(self) -> float:
+        own = self._own.read().cpu_s or 0.0
+        busy, whole = _machine()
+        return max(0.0, 100 * (busy - self._busy - own) / max(whole - self._all, 1e-9))
+
+
+def _machine() -> tuple[float, float]:
+    """CPU seconds that were used, and that there were, since the machine started."""
+    times = psutil.cpu_times()
+    whole = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return whole - times.idle - getattr(times, "iowait", 0.0), whole
 
 
 def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row for each situation: how many of its runs got the right verdict, and what the others got."""
     rows = []
     for kind, situation in SITUATIONS.items():
-        mine = [run for run in runs if run["situation"] == kind]
-        if mine:
+        all_runs = [run for run in runs if run["situation"] == kind]
+        mine = [run for run in all_runs if not _disturbed(run)]
+        if all_runs:
             right = sum(run["right"] for run in mine)
             wrong = Counter(run["verdict"]["kind"] for run in mine if not run["right"])
             rows.append(
@@ -85,7 +122,8 @@ def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "right": right,
                     "runs": len(mine),
                     "instead": dict(wrong),
-                    "holds": right >= BAR * len(mine),
+                    "disturbed": len(all_runs) - len(mine),
+                    "holds": bool(mine) and right >= BAR * len(mine),
                     "what": situation.what,
                     "simulated": situation.simulated,
                 }
@@ -127,14 +165,16 @@ class _Trainers:
 
     def run(self, seed: int, seconds: float) -> dict[str, Any]:
         """One run of the loop; the first rank's verdict, and whether it is the right one."""
+        foreign = _Foreign()
         for process in self.ranks:
             process.say({"seed": seed, "seconds": seconds, "pids": self.pids})
         answer = self._gather()[0]
+        foreign_pct = foreign.read()
         found = answer["verdict"]
         right = found["kind"] == self.situation.kind
         if right and self.situation.kind == "sync-bound":
             right = found["evidence"]["where"][:1] == answer["where"]
-        return {"verdict": found, "right": right, "phases": answer["phases"]}
+        return {"verdict": found, "right": right, "foreign_pct": foreign_pct, "phases": answer["phases"]}
 
     def _gather(self) -> list[dict[str, Any]]:
         answers: dict[int, dict[str, Any]] = {}
