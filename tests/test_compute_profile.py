@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluontune.compute import apply_rewrites, profile, set_mode
-from gluontune.compute.onednn import Execution, parse_log, slow_reason, summarize
+from gluontune.compute.onednn import Execution, cure_of, parse_log, slow_reason, summarize
 from gluontune.compute.profiling import _report
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
@@ -185,3 +185,18 @@ def test_targets_that_cannot_be_profiled(tmp_path):
         profile(net)
     with pytest.raises(UsageError, match="choose hybridized or static"):
         profile(net, mx.nd.ones((1, 3)), mode="fast")
+
+
+def test_a_norm_between_two_layouts_is_cured_by_keeping_narrow_convolutions_in_float32():
+    line = (  # from a ResNet-20 in bfloat16 with AMX; the second is the same layer where both layouts meet
+        "dnnl_verbose,exec,cpu,batch_normalization,{},backward,data_bf16::blocked:acdb:f0 "
+        "diff_bf16::blocked:{}:f0,,flags:S,mb128ic16ih32iw32,{}"
+    )
+    slow, fast = parse_log(
+        [
+            line.format("bnorm_ref:any", "aBcd16b", 396.5),
+            line.format("bnorm_jit:avx512_core_bf16", "acdb", 2.2),
+        ]
+    )
+    assert cure_of(slow, [slow, fast]) == "narrow-in-float32" and cure_of(fast, [slow, fast]) == ""
+    assert summarize([slow, fast], steps=1)[0].fast_ms == pytest.approx(2.2)

@@ -355,10 +355,10 @@ def test_amx_is_a_variant_only_where_it_is_given():
     for amx in (False, True):
         variants = RUNGS["mixed-precision"].variants(recipe, Site(**cpu, rewrites=names, amx=amx))
         asking = [v for v in variants if "AVX512_CORE_AMX" in v.changes.get("env", {}).values()]
-        assert len(asking) == amx
+        assert len(asking) == (2 if amx else 0)
         for variant in asking:
             changed = recipe.override(**variant.changes)
             assert changed.env["MINE"] == "1" and changed.dtype == "bfloat16"
-            assert changed.hybridize == "static" and changed.rewrites == names
+            assert changed.hybridize == "static" and changed.rewrites[:2] == names
     gpus = Site(**{**cpu, "gpus": 1}, rewrites=names, amx=True)
     assert not any("env" in v.changes for v in RUNGS["mixed-precision"].variants(recipe, gpus))

@@ -122,6 +122,9 @@ def entrants(
         if dtype == "bfloat16" and runtime.amx_support().level == "granted":
             amx = {**tuned, **runtime.AMX_ENV}
             found.append(mxnet(f"gluontune {dtype}, AMX", OURS, amx, note=" + ".join(rewrites), **made))
+            made["rewrites"] = ("pool-to-mean", "fuse-bn-relu", "narrow-in-float32")
+            note = " + ".join(made["rewrites"])
+            found.append(mxnet(f"gluontune {dtype}, AMX, narrow in float32", OURS, amx, note=note, **made))
     torch_env = {"OMP_NUM_THREADS": str(threads), **(allocator or {})}
     for dtype in _REWRITES if bf16 else ("float32",):
         for compiled in (False, True):

@@ -12,12 +12,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from gluontune.compute import process
 from gluontune.runtime import mxnet
 
-__all__ = ["FusedBatchNorm", "MeanAvgPool2D", "MeanGlobalAvgPool2D", "PaddedConv2D", "PassedActivation"]
+__all__ = [
+    "Bfloat16BatchNorm",
+    "Float32Conv2D",
+    "FusedBatchNorm",
+    "MeanAvgPool2D",
+    "MeanGlobalAvgPool2D",
+    "PaddedConv2D",
+    "PassedActivation",
+]
 
 mx = mxnet()
 nn = mx.gluon.nn
+bfloat16 = np.dtype([("bfloat16", np.uint16)])  # as MXNet names it in Python
 
 
 class MeanGlobalAvgPool2D(nn.GlobalAvgPool2D):
@@ -67,6 +79,25 @@ class FusedBatchNorm(nn.BatchNorm):
         )
 
 
+class Float32Conv2D(nn.Conv2D):
+    """A convolution that stays in float32 where AMP casts the others to bfloat16."""
+
+    def hybrid_forward(self, F: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+        if process.started_dtype() != "bfloat16":
+            return super().hybrid_forward(F, x, weight, bias)
+        inputs = [F.amp_cast(x, dtype="float32"), weight, *([] if bias is None else [bias])]
+        out = process.float32_operator(F, "Convolution")(*inputs, name="fwd", **self._kwargs)
+        return out if self.act is None else self.act(out)
+
+
+class Bfloat16BatchNorm(nn.BatchNorm):
+    """BatchNorm over float32 that hands on bfloat16, in a process where AMP computes in it."""
+
+    def hybrid_forward(self, F: Any, x: Any, **parameters: Any) -> Any:
+        out = super().hybrid_forward(F, x, **parameters)
+        return F.amp_cast(out, dtype=bfloat16) if process.started_dtype() == "bfloat16" else out
+
+
 class PassedActivation(nn.Activation):
     """A relu that the BatchNorm before it has already applied."""
 
@@ -83,5 +114,13 @@ def _spatial(pool: Any) -> tuple[int, int]:
     return (1, 2) if pool._kwargs["layout"] == "NHWC" else (2, 3)
 
 
-for _class in (FusedBatchNorm, MeanGlobalAvgPool2D, MeanAvgPool2D, PaddedConv2D, PassedActivation):
+for _class in (
+    Bfloat16BatchNorm,
+    Float32Conv2D,
+    FusedBatchNorm,
+    MeanGlobalAvgPool2D,
+    MeanAvgPool2D,
+    PaddedConv2D,
+    PassedActivation,
+):
     _class.__name__ = _class.__mro__[1].__name__

@@ -12,7 +12,9 @@ from gluontune.compute._walk import Seen, walk
 from gluontune.compute.rewrites import Target
 from gluontune.runtime import mxnet
 
-__all__ = ["fuse_bn_relu", "pad_channels", "pool_to_mean"]
+__all__ = ["fuse_bn_relu", "narrow_in_float32", "pad_channels", "pool_to_mean"]
+
+_AMX_CHANNELS = 32  # a tile holds 32 bfloat16; oneDNN pads fewer, and MXNet refuses padded weights
 
 nn = mxnet().gluon.nn
 
@@ -64,6 +66,36 @@ def fuse_bn_relu(net: Any, seen: dict[int, Seen]) -> list[Target]:
                 prefix = f"{path}." if path else ""
                 targets.append(Target(prefix + name, norm, _blocks.FusedBatchNorm))
                 targets.append(Target(prefix + next_name, relu, _blocks.PassedActivation))
+    return targets
+
+
+def narrow_in_float32(net: Any, seen: dict[int, Seen]) -> list[Target]:
+    """Convolutions whose channels do not fill AMX's tiles, and the BatchNorms that lead back to bfloat16.
+
+    The latter stand after such a convolution with enough outputs, and hand their output to code (an
+    addition of branches) rather than to a layer: float32 would spread through the addition. Sample inputs
+    are needed to see them; without, nothing is changed.
+    """
+    if not seen:
+        return []
+    targets, outputs, taken = [], [], set()
+    for path, block in walk(net):
+        if id(block) not in seen:
+            continue
+        taken |= {id(call[0]) for call in seen[id(block)].inputs if call and not block._children}
+        if type(block) in (nn.Conv2D, _blocks.PaddedConv2D):
+            fits = block._channels % _AMX_CHANNELS == 0
+            if fits and _input_channels(block) % _AMX_CHANNELS == 0 and block._kwargs["num_group"] == 1:
+                continue
+            targets.append(Target(path, block, _blocks.Float32Conv2D))
+            if fits:
+                outputs += [id(call[0]) for call in seen[id(block)].outputs if call]
+    for path, block in walk(net):
+        if type(block) is nn.BatchNorm and id(block) in seen:
+            calls = seen[id(block)]
+            after = all(call and id(call[0]) in outputs for call in calls.inputs)
+            if after and not any(call and id(call[0]) in taken for call in calls.outputs):
+                targets.append(Target(path, block, _blocks.Bfloat16BatchNorm))
     return targets
 
 

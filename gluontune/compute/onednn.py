@@ -119,10 +119,14 @@ def cure_of(execution: Execution, log: list[Execution]) -> str:
     """The rewrite that avoids this slow path, or "".
 
     A pooling to 1×1 leaves the layout ``acdB16b`` behind, which marks all that it slows down. A
-    convolution over 1 or 3 channels marks itself; what it slows down works on its output's shape.
+    convolution over 1 or 3 channels marks itself; what it slows down works on its output's shape. A
+    BatchNorm between AMX's layout (channels last) and a blocked one stands beside a narrow convolution.
     """
     if "acdB" in execution.formats or (execution.primitive.startswith("pooling") and _to_one(execution)):
         return "pool-to-mean"
+    layouts = set(re.findall(r"blocked:(\w+)", execution.formats))
+    if execution.primitive == "batch_normalization" and {"acdb", "aBcd16b"} <= layouts:
+        return "narrow-in-float32"
     if execution.primitive == "convolution" and problem_sizes(execution.problem).get("ic") in (1, 3):
         return "pad-channels"
     if "ncsp" in execution.implementation:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.runtime import AMX_ENV, amx_support
 
-__all__ = ["Bfloat16Support", "bfloat16_support", "start_process", "started_dtype"]
+__all__ = [
+    "Bfloat16Support",
+    "amx_bfloat16",
+    "bfloat16_support",
+    "float32_operator",
+    "start_process",
+    "started_dtype",
+]
 
 logger = logging.getLogger("gluontune.compute")
 
 _started: str | None = None
+_FLOAT32_OPERATORS = ("Convolution",)
+_operators: dict[tuple[Any, str], Any] = {}  # as they were before AMP patched them, by module and name
 
 
 @dataclass(frozen=True)
@@ -107,12 +119,26 @@ def started_dtype() -> str | None:
     return _started
 
 
+def float32_operator(module: Any, name: str) -> Any:
+    """The operator ``name`` of ``mx.nd`` or ``mx.sym`` as it is without AMP's casts to bfloat16."""
+    return _operators.get((module, name)) or getattr(module, name)
+
+
+def amx_bfloat16() -> bool:
+    """Whether this process computes in bfloat16 and oneDNN was told to take AMX for it."""
+    wish = os.environ.get("DNNL_MAX_CPU_ISA", "").upper()
+    return _started == "bfloat16" and wish == AMX_ENV["DNNL_MAX_CPU_ISA"] and amx_support().level == "granted"
+
+
 def _init_amp() -> None:
     from gluontune.runtime import mxnet
 
-    mxnet()
+    mx = mxnet()
     from importlib import import_module
 
+    for module in (mx.nd, mx.sym):
+        for name in _FLOAT32_OPERATORS:
+            _operators[module, name] = getattr(module, name)
     import_module("mxnet.contrib.amp").init(target_dtype="bfloat16")
 
 

@@ -57,6 +57,7 @@ class Rewrite:
             (``{id(block): Seen}``, empty without sample inputs) and returns the targets.
         devices: where the slow path exists.
         nothing: one sentence for a network without such layers.
+        when: ``"module:function"`` that says whether the slow path exists in this process; "" is always.
     """
 
     name: str
@@ -64,6 +65,11 @@ class Rewrite:
     find: str
     devices: tuple[str, ...]
     nothing: str
+    when: str = ""
+
+    def applies_here(self) -> bool:
+        """Whether this process can have the slow path."""
+        return not self.when or bool(resolve(self.when)())
 
     def targets(self, net: Any, seen: dict[int, Any]) -> list[Target]:
         """The layers of ``net`` that this rewrite would change."""
@@ -120,6 +126,26 @@ REWRITES.add(
         find="gluontune.compute._find:fuse_bn_relu",
         devices=("cpu",),
         nothing="no BatchNorm with a relu after it in a HybridSequential (a sample input is needed to see it)",
+    ),
+)
+
+
+REWRITES.add(
+    "narrow-in-float32",
+    Rewrite(
+        name="narrow-in-float32",
+        card=Card(
+            replaces="Conv2D whose channels are no multiples of 32 → the same in float32, in a bfloat16 process",
+            why_slow="AMX's tiles hold 32 channels; for fewer oneDNN pads the weights, which MXNet refuses, so "
+            "that the convolution runs forward with AMX and backward without, in two layouts, and the BatchNorm "
+            "between them on a reference kernel, 100 times slower",
+            when_it_helps="bfloat16 with AMX, in networks that begin with 16 channels or so; float32 is more "
+            "exact, never less; without AMX it changes nothing worth having",
+        ),
+        find="gluontune.compute._find:narrow_in_float32",
+        devices=("cpu",),
+        nothing="no Conv2D with channels that are no multiples of 32 (a sample input is needed to see it)",
+        when="gluontune.compute.process:amx_bfloat16",
     ),
 )
 
@@ -221,7 +247,7 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
 
     _check_block(net)
     kind = getattr(device, "device_type", str(device))
-    candidates = [r for r in REWRITES if kind in r.devices]
+    candidates = [r for r in REWRITES if kind in r.devices and r.applies_here()]
     seen = watch(net, *inputs) if inputs and candidates else {}
     return [r.name for r in candidates if r.targets(net, seen)]
 

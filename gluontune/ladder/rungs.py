@@ -32,6 +32,7 @@ class Site:
         fits_memory: whether the decoded training images fit in half of the usable memory.
         rewrites: names of the rewrites that have something to do in this net on this device.
         num_train: training images in one epoch.
+        amx: whether the CPU has AMX and the kernel gives it to this process.
     """
 
     cores: int
@@ -41,6 +42,7 @@ class Site:
     fits_memory: bool
     rewrites: tuple[str, ...]
     num_train: int
+    amx: bool = False
 
     @classmethod
     def of(cls, ready: Mapping[str, Any], machine: Mapping[str, Any], recipe: Recipe) -> Site:
@@ -52,14 +54,16 @@ class Site:
         pixels = ready.get("image_bytes") or 0
         limit = (runtime.memory_limit_mib() or 0) * 2**20
         num_train = int(ready.get("num_train", 0))
+        flags = set(machine.get("cpu", {}).get("flags", []))
         return cls(
             cores=runtime.usable_cores(),
             gpus=int(ready.get("gpus", 0)),
-            bf16=bool({"avx512_bf16", "amx_bf16"} & set(machine.get("cpu", {}).get("flags", []))),
+            bf16=bool({"avx512_bf16", "amx_bf16"} & flags),
             splits=bool(ready.get("splits", recipe.job is None)),
             fits_memory=bool(pixels) and num_train * pixels * 1.3 < limit / 2,
             rewrites=tuple(ready.get("rewrites", ())),
             num_train=num_train,
+            amx=runtime.amx_support(flags).level == "granted",
         )
 
 
@@ -174,6 +178,12 @@ def _mixed_precision(recipe: Recipe, site: Site) -> list[Variant]:
     full = {"dtype": dtype, "hybridize": "static", "rewrites": site.rewrites}
     if any(getattr(recipe, field) != value for field, value in full.items() if field != "dtype"):
         found.append(Variant(f"{dtype}, static, rewritten", full))
+    if dtype == "bfloat16" and site.amx:
+        # A process of its own, as each variant has: oneDNN reads the variable when it is loaded.
+        env = {**recipe.env, **runtime.AMX_ENV}
+        names = (*site.rewrites, "narrow-in-float32")
+        found.append(Variant("bfloat16, AMX, static, rewritten", {**full, "env": env}))
+        found.append(Variant("bfloat16, AMX, narrow in float32", {**full, "rewrites": names, "env": env}))
     return found
 
 
