@@ -96,26 +96,23 @@ def _build(nn: Any, name: str) -> Any:
 def _residual(nn: Any, inputs: int, channels: int, stride: int) -> Any:
     """gluoncv's CIFARBasicBlockV1."""
 
-    class Residual(nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Sequential(
-                nn.Conv2d(inputs, channels, 3, stride, 1, bias=False),
-                nn.BatchNorm2d(channels),
-                nn.ReLU(inplace=True),
-                nn.Conv2d(channels, channels, 3, 1, 1, bias=False),
-                nn.BatchNorm2d(channels),
-            )
-            self.downsample = None
-            if inputs != channels:
-                shortcut = nn.Conv2d(inputs, channels, 1, stride, bias=False)
-                self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(channels))
+    def forward(self: Any, x: Any) -> Any:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return nn.functional.relu(shortcut + self.body(x), inplace=True)
 
-        def forward(self, x: Any) -> Any:
-            shortcut = x if self.downsample is None else self.downsample(x)
-            return nn.functional.relu(shortcut + self.body(x), inplace=True)
-
-    return Residual()
+    block = type("Residual", (nn.Module,), {"forward": forward})()
+    block.body = nn.Sequential(
+        nn.Conv2d(inputs, channels, 3, stride, 1, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(channels, channels, 3, 1, 1, bias=False),
+        nn.BatchNorm2d(channels),
+    )
+    block.downsample = None
+    if inputs != channels:
+        shortcut = nn.Conv2d(inputs, channels, 1, stride, bias=False)
+        block.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(channels))
+    return block
 
 
 def _cifar_resnet(nn: Any, depth: int) -> list[Any]:

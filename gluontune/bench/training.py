@@ -157,7 +157,8 @@ def _case(
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     wanted = entrants(net, batch, threads, python)
-    name, variables = "default", {}
+    name = "default"
+    variables: dict[str, str] = {}
     if any(_kept(e, only) and e.peer == _TORCH for e in wanted) and python.is_file():
         name, variables = _allocator(wanted, say)
     chosen = [e for e in entrants(net, batch, threads, python, variables, name) if _kept(e, only)]

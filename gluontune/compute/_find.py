@@ -78,7 +78,9 @@ def narrow_in_float32(net: Any, seen: dict[int, Seen]) -> list[Target]:
     """
     if not seen:
         return []
-    targets, outputs, taken = [], [], set()
+    targets: list[Target] = []
+    outputs: list[int] = []
+    taken: set[int] = set()
     for path, block in walk(net):
         if id(block) not in seen:
             continue
