@@ -78,7 +78,7 @@ class TorchStep:
 
     def last_loss(self) -> float:
         """Mean loss of the last step."""
-        return float(self.value)
+        return float(self.value.detach())
 
 
 def _build(nn: Any, name: str) -> Any:
