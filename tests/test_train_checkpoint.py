@@ -140,7 +140,7 @@ def test_a_run_on_a_full_disk_goes_on(tmp_path):
     recipe = SMALL.override(job=str(tmp_path / "job.py"))
     result = run(recipe, checkpoints=Checkpoints(tmp_path / "c", every="8steps"))
     assert result.ok and result.val_accuracy
-    assert any("no checkpoint was written at step" in note for note in result.notes)
+    assert any("a checkpoint was not written: " in note for note in result.notes)
     assert not checkpoint.files(tmp_path / "c")
 
 

@@ -177,7 +177,7 @@ class Keeper:
         self._best = max(self._best, -1.0 if accuracy is None else accuracy)
         if answer["error"] is None:
             return []
-        return [f"no checkpoint was written at step {step}: {answer['error']}"]
+        return [f"a checkpoint was not written: {answer['error']}"]
 
     def way_on(self) -> str:
         """How to go on after the run has stopped."""
