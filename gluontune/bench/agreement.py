@@ -57,8 +57,8 @@ def agreement(net: Any, x: Any, rewrites: Sequence[str], tolerance: float = TOLE
     largest = max(_size(v) for k, v in truth.items() if not k.startswith("output"))
     scales = {k: _size(v) for k, v in truth.items()}
     zeros = [k for k in truth if not k.startswith("output") and scales[k] <= ZERO * largest]
-    found: dict[str, Any] = {"outputs": 0.0, "gradients": 0.0, "float64": 0.0}
-    above = []
+    found: dict[str, float] = {"outputs": 0.0, "gradients": 0.0, "float64": 0.0}
+    above: list[dict[str, Any]] = []
     for key in truth:
         kind = "outputs" if key.startswith("output") else "gradients"
         if key in zeros:
@@ -72,7 +72,7 @@ def agreement(net: Any, x: Any, rewrites: Sequence[str], tolerance: float = TOLE
             distance = _size(original[key] - truth[key])
             ratio = _size(rewritten[key] - truth[key]) / distance if distance else float("inf")
             above.append({"array": key, "difference": difference, "ratio_of_distances": min(ratio, 1e9)})
-    agrees = found["float64"] <= tolerance and all(a["ratio_of_distances"] <= AS_NEAR for a in above)
+    agrees = found["float64"] <= tolerance and all(float(a["ratio_of_distances"]) <= AS_NEAR for a in above)
     return {
         "agrees": bool(agrees),
         "arrays": len(truth),

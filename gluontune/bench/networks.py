@@ -41,32 +41,31 @@ class Case(NamedTuple):
 
 
 NETWORKS: dict[str, Case] = {
-    "cifar_resnet20_v1": Case("CIFAR ResNet v1", 32, 16),
-    "cifar_resnet20_v2": Case("CIFAR ResNet v2", 32, 16),
+    "cifar_resnet20_v1": Case("CIFAR ResNet v1", 32, 8),
+    "cifar_resnet20_v2": Case("CIFAR ResNet v2", 32, 8),
     "cifar_wideresnet16_10": Case("CIFAR WideResNet", 32, 2),
     "cifar_resnext29_32x4d": Case("CIFAR ResNeXt", 32, 4),
     "cifar_residualattentionnet56": Case("CIFAR residual attention", 32, 4),
-    "resnet18_v1": Case("ResNet v1", 64, 8),
-    "resnet18_v2": Case("ResNet v2", 64, 8),
-    "resnet18_v1b": Case("ResNet v1b", 64, 8),
-    "resnet50_v1d": Case("ResNet v1d", 64, 4),
-    "resnext50_32x4d": Case("ResNeXt", 64, 4),
-    "se_resnet18_v1": Case("SE-ResNet", 64, 8),
-    "resnest14": Case("ResNeSt", 64, 4),
-    "mobilenet0.25": Case("MobileNet v1", 64, 16),
-    "mobilenetv2_0.25": Case("MobileNet v2", 64, 16),
-    "mobilenet_v2_0_25": Case("MobileNet v2 (MXNet's)", 64, 16),
+    "resnet18_v1": Case("ResNet v1", 64, 4),
+    "resnet18_v2": Case("ResNet v2", 64, 4),
+    "resnet18_v1b": Case("ResNet v1b", 64, 4),
+    "resnet50_v1d": Case("ResNet v1d", 64, 2),
+    "resnext50_32x4d": Case("ResNeXt", 64, 2),
+    "se_resnet18_v1": Case("SE-ResNet", 64, 4),
+    "resnest14": Case("ResNeSt", 64, 2),
+    "mobilenet0.25": Case("MobileNet v1", 64, 8),
+    "mobilenetv2_0.25": Case("MobileNet v2", 64, 8),
+    "mobilenet_v2_0_25": Case("MobileNet v2 (MXNet's)", 64, 8),
     "mobilenetv3_small": Case("MobileNet v3", 64, 8),
-    "squeezenet1.1": Case("SqueezeNet", 224, 4),
+    "squeezenet1.1": Case("SqueezeNet", 224, 2),
     "densenet121": Case("DenseNet", 224, 2),
     "vgg11": Case("VGG", 32, 8),
     "vgg11_bn": Case("VGG with BatchNorm", 32, 8),
     "alexnet": Case("AlexNet", 64, 8),
     "googlenet": Case("GoogLeNet", 64, 4),
     "inception_v3": Case("Inception v3 (MXNet's)", 299, 1),
-    "xception": Case("Xception", 96, 2),
     "shufflenet_v2": Case("ShuffleNet v2", 64, 8),
-    "dla34": Case("DLA", 64, 4),
+    "dla34": Case("DLA", 64, 2),
 }
 
 
@@ -79,7 +78,7 @@ class Pace(NamedTuple):
     slice_s: float
 
 
-QUICK, FULL = Pace(4, 4.0, 9, 0.08), Pace(7, 30.0, 15, 0.5)
+QUICK, FULL = Pace(3, 2.0, 15, 0.05), Pace(7, 30.0, 15, 0.5)
 
 
 def run(
