@@ -31,7 +31,8 @@ class Payloads:
     def __getitem__(self, index: int) -> tuple[Any]:
         payload = self.reader.payload(int(index))
         if self.raw:
-            return (raw_to_pixels(payload),)
+            pixels = raw_to_pixels(payload)  # FFCV keeps no grey images
+            return (np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels,)
         with importlib.import_module("PIL.Image").open(io.BytesIO(payload)) as image:
             if image.format != "JPEG":
                 raise ValueError(f"record {index} is {image.format}; FFCV keeps JPEG files or raw pixels")

@@ -71,6 +71,7 @@ class Records:
         size = self.size
         if self.decoder == "raw":
             image = raw_to_pixels(payload)
+            image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
         else:
             image = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR)
         if self.augment == "pad-crop-flip":
