@@ -18,7 +18,7 @@
 
 # %% tags=["parameters"]
 dataset = "sample"
-epochs = 2
+epochs = 4
 batch_size_per_device = 64
 dtype = "float32"
 num_workers = 0
@@ -26,7 +26,7 @@ devices = "auto"
 quick = True
 out_dir = "runs/06_large_batch"
 seed = 0
-quick_samples = 5000
+quick_samples = 10_000
 
 # %%
 import numpy as np
