@@ -10,6 +10,7 @@ from gluontune import report
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.ladder import factors, measure
+from gluontune.ladder.climbing import Pace
 from gluontune.ladder.factorplan import Factor, combine, parse_factor, plan
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
@@ -227,7 +228,8 @@ def test_five_factors_make_as_many_sets_as_they_must():
     assert sets["a", "b", "c", "d"] == ["cumulative", "without e"]
 
 
-def test_the_command_for_real(tmp_path, capfd):
+def test_the_command_for_real(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("gluontune.ladder.climbing.QUICK", Pace("quick", rounds=3, slice_s=0.02, epochs=1))
     small = ["--net", "mlp", "--train-samples", "640", "--val-samples", "200", "--epochs", "2"]
     own = ["--rungs", "", "--factor", "resident:loader=resident", "--factor", "static:hybridize=static"]
     arguments = [
@@ -246,7 +248,7 @@ def test_the_command_for_real(tmp_path, capfd):
     found = json.loads(capfd.readouterr().out)
     sets = by_name(found)
     assert list(sets) == ["base", "resident", "static", "resident + static"]
-    assert all(entry["throughput"]["samples_per_sec"]["n"] == 9 for entry in sets.values())
+    assert all(entry["throughput"]["samples_per_sec"]["n"] == 3 for entry in sets.values())
     assert all(entry["tta"][0]["converged"] and not entry["tta"][1]["converged"] for entry in sets.values())
     assert "DNC" in (tmp_path / "factors.html").read_text()
     assert main(["factors", "--rungs", ""]) == 2 and "no factor" in capfd.readouterr().err

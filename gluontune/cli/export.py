@@ -11,7 +11,7 @@ import typer
 
 from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
 from gluontune.cli._recipe import takes_recipe
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.errors import UsageError
 from gluontune.recipe import Recipe
 
 __all__ = ["register"]
@@ -95,35 +95,11 @@ def _export(
     tell: Any,
 ) -> dict[str, Any]:
     from gluontune import compute, export, loading
-    from gluontune.export.parameters import load_parameters, perturb
-    from gluontune.runtime import mxnet
-    from gluontune.train import load_job
+    from gluontune.train.trained import recipe_of_source, trained
 
-    mx = mxnet()
-    header, arrays = _checkpoint(source)
-    if header.get("recipe"):
-        kept = {name: value for name, value in given.items() if name in ("dataset", "job")}
-        recipe = Recipe.from_dict(header["recipe"], source=str(source)).override(**kept)
-    job = load_job(recipe)
-    data = job.dataset
-    if data is None:
-        raise GluontuneError(
-            f"{recipe.job}: data() returns Gluon datasets; export needs the name of a data set, for the shape of the "
-            "images and for the check: give --dataset"
-        )
-    shape = data.image_shape or ((image_size, image_size, 3) if image_size else None)
-    if shape is None:
-        raise UsageError(f"data set {data.name} has images of mixed sizes: say --image-size, such as 224")
-    net = job.net()
-    if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
-        net.initialize(mx.init.Xavier(magnitude=2))
-    net(mx.nd.zeros((1, shape[2], shape[0], shape[1])))
-    if source is None:
-        perturb(net, recipe.seed)
-    elif arrays:
-        export.set_parameters(net, arrays, str(source))
-    else:
-        load_parameters(net, source)
+    keep = [name for name in given if name in ("dataset", "job")]
+    found = trained(recipe_of_source(source, recipe, keep), source, image_size=image_size)
+    net, data, shape, recipe = found.net, found.data, found.image_shape, found.recipe
     tell("converting")
     facts = {"recipe": json.dumps(recipe.to_dict()), "net": recipe.net, "dataset": data.name}
     made = export.to_onnx(
@@ -137,23 +113,6 @@ def _export(
         stage = compute.InputStage(data.mean, data.std)
         check = export.agreement(net, out, loader.epoch(0), stage)
     return {**made.to_dict(), "net": recipe.net, "dataset": data.name, "check": check.to_dict()}
-
-
-def _checkpoint(source: Optional[Path]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and parameters of a checkpoint, or of the newest one in a folder; empty for other files."""
-    from gluontune.train import checkpoint
-
-    if source is None or (source.is_file() and source.suffix != ".ckpt"):
-        return {}, {}
-    path: Optional[Path] = source
-    if source.is_dir():
-        path, _, _ = checkpoint.newest(source)
-        if path is None:
-            raise GluontuneError(f"{source}: no checkpoint in this folder (step-….ckpt)")
-    assert path is not None
-    header, arrays = checkpoint.read(path)
-    named = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
-    return header, named
 
 
 def _show(found: dict[str, Any]) -> None:

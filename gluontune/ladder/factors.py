@@ -161,7 +161,6 @@ class _Study:
     def throughput(self, pairs: bool) -> None:
         done = self._done("throughput")
         sets = list(plan([f.name for f in self.factors], pairs))
-        self.ledger.document["plan"] = [list(chosen) for chosen in sets]
         todo = [chosen for chosen in sets if chosen and (chosen, None) not in done]
         blocks = [todo[i : i + BLOCK] for i in range(0, len(todo), BLOCK)]
         for number, block in enumerate(blocks, 1):
@@ -249,7 +248,7 @@ def conclude(document: dict[str, Any]) -> None:
     """Fill ``sets``, ``interactions`` and ``leave_one_out`` from the finished pieces."""
     names = [factor["name"] for factor in document.get("factors", [])]
     targets = document["given"]["targets"]
-    sets = []
+    sets: list[dict[str, Any]] = []
     for chosen, parts in plan(names, document["given"]["pairs"] or document["given"]["every_set"]).items():
         rows = [row for row in document["done"] if tuple(row["set"]) == chosen]
         speed = next((row for row in rows if row["kind"] == "throughput"), None)

@@ -23,7 +23,7 @@ def factors_sentence(document: Mapping[str, Any]) -> str:
     names = tuple(factor["name"] for factor in document.get("factors", ()))
     whole = (by_name.get(names) or {}).get("throughput") or {}
     parts = []
-    if whole.get("ratio"):
+    if names and whole.get("ratio"):
         parts.append(
             f"all {len(names)} factors: {words.ratio_with_interval(whole['ratio']['median'], whole['ratio']['ci95'])} "
             "the base's throughput"
@@ -125,7 +125,7 @@ def finish_factors(document: dict[str, Any], folder: str | Path) -> None:
     document["sentence"] = factors_sentence(document)
     write_json(Path(folder) / "factors.json", words.finite(document))
     given = document["given"]
-    figures = []
+    figures: list[dict[str, Any]] = []
     for title, unit, values in _measures(document):
         figures.append(
             {
@@ -195,6 +195,6 @@ def _shown(sets: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[st
     )
     found = [(f"+ {s['set'][-1]}" if s["set"] else "base", "cumulative", s) for s in cumulative]
     without = {part: s for s in sets for part in s["parts"] if part.startswith("without ")}
-    largest = max((s["set"] for s in sets), key=len, default=[])
+    largest: list[str] = max((s["set"] for s in sets), key=len, default=[])
     rest = [(f"all − {name}", "leave one out", without[f"without {name}"]) for name in largest if without]
     return found + rest

@@ -1,0 +1,183 @@
+"""``gluontune bench inference --deck``: oneDNN off and on, over the networks of the seed deck's table.
+
+MXNet's own kernels against oneDNN's, latency at batch 1 and throughput at a larger batch, in two processes
+that take turns; random weights, so that the deck's second table (the same accuracy) becomes a comparison of the
+outputs. The deck measured MXNet 1.3 on 72 vCPUs; its speedups stand beside for the kind of figure, not the size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gluontune import runtime, stats
+from gluontune.bench.contest import OURS, Contender, Entrant, hold
+from gluontune.errors import UsageError, nearest
+from gluontune.runtime.launch import launch_settings
+
+__all__ = ["NETWORKS", "run", "show"]
+
+_WORK = "gluontune.bench._deck:make"
+_OFF = {"MXNET_MKLDNN_ENABLED": "0", "MXNET_ONEDNN_ENABLED": "0"}
+
+
+class Network(NamedTuple):
+    """The net's name, the shape of one input, and the deck's speedups at batch 1 and 128 (None: not in it)."""
+
+    net: str
+    shape: tuple[int, ...]
+    deck_1: float | None
+    deck_128: float | None
+
+
+_IMAGE = (3, 224, 224)
+NETWORKS: dict[str, Network] = {
+    "ResNet-50 v1": Network("resnet50_v1", _IMAGE, 7.45, 15.90),
+    "ResNet-50 v2": Network("resnet50_v2", _IMAGE, 7.58, 15.51),
+    "Inception v3": Network("inceptionv3", (3, 299, 299), 10.44, 23.57),
+    "DenseNet-121": Network("densenet121", _IMAGE, 5.91, 17.60),
+    "MobileNet": Network("mobilenet1.0", _IMAGE, 8.73, 20.60),
+    "MobileNet v2": Network("mobilenetv2_1.0", _IMAGE, None, None),
+    "VGG16": Network("vgg16", _IMAGE, 20.25, 24.31),
+    "AlexNet": Network("alexnet", _IMAGE, 17.00, 36.32),
+    "SSD-MobileNet": Network("ssd_512_mobilenet1.0_voc", (3, 512, 512), 8.45, 14.18),
+    "GNMT (small stand-in)": Network("small_gnmt", (16, 128), 7.27, 6.83),
+    "DCGAN (small stand-in)": Network("small_dcgan", (100, 1, 1), 37.85, 38.94),
+}
+
+
+def run(
+    names: Sequence[str] | None = None,
+    *,
+    batch_size: int = 128,
+    rounds: int = 3,
+    seconds: float = 1.0,
+    say: Callable[[str], None] | None = None,
+    on_row: Callable[[dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """Measure the networks, and return the document.
+
+    Args:
+        names: parts of names of :data:`NETWORKS`; None takes all. batch_size: of the throughput.
+        rounds, seconds: as for ``hold``; a slice is at least one batch, which takes long with oneDNN off.
+        on_row: given each row when it is there.
+
+    Returns:
+        ``{"rows": [{"name", "net", "status", "reason", "latency", "throughput", "output_delta", "deck"}],
+        "geometric_mean": {"latency", "throughput"}, "machine", "conditions"}``; ``latency`` and ``throughput``
+        hold ``off`` and ``on`` (images a second) and ``speedup``; ``output_delta`` is the largest difference
+        of the outputs ÷ the largest output.
+
+    Raises:
+        UsageError: no network of that name, a number below 1.
+    """
+    chosen = [name for name in NETWORKS if names is None or any(n.lower() in name.lower() for n in names)]
+    if not chosen:
+        close = nearest((names or [""])[0], list(NETWORKS))
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise UsageError(f"bench inference --deck: no network {names}: {hint}Known: {', '.join(NETWORKS)}")
+    if batch_size < 1:
+        raise UsageError(f"--batch-size {batch_size}: give at least 1")
+    tell = say or (lambda line: None)
+    rows = []
+    for name in chosen:
+        row = _row(name, batch_size, rounds, seconds, lambda line, name=name: tell(f"{name}: {line}"))  # type: ignore[misc]
+        rows.append(row)
+        if on_row is not None:
+            on_row(row)
+    found: dict[str, Any] = {
+        "rows": rows,
+        "geometric_mean": {},
+        "ours": [r["name"] for r in rows if r["status"] == "ok"],
+    }
+    for key in ("latency", "throughput"):
+        gains = [row[key]["speedup"]["median"] for row in rows if row[key]]
+        mean = math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None
+        found["geometric_mean"][key] = mean
+    conditions = {
+        "batch_size": batch_size,
+        "rounds": rounds,
+        "seconds": seconds,
+        "threads": runtime.usable_cores(),
+    }
+    return {**found, "machine": runtime.machine_facts(), "conditions": conditions}
+
+
+def _row(name: str, batch: int, rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+    network = NETWORKS[name]
+    row: dict[str, Any] = {
+        "name": name,
+        "net": network.net,
+        "status": "ok",
+        "reason": None,
+        "output_delta": None,
+    }
+    row["deck"] = {"latency": network.deck_1, "throughput": network.deck_128}
+    row.update(latency=None, throughput=None)
+    env = launch_settings(cores=runtime.usable_cores()).env
+    for key, size in (("latency", 1), ("throughput", batch)):
+        entrants = [
+            Entrant("off", "MXNet", _WORK, {"name": name, "batch_size": size}, env={**env, **_OFF}),
+            Entrant("on", OURS, _WORK, {"name": name, "batch_size": size}, env=env),
+        ]
+        outputs: list[Any] = []
+
+        def ask(field: list[Contender], outputs: list[Any] = outputs) -> None:
+            outputs.extend(contender.ask("outputs") for contender in field)
+
+        field = hold(entrants, rounds=rounds, seconds=seconds, time_limit=600.0, say=say, finish=ask)
+        failed = next((c for c in field if c.failure is not None), None)
+        if failed is not None:
+            row.update(
+                status="failed", reason=f"oneDNN {failed.entrant.name}, batch {size}: {failed.failure}"
+            )
+            return row
+        off, on = field
+        row[key] = {
+            "off": stats.interval(off.rates),
+            "on": stats.interval(on.rates),
+            "speedup": stats.ratio_interval(on.rates, off.rates),
+        }
+        if key == "latency":
+            row["output_delta"] = _delta(*outputs)
+    return row
+
+
+def _delta(off: Sequence[float], on: Sequence[float]) -> float:
+    """
+    >>> _delta([1.0, 2.0], [1.0, 2.5])
+    0.25
+    """
+    a, b = np.asarray(off), np.asarray(on)
+    return float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30))
+
+
+def show(found: Mapping[str, Any], console: Any) -> None:
+    """Print the table, the deck's speedups beside ours."""
+    from rich.table import Table
+
+    batch = found["conditions"]["batch_size"]
+    table = Table("network", "ms at 1: off", "on", "speedup", "deck's", f"images/s at {batch}: off", "on", "speedup",
+                  "deck's at 128", "output delta")  # fmt: skip
+    for row in found["rows"]:
+        if row["status"] != "ok":
+            table.add_row(row["name"], row["status"], row["reason"])
+            continue
+        cells = [row["name"]]
+        for key in ("latency", "throughput"):
+            seen, deck = row[key], row["deck"][key]
+            for mode in ("off", "on"):
+                rate = seen[mode]["median"]
+                cells.append(f"{1e3 / rate:,.1f}" if key == "latency" else f"{rate:,.1f}")
+            low, high = seen["speedup"]["ci95"]
+            cells.append(f"{seen['speedup']['median']:.2f} ({low:.2f}-{high:.2f})")
+            cells.append("" if deck is None else f"{deck:.2f}")
+        table.add_row(*cells, f"{row['output_delta']:.1e}")
+    console.print(table)
+    means = [f"{key} {mean:.2f}" for key, mean in found["geometric_mean"].items() if mean is not None]
+    console.print(
+        f"oneDNN on ÷ off, geometric mean: {', '.join(means) or 'nothing measured'}", highlight=False
+    )

@@ -1,0 +1,181 @@
+"""``gluontune bench inference``: the rungs of inference, each with its latency, throughput and accuracy.
+
+Imperative → hybridized → static → fused → bfloat16 → int8 → ONNX Runtime, each in a process of its own with
+the tuned settings, slices of throughput interleaved. Accuracy and the share of images that are put into the
+same class as by the hybridized float32 net stand beside: a fast rung that answers otherwise is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune import datasets, runtime, stats
+from gluontune.bench import outcome
+from gluontune.bench._inference import MODES
+from gluontune.bench.contest import OURS, Contender, Entrant, hold
+from gluontune.errors import GluontuneError, UsageError, nearest
+from gluontune.recipe import Recipe
+from gluontune.runtime.launch import launch_settings
+from gluontune.train.trained import recipe_of_source
+
+__all__ = ["REFERENCE", "run", "show"]
+
+REFERENCE = "hybridized"  # the float32 net that the others are compared with
+AGREE_PCT = 99.0
+_WORK = "gluontune.bench._inference:make"
+_ELSEWHERE = {
+    "TensorRT": "not run here: it needs an NVIDIA GPU and an mxnet built with TensorRT",
+    "GPU float16": "not run here: no GPU that this mxnet can use",
+}
+
+
+def run(
+    recipe: Recipe,
+    source: str | Path | None = None,
+    *,
+    modes: Sequence[str] | None = None,
+    batch_size: int = 128,
+    val_images: int = 2000,
+    latencies: int = 200,
+    rounds: int = 9,
+    seconds: float = 1.0,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Measure the rungs, and return the document.
+
+    Args:
+        recipe: names net and data set where ``source`` does not. source: a checkpoint, a folder of them,
+            ``.params`` or ``.npz``; None: random weights (accuracy is then chance, agreement still counts).
+        modes: rungs to run; all by default. The reference always runs.
+        batch_size: images in a step of the throughput. val_images: for accuracy and agreement.
+        latencies: predictions of one image each. rounds, seconds: as for ``hold``.
+
+    Returns:
+        the document of :func:`gluontune.bench.outcome.document`; each row has ``latency_ms`` (``p50``,
+        ``p90``, ``p99``), ``accuracy``, ``agree_pct`` and ``ratio_to_hybridized``; ``best`` names the
+        rung that agrees on 99 % of the images.
+
+    Raises:
+        UsageError: an unknown rung or a number below 1. GluontuneError: the source cannot be read.
+    """
+    for mode in modes or ():
+        if mode not in MODES:
+            close = nearest(mode, list(MODES), n=2)
+            hint = f"did you mean {' or '.join(close)}? " if close else ""
+            raise UsageError(f"unknown rung of inference {mode!r}: {hint}Known: {', '.join(MODES)}")
+    if min(batch_size, val_images, latencies) < 1:
+        raise UsageError("bench inference: batch size, validation images and latencies are at least 1")
+    if source is not None and not Path(source).exists():
+        raise GluontuneError(
+            f"{source}: no such file; give a checkpoint, its folder, a .params or a .npz file"
+        )
+    recipe = recipe_of_source(source, recipe)
+    if recipe.job is None:
+        datasets.open(recipe.dataset)
+    settings = {
+        "recipe": recipe.to_dict(),
+        "source": None if source is None else str(source),
+        "batch_size": batch_size,
+        "val_images": val_images,
+    }
+    env = launch_settings(cores=runtime.usable_cores()).env
+    wanted = [mode for mode in MODES if modes is None or mode in (*modes, REFERENCE)]
+    entrants = [
+        Entrant(mode, OURS, _WORK, {"mode": mode, **settings}, env=env, slices="steps") for mode in wanted
+    ]
+    extra: dict[str, dict[str, Any]] = {}
+
+    def finish(field: list[Contender]) -> None:
+        for contender in field:
+            tell(f"latency and accuracy of {contender.entrant.name}")
+            extra[contender.entrant.name] = {
+                "times": contender.ask("latency", count=latencies),
+                "answers": contender.ask("predict_all"),
+            }
+
+    tell = say or (lambda line: None)
+    field = hold(entrants, rounds=rounds, seconds=seconds, say=tell, finish=finish)
+    conditions = {
+        "net": recipe.net, "dataset": recipe.dataset, "weights": "random" if source is None else "trained",
+        "batch_size": batch_size, "val_images": val_images, "latencies": latencies, "rounds": rounds,
+        "seconds": seconds, "threads": runtime.usable_cores(),
+    }  # fmt: skip
+    found = outcome.document(field, conditions=conditions)
+    reference = next(c for c in field if c.entrant.name == REFERENCE)
+    for row, contender in zip(found["rows"], field):
+        row.update(_beside(contender, reference, extra))
+    found["best"] = _best(found["rows"])
+    found["rows"] += [
+        {"name": name, "status": "not run here", "reason": why} for name, why in _ELSEWHERE.items()
+    ]
+    return found
+
+
+def _beside(
+    contender: Contender, reference: Contender, extra: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What stands beside a rung's throughput."""
+    found: dict[str, Any] = dict.fromkeys(("latency_ms", "accuracy", "agree_pct", "output_error"))
+    found["ratio_to_hybridized"] = None
+    if contender.failure is not None:
+        return found
+    mine = extra[contender.entrant.name]
+    p50, p90, p99 = np.percentile(mine["times"], [50, 90, 99])
+    found["latency_ms"] = {"p50": float(p50), "p90": float(p90), "p99": float(p99), "n": len(mine["times"])}
+    found["accuracy"] = mine["answers"]["accuracy"]
+    if reference.failure is None:
+        mine_scores, theirs = (
+            np.asarray(extra[c.entrant.name]["answers"]["scores"]) for c in (contender, reference)
+        )
+        found["agree_pct"] = 100 * float((mine_scores.argmax(1) == theirs.argmax(1)).mean())
+        found["output_error"] = float(np.abs(mine_scores - theirs).max() / max(np.abs(theirs).max(), 1e-30))
+        found["ratio_to_hybridized"] = stats.ratio_interval(contender.rates, reference.rates)
+    return found
+
+
+def _best(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The fastest rung that gives the same answers."""
+    fit = [row for row in rows if row["ratio_to_hybridized"] and row["agree_pct"] >= AGREE_PCT]
+    if not fit:
+        return None
+    best = max(fit, key=lambda row: row["ratio_to_hybridized"]["median"])
+    return {name: best[name] for name in ("name", "ratio_to_hybridized", "agree_pct", "accuracy")}
+
+
+def show(found: Mapping[str, Any], console: Any) -> None:
+    """Print the table."""
+    from rich.table import Table
+
+    said = found["conditions"]
+    title = f"{said['net']} on {said['dataset']}, {said['weights']} weights, batch {said['batch_size']}"
+    table = Table(
+        "rung",
+        "images/s",
+        "× hybridized (95 %)",
+        "p50 / p90 / p99 ms at 1",
+        "accuracy",
+        "agrees",
+        title=title,
+    )
+    for row in found["rows"]:
+        if row["status"] != "ok":
+            table.add_row(row["name"], row["status"], "", "", "", row["reason"])
+            continue
+        ratio, late = row["ratio_to_hybridized"], row["latency_ms"]
+        table.add_row(
+            row["name"],
+            f"{row['images_per_sec']['median']:,.0f}",
+            f"{ratio['median']:.2f} ({ratio['ci95'][0]:.2f}-{ratio['ci95'][1]:.2f})" if ratio else "",
+            f"{late['p50']:.2f} / {late['p90']:.2f} / {late['p99']:.2f}",
+            f"{100 * row['accuracy']:.1f} %",
+            "" if row["agree_pct"] is None else f"{row['agree_pct']:.2f} %",
+        )
+    console.print(table)
+    best = found["best"]
+    if best is not None:
+        line = f"best: {best['name']}, {best['ratio_to_hybridized']['median']:.2f} × hybridized float32"
+        console.print(f"{line}, same class for {best['agree_pct']:.2f} % of the images", highlight=False)

@@ -1,0 +1,101 @@
+"""A net with its trained parameters, out of a checkpoint or a parameter file; for export and inference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.export.parameters import load_parameters, perturb, set_parameters
+from gluontune.recipe import Recipe
+from gluontune.runtime import mxnet
+from gluontune.train import checkpoint
+from gluontune.train.job import load_job
+
+__all__ = ["Trained", "recipe_of_source", "trained"]
+
+
+@dataclass
+class Trained:
+    """A net ready for inference.
+
+    Args:
+        net: takes normalized float32 (N, C, H, W). data: the data set that it was trained on.
+        image_shape: (H, W, C). recipe: of its training, as far as it is known.
+    """
+
+    net: Any
+    data: Any
+    image_shape: tuple[int, int, int]
+    recipe: Recipe
+
+
+def recipe_of_source(source: str | Path | None, recipe: Recipe, keep: Sequence[str] = ()) -> Recipe:
+    """The recipe that a checkpoint brings, else ``recipe``. No mxnet is needed.
+
+    Args:
+        keep: fields of ``recipe`` that win over the checkpoint's.
+    """
+    path = _checkpoint_of(source)
+    if path is None:
+        return recipe
+    header = checkpoint.read_header(path, whole=False)
+    if not header.get("recipe"):
+        return recipe
+    mine = recipe.to_dict()
+    return Recipe.from_dict(header["recipe"], str(source)).override(**{name: mine[name] for name in keep})
+
+
+def trained(recipe: Recipe, source: str | Path | None, *, image_size: int | None = None) -> Trained:
+    """Build the recipe's net with the parameters of ``source``.
+
+    Args:
+        source: a checkpoint (``.ckpt``), a folder of them (the newest), a ``.params`` or ``.npz`` file; None
+            gives random weights by the recipe's seed, with BatchNorm's values moved off their initial ones.
+        image_size: side of the images where the data set has mixed sizes.
+
+    Raises:
+        GluontuneError: the source cannot be read or is of another net; the job brings Gluon datasets.
+        UsageError: images of mixed sizes, and no ``image_size``.
+    """
+    mx = mxnet()
+    job = load_job(recipe)
+    data = job.dataset
+    if data is None:
+        raise GluontuneError(
+            f"{recipe.job}: data() returns Gluon datasets; this needs the name of a data set, for the shape of the "
+            "images and for the check: have data() return one, such as 'folder:/data/birds'"
+        )
+    shape = data.image_shape or ((image_size, image_size, 3) if image_size else None)
+    if shape is None:
+        raise UsageError(f"data set {data.name} has images of mixed sizes: say --image-size, such as 224")
+    path = _checkpoint_of(source)
+    arrays = checkpoint.read(path)[1] if path is not None else {}
+    mx.random.seed(recipe.seed)
+    net = job.net()
+    if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
+        net.initialize(mx.init.Xavier(magnitude=2))
+    net(mx.nd.zeros((1, shape[2], shape[0], shape[1])))
+    if path is not None:
+        named = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
+        set_parameters(net, named, str(source))
+    elif source is not None:
+        load_parameters(net, source)
+    else:
+        perturb(net, recipe.seed)
+    return Trained(net, data, shape, recipe)
+
+
+def _checkpoint_of(source: str | Path | None) -> Path | None:
+    """The checkpoint that a path means, or None for a parameter file and for random weights."""
+    if source is None:
+        return None
+    path = Path(source)
+    if path.is_dir():
+        newest, _, _ = checkpoint.newest(path)
+        if newest is None:
+            raise GluontuneError(f"{path}: no checkpoint in this folder (step-….ckpt)")
+        return newest
+    return path if path.suffix == ".ckpt" else None

@@ -1,0 +1,102 @@
+"""The rungs of inference: the document by given figures, and a small real run of every rung."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gluontune.bench import inference
+from gluontune.cli.main import main
+
+
+def test_rungs_answer_as_the_float32_net_does(capfd):
+    arguments = ["--net", "small_cnn", "--rounds", "2", "--seconds", "0.05", "--batch-size", "32", "--json"]
+    arguments += ["--rungs", "fused,int8,onnxruntime", "--val-images", "200", "--latencies", "20"]
+    assert main(["bench", "inference", *arguments]) == 0
+    found = json.loads(capfd.readouterr().out)
+    rows = {row["name"]: row for row in found["rows"]}
+    ran = {name: row for name, row in rows.items() if row["status"] == "ok"}
+    assert list(ran) == ["hybridized", "fused", "int8", "onnxruntime"], rows
+    for name, row in ran.items():
+        late = row["latency_ms"]
+        assert late["n"] == 20 and 0 < late["p50"] <= late["p90"] <= late["p99"]
+        assert row["images_per_sec"]["n"] == 2
+        exact = name != "int8"
+        assert row["output_error"] < (1e-4 if exact else 0.3) and row["agree_pct"] >= (
+            99.5 if exact else 80
+        ), row
+    assert ran["int8"]["output_error"] > 1e-4  # it is really another arithmetic
+    assert rows["TensorRT"]["status"] == "not run here" and rows["TensorRT"]["reason"]
+    assert found["best"]["agree_pct"] >= 99 and found["conditions"]["weights"] == "random"
+
+
+def test_the_best_rung_is_the_fastest_of_those_that_answer_alike():
+    def row(name, gain, agree):
+        ratio = {"median": gain, "ci95": [gain, gain]} if gain else None
+        return {"name": name, "ratio_to_hybridized": ratio, "agree_pct": agree, "accuracy": 0.5}
+
+    rows = [row("a", 1.0, 100.0), row("b", 3.0, 98.9), row("c", 2.0, 99.1), row("broken", None, None)]
+    assert inference._best(rows)["name"] == "c"
+    assert inference._best([row("broken", None, None)]) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--rungs", "int9"], 2, "did you mean int8"),
+        (["missing.params"], 1, "no such file"),
+        (["--dataset", "cifar11"], 2, "cifar10"),
+    ],
+)
+def test_wrong_usage(tmp_path, monkeypatch, capfd, arguments, code, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "inference", *arguments]) == code
+    assert message in capfd.readouterr().err
+
+
+class Given:
+    """A contender with given figures."""
+
+    def __init__(self, entrant):
+        self.entrant, self.failure = entrant, None
+        off = "MXNET_MKLDNN_ENABLED" in entrant.env
+        self.rates = [10.0, 10.0] if off else [40.0, 90.0]
+        self.answer = [1.0, -2.0] if off else [1.0, -2.002]
+
+    def ask(self, name):
+        return self.answer
+
+
+def test_the_decks_table_has_speedups_their_mean_and_the_delta_of_the_outputs(monkeypatch):
+    from gluontune.bench import deck
+
+    def hold(entrants, *, finish, **_):
+        field = [Given(entrant) for entrant in entrants]
+        if entrants[0].settings["name"] == "VGG16":
+            field[0].failure = "no memory"
+        finish(field)
+        return field
+
+    monkeypatch.setattr(deck, "hold", hold)
+    found = deck.run(["AlexNet", "VGG"], batch_size=4)
+    vgg, alexnet = found["rows"]
+    assert vgg["status"] == "failed" and "oneDNN off, batch 1: no memory" in vgg["reason"]
+    assert alexnet["throughput"]["speedup"]["median"] == pytest.approx(6.5)
+    assert alexnet["deck"] == {"latency": 17.0, "throughput": 36.32}
+    assert alexnet["output_delta"] == pytest.approx(0.001)
+    assert found["geometric_mean"]["throughput"] == pytest.approx(6.5) and found["ours"] == ["AlexNet"]
+
+
+@pytest.mark.parametrize("name", ["DCGAN (small stand-in)", "GNMT (small stand-in)"])
+def test_a_network_of_the_deck_gives_the_same_outputs_each_time(name):
+    from gluontune.bench._deck import make
+
+    first, second = make(name, 2), make(name, 1)
+    assert first.step() == 2
+    assert len(first.outputs()) == 2000 and first.outputs() == pytest.approx(second.outputs(), abs=1e-5)
+
+
+def test_a_network_that_is_not_in_the_deck(capfd):
+    assert main(["bench", "inference", "--deck", "--only", "Transformer"]) == 2
+    assert "no network" in capfd.readouterr().err
