@@ -16,7 +16,9 @@ def register(app: typer.Typer) -> None:
     @app.command("report")
     def report(
         runs: list[Path] = typer.Argument(
-            ..., metavar="RUN…", help="RunResult or ladder.json files, folders of them, monitor logs (.jsonl)."
+            ...,
+            metavar="RUN…",
+            help="RunResult or ladder.json files, folders of them, monitor logs (.jsonl).",
         ),
         out: Path = typer.Option(Path("report.html"), "--out", help="The HTML file to write."),
         compare: bool = typer.Option(
