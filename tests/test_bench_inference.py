@@ -8,6 +8,7 @@ import pytest
 
 from gluontune.bench import inference
 from gluontune.cli.main import main
+from gluontune.errors import UsageError
 
 
 def test_rungs_answer_as_the_float32_net_does(capfd):
@@ -68,7 +69,7 @@ class Given:
         return self.answer
 
 
-def test_the_decks_table_has_speedups_their_mean_and_the_delta_of_the_outputs(monkeypatch):
+def test_the_decks_table_has_speedups_their_mean_and_the_delta_of_the_outputs(tmp_path, monkeypatch):
     from gluontune.bench import deck
 
     def hold(entrants, *, finish, **_):
@@ -79,13 +80,21 @@ def test_the_decks_table_has_speedups_their_mean_and_the_delta_of_the_outputs(mo
         return field
 
     monkeypatch.setattr(deck, "hold", hold)
-    found = deck.run(["AlexNet", "VGG"], batch_size=4)
+    out = tmp_path / "deck.json"
+    found = deck.run(["AlexNet", "VGG"], batch_size=4, out=out)
+    assert found == json.loads(out.read_text())
     vgg, alexnet = found["rows"]
     assert vgg["status"] == "failed" and "oneDNN off, batch 1: no memory" in vgg["reason"]
     assert alexnet["throughput"]["speedup"]["median"] == pytest.approx(6.5)
     assert alexnet["deck"] == {"latency": 17.0, "throughput": 36.32}
     assert alexnet["output_delta"] == pytest.approx(0.001)
     assert found["geometric_mean"]["throughput"] == pytest.approx(6.5) and found["ours"] == ["AlexNet"]
+    asked = []
+    monkeypatch.setattr(deck, "hold", lambda entrants, **k: asked.append(entrants) or hold(entrants, **k))
+    deck.run(["AlexNet", "VGG"], batch_size=4, out=out, resume=True)
+    assert {e.settings["name"] for pair in asked for e in pair} == {"VGG16"}  # what failed is tried again
+    with pytest.raises(UsageError, match="other conditions"):
+        deck.run(["AlexNet"], batch_size=8, out=out, resume=True)
 
 
 @pytest.mark.parametrize("name", ["DCGAN (small stand-in)", "GNMT (small stand-in)"])

@@ -7,15 +7,19 @@ outputs. The deck measured MXNet 1.3 on 72 vCPUs; its speedups stand beside for 
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gluontune import runtime, stats
 from gluontune.bench.contest import OURS, Contender, Entrant, hold
-from gluontune.errors import UsageError, nearest
+from gluontune.errors import GluontuneError, UsageError, nearest
+from gluontune.files import write_json
 from gluontune.runtime.launch import launch_settings
 
 __all__ = ["NETWORKS", "run", "show"]
@@ -56,14 +60,16 @@ def run(
     rounds: int = 3,
     seconds: float = 1.0,
     say: Callable[[str], None] | None = None,
-    on_row: Callable[[dict[str, Any]], None] | None = None,
+    out: Path | None = None,
+    resume: bool = False,
 ) -> dict[str, Any]:
     """Measure the networks, and return the document.
 
     Args:
         names: parts of names of :data:`NETWORKS`; None takes all. batch_size: of the throughput.
         rounds, seconds: as for ``hold``; a slice is at least one batch, which takes long with oneDNN off.
-        on_row: given each row when it is there.
+        out: the document so far is written there after each network. resume: networks that ran and are in
+            ``out``, measured under the same conditions, are not measured again.
 
     Returns:
         ``{"rows": [{"name", "net", "status", "reason", "latency", "throughput", "output_delta", "deck"}],
@@ -82,28 +88,47 @@ def run(
     if batch_size < 1:
         raise UsageError(f"--batch-size {batch_size}: give at least 1")
     tell = say or (lambda line: None)
-    rows = []
+    conditions = {
+        "batch_size": batch_size, "rounds": rounds, "seconds": seconds, "threads": runtime.usable_cores(),
+    }  # fmt: skip
+    before = _before(out, conditions) if resume else {}
+    rows: list[dict[str, Any]] = []
     for name in chosen:
-        row = _row(name, batch_size, rounds, seconds, lambda line, name=name: tell(f"{name}: {line}"))  # type: ignore[misc]
-        rows.append(row)
-        if on_row is not None:
-            on_row(row)
-    found: dict[str, Any] = {
-        "rows": rows,
-        "geometric_mean": {},
-        "ours": [r["name"] for r in rows if r["status"] == "ok"],
-    }
+        told = functools.partial(_told, tell, name)
+        rows.append(before.get(name) or _row(name, batch_size, rounds, seconds, told))
+        if out is not None:
+            write_json(out, _document(rows, conditions, complete=len(rows) == len(chosen)))
+    return _document(rows, conditions, complete=True)
+
+
+def _told(tell: Callable[[str], None], name: str, line: str) -> None:
+    tell(f"{name}: {line}")
+
+
+def _before(out: Path | None, conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows that ran, of an interrupted run under the same conditions."""
+    if out is None:
+        raise UsageError("bench inference --deck --resume: say which file to go on with: --out FILE")
+    try:
+        found = json.loads(out.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise GluontuneError(f"{out}: cannot be resumed: {error}; start without --resume") from error
+    if not isinstance(found, dict) or found.get("conditions") != conditions:
+        raise UsageError(
+            f"{out}: was measured under other conditions ({found.get('conditions')}), now {dict(conditions)}; give "
+            "the same options, or start without --resume"
+        )
+    return {row["name"]: row for row in found["rows"] if row["status"] == "ok"}
+
+
+def _document(rows: list[dict[str, Any]], conditions: Mapping[str, Any], complete: bool) -> dict[str, Any]:
+    ran = [row["name"] for row in rows if row["status"] == "ok"]
+    found: dict[str, Any] = {"rows": list(rows), "geometric_mean": {}, "ours": ran, "complete": complete}
     for key in ("latency", "throughput"):
         gains = [row[key]["speedup"]["median"] for row in rows if row[key]]
         mean = math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None
         found["geometric_mean"][key] = mean
-    conditions = {
-        "batch_size": batch_size,
-        "rounds": rounds,
-        "seconds": seconds,
-        "threads": runtime.usable_cores(),
-    }
-    return {**found, "machine": runtime.machine_facts(), "conditions": conditions}
+    return {**found, "machine": runtime.machine_facts(), "conditions": dict(conditions)}
 
 
 def _row(name: str, batch: int, rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:

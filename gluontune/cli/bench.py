@@ -12,7 +12,9 @@ from typing import Any, Optional
 
 import typer
 
+from gluontune.cli._bench_optimizers import optimizers
 from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.errors import UsageError
 
 __all__ = ["register"]
 
@@ -28,7 +30,7 @@ def register(app: typer.Typer) -> None:
         help="Measure parts of gluontune against their peers in one interleaved run.", no_args_is_help=True
     )
     app.add_typer(group, name="bench")
-    for command in (loading, packing, monitor, training, inference, networks):
+    for command in (loading, packing, monitor, training, inference, networks, optimizers):
         group.command()(command)
 
 
@@ -191,6 +193,7 @@ def inference(
     only: Optional[list[str]] = typer.Option(
         None, "--only", help="With --deck: only these networks; repeatable."
     ),
+    resume: bool = typer.Option(False, "--resume", help="With --deck: go on with what --out holds."),
     batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images in a step of the throughput."),
     val_images: int = typer.Option(2000, "--val-images", min=1, help="For accuracy and agreement."),
     latencies: int = typer.Option(200, "--latencies", min=1, help="Predictions of one image each."),
@@ -205,8 +208,12 @@ def inference(
     from gluontune.recipe import Recipe
 
     def compare(say: Callable[[str], None]) -> dict[str, Any]:
-        return table.run(only, batch_size=batch_size, rounds=rounds, seconds=seconds, say=say)
+        return table.run(
+            only, batch_size=batch_size, rounds=rounds, seconds=seconds, say=say, out=out, resume=resume
+        )
 
+    if resume and not deck:
+        raise UsageError("--resume goes with --deck")
     if deck:
         finish(compare, as_json, out, table.show)
         return
