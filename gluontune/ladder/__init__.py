@@ -11,12 +11,14 @@ _HOMES = {
     "Pace": "climbing",
     "QUICK": "climbing",
     "RUNGS": "rungs",
+    "EsgdPlan": "evolving",
     "climb": "climbing",
+    "esgd": "evolving",
     "KNOBS": "knobs",
     "tune": "tuning",
 }
 
-__all__ = ["FULL", "KNOBS", "QUICK", "RUNGS", "Pace", "climb", "tune"]
+__all__ = ["EsgdPlan", "FULL", "KNOBS", "QUICK", "RUNGS", "Pace", "climb", "esgd", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,8 @@
 ``gt.optim.setup("nag", net, learning_rate=0.1, global_batch_size=256, …)`` gives a Gluon trainer whose
 rate has one source, whose biases, gammas and betas are really exempt from decay and trust ratios, and
 whose gradients can be accumulated and clipped rightly on several devices. :data:`OPTIMIZERS` has a card
-for each optimizer; :mod:`gluontune.optim.schedules` are pure functions that need no mxnet.
+for each optimizer; :mod:`gluontune.optim.schedules` are pure functions that need no mxnet, and so are the
+rules of evolutionary SGD in :mod:`gluontune.optim.evolution`, whose loop is ``gt.ladder.esgd``.
 
 >>> import gluontune as gt
 >>> gt.optim.OPTIMIZERS["adam"].source
@@ -22,6 +23,8 @@ from gluontune.optim.schedules import SCHEDULES
 # What needs mxnet or matplotlib is imported when it is first used.
 _HOMES = {
     "BatchGrowth": "large_batch",
+    "ESGD_POOL": "evolution:POOL",
+    "EsgdEntry": "evolution:Entry",
     "GhostBatchNorm": "ghost",
     "RangeTest": "finder",
     "TunedTrainer": "trainer",

@@ -30,7 +30,7 @@ _BEAT_S = 2.0  # between signs of life while a command is carried out
 def _serve(setup: dict[str, Any], send: Any) -> None:
     """Build the session, then answer commands until ``quit`` or the end of stdin."""
     from gluontune.recipe import Recipe
-    from gluontune.train import probe
+    from gluontune.train import individual, probe
     from gluontune.train.session import Session
 
     start = time.perf_counter()
@@ -58,6 +58,7 @@ def _serve(setup: dict[str, Any], send: Any) -> None:
             "loading": lambda c: {"found": probe.loading_alone(session, c["seconds"])},
             "training": lambda c: {"found": probe.training_alone(session, c["sizes"], c["seconds"])},
             "memory": lambda c: session.memory_mib(),
+            "individual": lambda c: {"found": individual.answer(session, c["what"], c["given"])},
         }
         busy = threading.Event()
         threading.Thread(target=_beat, args=(session, busy, send), daemon=True).start()

@@ -158,6 +158,10 @@ class Group:
         """Rank 0's net without its loader; see :func:`gluontune.train.probe.training_alone`."""
         return self._ask({"do": "training", "sizes": sizes, "seconds": seconds}, ranks=1)[0]["found"]
 
+    def individual(self, what: str, **given: Any) -> dict[str, Any]:
+        """Other weights, another optimizer, a score: one command of :mod:`gluontune.train.individual`."""
+        return self._ask({"do": "individual", "what": what, "given": given})[0]["found"]
+
     def phases(self) -> dict[str, Any]:
         """Rank 0's report of the step's phases."""
         return self._ask({"do": "phases"}, ranks=1)[0]["report"]
@@ -213,7 +217,13 @@ class Group:
             for place, rank in waiting.items():
                 selector.register(rank.reading, selectors.EVENT_READ, place)
             while len(answers) < len(waiting):
-                for key, _ in selector.select(_TICK_S):
+                began = time.monotonic()
+                found = selector.select(_TICK_S)
+                # This process was stopped itself (Ctrl-Z): such time is nobody's silence.
+                if (stopped := time.monotonic() - began - _TICK_S) > 1:
+                    deadline += stopped
+                    self._heard = {place: heard + stopped for place, heard in self._heard.items()}
+                for key, _ in found:
                     self._hear(key.data, wanted, answers)
                     if key.data in answers:
                         selector.unregister(key.fd)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune import compute, monitor, optim
+from gluontune import compute, monitor
 from gluontune.errors import GluontuneError
 from gluontune.parallel import horovod
 from gluontune.parallel.devices import contexts, split_batch
@@ -26,6 +26,7 @@ from gluontune.train.feed import Feed, make_feed
 from gluontune.train.job import load_job
 from gluontune.train.site import site
 from gluontune.train.snapshot import Writer, capture, may_draw, parameters, restore, seed_step
+from gluontune.train.updating import make_trainer
 
 __all__ = ["Session"]
 
@@ -143,23 +144,7 @@ class Session:
             places = {name: p.data(self.ctxs[0]) for name, p in parameters(self.net)}
             self.exchange.take_from_first(places)
         total = max(1, round(recipe.epochs * self.batches_per_epoch))
-        self.trainer = optim.setup(
-            recipe.optimizer,
-            self.net,
-            learning_rate=recipe.learning_rate,
-            global_batch_size=recipe.global_batch_size,
-            base_batch_size=recipe.base_batch_size,
-            lr_scaling=recipe.lr_scaling,
-            schedule=recipe.schedule,
-            total_updates=total,
-            warmup_updates=round(recipe.warmup_epochs * self.batches_per_epoch),
-            momentum=recipe.momentum,
-            wd=recipe.wd,
-            multi_precision=recipe.dtype == "float16",
-            kvstore="dist_sync" if recipe.engine == "kvstore" else "device",
-            update_on_kvstore=False if recipe.engine == "kvstore" else None,
-            exchange=self.exchange.sum_gradients if self.exchange else None,
-        )
+        self.trainer = make_trainer(self, recipe, total)
         self.scaler = None
         if recipe.dtype == "float16":
             self.scaler = compute.to_mixed_precision(self.net, self.trainer, "float16")

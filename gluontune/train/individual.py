@@ -1,0 +1,164 @@
+"""What a search over weights asks of a training process: other weights, another optimizer, a score, a step back.
+
+A process serves many individuals of a population one after another (:func:`gluontune.ladder.esgd`): building a net
+and opening the data take longer than some generations. All that an individual draws (order, augmentation, dropout)
+is seeded from the recipe's seed and the individual's own number, so it does not matter which process trains it.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import atomic_write
+from gluontune.optim import states
+from gluontune.parallel.devices import split_batch
+from gluontune.train.snapshot import parameters, seed_step
+from gluontune.train.updating import make_trainer
+
+__all__ = ["answer", "read_weights", "write_weights"]
+
+_EPOCHS = 100_000  # of one individual: the next one's epochs begin after them
+
+
+def answer(session: Any, what: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Carry out one command: ``adopt``, ``mark``, ``back_off``, ``score`` or ``write``."""
+    if session.world > 1:
+        raise UsageError("a population is trained by processes of one rank each: use engine='local'")
+    found: dict[str, Any] | None = _COMMANDS[what](session, **given)
+    return found or {}
+
+
+def _adopt(
+    session: Any,
+    *,
+    weights: str | None,
+    changes: dict[str, Any],
+    number: int,
+    total_updates: int,
+    start: int | None = None,
+) -> None:
+    """Become an individual.
+
+    Args:
+        weights: file of its parameters; None: the recipe's seeded start.
+        changes: fields of the recipe: its optimizer and hyper-parameters.
+        number: its number in the whole search; says which epochs and random numbers are its own.
+        total_updates: length of its schedule.
+        start: seed of its own start, in place of the recipe's, where ``weights`` is None.
+    """
+    session.phase = "taking over an individual"
+    session._fresh = False
+    session._close_batches()
+    seed_step(session.recipe.seed, number)
+    if weights is not None:
+        _put(session, read_weights(weights), weights)
+    elif start is not None:
+        mx = session.mx
+        mx.random.seed(start)
+        session.net.initialize(mx.init.Xavier(magnitude=2), ctx=session.ctxs, force_reinit=True)
+    else:
+        for name, parameter in session._parameters():
+            parameter.set_data(session.mx.nd.array(session._initial[name], dtype=parameter.dtype))
+    session.trainer = make_trainer(session, session.recipe.override(**changes), total_updates)
+    session.epoch, session.steps_taken = number * _EPOCHS, number * _EPOCHS
+    session.marked = None
+
+
+def _mark(session: Any) -> None:
+    """Remember parameters and optimizer as they are now."""
+    session.marked = (_weights(session), states.capture(session.trainer))
+
+
+def _back_off(session: Any) -> None:
+    """Go back to what was marked; the batches go on, so that the next step is another one."""
+    weights, (header, arrays) = session.marked
+    _put(session, weights, "the step before")
+    states.restore(session.trainer, header, arrays, "the step before")
+
+
+def _score(session: Any) -> dict[str, Any]:
+    """Loss and accuracy over the validation images: those at even places are for choosing, the others for telling.
+
+    Returns:
+        ``{"fitness", "fitness_accuracy", "loss", "accuracy", "samples"}``; the first two are of the even places,
+        the next two of the odd ones. A loss that is not finite is None.
+    """
+    session.phase = "scoring"
+    place = 0
+    sums = np.zeros((2, 3))  # loss, hits, images by parity
+    for images, labels in session.feed.val.epoch(0):
+        for x, y in zip(split_batch(images, session.ctxs), split_batch(labels, session.ctxs)):
+            output = session.net(x).astype("float32")
+            losses = session.loss(output, y).asnumpy()
+            hits = (output.argmax(axis=1) == y.astype("float32")).asnumpy()
+            for parity in (0, 1):
+                own = slice((place + parity) % 2, None, 2)
+                sums[parity] += losses[own].sum(), hits[own].sum(), len(losses[own])
+            place += len(losses)
+    if place < 2:
+        raise GluontuneError("a score needs at least two validation images")
+    loss, hits = sums[:, 0] / sums[:, 2], sums[:, 1] / sums[:, 2]
+    return {
+        "fitness": _finite(loss[0]),
+        "fitness_accuracy": float(hits[0]),
+        "loss": _finite(loss[1]),
+        "accuracy": float(hits[1]),
+        "samples": place,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _write(session: Any, *, path: str) -> dict[str, Any]:
+    """Write the parameters; tell which of them are not trained."""
+    write_weights(path, _weights(session))
+    fixed = [name for name, parameter in parameters(session.net) if parameter.grad_req == "null"]
+    return {"fixed": fixed}
+
+
+_COMMANDS: dict[str, Any] = {
+    "adopt": _adopt, "mark": _mark, "back_off": _back_off, "score": _score, "write": _write,
+}  # fmt: skip
+
+
+def _weights(session: Any) -> dict[str, np.ndarray]:
+    return {name: p.data(session.ctxs[0]).asnumpy() for name, p in parameters(session.net)}
+
+
+def _put(session: Any, weights: dict[str, np.ndarray], source: str) -> None:
+    mine = dict(parameters(session.net))
+    for name in {**mine, **weights}:
+        here, there = (tuple(w[name].shape) if name in w else "none" for w in (mine, weights))
+        if here != there:
+            raise GluontuneError(f"{source}: of another net: parameter {name} is {there} there, {here} here")
+    for name, parameter in mine.items():
+        parameter.set_data(session.mx.nd.array(weights[name], dtype=parameter.dtype))
+
+
+def write_weights(path: str | Path, weights: dict[str, np.ndarray]) -> None:
+    """Parameters by their place in the net, as a zip of numpy arrays (no pickle)."""
+    with atomic_write(path) as stream:
+        np.savez(stream, **weights)
+
+
+def read_weights(path: str | Path) -> dict[str, np.ndarray]:
+    """What :func:`write_weights` wrote.
+
+    Raises:
+        GluontuneError: no such file, or not a whole one.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            return dict(content.items())
+    except FileNotFoundError:
+        raise GluontuneError(f"{path}: no such file of an individual's parameters") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        raise GluontuneError(f"{path}: not a whole file of an individual's parameters") from None
