@@ -34,6 +34,7 @@ _HOMES = {
     "tta_table": "tta",
     "write_html": "page",
     "write_ladder_html": "page",
+    "write_optimizers_html": "optimizers",
     "write_runs_html": "page",
 }
 
@@ -62,6 +63,7 @@ __all__ = [
     "tta_table",
     "write_html",
     "write_ladder_html",
+    "write_optimizers_html",
     "write_runs_html",
 ]
 

@@ -40,6 +40,31 @@ def _small_cnn(classes: int) -> Any:
     return net
 
 
+def _dense(classes: int, hidden: list[tuple[int, str]]) -> Any:
+    nn = mxnet().gluon.nn
+    net = nn.HybridSequential()
+    net.add(nn.Flatten(), *(nn.Dense(units, activation=kind) for units, kind in hidden), nn.Dense(classes))
+    return net
+
+
+@SMALL_NETS.register("softmax")
+def _softmax(classes: int) -> Any:
+    """One linear layer: softmax regression."""
+    return _dense(classes, [])
+
+
+@SMALL_NETS.register("sigmoid_100")
+def _sigmoid_100(classes: int) -> Any:
+    """One hidden layer of 100 sigmoids."""
+    return _dense(classes, [(100, "sigmoid")])
+
+
+@SMALL_NETS.register("sigmoid_300_relu_100_sigmoid_50")
+def _sigmoid_300_relu_100_sigmoid_50(classes: int) -> Any:
+    """Three hidden layers, sigmoids around rectifiers: hard to start for plain gradient descent."""
+    return _dense(classes, [(300, "sigmoid"), (100, "relu"), (50, "sigmoid")])
+
+
 def _zoos() -> list[Any]:
     """The ``get_model`` functions that are there, gluoncv's first, each with its names."""
     found = []
