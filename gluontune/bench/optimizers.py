@@ -194,8 +194,11 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     from rich.table import Table
 
     head, cells = table(found)
-    printed = Table(*head, title=found["title"], title_justify="left")
+    filled = [place for place in range(len(head)) if any(line[place] for line in cells)]
+    printed = Table(title=found["title"], title_justify="left")
+    for place in filled:
+        printed.add_column(head[place], overflow="fold")
     for line in cells:
-        printed.add_row(*line)
+        printed.add_row(*(line[place] for place in filled))
     console.print(printed)
     console.print(f"{'holds' if found['holds'] else 'DOES NOT HOLD'}: {found['sentence']}", soft_wrap=True)

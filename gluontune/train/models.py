@@ -59,9 +59,9 @@ def _sigmoid_100(classes: int) -> Any:
     return _dense(classes, [(100, "sigmoid")])
 
 
-@SMALL_NETS.register("sigmoid_300_relu_100_sigmoid_50")
-def _sigmoid_300_relu_100_sigmoid_50(classes: int) -> Any:
-    """Three hidden layers, sigmoids around rectifiers: hard to start for plain gradient descent."""
+@SMALL_NETS.register("sigmoid_300_100_50")
+def _sigmoid_300_100_50(classes: int) -> Any:
+    """Hidden layers of 300 sigmoids, 100 rectifiers and 50 sigmoids: hard to start for plain gradient descent."""
     return _dense(classes, [(300, "sigmoid"), (100, "relu"), (50, "sigmoid")])
 
 
