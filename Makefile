@@ -59,6 +59,7 @@ FFCV_NEEDS := libopencv-dev libturbojpeg0-dev pkg-config g++
 peers: $(PEER_STAMP)
 	@$(MAKE) --no-print-directory $(FFCV_STAMP) || echo "gluontune: FFCV was left out; the other peers are ready." \
 	  "It is compiled here and needs (Debian, Ubuntu): apt install $(FFCV_NEEDS); then make peers again" >&2
+	$(PY) -m pytest -q tests/peers_real.py
 
 $(PEER_STAMP): | $(STAMP)
 	$(PY) -m venv --clear $(PEERS)

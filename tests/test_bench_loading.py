@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from gluontune import stats
-from gluontune.bench import LIMIT, OURS, Entrant, document, hold, loading, peer_python
+from gluontune.bench import LIMIT, OURS, Entrant, document, hold, loading
 from gluontune.bench.contest import Contender
 from gluontune.cli.main import main
 from gluontune.errors import UsageError
@@ -212,18 +212,6 @@ def test_the_field_fits_what_the_file_holds(rec, tmp_path):
     assert len({e.name for e in field}) == len(field)
     with pytest.raises(UsageError, match="augment 'flip': choose auto"):
         loading.run([rec], augment="flip")
-
-
-@pytest.mark.skipif(not peer_python().is_file(), reason="needs the peers' own environment: make peers")
-def test_the_peers_that_make_peers_installs_all_run(rec):
-    found = loading.run(
-        [rec], size=64, batch_size=16, workers=1, rounds=1, seconds=0.05, only=["DALI", "FFCV", "PyTorch"]
-    )
-    built = any(peer_python().parent.parent.glob(".ffcv-*"))
-    for row in found["rows"]:
-        wanted = "ok" if row["peer"] != "FFCV JPEG" or built else "missing"
-        assert row["status"] == wanted, (row["name"], row["reason"])
-        assert row["info"].get("batch_shape") in ([16, 64, 64, 3], None)
 
 
 @pytest.mark.parametrize("height,width", [(96, 96), (96, 128), (128, 96)])

@@ -7,7 +7,7 @@ import json
 import cv2
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from gluontune.errors import GluontuneError, UsageError
@@ -228,6 +228,7 @@ def test_any_one_changed_byte_is_seen_and_costs_one_record_at_most(tmp_path, pay
     with RecordWriter(path) as writer:
         for i, payload in enumerate(payloads):
             writer.write(payload, i)
+    assume(verify(path).ok)  # a payload that begins as an image does, and is none, is damaged from the start
     whole = path.read_bytes()
     at = data.draw(st.integers(0, len(whole) - 1))
     byte = data.draw(st.integers(0, 255).filter(lambda b: b != whole[at]))

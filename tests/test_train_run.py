@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -264,3 +265,40 @@ def test_drive_raises_what_broke():
     recipe = SMALL.override(learning_rate=1e6, schedule="constant")
     with Group(recipe) as group, pytest.raises(RunFailed, match="diverged"):
         drive(group, RunResult(recipe=recipe.to_dict()))
+
+
+def test_a_stopped_and_continued_run_is_not_taken_for_a_hung_one(monkeypatch):
+    """Ctrl-Z and `fg`: the clock goes on while neither side does anything."""
+    clock, asked = [0.0], []
+
+    class Selector:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def register(self, fd, events, place):
+            self.fd, self.place = fd, place
+
+        def unregister(self, fd):
+            pass
+
+        def select(self, timeout):
+            asked.append(timeout)
+            clock[0] += 1000.0 if len(asked) == 1 else timeout
+            return [] if len(asked) < 3 else [(SimpleNamespace(data=self.place, fd=self.fd), 1)]
+
+    class Rank:
+        reading = -1
+        answers = [{"event": "done"}]
+
+        def poll(self):
+            return self.answers.pop() if self.answers else None
+
+    group = object.__new__(Group)
+    group.ranks, group.world, group.time_limit = [Rank()], 1, 5.0
+    group.cluster = group.on_log = None
+    monkeypatch.setattr("gluontune.train.group.selectors.DefaultSelector", Selector)
+    monkeypatch.setattr("gluontune.train.group.time.monotonic", lambda: clock[0])
+    assert group._gather("done") == [{"event": "done"}]
