@@ -37,7 +37,7 @@ class Cure:
     Args:
         rewrite: its name in ``gt.compute.REWRITES``.
         layers: ``{"BatchNorm": 4, "Pooling": 1}``: layers on a slow path that it cures.
-        ms: what they take a step; ``pct`` of the oneDNN time of the step.
+        ms: what they take a step; ``pct`` of the whole step.
         fast_ms: what they would take on a fast path (estimate), or None.
     """
 
@@ -191,8 +191,9 @@ def _report(log: str, measured: dict[str, Any], steps: int) -> Profile:
     executions = parse_log(log[log.find(BEGIN) : log.find(END)])
     primitives = summarize(executions, steps)
     total = sum(p.ms for p in primitives)
+    step_ms = max(measured["step_ms"], total)
     found = Profile(
-        measured["step_ms"], total, primitives, _operators(measured["operators"]), _cures(primitives, total)
+        step_ms, total, primitives, _operators(measured["operators"]), _cures(primitives, step_ms)
     )
     if not executions:
         found.notes.append(
@@ -218,7 +219,7 @@ _LAYERS = {
 }
 
 
-def _cures(primitives: list[Primitive], total: float) -> list[Cure]:
+def _cures(primitives: list[Primitive], step_ms: float) -> list[Cure]:
     cures = []
     for rewrite in dict.fromkeys(p.cure for p in primitives if p.cure):
         mine = [p for p in primitives if p.cure == rewrite]
@@ -235,7 +236,7 @@ def _cures(primitives: list[Primitive], total: float) -> list[Cure]:
         fast = sum(known) if len(known) == len(mine) else None
         main = {n: c for n, c in layers.items() if n not in ("addition", "reorder")} or layers
         order = dict(sorted(main.items(), key=lambda item: item[0] != "Pooling"))
-        cures.append(Cure(rewrite, order, ms, 100 * ms / total if total else 0.0, fast))
+        cures.append(Cure(rewrite, order, ms, 100 * ms / step_ms if step_ms else 0.0, fast))
     return sorted(cures, key=lambda c: -c.ms)
 
 
