@@ -244,10 +244,20 @@ def _ids_are_keys(survey: Survey, sure: dict[int, int], ids: dict[int, int]) -> 
     rows = [(key, ids[offset]) for _, key, offset in survey.index.rows if offset in ids]
     if sum(key == own for key, own in rows) * 2 > len(rows):
         return True
-    # Every writer puts the rows in the order of the file: if they are not, and name the same keys, they were moved.
+    # Where most rows lead nowhere, bytes were cut out before, and what a row still meets it meets by chance: then
+    # it counts whether the rows name the ids in the order of the file.
+    place = {key: offset for offset, key in ids.items()}
+    named = [place[key] for _, key, _ in survey.index.rows if key in place]
+    in_order = sum(a < b for a, b in zip(named, named[1:]))
+    if len(named) > 2 * len(rows) and in_order * 10 >= 9 * (len(named) - 1):
+        return True
+    # Every writer puts the rows in the order of the file, from its first record on: if they are not, and name the
+    # same keys, they were moved.
     offsets = [offset for _, _, offset in survey.index.rows]
+    first = min(ids, default=0)
+    moved = offsets != sorted(offsets) or any(offset > first for offset in offsets[:1])
     shared = {key for _, key, _ in survey.index.rows} & set(ids.values())
-    return offsets != sorted(offsets) and len(shared) * 3 >= 2 * min(len(offsets), len(set(ids.values())))
+    return moved and len(shared) * 3 >= 2 * min(len(offsets), len(set(ids.values())))
 
 
 def _finish(survey: Survey, positions: _Positions, damages: dict[tuple[int | None, int], str]) -> None:
