@@ -249,7 +249,10 @@ def test_hundreds_of_random_damages():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [[12345, 8425], [12345, 1798], [777, 8147], [2, 1245]])
+DAMAGES_THAT_LOST = [[12345, 8425], [12345, 1798], [777, 8147], [2, 1245], [4242, 9509]]
+
+
+@pytest.mark.parametrize("seed", DAMAGES_THAT_LOST)
 def test_repair_loses_nothing_beside_a_cut_or_to_bytes_that_look_like_a_record(tmp_path, seed):
     trial = DamageTrial(tmp_path, np.random.default_rng(seed))
     assert trial.run() == {"silently_wrong": 0, "lost_by_repair": 0, "missed": 0}

@@ -242,7 +242,7 @@ def _ids_are_keys(survey: Survey, sure: dict[int, int], ids: dict[int, int]) -> 
     if proven:
         return all(proven)
     rows = [(key, ids[offset]) for _, key, offset in survey.index.rows if offset in ids]
-    if sum(key == own for key, own in rows) * 2 > len(rows):
+    if rows and sum(key == own for key, own in rows) * 2 >= len(rows):
         return True
     # Where most rows lead nowhere, bytes were cut out before, and what a row still meets it meets by chance: then
     # it counts whether the rows name the ids in the order of the file.
