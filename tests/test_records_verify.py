@@ -249,7 +249,7 @@ def test_hundreds_of_random_damages():
     }  # fmt: skip
 
 
-DAMAGES_THAT_LOST = [[12345, 8425], [12345, 1798], [777, 8147], [2, 1245], [4242, 9509]]
+DAMAGES_THAT_LOST = [[12345, 8425], [12345, 1798], [777, 8147], [2, 1245], [4242, 9509], [20261121, 5526]]
 
 
 @pytest.mark.parametrize("seed", DAMAGES_THAT_LOST)

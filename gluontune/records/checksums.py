@@ -18,10 +18,10 @@ from gluontune.files import explain_os_error
 
 __all__ = ["HEAD_SIZE", "ROW", "head", "make_rows", "read_checksums", "row_is_sound", "side_path"]
 
-NAME = b"GLUONTUNE-CRC-1\n"
+NAME = b"GLUONTUNE-CRC-2\n"
 HEAD_SIZE = 32
 ROW = np.dtype([("key", "<i8"), ("offset", "<u8"), ("length", "<u4"), ("crc", "<u4"), ("check", "<u4")])
-_WEIGHTS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1, 0xD3A2646D], dtype=np.uint32)
+_FACTOR = np.uint32(0x85EBCA6B)
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -37,9 +37,14 @@ def head(fingerprint: bytes = b"") -> bytes:
 
 
 def _check_words(rows: np.ndarray) -> np.ndarray:
-    """Odd weights: a change in any one word always changes the sum."""
-    words = np.ascontiguousarray(rows).view("<u4").reshape(len(rows), 7)[:, :6]
-    return (words * _WEIGHTS).sum(axis=1, dtype=np.uint32) ^ np.uint32(0x5BD1E995)
+    """A hash of the other words. Each step can be undone, so a change in any one word always changes it; the shifts
+    carry high bits down, so that changes in two words do not cancel."""
+    words = np.ascontiguousarray(rows).view("<u4").reshape(len(rows), 7)
+    found = np.full(len(rows), 0x5BD1E995, np.uint32)
+    for column in range(6):
+        found = (found ^ words[:, column]) * _FACTOR
+        found ^= found >> np.uint32(15)
+    return found
 
 
 def make_rows(keys: list[int], offsets: list[int], lengths: list[int], crcs: list[int]) -> np.ndarray:
