@@ -18,13 +18,13 @@ class _State:
     """What a thread keeps from image to image."""
 
     def __init__(self, library: Any):
-        self.library = library
+        self.codec = library
         self.handle = library.gt_new()
         self.result = (ctypes.c_size_t * 2)()
 
     def __del__(self) -> None:
         if self.handle:
-            self.library.gt_free(self.handle)
+            self.codec.gt_free(self.handle)
 
 
 def recode_jpeg(

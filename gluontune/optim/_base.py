@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,7 +55,7 @@ def subtract_all(
     )
 
 
-class TunedOptimizer(mx.optimizer.Optimizer):
+class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
     """An ``mx.optimizer.Optimizer`` that sees all parameters of a step in one call where the trainer can.
 
     It works under ``gluon.Trainer`` with updates on the kvstore (one parameter at a time) or off it
@@ -75,9 +76,9 @@ class TunedOptimizer(mx.optimizer.Optimizer):
         self.aggregate_num = 100_000  # the updater's limit; the kernels' own is CHUNK
         self._tables: dict[Any, Any] = {}
 
+    @abc.abstractmethod
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
         """Update ``weights`` (in place, one dtype, one context), whose counts are already raised."""
-        raise NotImplementedError
 
     def create_state_multi_precision(self, index: int, weight: Any) -> Any:
         if self.multi_precision and weight.dtype == np.float16:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any
 
 from gluontune.optim._base import TunedOptimizer, mx, nd
@@ -25,9 +26,9 @@ class _OneByOne(TunedOptimizer):
             age = self._index_update_count[index]
             self.rule(w, g if rescale == 1.0 else g * rescale, state, lr, wd, age)
 
+    @abc.abstractmethod
     def rule(self, w: Any, g: Any, state: Any, lr: float, wd: float, age: int) -> None:
         """Update ``w`` and ``state`` in place from the averaged, clipped gradient ``g``."""
-        raise NotImplementedError
 
 
 @mx.optimizer.register

@@ -38,7 +38,7 @@ class Gatherer:
     """Makes records of plain JPEG files (or any, if ``exact``) one after the other, until one needs a closer look."""
 
     def __init__(self, library: Any):
-        self.library = library
+        self.codec = library
         self._free: deque[bytearray] = deque()
 
     @staticmethod
@@ -70,7 +70,7 @@ class Gatherer:
             buffer = self._free.pop()
         except IndexError:
             buffer = bytearray(ROOM)
-        done = self.library.gt_gather(
+        done = self.codec.gt_gather(
             b"\0".join(paths) + b"\0", b"".join(heads), sizes.buffer_info()[0], count, exact,
             ctypes.addressof(ctypes.c_char.from_buffer(buffer)), ROOM, start, start + 4 * count, start + 8 * count,
         )  # fmt: skip
