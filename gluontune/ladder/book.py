@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gluontune
-from gluontune import datasets, runtime
-from gluontune.errors import GluontuneError, UsageError
+from gluontune import datasets
+from gluontune.errors import UsageError
 from gluontune.files import write_json
+from gluontune.ladder.ledger import begin, take_up
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 
-__all__ = ["LADDER_SCHEMA", "Book"]
+__all__ = ["LADDER_SCHEMA", "Book", "dataset_facts"]
 
 LADDER_SCHEMA = 1
 
@@ -37,39 +35,26 @@ class Book:
 
         An older ``ladder.json`` is kept beside a new one as ``ladder.previous.json``.
         """
+        path = None if folder is None else folder / "ladder.json"
         if resume:
-            if folder is None:
-                raise UsageError("resume needs the folder (--out) of the interrupted climb")
-            return cls._taken_up(recipe, mode, folder, names)
-        if folder is not None and (folder / "ladder.json").exists():
-            (folder / "ladder.json").replace(folder / "ladder.previous.json")
-        document = {
-            "schema_version": LADDER_SCHEMA,
-            "gluontune": gluontune.__version__,
-            "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "mode": mode,
-            "complete": False,
-            "dataset": _dataset_facts(recipe),
-            "machine": runtime.machine_facts(),
-            "base_recipe": recipe.to_dict(),
-            "rungs": [],
-            "best": None,
-            "verdict": None,
-            "sentence": None,
-        }
+            return cls._taken_up(recipe, mode, path, names)
+        document = begin(
+            path,
+            LADDER_SCHEMA,
+            mode=mode,
+            dataset=dataset_facts(recipe),
+            base_recipe=recipe.to_dict(),
+            rungs=[],
+            best=None,
+            verdict=None,
+            sentence=None,
+        )
         return cls(document, folder)
 
     @classmethod
-    def _taken_up(cls, recipe: Recipe, mode: str, folder: Path, names: Sequence[str]) -> Book:
-        path = folder / "ladder.json"
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise GluontuneError(f"{path}: nothing to resume there; start without --resume") from None
-        except (OSError, ValueError) as error:
-            raise GluontuneError(f"{path}: cannot be resumed: {error}; start without --resume") from error
-        if document.get("schema_version") != LADDER_SCHEMA or "base_recipe" not in document:
-            raise GluontuneError(f"{path}: not a ladder of this gluontune; start without --resume")
+    def _taken_up(cls, recipe: Recipe, mode: str, path: Path | None, names: Sequence[str]) -> Book:
+        document = take_up(path, LADDER_SCHEMA, "climb", "base_recipe")
+        assert path is not None
         before = Recipe.from_dict(document["base_recipe"], source=str(path))
         differs = recipe.differences(before)
         if document.get("mode") != mode:
@@ -81,8 +66,7 @@ class Book:
                 "without --resume"
             )
         document["rungs"] = [r for r in document["rungs"] if r.get("finished") and r["name"] in names]
-        document["complete"] = False
-        return cls(document, folder)
+        return cls(document, path.parent)
 
     def finished(self, name: str) -> dict[str, Any] | None:
         """The row of a rung that was finished earlier, or None."""
@@ -158,7 +142,7 @@ class Book:
             write_json(self.folder / "ladder.json", self.document)
 
 
-def _dataset_facts(recipe: Recipe) -> dict[str, Any]:
+def dataset_facts(recipe: Recipe) -> dict[str, Any]:
     """What the report says about the data; a job's own data are known to its processes only."""
     if recipe.job is not None:
         return {"name": Path(recipe.job).name, "classes": None, "num_train": None, "num_test": None}

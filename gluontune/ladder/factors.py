@@ -12,7 +12,7 @@ from typing import Any
 
 from gluontune import datasets, stats
 from gluontune.errors import UsageError
-from gluontune.ladder.book import _dataset_facts as dataset_facts
+from gluontune.ladder.book import dataset_facts
 from gluontune.ladder.climbing import QUICK, Pace
 from gluontune.ladder.crossing import first_crossing
 from gluontune.ladder.factorplan import (

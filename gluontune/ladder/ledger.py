@@ -13,7 +13,53 @@ from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import writable_folder, write_json
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "begin", "take_up"]
+
+
+def begin(path: Path | None, schema: int, **fields: Any) -> dict[str, Any]:
+    """A new document: what every one of them says first, then ``fields``.
+
+    An earlier document at ``path`` is kept as ``NAME.previous.json``; None is for one that stays in memory.
+    """
+    if path is not None and path.exists():
+        path.replace(path.with_name(f"{path.stem}.previous.json"))
+    return {
+        "schema_version": schema,
+        "gluontune": gluontune.__version__,
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "complete": False,
+        "machine": runtime.machine_facts(),
+        **fields,
+    }
+
+
+def take_up(path: Path | None, schema: int, work: str, key: str) -> dict[str, Any]:
+    """The document that an interrupted run left at ``path``.
+
+    Args:
+        work: what it is called in an error: ``climb``, ``search``.
+        key: a field that only such a document has.
+
+    Raises:
+        UsageError: no path. GluontuneError: nothing there, unreadable, another kind or schema version.
+    """
+    if path is None:
+        raise UsageError(f"resume needs the folder (--out) of the interrupted {work}")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise GluontuneError(f"{path}: nothing to resume there; start without --resume") from None
+    except (OSError, ValueError) as error:
+        raise GluontuneError(f"{path}: cannot be resumed: {error}; start without --resume") from error
+    if not isinstance(document, dict) or key not in document:
+        raise GluontuneError(f"{path}: not a {work} of gluontune's; start without --resume")
+    if document.get("schema_version") != schema:
+        raise GluontuneError(
+            f"{path}: schema_version {document.get('schema_version')}, but this gluontune goes on with "
+            f"{schema}; start without --resume"
+        )
+    document["complete"] = False
+    return document
 
 
 class Ledger:
@@ -40,44 +86,18 @@ class Ledger:
         self, name: str, schema: int, given: Mapping[str, Any], folder: str | Path | None, resume: bool
     ):
         self.path = None if folder is None else Path(folder) / f"{name}.json"
-        if resume and self.path is None:
-            raise UsageError("resume needs the folder (--out) of the interrupted work")
         if folder is not None:
             writable_folder(folder)
         asked: dict[str, Any] = json.loads(json.dumps(given))  # as it will be read back
         if resume:
             self.document = self._taken_up(name, schema, asked)
-            return
-        if self.path is not None and self.path.exists():
-            self.path.replace(self.path.with_name(f"{name}.previous.json"))
-        self.document = {
-            "schema_version": schema,
-            "kind": name,
-            "gluontune": gluontune.__version__,
-            "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "complete": False,
-            "machine": runtime.machine_facts(),
-            "given": asked,
-            "done": [],
-        }
+        else:
+            self.document = begin(self.path, schema, kind=name, given=asked, done=[])
 
     def _taken_up(self, name: str, schema: int, given: dict[str, Any]) -> dict[str, Any]:
-        assert self.path is not None
-        try:
-            document = json.loads(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise GluontuneError(f"{self.path}: nothing to resume there; start without --resume") from None
-        except (OSError, ValueError) as error:
-            raise GluontuneError(
-                f"{self.path}: cannot be resumed: {error}; start without --resume"
-            ) from error
-        if not isinstance(document, dict) or document.get("kind") != name:
-            raise GluontuneError(f"{self.path}: not a {name} document of gluontune's; start without --resume")
-        if document.get("schema_version") != schema:
-            raise GluontuneError(
-                f"{self.path}: schema_version {document.get('schema_version')}, but this gluontune goes on with "
-                f"{schema}; start without --resume"
-            )
+        document = take_up(self.path, schema, f"{name} run", "kind")
+        if document["kind"] != name:
+            raise GluontuneError(f"{self.path}: not a {name} run of gluontune's; start without --resume")
         before = document["given"]
         differs = [_difference(key, before.get(key), value) for key, value in given.items()]
         changed = ", ".join(text for text in differs if text)
@@ -86,7 +106,6 @@ class Ledger:
                 f"{self.path}: was begun with other options ({changed}); give the same ones, or start without "
                 "--resume"
             )
-        document["complete"] = False
         return document
 
     def enter(self, piece: Mapping[str, Any]) -> None:

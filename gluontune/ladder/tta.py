@@ -8,7 +8,7 @@ from typing import Any
 
 from gluontune import datasets, stats
 from gluontune.errors import UsageError
-from gluontune.ladder.book import _dataset_facts as dataset_facts
+from gluontune.ladder.book import dataset_facts
 from gluontune.ladder.cost import gpu_joules, usd
 from gluontune.ladder.crossing import first_crossing, summarize, sustained_crossing
 from gluontune.ladder.ledger import Ledger

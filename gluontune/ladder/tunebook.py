@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gluontune
-from gluontune import runtime, stats
-from gluontune.errors import GluontuneError, UsageError
+from gluontune import stats
+from gluontune.errors import UsageError
 from gluontune.files import atomic_write, write_json
-from gluontune.ladder.book import _dataset_facts
+from gluontune.ladder.book import dataset_facts
 from gluontune.ladder.knobs import in_short
+from gluontune.ladder.ledger import begin, take_up
 from gluontune.ladder.rungs import Site
 from gluontune.recipe import Recipe
 
@@ -43,42 +41,29 @@ class TuneBook:
         Args:
             asked: what decides the course of the search besides the recipe (knobs, batch sizes, slices).
         """
+        path = None if folder is None else folder / "tune.json"
         if resume:
-            if folder is None:
-                raise UsageError("resume needs the folder (--out) of the interrupted search")
-            return cls._taken_up(recipe, asked, folder)
-        if folder is not None and (folder / "tune.json").exists():
-            (folder / "tune.json").replace(folder / "tune.previous.json")
-        document = {
-            "schema_version": TUNE_SCHEMA,
-            "gluontune": gluontune.__version__,
-            "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "complete": False,
-            "asked": asked,
-            "dataset": _dataset_facts(recipe),
-            "machine": runtime.machine_facts(),
-            "site": None,
-            "base_recipe": recipe.to_dict(),
-            "seconds": 0.0,
-            "tried": [],
-            "best": None,
-            "sentence": None,
-            "notes": [],
-            "heats": [],
-        }
+            return cls._taken_up(recipe, asked, path)
+        document = begin(
+            path,
+            TUNE_SCHEMA,
+            asked=asked,
+            dataset=dataset_facts(recipe),
+            site=None,
+            base_recipe=recipe.to_dict(),
+            seconds=0.0,
+            tried=[],
+            best=None,
+            sentence=None,
+            notes=[],
+            heats=[],
+        )
         return cls(document, folder)
 
     @classmethod
-    def _taken_up(cls, recipe: Recipe, asked: dict[str, Any], folder: Path) -> TuneBook:
-        path = folder / "tune.json"
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise GluontuneError(f"{path}: nothing to resume there; start without --resume") from None
-        except (OSError, ValueError) as error:
-            raise GluontuneError(f"{path}: cannot be resumed: {error}; start without --resume") from error
-        if document.get("schema_version") != TUNE_SCHEMA or "base_recipe" not in document:
-            raise GluontuneError(f"{path}: not a search of this gluontune; start without --resume")
+    def _taken_up(cls, recipe: Recipe, asked: dict[str, Any], path: Path | None) -> TuneBook:
+        document = take_up(path, TUNE_SCHEMA, "search", "heats")
+        assert path is not None
         differs = recipe.differences(Recipe.from_dict(document["base_recipe"], source=str(path)))
         differs.update({k: v for k, v in asked.items() if document["asked"].get(k) != v})
         if differs:
@@ -87,7 +72,7 @@ class TuneBook:
                 f"{path}: was searched otherwise (now {changed}); give the same options, or start without "
                 "--resume"
             )
-        return cls(document | {"complete": False, "tried": [], "notes": []}, folder)
+        return cls({**document, "tried": [], "notes": []}, path.parent)
 
     @property
     def site(self) -> Site | None:
