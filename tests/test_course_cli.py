@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import re
+import socket
 import sys
 
 import nbformat
@@ -146,15 +147,31 @@ def test_an_export_needs_executed_lessons(folder, tmp_path):
 def test_jupyterlab_listens_here_only_and_its_token_is_no_argument(folder, monkeypatch, capfd):
     seen = {}
 
-    def fake(command, env):
-        seen.update(command=command, env=env)
-        return subprocess.CompletedProcess(command, 0)
+    class Server:
+        def __init__(self, command, env):
+            seen.update(command=command, env=env)
 
-    monkeypatch.setattr(lessons_module.subprocess, "run", fake)
+        def wait(self, timeout=None):
+            if "ended" not in seen:
+                raise KeyboardInterrupt
+            return 0
+
+        def terminate(self):
+            seen["ended"] = True
+
+        def kill(self):
+            seen["gone"] = True
+
+    monkeypatch.setattr(lessons_module.subprocess, "Popen", Server)
     monkeypatch.setattr(lessons_module.runtime, "install_kernel", lambda: seen.update(kernel=True))
-    assert main(["course", "open", "01", "--folder", str(folder), "--no-browser"]) == 0
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["course", "open", "01", "--folder", str(folder), "--no-browser", "--port", str(port)]) == 0
+    assert seen["ended"] and seen["gone"], "Ctrl-C leaves no server behind"
     token = seen["env"]["JUPYTER_TOKEN"]
     assert len(token) >= 32 and not any(token in part for part in seen["command"]) and seen["kernel"]
     assert seen["command"][:3] == [sys.executable, "-m", "jupyterlab"]
     assert "--ServerApp.ip=127.0.0.1" in seen["command"] and "OMP_NUM_THREADS" in seen["env"]
-    assert f"/lab/tree/01_second.ipynb?token={token}" in capfd.readouterr().out
+    used = int(re.search(r"--ServerApp.port=(\d+)", " ".join(seen["command"]))[1])
+    assert used > port, "the port that is said is the one that is free"
+    assert f"http://127.0.0.1:{used}/lab/tree/01_second.ipynb?token={token}" in capfd.readouterr().out

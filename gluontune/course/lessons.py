@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -101,23 +103,44 @@ def lab(
     Returns:
         JupyterLab's exit code.
     """
+    port = _free_port(port)
     runtime.install_kernel()
     env = runtime.child_env("tuned")
-    token = env["JUPYTER_TOKEN"] = secrets.token_urlsafe(
-        24
-    )  # not on the command line, where others may see it
+    # not on the command line, where others may see it
+    token = env["JUPYTER_TOKEN"] = secrets.token_urlsafe(24)
     folder = lessons[0].path.parent.resolve()
     page = f"/lab/tree/{first.path.name}" if first else "/lab"
-    print(f"JupyterLab: http://127.0.0.1:{port}{page}?token={token} (or the next free port; Ctrl-C ends it)")
+    print(f"JupyterLab: http://127.0.0.1:{port}{page}?token={token} (Ctrl-C ends it)", flush=True)
     command = [
         sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}", "--ServerApp.ip=127.0.0.1",
-        f"--ServerApp.port={port}", f"--LabApp.default_url={page}",
+        f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--LabApp.default_url={page}",
+        # it asks nobody outside for news and updates
+        "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]  # fmt: skip
     if not browser:
         command.append("--no-browser")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")
+    server = subprocess.Popen(command, env=env)
     try:
-        return subprocess.run(command, env=env).returncode
-    except KeyboardInterrupt:
+        return server.wait()
+    except KeyboardInterrupt:  # by SIGTERM it ends at once, with its kernels; by Ctrl-C it would ask first
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(timeout=15)
         return 0
+    finally:
+        server.kill()
+
+
+def _free_port(first: int) -> int:
+    """The first port from ``first`` on that nobody on this machine listens at."""
+    for port in range(first, min(first + 100, 65_536)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise UsageError(f"port {first}: it and the next hundred are taken; give another with --port")
