@@ -15,7 +15,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test lint peers horovod course clean
+.PHONY: setup ladder test lint peers horovod lab course browser clean
 
 setup: $(STAMP)
 
@@ -81,8 +81,19 @@ horovod: $(STAMP)
 	$(PY) -m pytest -q tests/horovod_real.py
 
 # JupyterLab with a kernel that has gluontune's launch settings.
-course: $(STAMP)
+lab: $(STAMP)
 	$(VENV)/bin/gluontune course open $(ARGS)
+
+# All lessons by papermill, quick, with their exercises solved: a summary; one that fails, fails this.
+course: $(STAMP)
+	$(VENV)/bin/gluontune course run --fresh --solved $(ARGS)
+
+# The course in a real browser: lessons in JupyterLab, and the static site (of what make course has run).
+browser: $(STAMP)
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	  { echo "gluontune: Chromium is missing (Debian, Ubuntu: apt install chromium)" >&2; exit 1; }
+	$(PIP) install -q -c constraints.txt playwright
+	$(PY) -m pytest -q tests/browser_real.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .peers ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

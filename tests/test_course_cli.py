@@ -15,6 +15,7 @@ from gluontune.course import lessons as lessons_module
 from gluontune.course.lessons import find_lessons, pick
 from gluontune.course.running import parameters_of, run_lessons
 from gluontune.course.site import broken_links, write_site
+from gluontune.course.solutions import SOLUTIONS
 from gluontune.errors import GluontuneError, UsageError
 
 MARKDOWN = """# {number} · Lesson {number}
@@ -127,6 +128,18 @@ def test_a_run_sums_up_resumes_and_is_exported(folder, tmp_path, capfd):
     assert broken_links(site) == ["01_second.html: no.css", "01_second.html: #gone"]
 
 
+def test_solutions_that_are_not_right_fail_their_lesson(folder, tmp_path, monkeypatch, capfd):
+    write(folder, "00_first", 'from gluontune.course import check\ncheck("step-serial", ...)', "01_second")
+    arguments = ["course", "run", "00", "--folder", str(folder), "--out", str(tmp_path / "out"), "--json"]
+    assert main(arguments) == 0
+    assert main([*arguments, "--solved"]) == 0
+    text = (tmp_path / "out" / "00_first.ipynb").read_text()
+    assert "not answered yet" in text and "step-serial: right." in text and "False" not in text
+    monkeypatch.setitem(SOLUTIONS, "step-serial", "1")
+    assert main([*arguments, "--solved", "--fresh"]) == 1
+    assert "0 of 1 solutions are right" in capfd.readouterr().out
+
+
 def test_a_lesson_that_takes_too_long_is_ended(folder, tmp_path):
     write(folder, "01_second", "import time\ntime.sleep(60)", "00_first")
     late = run_lessons(pick(find_lessons(folder), ["01"]), tmp_path / "out", time_limit=4)
@@ -166,7 +179,9 @@ def test_jupyterlab_listens_here_only_and_its_token_is_no_argument(folder, monke
     monkeypatch.setattr(lessons_module.runtime, "install_kernel", lambda: seen.update(kernel=True))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["course", "open", "01", "--folder", str(folder), "--no-browser", "--port", str(port)]) == 0
+        assert (
+            main(["course", "open", "01", "--folder", str(folder), "--no-browser", "--port", str(port)]) == 0
+        )
     assert seen["ended"] and seen["gone"], "Ctrl-C leaves no server behind"
     token = seen["env"]["JUPYTER_TOKEN"]
     assert len(token) >= 32 and not any(token in part for part in seen["command"]) and seen["kernel"]

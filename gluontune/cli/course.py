@@ -15,6 +15,9 @@ FOLDER = typer.Option(None, "--folder", help="The notebooks; default: ./notebook
 NAMES = typer.Argument(None, metavar="[LESSON…]", help="02, or 02_multi_worker; none: all.")
 OUT = typer.Option(Path("runs/course"), "--out", help="Folder of executed notebooks, results, summary.json.")
 SET = typer.Option([], "--set", "-p", help="A parameter of the lessons, NAME=VALUE; repeatable.")
+SOLVED = typer.Option(
+    False, "--solved", help="Answer the exercises too; a solution that is not right fails its lesson."
+)
 TIME_LIMIT = typer.Option(1800.0, "--time-limit", help="Seconds for one lesson.")
 
 
@@ -66,11 +69,12 @@ def run_command(
     out: Path = OUT,
     settings: list[str] = SET,
     fresh: bool = typer.Option(False, "--fresh", help="Run again what has passed before."),
+    solved: bool = SOLVED,
     time_limit: float = TIME_LIMIT,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Execute lessons by papermill; a stopped run goes on where it was. Exit 1 if one fails."""
-    outcomes = _execute(names or [], folder, out, settings, fresh, time_limit)
+    outcomes = _execute(names or [], folder, out, settings, fresh, solved, time_limit)
     failed = [outcome for outcome in outcomes if outcome.status != "passed"]
     if as_json:
         emit(
@@ -93,6 +97,7 @@ def export_command(
     site: Path = typer.Option(Path("course-site"), "--site", help="Folder of the site."),
     out: Path = OUT,
     settings: list[str] = SET,
+    solved: bool = SOLVED,
     time_limit: float = TIME_LIMIT,
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -100,7 +105,7 @@ def export_command(
     from gluontune.course.lessons import find_lessons, pick
     from gluontune.course.site import broken_links, write_site
 
-    outcomes = _execute(names or [], folder, out, settings, False, time_limit)
+    outcomes = _execute(names or [], folder, out, settings, False, solved, time_limit)
     failed = [outcome for outcome in outcomes if outcome.status != "passed"]
     if failed:
         _show(outcomes, out, console=stderr)
@@ -123,7 +128,13 @@ def export_command(
 
 
 def _execute(
-    names: list[str], folder: Optional[Path], out: Path, settings: list[str], fresh: bool, time_limit: float
+    names: list[str],
+    folder: Optional[Path],
+    out: Path,
+    settings: list[str],
+    fresh: bool,
+    solved: bool,
+    time_limit: float,
 ) -> list[Any]:
     from gluontune.course.lessons import find_lessons, pick
     from gluontune.course.running import run_lessons
@@ -138,7 +149,13 @@ def _execute(
             stderr.print(f"{name}: {outcome.status}, {outcome.seconds:.0f} s{again}", highlight=False)
 
     return run_lessons(
-        lessons, out, parameters=parse_settings(settings), fresh=fresh, time_limit=time_limit, on_event=tell
+        lessons,
+        out,
+        parameters=parse_settings(settings),
+        fresh=fresh,
+        solved=solved,
+        time_limit=time_limit,
+        on_event=tell,
     )
 
 

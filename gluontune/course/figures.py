@@ -48,8 +48,8 @@ def show(kind: str, results: Mapping[str, RunResult]) -> Markup:
     name = f"lesson-{kind}"
     if kind == "utilization":
         drawn = [
-            f"<figure><figcaption>{html.escape(row['name'])}: percent of the usable cores</figcaption>"
-            f"{figures.utilization(f'{name}-{place}', row) or '(too short to sample)'}</figure>"
+            f"<figure><figcaption>{html.escape(row['name'])}</figcaption>"
+            f"{figures.utilization(f'{name}-{place}', row, wide=True) or '(too short to sample)'}</figure>"
             for place, row in enumerate(rows)
         ]
     elif kind == "throughput":
@@ -57,8 +57,7 @@ def show(kind: str, results: Mapping[str, RunResult]) -> Markup:
     else:
         draw = {"phases": figures.phases, "accuracy": figures.accuracy}[kind]
         drawn = [draw(name, rows) or ""]
-    legend = _phase_legend(rows) if kind == "phases" else ""
-    return framed([legend, *drawn])
+    return framed([_legend(kind, rows), *drawn])
 
 
 def framed(parts: Iterable[str]) -> Markup:
@@ -68,8 +67,8 @@ def framed(parts: Iterable[str]) -> Markup:
 
 
 def _sized(found: re.Match[str]) -> str:
-    """A figure grows with the page up to a third more than it was drawn for, and then stays readable."""
-    return f'{found.group()} style="width:{1.33 * float(found.group(1)):.0f}px"'
+    """A figure grows with the page up to half as much again as it was drawn for, and then stays readable."""
+    return f'{found.group()} style="width:{1.5 * float(found.group(1)):.0f}px"'
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> Markup:
@@ -85,13 +84,18 @@ def table(rows: Iterable[Mapping[str, Any]]) -> Markup:
     return Markup(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
 
 
-def _phase_legend(rows: list[dict[str, Any]]) -> str:
-    """Names of the phases beside their colours."""
-    phases = [p for p in figures.PHASE_SERIES if any(row["phases_pct"].get(p) for row in rows)]
-    items = (
-        f"<span style='color:var(--c{figures.PHASE_SERIES[p]})'>&#9632;</span> {html.escape(p)}"
-        for p in phases
-    )
+def _legend(kind: str, rows: list[dict[str, Any]]) -> str:
+    """Names of the phases, or of what was busy, beside their colours."""
+    if kind == "phases":
+        named = [
+            (p, c) for p, c in figures.PHASE_SERIES.items() if any(row["phases_pct"].get(p) for row in rows)
+        ]
+    elif kind == "utilization":
+        named = list(dict.fromkeys(pair for row in rows for pair in figures.utilization_series(row)))
+        named = [("usable CPU cores" if title == "CPU" else title, colour) for title, colour in named]
+    else:
+        return ""
+    items = (f"<span style='color:var(--c{c})'>&#9632;</span> {html.escape(title)}" for title, c in named)
     return f"<p>{' &nbsp; '.join(items)}</p>"
 
 
@@ -99,6 +103,9 @@ def _palette() -> str:
     """The colours of the report's page, for the figures of a notebook alone."""
     style = (resources.files("gluontune.report") / "templates" / "style.css").read_text(encoding="utf-8")
     light, dark = (part.split("}", 1)[0] for part in style.split(":root {", 2)[1:])
+    # labels that lines pass behind stand on what surrounds the figure: JupyterLab's colour, or the site's
+    around = "--panel: var(--jp-layout-color0, var(--page, var(--bg)));"
+    light, dark = (re.sub(r"--panel: [^;]+;", around, part) for part in (light, dark))
     scope = ".gt-figure"
     wide = (
         f"{scope} {{ color: var(--fg); max-width: 46rem; }} {scope} svg {{ max-width: 100%; height: auto; }} "

@@ -27,6 +27,7 @@ _DASHES: tuple[Any, ...] = (
     (0, (1, 1.2)),
 )
 _MARKERS = "os^DvPX"
+_WIDTH = 4.8  # inches: 346 px, about what a phone has; a desktop shows it half as large again
 Pair = tuple[Sequence[float], Sequence[float]]
 
 
@@ -54,6 +55,16 @@ def _powers(axis: Any) -> None:
 
     axis.set_major_formatter(FuncFormatter(name))
     axis.set_minor_formatter(NullFormatter())
+
+
+def _at_few_places(axis: Any, places: Sequence[float]) -> None:
+    """Where a handful of whole numbers was tried (workers, batches), these are the ticks, and nothing between."""
+    from matplotlib.ticker import NullLocator
+
+    tried = sorted(set(places))
+    if len(tried) <= 6 and all(float(place).is_integer() for place in tried):
+        axis.set_ticks(tried)
+        axis.set_minor_locator(NullLocator())
 
 
 def lines(
@@ -112,11 +123,12 @@ def lines(
                 _powers(axis)
             else:
                 _thousands(axis)
+        _at_few_places(axes.xaxis, [x for xs, _ in series.values() for x in xs])
         axes.grid()
         _finish(figure, axes, list(series))
 
     rows = _legend_rows(list(series))
-    return _figure(caption, said, (6.4, 3.3 + 0.24 * rows), plot)
+    return _figure(caption, said, (_WIDTH, 3.0 + 0.24 * rows), plot)
 
 
 def bars(
@@ -173,7 +185,7 @@ def bars(
         _thousands(axes.xaxis)
         axes.grid(axis="x")
 
-    size = (6.4, (46 * len(found) + (74 if limits else 56)) / 72)
+    size = (_WIDTH, (46 * len(found) + (74 if limits else 56)) / 72)
     return _figure(caption, f"{said}. {marks}".strip(), size, plot)
 
 
@@ -221,21 +233,21 @@ def paths(
         _finish(figure, axes, list(walks))
 
     rows = _legend_rows(list(walks))
-    return _figure(caption, said, (6.4, 4.1 + 0.24 * rows), plot)
+    return _figure(caption, said, (_WIDTH, 3.7 + 0.24 * rows), plot)
 
 
 def _legend_rows(names: list[str]) -> int:
     """A legend of long names has one column, else two; a single line needs none."""
     if len(names) < 2:
         return 0
-    return len(names) if max(map(len, names)) > 30 else -(-len(names) // 2)
+    return len(names) if max(map(len, names)) > 19 else -(-len(names) // 2)
 
 
 def _finish(figure: Any, axes: Any, names: list[str]) -> None:
     """Axes above, legend below."""
     rows = _legend_rows(names)
     height = figure.get_size_inches()[1] * 72
-    axes.set_position((0.13, (46 + 17 * rows) / height, 0.845, 1 - (58 + 17 * rows) / height))
+    axes.set_position((0.15, (46 + 17 * rows) / height, 0.825, 1 - (58 + 17 * rows) / height))
     if rows:
         columns = -(-len(names) // rows)
         figure.legend(

@@ -18,7 +18,9 @@ from typing import Any, Callable
 import yaml
 
 from gluontune import runtime
+from gluontune.course.exercises._registry import RIGHT
 from gluontune.course.lessons import Lesson
+from gluontune.course.solutions import solved_notebook
 from gluontune.errors import UsageError
 from gluontune.files import atomic_write, writable_folder, write_json
 from gluontune.report.words import clean
@@ -61,6 +63,7 @@ def run_lessons(
     *,
     parameters: Mapping[str, Any] | None = None,
     fresh: bool = False,
+    solved: bool = False,
     time_limit: float = 1800.0,
     on_event: Callable[[str, Outcome | None], None] | None = None,
 ) -> list[Outcome]:
@@ -74,6 +77,7 @@ def run_lessons(
         out: folder.
         parameters: of the lessons' cell tagged ``parameters``; each lesson takes those that it has.
         fresh: run all again.
+        solved: answer each exercise below its cell with its solution; one that is not right fails the lesson.
         time_limit: seconds for one lesson.
         on_event: called with a lesson's name and None as it starts, with its Outcome as it ends.
 
@@ -96,7 +100,7 @@ def run_lessons(
     for lesson in lessons:
         mine = {name: value for name, value in given.items() if name in known[lesson.name]}
         mine["out_dir"] = str((folder / lesson.name).resolve())
-        key = _key(lesson, mine)
+        key = _key(lesson, mine, solved)
         old = earlier.get(lesson.name)
         if old and old.status == "passed" and old.key == key and Path(old.notebook).is_file():
             outcome = old
@@ -104,7 +108,7 @@ def run_lessons(
         else:
             if on_event:
                 on_event(lesson.name, None)
-            outcome = _run(lesson, folder, mine, key, time_limit)
+            outcome = _run(lesson, folder, mine, key, time_limit, solved)
         found.append(outcome)
         kept = {**earlier, **{o.name: o for o in found}}
         write_json(folder / "summary.json", {"lessons": [o.to_dict() for o in kept.values()]})
@@ -130,14 +134,20 @@ def parameters_of(lesson: Lesson) -> set[str]:
     return names
 
 
-def _run(lesson: Lesson, folder: Path, parameters: dict[str, Any], key: str, time_limit: float) -> Outcome:
+def _run(
+    lesson: Lesson, folder: Path, parameters: dict[str, Any], key: str, time_limit: float, solved: bool
+) -> Outcome:
     target = folder / f"{lesson.name}.ipynb"
     Path(parameters["out_dir"]).mkdir(parents=True, exist_ok=True)
     settings = folder / lesson.name / "parameters.yaml"
+    source, exercises = lesson.path, 0
+    if solved:
+        source = folder / lesson.name / "solved.ipynb"
+        exercises = solved_notebook(lesson.path, source)
     with atomic_write(settings, "w") as stream:
         stream.write(yaml.safe_dump(parameters))
     command = [
-        sys.executable, "-m", "papermill", str(lesson.path), str(target), "-f", str(settings), "--cwd", str(folder),
+        sys.executable, "-m", "papermill", str(source), str(target), "-f", str(settings), "--cwd", str(folder),
         "--no-progress-bar", "-k", "python3",
     ]  # fmt: skip
     started = time.perf_counter()
@@ -157,11 +167,13 @@ def _run(lesson: Lesson, folder: Path, parameters: dict[str, Any], key: str, tim
         finally:
             _end(process)
     seconds = time.perf_counter() - started
-    figures, failure = _look(target)
+    figures, right, failure = _look(target)
     if status == "failed":
         log_text = (folder / lesson.name / "papermill.log").read_text(encoding="utf-8", errors="replace")
         lines = [line for line in log_text.splitlines() if line.strip()]
         error = failure or clean(lines[-1] if lines else f"papermill ended with {process.returncode}", 300)
+    elif status == "passed" and right != exercises:
+        status, error = "failed", f"{right} of {exercises} solutions are right: see {target}"
     return Outcome(lesson.name, status, round(seconds, 2), figures, error, str(target), key)
 
 
@@ -182,24 +194,25 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _look(path: Path) -> tuple[int, str | None]:
-    """Figures of an executed notebook, and its first error."""
+def _look(path: Path) -> tuple[int, int, str | None]:
+    """Figures of an executed notebook, its exercises that are right, and its first error."""
     import nbformat
 
     if not path.is_file():
-        return 0, None
-    figures, failure = 0, None
+        return 0, 0, None
+    figures, right, failure = 0, 0, None
     for number, cell in enumerate(nbformat.read(path, as_version=4).cells, 1):  # type: ignore[no-untyped-call]
         for output in cell.get("outputs", []):
             if output.output_type == "error":
                 failure = failure or f"cell {number}: {output.ename}: {clean(output.evalue, 300)}"
             data = output.get("data", {})
             figures += "".join(data.get("text/html", "")).count("<svg") + ("image/png" in data)
-    return figures, failure
+            right += "".join(output.get("text", "")).count(RIGHT)
+    return figures, right, failure
 
 
-def _key(lesson: Lesson, parameters: Mapping[str, Any]) -> str:
-    text = lesson.path.read_bytes() + json.dumps(parameters, sort_keys=True).encode()
+def _key(lesson: Lesson, parameters: Mapping[str, Any], solved: bool) -> str:
+    text = lesson.path.read_bytes() + json.dumps(parameters, sort_keys=True).encode() + b"solved" * solved
     return hashlib.sha256(text).hexdigest()[:16]
 
 

@@ -201,8 +201,8 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
     return draw(name, size, plot, f"Validation accuracy against training time. {'; '.join(said)}.")
 
 
-def utilization(name: str, row: Row) -> str | None:
-    """Utilization over time: CPU and each GPU; the one that computes is filled."""
+def utilization(name: str, row: Row, wide: bool = False) -> str | None:
+    """Utilization over time: CPU and each GPU; the one that computes is filled. ``wide``: not one of many."""
     series = _series(row["utilization"])
     if not series:
         return None
@@ -211,7 +211,7 @@ def utilization(name: str, row: Row) -> str | None:
     said = [f"{title} on average {_mean(ys):.0f} %" for title, _, _, ys in series]
 
     def plot(figure: Any) -> None:
-        axes = figure.add_axes((0.14, 0.28, 0.83, 0.65))
+        axes = figure.add_axes((0.135, 0.24, 0.84, 0.7) if wide else (0.14, 0.28, 0.83, 0.65))
         for title, colour, xs, ys in series:
             axes.plot(xs, ys, color=SERIES[colour], linewidth=1.3)
             if mine == [title]:  # several fillings over each other are mud
@@ -220,9 +220,16 @@ def utilization(name: str, row: Row) -> str | None:
         axes.set_yticks([0, 50, 100])
         axes.set_xlim(series[0][2][0], max(series[0][2][-1], series[0][2][0] + 1e-3))
         axes.set_xlabel("seconds", labelpad=1)
+        if wide:
+            axes.set_ylabel("busy, percent")
         axes.grid(axis="y")
 
-    return draw(name, (3.2, 1.65), plot, f"Utilization of {_short(row['name'])}: {', '.join(said)}.")
+    return draw(
+        name,
+        (_WIDTH, 2.2) if wide else (3.2, 1.65),
+        plot,
+        f"Utilization of {_short(row['name'])}: {', '.join(said)}.",
+    )
 
 
 def utilization_series(row: Row) -> list[tuple[str, int]]:

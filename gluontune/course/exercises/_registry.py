@@ -9,7 +9,7 @@ from typing import Any
 
 from gluontune.registry import Registry
 
-__all__ = ["EXERCISES", "Exercise", "check", "close", "exercise"]
+__all__ = ["EXERCISES", "Exercise", "RIGHT", "check", "close", "exercise"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Exercise:
     takes: str = "number"
 
 
+RIGHT = ": right."  # follows the name of an exercise that is solved
 EXERCISES: Registry[Exercise] = Registry("exercise")
 
 
@@ -40,7 +41,17 @@ def exercise(
     return add
 
 
-def check(exercise: str, answer: Any, **given: Any) -> bool:
+class Passed(int):
+    """Whether an answer is right, as True and False are; a notebook does not repeat it below what was said."""
+
+    def __repr__(self) -> str:
+        return str(bool(self))
+
+    def _ipython_display_(self) -> None:
+        """Nothing to add."""
+
+
+def check(exercise: str, answer: Any, **given: Any) -> Passed:
     """Check an answer; prints what is right or a hint, and returns whether it is right.
 
     Args:
@@ -55,14 +66,14 @@ def check(exercise: str, answer: Any, **given: Any) -> bool:
     entry = EXERCISES[exercise]
     if answer is ...:
         print(f"{exercise}: not answered yet. Put your answer in place of the three dots.")
-        return False
+        return Passed(False)
     refusal = _refused(answer, entry.takes)
     if refusal:
         print(f"{exercise}: {refusal}")
-        return False
+        return Passed(False)
     hint = entry.checker(float(answer) if entry.takes == "number" else answer, **given)
-    print(f"{exercise}: right." if hint is None else f"{exercise}: not yet. {hint}")
-    return hint is None
+    print(f"{exercise}{RIGHT}" if hint is None else f"{exercise}: not yet. {hint}")
+    return Passed(hint is None)
 
 
 def _refused(answer: Any, takes: str) -> str | None:

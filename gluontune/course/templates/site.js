@@ -1,6 +1,11 @@
-// Search: every word must occur in a section; words of the heading weigh more.
+// Contents that fold, and search: every word must occur in a section; words of the heading weigh more.
 "use strict";
 (() => {
+  // On a small screen the contents would push the lesson off it: they open at a touch.
+  const narrow = matchMedia("(max-width: 52rem)");
+  const fold = () => { document.querySelector("nav details").open = !narrow.matches; };
+  narrow.addEventListener("change", fold);
+  fold();
   const box = document.getElementById("search");
   const found = document.getElementById("found");
   const sections = window.COURSE.map((s) => ({
