@@ -37,11 +37,11 @@ def fails(n):
 
 # name: (given, right answer, {wrong answer: a part of its hint})
 ANSWERS = {
-    "usable-cores": ({}, lambda: runtime.usable_cores(), [(-1, "machine"), (99_999, "machine"), (0.5, "machine")]),
+    "usable-cores": ({}, lambda: runtime.usable_cores(), [(0, "one at least"), (99_999, "more than"), (1.5, "whole")]),
     "omp-threads": (
         {},
         lambda: int(runtime.launch_settings(processes=2).env["OMP_NUM_THREADS"]),
-        [(-1, "launch_settings"), (77_777, "launch_settings"), (0, "launch_settings")],
+        [(0, "one thread"), (77_777, "more threads"), (0.5, "part")],
     ),
     "epoch-seconds": (
         {"result": result(), "num_train": 10_000},
@@ -119,13 +119,17 @@ def test_exercises_know_the_answer_and_hint_at_each_mistake(name, capsys):
     given, truth, mistakes = ANSWERS[name]
     assert check(name, truth(), **given)
     assert not check(name, ..., **given)
+    assert "in place of the three dots" in capsys.readouterr().out
     for nonsense in (["three"], None, True):
         assert not check(name, nonsense, **given)
     assert "the answer is" in capsys.readouterr().out
-    assert len(mistakes) >= 3
+    hints = set()
     for wrong, hint in mistakes:
         assert not check(name, wrong, **given)
-        assert hint in capsys.readouterr().out
+        said = capsys.readouterr().out.partition("not yet. ")[2]
+        assert hint in said and len(said.split()) >= 4, "a hint, not only that it is wrong"
+        hints.add(said)
+    assert len(hints) >= 3, "each of three mistakes has its own"
 
 
 def test_numbers_come_in_any_guise():

@@ -18,6 +18,12 @@ def _usable_cores(answer: float) -> str | None:
     logical = runtime.machine_facts()["cpu"]["logical_cores"]
     if answer == logical:
         return "So many the machine has; affinity or a cgroup quota lets this process use fewer."
+    if answer != int(answer):
+        return "Cores are counted whole here."
+    if answer > logical:
+        return f"That is more than the machine has: {logical}."
+    if answer < 1:
+        return "This notebook runs on one at least."
     return 'Look at machine["cpu"]: one of its entries counts what this process may really use.'
 
 
@@ -29,6 +35,12 @@ def _omp_threads(answer: float) -> str | None:
         return None
     if answer == int(runtime.launch_settings().env["OMP_NUM_THREADS"]):
         return "That is right for one process; two of them share the same cores."
+    if answer != int(answer):
+        return "There is no part of a thread; what is left over stays free."
+    if answer > runtime.usable_cores():
+        return "That is more threads than this process may use cores: they would wait for each other."
+    if answer < 1:
+        return "A process computes with one thread at least."
     return "Ask gt.runtime.launch_settings(processes=2) for its .env."
 
 
