@@ -184,14 +184,17 @@ def test_a_lesson_runs_cell_by_cell_in_jupyterlab(name, lab, chromium):
     page.get_by_role("menuitem", name="Settings").click()
     page.get_by_text("Theme", exact=True).click()
     page.get_by_text("JupyterLab Dark", exact=True).click()
-    page.locator("body[data-jp-theme-light=false]").wait_for()
+    page.locator("body[data-jp-theme-light=false]").wait_for(state="attached")
     page.wait_for_timeout(500)  # the theme's style sheet takes the place of the other
     assert page.locator(".jp-Notebook").evaluate(FIGURE_FAULTS) == [figures, []]
 
     page.keyboard.press("Control+S")
     saved = folder / f"{name}.ipynb"
     for _ in range(100):
-        code = [c for c in nbformat.read(saved, as_version=4).cells if c.cell_type == "code"]
+        now = nbformat.read(saved, as_version=4).cells
+        code = [
+            c for c in now if c.cell_type == "code" and c.source
+        ]  # JupyterLab adds an empty cell at the end
         if all(c.execution_count for c in code):
             break
         page.wait_for_timeout(200)
