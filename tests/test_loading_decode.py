@@ -285,3 +285,39 @@ def test_a_library_that_others_could_have_written_is_not_loaded(tmp_path):
     place.mkdir(mode=0o777)
     place.chmod(0o777)
     assert native.build_library(place) is None
+
+
+@pytest.mark.parametrize("channels", [3, 1])
+@pytest.mark.parametrize("name", ["none", "flip", "pad-crop-flip", "random-resized-crop-flip-jitter"])
+def test_many_images_in_one_call_are_those_of_single_calls(channels, name):
+    """Small and large, upright and turned, JPEG and PNG, from the middle of a batch on."""
+    shape, augment = (32, 24, channels), AUGMENTS[name]
+    payloads = [
+        jpeg(picture(*size, k)) for k, size in enumerate([(32, 24), (300, 211), (33, 24), (3, 2), (32, 24)])
+    ]
+    payloads.append(cv2.imencode(".png", picture(40, 40))[1].tobytes())
+    payloads.append(jpeg(picture(32, 24), exif=turned()))
+    decoder, draws = Decoder(shape, augment), augment.draw(generator(3), 3 + len(payloads))
+    together = np.full((len(payloads), *shape), 7, np.uint8)
+    left = np.flatnonzero(decoder.many(together, payloads, draws, 3)).tolist()
+    assert set(left) <= {1, 5, 6} and {5, 6} <= set(left)  # 1: an averaging resize may be needed
+    for k, payload in enumerate(payloads):
+        if k not in left:
+            assert np.array_equal(together[k], decoded(decoder, payload, draws, 3 + k)), k
+
+
+def turned() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif.tobytes()
+
+
+def test_many_leaves_what_is_broken_to_the_single_call_that_says_why():
+    whole = jpeg(picture(64, 48))
+    payloads = [whole, whole[: len(whole) // 2], b"", whole[:30], b"no image at all", whole]
+    decoder, out = Decoder((32, 24, 3), AUGMENTS["none"]), np.full((6, 32, 24, 3), 7, np.uint8)
+    assert np.flatnonzero(decoder.many(out, payloads, Draws(), 0)).tolist() == [1, 2, 3, 4]
+    assert (out[1:5] == 7).all() and np.array_equal(out[0], out[5])
+    for k in (1, 2, 3, 4):
+        with pytest.raises(GluontuneError):
+            decoder.into(out[k], payloads[k], Draws(), k)

@@ -160,12 +160,12 @@ def declare(library: Any) -> Any:
         ("gt_new", c, []),
         ("gt_free", None, [c]),
         ("gt_message", ctypes.c_char_p, [c]),
-        ("gt_header", i, [c, n, ctypes.POINTER(i * 7)]),
         ("gt_recode", i, [c, ctypes.c_char_p, n, i, i, i, i, ctypes.POINTER(n * 2)]),
         ("gt_prepare", None, []),
         ("gt_crc32", ctypes.c_uint32, [ctypes.c_char_p, n]),
         ("gt_gather", i, [ctypes.c_char_p, ctypes.c_char_p, c, i, i, c, n, c, c, c]),
-        ("gt_decode", i, [c, c, n, i, i, i, i, i, i, i, i, i, c]),
+        ("gt_headers", None, [i, c, c, c]),
+        ("gt_decode_many", None, [c, i, c, c, c, c, c, c, i, i, i, i, c, c]),
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

@@ -6,6 +6,7 @@ or the loader: two loaders with one seed make the same crops.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 
@@ -86,6 +87,7 @@ class Augment:
         return centred_box(height, width, shape[0], shape[1], CENTER if self.geometry == "center" else 1.0)
 
 
+@functools.lru_cache(maxsize=1024)
 def centred_box(height: int, width: int, out_h: int, out_w: int, share: float = 1.0) -> Box:
     """The largest centred box of the aspect ratio ``out_h : out_w``, its sides scaled by ``share``."""
     if height * out_w >= width * out_h:

@@ -8,7 +8,7 @@ resize would skip. Sources: libjpeg-turbo's scaled IDCT; fast.ai's DAWNBench ent
 from __future__ import annotations
 
 import contextlib
-import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -33,6 +33,7 @@ _REDUCED = {
         8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
     },
 }
+_NOTHING = np.zeros(1, np.uint8)
 _FULL = {3: cv2.IMREAD_COLOR, 1: cv2.IMREAD_GRAYSCALE}
 
 
@@ -58,7 +59,6 @@ class Decoder:
         self.scaled = scaled
         self._library = native.load()
         self._handle = self._library.gt_new() if self._library is not None else None
-        self._header = (ctypes.c_int * 7)()
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
@@ -80,43 +80,57 @@ class Decoder:
         if kind == "npy":
             self._raw(out, data, draws, i)
             return
-        if self._handle and kind == "jpg" and self._region(out, np.frombuffer(data, np.uint8), draws, i):
-            return
+        if kind == "jpg":
+            code = int(self.many(out[np.newaxis], [data], draws, i)[0])
+            if code == native.OK:
+                return
+            if code == native.TRUNCATED:
+                raise GluontuneError("a truncated JPEG image: its data ends early")
+            if code == native.BROKEN:
+                why = self._library.gt_message(self._handle).decode(errors="replace")
+                raise GluontuneError(f"a broken JPEG image: {why}")
         pixels, box = self._pixels(data, draws, i)
         self._place(out, pixels, box, draws, i)
 
-    def _region(self, out: np.ndarray, data: np.ndarray, draws: Draws, i: int) -> bool:
-        """Let the compiled decoder make the image; False where it cannot and OpenCV must."""
-        address, library, header = data.__array_interface__["data"][0], self._library, self._header
-        check_header(library.gt_header(address, len(data), header) == native.OK, header[6] == 1)
-        full_h, full_w, _, _, orientation = header[:5]
-        if orientation != 1:
-            return False
-        height, width, channels = self.shape
-        top, left, box_h, box_w = self.augment.box(draws, i, full_h, full_w, self.shape)
-        by = reduction((top, left, box_h, box_w), self.shape) if self.scaled else 1
-        if min(box_h / height, box_w / width) >= 2 * by and (box_h, box_w) != (height, width):
-            return False  # it needs an averaging resize
-        crop_later = draws.offsets is not None
-        flip = not crop_later and draws.flip is not None and bool(draws.flip[i])
-        part = np.empty(self.shape, np.uint8) if crop_later else out
-        code = library.gt_decode(
-            self._handle, address, len(data), top, left, box_h, box_w, 8 // by,
-            height, width, channels, flip, part.__array_interface__["data"][0],
+    def many(self, out: np.ndarray, payloads: Sequence[Any], draws: Draws, first: int) -> np.ndarray:
+        """Decode JPEG files into ``out`` (n, H, W, C), as images ``first`` … of the batch, without the interpreter.
+
+        Returns:
+            int32 (n,): 0 where the image is made. Elsewhere :meth:`into` makes it, or says what is wrong with it.
+        """
+        n, library = len(payloads), self._library
+        codes = np.full(n, native.UNSUPPORTED, np.int32)
+        if not self._handle:
+            return codes
+        data = [np.frombuffer(payload, np.uint8) if len(payload) else _NOTHING for payload in payloads]
+        addresses = np.array([one.__array_interface__["data"][0] for one in data], np.uintp)
+        lengths = np.array([one.size for one in data], np.uintp)
+        headers = np.empty((n, 8), np.int32)
+        library.gt_headers(n, addresses.ctypes.data, lengths.ctypes.data, headers.ctypes.data)
+        boxes, eighths = np.zeros((n, 4), np.int32), np.zeros(n, np.int32)
+        for k, (height, width, _, _, orientation, _, whole, code) in enumerate(headers.tolist()):
+            if code == native.OK and whole == 1 and orientation == 1:
+                box, by = self._wanted(draws, first + k, height, width)
+                if by:
+                    codes[k], boxes[k], eighths[k] = native.OK, box, 8 // by
+        flips = None if draws.flip is None else draws.flip[first : first + n].astype(np.uint8)
+        offsets = None if draws.offsets is None else draws.offsets[first : first + n].astype(np.int64)
+        library.gt_decode_many(
+            self._handle, n, addresses.ctypes.data, lengths.ctypes.data, boxes.ctypes.data, eighths.ctypes.data,
+            None if flips is None else flips.ctypes.data, None if offsets is None else offsets.ctypes.data,
+            self.augment.pad, *self.shape, out.ctypes.data, codes.ctypes.data,
         )  # fmt: skip
-        if code == native.UNSUPPORTED:
-            return False
-        if code == native.TRUNCATED:
-            raise GluontuneError("a truncated JPEG image: its data ends early")
-        if code != native.OK:
-            raise GluontuneError(
-                f"a broken JPEG image: {library.gt_message(self._handle).decode(errors='replace')}"
-            )
-        if crop_later:
-            self._pad_crop_flip(out, part, draws, i)
         if draws.jitter is not None:
-            jitter(out[:, :, 0] if channels == 1 else out, *draws.jitter[i].tolist())
-        return True
+            for k in np.flatnonzero(codes == native.OK).tolist():
+                jitter(out[k, :, :, 0] if self.shape[2] == 1 else out[k], *draws.jitter[first + k].tolist())
+        return codes
+
+    def _wanted(self, draws: Draws, i: int, height: int, width: int) -> tuple[Box, int]:
+        """The box of image ``i`` and by how much it is decoded smaller; 0 where OpenCV must average."""
+        box = self.augment.box(draws, i, height, width, self.shape)
+        by = reduction(box, self.shape) if self.scaled else 1
+        shrink = min(box[2] / self.shape[0], box[3] / self.shape[1])
+        return box, 0 if shrink >= 2 * by and box[2:] != self.shape[:2] else by
 
     def _raw(self, out: np.ndarray, data: memoryview, draws: Draws, i: int) -> None:
         """Crop, resize and flip pixels that are kept as they are."""

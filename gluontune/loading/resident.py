@@ -11,10 +11,10 @@ import numpy as np
 
 from gluontune.errors import GluontuneError
 from gluontune.loading.augment import AUGMENTS, Augment, Draws
-from gluontune.loading.base import Loader, check_shape, sample_error
+from gluontune.loading.base import Loader, check_shape
 from gluontune.loading.decode import Decoder, jitter
 from gluontune.loading.memory import usable_memory
-from gluontune.loading.threaded import BatchPool
+from gluontune.loading.threaded import BatchPool, fill
 from gluontune.runtime.cpu import Cpu
 
 __all__ = ["ResidentLoader", "decode_all"]
@@ -189,20 +189,22 @@ def decode_all(split: Any, store: np.ndarray, geometry: Augment, pad: int, threa
 
     def work() -> None:
         decoder, none = Decoder(shape, geometry), Draws()
-        scratch = np.empty(shape, np.uint8)
+        scratch = np.empty((64, *shape), np.uint8)
         columns = reflect(np.arange(-pad, shape[1] + pad), shape[1])
         while not errors:
             with lock:
                 first = next(chunks, None)
             if first is None:
                 return
-            for index in range(first, min(first + 64, len(split))):
-                try:
-                    decoder.into(scratch, split.read(index), none, 0)
-                except BaseException as error:
-                    errors[index] = error
-                    return
-                np.take(scratch, columns, axis=1, out=store[index], mode="clip")
+            indices = np.arange(first, min(first + 64, len(split)))
+            try:
+                fill(split, decoder, scratch[: len(indices)], indices, none)
+            except BaseException as error:
+                errors[first] = error
+                return
+            np.take(
+                scratch[: len(indices)], columns, axis=2, out=store[first : first + len(indices)], mode="clip"
+            )
 
     workers = [threading.Thread(target=work, daemon=True) for _ in range(max(1, threads))]
     for worker in workers:
@@ -210,5 +212,4 @@ def decode_all(split: Any, store: np.ndarray, geometry: Augment, pad: int, threa
     for worker in workers:
         worker.join()
     if errors:
-        index = min(errors)
-        raise sample_error(split, index, errors[index]) from errors[index]
+        raise errors[min(errors)]

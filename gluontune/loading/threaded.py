@@ -18,7 +18,7 @@ from gluontune.loading.decode import Decoder
 __all__ = ["BatchPool", "ThreadedLoader"]
 
 MAX_BYTES = 512 << 20  # of batches made ahead, unless ``prefetch`` says otherwise
-CHUNKS = 4  # a batch is cut into so many pieces a thread, so that the threads end it together
+CHUNKS = 2  # a batch is cut into so many pieces a thread, so that the threads end it together
 
 
 class BatchPool:
@@ -49,6 +49,27 @@ class BatchPool:
                     return self._arrays[k]
             self._arrays.append(np.empty(self.shape, np.uint8))
             return self._arrays[-1]
+
+
+def fill(
+    split: Any, decoder: Decoder, out: np.ndarray, indices: np.ndarray, draws: Draws, first: int = 0
+) -> None:
+    """Put samples ``indices`` into ``out`` (n, H, W, C), as images ``first`` … of the batch of ``draws``.
+
+    Raises:
+        GluontuneError: one of them cannot be read or decoded; it is named.
+    """
+    index, payloads = -1, []
+    try:
+        for index in indices.tolist():
+            payloads.append(split.read(index))
+        for k in np.flatnonzero(decoder.many(out, payloads, draws, first)).tolist():
+            index = int(indices[k])
+            decoder.into(out[k], payloads[k], draws, first + k)
+    except KeyboardInterrupt:  # in the calling thread: the user's, and no fault of the record
+        raise
+    except BaseException as error:  # whatever ends a thread must name the record
+        raise sample_error(split, index, error) from error
 
 
 class _Batch:
@@ -211,14 +232,7 @@ class ThreadedLoader(Loader):
         self, decoder: Decoder, images: np.ndarray, indices: np.ndarray, draws: Draws, first: int, last: int
     ) -> None:
         """Put samples ``indices[first:last]`` into ``images[first:last]``."""
-        for k in range(first, last):
-            index = int(indices[k])
-            try:
-                decoder.into(images[k], self.split.read(index), draws, k)
-            except KeyboardInterrupt:  # in the calling thread: the user's, and no fault of the record
-                raise
-            except BaseException as error:  # whatever ends a thread must name the record
-                raise sample_error(self.split, index, error) from error
+        fill(self.split, decoder, images[first:last], indices[first:last], draws, first)
 
     def _batches(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         self._stop()

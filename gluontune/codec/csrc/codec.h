@@ -134,6 +134,8 @@ typedef struct {
   size_t file_size;
   int16_t *taps;
   size_t taps_size;
+  uint8_t *part; /* a decoded image before its crop */
+  size_t part_size;
 } gt_decoder;
 
 

@@ -106,7 +106,7 @@ void gt_free(gt_decoder *d) {
   gt_lib.destroy(&d->c.j);
   if (d->can_write) gt_lib.out_destroy(&d->out.j);
   for (int k = 0; k < 3; k++) { free(d->planes[k].data); free(d->resized[k].data); }
-  free(d->file); free(d->taps); free(d->pixels); free(d->row); free(d->xs); free(d->weights);
+  free(d->file); free(d->taps); free(d->part); free(d->pixels); free(d->row); free(d->xs); free(d->weights);
   free(d);
 }
 
