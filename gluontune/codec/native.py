@@ -164,6 +164,7 @@ def declare(library: Any) -> Any:
         ("gt_prepare", None, []),
         ("gt_crc32", ctypes.c_uint32, [ctypes.c_char_p, n]),
         ("gt_gather", i, [ctypes.c_char_p, ctypes.c_char_p, c, i, i, c, n, c, c, c]),
+        ("gt_header", i, [c, n, ctypes.POINTER(i * 7)]),
         ("gt_headers", None, [i, c, c, c]),
         ("gt_decode_many", None, [c, i, c, c, c, c, c, c, i, i, i, i, c, c]),
     ):
