@@ -198,4 +198,4 @@ check("noise-share", ...)
 check("large-batch-updates", ...)
 
 # %% [markdown]
-# **Next:** `08_optimizers` looks closer at the walk itself, and `09_lr_schedules` at the rate over time.
+# **Next:** `07_multi_gpu`: several devices make one large batch together.

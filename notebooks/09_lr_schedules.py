@@ -209,5 +209,5 @@ check("step-update", ...)
 check("write-schedule", ...)
 
 # %% [markdown]
-# **Next:** climb. `gluontune ladder --quick` tries each of these steps on your data and your net, and keeps what helps. The
-# highest rate for a schedule is found by `gt.optim.find_learning_rate`.
+# **Next:** `10_composing` puts the steps together. Or climb: `gluontune ladder --quick` tries each of them on your data and
+# your net, and keeps what helps. The highest rate for a schedule is found by `gt.optim.find_learning_rate`.

@@ -12,8 +12,11 @@ _OWN = {
     "04_hybridize": {"batch_size_per_device": 16},
     "05_float16": {"batch_size_per_device": 16},
     "06_large_batch": {"epochs": 1, "batch_size_per_device": 8},
+    "07_multi_gpu": {"epochs": 1, "batch_size_per_device": 16},
     "08_optimizers": {"epochs": 1},
     "09_lr_schedules": {"epochs": 1},
+    "10_composing": {"epochs": 1, "batch_size_per_device": 8, "repeats": 2},
+    "11_inference": {"batch_size_per_device": 16},
 }
 
 

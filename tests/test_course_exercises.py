@@ -111,6 +111,57 @@ ANSWERS = {
             (fails, "it fails"),
         ],
     ),
+    "efficiency": (
+        {},
+        lambda: 73.5,
+        [(2.94, "gain"), (0.735, "percent"), (294, "four devices"), (34, "Turn"), (9, "Divide")],
+    ),
+    "ring-bytes": (
+        {},
+        lambda: 150,
+        [(100, "gradient itself"), (75, "half of the way"), (37.5, "four bytes"), (600, "all four"), (200, "server"),
+         (150e6, "million"), (9, "pieces")],
+    ),
+    "write-partition": (
+        {},
+        lambda: lambda n, rank, world: list(range(n // world * world))[rank::world],
+        [
+            (lambda n, rank, world: list(range(n))[rank::world], "wait for ever"),
+            (lambda n, rank, world: list(range(n // world)), "same images"),
+            (lambda n, rank, world: list(range(rank * (n // world), (rank + 1) * (n // world) + 1)), "more than one"),
+            (lambda n, rank, world: [rank], "left out"),
+            (lambda n, rank, world: [n] * (n // world), "0 to 102"),
+            (lambda n, rank, world: 7, "a list"),
+        ],
+    ),
+    "measured-promised": (
+        {},
+        lambda: 0.75,
+        [(0.9, "multiply"), (6, "promise itself"), (4 / 3, "Turn"), (1.5, "both"), (9, "product")],
+    ),
+    "left-out": ({}, lambda: 0.8, [(1.25, "Turn"), (-2, "ratio"), (8, "base"), (10, "without"), (3, "divided")]),
+    "cost-of-four": ({}, lambda: 4, [(1, "one device"), (12, "whole hour"), (3, "single"), (9, "third")]),
+    "batch-wait": (
+        {},
+        lambda: 782.8,
+        [(0.7828, "seconds"), (6.115, "its batch is"), (13.04, "by itself"), (1669, "one by one"), (7, "how many")],
+    ),
+    "tail-latency": (
+        {},
+        lambda: 50,
+        [(4, "p98"), (4.69, "mean"), (990, "place"), (30, "only answers"), (1, "Sort")],
+    ),
+    "write-agreement": (
+        {},
+        lambda: lambda a, b: 100 * (a.argmax(1) == b.argmax(1)).mean(),
+        [
+            (lambda a, b: (a.argmax(1) == b.argmax(1)).mean(), "percent"),
+            (lambda a, b: 100 * (a.argmax(0) == b.argmax(0)).mean(), "axis 1"),
+            (lambda a, b: 100 * (a == b).mean(), "compares the scores"),
+            (lambda a, b: a.shape, "does not give"),
+            (lambda a, b: 12.0, "it shall give"),
+        ],
+    ),
 }  # fmt: skip
 
 

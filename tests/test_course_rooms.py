@@ -10,7 +10,7 @@ import pytest
 import gluontune as gt
 from gluontune import course
 from gluontune.course import descent, numbers
-from gluontune.errors import UsageError
+from gluontune.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 
@@ -186,3 +186,89 @@ def test_a_record_is_taken_apart_and_a_bit_falls_over(tmp_path):
     assert len(gt.records.verify(rec).damaged) == 1
     with pytest.raises(UsageError, match="no byte"):
         course.flip_bit(rec, 10**9)
+
+
+def test_a_stopped_study_is_taken_up_and_another_one_begun_anew(tmp_path):
+    from gluontune.ladder.ledger import Ledger
+
+    pieces = []
+
+    def study(target, *, out, resume=False):
+        ledger = Ledger("tta", 1, {"target": target}, out, resume)
+        for number in range(len(ledger.document["done"]), 2):
+            pieces.append(number)
+            ledger.enter({"number": number})
+            if len(pieces) == 1:
+                raise KeyboardInterrupt
+        return ledger.document
+
+    with pytest.raises(KeyboardInterrupt):
+        course.kept_study(study, 0.5, out=tmp_path)
+    assert len(course.kept_study(study, 0.5, out=tmp_path)["done"]) == 2 and pieces == [0, 1]
+    course.kept_study(study, 0.5, out=tmp_path)
+    assert pieces == [0, 1], "what is complete is not done again"
+    course.kept_study(study, 0.6, out=tmp_path)
+    assert pieces == [0, 1, 0, 1], "other options begin anew"
+
+
+def test_a_run_is_kept_only_for_its_own_recipe_and_if_it_is_whole(tmp_path, monkeypatch):
+    asked = []
+
+    def run(recipe, **options):
+        asked.append(recipe.seed)
+        return RunResult(recipe=recipe.to_dict(), status="failed" if recipe.seed == 9 else "ok")
+
+    monkeypatch.setattr(gt.train, "run", run)
+    path = tmp_path / "run.json"
+    for seed in (0, 0, 1, 9, 9):
+        course.kept_run(Recipe(seed=seed), path)
+    assert asked == [0, 1, 9, 9]
+    path.write_text("cut o")
+    course.kept_run(Recipe(seed=9), path)
+    assert asked == [0, 1, 9, 9, 9]
+
+
+def test_recipes_in_turn_are_compared_with_the_first_and_a_failed_one_is_named():
+    fast = Recipe(net="mlp", loader="resident", train_samples=512, val_samples=64, batch_size_per_device=32)
+    found = course.in_turn(
+        {"one": fast, "large": fast.override(batch_size_per_device=256)}, rounds=3, slice_s=0.05
+    )
+    assert found["one"]["ratio"]["median"] == 1
+    assert found["large"]["samples_per_sec"]["n"] == 3 and found["large"]["ratio"]["ci95"][0] > 0
+    with pytest.raises(GluontuneError, match="none of that name: "):
+        course.in_turn({"none of that name": fast.override(net="no_such_net")}, rounds=1)
+
+
+def crossing(seconds):
+    return {"train_seconds": seconds, "wall_seconds": 2 * seconds, "epoch": 1, "joules": None}
+
+
+def test_a_race_in_which_some_never_arrive_is_shown_with_dashes():
+    from gluontune.ladder.tta import conclude
+
+    def row(recipe, seed, reached):
+        return {
+            "recipe": recipe, "seed": seed, "status": "reached" if reached else "not reached",
+            "first": crossing(3.0 + seed) if reached else None, "sustained": None,
+            "spent": {"train_seconds": 9.0, "wall_seconds": 12.0},
+            "val_accuracy": [0.5, 0.8 if reached else 0.6], "train_elapsed": [1.5, 3.0],
+        }  # fmt: skip
+
+    rows = [row(name, seed, name == "against") for seed in (0, 1) for name in ("this", "against")]
+    price = {"usd_per_hour": 36.0}
+    study = {"given": {"target": 0.7, "recipes": {"this": {}, "against": {}}}, "done": rows, "price": price}
+    conclude(study)
+    titles = {"this": "large & fast", "against": "small"}
+    shown = str(course.race_table(study, titles))
+    assert "large &amp; fast" in shown and "0 of 2" in shown and shown.count("—") == 5
+    assert "3.5" in shown and "0.07000" in shown  # two runs of 6 and 8 s at a cent a second
+    figure = str(course.accuracy_bands(study, titles, caption="Two <races>"))
+    assert "Two &lt;races&gt;" in figure and "ended at 60.0 % to 60.0 % in 2 repeats" in figure
+    pair = {
+        "factors": ["a", "b"],
+        "ratio": {"median": 0.5, "ci95": [0.4, 0.6]},
+        "verdict": "less than promised",
+    }
+    assert "a × b 0.50×" in str(course.composition([pair], caption="Pairs"))
+    with pytest.raises(UsageError, match="Pairs: nothing"):
+        course.composition([{**pair, "ratio": None}], caption="Pairs")

@@ -8,22 +8,31 @@ from gluontune import lazy
 
 _HOMES = {
     "EXERCISES": "exercises",
+    "accuracy_bands": "studies",
     "as_files": "recordfile",
+    "assess": "assessment.assessing",
     "bars": "plots",
     "check": "exercises",
     "compare": "predictions",
+    "composition": "studies",
     "deck_graph_memory": "memory",
     "feed": "feeding",
     "flip_bit": "recordfile",
     "folded": "memory",
+    "in_turn": "turns",
+    "kept_folder": "keeping",
+    "kept_run": "keeping",
+    "kept_study": "keeping",
     "lines": "plots",
     "loading_rate": "feeding",
     "net_memory": "memory",
     "paths": "plots",
     "predict": "predictions",
+    "race_table": "studies",
     "record_fields": "recordfile",
     "show": "figures",
     "table": "figures",
+    "task": "assessment.task",
 }
 
 __all__ = sorted(_HOMES)

@@ -39,6 +39,15 @@ SOLUTIONS: dict[str, str] = {
     "multifactor-rate": "multifactor(900)",
     "step-update": "60 * (50_000 // 128) / 2",
     "write-schedule": "s.warmup(s.cosine(base_lr=0.4, max_update=1000), warmup_steps=100)",
+    "efficiency": "100 * 50_000 / (4 * 17_000)",
+    "ring-bytes": "2 * (4 - 1) / 4 * 25 * 4",
+    "write-partition": "lambda n, rank, world: list(range(n // world * world))[rank::world]",
+    "measured-promised": "4.5 / (2 * 3)",
+    "left-out": "8 / 10",
+    "cost-of-four": "4 * 3 * 20 / 60",
+    "batch-wait": "1000 * 128 / 163.52",
+    "tail-latency": "50",
+    "write-agreement": "lambda a, b: 100 * (a.argmax(1) == b.argmax(1)).mean()",
 }
 
 _STUB = re.compile(r'check\("([a-z0-9-]+)", \.\.\.')

@@ -6,7 +6,15 @@
 
 from __future__ import annotations
 
-from gluontune.course.exercises import compute, data, machine, optimization  # noqa: F401  (they register)
+from gluontune.course.exercises import (  # noqa: F401  (they register)
+    composing,
+    compute,
+    data,
+    devices,
+    inference,
+    machine,
+    optimization,
+)
 from gluontune.course.exercises._registry import EXERCISES, Exercise, check
 
 __all__ = ["EXERCISES", "Exercise", "check"]

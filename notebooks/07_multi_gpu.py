@@ -1,0 +1,360 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 07 · Several devices
+#
+# **Question.** Four V100s trained 1.3 times as many images a second as one with the deck's naive script, and 2.9 times as
+# many with batches of 640. Where does the rest go? How do several devices train one net correctly, and when are they not
+# worth it?
+
+# %% tags=["parameters"]
+dataset = "sample"
+epochs = 2
+batch_size_per_device = 64
+dtype = "float32"
+num_workers = 0
+devices = "auto"
+quick = True
+out_dir = "runs/07_multi_gpu"
+seed = 0
+quick_samples = 5000
+
+# %%
+import numpy as np
+
+import gluontune as gt
+from gluontune.course import bars, check, compare, in_turn, kept_run, lines, predict, show, table
+from gluontune.loading.order import Order
+from gluontune.parallel import horovod
+
+predict("times as fast: several devices against one", 2)
+predict("percent of a step that goes into the exchange", 18)
+
+# %% [markdown]
+# ## More devices, the deck's figures
+# *Efficiency* is the gain divided by the number of devices. The images a second flatter: look at the times of an epoch as
+# well.
+
+# %%
+v100 = {  # images/s on one and on four, seconds of an epoch on one and on four
+    "naive": (306.63, 392.00, 40.97, 40.22),
+    "29 workers": (663.50, 950.43, 18.59, 16.50),
+    "hybridized": (941.20, 1266.16, 13.25, 12.77),
+    "float16": (3100, 7400, 12.0, 7.5),
+    "batch 640": (17_000, 50_000, 4.0, 4.0),
+}
+table(
+    {
+        "rung": name,
+        "gain by images/s": f"{r4 / r1:.2f}",
+        "efficiency, percent": f"{25 * r4 / r1:.0f}",
+        "gain by the time of an epoch": f"{t1 / t4:.2f}",
+    }
+    for name, (r1, r4, t1, t4) in v100.items()
+)
+
+# %%
+bars(
+    {name: r4 / r1 for name, (r1, r4, _, _) in v100.items()},
+    unit="times the images/s of one V100",
+    caption="The deck: what four V100s brought, rung by rung",
+    limits={"four times": 4},
+)
+
+# %% [markdown]
+# While images are missing, more devices wait together. Only once the input, the graph and the batch are mended is there
+# anything to divide: that is why this lesson comes after the others.
+#
+# ## One net, several parts of a batch
+# *Data parallelism*: each device has the whole net and a part of the batch. Their gradients are added up, and all make the
+# same update. Here with two CPU contexts in one process, in plain Gluon; on GPUs only the contexts differ.
+
+# %%
+mx = gt.runtime.mxnet()
+ctxs = gt.parallel.contexts("cpu", 2)
+rng = np.random.default_rng(seed)
+images = mx.nd.array(rng.normal(size=(64, 3, 16, 16)).astype("float32"))
+labels = mx.nd.array(rng.integers(0, 10, 64).astype("float32"))
+net = mx.gluon.nn.HybridSequential()
+net.add(mx.gluon.nn.Conv2D(8, 3, activation="relu"), mx.gluon.nn.Flatten(), mx.gluon.nn.Dense(10))
+net.initialize(mx.init.Xavier(), ctx=ctxs)
+loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+
+# %%
+gradients = {}
+for name, places in {"whole": ctxs[:1], "parts": ctxs}.items():
+    xs, ys = (gt.parallel.split_batch(batch, places) for batch in (images, labels))
+    with mx.autograd.record():
+        losses = [loss_of(net(x), y) for x, y in zip(xs, ys)]
+    mx.autograd.backward(losses)
+    weight = net[0].weight
+    gradients[name] = sum(weight.grad(ctx).asnumpy() for ctx in places)
+gap = np.abs(gradients["parts"] - gradients["whole"]).max() / np.abs(gradients["whole"]).max()
+print(f"Sum over two parts against the whole batch: they differ by {gap:.0e} of the largest gradient.")
+
+# %% [markdown]
+# The same, but for rounding. With BatchNorm it would not be: each device takes its mean over its own part, as deck 003's
+# *ghost batches* do.
+#
+# An incomplete batch is where plain Gluon breaks: three images over four contexts.
+
+# %%
+four = gt.parallel.contexts("cpu", 4)
+try:
+    mx.gluon.utils.split_and_load(images[:3], four)
+except ValueError as error:
+    print("split_and_load:", str(error)[:90], "…")
+print("split_batch:", [part.shape[0] for part in gt.parallel.split_batch(images[:3], four)])
+
+# %% [markdown]
+# ## Several processes, done right
+# The deck's steps for Horovod, for Gluon. Each one that is left out gives a run that trains, and is wrong.
+#
+# | step | in Gluon | without it |
+# |---|---|---|
+# | start the library | `hvd.init()` before the net is built | each rank trains alone |
+# | one device for each rank | `mx.gpu(hvd.local_rank())`; on CPUs a share of the cores | all of them crowd on the first |
+# | sum the gradients | all-reduce between backward and update | the nets drift apart |
+# | equal start | rank 0's parameters to all, after the first batch gave them a shape | they never agree |
+# | one writer | checkpoint and log on rank 0 alone | ranks write into one file |
+# | parts of the data | equally many batches for each rank | one is done, the others wait for ever |
+#
+# gluontune does them all: `gluontune launch -n 2 --engine horovod -- train …`, or `engine="kvstore"` for MXNet's own
+# parameter server, which needs nothing installed.
+#
+# ## The mean is taken once
+# `gluon.Trainer` adds gradients up and divides by the batch that `step` is given. Horovod's `DistributedTrainer` takes the mean over ranks.
+# Who exchanges one for the other and leaves the number has another rate, without an error:
+
+# %%
+ranks, local = 2, 32
+total = ranks * local
+table(
+    {
+        "exchange": how,
+        "step(…)": f"step({given})",
+        "length of the update, right is 1": f"{scale / given * total:g}",
+    }
+    for how, given, scale in [
+        ("sum", total, 1),
+        ("sum", local, 1),
+        ("mean over ranks", local, 1 / ranks),
+        ("mean over ranks", total, 1 / ranks),
+    ]
+)
+
+# %% [markdown]
+# ## Parts of the data
+# Cut 1,025 images in two, and keep the incomplete batches of 64. One rank has a batch more, and would wait for a partner in
+# it.
+
+# %%
+cut = [len(range(rank, 1025, 2)) for rank in (0, 1)]
+print("cut in two:", cut, "images,", [-(-n // 64) for n in cut], "batches")
+for last_batch in ("keep", "discard"):
+    parts = [Order(1025, 64, last_batch=last_batch, rank=rank, world_size=2) for rank in (0, 1)]
+    print(f"gluontune, {last_batch}:", [part.num_batches() for part in parts], "batches")
+
+# %% [markdown]
+# The deck gives two ways to shuffle: all ranks share *one* permutation and each takes its part of it, or each rank draws from
+# the whole by itself. How many of the images does an epoch then show?
+
+# %%
+one = rng.permutation(10_000)
+shared = np.union1d(one[0::2], one[1::2])
+own = np.union1d(*(rng.permutation(10_000)[:5_000] for _ in range(2)))
+print(f"one permutation: {len(shared) / 100:.0f} % of the images; each its own: {len(own) / 100:.0f} %")
+
+# %% [markdown]
+# ## Measure
+# With two GPUs or more they are the devices. On a CPU two *processes* are, each with its share of the cores: so the fair
+# comparison is with one process on such a share. What one process makes of all cores is measured as well, for it is the real
+# alternative.
+
+# %%
+gpus = gt.runtime.gpu_count() if devices != "cpu" else 0
+on_gpu, count = gpus > 1, max(gpus, 2)
+share = max(1, gt.runtime.usable_cores() // count)
+small = {"train_samples": quick_samples, "val_samples": 500} if quick else {}
+base = gt.Recipe(
+    dataset=dataset,
+    net="small_cnn" if quick else "cifar_resnet20_v1",
+    epochs=epochs,
+    batch_size_per_device=batch_size_per_device,
+    num_workers=num_workers,
+    dtype=dtype,
+    devices="gpu" if on_gpu else "cpu",
+    loader="resident",
+    hybridize="static",
+    runtime="tuned",
+    learning_rate=0.1,
+    seed=seed,
+    **small,
+)
+
+# %%
+single = base if on_gpu else base.override(env={"OMP_NUM_THREADS": str(share)})
+contenders = {"one device": single}
+if on_gpu:
+    contenders[f"{count} in one process"] = base.override(num_devices=count)
+else:
+    contenders["one process, all cores"] = base
+contenders[f"{count} ranks, kvstore"] = base.override(engine="kvstore", num_devices=count)
+if horovod.installed():
+    contenders[f"{count} ranks, Horovod"] = base.override(engine="horovod", num_devices=count)
+else:
+    print("Horovod is not installed here (make horovod builds it); kvstore stands for both.")
+
+# %%
+found = in_turn(contenders, rounds=5 if quick else 9, slice_s=0.4 if quick else 1.0)
+alone = found["one device"]["samples_per_sec"]["median"]
+bars(
+    {name: row["samples_per_sec"] for name, row in found.items()},
+    unit="images/s in training",
+    caption="One device against several, measured in turn: median and 95 % interval",
+    limits={f"{count} times one device": count * alone},
+)
+
+# %%
+together = {name: row["ratio"] for name, row in found.items() if name.startswith(f"{count} ")}
+best = max(together, key=lambda name: together[name]["median"])
+gain = together[best]["median"]
+print(compare("times as fast: several devices against one", gain))
+print(f"{best}: an efficiency of {100 * gain / count:.0f} %.")
+if not on_gpu:
+    whole = found["one process, all cores"]["ratio"]["median"]
+    print(f"One process on all cores runs at {whole:.2f} times, the ranks at {gain:.2f} times one share.")
+
+# %% [markdown]
+# ## What the exchange costs
+# The step in phases: the exchange is part of *update*. What the update of several takes longer than the update of one is the
+# exchange, and the wait for the slower rank.
+
+# %%
+runs = {
+    "one device": kept_run(single, f"{out_dir}/one.json"),
+    best: kept_run(contenders[best], f"{out_dir}/several.json"),
+}
+show("phases", runs)
+
+# %%
+step_ms, update_ms = {}, {}
+for name, run in runs.items():
+    devices_here = 1 if name == "one device" else count
+    step_ms[name] = 1000 * batch_size_per_device * devices_here / run.samples_per_sec["median"]
+    update_ms[name] = step_ms[name] * run.phases_pct["update"] / 100
+exchange = max(0.0, update_ms[best] - update_ms["one device"])
+percent = 100 * exchange / step_ms[best]
+print(f"A step takes {step_ms[best]:.1f} ms on each rank, and {exchange:.1f} ms of it are the exchange.")
+print(compare("percent of a step that goes into the exchange", percent))
+
+# %% [markdown]
+# The deck on DAWNBench's entries: 18 % of an epoch inside one server of 8 V100s, 53 % between servers. How much there is to
+# send does not depend on the batch, only on the net. A *ring* passes pieces round twice, once to add and once to hand out, so
+# each rank sends 2 (n − 1) / n of the gradient, however many they are. One server instead gets all of it from each.
+
+# %%
+net = gt.train.build_net(base.net, 10)
+net.initialize()
+net(mx.nd.zeros((1, 3, 32, 32)))
+weights = sum(int(np.prod(p.shape)) for p in net.collect_params().values() if p.grad_req != "null")
+mib = 4 * weights / 2**20
+table(
+    {
+        "ranks": n,
+        "a rank of a ring sends, MiB": f"{2 * (n - 1) / n * mib:.2f}",
+        "one server gets and sends, MiB": f"{2 * n * mib:.2f}",
+    }
+    for n in (2, 4, 8, 64)
+)
+
+# %% [markdown]
+# A larger batch sends as much for more work. So the one measured step says what efficiency to expect from other batches.
+# Measure one of them, four times as large:
+
+# %%
+large = 4 * batch_size_per_device
+grown = in_turn(
+    {
+        "one": single.override(batch_size_per_device=large),
+        "several": contenders[best].override(batch_size_per_device=large),
+    },
+    rounds=5 if quick else 9,
+    slice_s=0.4 if quick else 1.0,
+)
+measured = [100 * gain / count, 100 * grown["several"]["ratio"]["median"] / count]
+
+# %%
+sizes = [batch_size_per_device * k for k in (0.25, 0.5, 1, 2, 4, 8, 16)]
+work = (step_ms[best] - exchange) / batch_size_per_device
+lines(
+    {
+        "expected from the exchange alone": (sizes, [100 / (1 + exchange / (work * b)) for b in sizes]),
+        "measured": ([batch_size_per_device, large], measured),
+    },
+    x="batch size on each device",
+    y="efficiency, percent",
+    log_x=True,
+    markers=True,
+    caption="Efficiency by batch size",
+)
+
+# %% [markdown]
+# What is measured and not expected is what devices take from each other besides: memory, caches, the input.
+#
+# ## More devices are not always better
+# Several devices make one batch together, so an epoch has fewer updates, as with a large batch (lesson 06). More images a
+# second buy nothing if they come to a lower accuracy.
+
+# %%
+table(
+    {
+        "run": name,
+        "updates": run.steps,
+        "seconds of training": f"{run.elapsed_seconds[-1]:.1f}",
+        "validation accuracy, percent": f"{100 * run.val_accuracy[-1]:.1f}",
+    }
+    for name, run in runs.items()
+)
+
+# %% [markdown]
+# ## Why
+# A step of several ends with the slowest, and with the exchange. Both are paid in each step, so a step must be long for what
+# it sends: large batches, nets with much arithmetic for each weight. Cores are not devices: one process can use them all
+# without an exchange, but ranks with few threads each wait for each other less often. Which of them wins here, the figure
+# above says; on several machines only ranks can.
+#
+# What else helps: exchange while the backward pass still runs, send half the bits, or exchange only every few steps.
+#
+# ## Summary
+# - Mend the input, the graph and the batch first; then there is something to divide.
+# - Sum or mean: the batch is divided by once. Equal start, equally many batches, one writer.
+# - Efficiency falls with the exchange and rises with the batch, and the batch costs accuracy.
+#
+# ## Exercises
+# Put your answer in place of the three dots.
+
+# %%
+# The deck's batches of 640: 17,000 images/s on one V100, 50,000 on four. What is the efficiency, in percent?
+check("efficiency", ...)
+
+# %%
+# A net has 25 million float32 weights. How many million bytes does each of 4 ranks send in a ring all-reduce?
+check("ring-bytes", ...)
+
+# %%
+# Write a function (n, rank, world) -> list of the images (0 … n - 1) of this rank, equally many for each.
+check("write-partition", ...)
+
+# %% [markdown]
+# **Next:** `08_optimizers` looks closer at the walk itself.

@@ -1,0 +1,275 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 11 · Inference
+#
+# **Question.** The net is trained; now it has to answer. The deck's ResNet-50 took 97 ms for one image on a CPU, and 13 ms
+# with oneDNN. What do graph, folding, integers of 8 bits and another runtime bring to a net of yours, and are its answers
+# still the same?
+
+# %% tags=["parameters"]
+dataset = "sample"
+epochs = 1
+batch_size_per_device = 64
+dtype = "float32"
+num_workers = 0
+devices = "cpu"
+quick = True
+out_dir = "runs/11_inference"
+seed = 0
+quick_samples = 2560
+
+# %%
+import numpy as np
+
+import gluontune as gt
+from gluontune.bench import deck, inference
+from gluontune.course import bars, check, compare, kept_folder, kept_run, predict, table
+from gluontune.files import write_json
+from gluontune.train.trained import trained
+
+predict("times as fast with oneDNN, one image at a time", 17.0)
+predict("times as fast: the best rung that agrees, against imperative", 2)
+predict("p99 as a multiple of p50, one image at a time", 1.2)
+
+# %% [markdown]
+# ## Two figures, not one
+# *Latency* is how long one image waits for its answer; *throughput* is how many are answered in a second. A batch helps the
+# second and harms the first. From the deck's table (72 vCPUs, MXNet 1.3, with oneDNN):
+
+# %%
+answers = {  # ms at batch 1 and images/s at batch 128, each without and with oneDNN
+    "ResNet-50 v1": (97.19, 13.04, 10.29, 163.52),
+    "Inception v3": (175.17, 16.77, 5.74, 135.33),
+    "MobileNet": (38.56, 4.42, 24.87, 512.25),
+    "VGG16": (406.50, 20.07, 2.91, 70.84),
+    "AlexNet": (64.60, 3.80, 26.58, 965.20),
+}
+table(
+    {
+        "net": net,
+        "ms for one": ms,
+        "images/s, one by one": f"{1000 / ms:.0f}",
+        "images/s in batches of 128": f"{rate:.0f}",
+        "ms until such a batch is answered": f"{128_000 / rate:.0f}",
+    }
+    for net, (_, ms, _, rate) in answers.items()
+)
+
+# %%
+bars(
+    {net: with_it / without for net, (_, _, without, with_it) in answers.items()},
+    unit="times the images/s without oneDNN",
+    caption="The deck: what oneDNN brought in batches of 128",
+)
+
+# %% [markdown]
+# ## The same switch here
+# oneDNN is Intel's library of fast operators, and part of today's mxnet. An environment variable turns it off. The same net
+# with random weights, in two processes that take turns. The outputs are compared, too: in the deck's second table, 17 nets
+# have the same accuracy with and without it, to the last digit.
+
+# %%
+switched = deck.run(
+    ["AlexNet"] if quick else ["AlexNet", "ResNet-50 v1"],
+    batch_size=4 if quick else 32,
+    rounds=3,
+    seconds=0.1 if quick else 1.0,
+)
+write_json(f"{out_dir}/onednn.json", switched)
+measured = [row for row in switched["rows"] if row["status"] == "ok"]
+table(
+    {
+        "net": row["name"],
+        "ms without": f"{1000 / row['latency']['off']['median']:.1f}",
+        "ms with": f"{1000 / row['latency']['on']['median']:.1f}",
+        "times as fast": f"{row['latency']['speedup']['median']:.1f}",
+        "the deck's": row["deck"]["latency"],
+        "largest difference of the outputs": f"{row['output_delta']:.0e}",
+    }
+    for row in measured
+)
+
+# %%
+print(compare("times as fast with oneDNN, one image at a time", measured[0]["latency"]["speedup"]["median"]))
+print(f"The deck had 72 vCPUs; here are {gt.runtime.usable_cores()} usable cores.")
+
+# %% [markdown]
+# ## A trained net
+# Speed needs no training, but the question whether the answers stay the same does. A short one is enough; its checkpoint
+# names the net and the data.
+
+# %%
+images = {"train_samples": quick_samples, "val_samples": 500} if quick else {}
+recipe = gt.Recipe(
+    dataset=dataset,
+    epochs=epochs,
+    batch_size_per_device=batch_size_per_device,
+    dtype=dtype,
+    devices=devices,
+    num_workers=num_workers,
+    loader="resident",
+    runtime="tuned",
+    hybridize="static",
+    learning_rate=0.1,
+    seed=seed,
+    **images,
+)
+kept = kept_folder(recipe, out_dir)
+run = kept_run(recipe, f"{out_dir}/training.json", checkpoints=gt.train.Checkpoints(kept, resume=True))
+print(f"{recipe.net}, validation accuracy {100 * run.val_accuracy[-1]:.1f} %")
+
+# %% [markdown]
+# ## The rungs of inference
+# | rung | what it changes |
+# |---|---|
+# | imperative | Python calls one operator after the other |
+# | hybridized | one graph; operators are called without Python |
+# | static | and its memory is planned once |
+# | fused | oneDNN's subgraphs: convolution, BatchNorm, addition and activation become one operator |
+# | int8 | and its numbers become integers of 8 bits; the ranges come from training images |
+# | onnxruntime | the same net as an ONNX file, in Microsoft's runtime |
+#
+# Each rung has a process of its own, with our launch settings. Slices of throughput are taken in turn.
+
+# %%
+rungs = ["imperative", "hybridized", "static", "fused", "int8", "onnxruntime"]
+found = inference.run(
+    recipe,
+    kept,
+    modes=rungs,
+    batch_size=128,
+    val_images=500 if quick else 5000,
+    latencies=100 if quick else 1000,
+    rounds=3 if quick else 9,
+    seconds=0.2 if quick else 1.0,
+)
+write_json(f"{out_dir}/inference.json", found)
+rows = {row["name"]: row for row in found["rows"] if row["status"] == "ok"}
+for row in found["rows"]:
+    if row["status"] != "ok":
+        print(f"{row['name']}: {row['reason']}")
+
+# %%
+bars(
+    {name: rows[name]["images_per_sec"] if name in rows else None for name in rungs},
+    unit="images/s in batches of 128",
+    caption=f"Throughput of {recipe.net} by rung: median and 95 % interval",
+)
+
+# %%
+late = {name: row["latency_ms"] for name, row in rows.items()}
+bars(
+    {n: {"median": t["p50"], "ci95": (t["p50"], t["p99"])} for n, t in late.items()},
+    unit="milliseconds from the pixels of one image to its scores",
+    caption="Latency by rung: the bar ends at p50, the line at p99",
+)
+
+# %%
+table(
+    {
+        "rung": name,
+        "p50 ms": f"{late[name]['p50']:.2f}",
+        "p90 ms": f"{late[name]['p90']:.2f}",
+        "p99 ms": f"{late[name]['p99']:.2f}",
+        "images/s at 128": f"{row['images_per_sec']['median']:,.0f}",
+        "accuracy, percent": f"{100 * row['accuracy']:.1f}",
+        "same class as hybridized, percent": f"{row['agree_pct']:.1f}",
+    }
+    for name, row in rows.items()
+)
+
+# %% [markdown]
+# *p50* is the middle of all answers, *p99* what 99 of 100 keep. A user meets the slow ones too: a page with ten images meets
+# the slowest tenth almost two times out of three. So latency is promised by percentiles, not by its mean.
+
+# %%
+slow = rows[inference.REFERENCE]["latency_ms"]
+print(compare("p99 as a multiple of p50, one image at a time", slow["p99"] / slow["p50"]))
+best = found["best"]
+if best and "imperative" in rows:
+    gain = best["ratio_to_hybridized"]["median"] / rows["imperative"]["ratio_to_hybridized"]["median"]
+    print(compare("times as fast: the best rung that agrees, against imperative", gain))
+    print(f"It is {best['name']}: the same class for {best['agree_pct']:.1f} % of the images.")
+
+# %% [markdown]
+# ## Why
+# A batch of one leaves little to compute, so what surrounds an operator counts: the call from Python, the memory, the copy of
+# a result for the next operator. The graph removes the first, its plan the second, folding the third: a BatchNorm is only a
+# scale and an offset in inference, and disappears into the weights of its convolution.
+#
+# Integers of 8 bits are a quarter of the traffic, and four times as many fit into a register. Whether that is four times the
+# work depends on the CPU.
+
+# %%
+flags = gt.runtime.machine_facts()["cpu"]["flags"]
+has = [name for name in ("avx512_vnni", "avx_vnni", "amx_int8") if name in flags]
+print("Instructions for int8 here:", ", ".join(has) or "none; int8 saves memory, hardly time")
+if "int8" in rows:
+    ratio = rows["int8"]["ratio_to_hybridized"]
+    low, high = ratio["ci95"]
+    print(f"int8 runs at {ratio['median']:.2f} times the hybridized net ({low:.2f} to {high:.2f}),")
+    print(f"and puts {100 - rows['int8']['agree_pct']:.1f} % of the images into another class.")
+
+# %% [markdown]
+# ## ONNX: checked, not believed
+# An ONNX file runs without mxnet. Converters have faults, and a wrong net answers as quickly as a right one: so the file is
+# run beside the net, on the same images.
+
+# %%
+net = trained(recipe, kept)
+exported = gt.export.to_onnx(net.net, f"{out_dir}/net.onnx", image_shape=net.image_shape)
+rng = np.random.default_rng(seed)
+height, width, channels = net.image_shape
+batch = rng.normal(size=(16, channels, height, width)).astype("float32")
+said = gt.export.check_outputs(net.net, exported.path, batch)
+print(f"{exported.nodes} operators, {exported.parameters:,} weights, {exported.bytes / 2**20:.1f} MiB")
+print(
+    f"largest difference {said.relative_error:.0e} of the largest output: {'equal' if said.equal else 'NOT equal'}"
+)
+
+# %% [markdown]
+# A check that cannot fail proves nothing. So change the net by a thousandth in one layer, and compare again:
+
+# %%
+last = list(net.net.collect_params().values())[-2]
+last.set_data(last.data() * 1.001)
+broken = gt.export.check_outputs(net.net, exported.path, batch)
+print(f"{last.name} times 1.001: {broken.relative_error:.0e}, {'equal' if broken.equal else 'NOT equal'}")
+assert said.equal and not broken.equal
+
+# %% [markdown]
+# ## Summary
+# - Latency and throughput are two questions; a batch answers one at the price of the other.
+# - Promise percentiles, not means.
+# - A rung counts only if its answers agree: look at the accuracy and at the share of equal classes.
+# - Check an exported file against the net, with a check that has failed once.
+#
+# ## Exercises
+# Put your answer in place of the three dots.
+
+# %%
+# The deck's ResNet-50 answers 163.52 images/s in batches of 128. How many ms is a whole batch on its way?
+check("batch-wait", ...)
+
+# %%
+# Of 1,000 requests, 985 take 4 ms and 15 take 50 ms. What is p99, in ms?
+check("tail-latency", ...)
+
+# %%
+# Write a function (a, b) -> percent of the images that both put into the same class; a, b: scores (images, classes).
+check("write-agreement", ...)
+
+# %% [markdown]
+# **Next:** a net of your own: `gluontune bench inference` takes its checkpoint, `gluontune export` writes the ONNX file and
+# checks it.
