@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
         runs: list[Path] = typer.Argument(
             ...,
             metavar="RUN…",
-            help="RunResult or ladder.json files, folders of them, monitor logs (.jsonl).",
+            help="JSON of train, ladder, tta, factors, tune, esgd, bench; folders of them; monitor logs (.jsonl).",
         ),
         out: Path = typer.Option(Path("report.html"), "--out", help="The HTML file to write."),
         compare: bool = typer.Option(

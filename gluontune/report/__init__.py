@@ -32,9 +32,11 @@ _HOMES = {
     "summary": "table",
     "tta_lines": "tta:summary_lines",
     "tta_table": "tta",
+    "write_exchange_html": "exchange",
     "write_html": "page",
     "write_ladder_html": "page",
     "write_optimizers_html": "optimizers",
+    "write_document_html": "page",
     "write_runs_html": "page",
 }
 
@@ -61,6 +63,8 @@ __all__ = [
     "summary",
     "tta_lines",
     "tta_table",
+    "write_document_html",
+    "write_exchange_html",
     "write_html",
     "write_ladder_html",
     "write_optimizers_html",

@@ -64,6 +64,12 @@ def compare(sources: Sequence[Source], threshold_pct: float = 5.0) -> list[Compa
         )
     if not 0 <= threshold_pct < 100:
         raise UsageError(f"--threshold {threshold_pct:g}: give a percentage of at least 0 and below 100")
+    for source in sources:
+        if source.study is not None:
+            raise UsageError(
+                f"{source.path}: --compare takes runs and ladders, not a document of {source.study['key']}; leave it "
+                "out, or make a page of it without --compare"
+            )
     rows = [_row(source) for source in sources]
     _check_data(sources, rows)
     return [_against(rows[0], row, threshold_pct) for row in rows[1:]]

@@ -12,9 +12,10 @@ from rich.text import Text
 from gluontune.files import write_json
 from gluontune.report import words
 from gluontune.report.factor_figures import interaction_dots, set_bars
-from gluontune.report.study import row, write_study
+from gluontune.report.shell import write_study
+from gluontune.report.study import row, study
 
-__all__ = ["factors_sentence", "factors_tables", "finish_factors"]
+__all__ = ["factors_sentence", "factors_tables", "factors_view", "finish_factors"]
 
 
 def factors_sentence(document: Mapping[str, Any]) -> str:
@@ -124,6 +125,11 @@ def finish_factors(document: dict[str, Any], folder: str | Path) -> None:
     """Give the document its sentence; write ``factors.json`` and ``factors.html``."""
     document["sentence"] = factors_sentence(document)
     write_json(Path(folder) / "factors.json", words.finite(document))
+    write_study(Path(folder) / "factors.html", factors_view(document, "factors"), document)
+
+
+def factors_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The study of a document of ``gluontune factors``."""
     given = document["given"]
     figures: list[dict[str, Any]] = []
     for title, unit, values in _measures(document):
@@ -139,9 +145,9 @@ def finish_factors(document: dict[str, Any], folder: str | Path) -> None:
         caption = "Left of the line: together they give less than the product of what each gives alone."
         figures.append({"title": f"Do they compose? {title}", "svg": svg, "caption": caption})
     skipped = document.get("skipped", {})
-    write_study(
-        Path(folder) / "factors.html",
-        headline=document["sentence"],
+    return study(
+        key=key,
+        headline=factors_sentence(document),
         over=" · ".join(
             [
                 str(document["dataset"]["name"]),
@@ -159,7 +165,6 @@ def finish_factors(document: dict[str, Any], folder: str | Path) -> None:
         tables=_tables(document),
         recipes={"The base recipe": given["recipe"]},
         machine=document["machine"],
-        data=document,
     )
 
 

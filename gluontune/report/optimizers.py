@@ -9,10 +9,11 @@ from typing import Any
 
 from gluontune.bench._deck_logs import BATCHES, LOGS
 from gluontune.bench._optimizer_findings import DECK_TARGET, NETS, table
-from gluontune.report.study import row, write_study
+from gluontune.report.shell import write_study
+from gluontune.report.study import row, study
 from gluontune.report.svg import INK, SERIES, draw, label
 
-__all__ = ["figures", "write_optimizers_html"]
+__all__ = ["figures", "optimizers_view", "write_optimizers_html"]
 
 _MARKERS = "osD^vP*X"
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1, 1, 1)))
@@ -243,10 +244,15 @@ _FIGURES: dict[str, Callable[[Mapping[str, Any]], list[dict[str, Any]]]] = {
 
 def write_optimizers_html(document: Mapping[str, Any], path: Path) -> None:
     """One self-contained HTML page."""
+    write_study(path, optimizers_view(document, "optimizers"), document)
+
+
+def optimizers_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The study of a document of ``gluontune bench optimizers``."""
     head, cells = table(document)
     given = document["given"]
-    write_study(
-        path,
+    return study(
+        key=key,
         headline=document["sentence"],
         over=" · ".join(
             [document["title"], str(given.get("dataset", "synthetic images")), document["created"][:16]]
@@ -256,5 +262,4 @@ def write_optimizers_html(document: Mapping[str, Any], path: Path) -> None:
         tables=[{"title": document["title"], "head": head, "rows": [row(*c) for c in cells], "caption": ""}],
         recipes={"The base recipe": given["recipe"]} if "recipe" in given else {},
         machine=document["machine"],
-        data=document,
     )

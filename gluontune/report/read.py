@@ -11,6 +11,7 @@ from typing import Any
 from gluontune import monitor
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import explain_os_error
+from gluontune.report import documents
 from gluontune.report.words import clean, finite, number
 from gluontune.result import SCHEMA_VERSION, RunResult
 
@@ -32,12 +33,15 @@ class Source:
         label: how the report calls it.
         ladder: the ladder, if the file is one.
         run: the RunResult, if the file is one.
+        study, document: what the page shows of a study, a search or a benchmark, and the file's content.
     """
 
     path: Path
     label: str
     ladder: dict[str, Any] | None = None
     run: RunResult | None = None
+    study: dict[str, Any] | None = None
+    document: dict[str, Any] | None = None
 
 
 @dataclass
@@ -49,7 +53,7 @@ class Collected:
 
 
 def load(path: str | Path) -> Source:
-    """Read a RunResult, a ladder, or the log that ``gluontune monitor --out FILE.jsonl`` wrote.
+    """Read one result: a run, a ladder, a study, a search, a benchmark, or a log of ``gluontune monitor``.
 
     Raises:
         GluontuneError: the file is missing, cut off, of another schema version, or something else.
@@ -66,10 +70,13 @@ def load(path: str | Path) -> Source:
     document = finite(document)
     if isinstance(document, dict) and "rungs" in document:
         return Source(path, path.stem, ladder=check_ladder(document, str(path)))
+    if isinstance(document, dict) and documents.kind_of(document) is not None:
+        view = documents.view(document, str(path))
+        return Source(path, path.stem, study=view, document=document)
     if not isinstance(document, dict) or not {"schema_version", "recipe"} <= set(document):
         raise GluontuneError(
-            f"{path}: neither a RunResult nor a ladder of gluontune's; give a file that `gluontune train --json` "
-            "or `gluontune ladder --out` wrote"
+            f"{path}: neither a RunResult nor a ladder of gluontune's, nor another of its documents; give a file that "
+            "`gluontune train --json`, `ladder`, `tta`, `factors`, `tune`, `esgd` or `bench … --out` wrote"
         )
     run = RunResult.from_dict(document, str(path))
     row_of(run, path.stem, str(path))  # a wrong shape is found here, where the file can be named
@@ -79,7 +86,7 @@ def load(path: str | Path) -> Source:
 def collect(paths: Sequence[str | Path]) -> Collected:
     """Read files and folders, in the order given.
 
-    A folder stands for its ladder.json or, if it has none, for every result below it. What is named
+    A folder stands for its ladder.json and studies or, if it has none, for every result below it. What is named
     must be readable; a file that merely lies in a folder and cannot be used is listed as left out.
     """
     found = Collected()
@@ -96,7 +103,7 @@ def collect(paths: Sequence[str | Path]) -> Collected:
         if len(found.sources) == before:
             reasons = "; ".join(entry["reason"] for entry in found.left_out[:2])
             raise UsageError(
-                f"{path}: no RunResult and no ladder.json in this folder"
+                f"{path}: no RunResult and no ladder.json in this folder, nor another document"
                 + (f" ({reasons})" if reasons else "")
             )
     _label(found.sources)
@@ -104,9 +111,10 @@ def collect(paths: Sequence[str | Path]) -> Collected:
 
 
 def _results_below(folder: Path) -> Iterator[Path]:
-    """A ladder speaks for its folder: the runs that it is made of lie below it."""
-    if (folder / "ladder.json").is_file():
-        yield folder / "ladder.json"
+    """A ladder or a study speaks for its folder: the runs that it is made of lie below it."""
+    heads = [folder / name for name in ("ladder.json", *documents.FOLDERS) if (folder / name).is_file()]
+    if heads:
+        yield from heads
         return
     try:
         entries = sorted(folder.iterdir())

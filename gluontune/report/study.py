@@ -1,19 +1,16 @@
-"""One self-contained page for a study: time to accuracy, a factor analysis."""
+"""A study as the page shows it: a headline, tiles, figures and tables, whatever command it comes from."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import os
+import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from typing import Any
 
-from gluontune.files import atomic_write
-from gluontune.report import views, words
-from gluontune.report.page import _HERE, _json_for_html, _light, _template, _version
+from gluontune.report import plain, words
 
-__all__ = ["row", "write_study"]
+__all__ = ["keyed", "row", "study"]
+
+_IDS = re.compile(r'(\bid="|\bhref="#|url\(#)')
 
 
 def row(*cells: Any, why: str | None = None) -> dict[str, Any]:
@@ -25,9 +22,9 @@ def row(*cells: Any, why: str | None = None) -> dict[str, Any]:
     return {"cells": [words.clean(cell, 120) for cell in cells], "why": words.clean(why or "", 400)}
 
 
-def write_study(
-    path: str | os.PathLike[str],
+def study(
     *,
+    key: str,
     headline: str,
     over: str,
     warn: str = "",
@@ -37,34 +34,36 @@ def write_study(
     tables: Sequence[Mapping[str, Any]] = (),
     recipes: Mapping[str, Mapping[str, Any]] | None = None,
     machine: Mapping[str, Any] | None = None,
-    data: Any = None,
-) -> None:
-    """Write the page of a study.
+) -> dict[str, Any]:
+    """What the template shows of a study.
 
     Args:
+        key: begins its ids; :func:`keyed` gives another.
         headline: what was found, in a line. over: data set, date and the like.
-        tiles: ``(name, value, remark)``. figures: ``{"title", "svg", "caption"}``.
+        tiles: ``(name, value, remark)``. figures: ``{"title", "svg", "caption"}``; those without a drawing go.
         tables: ``{"title", "head", "rows", "caption"}`` with rows from :func:`row`.
-        recipes: title to recipe, for copying. data: embedded as JSON.
+        recipes: title to recipe, for copying.
     """
-    script = (_HERE / "page.js").read_text(encoding="utf-8")
-    text = _template().get_template("study.html.j2").render(
-        title=words.clean(f"gluontune: {headline}", 160),
-        headline=words.clean(headline, 300),
-        over=words.clean(over, 300),
-        warn=warn,
-        remarks=[words.clean(remark, 600) for remark in remarks],
-        tiles=tiles,
-        figures=[figure for figure in figures if figure["svg"]],
-        tables=tables,
-        recipes=[(title, views._yaml(recipe)) for title, recipe in (recipes or {}).items()],
-        machine=views._pairs(machine or {}),
-        style=(_HERE / "style.css").read_text(encoding="utf-8"),
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=_json_for_html(_light(data)),
-        written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        version=_version(),
-    )  # fmt: skip
-    with atomic_write(path, "wb") as stream:
-        stream.write(text.encode("utf-8", errors="replace"))
+    return {
+        "key": key,
+        "headline": words.clean(headline, 300),
+        "over": words.clean(over, 300),
+        "warn": warn,
+        "remarks": [words.clean(remark, 600) for remark in remarks if remark],
+        "tiles": tiles,
+        "figures": [figure for figure in figures if figure["svg"]],
+        "tables": [table for table in tables if table["rows"]],
+        "recipes": [(title, plain.as_yaml(recipe)) for title, recipe in (recipes or {}).items()],
+        "machine": plain.pairs(machine or {}),
+    }
+
+
+def keyed(view: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The same study with ids of its own, for a page with several.
+
+    >>> view = study(key="a", headline="", over="", figures=[{"svg": '<g id="x"/><use href="#x"/>'}])
+    >>> keyed(view, "b")["figures"][0]["svg"]
+    '<g id="b-x"/><use href="#b-x"/>'
+    """
+    figures = [{**figure, "svg": _IDS.sub(rf"\g<1>{key}-", figure["svg"])} for figure in view["figures"]]
+    return {**view, "key": key, "figures": figures}

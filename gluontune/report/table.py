@@ -179,6 +179,10 @@ def print_sources(console: Console, sources: Sequence[Source]) -> None:
     runs = {s.label: row_of(s.run, s.label, str(s.path)) for s in sources if s.run is not None}
     if runs:
         console.print(runs_table(runs))
+    for source in sources:
+        if source.study is not None:
+            line = f"{source.label}: {source.study['headline']}"
+            console.print(Text(words.clean(line)), highlight=False, soft_wrap=True)
 
 
 def summary(source: Source) -> dict[str, Any]:
@@ -192,6 +196,8 @@ def summary(source: Source) -> dict[str, Any]:
             "sentence": ladder_sentence(source.ladder),
             "best": {key: best.get(key) for key in ("name", "samples_per_sec", "speedup_vs_naive")},
         }
+    if source.study is not None:
+        return {"path": str(source.path), "kind": source.study["key"], "sentence": source.study["headline"]}
     row = row_of(source.run, source.label, str(source.path)) if source.run is not None else {}
     kept = ("status", "samples_per_sec", "val_accuracy", "peak_rss_mib", "error")
     return {"path": str(source.path), "kind": "run", **{key: row.get(key) for key in kept}}

@@ -13,7 +13,8 @@ from rich.text import Text
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import explain_os_error, write_json
 from gluontune.report import tta_figures, words
-from gluontune.report.study import row, write_study
+from gluontune.report.shell import write_study
+from gluontune.report.study import row, study
 
 __all__ = [
     "check_comparable",
@@ -23,9 +24,19 @@ __all__ = [
     "summary_lines",
     "tta_sentence",
     "tta_table",
+    "tta_view",
 ]
 
 TITLES = {"this": "this recipe", "against": "the other recipe"}
+
+
+def titles(document: Mapping[str, Any]) -> dict[str, str]:
+    """How the recipes of a document are called: one that gluontune did not train goes by who did.
+
+    >>> titles({"given": {"trainers": {"against": "PyTorch compile"}}})["against"]
+    'PyTorch compile'
+    """
+    return {**TITLES, **document["given"].get("trainers", {})}
 
 
 def load_tta(path: str | Path) -> dict[str, Any]:
@@ -79,7 +90,8 @@ def tta_sentence(document: Mapping[str, Any]) -> str:
     text += f"; {times['reached']} of {times['repeats']} repeats reached it"
     ratio = (document["ratio"] or {}).get("train_seconds")
     if ratio:
-        text += f"; {words.ratio_with_interval(ratio['median'], ratio['ci95'])} faster than the other recipe"
+        gain = words.ratio_with_interval(ratio["median"], ratio["ci95"])
+        text += f"; {gain} faster than {titles(document)['against']}"
         if ratio["median"] < 1:
             text = text.replace("faster than", "the speed of")
     return text
@@ -101,16 +113,16 @@ def tta_table(document: Mapping[str, Any]) -> Table:
             heading, justify="left" if heading in ("recipe", "status") else "right", no_wrap=True
         )
     for r in document["done"]:
-        table.add_row(*_repeat_cells(r), style="" if r["first"] else "red")
+        table.add_row(*_repeat_cells(r, titles(document)), style="" if r["first"] else "red")
         if r["reason"]:
             table.add_row(Text(f"  ↳ {words.clean(r['reason'], 300)}", style="dim"))
     return table
 
 
-def _repeat_cells(r: Mapping[str, Any]) -> list[str]:
+def _repeat_cells(r: Mapping[str, Any], named: Mapping[str, str]) -> list[str]:
     first, held = r["first"], r["sustained"]
     return [
-        TITLES[r["recipe"]],
+        named[r["recipe"]],
         str(r["seed"]),
         r["status"],
         str(first["epoch"]) if first else "—",
@@ -149,14 +161,14 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
             )
         if found["joules"]:
             parts.append(f"{found['joules']['median']:,.0f} J")
-        lines.append(f"{TITLES[name]}: {'; '.join(parts)}")
+        lines.append(f"{titles(document)[name]}: {'; '.join(parts)}")
     ratio = document["ratio"]
     if ratio and ratio["train_seconds"]:
         said = [
             f"{words.ratio_with_interval(ratio[key]['median'], ratio[key]['ci95'])} {what}"
             for key, what in (("train_seconds", "in training time"), ("wall_seconds", "all included"))
         ]
-        lines.append(f"the other recipe ÷ this recipe, within each repeat: {'; '.join(said)}")
+        lines.append(f"{titles(document)['against']} ÷ this recipe, within each repeat: {'; '.join(said)}")
     if ratio and ratio["pairs_without_a_time"]:
         lines.append(
             f"{ratio['pairs_without_a_time']} of {ratio['pairs']} pairs have no ratio: a run of them failed"
@@ -171,7 +183,7 @@ def cost_entries(document: Mapping[str, Any], label: str = "") -> list[dict[str,
     """Points of the cost plot: one for each recipe of a document that reached its target."""
     entries = []
     for name, found in document["summary"].items():
-        title = ", ".join(part for part in (label, TITLES[name]) if part)
+        title = ", ".join(part for part in (label, titles(document)[name]) if part)
         joules = found["joules"]["median"] if found["joules"] else None
         seconds = found["wall_seconds"]["median"]
         entries.append({"name": title, "seconds": seconds, "usd": found["usd"], "joules": joules})
@@ -190,17 +202,25 @@ def finish_tta(
     if folder is None:
         return
     write_json(Path(folder) / "tta.json", words.finite(document))
+    write_study(Path(folder) / "tta.html", tta_view(document, "tta", beside), document)
+
+
+def tta_view(
+    document: Mapping[str, Any], key: str, beside: Sequence[tuple[str, Mapping[str, Any]]] = ()
+) -> dict[str, Any]:
+    """The study of a finished document; ``beside`` as for :func:`finish_tta`."""
+    named = titles(document)
     groups = {
-        TITLES[name]: [r for r in document["done"] if r["recipe"] == name]
+        named[name]: [r for r in document["done"] if r["recipe"] == name]
         for name in document["given"]["recipes"]
     }
     costs = cost_entries(document)
     for label, other in beside:
         costs += cost_entries(other, label)
     recipes = document["given"]["recipes"]
-    write_study(
-        Path(folder) / "tta.html",
-        headline=document["sentence"],
+    return study(
+        key=key,
+        headline=tta_sentence(document),
         over=" · ".join(
             [
                 str(document["dataset"]["name"]),
@@ -232,9 +252,8 @@ def finish_tta(
             },
         ],
         tables=[_repeats_table(document)],
-        recipes={f"Recipe: {TITLES[name]}": recipe for name, recipe in recipes.items()},
+        recipes={f"Recipe: {named[name]}": recipe for name, recipe in recipes.items()},
         machine=document["machine"],
-        data=document,
     )
 
 
@@ -263,7 +282,11 @@ def _repeats_table(document: Mapping[str, Any]) -> dict[str, Any]:
     for r in document["done"]:
         spent = r["first"] or r["spent"]
         apart = (r["start_seconds"], r["warmup_seconds"], spent["eval_seconds"])
-        rows.append(row(*_repeat_cells(r), *(f"{seconds:.1f}" for seconds in apart), why=r["reason"]))
+        rows.append(
+            row(
+                *_repeat_cells(r, titles(document)), *(f"{seconds:.1f}" for seconds in apart), why=r["reason"]
+            )
+        )
     head = ["Recipe", "Seed", "Status", "Epoch", "Training s", "Sustained s", "All s", "Final accuracy"]
     return {
         "title": "The repeats",

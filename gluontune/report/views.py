@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from gluontune.report import figures, words
+from gluontune.report import figures, plain, words
 from gluontune.report.read import reason_of, row_of
 from gluontune.report.sentence import sentence_parts
 from gluontune.result import RunResult
@@ -39,9 +37,9 @@ def ladder_view(ladder: Mapping[str, Any], label: str, key: str) -> dict[str, An
         "figures": _figures(key, rows, unit),
         "utilization": _utilization(key, rows),
         "variants": [_variants(row) for row in rows if len(row["variants"]) > 1],
-        "machine": _pairs(ladder["machine"]),
-        "recipe_yaml": _yaml(recipe),
-        "recipe_changes": _changes(_base_recipe(ladder), recipe),
+        "machine": plain.pairs(ladder["machine"]),
+        "recipe_yaml": plain.as_yaml(recipe),
+        "recipe_changes": plain.changes(_base_recipe(ladder), recipe),
         "notes": [(words.clean(row["name"], 60), words.clean(n)) for row in rows for n in row["notes"]],
     }
 
@@ -50,8 +48,8 @@ def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
     """Runs side by side; ``runs`` maps labels to results."""
     rows = [row_of(run, label) for label, run in runs.items()]
     names = {field: None for row in rows for field in row["recipe"]}
-    differing = [field for field in names if len({_plain(row["recipe"].get(field)) for row in rows}) > 1]
-    machines = {_plain(run.machine): run.machine for run in runs.values()}
+    differing = [field for field in names if len({plain.key(row["recipe"].get(field)) for row in rows}) > 1]
+    machines = {plain.key(run.machine): run.machine for run in runs.values()}
     return {
         "rows": [_row_view(row, None) for row in rows],
         "unit": "samples/s",
@@ -59,11 +57,11 @@ def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
         "utilization": _utilization("runs", rows),
         "labels": [words.clean(row["name"], 80) for row in rows],
         "differences": [
-            (words.clean(field, 60), [_value(row["recipe"].get(field)) for row in rows])
+            (words.clean(field, 60), [plain.said(row["recipe"].get(field)) for row in rows])
             for field in differing
         ],
-        "machines": [_pairs(machine) for machine in machines.values()],
-        "recipes": [(words.clean(row["name"], 80), _yaml(row["recipe"])) for row in rows],
+        "machines": [plain.pairs(machine) for machine in machines.values()],
+        "recipes": [(words.clean(row["name"], 80), plain.as_yaml(row["recipe"])) for row in rows],
         "notes": [(words.clean(row["name"], 60), words.clean(n)) for row in rows for n in row["notes"]],
     }
 
@@ -262,7 +260,9 @@ def _variants(row: Row) -> dict[str, Any]:
         shown.append(
             {
                 "label": words.clean(variant["label"], 100),
-                "changes": words.clean(", ".join(f"{k}: {_value(v)}" for k, v in variant["changes"].items()))
+                "changes": words.clean(
+                    ", ".join(f"{k}: {plain.said(v)}" for k, v in variant["changes"].items())
+                )
                 or "nothing",
                 "rate": words.rate(speed["median"] if speed else None),
                 "predicted": words.prediction(variant),
@@ -280,52 +280,3 @@ def _variants(row: Row) -> dict[str, Any]:
 def _base_recipe(ladder: Mapping[str, Any]) -> Mapping[str, Any]:
     naive: Mapping[str, Any] = next((row["recipe"] for row in ladder["rungs"] if row["name"] == "naive"), {})
     return naive or ladder["base_recipe"]
-
-
-def _changes(base: Mapping[str, Any], best: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    return [
-        (words.clean(field, 60), _value(base.get(field)), _value(value))
-        for field, value in best.items()
-        if base and base.get(field) != value
-    ]
-
-
-def _pairs(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Facts as (name, value); mappings inside become facts of their own."""
-    pairs = []
-    for name, value in facts.items():
-        title = words.clean(name, 60).replace("_", " ")
-        if isinstance(value, Mapping):
-            pairs += [(f"{title}: {inner}", text) for inner, text in _pairs(value)]
-        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
-            pairs += [(f"{title} {place}", _value(item)) for place, item in enumerate(value)]
-        elif value is not None and value != [] and value != "":
-            pairs.append((title, _value(value)))
-    return pairs
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "—"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    if isinstance(value, float):
-        return f"{value:,.6g}" if abs(value) >= 1000 else f"{value:g}"
-    if isinstance(value, Mapping):
-        return words.clean(", ".join(f"{k}={_value(v)}" for k, v in value.items()), 400) or "none"
-    if isinstance(value, (list, tuple)):
-        shown = list(itertools.islice((_value(v) for v in value), 20))
-        return words.clean(", ".join(shown), 400) or "none"
-    return words.clean(value, 400)
-
-
-def _plain(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
-
-
-def _yaml(recipe: Mapping[str, Any]) -> str:
-    import yaml
-
-    return yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=False) if recipe else ""
