@@ -12,8 +12,11 @@ from typing import Any, Optional
 
 import typer
 
+from gluontune.cli._bench_exchange import exchange, scaling
+from gluontune.cli._bench_operators import operators
 from gluontune.cli._bench_optimizers import optimizers
 from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._recipe import takes_recipe
 from gluontune.errors import UsageError
 
 __all__ = ["register"]
@@ -30,8 +33,9 @@ def register(app: typer.Typer) -> None:
         help="Measure parts of gluontune against their peers in one interleaved run.", no_args_is_help=True
     )
     app.add_typer(group, name="bench")
-    for command in (loading, packing, monitor, training, inference, networks, optimizers):
+    for command in (loading, packing, monitor, training, inference, networks, optimizers, exchange, scaling):
         group.command()(command)
+    group.command("operators", help=operators.__doc__)(takes_recipe(operators))
 
 
 def loading(
@@ -270,8 +274,9 @@ def finish(
     as_json: bool,
     out: Path | None,
     show: Callable[[dict[str, Any], Any], None],
+    page: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
-    """Run ``work`` with a status line, save its document, and print it.
+    """Run ``work`` with a status line, save its document and its page, and print it.
 
     Exit code 1 where no contender of ours could be measured.
     """
@@ -283,6 +288,8 @@ def finish(
         found = work(lambda line: status.update(line))
     if out is not None:
         write_json(out, found)
+    if page is not None:
+        page(found)
     if as_json:
         emit(found)
     else:

@@ -1,0 +1,66 @@
+"""``gluontune bench operators``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+
+from gluontune.cli._common import JSON_OPTION, stdout
+from gluontune.recipe import Recipe
+
+__all__ = ["operators"]
+
+
+def operators(
+    recipe: Recipe,
+    given: dict[str, Any],
+    kind: Optional[list[str]] = typer.Option(
+        None, "--kind", help="product, convolution, recurrent or all-reduce; repeatable (default: all)."
+    ),
+    types: Optional[str] = typer.Option(
+        None, "--types", help="Comma-separated: float32,bfloat16,float16 (default: all three)."
+    ),
+    sizes: str = typer.Option("both", "--sizes", help="job: the net's own; list: DeepBench's; both."),
+    sum_over: int = typer.Option(2, "--sum-over", min=1, help="Devices of one process in the all-reduce."),
+    rounds: int = typer.Option(9, "--rounds", min=1, help="Interleaved rounds."),
+    slice_seconds: float = typer.Option(0.3, "--slice", min=0.001, help="Seconds of each case in a round."),
+    quick: bool = typer.Option(False, "--quick", help="A short list, three short rounds: a minute or two."),
+    html: Optional[Path] = typer.Option(None, "--html", help="Write the page with the roofline, too."),
+    out: Optional[Path] = typer.Option(None, "--out", help="Write the JSON document to this file, too."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Operators at the sizes of the recipe's net, as a share of this machine's measured peak and roofline.
+
+    After DeepBench: matrix products, convolutions, recurrent layers and all-reduce, forward and training, in each
+    data type that runs here; a type that an operator lacks is a row. The flags below describe the recipe.
+
+    Example: gluontune bench operators --quick --net cifar_resnet20_v1 --html operators.html
+    """
+    from gluontune import report
+    from gluontune.bench import operators as benchmark
+    from gluontune.cli.bench import finish
+
+    def work(say: Callable[[str], None]) -> dict[str, Any]:
+        return benchmark.run(
+            recipe,
+            kinds=kind,
+            dtypes=[part.strip() for part in types.split(",") if part.strip()] if types else None,
+            sizes=sizes,
+            devices=sum_over,
+            rounds=rounds,
+            seconds=slice_seconds,
+            quick=quick,
+            say=say,
+        )
+
+    def show(found: dict[str, Any], console: Any) -> None:
+        benchmark.show(found, console)
+        if html is not None:
+            stdout.print(f"{html} shows it", markup=False)
+
+    finish(
+        work, as_json, out, show, (lambda found: report.write_document_html(found, html)) if html else None
+    )
