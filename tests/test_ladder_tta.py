@@ -228,6 +228,24 @@ def test_mlperf_lines_have_what_the_published_rules_ask_for(machine, tmp_path):
     assert next(e["value"] for e in events if e["key"] == "train_samples") == 10_000
 
 
+@pytest.mark.parametrize("curve", [[0.5, 0.8, 0.9], [0.5, 0.6]])
+def test_the_published_checker_accepts_the_mlperf_lines(machine, tmp_path, curve):
+    from mlperf_logging.compliance_checker import mlp_compliance
+
+    def accepted(path):
+        checker = mlp_compliance.make_checker("training", "4.0.0", quiet=True, werror=True)
+        return mlp_compliance.main(str(path), "training_4.0.0/common.yaml", checker)[0]
+
+    machine.curve = lambda recipe: curve
+    found = tta.time_to_accuracy(Recipe(), target=0.8, repeats=1, out=tmp_path)
+    exchange.write_exchange(found, tmp_path, author="some one")
+    log = tmp_path / "mlperf" / "this_seed0.log"
+    assert accepted(log)
+    kept = [line for line in log.read_text().splitlines() if '"submission_org"' not in line]
+    log.write_text("\n".join(kept) + "\n")
+    assert not accepted(log)  # the checker does see what is missing
+
+
 def test_dawnbench_files_are_those_of_the_median_repeat(machine, tmp_path):
     found = tta.time_to_accuracy(Recipe(), target=0.8, repeats=3, out=tmp_path)
     exchange.write_exchange(found, tmp_path, author="some one")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["make"]
+__all__ = ["build", "make"]
 
 
 def make(
@@ -32,7 +32,7 @@ def make(
     """
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
-    return TorchStep(torch, _build(torch.nn, net), batch_size, image_size, dtype, channels_last, compiled)
+    return TorchStep(torch, build(torch.nn, net), batch_size, image_size, dtype, channels_last, compiled)
 
 
 class TorchStep:
@@ -81,9 +81,17 @@ class TorchStep:
         return float(self.value.detach())
 
 
-def _build(nn: Any, name: str) -> Any:
-    if name.startswith("cifar_resnet"):
-        layers = _cifar_resnet(nn, depth=int(name[len("cifar_resnet") :].partition("_")[0]))
+def build(nn: Any, name: str, channels: int = 3, classes: int = 10) -> Any:
+    """The twin of a network of ``gluontune.bench.training.NETS``.
+
+    Args:
+        nn: ``torch.nn``. channels: of the images. classes: outputs; both for residual nets only.
+
+    Raises:
+        ValueError: no twin of that name.
+    """
+    if name.startswith("cifar_resnet") and name.endswith("_v1"):
+        layers = _cifar_resnet(nn, int(name[len("cifar_resnet") :].partition("_")[0]), channels, classes)
     elif name.startswith("mobilenet"):
         layers = _mobilenet(nn, float(name[len("mobilenet") :]))
     elif name == "small_vgg":
@@ -115,14 +123,14 @@ def _residual(nn: Any, inputs: int, channels: int, stride: int) -> Any:
     return block
 
 
-def _cifar_resnet(nn: Any, depth: int) -> list[Any]:
-    layers = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)]
+def _cifar_resnet(nn: Any, depth: int, inputs: int, classes: int) -> list[Any]:
+    layers = [nn.Conv2d(inputs, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)]
     channels = 16
     for stage, width in enumerate((16, 32, 64)):
         for block in range((depth - 2) // 6):
             layers.append(_residual(nn, channels, width, 2 if stage and not block else 1))
             channels = width
-    return [*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)]
+    return [*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes)]
 
 
 def _mobilenet(nn: Any, multiplier: float) -> list[Any]:

@@ -16,6 +16,8 @@ from gluontune import runtime, stats
 from gluontune.bench import outcome
 from gluontune.bench.contest import OURS, Contender, Entrant, hold
 from gluontune.bench.places import peer_python
+from gluontune.bench.torch_modes import allocator_of, torch_entrants
+from gluontune.compute import bfloat16_support
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.runtime.launch import launch_settings
 
@@ -25,13 +27,11 @@ UNIT = "samples_per_sec"
 NETS = {"cifar_resnet20_v1": 32, "cifar_resnet56_v1": 32, "mobilenet0.25": 64, "small_vgg": 32}  # → side
 
 _OURS_WORK = "gluontune.bench._mxnet_training:make"
-_TORCH_WORK = "gluontune.bench._torch_training:make"
 _MXNET, _TORCH = "MXNet", "PyTorch"
 _REWRITES = {
     "float32": ("pool-to-mean", "fuse-bn-relu"),
     "bfloat16": ("pool-to-mean", "pad-channels", "fuse-bn-relu"),
 }
-_BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
 
 
 def run(
@@ -102,8 +102,7 @@ def entrants(
     """
     work = {"net": net, "batch_size": batch_size, "image_size": NETS[net]}
     tuned = launch_settings(cores=threads).env
-    flags = set(runtime.machine_facts().get("cpu", {}).get("flags", []))
-    bf16 = bool(_BF16_FLAGS & flags)
+    bf16 = bfloat16_support().level == "native"
 
     def mxnet(name: str, peer: str, env: Mapping[str, str], note: str = "", **settings: Any) -> Entrant:
         return Entrant(name, peer, _OURS_WORK, {**work, **settings}, env=env, slices="steps", note=note)
@@ -125,24 +124,8 @@ def entrants(
             made["rewrites"] = ("pool-to-mean", "fuse-bn-relu", "narrow-in-float32")
             note = " + ".join(made["rewrites"])
             found.append(mxnet(f"gluontune {dtype}, AMX, narrow in float32", OURS, amx, note=note, **made))
-    torch_env = {"OMP_NUM_THREADS": str(threads), **(allocator or {})}
     for dtype in _REWRITES if bf16 else ("float32",):
-        for compiled in (False, True):
-            for channels_last in (False, True):
-                words = ["compile" if compiled else "eager", *(["channels_last"] if channels_last else [])]
-                settings = {"dtype": dtype, "compiled": compiled, "channels_last": channels_last}
-                found.append(
-                    Entrant(
-                        f"PyTorch {' '.join(words)} {dtype}",
-                        _TORCH,
-                        _TORCH_WORK,
-                        {**work, "threads": threads, **settings},
-                        python=python,
-                        env=torch_env,
-                        slices="steps",
-                        note=f"allocator: {allocator_name}",
-                    )
-                )
+        found += torch_entrants(net, batch_size, NETS[net], threads, python, allocator, allocator_name, dtype)
     return found
 
 
@@ -160,7 +143,7 @@ def _case(
     name = "default"
     variables: dict[str, str] = {}
     if any(_kept(e, only) and e.peer == _TORCH for e in wanted) and python.is_file():
-        name, variables = _allocator(wanted, say)
+        name, variables = allocator_of(wanted, say)
     chosen = [e for e in entrants(net, batch, threads, python, variables, name) if _kept(e, only)]
     if not chosen:
         names = ", ".join(repr(e.name) for e in wanted)
@@ -178,36 +161,6 @@ def _case(
 
 def _kept(entrant: Entrant, only: Sequence[str] | None) -> bool:
     return not only or any(part in entrant.name for part in only)
-
-
-def _allocator(wanted: Sequence[Entrant], say: Callable[[str], None]) -> tuple[str, dict[str, str]]:
-    """The allocator with which PyTorch's step is the fastest, from a short trial of its best two modes."""
-    torch = [e for e in wanted if e.peer == _TORCH][-4:]
-    picked = (torch[1], torch[2])  # eager channels_last and compiled, in bfloat16 where it is there
-    choices = _allocators()
-    trial = [
-        Entrant(f"{e.name}, {name}", name, e.target, e.settings, e.python, {**e.env, **env}, "steps")
-        for e in picked
-        for name, env in choices.items()
-    ]
-    rates: dict[str, float] = {}
-    for contender in hold(trial, rounds=3, seconds=0.5, say=lambda line: say(f"allocators: {line}")):
-        if contender.failure is None and contender.rates:
-            name = contender.entrant.peer
-            rates[name] = rates.get(name, 1.0) * stats.interval(contender.rates)["median"]
-    best = max(rates, key=lambda name: rates[name], default="default")
-    return best, choices[best]
-
-
-def _allocators() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {"default": {}}
-    for name in ("glibc", "tcmalloc", "jemalloc"):
-        try:
-            settings = launch_settings(cores=1, allocator=name).env
-        except GluontuneError:  # not installed
-            continue
-        found[name] = {k: v for k, v in settings.items() if k.startswith("MALLOC_") or k == "LD_PRELOAD"}
-    return found
 
 
 def _note_losses(contenders: list[Contender]) -> None:

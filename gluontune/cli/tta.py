@@ -32,6 +32,15 @@ def tta(
         metavar="RECIPE.yaml",
         help="A second recipe, run in turn; gives the ratio of times.",
     ),
+    against_torch: bool = typer.Option(
+        False, "--against-torch", help="The same training by PyTorch (make peers), run in turn."
+    ),
+    torch_learning_rate: Optional[float] = typer.Option(
+        None, "--torch-learning-rate", help="Its peak rate, where another one suits it better."
+    ),
+    peers: Optional[Path] = typer.Option(
+        None, "--peers", help="The peers' environment (default: .peers, from make peers)."
+    ),
     stop_at_target: bool = typer.Option(
         False, "--stop-at-target", help="End each run at its first crossing: quicker, no sustained one."
     ),
@@ -58,6 +67,7 @@ def tta(
     Example: gluontune tta --target 0.80 --repeats 3 --dataset sample --net small_cnn --loader resident --epochs 4
     """
     from gluontune import report
+    from gluontune.bench import torch_tta
     from gluontune.ladder import cost, exchange
     from gluontune.ladder.tta import time_to_accuracy
 
@@ -65,6 +75,10 @@ def tta(
         raise UsageError(
             "--target-accuracy would end each run early: use --target, with --stop-at-target if wanted"
         )
+    if against_torch and against is not None:
+        raise UsageError("--against and --against-torch: give one of them")
+    if torch_learning_rate is not None and not against_torch:
+        raise UsageError("--torch-learning-rate goes with --against-torch")
     chosen = _seeds(seeds)
     price = cost.read_price(prices, machine) if prices is not None else None
     if machine is not None and prices is None:
@@ -74,20 +88,26 @@ def tta(
     ]
     for path, (_, other) in zip(beside or [], others):
         report.check_comparable(other, path, recipe.dataset, target)
+
+    def say(line: str) -> None:
+        stderr.print(line, markup=False, highlight=False)
+
     with stdout_reserved(), study_progress("repeat") as show:
-        found = time_to_accuracy(
-            recipe,
-            target=target,
-            repeats=repeats,
-            seeds=chosen,
-            against=Recipe.from_yaml(against) if against is not None else None,
-            stop_at_target=stop_at_target,
-            price=price,
-            out=out,
-            resume=resume,
-            on_event=show,
-            time_limit=time_limit,
-        )
+        options: dict[str, Any] = {
+            "target": target, "repeats": repeats, "seeds": chosen, "stop_at_target": stop_at_target,
+            "price": price, "out": out, "resume": resume, "on_event": show, "time_limit": time_limit,
+        }  # fmt: skip
+        if against_torch:
+            found = torch_tta.run(
+                recipe,
+                learning_rate=torch_learning_rate,
+                peers=peers,
+                say=say,
+                **options,
+            )
+        else:
+            other = Recipe.from_yaml(against) if against is not None else None
+            found = time_to_accuracy(recipe, against=other, **options)
     report.finish_tta(found, out, others)
     exchange.write_exchange(found, out, author=author, author_email=author_email)
     if as_json:

@@ -34,11 +34,12 @@ def dawnbench_entry(document: Mapping[str, Any], name: str, author: str, author_
         document: of ``tta.json``. name: ``this`` or ``against``.
     """
     machine, recipe = document["machine"], document["given"]["recipes"][name]
+    own = f"MXNet {machine.get('packages', {}).get('mxnet', '')} (gluontune {document['gluontune']})"
     entry: dict[str, Any] = {
         "version": "v1.0",
         "author": author,
         "authorEmail": author_email,
-        "framework": f"MXNet {machine.get('packages', {}).get('mxnet', '')} (gluontune {document['gluontune']})",
+        "framework": document["given"].get("trainers", {}).get(name) or own,
         "model": recipe["net"] if not recipe["job"] else Path(recipe["job"]).stem,
         "hardware": hardware(machine),
         "timestamp": document["created"][:10],

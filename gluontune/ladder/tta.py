@@ -36,6 +36,8 @@ def time_to_accuracy(
     repeats: int = 5,
     seeds: Sequence[int] | None = None,
     against: Recipe | None = None,
+    trainers: Mapping[str, tuple[str, Callable[..., Any]]] | None = None,
+    facts: Mapping[str, Any] | None = None,
     stop_at_target: bool = False,
     price: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -51,6 +53,8 @@ def time_to_accuracy(
         repeats: runs of each recipe. seeds: of the runs; by default ``recipe.seed``, ``recipe.seed + 1``, ….
         against: a second recipe, run in turn with the first, repeat by repeat, with the same seeds; the
             ratio of the times is then made within each repeat.
+        trainers: who trains ``this`` or ``against`` where it is not gluontune: ``{"against": (name, function)}``
+            with a function like :func:`gluontune.ladder.repeat.train_once`. facts: kept in the document.
         stop_at_target: end each run at its first crossing; the sustained one is then not known.
         price: of this machine, from :func:`gluontune.ladder.cost.read_price`.
         out: folder for ``tta.json``, written after each repeat, and the RunResults.
@@ -79,11 +83,14 @@ def time_to_accuracy(
         "stop_at_target": stop_at_target,
         "recipes": {name: {**each.to_dict(), "seed": None} for name, each in contenders.items()},
     }
+    if trainers:
+        given["trainers"] = {name: title for name, (title, _) in trainers.items()}
     ledger = Ledger("tta", TTA_SCHEMA, given, out, resume)
     document = ledger.document
     document.update(
         dataset=dataset_facts(recipe), rule=RULE, price=dict(price) if price else None, seeds=list(seeds)
     )
+    document.update(facts or {})
     document["done"] = [row for row in document["done"] if row["seed"] in seeds]
     try:
         for number, seed in enumerate(seeds):
@@ -92,7 +99,8 @@ def time_to_accuracy(
                 if any(row["recipe"] == name and row["seed"] == seed for row in document["done"]):
                     continue
                 tell = _teller(on_event, name, number, len(seeds))
-                result, clocks = train_once(
+                train = trainers[name][1] if trainers and name in trainers else train_once
+                result, clocks = train(
                     contenders[name].override(seed=seed),
                     on_event=tell,
                     time_limit=time_limit,

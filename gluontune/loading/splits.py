@@ -13,7 +13,7 @@ from gluontune.datasets.split import FileSplit, RecordSplit, Split
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records import RecordReader
 
-__all__ = ["from_files", "from_records", "open_source"]
+__all__ = ["from_files", "from_records", "open_source", "seeded_subset"]
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -58,6 +58,18 @@ def open_source(source: Any) -> Any:
     from gluontune import datasets
 
     return datasets.open(os.fspath(source)).train
+
+
+def seeded_subset(split: Any, count: int | None, seed: int) -> Any:
+    """The first ``count`` images of a seeded shuffle, in the split's order; all of them for None.
+
+    >>> from gluontune import datasets
+    >>> len(seeded_subset(datasets.open("sample").test, 100, seed=0))
+    100
+    """
+    if count is None or count >= len(split):
+        return split
+    return split.subset(np.sort(np.random.default_rng(seed).permutation(len(split))[:count]))
 
 
 def _classes(labels: np.ndarray) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gluontune import compute, loading
 from gluontune.errors import UsageError
+from gluontune.loading.splits import seeded_subset
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.train.job import Job
@@ -68,8 +69,8 @@ def make_feed(recipe: Recipe, job: Job, rank: int, world: int) -> Feed:
         return _gluon_feed(recipe, job, rank, world, batch_size)
     data = job.dataset
     shape = data.image_shape or (224, 224, 3)
-    train = _subset(data.train, recipe.train_samples, recipe.seed)
-    val = _subset(data.test, recipe.val_samples, recipe.seed)
+    train = seeded_subset(data.train, recipe.train_samples, recipe.seed)
+    val = seeded_subset(data.test, recipe.val_samples, recipe.seed)
     common = {"image_shape": shape, "mean": data.mean, "std": data.std, "prefetch": recipe.prefetch}
     trainer = loading.build(
         recipe.loader,
@@ -97,13 +98,6 @@ def make_feed(recipe: Recipe, job: Job, rank: int, world: int) -> Feed:
     dtype = "float16" if recipe.dtype == "float16" else "float32"
     stage = compute.InputStage(data.mean, data.std, dtype=dtype) if raw else None
     return Feed(trainer, validator, stage, batch_size, len(train), shape)
-
-
-def _subset(split: Any, count: int | None, seed: int) -> Any:
-    """The first ``count`` images of a seeded shuffle: the same ones for every rung."""
-    if count is None or count >= len(split):
-        return split
-    return split.subset(np.sort(np.random.default_rng(seed).permutation(len(split))[:count]))
 
 
 def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int) -> Feed:

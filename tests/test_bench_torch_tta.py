@@ -1,0 +1,113 @@
+"""Time to accuracy beside PyTorch: the twin's run by pretended answers, the document, refusals."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+from gluontune import report
+from gluontune.bench import torch_tta
+from gluontune.bench.contest import ContenderFailed
+from gluontune.cli.main import main
+from gluontune.ladder import exchange, tta
+from gluontune.recipe import Recipe
+
+runs = runpy.run_path(str(Path(__file__).with_name("test_ladder_tta.py")))
+MODE = {"name": "PyTorch compile channels_last float32", "threads": 2, "channels_last": True, "compiled": True,
+        "allocator": "glibc", "env": {}}  # fmt: skip
+
+
+class Twin:
+    """A contender whose trainings take 20 s an epoch and reach 0.5, 0.8, 0.9."""
+
+    made: list = []
+    breaks_at = None
+
+    def __init__(self, entrant, time_limit):
+        self.entrant, self.failure, self.memory_mib = entrant, None, 0.0
+        self.info = {"batches_per_epoch": 10, "warmup_seconds": 4.0, "versions": {"torch": "2"}}
+        self.epochs = 0
+        Twin.made.append(self)
+
+    def launch(self):
+        pass
+
+    def ask(self, name, **arguments):
+        if self.failure is not None:
+            return None
+        if name == "train_epoch":
+            if self.breaks_at == self.epochs:
+                self.failure = ContenderFailed("RuntimeError: out of memory")
+                return None
+            self.epochs += 1
+            samples = arguments["steps"] * self.entrant.settings["recipe"]["batch_size_per_device"]
+            return {"seconds": 20.0, "loss": 1.0, "samples": samples}
+        return {"accuracy": [0.5, 0.8, 0.9][self.epochs - 1], "seconds": 1.0}
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def twin(monkeypatch, tmp_path):
+    """Our side pretended at 10 s an epoch; the peer's Python is there; one mode is the fastest."""
+    machine = runs["Machine"]()
+    Twin.made, Twin.breaks_at = [], None
+    monkeypatch.setattr(tta, "train_once", machine.train_once)
+    monkeypatch.setattr("gluontune.ladder.ledger.runtime.machine_facts", lambda: runs["FACTS"])
+    monkeypatch.setattr(torch_tta, "Contender", Twin)
+    monkeypatch.setattr(torch_tta, "fastest", lambda *_: dict(MODE))
+    python = tmp_path / "peers" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("")
+    return machine
+
+
+def test_the_twin_is_trained_in_turn_and_the_ratio_is_of_pairs(twin, tmp_path):
+    options = {"target": 0.8, "repeats": 2, "peers": tmp_path / "peers", "out": tmp_path / "out"}
+    found = torch_tta.run(Recipe(epochs=3), learning_rate=0.1, **options)
+    assert [(r["recipe"], r["seed"]) for r in found["done"]] == [
+        ("this", 0), ("against", 0), ("against", 1), ("this", 1)
+    ]  # fmt: skip
+    theirs = [r for r in found["done"] if r["recipe"] == "against"]
+    assert [r["first"]["train_seconds"] for r in theirs] == [40.0, 40.0] and theirs[0][
+        "warmup_seconds"
+    ] == 4.0
+    assert found["ratio"]["train_seconds"]["n"] == 2
+    assert found["ratio"]["train_seconds"]["median"] == pytest.approx((40 / 20 + 40 / 22) / 2)
+    assert found["torch"] == MODE and Twin.made[0].entrant.settings["recipe"]["learning_rate"] == 0.1
+    report.finish_tta(found, tmp_path / "out")
+    assert "faster than PyTorch compile channels_last" in found["sentence"]
+    exchange.write_exchange(found, tmp_path / "out")
+    entry = next((tmp_path / "out" / "dawnbench").glob("*against*gluontune.json"))
+    assert json.loads(entry.read_text())["framework"].startswith("PyTorch")
+    # A resume goes on in the mode that was chosen, and trains what is left.
+    options["repeats"] = 3
+    again = torch_tta.run(Recipe(epochs=3), learning_rate=0.1, resume=True, **options)
+    assert len(again["done"]) == 6 and len(Twin.made) == 3
+
+
+def test_a_twin_that_breaks_is_a_row(twin, tmp_path):
+    Twin.breaks_at = 1
+    found = torch_tta.run(Recipe(epochs=3), target=0.8, repeats=1, peers=tmp_path / "peers")
+    row = next(r for r in found["done"] if r["recipe"] == "against")
+    assert row["status"] == "crashed" and "out of memory" in row["reason"] and row["val_accuracy"] == [0.5]
+    assert found["ratio"]["train_seconds"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--net", "mobilenet0.25"], 2, "no PyTorch twin of 'mobilenet0.25'"),
+        (["--optimizer", "adam"], 2, "optimizer='adam' has no twin"),
+        (["--against", "x.yaml"], 2, "give one of them"),
+        (["--peers", "nowhere"], 1, "make peers"),
+    ],
+)
+def test_what_has_no_twin_is_refused(tmp_path, monkeypatch, capfd, arguments, code, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["tta", "--target", "0.8", "--against-torch", *arguments]) == code
+    assert message in capfd.readouterr().err
