@@ -22,7 +22,7 @@ from gluontune.datasets.split import RecordSplit
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.records import RecordReader, RecordWriter
 
-__all__ = ["Options", "make", "open_synthetic", "parse"]
+__all__ = ["Options", "Painter", "make", "open_synthetic", "parse"]
 
 VERSION = 1  # part of the folder's name: raise it when other pixels come out
 TEXTURES = 16
@@ -144,7 +144,7 @@ def open_synthetic(rest: str | None, info: Any) -> Dataset:
 
 def _generate(options: Options, progress: Callable[[int, int], None]) -> None:
     total, done = options.train + options.test, 0
-    painter = _Painter(options)
+    painter = Painter(options)
     with place.filling(options.slug) as folder:
         for part, (stream, count) in {"train": (0, options.train), "test": (1, options.test)}.items():
             order = np.random.default_rng([options.seed, stream, 7]).permutation(count)
@@ -161,7 +161,7 @@ def _name_classes(folder: Path, options: Options) -> None:
     (folder / "classes.txt").write_text("".join(f"class-{k}\n" for k in range(options.classes)))
 
 
-class _Painter:
+class Painter:
     """Paints and encodes images; what comes out depends on the options alone, not on threads."""
 
     def __init__(self, options: Options):

@@ -1,0 +1,105 @@
+"""``gluontune assess``: grade a learner's training script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+
+from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.errors import UsageError
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("assess")(assess)
+
+
+def assess(
+    script: Optional[Path] = typer.Argument(None, metavar="[SCRIPT.py]", help="The training script."),
+    new: Optional[Path] = typer.Option(
+        None, "--new", metavar="FILE", help="Write the naive script to begin with, and stop."
+    ),
+    ranks: Optional[int] = typer.Option(
+        None, "--ranks", min=1, max=2, help="Try this part alone; default: one rank, then two."
+    ),
+    quick: bool = typer.Option(False, "--quick", help="A third of the data: for a try."),
+    engine: str = typer.Option("kvstore", "--engine", help="How two ranks talk: kvstore or horovod."),
+    out: Path = typer.Option(
+        Path("runs/assessment"), "--out", help="Folder of assessment.json and reference.json."
+    ),
+    fresh: bool = typer.Option(False, "--fresh", help="Measure the reference again, though --out has it."),
+    runtime: str = typer.Option(
+        "tuned", "--runtime", help="Environment of the script: tuned or as-installed."
+    ),
+    memory_mib: Optional[int] = typer.Option(
+        None, "--memory-mib", min=256, help="Limit for the script's processes; default: 3/4 of what is free."
+    ),
+    as_json: bool = JSON_OPTION,
+) -> int:
+    """Grade a training script: accuracy, time, steadiness and correctness, on one rank and then on two.
+
+    Begin with `gluontune assess --new my_script.py`: a naive, serial script. Make it reach the accuracy of a reference
+    solution, less 5 points, within twice the reference's time on this machine; then on two ranks. The script calls
+    gt.course.task(), trains on task.train, and each rank ends with task.save(net, samples). The classes are drawn anew
+    each time and the test images made after the script's end; it runs under limits of time, memory and files, and what
+    it leaves running is ended. Exit 0: passed, 1: not passed, 2: wrong usage.
+    """
+    if (script is None) == (new is None):
+        raise UsageError("assess: give the script to grade, or --new FILE to get one to begin with")
+    from gluontune.course import assessment
+
+    if new is not None:
+        written = assessment.new_script(new)
+        if as_json:
+            emit({"written": str(written)})
+        else:
+            print(f"{written}: begin here; `gluontune assess {written}` grades it")
+        return 0
+    if engine not in ("kvstore", "horovod"):
+        raise UsageError(f"--engine {engine!r}: choose kvstore or horovod")
+    assert script is not None
+    with stdout_reserved():
+        found = assessment.assess(
+            script, ranks=ranks, quick=quick, engine=engine, out=out, fresh=fresh, settings=runtime,
+            memory_mib=memory_mib,
+            on_event=lambda text: stderr.print(text, markup=False, highlight=False, soft_wrap=True),
+        )  # fmt: skip
+    if as_json:
+        emit(found.to_dict())
+    else:
+        _show(found)
+    return 0 if found.passed else 1
+
+
+def _show(found: Any) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    for part in found.parts:
+        table = Table(
+            "on one rank" if part.ranks == 1 else "on two ranks",
+            "points",
+            "",
+            "feedback",
+            box=None,
+            pad_edge=False,
+            header_style="bold",
+        )
+        for one in part.criteria:
+            table.add_row(
+                one.name,
+                f"{one.points:g} of {one.max_points}",
+                "ok" if one.passed else "no",
+                Text(one.feedback),
+            )
+        stdout.print(table)
+        stdout.print()
+    if found.skipped:
+        stdout.print(found.skipped, highlight=False, markup=False)
+    if not found.isolated:
+        stdout.print("this kernel cannot keep a script from other files (no Landlock)", highlight=False)
+    verdict = "passed" if found.passed else "not passed"
+    stdout.print(f"{verdict}: {found.points:g} of {found.max_points} points", highlight=False)

@@ -1,0 +1,309 @@
+"""The assessment: the reference's run sets the goal, the learner's script runs under limits, and is graded."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from gluontune import runtime
+from gluontune.course.assessment.examine import examine
+from gluontune.course.assessment.fresh import FreshTask, Probe, Scale, luck
+from gluontune.course.assessment.grading import Goal, Part, grade
+from gluontune.course.assessment.limits import landlock_version
+from gluontune.course.assessment.supervise import run_script
+from gluontune.course.assessment.task import VARIABLE
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import writable_folder, write_json
+from gluontune.recipe import Recipe
+from gluontune.result import RunResult
+
+__all__ = ["QUICK", "Assessment", "assess", "new_script", "solution"]
+
+QUICK = Scale(train=4_000, val=600, test=1_500)
+BUDGET = 2.0  # times the reference's own time
+SLACK = 0.05  # of accuracy below the reference's
+_LIMIT = 1.5  # times the budget, then a script is ended
+_SCRIPT_KIB = 256  # no room for parameters
+_SECONDS_OF_REFERENCE = 900.0
+Event = dict[str, Any]
+
+
+@dataclass
+class Assessment:
+    """What an assessment found.
+
+    Args:
+        script: its path. parts: one rank, then two. reference: by number of ranks, what the goals come from.
+        isolated: whether the kernel kept the script from reading other files (Landlock).
+        complete: whether both parts were asked for.
+    """
+
+    script: str
+    parts: list[Part]
+    reference: dict[str, dict[str, Any]]
+    isolated: bool
+    complete: bool
+    skipped: str | None = None
+    machine: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Every part that was asked for has passed."""
+        return bool(self.parts) and self.skipped is None and all(part.passed for part in self.parts)
+
+    @property
+    def points(self) -> float:
+        return round(sum(part.points for part in self.parts), 1)
+
+    @property
+    def max_points(self) -> int:
+        return 100 if self.complete else 50
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "schema_version": 1,
+            "script": self.script,
+            "passed": self.passed,
+            "points": self.points,
+            "max_points": self.max_points,
+            "parts": [part.to_dict() for part in self.parts],
+            "skipped": self.skipped,
+            "reference": self.reference,
+            "isolated": self.isolated,
+            "machine": dict(self.machine),
+        }
+
+    def results(self) -> dict[str, RunResult]:
+        """Each part as a RunResult, for figures and ``gluontune report``."""
+        found = {}
+        for part in self.parts:
+            recipe = Recipe(
+                job=self.script, num_devices=part.ranks, engine="kvstore" if part.ranks > 1 else "local"
+            )
+            result = RunResult(recipe.to_dict(), machine=self.machine, utilization=dict(part.series))
+            result.peak_rss_mib = part.peak_rss_mib
+            result.val_accuracy = [] if part.accuracy is None else [part.accuracy]
+            result.elapsed_seconds = [] if part.accuracy is None or part.seconds is None else [part.seconds]
+            result.epoch_seconds = list(result.elapsed_seconds)
+            result.notes = [f"{c.name}: {c.feedback}" for c in part.criteria]
+            found[f"{Path(self.script).stem}, {part.ranks} rank{'s' if part.ranks > 1 else ''}"] = result
+        return found
+
+
+def new_script(path: str | Path) -> Path:
+    """Write the naive script that the learner begins with.
+
+    Raises:
+        UsageError: something is there already.
+    """
+    target = Path(path)
+    if target.exists():
+        raise UsageError(f"{target}: is there already; give the name of a new file")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(Path(__file__).with_name("naive.py"), target)
+    return target
+
+
+def solution() -> Path:
+    """The solution that is the reference too, beside those of the exercises."""
+    return Path(__file__).parent.parent / "assessment_solution.py"
+
+
+def assess(
+    script: str | Path,
+    *,
+    ranks: int | None = None,
+    quick: bool = False,
+    engine: str = "kvstore",
+    out: str | Path = "runs/assessment",
+    fresh: bool = False,
+    settings: str = "tuned",
+    scale: Scale | None = None,
+    reference: Mapping[str, Mapping[str, float]] | None = None,
+    memory_mib: int | None = None,
+    on_event: Callable[[str], None] | None = None,
+) -> Assessment:
+    """Grade a training script; see :mod:`gluontune.course.assessment` for the rules.
+
+    Args:
+        script: the learner's Python file.
+        ranks: 1 or 2 tries that part alone; None is the whole assessment.
+        quick: a third of the data, for a try and for lessons.
+        engine: how two ranks talk: ``kvstore``, or ``horovod`` where it is installed.
+        out: gets ``assessment.json`` and ``reference.json``, which later assessments with the same settings on this
+            machine go by. fresh: run the reference again.
+        settings: environment of the processes, as a Recipe's ``runtime``: ``tuned`` or ``as-installed``.
+        scale: another amount of data. reference: other goals: for ``"1"`` and ``"2"``, ``seconds``, ``accuracy`` and
+            ``steadiness``.
+        memory_mib: limit of all processes of the script together; default: three quarters of what is free.
+        on_event: is told what happens next.
+
+    Raises:
+        UsageError: no such script, too large to be one, or another number of ranks.
+        GluontuneError: the reference cannot be run here.
+    """
+    file = _script(script)
+    if ranks not in (None, 1, 2):
+        raise UsageError(f"ranks={ranks!r}: give 1 or 2, or leave it out for both")
+    scale = scale or (QUICK if quick else Scale())
+    folder = writable_folder(out)
+    tell = on_event or (lambda _: None)
+    memory = memory_mib or max(1024, int(0.75 * psutil.virtual_memory().available) >> 20)
+    machine = runtime.machine_facts()
+    key = {
+        "scale": asdict(scale),
+        "settings": settings,
+        "engine": engine,
+        "cpu": machine["cpu"],
+        "packages": machine["packages"],
+    }
+    known: dict[str, dict[str, Any]] = {} if fresh else _known(folder / "reference.json", key)
+    if reference is not None:
+        known = {name: dict(values) for name, values in reference.items()}
+    found = Assessment(str(file), [], {}, landlock_version() > 0, ranks is None, machine=machine)
+    for count in (1, 2) if ranks is None else (ranks,):
+        name = "one rank" if count == 1 else "two ranks"
+        if found.parts and found.parts[0].accuracy is None:
+            found.skipped = f"{name}: not run, because one rank alone handed in no net"
+            break
+        tell(f"{name}: making data that nobody has seen")
+        task, parts = FreshTask(scale), {"engine": engine, "settings": settings, "memory": memory}
+        with tempfile.TemporaryDirectory(prefix="gluontune-assessment-") as place:
+            data = Path(place) / "data"
+            data.mkdir()
+            facts = task.write(data, count)
+            if str(count) not in known:
+                tell(f"{name}: the reference runs")
+                known[str(count)] = _reference(task, data, facts, parts)
+                write_json(folder / "reference.json", {"key": key, "runs": known})
+            goal = _goal(known[str(count)], memory)
+            tell(f"{name}: {file.name} runs; {goal.budget_s:.0f} s are its budget")
+            run, outs = _run(file, data, facts, {**parts, "seconds": goal.limit_s}, Path(place) / "script")
+            tell(f"{name}: what it handed in is examined")
+            found.parts.append(grade(count, goal, run, _found(task, outs, facts), facts))
+        found.reference[str(count)] = known[str(count)]
+    write_json(folder / "assessment.json", found.to_dict())
+    return found
+
+
+def _script(script: str | Path) -> Path:
+    file = Path(script).resolve()
+    if not file.is_file():
+        raise UsageError(
+            f"{script}: no such file; `gluontune assess --new {script}` writes one to begin with"
+        )
+    if file.stat().st_size > _SCRIPT_KIB << 10:
+        raise UsageError(f"{script}: larger than {_SCRIPT_KIB} KiB; give the training script alone")
+    try:
+        compile(file.read_bytes(), str(script), "exec")
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise UsageError(f"{script}{f':{line}' if line else ''}: not a Python script: {error}") from error
+    return file
+
+
+def _known(path: Path, key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Runs of the reference that still hold."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        return dict(saved["runs"]) if saved["key"] == key else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _goal(run: Mapping[str, Any], memory: int) -> Goal:
+    budget = BUDGET * run["seconds"]
+    return Goal(budget, run["accuracy"] - SLACK, run["steadiness"], _LIMIT * budget, memory)
+
+
+def _reference(
+    task: FreshTask, data: Path, facts: Mapping[str, Any], how: Mapping[str, Any]
+) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="gluontune-reference-") as place:
+        run, outs = _run(solution(), data, facts, {**how, "seconds": _SECONDS_OF_REFERENCE}, Path(place))
+        found = _found(task, outs, facts)
+    if "accuracy" not in found:
+        lines = [line for end in run["ranks"] for line in end["tail"].splitlines() if line.strip()]
+        why = found.get("error") or (lines[-1] if lines else f"stopped by {run['stopped_by']}")
+        raise GluontuneError(f"the reference does not run here: {why}")
+    return {
+        "seconds": run["seconds"], "accuracy": found["accuracy"], "steadiness": run["steadiness"].get("score") or 0.0,
+    }  # fmt: skip
+
+
+def _run(
+    script: Path, data: Path, facts: Mapping[str, Any], how: Mapping[str, Any], place: Path
+) -> tuple[dict[str, Any], list[Path]]:
+    """Run a script alone in new folders; returns the report, and each rank's folder of what it handed in."""
+    ranks = len(facts["train_images"])
+    tasks, outs = [], []
+    for rank in range(ranks):
+        home, out = place / f"home-{rank}", place / f"out-{rank}"
+        for folder in (home, out):
+            folder.mkdir(parents=True)
+        outs.append(out)
+        own = str(data / f"rank-{rank}")
+        setting = json.dumps({"data": own, "out": str(out), "rank": rank, "ranks": ranks})
+        tasks.append({"data": own, "out": str(out), "home": str(home), "env": {VARIABLE: setting}})
+    copy = place / script.name
+    shutil.copyfile(script, copy)
+    spec = {
+        "command": [sys.executable, str(copy)],
+        "tasks": tasks,
+        "engine": how["engine"],
+        "seconds": how["seconds"],
+        "memory_mib": how["memory"],
+        "read": [str(copy)],
+    }
+    env = {**runtime.child_env(how["settings"], processes=ranks), "PYTHONPATH": _search_path()}
+    return run_script(spec, env), outs
+
+
+def _search_path() -> str:
+    """The script runs elsewhere, with the gluontune that grades it."""
+    spec = importlib.util.find_spec("gluontune")
+    assert spec is not None and spec.origin is not None
+    own = str(Path(spec.origin).parent.parent)
+    return os.pathsep.join([own, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _found(task: FreshTask, outs: list[Path], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Examine what was handed in. Only now the hidden images are painted."""
+    missing = [
+        rank for rank, out in enumerate(outs)
+        if not ((out / "net-symbol.json").is_file() and (out / "net-0000.params").is_file())
+    ]  # fmt: skip
+    if missing:
+        return {"missing": missing}
+    probes: dict[str, Probe] = {"test": task.test(), **{part: task.probe(part) for part in task.parts}}
+    seen = examine(outs, {name: probe.images for name, probe in probes.items()}, facts)
+    if "error" in seen:
+        return seen
+    predicted = seen["predicted"]
+    return {
+        "accuracy": float(np.mean(predicted["test"] == probes["test"].labels)),
+        "traces": {part: luck(predicted[part], probes[part], facts["classes"]) for part in task.parts},
+        "samples": [_samples(out / "report.json") for out in outs],
+        "forward_cpu_s": max(seen["forward_cpu_s"], 1e-9),
+        "difference": seen["difference"],
+    }
+
+
+def _samples(path: Path) -> int | None:
+    try:
+        count = json.loads(path.read_text(encoding="utf-8"))["samples"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None

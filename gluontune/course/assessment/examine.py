@@ -1,0 +1,171 @@
+"""What the saved parameters know: they are run on hidden images, in a limited process of their own.
+
+The child gets the images through its stdin, so that they lie in no file, and answers with what the net predicts.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.runtime import child_env
+
+__all__ = ["examine", "main"]
+
+_SECONDS = 180.0
+_BATCH = 250
+
+
+def examine(
+    folders: Sequence[Path],
+    images: Mapping[str, np.ndarray],
+    facts: Mapping[str, Any],
+    read: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Predictions of rank 0's net, and how far the other ranks' parameters are from its own.
+
+    Args:
+        folders: what each rank has handed in. images: uint8 (N, H, W, C) by name. facts: of ``task.json``.
+
+    Returns:
+        ``{"predicted": {name: int (N,)}, "difference": largest relative one,
+        "forward_cpu_s": CPU seconds of one image}``,
+        or ``{"error": …}``.
+    """
+    with tempfile.TemporaryDirectory(prefix="gluontune-examine-") as home:
+        spec = {
+            "parent": os.getpid(), "memory_mib": 8192, "cpus": None,
+            "read": [*read, *map(str, folders)], "write": [home, "/dev"],
+        }  # fmt: skip
+        names = list(images)
+        header = {"folders": [str(f) for f in folders], "names": names, "facts": dict(facts)}
+        content = io.BytesIO()
+        content.write(json.dumps(header).encode() + b"\n")
+        for name in names:
+            np.save(content, images[name], allow_pickle=False)
+        module = "gluontune.course.assessment"
+        command = [
+            sys.executable, "-m", f"{module}.limits", json.dumps(spec), sys.executable, "-m", f"{module}.examine",
+        ]  # fmt: skip
+        env = {**child_env("as-installed"), "OMP_NUM_THREADS": "1", "HOME": home, "TMPDIR": home}
+        try:
+            done = subprocess.run(
+                command, input=content.getvalue(), capture_output=True, env=env, cwd=home, timeout=_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            return {
+                "error": f"the saved net took longer than {_SECONDS:.0f} s for {sum(map(len, images.values()))} images"
+            }
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+        return {"error": f"the saved net cannot be run: {lines[-1][:300]}"}
+    if "predicted" in found:
+        found["predicted"] = {
+            name: np.asarray(values, np.int64) for name, values in found["predicted"].items()
+        }
+    return found
+
+
+def _net(folder: Path) -> Any:
+    from gluontune.runtime import mxnet
+
+    files = folder / "net-symbol.json", folder / "net-0000.params"
+    return mxnet().gluon.SymbolBlock.imports(str(files[0]), ["data"], str(files[1]))
+
+
+def _predict(net: Any, images: np.ndarray, facts: Mapping[str, Any]) -> np.ndarray:
+    from gluontune.course.assessment.task import Task
+    from gluontune.runtime import mxnet
+
+    mx = mxnet()
+    task = Task(
+        Path(), Path(), 0, 1, facts["classes"], tuple(facts["image_shape"]), tuple(facts["mean"]), tuple(facts["std"])
+    )  # fmt: skip
+    parts = []
+    for start in range(0, len(images), _BATCH):
+        batch = images[start : start + _BATCH]
+        answer = net(mx.nd.array(task.normalize(batch))).astype("float32").asnumpy()
+        if answer.shape != (len(batch), facts["classes"]):
+            raise ValueError(
+                f"the net gives {answer.shape} for {len(batch)} images; wanted is (N, {facts['classes']})"
+            )
+        parts.append(answer)
+    found = np.concatenate(parts)
+    if not np.isfinite(found).all():
+        raise ValueError("the net gives NaN or infinity: training has diverged")
+    return found.argmax(1)
+
+
+def _difference(folders: Sequence[Path]) -> float:
+    """The largest difference of a trained array between ranks, as a share of that array's largest value.
+
+    The running statistics of BatchNorm are each rank's own, and left out.
+    """
+    from gluontune.runtime import mxnet
+
+    worst, first = 0.0, None
+    for folder in folders:
+        arrays = {
+            name[4:]: array.astype("float32").asnumpy()
+            for name, array in mxnet().nd.load(str(folder / "net-0000.params")).items()
+            if name.startswith("arg:")
+        }
+        if first is None:
+            first = list(arrays.values())
+        elif [a.shape for a in first] != [a.shape for a in arrays.values()]:
+            return math.inf
+        for mine, other in zip(first, arrays.values()):
+            worst = max(worst, float(np.abs(mine - other).max() / max(np.abs(mine).max(), 1e-12)))
+    return worst
+
+
+def _answer(stream: Any) -> dict[str, Any]:
+    header = json.loads(stream.readline())
+    images = {name: np.load(stream, allow_pickle=False) for name in header["names"]}
+    folders = [Path(folder) for folder in header["folders"]]
+    net = _net(folders[0])
+    first = next(iter(images.values()))
+    _predict(net, first[:_BATCH], header["facts"])  # memory and threads are there from now on
+    costs = []
+    for _ in range(3):
+        started = time.process_time()
+        _predict(net, first[:_BATCH], header["facts"])
+        costs.append((time.process_time() - started) / min(_BATCH, len(first)))
+    predicted = {name: _predict(net, batch, header["facts"]).tolist() for name, batch in images.items()}
+    difference = _difference(folders)
+    return {
+        "predicted": predicted,
+        "difference": difference if math.isfinite(difference) else None,
+        "forward_cpu_s": min(costs),
+    }
+
+
+def main() -> None:
+    """Read header and images from stdin, answer on stdout."""
+    say = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    stream = io.BytesIO(sys.stdin.buffer.read())
+    try:
+        answer = _answer(stream)
+    except Exception as error:
+        text = str(error).split("Stack trace:")[0].strip().splitlines() or [type(error).__name__]
+        answer = {"error": f"the saved net cannot be run: {text[-1].strip()[:300]}"}
+    json.dump(answer, say)
+    say.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""From what was seen of one run to points with feedback: pure functions, so that each verdict can be tested alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["WEIGHTS", "Criterion", "Goal", "Part", "grade"]
+
+# points of one part, out of 50; "agreement" exists on several ranks only, and takes from the three before it
+WEIGHTS = {
+    "accuracy": 15, "time": 15, "steadiness": 5, "end": 3, "left behind": 2, "data": 4, "validation": 3, "samples": 3,
+}  # fmt: skip
+RANKS_WEIGHTS = {**WEIGHTS, "data": 3, "validation": 2, "samples": 2, "agreement": 3}
+OPTIONAL = ("steadiness",)  # gives points, decides nothing
+CERTAIN = 0.001  # parameters know a part if mere luck did as well less often than this
+SUSPECT = 0.0001  # one honest script in 10,000 is accused
+AGREE = 1e-3
+_STEADY_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a part demands, from the reference's run on the same data.
+
+    Args:
+        budget_s: seconds from the start of the first process to the end of the last one.
+        accuracy: on hidden test images (0 … 1). steadiness: score of the reference's run.
+        limit_s: seconds after which a script is ended. memory_mib: of all its processes.
+    """
+
+    budget_s: float
+    accuracy: float
+    steadiness: float
+    limit_s: float
+    memory_mib: int
+
+
+@dataclass
+class Criterion:
+    """One line of the verdict."""
+
+    name: str
+    points: float
+    max_points: int
+    passed: bool
+    feedback: str
+
+
+@dataclass
+class Part:
+    """The verdict on one run: on one rank, or on two.
+
+    ``seconds``, ``accuracy`` (None: no net to examine) and ``steadiness`` are what was measured; ``series`` is the
+    monitor's; ``traces`` are the accuracy on each part's own styles, and the probability of it by luck; ``passed``
+    says whether every criterion but steadiness holds.
+    """
+
+    ranks: int
+    goal: Goal
+    seconds: float | None
+    accuracy: float | None
+    steadiness: float | None
+    criteria: list[Criterion] = field(default_factory=list)
+    series: Mapping[str, Any] = field(default_factory=dict)
+    peak_rss_mib: float | None = None
+    traces: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def points(self) -> float:
+        return round(sum(c.points for c in self.criteria), 1)
+
+    @property
+    def max_points(self) -> int:
+        return sum(c.max_points for c in self.criteria)
+
+    @property
+    def passed(self) -> bool:
+        return all(c.passed for c in self.criteria if c.name not in OPTIONAL)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {**asdict(self), "points": self.points, "max_points": self.max_points, "passed": self.passed}
+
+
+def grade(
+    ranks: int, goal: Goal, run: Mapping[str, Any], found: Mapping[str, Any], facts: Mapping[str, Any]
+) -> Part:
+    """The verdict.
+
+    Args:
+        run: the supervisor's report.
+        found: what the examination showed: ``{"missing": [rank, …]}``, ``{"error": …}``, or ``accuracy``, ``traces``
+            (``{part: (accuracy, luck)}``), ``samples`` (of each rank, None if it reported none), ``forward_cpu_s``,
+            ``difference``.
+        facts: of ``task.json``.
+    """
+    accuracy = found.get("accuracy")
+    score = run["steadiness"].get("score")
+    part = Part(
+        ranks, goal, run["seconds"], accuracy, score, series=run["series"], peak_rss_mib=run["peak_rss_mib"]
+    )
+    part.traces = dict(found.get("traces", {}))
+    chance = 1 / facts["classes"]
+    learned = 0.0 if accuracy is None else min(1.0, max(0.0, (accuracy - chance) / (goal.accuracy - chance)))
+    verdicts = {
+        "accuracy": _accuracy(goal, found, chance, learned),
+        "time": _time(goal, run, learned),
+        "steadiness": _steadiness(goal, run, learned),
+        "end": _end(goal, run),
+        "left behind": _left(run),
+        "data": _data(found, facts),
+        "validation": _validation(found),
+        "samples": _samples(found, run, facts),
+    }
+    if ranks > 1:
+        verdicts["agreement"] = _agreement(found)
+    for name, (share, feedback) in verdicts.items():
+        most = (RANKS_WEIGHTS if ranks > 1 else WEIGHTS)[name]
+        part.criteria.append(Criterion(name, round(share * most, 1), most, share >= 1, feedback))
+    return part
+
+
+Verdict = tuple[float, str]  # share of the points, feedback
+
+
+def _nothing(found: Mapping[str, Any]) -> str | None:
+    """Why there is no net to examine."""
+    if found.get("missing"):
+        names = ", ".join(f"rank {rank}" for rank in found["missing"])
+        return (
+            f"{names} handed in no net: each rank calls task.save(net, samples) at its end; "
+            "what a script prints or writes elsewhere does not count"
+        )
+    return found.get("error")
+
+
+def _accuracy(goal: Goal, found: Mapping[str, Any], chance: float, learned: float) -> Verdict:
+    nothing = _nothing(found)
+    if nothing:
+        return 0.0, nothing
+    accuracy = found["accuracy"]
+    said = f"{100 * accuracy:.1f} % on hidden test images; wanted are {100 * goal.accuracy:.1f} %"
+    if accuracy >= goal.accuracy:
+        return 1.0, said
+    if accuracy <= 1.5 * chance:
+        return 0.0, (
+            f"{said}. That is mere chance: these parameters know nothing of these data. Were they trained, on these "
+            "images, and do the images reach the net as task.normalize() makes them?"
+        )
+    return min(0.99, learned), f"{said}. Train longer, or better: rate, schedule, momentum"
+
+
+def _time(goal: Goal, run: Mapping[str, Any], learned: float) -> Verdict:
+    seconds = run["seconds"]
+    said = f"{seconds:.1f} s by the grader's clock; the budget is {goal.budget_s:.1f} s"
+    if run["stopped_by"] == "time":
+        return 0.0, f"ended by force after {goal.limit_s:.1f} s; the budget is {goal.budget_s:.1f} s"
+    if seconds > goal.budget_s:
+        late = 1 - (seconds - goal.budget_s) / max(goal.limit_s - goal.budget_s, 1e-9)
+        return min(
+            0.99, max(0.0, 0.5 * late) * learned
+        ), f"{said}. What does a step wait for? gluontune monitor shows it"
+    if learned < 1:
+        return 0.99 * learned, f"{said}; a time counts as far as the accuracy was reached"
+    return 1.0, said
+
+
+def _steadiness(goal: Goal, run: Mapping[str, Any], learned: float) -> Verdict:
+    score, device = run["steadiness"].get("score"), run["steadiness"].get("device", "cpu")
+    if score is None:
+        return 0.0, "too short to be sampled"
+    wanted = _STEADY_SHARE * goal.steadiness
+    said = f"the {device} is used with a steadiness of {score:.2f} (1 is even); wanted is {wanted:.2f}"
+    if learned < 1:
+        return 0.99 * learned * min(
+            1.0, score / max(wanted, 1e-9)
+        ), f"{said}; counted as far as the accuracy was reached"
+    if score >= wanted:
+        return 1.0, said
+    return max(0.0, score / wanted), f"{said}. It works in bursts: something else is waited for in between"
+
+
+def _end(goal: Goal, run: Mapping[str, Any]) -> Verdict:
+    if run["stopped_by"] == "time":
+        return 0.0, f"not done after {goal.limit_s:.1f} s: ended by force"
+    if run["stopped_by"] == "memory":
+        return 0.0, (
+            f"took more than {goal.memory_mib:,} MiB of memory ({run['peak_rss_mib']:,.0f} MiB were seen): "
+            "ended by force"
+        )
+    for rank, end in enumerate(run["ranks"]):
+        if end["code"] != 0 and not (run["stopped_by"] == "partner" and end["code"] == -9):
+            who = f"rank {rank}" if len(run["ranks"]) > 1 else "the script"
+            how = (
+                f"was ended by signal {-end['code']}"
+                if end["code"] < 0
+                else f"failed with code {end['code']}"
+            )
+            lines = [line.strip() for line in end["tail"].splitlines() if line.strip()]
+            return (
+                0.0,
+                f"{who} {how} after {end['seconds']:.1f} s: {lines[-1][-300:] if lines else 'it said nothing'}",
+            )
+    return 1.0, "ended by itself, without an error"
+
+
+def _left(run: Mapping[str, Any]) -> Verdict:
+    if run["left"]:
+        return 0.0, (
+            f"{len(run['left'])} process(es) went on after the script had ended, and were ended: {run['left'][0]}; "
+            "the clock stops for all of them"
+        )
+    return 1.0, "nothing was left running"
+
+
+def _data(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Verdict:
+    """Each half of the training images must have left its trace."""
+    nothing = _nothing(found)
+    if nothing:
+        return 0.0, "nothing to examine"
+    unseen = [part for part in ("train-a", "train-b") if found["traces"][part][1] >= CERTAIN]
+    if not unseen:
+        return 1.0, "the parameters know what only these training images show"
+    if len(unseen) == 2:
+        return 0.0, "the parameters show no trace of the training images: they were not trained on these data"
+    if len(facts["train_images"]) > 1:
+        idle = 0 if unseen == ["train-a"] else 1
+        return 0.5, (
+            f"the parameters show no trace of what only rank {idle} was given: the ranks did not exchange gradients, "
+            f"or rank {idle} did not train"
+        )
+    return 0.5, "the parameters show no trace of a half of the training images: all of them are to be used"
+
+
+def _validation(found: Mapping[str, Any]) -> Verdict:
+    if _nothing(found):
+        return 0.0, "nothing to examine"
+    _, by_luck = found["traces"]["val"]
+    if by_luck < SUSPECT:
+        return 0.0, (
+            "the parameters know styles that only the validation images show (by luck: "
+            f"{by_luck:.5f}): they were trained on validation images. Train on task.train alone"
+        )
+    return 1.0, "no trace of training on validation images"
+
+
+def _samples(found: Mapping[str, Any], run: Mapping[str, Any], facts: Mapping[str, Any]) -> Verdict:
+    """Each rank must report at least an epoch, as many as the others, and must have worked for it."""
+    if _nothing(found):
+        return 0.0, "nothing to examine"
+    samples = found["samples"]
+    for rank, (seen, given, end) in enumerate(zip(samples, facts["train_images"], run["ranks"])):
+        who = f"rank {rank}" if len(samples) > 1 else "the script"
+        if seen is None:
+            return 0.0, f"{who} did not report how many images it has trained on: task.save(net, samples)"
+        if seen < 0.95 * given:
+            return (
+                0.0,
+                f"{who} reports {seen:,} images trained on, of {given:,}: at least one epoch is wanted",
+            )
+        if run["steadiness"].get("device") == "gpu":
+            continue  # its work is not the CPU's
+        possible = end["cpu_s"] / found["forward_cpu_s"]
+        if seen > possible:
+            return 0.0, (
+                f"{who} reports {seen:,} images trained on, but its {end['cpu_s']:.1f} s of CPU time suffice this net "
+                f"for {possible:,.0f} at most, even without gradients"
+            )
+    if min(samples) < 0.9 * max(samples):
+        return 0.0, f"the ranks report unequal numbers of images: {', '.join(f'{n:,}' for n in samples)}"
+    return 1.0, f"{sum(samples):,} images trained on, which fits the CPU time"
+
+
+def _agreement(found: Mapping[str, Any]) -> Verdict:
+    nothing = _nothing(found)
+    if nothing:
+        return 0.0, "nothing to compare"
+    difference = found["difference"]
+    if difference is None:
+        return 0.0, "the ranks handed in different nets"
+    if difference > AGREE:
+        return 0.0, (
+            f"the ranks' parameters differ (by {100 * difference:.2g} % of an array's largest value): they began "
+            "differently, or did not exchange gradients at each step. Give the trainer "
+            "kvstore=mx.kv.create('dist_sync')"
+        )
+    return 1.0, "all ranks hold the same parameters"

@@ -1,0 +1,121 @@
+"""Limits of one process, set by itself just before it becomes the learner's script.
+
+``python -m gluontune.course.assessment.limits SPEC COMMAND…`` sets them and replaces itself by the command. With
+Linux's Landlock (from 5.13 on) the command, and all that it starts, can read only what the specification
+names, write only there, and look into no process outside (from 6.12 on, signal none either). The kernel
+holds this without any privilege. Source: https://docs.kernel.org/userspace-api/landlock.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import struct
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import gluontune
+from gluontune.parallel.lifeline import die_with_parent
+
+__all__ = ["landlock_version", "main", "readable_places", "restrict_files"]
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446  # system calls, the same number on every architecture
+_NO_NEW_PRIVS = 38
+_READ, _LIST = 0b1101, 0b1000  # execute, read files, list folders; the last alone
+_DISK_MIB = 2048
+
+
+def landlock_version() -> int:
+    """Version of the kernel's Landlock, 0 where there is none."""
+    try:
+        return max(0, ctypes.CDLL(None, use_errno=True).syscall(_CREATE, None, ctypes.c_size_t(0), 1))
+    except (OSError, AttributeError):
+        return 0
+
+
+def readable_places() -> list[str]:
+    """What any Python program with mxnet needs to read: Python, its packages, libraries, the kernel's files."""
+    known = {sys.prefix, sys.base_prefix, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    known |= {
+        "/usr",
+        "/lib",
+        "/lib64",
+        "/bin",
+        "/sbin",
+        "/etc",
+        "/opt",
+        "/proc",
+        "/sys",
+        "/dev",
+        "/run",
+        "/nix",
+    }
+    return sorted(place for place in known if os.path.exists(place))
+
+
+def restrict_files(read: Iterable[str], write: Iterable[str]) -> bool:
+    """From now on, this process and its children reach only these places. Cannot be undone.
+
+    Returns:
+        Whether the kernel could do it.
+    """
+    version = landlock_version()
+    if not version:
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    handled = (1 << (13 + (version >= 2) + (version >= 3))) - 1  # each version brought a right over files
+    scoped = 0b11 if version >= 6 else 0  # abstract sockets and signals of outsiders
+    size = 24 if version >= 6 else 8
+    attributes = struct.pack("QQQ", handled, 0, scoped)[:size]
+    ruleset = libc.syscall(_CREATE, attributes, ctypes.c_size_t(size), 0)
+    if ruleset < 0:
+        return False
+    try:
+        package = str(Path(gluontune.__file__).resolve().parent)
+        beside = os.path.dirname(package)  # Python lists the folder in which it looks for a package
+        for places, rights in (([*read, package], _READ), (write, handled), ([beside], _LIST)):
+            for place in places:
+                with contextlib.suppress(OSError):  # what is not there needs no rule
+                    handle = os.open(place, os.O_PATH | os.O_CLOEXEC)
+                    try:
+                        files_only = rights if os.path.isdir(place) else rights & 0b111
+                        rule = struct.pack("=Qi", files_only, handle)
+                        libc.syscall(_ADD, ruleset, 1, rule, 0)
+                    finally:
+                        os.close(handle)
+        if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+            return False
+        return libc.syscall(_RESTRICT, ruleset, 0) == 0
+    finally:
+        os.close(ruleset)
+
+
+def _limit(kind: int, value: int) -> None:
+    """Lower a limit; never above what is allowed here."""
+    _, hard = resource.getrlimit(kind)
+    lowest = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (lowest, lowest))
+
+
+def main() -> None:
+    """Set the limits of ``argv[1]`` (JSON), then become the command that follows."""
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    die_with_parent(spec["parent"])
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_FSIZE, _DISK_MIB << 20)
+    if spec.get("memory_mib"):  # a backstop: the supervisor watches what is really in use
+        _limit(resource.RLIMIT_DATA, (2 * spec["memory_mib"] + 2048) << 20)
+    if spec.get("cpus") and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, spec["cpus"])
+    restrict_files([*readable_places(), *spec["read"]], spec["write"])
+    os.execv(sys.argv[2], sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

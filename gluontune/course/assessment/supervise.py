@@ -1,0 +1,245 @@
+"""The supervisor: a process between the grader and the learner's script, that starts, watches and ends it.
+
+All that the script starts, however it detaches itself, becomes a child of the supervisor when its own parent
+ends (Linux's ``PR_SET_CHILD_SUBREAPER``). So nothing of it goes on after the clock has stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+
+from gluontune.errors import GluontuneError
+from gluontune.monitor.sampler import Monitor
+
+__all__ = ["main", "run_script"]
+
+_SUBREAPER = 36
+_TICK_S = 0.05
+_GRACE_S = 1.0  # for helpers of a loader to end by themselves after the script
+_ORPHANED_RANK_S = 10.0  # a rank whose partner has ended waits for it in vain
+_MAX_POINTS = 400
+_LIMITS = "gluontune.course.assessment.limits"
+
+
+def run_script(spec: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
+    """Run a script under limits in processes of its own, and return what was seen.
+
+    Args:
+        spec: ``command`` (the interpreter and its arguments), ``tasks`` (for each rank its folders and what
+            ``GLUONTUNE_TASK`` says), ``engine``, ``seconds`` and ``memory_mib`` (the limits), ``read`` and
+            ``folder``.
+        env: its environment.
+
+    Returns:
+        ``{"seconds", "stopped_by", "ranks": [{"code", "cpu_s", "seconds", "tail"}], "left", "steadiness", "series",
+        "peak_rss_mib", "peak_gpu_mib"}``.
+
+    Raises:
+        GluontuneError: the supervisor itself could not work, or was killed.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gluontune.course.assessment.supervise"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(env), start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(json.dumps({**spec, "parent": os.getpid()}).encode())
+    except BaseException:
+        process.terminate()  # it ends what it has started
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        raise
+    try:
+        report: dict[str, Any] = json.loads(said)
+    except ValueError:
+        raise GluontuneError(
+            f"the supervisor of the script ended with code {process.returncode} before its report; was it killed?"
+        ) from None
+    if "error" in report:
+        raise GluontuneError(report["error"])
+    return report
+
+
+class _Supervisor:
+    def __init__(self, spec: dict[str, Any]):
+        self.spec = spec
+        self.ranks: list[subprocess.Popen[bytes]] = []
+        self.logs: list[Any] = []
+        self.ends: dict[int, dict[str, Any]] = {}
+        self.cluster: Any = None
+        self.meeting: Any = None
+        self.stopped_by: str | None = None
+
+    def work(self) -> dict[str, Any]:
+        try:
+            envs = self._partners()
+            started = time.monotonic()
+            for rank, task in enumerate(self.spec["tasks"]):
+                self._start(rank, task, {**os.environ, **envs[rank]})
+            with Monitor([p.pid for p in self.ranks], period_s=0.1) as watch:
+                while len(self.ends) < len(self.ranks):
+                    self._look(started, watch.latest() or {})
+                    time.sleep(_TICK_S)
+                seconds = max(end["seconds"] for end in self.ends.values())
+            left = self._end_rest()
+        finally:
+            self._end_rest(at_once=True)
+            for helper in (self.cluster, self.meeting):
+                if helper is not None:
+                    helper.close()
+        return {
+            "seconds": seconds,
+            "stopped_by": self.stopped_by,
+            "ranks": [{**self.ends[rank], "tail": self._tail(rank)} for rank in sorted(self.ends)],
+            "left": left,
+            "steadiness": watch.steadiness(),
+            "series": watch.series(_MAX_POINTS),
+            "peak_rss_mib": watch.peak_rss_mib,
+            "peak_gpu_mib": watch.peak_gpu_mib,
+        }
+
+    def _partners(self) -> list[dict[str, str]]:
+        """What the ranks need to find each other: the parameter server, or Horovod's meeting place."""
+        count = len(self.spec["tasks"])
+        if count == 1:
+            return [{}]
+        if self.spec["engine"] == "horovod":
+            from gluontune.parallel.horovod import start_meeting
+
+            self.meeting = start_meeting([count])
+            return list(self.meeting.envs)
+        from gluontune.parallel import start_cluster
+
+        self.cluster = start_cluster(count, os.environ)
+        return [self.cluster.worker_env] * count
+
+    def _start(self, rank: int, task: dict[str, Any], env: dict[str, str]) -> None:
+        from gluontune.runtime import cpus_for_rank
+
+        count, home = len(self.spec["tasks"]), task["home"]
+        limits = {
+            "parent": os.getpid(),
+            "memory_mib": self.spec["memory_mib"],
+            "cpus": cpus_for_rank(rank, count) if count > 1 else None,
+            "read": [*self.spec["read"], task["data"]],
+            "write": [home, task["out"], "/dev"],
+        }
+        env = {**env, **task["env"], "HOME": home, "TMPDIR": home, "PYTHONUNBUFFERED": "1"}
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the supervisor
+        self.logs.append(log)
+        self.ranks.append(
+            subprocess.Popen(
+                [sys.executable, "-m", _LIMITS, json.dumps(limits), *self.spec["command"]],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=home, env=env,
+                start_new_session=True,
+            )
+        )  # fmt: skip
+
+    def _look(self, started: float, sample: dict[str, Any]) -> None:
+        """Take note of ranks that have ended, and end those that passed a limit."""
+        for rank, process in enumerate(self.ranks):
+            if rank in self.ends:
+                continue
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                process.returncode = os.waitstatus_to_exitcode(status)
+                self.ends[rank] = {
+                    "code": process.returncode,
+                    "cpu_s": usage.ru_utime + usage.ru_stime,
+                    "seconds": time.monotonic() - started,
+                }
+        if self.stopped_by is not None or len(self.ends) == len(self.ranks):
+            return
+        passed = time.monotonic() - started
+        partners = [end["seconds"] for end in self.ends.values()]
+        if passed > self.spec["seconds"]:
+            self.stopped_by = "time"
+        elif (sample.get("rss_mib") or 0) > self.spec["memory_mib"]:
+            self.stopped_by = "memory"
+        elif (
+            partners
+            and any(e["code"] for e in self.ends.values())
+            and passed - min(partners) > _ORPHANED_RANK_S
+        ):
+            self.stopped_by = "partner"
+        if self.stopped_by is not None:
+            for process in self.ranks:
+                if process.returncode is None:
+                    process.kill()
+
+    def _end_rest(self, at_once: bool = False) -> list[str]:
+        """End what the script has left behind; returns what that was."""
+        deadline = time.monotonic() + (0 if at_once or self.stopped_by else _GRACE_S)
+        left: dict[int, str] = {}
+        while rest := self._rest():
+            if time.monotonic() < deadline:
+                time.sleep(_TICK_S)
+                continue
+            for process in rest:
+                with contextlib.suppress(psutil.Error):
+                    left.setdefault(process.pid, " ".join(process.cmdline())[:120] or process.name())
+                    process.kill()
+            _reap(rest)
+        return [] if self.stopped_by else sorted(left.values())
+
+    def _rest(self) -> list[psutil.Process]:
+        """Running descendants, without the helpers that are ours."""
+        ours = {p.pid for p in (self.cluster.processes if self.cluster else [])}
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if process.pid in ours or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                found.append(process)
+        return found
+
+    def _tail(self, rank: int, size: int = 3000) -> str:
+        handle = self.logs[rank].fileno()
+        return os.pread(handle, size, max(0, os.fstat(handle).st_size - size)).decode("utf-8", "replace")
+
+
+def _reap(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(OSError):  # it becomes ours only when its own parent has ended
+            os.waitpid(process.pid, os.WNOHANG)
+    time.sleep(_TICK_S)
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Read the specification from stdin, work, write the report to stdout."""
+    from gluontune.parallel.lifeline import die_with_parent
+
+    say = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    spec = json.loads(sys.stdin.buffer.read())
+    die_with_parent(spec["parent"])
+    signal.signal(signal.SIGTERM, _interrupted)
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    try:
+        report = _Supervisor(spec).work()
+    except (GluontuneError, OSError) as error:
+        report = {"error": f"the script could not be run: {error}"}
+    except KeyboardInterrupt:
+        sys.exit(130)
+    json.dump(report, say)
+    say.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""What an assessed script calls: where its data are, which rank it is, and how it hands its net in.
+
+>>> sorted(name for name in dir(Task) if not name.startswith("_"))[:6]
+['classes', 'data', 'image_shape', 'mean', 'normalize', 'out']
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import write_json
+
+__all__ = ["VARIABLE", "Task", "task"]
+
+VARIABLE = "GLUONTUNE_TASK"  # in the environment of an assessed script: {"data", "out", "rank", "ranks"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """The task of one process of an assessed script.
+
+    Args:
+        data: this rank's folder, with ``train.rec``, ``val.rec`` and ``task.json``.
+        out: folder for what this rank hands in.
+        rank: 0 … ``ranks`` - 1. ranks: how many processes run the script at the same time.
+        classes: number of classes. image_shape: (H, W, C).
+        mean, std: of each channel, in units of 0 … 1, for :meth:`normalize`.
+    """
+
+    data: Path
+    out: Path
+    rank: int
+    ranks: int
+    classes: int
+    image_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @functools.cached_property
+    def train(self) -> Any:
+        """This rank's training images: a split, with ``len()``, ``.labels``, ``.decode(i)`` and ``.rec_path``."""
+        return self._split("train")
+
+    @functools.cached_property
+    def val(self) -> Any:
+        """Validation images, the same on each rank. A few show styles that the training images lack."""
+        return self._split("val")
+
+    def _split(self, name: str) -> Any:
+        from gluontune.datasets.split import RecordSplit
+        from gluontune.records import RecordReader
+
+        path = self.data / f"{name}.rec"
+        with RecordReader(path) as reader:
+            labels = reader.labels()
+        return RecordSplit(
+            f"assessment-{name}", name, path, labels, [f"class-{k}" for k in range(self.classes)]
+        )
+
+    def normalize(self, images: np.ndarray) -> np.ndarray:
+        """uint8 (N, H, W, C) to float32 (N, C, H, W), as the grader gives them to the net.
+
+        >>> task = Task(Path(), Path(), 0, 1, 10, (2, 2, 3), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+        >>> task.normalize(np.full((1, 2, 2, 3), 255, "uint8")).max()
+        2.0
+        """
+        scaled = (images.astype("float32") / 255 - np.array(self.mean, "float32")) / np.array(
+            self.std, "float32"
+        )
+        return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
+
+    def save(self, net: Any, samples: int) -> None:
+        """Hand in the trained net; each rank does, once, at its end.
+
+        Args:
+            net: a HybridBlock from normalized float32 (N, C, H, W) to (N, classes).
+            samples: images that this rank has trained on, those of each epoch counted.
+
+        Raises:
+            UsageError: a plain Block, which cannot be exported, or a number of samples that is none.
+        """
+        from gluontune.runtime import mxnet
+
+        mx = mxnet()
+        if not isinstance(net, mx.gluon.HybridBlock):
+            raise UsageError(
+                f"save(net): {type(net).__name__} is a plain Block; build it from HybridBlocks, "
+                "such as nn.HybridSequential"
+            )
+        if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < 0:
+            raise UsageError(f"save(samples={samples!r}): give the number of images trained on")
+        ctx = next(iter(net.collect_params().values())).list_ctx()[0]
+        height, width, channels = self.image_shape
+        net.hybridize()
+        net(mx.nd.zeros((2, channels, height, width), ctx=ctx)).wait_to_read()
+        self.out.mkdir(parents=True, exist_ok=True)
+        net.export(str(self.out / "net"), epoch=0)
+        write_json(self.out / "report.json", {"samples": int(samples)})
+
+
+def task() -> Task:
+    """The task of this process: the grader's, or a small one to practise on if nobody grades.
+
+    Raises:
+        GluontuneError: the task's folder is gone.
+    """
+    setting = os.environ.get(VARIABLE)
+    if setting is None:
+        return _practice()
+    given = json.loads(setting)
+    return _open(Path(given["data"]), Path(given["out"]), given["rank"], given["ranks"])
+
+
+def _open(data: Path, out: Path, rank: int, ranks: int) -> Task:
+    try:
+        facts = json.loads((data / "task.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise GluontuneError(f"{data / 'task.json'}: no task there: {error}") from error
+    return Task(
+        data, out, rank, ranks, facts["classes"], tuple(facts["image_shape"]), tuple(facts["mean"]), tuple(facts["std"])
+    )  # fmt: skip
+
+
+def _practice() -> Task:
+    from gluontune.course.assessment.fresh import FreshTask, Scale
+
+    folder = Path(tempfile.mkdtemp(prefix="gluontune-practice-"))
+    FreshTask(Scale(train=2000, val=300)).write(folder, 1)
+    print(
+        f"not graded: a task to practise on is in {folder}; `gluontune assess SCRIPT.py` grades", flush=True
+    )
+    return _open(folder / "rank-0", folder / "out", 0, 1)

@@ -1,0 +1,329 @@
+"""The assessment: an honest solution passes; each way to cheat or to fail does not, and is told why."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from gluontune.cli.main import main
+from gluontune.course import assessment
+from gluontune.course.assessment import assessing, grading
+from gluontune.course.assessment.fresh import PARTS, FreshTask, Scale, luck
+from gluontune.errors import UsageError
+
+SCALE = Scale(
+    train=1600,
+    val=320,
+    test=400,
+    edge=16,
+    classes=5,
+    styles=10,
+    own_styles=10,
+    own_share=0.4,
+    val_own_share=0.4,
+)
+# a goal for the small task above; nothing is timed here, so the budget is hours
+GOAL = {"seconds": 3600.0, "accuracy": 0.75, "steadiness": 0.01}
+EASY = {"1": GOAL, "2": GOAL}
+
+# A script that does well, with places for the tricks of the tests.
+SCRIPT = """
+import os, sys, time, json
+import numpy as np
+import gluontune as gt
+task = gt.course.task()
+mx = gt.runtime.mxnet()
+def load(split):
+    return task.normalize(np.stack([split.decode(i) for i in range(len(split))])), split.labels.astype("float32")
+images, labels = load(task.train)
+epochs, samples, kvstore = 12, None, "dist_sync" if task.ranks > 1 else None
+{data}
+mx.random.seed(task.ranks)
+{before}
+nn = mx.gluon.nn
+net = nn.HybridSequential()
+net.add(nn.Flatten(), nn.Dense(96, activation="relu"), nn.Dense(task.classes))
+net.initialize(mx.init.Xavier())
+net(mx.nd.array(images[:2]))
+trainer = mx.gluon.Trainer(net.collect_params(), "nag", {{"learning_rate": 0.05, "momentum": 0.9}},
+                           kvstore=kvstore and mx.kv.create(kvstore), update_on_kvstore=False if kvstore else None)
+loss_of, random = mx.gluon.loss.SoftmaxCrossEntropyLoss(), np.random.default_rng(0)
+for epoch in range(epochs):
+    order = random.permutation(len(images))
+    for start in range(0, len(order) - 31, 32):
+        chosen = order[start : start + 32]
+        with mx.autograd.record():
+            loss = loss_of(net(mx.nd.array(images[chosen])), mx.nd.array(labels[chosen]))
+        loss.backward()
+        trainer.step(32 * task.ranks)
+{after}
+task.save(net, epochs * len(images) if samples is None else samples)
+"""
+
+
+def script(folder, data="", before="", after=""):
+    path = folder / "script.py"
+    path.write_text(SCRIPT.format(data=data, before=before, after=after))
+    return path
+
+
+def plain(folder, text):
+    path = folder / "script.py"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def assess(path, ranks=1, seconds=None, **changes):
+    reference = EASY if seconds is None else {str(ranks): {**GOAL, "seconds": seconds}}
+    options = {
+        "scale": SCALE,
+        "reference": reference,
+        "settings": "as-installed",
+        "memory_mib": 3000,
+        **changes,
+    }
+    found = assessment.assess(path, ranks=ranks, out=path.parent / "out", **options)
+    assert json.loads((path.parent / "out" / "assessment.json").read_text())["passed"] == found.passed
+    return found
+
+
+def failing(found):
+    """Feedback of what is not reached, by criterion."""
+    assert not found.passed and found.points < found.max_points
+    return {c.name: c.feedback for c in found.parts[-1].criteria if not c.passed}
+
+
+def test_an_honest_script_passes_on_one_rank_and_on_two(tmp_path):
+    found = assess(script(tmp_path), ranks=None)
+    assert {c.name: c.feedback for part in found.parts for c in part.criteria if not c.passed} == {}
+    assert found.passed and found.points == found.max_points == 100
+    assert [part.ranks for part in found.parts] == [1, 2] and len(found.parts[1].criteria) == 9
+    results = found.results()
+    assert [r.val_accuracy[0] > 0.7 for r in results.values()] == [True, True]
+    assert all(len(r.utilization["t_s"]) > 1 for r in results.values())
+
+
+def test_training_on_validation_images_is_seen_in_the_parameters(tmp_path):
+    told = failing(assess(script(tmp_path, data=(
+        "more, theirs = load(task.val)\n"
+        "images, labels = np.concatenate([images, more]), np.concatenate([labels, theirs])"
+    ))))  # fmt: skip
+    assert list(told) == ["validation"] and "trained on validation images" in told["validation"]
+
+
+def test_half_of_the_images_is_not_all_of_them(tmp_path):
+    # An image's colours tell the halves' own styles apart only if one has them: so cheat by what the grader knows.
+    secret = FreshTask(SCALE, secret=7)
+    told = grading._data(
+        {"traces": {"train-a": (0.9, 1e-5), "train-b": (0.2, 0.5)}}, {"train_images": [1600]}
+    )
+    assert told[0] < 1 and "a half of the training images" in told[1] and secret.parts == PARTS
+
+
+def test_two_ranks_that_do_not_communicate(tmp_path):
+    told = failing(assess(script(tmp_path, data="kvstore = None"), ranks=2))
+    assert "did not exchange gradients" in told["agreement"]
+    assert "what only rank 1 was given" in told["data"]
+
+
+def test_a_rank_that_does_nothing_but_claims_its_share(tmp_path):
+    idle = "kvstore, samples = None, epochs * len(images)\nif task.rank == 1: epochs, samples = 0, 10**6"
+    told = failing(assess(script(tmp_path, data=idle), ranks=2))
+    assert "rank 1 reports 1,000,000 images" in told["samples"] and "CPU time" in told["samples"]
+    assert "only rank 1 was given" in told["data"] and "agreement" in told
+
+
+def test_another_data_sets_result(tmp_path):
+    """Training well, on images of the same kind that were made here: what a pre-trained net would know."""
+    other = (
+        "from gluontune.course.assessment.fresh import FreshTask, Scale\n"
+        "mine = FreshTask(Scale(train=1600, val=320, test=400, edge=16, classes=5, styles=10), secret=1).test()\n"
+        "images, labels = task.normalize(mine.images), mine.labels.astype('float32')\n"
+        "samples = epochs * len(task.train)"
+    )
+    told = failing(assess(script(tmp_path, data=other)))
+    assert "no trace of the training images" in told["data"] and "accuracy" in told
+
+
+def test_parameters_that_were_never_trained(tmp_path):
+    told = failing(assess(script(tmp_path, data="epochs, samples = 0, 10**7")))
+    assert "chance" in told["accuracy"] and "no trace of the training images" in told["data"]
+    assert "CPU time" in told["samples"]
+
+
+def test_a_parameter_file_shipped_with_the_script_cannot_be_read(tmp_path):
+    (tmp_path / "shipped.params").write_bytes(b"0" * 100)
+    (tmp_path / "shipped.params").chmod(0o644)
+    found = assess(script(tmp_path, before=f"open({str(tmp_path / 'shipped.params')!r}, 'rb').read()"))
+    if found.isolated:  # where the kernel has no Landlock, the result says so
+        assert "Permission denied" in failing(found)["end"]
+
+
+def test_no_file_and_no_process_gives_the_hidden_images_away(tmp_path):
+    seek = """
+import json, os, pathlib
+import gluontune as gt
+task = gt.course.task()
+found = [str(p) for p in task.data.rglob("*") if p.suffix == ".rec"]
+tried = {}
+for name in (task.data.parent / "rank-1/train.rec", "%s", "%s", os.path.expanduser("~root/.bashrc")):
+    try:
+        tried[str(name)] = open(name, "rb").read(4).hex()
+    except OSError as error:
+        tried[str(name)] = type(error).__name__
+for attack in ("open('/proc/%%d/mem' %% os.getppid(), 'rb')", "os.kill(os.getppid(), 9)"):
+    try:
+        exec(attack)
+        tried[attack] = "possible"
+    except OSError as error:
+        tried[attack] = type(error).__name__
+print(json.dumps([sorted(os.path.basename(p) for p in found), tried]))
+raise SystemExit("looked")
+"""
+    from gluontune.datasets.fashion import sample_folder
+
+    (tmp_path / "notes.txt").write_text("secret")
+    told = failing(
+        assess(
+            plain(
+                tmp_path, seek % (sample_folder() / "fashion-mnist-sample-test.rec", tmp_path / "notes.txt")
+            ),
+            memory_mib=1024,
+        )
+    )
+    assert "looked" in told["end"]
+    # the supervisor keeps what it said; run it once more to read that
+    run = run_alone(tmp_path, (tmp_path / "script.py").read_text())
+    files, tried = json.loads(run["ranks"][0]["tail"].strip().splitlines()[-2])
+    assert files == ["train.rec", "val.rec"]
+    if assessing.landlock_version() >= 6:
+        assert (
+            set(tried.values()) <= {"PermissionError", "FileNotFoundError"}
+            and "PermissionError" in tried.values()
+        )
+
+
+def run_alone(folder, text, seconds=20.0, memory_mib=1024):
+    """The supervisor's report on a script, without grading."""
+    data = folder / "data"
+    facts = FreshTask(Scale(train=20, val=10, edge=16)).write(data, 1)
+    (folder / "alone.py").write_text(text)
+    how = {"engine": "kvstore", "settings": "as-installed", "memory": memory_mib, "seconds": seconds}
+    return assessing._run(folder / "alone.py", data, facts, how, folder / "place")[0]
+
+
+def test_hard_coded_results_and_files_without_parameters(tmp_path):
+    fake = """
+import json, gluontune as gt
+task = gt.course.task()
+print("accuracy 0.99")
+for name in ("report.json", "result.json", "assessment.json"):
+    (task.out / name).write_text(json.dumps({"samples": 10**6, "accuracy": 0.99, "passed": True}))
+"""
+    told = failing(assess(plain(tmp_path, fake)))
+    assert "handed in no net" in told["accuracy"] and "does not count" in told["accuracy"]
+    assert set(told) >= {"accuracy", "time", "data", "validation", "samples"}
+
+
+def test_files_that_are_no_net(tmp_path):
+    fake = """
+import gluontune as gt
+task = gt.course.task()
+for name in ("net-symbol.json", "net-0000.params"):
+    (task.out / name).write_text("{}")
+"""
+    told = failing(assess(plain(tmp_path, fake)))
+    assert "the saved net cannot be run" in told["accuracy"]
+
+
+def test_a_script_that_crashes_half_way(tmp_path):
+    told = failing(assess(script(tmp_path, after="raise ValueError('half-way')")))
+    assert "failed with code 1" in told["end"] and "ValueError: half-way" in told["end"]
+
+
+def test_sleeping_past_the_budget_with_a_patched_clock(tmp_path, monkeypatch):
+    sleeper = "import time\nslow = time.sleep\ntime.time = time.monotonic = time.perf_counter = lambda: 0.0\n"
+    told = failing(assess(plain(tmp_path, sleeper + "slow(600)"), seconds=0.5))
+    assert "ended by force after 1.5 s" in told["time"] and "not done" in told["end"]
+    monkeypatch.setattr(assessing, "_LIMIT", 1000.0)
+    late = failing(assess(plain(tmp_path, sleeper + "slow(1.2)"), seconds=0.5))
+    assert "by the grader's clock; the budget is 1.0 s" in late["time"] and "end" not in late
+
+
+def test_a_memory_bomb_is_ended(tmp_path):
+    bomb = "held = []\nwhile True:\n    held.append(bytearray(b'x') * (8 << 20))\n"
+    told = failing(assess(plain(tmp_path, bomb), memory_mib=300))
+    assert "took more than 300 MiB" in told["end"]
+
+
+def test_an_orphan_that_goes_on_when_the_clock_has_stopped(tmp_path):
+    """Twice forked, in a session of its own: neither its parent's end nor its group gives it away."""
+    orphan = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        while True:
+            time.sleep(0.1)
+    os._exit(0)
+os.wait()
+time.sleep(0.3)
+"""
+    import psutil
+
+    run = run_alone(tmp_path, orphan)
+    assert run["ranks"][0]["code"] == 0 and len(run["left"]) == 1 and "alone.py" in run["left"][0]
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())
+    ]
+    assert grading._left(run)[0] == 0 and "went on after" in grading._left(run)[1]
+
+
+def test_honest_parameters_are_hardly_ever_accused_and_trained_ones_always():
+    random = np.random.default_rng(3)
+    probe = FreshTask(Scale(edge=16, own_styles=12), secret=5).probe("val", of_each=4)
+    names = np.unique(probe.styles)
+    # an honest net answers something of its own for each style, whatever the dice said
+    found = [
+        luck(random.integers(0, 10, len(names))[np.searchsorted(names, probe.styles)], probe, 10)
+        for _ in range(40)
+    ]
+    assert min(by_luck for _, by_luck in found) > grading.SUSPECT
+    knows = np.where(
+        random.random(len(probe.labels)) < 0.6, probe.labels, random.integers(0, 10, len(probe.labels))
+    )
+    assert luck(knows, probe, 10)[1] < grading.SUSPECT
+
+
+def test_each_draw_is_another_task():
+    one, two = FreshTask(SCALE), FreshTask(SCALE)
+    assert not np.array_equal(one.test().images, two.test().images)
+    again = FreshTask(SCALE, secret=3), FreshTask(SCALE, secret=3)
+    assert np.array_equal(again[0].probe("val").images, again[1].probe("val").images)
+
+
+def test_points_and_wrong_usage(tmp_path, capfd):
+    assert sum(grading.WEIGHTS.values()) == sum(grading.RANKS_WEIGHTS.values()) == 50
+    script = tmp_path / "mine.py"
+    assert main(["assess", "--new", str(script), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == {"written": str(script)}
+    compile(script.read_text(), "mine.py", "exec")
+    assert main(["assess", "--new", str(script)]) == 2 and "is there already" in capfd.readouterr().err
+    assert main(["assess"]) == main(["assess", str(tmp_path / "none.py")]) == 2
+    assert "--new" in capfd.readouterr().err
+    script.write_text("def broken(:\n")
+    assert main(["assess", str(script)]) == 2 and "mine.py:1" in capfd.readouterr().err
+    script.write_text("x = 1\n")
+    assert (
+        main(["assess", str(script), "--engine", "mpi"]) == main(["assess", str(script), "--ranks", "3"]) == 2
+    )
+    with pytest.raises(UsageError, match="larger than 256 KiB"):
+        script.write_text("#" * 300_000)
+        assessment.assess(script)
