@@ -21,7 +21,8 @@ __all__ = ["Recipe"]
 
 HYBRIDIZE = ("imperative", "hybridized", "static")
 DTYPES = ("float32", "float16", "bfloat16")
-ENGINES = ("local", "kvstore", "horovod")
+ENGINES = ("local", "kvstore", "horovod", "async")
+COMPRESSIONS = ("none", "2bit", "fp16")
 DEVICES = ("auto", "cpu", "gpu")
 RUNTIMES = ("as-installed", "tuned")
 LAST_BATCH = ("keep", "discard", "rollover")
@@ -58,7 +59,13 @@ class Recipe:
         warmup_epochs: epochs of linear warm-up before the schedule.
         devices: ``auto``, ``cpu`` or ``gpu``.
         num_devices: GPUs of one process (engine ``local``) or ranks (the other engines).
-        engine: ``local``, ``kvstore`` (parameter server) or ``horovod``.
+        engine: ``local``, ``kvstore`` (parameter server), ``horovod`` (ring all-reduce), or ``async`` (learners
+            that update weights in shared memory without waiting for each other).
+        exchange_every: steps of a rank between exchanges. 1 exchanges in each step; above, each rank trains
+            alone for so many steps, then the ranks' parameters are averaged (``async``: their changes added).
+        compression: of the gradients on their way: ``none``; ``2bit`` (kvstore, with error feedback); ``fp16``
+            (horovod).
+        compression_threshold: of ``2bit``: what a gradient, summed over a rank's batch, must reach to be sent.
         epochs: length of the run. ``seconds`` and ``target_accuracy`` end it earlier.
         seconds: time limit of training, in seconds, checked after each step.
         target_accuracy: stop at the first validation accuracy (0 … 1) that reaches it.
@@ -107,6 +114,9 @@ class Recipe:
     devices: str = "auto"
     num_devices: int = 1
     engine: str = "local"
+    exchange_every: int = 1
+    compression: str = "none"
+    compression_threshold: float = 0.5
 
     epochs: float = 1.0
     seconds: Optional[float] = None
@@ -149,6 +159,7 @@ class Recipe:
                 f"recipe fields engine='local', devices='cpu' and num_devices={self.num_devices} contradict each "
                 "other: one process already uses every core; use engine='kvstore' or engine='horovod'"
             )
+        self._check_exchange()
         if self.warmup_epochs > self.epochs:
             raise _bad(
                 "warmup_epochs", self.warmup_epochs, f"it is longer than the run (epochs={self.epochs:g})"
@@ -163,10 +174,48 @@ class Recipe:
                 f"batch of {self.global_batch_size}; use more images, a smaller batch or last_batch='keep'"
             )
 
+    def _check_exchange(self) -> None:
+        """Whether interval, compression, data type and engine can go together."""
+        engine, how = self.engine, self.compression
+        if self.exchange_every > 1 and engine == "local":
+            raise _contradict(
+                self,
+                "exchange_every",
+                "engine",
+                "one process exchanges nothing; use kvstore, horovod or async",
+            )
+        if engine == "async" and self.dtype == "float16":
+            raise _contradict(
+                self,
+                "engine",
+                "dtype",
+                "the shared weights are float32; use engine='kvstore' or another dtype",
+            )
+        if how == "none":
+            return
+        if self.exchange_every > 1:
+            raise _contradict(
+                self, "compression", "exchange_every",
+                "what is exchanged every so many steps are parameters, and only gradients are compressed",
+            )  # fmt: skip
+        if how == "fp16" and engine != "horovod":
+            raise _contradict(self, "compression", "engine", "fp16 is Horovod's; kvstore has '2bit'")
+        if how == "2bit" and engine not in ("kvstore", "local"):
+            raise _contradict(
+                self,
+                "compression",
+                "engine",
+                "2bit is MXNet's kvstore's; horovod has 'fp16', async needs none",
+            )
+        if how == "2bit" and engine == "local" and self.num_devices == 1:
+            raise _contradict(self, "compression", "num_devices", "one device exchanges nothing")
+        if how == "2bit" and self.dtype == "float16":
+            raise _contradict(self, "compression", "dtype", "MXNet compresses float32 gradients only")
+
     @property
     def global_batch_size(self) -> int:
-        """Images in one update, over all devices."""
-        return self.batch_size_per_device * self.num_devices
+        """Images in one update, over all devices; ``async`` learners update one by one, each with its own batch."""
+        return self.batch_size_per_device * (1 if self.engine == "async" else self.num_devices)
 
     @property
     def scaled_learning_rate(self) -> float:
@@ -239,6 +288,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "lr_scaling": SCALING,
     "devices": DEVICES,
     "engine": ENGINES,
+    "compression": COMPRESSIONS,
     "runtime": RUNTIMES,
 }
 
@@ -256,11 +306,18 @@ _BOUNDS: dict[str, tuple[float | None, type, bool]] = {
     "stochastic_depth": (0, float, False),
     "warmup_epochs": (0, float, False),
     "num_devices": (1, int, False),
+    "exchange_every": (1, int, False),
+    "compression_threshold": (None, float, False),
     "epochs": (None, float, False),
     "seconds": (None, float, True),
     "target_accuracy": (None, float, True),
     "seed": (0, int, False),
 }
+
+
+def _contradict(recipe: Recipe, first: str, second: str, reason: str) -> UsageError:
+    values = " and ".join(f"{name}={getattr(recipe, name)!r}" for name in (first, second))
+    return UsageError(f"recipe fields {values} contradict each other: {reason}")
 
 
 def _bad(name: str, value: Any, way_out: str) -> UsageError:

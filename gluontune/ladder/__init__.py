@@ -15,10 +15,11 @@ _HOMES = {
     "climb": "climbing",
     "esgd": "evolving",
     "KNOBS": "knobs",
+    "scale": "scale",
     "tune": "tuning",
 }
 
-__all__ = ["EsgdPlan", "FULL", "KNOBS", "QUICK", "RUNGS", "Pace", "climb", "esgd", "tune"]
+__all__ = ["EsgdPlan", "FULL", "KNOBS", "QUICK", "RUNGS", "Pace", "climb", "esgd", "scale", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -221,12 +221,26 @@ def _two_devices(recipe: Recipe, site: Site) -> str | None:
 @_rung("multi-device", "all GPUs, or two processes on the CPU that exchange gradients", _two_devices)
 def _multi_device(recipe: Recipe, site: Site) -> list[Variant]:
     if site.gpus:
-        counts = sorted({2, site.gpus})
-        return [Variant(f"{n} GPUs", {"num_devices": n}) for n in counts]
-    # The global batch stays, so that the accuracy can be compared.
-    each = max(1, recipe.batch_size_per_device // 2)
-    changes = {"engine": "kvstore", "num_devices": 2, "batch_size_per_device": each}
-    found = [Variant("2 processes, kvstore", changes)]
-    if horovod.installed():
-        found.append(Variant("2 processes, Horovod", {**changes, "engine": "horovod"}))
+        return [Variant(f"{n} GPUs", {"num_devices": n}) for n in _counts(site.gpus)]
+    found = []
+    for count in _counts(site.cores)[:_MOST_COUNTS]:
+        # The global batch stays, so that the accuracy can be compared.
+        each = max(1, recipe.batch_size_per_device // count)
+        changes = {"engine": "kvstore", "num_devices": count, "batch_size_per_device": each}
+        found.append(Variant(f"{count} processes, kvstore", changes))
+        if horovod.installed():
+            found.append(Variant(f"{count} processes, Horovod", {**changes, "engine": "horovod"}))
     return found
+
+
+_MOST_COUNTS = 3  # numbers of processes on a CPU: each of them is a whole group to start and measure
+
+
+def _counts(most: int) -> list[int]:
+    """Numbers of devices to try beside one: powers of two, and all.
+
+    >>> _counts(2), _counts(6), _counts(8)
+    ([2], [2, 4, 6], [2, 4, 8])
+    """
+    powers = [2**k for k in range(1, most.bit_length()) if 2**k <= most]
+    return sorted({*powers, most})

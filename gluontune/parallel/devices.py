@@ -1,13 +1,16 @@
-"""Which MXNet contexts a process trains on, and the safe split of a batch over them."""
+"""Which MXNet contexts a process trains on, the safe split of a batch over them, and how their gradients meet."""
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gluontune.errors import GluontuneError
 from gluontune.runtime import mxnet
 
-__all__ = ["contexts", "split_batch"]
+__all__ = ["choose_kvstore", "clear_idle", "contexts", "split_batch"]
 
 
 def contexts(devices: str = "auto", count: int = 1, first: int = 0) -> list[Any]:
@@ -56,3 +59,53 @@ def split_batch(batch: Any, ctxs: list[Any]) -> list[Any]:
     total, n = len(batch), min(len(ctxs), len(batch))
     edges = [total * i // n for i in range(n + 1)]
     return [batch[a:b].as_in_context(ctx) for a, b, ctx in zip(edges, edges[1:], ctxs)]
+
+
+def clear_idle(parameters: Iterable[Any], used: int) -> None:
+    """Zero the gradients of contexts that had no part of a batch, before the gradients are summed.
+
+    Otherwise Gluon's trainer refuses the step ("gradient has not been updated"), or sums those of the step before.
+
+    Args:
+        parameters: of the net. used: contexts that had a part, the first ones.
+    """
+    for parameter in parameters:
+        if parameter.grad_req != "null":
+            for grad, data in zip(parameter.list_grad()[used:], parameter.list_data()[used:]):
+                grad[:] = 0
+                data._fresh_grad = True
+
+
+def choose_kvstore(
+    ctxs: Sequence[Any], shapes: Sequence[Sequence[int]], repeats: int = 5
+) -> tuple[str, dict[str, float]]:
+    """The kvstore that sums gradients over these contexts fastest, and the milliseconds of each that is there.
+
+    Args:
+        ctxs: contexts of one process. shapes: of the float32 gradients.
+        repeats: exchanges of each, after one that does not count; the median is compared.
+
+    >>> name, times = choose_kvstore(contexts("cpu", 2), [(8, 8), (8,)])
+    >>> name in times, sorted(times)
+    (True, ['device', 'local'])
+    """
+    mx, found = mxnet(), {}
+    grads = [[mx.nd.zeros(tuple(shape), ctx=ctx) for ctx in ctxs] for shape in shapes]
+    keys = list(range(len(grads)))
+    names = ("device", "local", "nccl") if ctxs[0].device_type == "gpu" else ("device", "local")
+    for name in names:
+        try:
+            store = mx.kv.create(name)
+        except mx.MXNetError:  # this mxnet was built without nccl
+            continue
+        store.init(keys, [per_context[0] for per_context in grads])
+        times = []
+        for _ in range(repeats + 1):
+            mx.nd.waitall()
+            start = time.perf_counter()
+            store.push(keys, grads)
+            store.pull(keys, grads, ignore_sparse=False)
+            mx.nd.waitall()
+            times.append(1e3 * (time.perf_counter() - start))
+        found[name] = statistics.median(times[1:])
+    return min(found, key=lambda name: found[name]), found

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["loading_alone", "training_alone"]
+__all__ = ["exchange_alone", "gradients", "loading_alone", "training_alone"]
 
 _LEAST_STEPS = 3
+_OWN_KEYS = 10_000_000
 
 
 def loading_alone(session: Any, seconds: float) -> dict[str, float]:
@@ -61,6 +62,52 @@ def training_alone(session: Any, batch_sizes: Iterable[int], seconds: float) -> 
             "cpu_ms_per_sample": 1e3 * cpu / steps / size,
         }
     return found
+
+
+def gradients(session: Any) -> dict[str, int]:
+    """What a step of this net exchanges: ``{"bytes", "tensors"}``."""
+    held = [p.list_grad()[0] for p in session.net.collect_params().values() if p.grad_req != "null"]
+    sizes = [int(np.prod(g.shape, dtype=np.int64)) * np.dtype(g.dtype).itemsize for g in held]
+    return {"bytes": sum(sizes), "tensors": len(sizes)}
+
+
+def exchange_alone(session: Any, kinds: list[list[int]], repeats: int) -> list[dict[str, float]]:
+    """The ranks' exchange without training; all ranks together.
+
+    Args:
+        kinds: ``[number of tensors, float32 values in each]`` of each kind of exchange.
+        repeats: of each kind, after two that do not count.
+
+    Returns:
+        ``{"bytes", "tensors", "ms"}`` of each kind, the median time.
+    """
+    nd, found = session.mx.nd, []
+    for place, (tensors, values) in enumerate(kinds):
+        arrays = [nd.zeros((values,), ctx=session.ctxs[0]) for _ in range(tensors)]
+        exchange = _exchange_of(session, arrays, place)
+        times = []
+        for _ in range(repeats + 2):
+            nd.waitall()
+            start = time.perf_counter()
+            exchange()
+            nd.waitall()
+            times.append(1e3 * (time.perf_counter() - start))
+        found.append({"bytes": 4.0 * values * tensors, "tensors": tensors, "ms": float(np.median(times[2:]))})
+    return found
+
+
+def _exchange_of(session: Any, arrays: list[Any], place: int) -> Callable[[], None]:
+    if session.exchange is not None:
+        return lambda: session.exchange.sum_gradients(arrays)
+    store = session.trainer._kvstore or session.mx.kv.create("device")
+    keys = [_OWN_KEYS + 10_000 * place + number for number in range(len(arrays))]  # beside the parameters'
+    store.init(keys, arrays)
+
+    def exchange() -> None:
+        store.push(keys, arrays)
+        store.pull(keys, arrays, ignore_sparse=False)
+
+    return exchange
 
 
 def _resized(mx: Any, array: Any, size: int) -> Any:

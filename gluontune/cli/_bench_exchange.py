@@ -1,0 +1,128 @@
+"""``gluontune bench exchange`` and ``gluontune bench scaling``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+
+from gluontune.cli._common import JSON_OPTION, emit, parse_settings, stderr, stdout, stdout_reserved
+from gluontune.errors import UsageError
+
+__all__ = ["exchange", "scaling"]
+
+
+def exchange(
+    part: str = typer.Option("engines", "--part", help="engines or interval; see above."),
+    dataset: str = typer.Option("sample", "--dataset", help="What is trained on: cifar10 for the figures."),
+    net: str = typer.Option("small_cnn", "--net", help="Network."),
+    batch_size: str = typer.Option("1,2,4,8,16,32,64", "--batch-size", help="Of one rank; comma-separated."),
+    engine: Optional[str] = typer.Option(
+        None, "--engine", help="async, horovod, kvstore, comma-separated (default: those installed)."
+    ),
+    every: str = typer.Option("1,2,4,8,16,32", "--every", help="Of interval: steps between exchanges."),
+    ranks: int = typer.Option(2, "-n", "--ranks", min=1, help="Learners or ranks, one thread each."),
+    seeds: str = typer.Option("0", "--seeds", help="Of the trainings; comma-separated."),
+    epochs: float = typer.Option(3.0, "--epochs", help="Length of a training."),
+    settings: Optional[list[str]] = typer.Option(
+        None, "--set", help="FIELD=VALUE of the recipe that the part starts from; repeatable."
+    ),
+    rounds: int = typer.Option(9, "--rounds", min=1, help="Interleaved rounds of the throughput."),
+    seconds: float = typer.Option(1.0, "--seconds", min=0.05, help="Length of each slice."),
+    out: Path = typer.Option(Path("exchange-out"), "--out", help="Folder for the JSON and the HTML page."),
+    resume: bool = typer.Option(False, "--resume", help="Keep the finished pieces in --out, do the rest."),
+    as_json: bool = JSON_OPTION,
+) -> int:
+    """Asynchronous against synchronous training at small batches, and the interval between exchanges.
+
+    engines: throughput and accuracy of async, horovod and kvstore at each batch size; exits with 1 where async at
+    batch 4 brings less than 1.5 times horovod's throughput, or loses more than 2 points. interval: accuracy and
+    utilization against the steps between exchanges (model averaging), at the first batch size.
+
+    Example: gluontune bench exchange --part interval --batch-size 4
+    """
+    from gluontune import report
+    from gluontune.bench import exchange as benchmark
+
+    sizes = _numbers("--batch-size", batch_size)
+    with stdout_reserved(), stderr.status("starting") as status:
+        found = benchmark.run(
+            part,
+            dataset=dataset,
+            net=net,
+            batches=sizes[:1] if part == "interval" else sizes,
+            engines=[name.strip() for name in engine.split(",")] if engine else None,
+            intervals=_numbers("--every", every),
+            ranks=ranks,
+            seeds=_numbers("--seeds", seeds, least=0),
+            epochs=epochs,
+            changes=parse_settings(settings or []),
+            rounds=rounds,
+            seconds=seconds,
+            out=out,
+            resume=resume,
+            say=lambda line: status.update(line),
+        )
+    report.write_exchange_html(found, out / "exchange.html")
+    if as_json:
+        emit(found)
+    else:
+        benchmark.show(found, stdout)
+        stdout.print(
+            f"{out / 'exchange.html'} shows it; {out / 'exchange.json'} holds the figures.", markup=False
+        )
+    return 0 if found["holds"] else 1
+
+
+def scaling(
+    nets: str = typer.Option(
+        "mlp,small_cnn,cifar_resnet20_v1,mobilenet0.25", "--nets", help="Comma-separated."
+    ),
+    dataset: str = typer.Option("sample", "--dataset", help="What is trained on."),
+    engine: Optional[str] = typer.Option(
+        None, "--engine", help="horovod or kvstore (default: horovod where it is installed)."
+    ),
+    batch_size: int = typer.Option(32, "--batch-size", min=1, help="Of one rank."),
+    settings: Optional[list[str]] = typer.Option(
+        None, "--set", help="FIELD=VALUE of the recipe; repeatable."
+    ),
+    rounds: int = typer.Option(9, "--rounds", min=1, help="Interleaved rounds of the measurement."),
+    seconds: float = typer.Option(1.0, "--seconds", min=0.05, help="Length of each slice."),
+    as_json: bool = JSON_OPTION,
+    out: Optional[Path] = typer.Option(None, "--out", help="Write the JSON document to this file, too."),
+) -> int:
+    """The scaling model's prediction beside measured throughput of 1 and 2 ranks, over several networks.
+
+    Exits with 1 where the median error is above 15 %.
+    """
+    from gluontune.bench import scaling as benchmark
+    from gluontune.files import writable_folder, write_json
+
+    if out is not None:
+        writable_folder(out.absolute().parent)
+    with stdout_reserved(), stderr.status("starting") as status:
+        found = benchmark.run(
+            [name.strip() for name in nets.split(",") if name.strip()],
+            dataset=dataset,
+            engine=engine,
+            batch_size=batch_size,
+            changes=parse_settings(settings or []),
+            rounds=rounds,
+            seconds=seconds,
+            say=lambda line: status.update(line),
+        )
+    if out is not None:
+        write_json(out, found)
+    if as_json:
+        emit(found)
+    else:
+        benchmark.show(found, stdout)
+    return 0 if found["holds"] else 1
+
+
+def _numbers(flag: str, text: str, least: int = 1) -> list[int]:
+    found: list[Any] = [part.strip() for part in text.split(",") if part.strip()]
+    if not found or not all(part.isdigit() and int(part) >= least for part in found):
+        raise UsageError(f"{flag} {text!r}: give whole numbers of at least {least}, such as 1,4,16")
+    return [int(part) for part in found]

@@ -1,0 +1,262 @@
+"""Ranks that train alone for some steps and then exchange their parameters: averages, or changes to shared weights.
+
+All three have the same four calls: ``publish`` (the parameters are now the truth: the run begins), ``after_step``,
+``agree`` (all ranks together: afterwards all hold the same parameters) and ``close``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from gluontune.errors import GluontuneError
+from gluontune.parallel.shared import SharedWeights
+from gluontune.runtime import mxnet
+
+__all__ = ["Averaging", "HorovodAveraging", "KvstoreAveraging", "SharedUpdates", "flat_views"]
+
+
+class Averaging:
+    """Every so many steps, the ranks' parameters are replaced by their mean.
+
+    Called at the same steps on every rank. Statistics that a net keeps besides its weights (BatchNorm's) are
+    averaged as well; the optimizer's states stay each rank's own. With SGD or momentum and ``every=1`` this is the
+    exchange of gradients, up to rounding.
+
+    Args:
+        arrays: gives the NDArrays of the parameters, the same order on every rank.
+        every: steps between exchanges.
+        world: number of ranks.
+
+    Source: McDonald et al., *Distributed training strategies for the structured perceptron*, 2010; Lin et al.,
+    *Don't use large mini-batches, use local SGD*, 2020.
+    """
+
+    def __init__(self, arrays: Callable[[], list[Any]], every: int, world: int):
+        self.arrays, self.every, self.world = arrays, every, world
+        self._apart = 0  # steps since the last exchange
+        self.steps_taken = 0
+
+    def publish(self, steps_taken: int = 0) -> None:
+        """Begin, or go on after ``steps_taken`` steps, from parameters that are equal on all ranks."""
+        self._apart, self.steps_taken = 0, steps_taken
+
+    def after_step(self) -> None:
+        """Count a step; exchange after every ``every``-th."""
+        self._apart += 1
+        self.steps_taken += 1
+        if self._apart >= self.every:
+            self._exchange()
+            self._apart = 0
+
+    def agree(self) -> None:
+        """Exchange now, if any step was taken since the last time."""
+        if self._apart:
+            self._exchange()
+            self._apart = 0
+
+    def _exchange(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing more will be exchanged."""
+
+
+class HorovodAveraging(Averaging):
+    """By Horovod's ring all-reduce.
+
+    Args:
+        hvd: the module ``horovod.mxnet``, initialized.
+    """
+
+    def __init__(self, arrays: Callable[[], list[Any]], every: int, world: int, hvd: Any):
+        super().__init__(arrays, every, world)
+        self.hvd = hvd
+
+    def _exchange(self) -> None:
+        arrays = self.arrays()
+        mxnet().nd.waitall()
+        for array in arrays:
+            _address(array)  # in the order of rows: Horovod sends no other
+        self.hvd.grouped_allreduce_(arrays, average=True, name="parameters")
+
+
+class KvstoreAveraging(Averaging):
+    """By MXNet's parameter server, which sums what the workers push."""
+
+    def __init__(self, arrays: Callable[[], list[Any]], every: int, world: int):
+        super().__init__(arrays, every, world)
+        self._store: Any = None
+
+    def publish(self, steps_taken: int = 0) -> None:
+        """As :meth:`Averaging.publish`; the first time, all ranks take over rank 0's parameters."""
+        super().publish(steps_taken)
+        if self._store is not None:
+            return
+        self._store = mxnet().kv.create("dist_sync")
+        arrays = self._ordered()
+        self._store.init(list(range(len(arrays))), arrays)
+        self._store.pull(list(range(len(arrays))), arrays, ignore_sparse=False)
+        mxnet().nd.waitall()
+
+    def _ordered(self) -> list[Any]:
+        arrays = self.arrays()
+        mxnet().nd.waitall()
+        for array in arrays:
+            _address(array)
+        return arrays
+
+    def _exchange(self) -> None:
+        arrays = self._ordered()
+        keys = list(range(len(arrays)))
+        self._store.push(keys, [array / self.world for array in arrays])
+        self._store.pull(keys, arrays, ignore_sparse=False)
+
+
+class SharedUpdates(Averaging):
+    """Asynchronous learners: each adds what it has learned to shared weights, and takes what the others have added.
+
+    Nobody waits for another: no lock, no barrier. The exchange is double-buffered: while the learner takes its next
+    steps on one copy of the weights, a thread adds the last change to the shared ones and fetches the others'
+    changes into a second copy, which are taken in at the next exchange. A learner's weights are thus one exchange
+    old, and the time of memory traffic hides behind the steps where a core is free.
+
+    Args:
+        arrays: gives the NDArrays of the parameters, float32, on one context.
+        averaged: for each, whether changes are divided by the number of learners: for running statistics, of which
+            the sum of several learners' changes would overshoot.
+        path: of the shared memory.
+
+    Source: Zhang et al., *GaDei: On scale-up training as a service for deep learning*, 2017 (deck 001); Recht et al.,
+    *Hogwild!*, 2011.
+    """
+
+    def __init__(
+        self,
+        arrays: Callable[[], list[Any]],
+        every: int,
+        world: int,
+        *,
+        averaged: Sequence[bool],
+        path: str,
+        rank: int,
+    ):
+        super().__init__(arrays, every, world)
+        sample = arrays()
+        wrong = [str(np.dtype(a.dtype)) for a in sample if np.dtype(a.dtype) != np.float32]
+        if wrong:
+            raise GluontuneError(f"engine 'async' shares float32 parameters; this net has {wrong[0]}")
+        shapes = [tuple(a.shape) for a in sample]
+        sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
+        edges = np.concatenate([[0], np.cumsum(sizes)])
+        self._places = [slice(int(a), int(b)) for a, b in zip(edges, edges[1:])]
+        total = int(edges[-1])
+        self._statistics = [place for place, kept in zip(self._places, averaged) if kept]
+        self._now, self._mine, self._change, self._others = (np.zeros(total, np.float32) for _ in range(4))
+        self._gather(self._mine)
+        mark = zlib.crc32(repr(shapes).encode())
+        self.shared = SharedWeights(path, self._mine, mark=mark, rank=rank, world=world)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gluontune-exchange")
+        self._pending: Future[None] | None = None
+
+    def publish(self, steps_taken: int = 0) -> None:
+        self._settle()
+        super().publish(steps_taken)
+        self._gather(self._mine)
+        self._others[:] = 0
+        self.shared.put(self._mine, steps_taken)
+
+    def rejoin(self) -> int:
+        """Take the weights as the others have them; returns the steps that this learner had taken before."""
+        steps = self.shared.steps[self.shared.rank]
+        super().publish(steps)
+        self._pull()
+        return steps
+
+    def agree(self) -> None:
+        """Hand over what is left, then take the shared weights as they are."""
+        if self._apart:
+            self._exchange()
+            self._apart = 0
+        self._settle()
+        self._pull()
+
+    def _exchange(self) -> None:
+        """Swap: this learner's last change goes out, the others' changes come in."""
+        self._gather(self._now)
+        self._settle()
+        np.subtract(self._now, self._mine, out=self._change)
+        if self.world > 1:
+            for place in self._statistics:
+                self._change[place] /= self.world
+        self._now += self._others
+        self._scatter(self._now)
+        self._now, self._mine = self._mine, self._now
+        self._pending = self._thread.submit(self._round_trip, self.steps_taken)
+
+    def _round_trip(self, steps: int) -> None:
+        self.shared.add(self._change, steps)
+        np.subtract(self.shared.weights, self._mine, out=self._others)
+
+    def _settle(self) -> None:
+        """Wait for the exchange under way."""
+        if self._pending is not None:
+            self._pending.result()
+            self._pending = None
+
+    def _pull(self) -> None:
+        self._mine[:] = self.shared.weights
+        self._others[:] = 0
+        self._scatter(self._mine)
+
+    def _gather(self, flat: np.ndarray) -> None:
+        for place, view in zip(self._places, flat_views(self.arrays())):
+            flat[place] = view
+
+    def _scatter(self, flat: np.ndarray) -> None:
+        arrays = self.arrays()
+        if arrays[0].context.device_type == "cpu":
+            for place, view in zip(self._places, flat_views(arrays)):
+                view[:] = flat[place]
+        else:
+            for place, array in zip(self._places, arrays):
+                array[:] = flat[place].reshape(array.shape)
+
+    def close(self) -> None:
+        self._settle()
+        self._thread.shutdown()
+        self.shared.close()
+
+
+def flat_views(arrays: Sequence[Any]) -> list[np.ndarray]:
+    """The memory of float32 NDArrays as flat numpy arrays, once all queued work on them is done.
+
+    On the CPU these are views: what is written into them is the array's. They hold until the next operation on it.
+
+    >>> ones = mxnet().nd.ones((2, 3))
+    >>> flat_views([ones])[0][:] = 5
+    >>> float(ones.sum().asscalar())
+    30.0
+    """
+    nd = mxnet().nd
+    if not arrays or arrays[0].context.device_type != "cpu":
+        return [array.asnumpy().reshape(-1) for array in arrays]
+    nd.waitall()
+    found = []
+    for array in arrays:
+        size = int(np.prod(array.shape, dtype=np.int64))
+        memory = (ctypes.c_float * size).from_address(_address(array))
+        found.append(np.frombuffer(memory, np.float32))
+    return found
+
+
+def _address(array: Any) -> int:
+    """Where an NDArray lies; asking makes MXNet bring it into the order of rows."""
+    mx, address = mxnet(), ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
+    return int(address.value or 0)

@@ -1,0 +1,256 @@
+"""A model of synchronous training on many devices: what step, exchange and loader times let one expect.
+
+**It is a model**: arithmetic on measured times, for machines that nobody has measured. It leaves out what it does not
+know: contention of switches, of memory and of host cores between devices, and faults. Pure functions, no mxnet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from gluontune.errors import UsageError
+
+__all__ = [
+    "ALGORITHMS",
+    "DECK_TABLE",
+    "Link",
+    "Parts",
+    "deck_check",
+    "exchange_ms",
+    "expected",
+    "fit_link",
+    "minimum_bandwidth",
+    "slowest_ms",
+]
+
+ALGORITHMS = ("ring", "parameter-server")
+
+
+@dataclass(frozen=True)
+class Link:
+    """What carries gradients between devices.
+
+    Args:
+        gb_per_sec: bandwidth of one device's connection, 1e9 bytes a second, in each direction.
+        latency_us: of one message.
+        overhead_ms: of one exchange, whatever its size and the number of devices (negotiation, Python).
+        tensor_us: of each tensor in it.
+    """
+
+    gb_per_sec: float
+    latency_us: float = 0.0
+    overhead_ms: float = 0.0
+    tensor_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.gb_per_sec > 0 and math.isfinite(self.gb_per_sec)):
+            raise UsageError(f"bandwidth {self.gb_per_sec!r} GB/s: give a number above 0")
+        if min(self.latency_us, self.overhead_ms, self.tensor_us) < 0:
+            raise UsageError("latency_us, overhead_ms and tensor_us: give numbers of at least 0")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What was measured on one device.
+
+    Args:
+        step_ms: of training steps without exchange or loading, one value or many: with many devices, each step
+            waits for the slowest.
+        gradient_bytes: of one exchange. tensors: in how many gradients.
+        batch: samples of one device in a step.
+        input_ms: of loading a batch in the training thread, where no worker does it beside the step.
+        loader_samples_per_sec: of one device's own workers; None where they never limit.
+        shared_loader_samples_per_sec: of one source that all devices share (a file server); None: no such source.
+        hidden: share of the exchange that goes on during the backward pass (0: it begins afterwards, as here).
+    """
+
+    step_ms: Sequence[float]
+    gradient_bytes: float
+    batch: int
+    tensors: int = 1
+    input_ms: float = 0.0
+    loader_samples_per_sec: Optional[float] = None
+    shared_loader_samples_per_sec: Optional[float] = None
+    hidden: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.step_ms or min(self.step_ms) <= 0:
+            raise UsageError("step_ms: give at least one time above 0")
+        if self.gradient_bytes < 0 or self.batch < 1 or not 0 <= self.hidden <= 1:
+            raise UsageError("gradient_bytes is at least 0, batch at least 1, hidden between 0 and 1")
+
+
+def exchange_ms(
+    gradient_bytes: float,
+    devices: int,
+    link: Link,
+    algorithm: str = "ring",
+    servers: int = 1,
+    tensors: int = 1,
+) -> float:
+    """Milliseconds of one exchange of gradients.
+
+    Ring all-reduce: 2 (N - 1) messages one after another, each of 1/N of the bytes, so every link carries
+    2 (N - 1) / N of them. Parameter server: every worker sends and receives all bytes; a server's link carries those
+    of all workers, divided by the number of servers.
+
+    Source: Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms*, 2009; Li et al., *Scaling distributed
+    machine learning with the parameter server*, 2014.
+
+    >>> round(exchange_ms(100e6, 4, Link(10)), 3), round(exchange_ms(100e6, 4, Link(10), "parameter-server"), 3)
+    (15.0, 80.0)
+    >>> exchange_ms(100e6, 1, Link(10, overhead_ms=1))
+    0.0
+    """
+    if algorithm not in ALGORITHMS:
+        raise UsageError(f"algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+    if devices < 1 or servers < 1:
+        raise UsageError(f"devices={devices}, servers={servers}: give at least 1")
+    if devices == 1:
+        return 0.0
+    if algorithm == "ring":
+        messages, carried = 2 * (devices - 1), 2 * (devices - 1) / devices * gradient_bytes
+    else:
+        messages, carried = 2, 2 * gradient_bytes * max(1.0, devices / servers)
+    fixed = link.overhead_ms + 1e-3 * (messages * link.latency_us + tensors * link.tensor_us)
+    return fixed + 1e-6 * carried / link.gb_per_sec
+
+
+def slowest_ms(step_ms: Sequence[float], devices: int) -> float:
+    """Expected time of the slowest of ``devices`` steps drawn from the measured ones.
+
+    >>> slowest_ms([1.0, 1.0, 1.0, 5.0], 1), slowest_ms([1.0, 1.0, 1.0, 5.0], 2), slowest_ms([3.0], 512)
+    (2.0, 2.75, 3.0)
+    """
+    ordered, n = sorted(step_ms), len(step_ms)
+    return math.fsum(x * (((i + 1) / n) ** devices - (i / n) ** devices) for i, x in enumerate(ordered))
+
+
+def expected(
+    parts: Parts, devices: int, link: Link, algorithm: str = "ring", servers: int = 1
+) -> dict[str, Any]:
+    """What the model expects of ``devices`` devices at the same batch for each (weak scaling).
+
+    Returns:
+        ``devices``, ``samples_per_sec``, ``efficiency`` (against as many times one device), ``step_ms``,
+        ``exchange_ms``, ``exchange_share`` of the step, and ``bound_by``: ``compute``, ``stragglers``, ``exchange``
+        or ``input``: what the largest part of the lost time goes to.
+
+    >>> parts = Parts([100.0], 100e6, 64)
+    >>> found = expected(parts, 8, Link(10))
+    >>> round(found["efficiency"], 3), found["bound_by"]
+    (0.851, 'exchange')
+    >>> expected(Parts([100.0], 100e6, 64, shared_loader_samples_per_sec=1000), 8, Link(10))["bound_by"]
+    'input'
+    """
+    alone = math.fsum(parts.step_ms) / len(parts.step_ms) + parts.input_ms
+    slowest = slowest_ms(parts.step_ms, devices) + parts.input_ms
+    exchange = exchange_ms(parts.gradient_bytes, devices, link, algorithm, servers, parts.tensors)
+    shown = (1 - parts.hidden) * exchange
+    step = slowest + shown
+    own = parts.loader_samples_per_sec
+    feeding = [1e3 * parts.batch / own] if own else []
+    one = max([alone, *feeding])
+    if parts.shared_loader_samples_per_sec:
+        feeding.append(1e3 * parts.batch * devices / parts.shared_loader_samples_per_sec)
+        one = max(one, 1e3 * parts.batch / parts.shared_loader_samples_per_sec)
+    whole = max([step, *feeding])
+    lost = {"exchange": shown, "stragglers": slowest - alone, "input": whole - step}
+    worst = max(lost, key=lambda name: lost[name])
+    return {
+        "devices": devices,
+        "samples_per_sec": 1e3 * parts.batch * devices / whole,
+        "efficiency": one / whole,
+        "step_ms": whole,
+        "exchange_ms": exchange,
+        "exchange_share": shown / whole,
+        "bound_by": worst if lost[worst] > 0.02 * whole else "compute",
+    }
+
+
+def fit_link(measured: Sequence[Mapping[str, float]], devices: int = 2, algorithm: str = "ring") -> Link:
+    """Bandwidth and overheads from exchanges of several sizes between ``devices`` devices.
+
+    Non-negative least squares on relative errors, so that small exchanges count as much as large ones.
+
+    Args:
+        measured: ``{"bytes", "tensors", "ms"}`` of at least two sizes; of two numbers of tensors, too, for
+            ``tensor_us``.
+
+    >>> rows = [{"bytes": 1e6, "tensors": 1, "ms": 2.0}, {"bytes": 9e6, "tensors": 1, "ms": 10.0}]
+    >>> link = fit_link([*rows, {"bytes": 1e6, "tensors": 101, "ms": 4.0}])
+    >>> round(link.gb_per_sec, 6), round(link.overhead_ms, 6), round(link.tensor_us, 6)
+    (1.0, 0.98, 20.0)
+    """
+    if len({row["bytes"] for row in measured}) < 2 or min(row["ms"] for row in measured) <= 0:
+        raise UsageError("fit_link: give the times, above 0, of at least two sizes")
+    import numpy as np
+    from scipy import optimize
+
+    sizes, counts, times = (np.array([row[k] for row in measured], float) for k in ("bytes", "tensors", "ms"))
+    table = np.stack([np.ones_like(sizes), sizes / sizes.max(), counts], axis=1) / times[:, None]
+    (overhead, largest, each), _ = optimize.nnls(table, np.ones_like(times))
+    per_byte = largest / sizes.max()
+    carried = 2 * (devices - 1) / devices if algorithm == "ring" else 2.0 * devices
+    speed = 1e-6 * carried / per_byte if per_byte > 0 else 1e6
+    return Link(float(speed), 0.0, float(overhead), 1e3 * float(each))
+
+
+def minimum_bandwidth(model_bytes: float, samples: float, batch: int, seconds_per_epoch: float) -> float:
+    """Least bandwidth, GB/s, at which a second learner can bring any speedup.
+
+    In the time of one mini-batch a learner must send its gradient and receive the weights: twice the model's bytes.
+
+    Source: Zhang et al., *GaDei*, 2017, table 3 (deck 001, "Minimum bandwidth requirement for any speedup").
+
+    >>> round(minimum_bandwidth(98.60e6, 500e3, 1, 4376.12), 2)
+    22.53
+    """
+    per_batch = seconds_per_epoch * batch / samples
+    return 2e-9 * model_bytes / per_batch
+
+
+#: Deck 001's table: training samples, model MB, {batch: (seconds an epoch, GB/s required)}.
+DECK_TABLE: dict[str, tuple[float, float, dict[int, tuple[float, float]]]] = {
+    "Joule": (2.46e3, 7.69, {
+        1: (5.61, 7.00), 2: (3.22, 6.10), 4: (1.77, 5.54), 8: (1.00, 4.89),
+        16: (0.75, 3.27), 32: (0.72, 1.69), 64: (0.80, 0.76), 128: (1.00, 0.31),
+    }),
+    "Watt": (7e3, 20.72, {
+        1: (25.22, 11.50), 2: (14.11, 10.28), 4: (7.46, 9.72), 8: (4.06, 8.93),
+        16: (2.79, 6.49), 32: (2.38, 3.82), 64: (2.37, 1.91), 128: (2.77, 0.82),
+    }),
+    "Age": (68.48e3, 72.86, {
+        1: (574.80, 17.36), 2: (309.51, 16.12), 4: (169.99, 14.68), 8: (104.39, 11.95),
+        16: (77.79, 8.02), 32: (69.52, 4.49), 64: (77.14, 2.02), 128: (100.22, 0.78),
+    }),
+    "Yelp": (500e3, 98.60, {
+        1: (4376.12, 22.53), 2: (2367.04, 20.83), 4: (1299.42, 18.97), 8: (802.04, 15.37),
+        16: (571.10, 10.79), 32: (451.61, 6.82), 64: (403.69, 3.82), 128: (402.97, 1.91),
+    }),
+    "CIFAR": (50e3, 59.97, {
+        2: (792.45, 3.78), 4: (502.63, 2.98), 8: (356.46, 2.10),
+        16: (290.95, 1.29), 32: (261.23, 0.72), 64: (245.68, 0.38), 128: (234.38, 0.20),
+    }),
+    "ImageNet": (1280e3, 244.48, {
+        2: (26957.54, 11.61), 4: (15596.41, 10.03), 8: (9499.38, 8.24),
+        16: (7294.30, 5.36), 32: (5769.76, 3.39), 64: (5014.85, 1.95), 128: (4784.22, 1.02),
+    }),
+}  # fmt: skip
+
+
+def deck_check() -> list[dict[str, Any]]:
+    """Each cell of :data:`DECK_TABLE` beside :func:`minimum_bandwidth`: ``{"task", "batch", "deck", "model"}``."""
+    return [
+        {
+            "task": task,
+            "batch": batch,
+            "deck": required,
+            "model": minimum_bandwidth(1e6 * megabytes, samples, batch, seconds),
+        }
+        for task, (samples, megabytes, cells) in DECK_TABLE.items()
+        for batch, (seconds, required) in cells.items()
+    ]

@@ -1,0 +1,57 @@
+"""How a session's ranks exchange parameters, where they do not exchange gradients in every step."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from gluontune.errors import GluontuneError
+from gluontune.parallel.averaging import Averaging, HorovodAveraging, KvstoreAveraging, SharedUpdates
+from gluontune.parallel.shared import PATH_VARIABLE
+from gluontune.train.snapshot import parameters
+
+__all__ = ["make_averaging", "rejoin"]
+
+
+def make_averaging(session: Any) -> Averaging | None:
+    """The exchange of parameters that a built session's recipe asks for; None where gradients are exchanged.
+
+    Raises:
+        GluontuneError: the recipe's engine is ``async``, and no shared memory was made for this process.
+    """
+    recipe, world = session.recipe, session.world
+    if recipe.engine != "async" and recipe.exchange_every == 1:
+        return None
+    named = parameters(session.net)
+
+    def arrays() -> list[Any]:
+        return [parameter.data(session.ctxs[0]) for _, parameter in named]
+
+    if recipe.engine == "horovod":
+        return HorovodAveraging(arrays, recipe.exchange_every, world, session.exchange.hvd)
+    if recipe.engine == "kvstore":
+        return KvstoreAveraging(arrays, recipe.exchange_every, world)
+    path = os.environ.get(PATH_VARIABLE)
+    if path is None:
+        raise GluontuneError(
+            "engine 'async': no shared memory; start it with gluontune launch --engine async"
+        )
+    averaged = [parameter.grad_req == "null" for _, parameter in named]
+    return SharedUpdates(
+        arrays, recipe.exchange_every, world, averaged=averaged, path=path, rank=session.rank
+    )
+
+
+def rejoin(session: Any) -> None:
+    """Take the place of a learner that has died: the shared weights, and its place in schedule and data.
+
+    What the optimizer knew of the past (momentum) is lost with the learner.
+    """
+    steps = session.averaging.rejoin()
+    session.steps_taken = steps
+    session.epoch, batch = divmod(steps, session.batches_per_epoch)
+    loader = session.feed.train
+    loader.restore({**loader.state(), "epoch": session.epoch, "batch": batch})
+    optimizer = session.trainer._optimizer
+    optimizer.begin_num_update = optimizer.num_update = steps
+    session.rejoins = False
