@@ -191,6 +191,7 @@ contenders = {
 runs = {name: gt.train.run(recipe) for name, recipe in contenders.items()}
 for number, result in enumerate(runs.values()):
     result.save(f"{out_dir}/run-{number}.json")
+assert all(run.ok for run in runs.values()), [run.error for run in runs.values()]
 show("throughput", runs)
 
 # %%

@@ -215,7 +215,7 @@ def executed(cell, page):
     else:
         pytest.fail(f"the cell does not end: {cell.inner_text()[:300]}")
     page.wait_for_timeout(100)
-    error = cell.locator("[data-mime-type='application/vnd.jupyter.error']")
+    error = cell.locator(".jp-OutputArea-output", has_text="Traceback (most recent call last)")
     assert error.count() == 0, error.first.inner_text()
 
 
