@@ -271,5 +271,5 @@ check("tail-latency", ...)
 check("write-agreement", ...)
 
 # %% [markdown]
-# **Next:** a net of your own: `gluontune bench inference` takes its checkpoint, `gluontune export` writes the ONNX file and
-# checks it.
+# **Next:** `12_assessment`: a script of yours, graded. For a net of your own, `gluontune bench inference` takes its checkpoint, and
+# `gluontune export` writes the ONNX file and checks it.

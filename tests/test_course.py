@@ -43,7 +43,22 @@ def cells(script):
 
 
 def test_there_are_lessons():
-    assert [p.stem[:2] for p in LESSONS] == ["00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11"]
+    assert [p.stem[:2] for p in LESSONS] == [
+        "00",
+        "01",
+        "02",
+        "03",
+        "04",
+        "05",
+        "06",
+        "07",
+        "08",
+        "09",
+        "10",
+        "11",
+        "12",
+        "99",
+    ]
 
 
 @pytest.mark.parametrize("script", LESSONS, ids=ids)

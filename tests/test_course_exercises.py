@@ -162,6 +162,19 @@ ANSWERS = {
             (lambda a, b: 12.0, "it shall give"),
         ],
     ),
+    "assessment-budget": (
+        {"reference": {"1": {"seconds": 20.0}, "2": {"seconds": 15.0}}},
+        lambda: 30,
+        [(15, "reference's own"), (40, "on one rank"), (7, "second.reference")],
+    ),
+    "rank-steps": ({}, lambda: 93, [(187, "half"), (94, "Whole"), (93.75, "Whole"), (186, "together"), (64, "One rank")]),
+    "lucky-styles": ({}, lambda: 1.2, [(0.1, "there are 12"), (10, "percent"), (6, "once in 10")]),
+    "recipe-field": (
+        {"recipe": Recipe(job="job.py")},
+        lambda: "job",
+        [("net", "gluontune's lists"), ("file", "no field"), ("seed", "line with the path")],
+    ),
+    "speedup-hours": ({"speedup": 3.0}, lambda: 8, [(72, "divide"), (16, "you save"), (5, "24 divided")]),
 }  # fmt: skip
 
 

@@ -47,6 +47,11 @@ SOLUTIONS: dict[str, str] = {
     "cost-of-four": "4 * 3 * 20 / 60",
     "batch-wait": "1000 * 128 / 163.52",
     "tail-latency": "50",
+    "assessment-budget": "2 * second.reference['2']['seconds']",
+    "rank-steps": "12_000 // 2 // 64",
+    "lucky-styles": "12 * 0.1",
+    "recipe-field": "'job'",
+    "speedup-hours": "24 / speedup",
     "write-agreement": "lambda a, b: 100 * (a.argmax(1) == b.argmax(1)).mean()",
 }
 

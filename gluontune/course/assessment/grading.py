@@ -103,7 +103,7 @@ def grade(
     )
     part.traces = dict(found.get("traces", {}))
     chance = 1 / facts["classes"]
-    learned = 0.0 if accuracy is None else min(1.0, max(0.0, (accuracy - chance) / (goal.accuracy - chance)))
+    learned = 0.0 if accuracy is None else _share(accuracy - chance, goal.accuracy - chance)
     verdicts = {
         "accuracy": _accuracy(goal, found, chance, learned),
         "time": _time(goal, run, learned),
@@ -120,6 +120,17 @@ def grade(
         most = (RANKS_WEIGHTS if ranks > 1 else WEIGHTS)[name]
         part.criteria.append(Criterion(name, round(share * most, 1), most, share >= 1, feedback))
     return part
+
+
+def _share(reached: float, wanted: float) -> float:
+    """How much of what is wanted was reached, from 0 to 1.
+
+    >>> _share(0.3, 0.6), _share(0.7, 0.6), _share(-0.1, 0.0), _share(0.0, -0.02)
+    (0.5, 1.0, 0.0, 1.0)
+    """
+    if reached >= wanted:
+        return 1.0
+    return min(1.0, max(0.0, reached / wanted)) if wanted > 0 else 0.0
 
 
 Verdict = tuple[float, str]  # share of the points, feedback

@@ -13,6 +13,7 @@ import ctypes
 import json
 import os
 import resource
+import site
 import struct
 import sys
 import sysconfig
@@ -56,6 +57,8 @@ def readable_places() -> list[str]:
         "/run",
         "/nix",
     }
+    known.add(site.getusersitepackages())
+    known |= set(filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
     return sorted(place for place in known if os.path.exists(place))
 
 

@@ -1,0 +1,177 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 12 · The assessment
+#
+# **Question.** You get a training script as a tutorial would write it. Can you make it reach a given accuracy within a given time, and
+# then again on two processes?
+#
+# The deck "Fundamentals of Deep Learning for Multi-GPUs" ends the same way: convert a serial training script, and obtain a target
+# accuracy in a fixed amount of time. Here the time is no fixed figure: a solution that we keep apart runs on *your* machine first.
+
+# %% tags=["parameters"]
+dataset = "fresh"  # drawn anew for each assessment
+epochs = 6
+batch_size_per_device = 16
+dtype = "float32"
+num_workers = 0
+devices = "auto"
+quick = True
+out_dir = "runs/12_assessment"
+seed = 0
+quick_samples = 4000
+my_script = None  # yours; without one, the solution is graded in its place
+
+# %%
+from dataclasses import replace
+from pathlib import Path
+
+import gluontune as gt
+from gluontune.course import assessment, bars, check, compare, predict, show, table
+
+predict("times the reference's time that the naive script takes", 4)
+predict("points of 50 that the naive script gets on one rank", 20)
+
+# %% [markdown]
+# ## The rules
+# Your script is one file. It calls `task = gt.course.task()` and trains on `task.train`, a split as `gt.datasets` gives them; `task.val` is
+# there to look at. At its end it calls `task.save(net, samples)`, with the number of images that it has trained on. That is all:
+# net, optimizer, loader, batch size, data type are yours to choose. `gluontune assess --new my_script.py` writes the naive one.
+
+# %%
+naive = Path(out_dir) / "naive.py"
+naive.unlink(missing_ok=True)
+text = assessment.new_script(naive).read_text()
+text = text.replace("EPOCHS = 6", f"EPOCHS = {epochs}")
+naive.write_text(text.replace("BATCH_SIZE = 16", f"BATCH_SIZE = {batch_size_per_device}"))
+print(text[text.index("def main()") :])
+
+# %% [markdown]
+# On two ranks it will run twice, at the same time: `task.rank` is 0 or 1, and each gets its own half of the images.
+#
+# ## Measure
+# The reference first, then the naive script, each alone in a process of its own, on the same images. The time is taken by the grader,
+# from the start of the process to its end; twice the reference's is the budget. A script that takes three times as long is ended.
+
+# %%
+scale = assessment.Scale()
+if quick:
+    scale = replace(scale, train=quick_samples, val=600, test=1500)
+options = {"scale": scale, "out": f"{out_dir}/graded", "on_event": print}
+first = gt.course.assess(naive, ranks=1, **options)
+table(
+    {"what": c.name, "points": f"{c.points:g} of {c.max_points}", "feedback": c.feedback}
+    for c in first.parts[0].criteria
+)
+
+# %%
+reference = first.reference["1"]
+print(
+    compare(
+        "times the reference's time that the naive script takes",
+        first.parts[0].seconds / reference["seconds"],
+    )
+)
+print(compare("points of 50 that the naive script gets on one rank", first.points))
+if first.parts[0].accuracy is None:
+    print("It was ended before it was done: in truth it takes longer still.")
+
+# %% [markdown]
+# ## Your turn
+# Copy the script, and change it. You know from the lessons before what to look for: what does a step wait for (`01`, `02`)? Is each image
+# decoded more than once (`03`)? Does the net run as one graph (`04`)? Are there enough images in a batch (`06`), and does the
+# rate fit them (`09`)? Does anything copy a value back in each step? Then: `mx.kv.create("dist_sync")` joins two ranks (`07`).
+#
+# Set `my_script` above to your file and run this cell again, or grade it in a terminal: `gluontune assess my_script.py`.
+
+# %%
+mine = Path(my_script) if my_script else assessment.solution()
+second = gt.course.assess(mine, **options)
+table(
+    {"ranks": p.ranks, "what": c.name, "points": f"{c.points:g} of {c.max_points}", "feedback": c.feedback}
+    for p in second.parts
+    for c in p.criteria
+)
+
+# %%
+print(
+    f"{mine.name}: {'passed' if second.passed else 'not passed'}, {second.points:g} of {second.max_points} points"
+)
+seconds = {"reference": reference["seconds"], "naive": first.parts[0].seconds}
+seconds.update({f"{mine.stem}, {p.ranks} rank{'s' if p.ranks > 1 else ''}": p.seconds for p in second.parts})
+bars(
+    seconds,
+    unit="seconds by the grader's clock",
+    caption="Time from start to end, and the budget on one rank",
+    limits={"budget": first.parts[0].goal.budget_s},
+)
+
+# %%
+results = {**first.results(), **second.results()}
+for name, result in results.items():
+    result.save(f"{out_dir}/{name.replace(', ', '-').replace(' ', '-')}.json")
+show("utilization", results)
+
+# %% [markdown]
+# ## How the grader knows
+# It reads nothing that your script prints. It takes the saved net and runs it on *hidden* images, which are painted after your script has
+# ended: before, they are nowhere. Their classes were drawn with dice for this assessment alone, so no parameters trained
+# elsewhere know them.
+#
+# And it asks the net what it has learned from. Each half of the training images, and the validation images too, have some styles that are found
+# nowhere else, and whose classes were drawn separately. Who has not learned from a part can only guess at them. How often would a guess
+# be as good?
+
+# %%
+shown = {
+    "train-a": "one half of the training images",
+    "train-b": "the other half",
+    "val": "the validation images",
+}
+table(
+    {
+        "ranks": part.ranks,
+        "styles found only in": shown[name],
+        "right, percent": f"{100 * share:.0f}",
+        "by luck": f"{by_luck:.2g}",
+        "learned from": "no" if by_luck > 0.001 else "yes",
+    }
+    for part in second.parts
+    for name, (share, by_luck) in part.traces.items()
+)
+
+# %% [markdown]
+# A rank that trains alone knows only its own half, whatever it writes into its report. A net trained on validation images knows
+# theirs. The idea is called *radioactive data* (Sablayrolles and others, 2020): what was learned from it can be traced.
+#
+# ## Summary
+# - A target is an accuracy *and* a time, on a named machine; one without the other is easily reached.
+# - Measure from outside: from the start of the process to its end, on data that training has never seen.
+# - Two ranks that do not exchange gradients are two small trainings, not one large one.
+#
+# ## Exercises
+
+# %%
+# How many seconds may a script take on two ranks?
+check("assessment-budget", ..., reference=second.reference)
+
+# %%
+# 12,000 images on two ranks, 64 a step on each. How many whole steps has an epoch?
+check("rank-steps", ...)
+
+# %%
+# A net that never saw a part guesses at its 12 styles, of 10 classes each. How many will it get right on average?
+check("lucky-styles", ...)
+
+# %% [markdown]
+# **Next:** `99_your_own_project` takes your own job, and leaves you with its recipe.
