@@ -26,7 +26,7 @@ devices = "auto"
 quick = True
 out_dir = "runs/10_composing"
 seed = 0
-quick_samples = 5000
+quick_samples = 3000
 repeats = 3
 usd_per_hour = 1.0
 
@@ -84,7 +84,7 @@ bars(
 # %% [markdown]
 # ## Factors
 # A *factor* is a change that is on or off. Three of them: images decoded once and kept in memory (lesson 02), the graph
-# (lesson 04), and a batch 8 times as large with the rate by the linear rule (lesson 06).
+# (lesson 04), and a batch 4 times as large with the rate by the linear rule (lesson 06).
 
 # %%
 images = {"train_samples": quick_samples, "val_samples": 1000} if quick else {}
@@ -106,7 +106,7 @@ base = gt.Recipe(
 factors = [
     Factor("memory", "images in memory", {"loader": "resident"}),
     Factor("graph", "static graph", {"hybridize": "static"}),
-    Factor("batch", "a batch 8 times as large", {"batch_size_per_device": 8 * batch_size_per_device}),
+    Factor("batch", "a batch 4 times as large", {"batch_size_per_device": 4 * batch_size_per_device}),
 ]
 
 # %% [markdown]
@@ -115,7 +115,8 @@ factors = [
 # %%
 pace = gt.ladder.Pace("lesson", rounds=5, slice_s=0.2, epochs=epochs) if quick else gt.ladder.FULL
 found = kept_study(analyse, base, factors=[], own=factors, pace=pace, out=f"{out_dir}/factors")
-gains = {row["name"]: row["throughput"]["ratio"] for row in found["sets"] if row["throughput"]}
+sets = sorted((row for row in found["sets"] if row["throughput"]), key=lambda row: len(row["set"]))
+gains = {row["name"]: row["throughput"]["ratio"] for row in sets}
 bars(
     gains,
     unit="times the images/s of the base",
@@ -165,11 +166,12 @@ print(
 
 # %%
 fast = base.override(loader="resident", hybridize="static")
-large = fast.override(batch_size_per_device=8 * batch_size_per_device)
+large = fast.override(batch_size_per_device=4 * batch_size_per_device)
 first = kept_run(fast, f"{out_dir}/reference.json")
-target = round(max(first.val_accuracy) - 0.02, 2)
+reached = max(first.val_accuracy)
+target = max(0.05, round(reached - 0.02, 2))
 print(
-    f"The target is {100 * target:.0f} % validation accuracy; {fast.epochs:g} epochs reached {100 * max(first.val_accuracy):.1f} %."
+    f"{fast.epochs:g} epochs reached {100 * reached:.1f} % validation accuracy; the target is {100 * target:.0f} %."
 )
 
 # %%

@@ -83,7 +83,7 @@ bars(
 switched = deck.run(
     ["AlexNet"] if quick else ["AlexNet", "ResNet-50 v1"],
     batch_size=4 if quick else 32,
-    rounds=3,
+    rounds=2 if quick else 5,
     seconds=0.1 if quick else 1.0,
 )
 write_json(f"{out_dir}/onednn.json", switched)
@@ -135,21 +135,20 @@ print(f"{recipe.net}, validation accuracy {100 * run.val_accuracy[-1]:.1f} %")
 # |---|---|
 # | imperative | Python calls one operator after the other |
 # | hybridized | one graph; operators are called without Python |
-# | static | and its memory is planned once |
-# | fused | oneDNN's subgraphs: convolution, BatchNorm, addition and activation become one operator |
+# | fused | memory planned once, and oneDNN's subgraphs: convolution, BatchNorm, addition and activation become one operator |
 # | int8 | and its numbers become integers of 8 bits; the ranges come from training images |
 # | onnxruntime | the same net as an ONNX file, in Microsoft's runtime |
 #
 # Each rung has a process of its own, with our launch settings. Slices of throughput are taken in turn.
 
 # %%
-rungs = ["imperative", "hybridized", "static", "fused", "int8", "onnxruntime"]
+rungs = ["imperative", "hybridized", "fused", "int8", "onnxruntime"]
 found = inference.run(
     recipe,
     kept,
     modes=rungs,
     batch_size=128,
-    val_images=500 if quick else 5000,
+    val_images=384 if quick else 5000,
     latencies=100 if quick else 1000,
     rounds=3 if quick else 9,
     seconds=0.2 if quick else 1.0,

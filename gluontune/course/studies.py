@@ -48,8 +48,8 @@ def race_table(study: Mapping[str, Any], titles: Mapping[str, str]) -> Markup:
                 "seconds of training, median": _or_dash(times["median"], ".1f"),
                 "spread over seeds, percent": _or_dash(times["cv_pct"], ".1f"),
                 "all seconds, median": _or_dash(found["wall_seconds"]["median"], ".1f"),
-                "dollars": _or_dash(found["usd"], ".5f"),
-                "dollars with failed runs": _or_dash(found["usd_with_failures"], ".5f"),
+                "dollars, median run": _or_dash(found["usd"], ".5f"),
+                "dollars for a success, failed runs paid": _or_dash(found["usd_with_failures"], ".5f"),
             }
         )
     return table(rows)
