@@ -25,7 +25,7 @@ from gluontune.course.solutions import solved
 sys.path.insert(0, str(Path(__file__).parent))
 from course_small import FOLDER, small
 
-IN_LAB = ("01_naive", "04_hybridize")
+IN_LAB = ("01_naive", "04_hybridize", "12_assessment")
 GLUONTUNE = (str(Path(sys.executable).with_name("gluontune")),)
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
