@@ -57,7 +57,7 @@ def _powers(axis: Any) -> None:
         return f"{'' if times == '1' else f'{times}·'}10{str(power).translate(raised)}"
 
     low, high = sorted(axis.get_view_interval())
-    if 0 < low and high / low < 300:
+    if low > 0 and high / low < 300:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(name))
     axis.set_minor_formatter(NullFormatter())
