@@ -131,9 +131,19 @@ class TunedTrainer(mx.gluon.Trainer):
             raise UsageError(" ".join(str(problem).split())) from None
 
     def _allreduce_grads(self) -> None:
-        super()._allreduce_grads()
+        if self._compression_params and self._distributed and not self._update_on_kvstore:
+            self._push_and_pull()
+        else:
+            super()._allreduce_grads()
         if self.exchange is not None:
             self.exchange([param.list_grad()[0] for param in self._trained()])
+
+    def _push_and_pull(self) -> None:
+        """What gluon's trainer does in one call, in two: a dist kvstore refuses to compress in ``pushpull``."""
+        for place, param in enumerate(self._params):
+            if param.grad_req != "null":
+                self._kvstore.push(place, param.list_grad(), priority=-place)
+                self._kvstore.pull(place, param.list_grad(), priority=-place)
 
     def _trained(self) -> list[Any]:
         return [param for param in self._params if param.grad_req != "null"]
