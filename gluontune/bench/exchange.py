@@ -96,7 +96,7 @@ def _engines(book: Ledger, base: Recipe, say: Callable[[str], None]) -> None:
         key = f"batch {batch}"
         if not any(d["piece"] == key for d in document["done"]):
             say(f"{key}: throughput of {', '.join(recipes)}")
-            rates = _throughput(recipes, given["rounds"], given["seconds"], lambda t, k=key: say(f"{k}: {t}"))
+            rates = _throughput(recipes, given["rounds"], given["seconds"], _told(say, key))
             book.enter({"piece": key, "kind": "rates", "batch": batch, "rates": rates})
         for seed in given["seeds"]:
             for engine, recipe in recipes.items():
@@ -118,7 +118,7 @@ def _interval(book: Ledger, base: Recipe, say: Callable[[str], None]) -> None:
                 {str(n): r for n, r in steps.items()},
                 given["rounds"],
                 given["seconds"],
-                lambda t, e=engine: say(f"{e}: {t}"),
+                _told(say, engine),
             )
             book.enter({"piece": key, "kind": "rates", "engine": engine, "rates": rates})
         for seed in given["seeds"]:
@@ -128,6 +128,10 @@ def _interval(book: Ledger, base: Recipe, say: Callable[[str], None]) -> None:
     document["rows"] = _interval_rows(document)
     document["sentence"] = _interval_sentence(document["rows"])
     document["holds"] = all(row["samples_per_sec"] is not None for row in document["rows"])
+
+
+def _told(say: Callable[[str], None], what: str) -> Callable[[str], None]:
+    return lambda line: say(f"{what}: {line}")
 
 
 def _throughput(

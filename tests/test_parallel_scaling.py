@@ -1,0 +1,173 @@
+"""The scaling model: deck 001's table, limits that can be worked out by hand, and the measurement it starts from."""
+
+from __future__ import annotations
+
+import json
+import statistics
+
+import pytest
+
+from gluontune.bench import exchange as bench
+from gluontune.cli.main import main
+from gluontune.errors import UsageError
+from gluontune.ladder.scale import measure_link
+from gluontune.parallel.scaling import (
+    DECK_TABLE,
+    Link,
+    Parts,
+    deck_check,
+    exchange_ms,
+    expected,
+    fit_link,
+    slowest_ms,
+)
+from gluontune.report import write_exchange_html
+from gluontune.result import RunResult
+
+
+def test_the_decks_minimum_bandwidths_are_reproduced():
+    cells = deck_check()
+    assert len(cells) == sum(len(table) for _, _, table in DECK_TABLE.values()) == 46
+    for cell in cells:
+        # The deck gives two decimals, and rounds Joule's number of samples: all of its cells are 3-5 % off.
+        near = 0.05 if cell["task"] == "Joule" else 0.01
+        assert cell["model"] == pytest.approx(cell["deck"], rel=near, abs=0.006), cell
+    joule = [c["model"] / c["deck"] for c in cells if c["task"] == "Joule" and c["deck"] > 1]
+    assert max(joule) - min(joule) < 0.011  # one and the same factor
+
+
+def test_a_ring_carries_at_most_twice_the_bytes_and_a_server_all_of_them():
+    link = Link(gb_per_sec=1.0)
+    ring = [exchange_ms(1e6, n, link) for n in (1, 2, 4, 512)]
+    assert ring == pytest.approx([0.0, 1.0, 1.5, 2.0], rel=0.01)
+    assert exchange_ms(1e6, 8, link, "parameter-server", servers=1) == pytest.approx(16.0)
+    assert exchange_ms(1e6, 8, link, "parameter-server", servers=8) == pytest.approx(2.0)
+    slow = Link(1.0, latency_us=100.0, overhead_ms=0.5, tensor_us=10.0)
+    assert exchange_ms(0, 8, slow, tensors=100) == pytest.approx(0.5 + 14 * 0.1 + 1.0)
+
+
+def test_what_holds_many_devices_back():
+    parts = Parts([10.0], 1e6, 32)
+    assert expected(parts, 1, Link(1))["efficiency"] == 1.0
+    assert expected(parts, 8, Link(1e5))["bound_by"] == "compute"
+    found = expected(parts, 512, Link(0.2))
+    assert found["bound_by"] == "exchange" and found["efficiency"] == pytest.approx(0.5, abs=0.01)
+    assert expected(Parts([10.0] * 9 + [30.0], 1e3, 32), 512, Link(10))["bound_by"] == "stragglers"
+    fed = expected(Parts([10.0], 1e3, 32, loader_samples_per_sec=1600.0), 8, Link(10))
+    assert fed["step_ms"] == pytest.approx(20.0) and fed["efficiency"] == 1.0  # each brings its own loader
+    one_source = expected(Parts([10.0], 1e3, 32, shared_loader_samples_per_sec=6400.0), 8, Link(10))
+    assert one_source["bound_by"] == "input" and one_source["efficiency"] == pytest.approx(0.25)
+    hidden = expected(Parts([10.0], 1e6, 32, hidden=1.0), 512, Link(0.2))
+    assert hidden["efficiency"] == 1.0 and hidden["exchange_ms"] == pytest.approx(10.0, rel=0.01)
+
+
+def test_the_slowest_of_many_is_the_slowest_measured():
+    times = [float(t) for t in range(1, 11)]
+    assert slowest_ms(times, 1) == pytest.approx(5.5)
+    assert slowest_ms(times, 2) == pytest.approx(statistics.mean(max(a, b) for a in times for b in times))
+    assert slowest_ms(times, 10_000) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (lambda: Link(0), "bandwidth 0 GB/s"),
+        (lambda: Parts([], 1, 1), "step_ms"),
+        (lambda: exchange_ms(1, 2, Link(1), "tree"), "ring, parameter-server"),
+        (lambda: fit_link([{"bytes": 1, "tensors": 1, "ms": 1.0}]), "two sizes"),
+    ],
+)
+def test_bad_numbers_are_named(work, words):
+    with pytest.raises(UsageError, match=words):
+        work()
+
+
+def test_scale_measures_here_and_says_that_it_is_a_model(capfd):
+    argv = [
+        "scale",
+        "--net",
+        "softmax",
+        "--loader",
+        "resident",
+        "--devices",
+        "cpu",
+        "--to",
+        "8,512",
+        "--json",
+    ]
+    argv += ["--bandwidth", "0.001,10"]
+    assert main([*argv, "--set", "env={OMP_NUM_THREADS: '1'}"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert "This is a model" in found["note"] and found["parts"]["step_ms"] > 0
+    assert found["parts"]["tensors"] == 2 and found["parts"]["gradient_bytes"] % 40 == 0  # of ten classes
+    rows = {(r["algorithm"], r["gb_per_sec"], r["devices"]): r["efficiency"] for r in found["rows"]}
+    assert len(rows) == 8 and rows["ring", 10.0, 512] > rows["ring", 0.001, 512]
+    assert main(["scale", "--to", "8,many"]) == 2 and "--to '8,many'" in capfd.readouterr().err
+
+
+def test_a_link_is_fitted_to_real_exchanges():
+    link, rows = measure_link("kvstore")
+    assert len(rows) >= 4 and all(row["ms"] > 0 for row in rows) and link.gb_per_sec > 0.01
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Rates and accuracies of pretended engines."""
+    speed = {"async": 160.0, "horovod": 100.0, "kvstore": 90.0}
+
+    def throughput(recipes, rounds, seconds, say):
+        return {
+            label: {
+                "rates": [
+                    speed[r.engine] * (1 + min(r.exchange_every, 9) / 10) * (1 + k / 100)
+                    for k in range(rounds)
+                ],
+                "failure": None,
+            }
+            for label, r in recipes.items()
+        }
+
+    def train(recipe):
+        accuracy = 0.9 - 0.001 * recipe.exchange_every - (0.03 if recipe.engine == pretended_worse else 0)
+        result = RunResult(recipe=recipe.to_dict(), val_accuracy=[0.5, accuracy], train_loss=[1.0, 0.5])
+        result.utilization = {"cpu_pct": [50.0, None, 70.0]}
+        return result
+
+    pretended_worse = None
+
+    def make(worse=None):
+        nonlocal pretended_worse
+        pretended_worse = worse
+
+    monkeypatch.setattr(bench, "_throughput", throughput)
+    monkeypatch.setattr(bench, "train", train)
+    monkeypatch.setattr("gluontune.parallel.horovod.installed", lambda: "0.28.1")
+    return make
+
+
+def test_the_contest_of_engines_holds_its_bar_or_not(pretended, tmp_path, capfd):
+    argv = ["bench", "exchange", "--batch-size", "2,4", "--out", str(tmp_path)]
+    assert main(argv) == 0
+    found = json.loads((tmp_path / "exchange.json").read_text())
+    row = next(r for r in found["rows"] if r["name"] == "batch 4, horovod")
+    assert row["async_ratio"]["median"] == pytest.approx(1.6) and found["complete"]
+    assert "async ÷ horovod 1.60" in found["sentence"]
+    assert "<svg" in (tmp_path / "exchange.html").read_text()
+    pretended(worse="async")
+    capfd.readouterr()
+    assert main([*argv, "--json"]) == 1
+    assert json.loads(capfd.readouterr().out)["points"] == pytest.approx(-3.0)
+
+
+def test_the_interval_costs_accuracy_and_wins_time(pretended, tmp_path):
+    found = bench.run("interval", batches=[4], intervals=[1, 8], engines=["async"], out=tmp_path)
+    first, last = found["rows"]
+    assert first["utilization"]["median"] < last["utilization"]["median"] < 1
+    assert first["val_accuracy"]["median"] > last["val_accuracy"]["median"] and first["cpu_pct"] == 60.0
+    write_exchange_html(found, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "Joule" in page and "time spent training" in page
+    again = bench.run("interval", batches=[4], intervals=[1, 8], engines=["async"], out=tmp_path, resume=True)
+    assert again["done"] == found["done"]
+    with pytest.raises(UsageError, match="carrier"):
+        bench.run("engines", engines=["carrier"])
