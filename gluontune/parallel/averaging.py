@@ -101,7 +101,7 @@ class KvstoreAveraging(Averaging):
         self._store = mxnet().kv.create("dist_sync")
         arrays = self._ordered()
         self._store.init(list(range(len(arrays))), arrays)
-        self._store.pull(list(range(len(arrays))), arrays, ignore_sparse=False)
+        self._store.pull(list(range(len(arrays))), arrays)
         mxnet().nd.waitall()
 
     def _ordered(self) -> list[Any]:
@@ -115,7 +115,7 @@ class KvstoreAveraging(Averaging):
         arrays = self._ordered()
         keys = list(range(len(arrays)))
         self._store.push(keys, [array / self.world for array in arrays])
-        self._store.pull(keys, arrays, ignore_sparse=False)
+        self._store.pull(keys, arrays)
 
 
 class SharedUpdates(Averaging):

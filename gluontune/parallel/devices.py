@@ -104,7 +104,7 @@ def choose_kvstore(
             mx.nd.waitall()
             start = time.perf_counter()
             store.push(keys, grads)
-            store.pull(keys, grads, ignore_sparse=False)
+            store.pull(keys, grads)
             mx.nd.waitall()
             times.append(1e3 * (time.perf_counter() - start))
         found[name] = statistics.median(times[1:])

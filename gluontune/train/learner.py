@@ -41,7 +41,7 @@ class Learner:
         self.rank = int(setup["rank"])
         self.pending: dict[str, Any] | None = None  # the command under way
         self._begun, self._began, self._per_step = 0, 0.0, 1
-        self._ready, self._over, self._commands = False, False, b""
+        self._ready, self._up, self._over, self._commands = False, False, False, b""
         self._quiet_s, self._beaten = 0.0, time.monotonic()
         self._lives, self._died_at = LIVES, -1
         self.selector = selectors.DefaultSelector()
@@ -51,7 +51,7 @@ class Learner:
         setup = {**self.setup, "rejoins": rejoins, "die_with_parent": True, "parent": os.getpid()}
         self.child = PipedProcess(_CHILD, setup, os.environ, apart=False)
         self.selector.register(self.child.reading, selectors.EVENT_READ, "child")
-        self._quiet_s = 0.0
+        self._up, self._quiet_s = False, 0.0
 
     def serve(self, commands: int) -> None:
         """Until ``quit``, the end of ``commands`` (a descriptor), or the learner's end."""
@@ -66,7 +66,7 @@ class Learner:
                     self._take(commands)
                 else:
                     self._hear()
-            if self._quiet_s > _SILENT_S and (self.pending or not self._ready):
+            if self._quiet_s > _SILENT_S and self._up and self.pending:
                 self._replace(f"gave no sign of life for {_SILENT_S:.0f} s")
             if time.monotonic() - self._beaten > _BEAT_S and self.pending:
                 self._beaten = time.monotonic()
@@ -89,7 +89,8 @@ class Learner:
                 self._over = True
                 return
             self.pending, self._begun, self._began = command, self.steps, time.perf_counter()
-            self.child.say(command)
+            if self._up:
+                self.child.say(command)
 
     def _hear(self) -> None:
         while not self._over and (event := self.child.poll()) is not None:
@@ -97,6 +98,7 @@ class Learner:
             if kind == "end":
                 self._replace(end_message(self.child, "").strip())
                 return
+            self._up = self._up or kind == "ready"
             if kind == "ready" and self._ready:
                 self._go_on()
             elif kind == "done":

@@ -105,7 +105,7 @@ def _exchange_of(session: Any, arrays: list[Any], place: int) -> Callable[[], No
 
     def exchange() -> None:
         store.push(keys, arrays)
-        store.pull(keys, arrays, ignore_sparse=False)
+        store.pull(keys, arrays)
 
     return exchange
 
