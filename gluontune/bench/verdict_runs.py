@@ -29,7 +29,7 @@ _FOREIGN_PCT = 15.0  # of all cores: a run beside so much that this command did 
 _TRIES = 3
 _SECONDS = 1.2  # of one run
 _TIME_LIMIT_S = 120.0
-_CHILD = (sys.executable, "-m", "gluontune.bench.situations")
+_CHILD = (sys.executable, "-m", "gluontune.bench._situation_child")
 # Busy and idle seconds of the load that comes and goes; a situation's crowd never idles.
 _BUSY_S, _IDLE_S = (0.1, 0.3), (0.6, 1.4)
 _LOAD = f"""
