@@ -95,18 +95,18 @@ def default_list(arrays: int, quick: bool = False) -> list[Case]:
     found = []
     for training in (False, True):
         found += [product(m, n, k, training) for m, n, k in _PRODUCTS[: 1 if quick else None]]
-        found += [convolution(*sizes, training=training) for sizes in _CONVOLUTIONS[: 1 if quick else None]]
+        found += [convolution(**sizes, training=training) for sizes in _CONVOLUTIONS[: 1 if quick else None]]
         found += [recurrent(*sizes, training=training) for sizes in _RECURRENT[: 1 if quick else None]]
     return found + [all_reduce(length, arrays) for length in _REDUCED[: 1 if quick else None]]
 
 
 _PRODUCTS = ((1760, 128, 1760), (1024, 1024, 1024), (2048, 64, 2048), (2560, 16, 2560), (35, 700, 2048))
-_CONVOLUTIONS: tuple[tuple[Any, ...], ...] = (
-    ((8, 128, 28, 28), 128, (3, 3), (1, 1), (1, 1)),
-    ((8, 64, 56, 56), 64, (3, 3), (1, 1), (1, 1)),
-    ((8, 512, 7, 7), 512, (3, 3), (1, 1), (1, 1)),
-    ((8, 256, 56, 56), 64, (1, 1), (1, 1), (0, 0)),
-    ((8, 3, 224, 224), 64, (7, 7), (2, 2), (3, 3)),
+_CONVOLUTIONS: tuple[dict[str, Any], ...] = (
+    {"data": (8, 128, 28, 28), "filters": 128, "kernel": (3, 3), "pad": (1, 1)},
+    {"data": (8, 64, 56, 56), "filters": 64, "kernel": (3, 3), "pad": (1, 1)},
+    {"data": (8, 512, 7, 7), "filters": 512, "kernel": (3, 3), "pad": (1, 1)},
+    {"data": (8, 256, 56, 56), "filters": 64, "kernel": (1, 1)},
+    {"data": (8, 3, 224, 224), "filters": 64, "kernel": (7, 7), "stride": (2, 2), "pad": (3, 3)},
 )
 _RECURRENT = (("lstm", 25, 16, 512, 512), ("gru", 25, 32, 512, 512), ("rnn_tanh", 25, 16, 1760, 1760))
 _REDUCED = (100_000, 3_097_600, 16_777_217)

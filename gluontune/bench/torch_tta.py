@@ -194,7 +194,6 @@ def _train(
         if recipe.target_accuracy is not None and checked["accuracy"] >= recipe.target_accuracy:
             break
     result.samples_per_sec = stats.interval(rates)
-    result.peak_rss_mib = process.memory_mib or None
 
 
 def _text(result: RunResult, recipe: Recipe) -> str:

@@ -18,7 +18,8 @@ _HIDDEN = {"name", "part", "peer", "status", "reason", "note", "info", "sizes", 
 def benchmark_view(document: Mapping[str, Any], key: str, label: str = "benchmark") -> dict[str, Any]:
     """The study of a document of ``gluontune bench``."""
     groups = _groups(document)
-    tables, figures = [], []
+    tables: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
     for title, rows in groups.items():
         tables.append(_table(title, rows))
         unit = next((k for k in rows[0] if k in _WORDS), None) if rows else None
