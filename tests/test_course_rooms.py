@@ -228,15 +228,26 @@ def test_a_run_is_kept_only_for_its_own_recipe_and_if_it_is_whole(tmp_path, monk
     assert asked == [0, 1, 9, 9, 9]
 
 
-def test_recipes_in_turn_are_compared_with_the_first_and_a_failed_one_is_named():
-    fast = Recipe(net="mlp", loader="resident", train_samples=512, val_samples=64, batch_size_per_device=32)
-    found = course.in_turn(
-        {"one": fast, "large": fast.override(batch_size_per_device=256)}, rounds=3, slice_s=0.05
-    )
-    assert found["one"]["ratio"]["median"] == 1
-    assert found["large"]["samples_per_sec"]["n"] == 3 and found["large"]["ratio"]["ci95"][0] > 0
-    with pytest.raises(GluontuneError, match="none of that name: "):
-        course.in_turn({"none of that name": fast.override(net="no_such_net")}, rounds=1)
+def test_recipes_in_turn_are_compared_with_the_first_and_a_failed_one_is_named(monkeypatch):
+    from gluontune.course import turns
+    from gluontune.train import RunFailed
+
+    closed = []
+
+    def interleave(field, *, rounds, slice_s):
+        for contender in field:
+            contender.rates = [contender.recipe.batch_size_per_device * k for k in range(1, rounds + 1)]
+            if contender.recipe.net == "no_such_net":
+                contender.failure = RunFailed("UsageError", "unknown net", "starting")
+
+    monkeypatch.setattr(turns, "interleave", interleave)
+    monkeypatch.setattr(turns.Contender, "close", lambda self: closed.append(self.label))
+    small = Recipe(batch_size_per_device=32)
+    found = course.in_turn({"one": small, "large": small.override(batch_size_per_device=80)}, rounds=3)
+    assert found["one"]["ratio"]["median"] == 1 and found["large"]["ratio"]["median"] == 2.5
+    assert found["large"]["samples_per_sec"]["median"] == 160 and sorted(closed) == ["large", "one"]
+    with pytest.raises(GluontuneError, match="none of that name: unknown net"):
+        course.in_turn({"none of that name": small.override(net="no_such_net")})
 
 
 def crossing(seconds):
