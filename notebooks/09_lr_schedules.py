@@ -58,7 +58,7 @@ updates = range(UPDATES)
 theirs = mxnet_factor()
 lines(
     {
-        "MXNet's FactorScheduler(step=250, factor=0.5)": (updates, [theirs(n) for n in updates]),
+        "MXNet's FactorScheduler": (updates, [theirs(n) for n in updates]),
         "gt.optim.schedules.factor": (updates, [factor(n) for n in updates]),
     },
     x="update",
@@ -84,7 +84,7 @@ multifactor = s.multifactor(base_lr=1, steps=[250, 750, 900], factor=0.5)
 theirs = mxnet_multifactor()
 lines(
     {
-        "MXNet's MultiFactorScheduler(step=[250, 750, 900], factor=0.5)": (
+        "MXNet's MultiFactorScheduler": (
             updates,
             [theirs(n) for n in updates],
         ),

@@ -68,7 +68,7 @@ def _at_few_places(axis: Any, places: Sequence[float]) -> None:
     from matplotlib.ticker import NullLocator
 
     tried = sorted(set(places))
-    if len(tried) <= 6 and all(float(place).is_integer() for place in tried):
+    if len(tried) <= 8 and all(float(place).is_integer() for place in tried):
         axis.set_ticks(tried)
         axis.set_minor_locator(NullLocator())
 
@@ -129,7 +129,9 @@ def lines(
                 _powers(axis)
             else:
                 _thousands(axis)
-        _at_few_places(axes.xaxis, [x for xs, _ in series.values() for x in xs])
+        places = [x for xs, _ in series.values() for x in xs]
+        if log_x or len(set(places)) <= 5:
+            _at_few_places(axes.xaxis, places)
         axes.grid()
         _finish(figure, axes, list(series))
 
@@ -165,7 +167,7 @@ def bars(
 
     def plot(figure: Any) -> None:
         height = figure.get_size_inches()[1] * 72
-        axes = figure.add_axes((0.02, 44 / height, 0.95, 1 - (66 if limits else 48) / height))
+        axes = figure.add_axes((0.02, 44 / height, 0.92, 1 - (66 if limits else 48) / height))
         axes.set_ylim(len(found) - 0.6, -0.72)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
@@ -228,8 +230,9 @@ def paths(
         )
         for place, (name, walk) in enumerate(walks.items()):
             colour = SERIES[_COLOURS[place % 7]]
+            beneath = 0.9 * (len(walks) - 1 - place)  # wider, where another goes the same way over it
             axes.plot(
-                walk[:, 0], walk[:, 1], color=colour, linewidth=1.7, marker=_MARKERS[place % 7], markersize=3.6,
+                walk[:, 0], walk[:, 1], color=colour, linewidth=1.6 + beneath, marker=_MARKERS[place % 7], markersize=3.6,
                 markevery=max(1, len(walk) // 25), label=label(name),
             )  # fmt: skip
         axes.plot(*next(iter(walks.values()))[0], marker="o", color=INK["fg"], markersize=8, fillstyle="none")

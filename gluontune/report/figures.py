@@ -166,7 +166,7 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
     lines = (len(curves) + 1) // 2
 
     def plot(figure: Any) -> None:
-        axes = figure.add_axes((0.115, 0.0, 0.86, 1.0))
+        axes = figure.add_axes((0.145, 0.0, 0.83, 1.0))
         handles = []
         for place, row, curve in curves:
             handles += axes.plot(
@@ -185,7 +185,7 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
         axes.grid()
         below = 58 + 16 * lines  # points that ticks, the axis' name and the legend need
         height = figure.get_size_inches()[1] * 72
-        axes.set_position((0.115, below / height, 0.86, 1 - (below + 8) / height))
+        axes.set_position((0.145, below / height, 0.83, 1 - (below + 8) / height))
         names = [label(_short(row["name"], 18)) for _, row, _ in curves]
         figure.legend(
             handles,

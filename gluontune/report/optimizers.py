@@ -44,7 +44,7 @@ def _batch_figures(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     said = ", ".join(f"{size}: {end:.1f} %" for size, end in zip(sizes, ends))
 
     def plot(figure: Any) -> None:
-        axes = figure.add_axes((0.115, 0.14, 0.86, 0.83))
+        axes = figure.add_axes((0.145, 0.14, 0.83, 0.83))
         axes.plot(sizes, ends, color=SERIES[4], marker="o", linewidth=2, label="measured here")
         for group, size in zip(groups, sizes):
             seeds = [100 * v for v in group["by_seed"].values() if v]
@@ -83,7 +83,7 @@ def _curves(
     ]
 
     def plot(figure: Any) -> None:
-        axes = figure.add_axes((0.115, 0.14, 0.86, 0.83))
+        axes = figure.add_axes((0.145, 0.14, 0.83, 0.83))
         for place, (group, rows) in enumerate(shown.items()):
             colour, dash = SERIES[_colour(place)], _DASHES[place // 6 % 4]
             length = min(len(r["val_accuracy"]) for r in rows)

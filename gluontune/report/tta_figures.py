@@ -36,12 +36,15 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
         said.append(f"{words.clean(title, 40)} ended at {reached} in {len(rows)} repeats")
 
     def plot(figure: Any) -> None:
-        axes = figure.add_axes((0.115, 0.14, 0.86, 0.83))
+        axes = figure.add_axes((0.145, 0.14, 0.83, 0.83))
         handles = []
         for place, (title, rows) in enumerate(shown.items()):
             colour = SERIES[_COLOURS[place % 6]]
             for r in rows:
-                axes.plot(r["train_elapsed"], _pct(r), color=colour, linewidth=0.8, alpha=0.55)
+                marks = (
+                    {"marker": _MARKERS[place % 6], "markersize": 3} if len(r["train_elapsed"]) < 20 else {}
+                )
+                axes.plot(r["train_elapsed"], _pct(r), color=colour, linewidth=0.8, alpha=0.55, **marks)
             if len(rows) > 1:
                 times, low, middle, high = band(rows)
                 axes.fill_between(times, low, high, color=colour, alpha=0.2, linewidth=0)
