@@ -12,6 +12,7 @@ from gluontune import ladder, runtime
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.ladder import heats, measure, tuning
 from gluontune.recipe import Recipe
+from gluontune.runtime.amx import AmxSupport
 from gluontune.train import RunFailed
 
 START = Recipe(env={"GOMP_SPINCOUNT": "10000", "OMP_NUM_THREADS": "1"})
@@ -190,6 +191,26 @@ def test_what_cannot_run_here_is_a_row_with_the_reason(machine, monkeypatch):
     found = ladder.tune(Recipe(job="own/job.py", env=START.env), budget_minutes=60)
     assert "bfloat16" in rows(found, "compute")["16 bits"]["reason"]
     assert "resident" not in rows(found, "loader")
+
+
+def test_amx_is_a_knob_only_where_the_processor_has_it_and_an_option_that_fails_is_a_row(
+    machine, monkeypatch
+):
+    base = START.override(dtype="bfloat16", rewrites=("pool-to-mean",))
+    assert rows(ladder.tune(base, knobs=["amx"], budget_minutes=60), "amx") == {}
+    granted = AmxSupport("granted", "pretended")
+    monkeypatch.setattr(runtime, "amx_support", lambda flags: granted)
+    rate = machine.rate
+    machine.rate = lambda r: rate(r) * (1.5 if "DNNL_MAX_CPU_ISA" in r.env else 1.0)
+    failure = RunFailed("MXNetError", "could not create a primitive descriptor iterator", "p")
+    machine.breaks = lambda r: failure if "narrow-in-float32" in r.rewrites else None
+    found = ladder.tune(base, knobs=["amx"], budget_minutes=60)
+    tried = rows(found, "amx")
+    assert tried["AMX"]["kept"] and found["best"]["recipe"]["env"]["DNNL_MAX_CPU_ISA"] == "AVX512_CORE_AMX"
+    assert tried["AMX, narrow in float32"]["status"] == "failed"
+    assert "primitive descriptor" in tried["AMX, narrow in float32"]["reason"]
+    found = ladder.tune(base.override(dtype="float32"), knobs=["amx"], budget_minutes=60)
+    assert "not compute in bfloat16" in rows(found, "amx")["—"]["reason"]
 
 
 def test_a_killed_search_goes_on_where_it_was(machine, tmp_path):

@@ -60,6 +60,7 @@ class Knob:
         sentence: what it turns.
         requires: why it cannot be turned here, or None.
         options: what to try on top of a recipe.
+        exists: whether the machine has it at all; where not, the search has no row for it.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Knob:
     sentence: str
     requires: Callable[[Recipe, Site], str | None]
     options: Callable[[Recipe, Site], list[Option]]
+    exists: Callable[[Site], bool] = lambda site: True
 
 
 KNOBS: Registry[Knob] = Registry("knob")
@@ -77,10 +79,14 @@ def _always(recipe: Recipe, site: Site) -> str | None:
 
 
 def _knob(
-    name: str, sentence: str, requires: Callable[[Recipe, Site], str | None] = _always, slot: str = ""
+    name: str,
+    sentence: str,
+    requires: Callable[[Recipe, Site], str | None] = _always,
+    slot: str = "",
+    exists: Callable[[Site], bool] = lambda site: True,
 ) -> Callable[[Callable[[Recipe, Site], list[Option]]], Callable[[Recipe, Site], list[Option]]]:
     def add(options: Callable[[Recipe, Site], list[Option]]) -> Callable[[Recipe, Site], list[Option]]:
-        KNOBS.add(name, Knob(name, slot or name, sentence, requires, options))
+        KNOBS.add(name, Knob(name, slot or name, sentence, requires, options, exists))
         return options
 
     return add
@@ -147,6 +153,17 @@ def _rewrites(recipe: Recipe, site: Site) -> list[Option]:
         changes["rewrites"] = tuple(r for r in recipe.rewrites if r != name)
         found.append(Option(f"without {name}", changes))
     return found
+
+
+def _in_bfloat16(recipe: Recipe, site: Site) -> str | None:
+    return None if recipe.dtype == "bfloat16" else "the best recipe so far does not compute in bfloat16"
+
+
+@_knob("amx", "Intel's matrix unit, which oneDNN leaves off", _in_bfloat16, exists=lambda site: site.amx)
+def _amx(recipe: Recipe, site: Site) -> list[Option]:
+    names = tuple(dict.fromkeys((*recipe.rewrites, "narrow-in-float32")))
+    narrow = {"env": runtime.AMX_ENV, "rewrites": names}
+    return [Option("AMX", {"env": runtime.AMX_ENV}), Option("AMX, narrow in float32", narrow)]
 
 
 @_knob("loader", "who decodes and augments, and with how many workers")

@@ -108,6 +108,9 @@ class _Search:
     def run(self, knobs: Sequence[Knob]) -> None:
         self.heats.heat("start", 1, [], ROUNDS[-1])
         self._name_best()
+        site = self.book.site
+        assert site is not None, "the start was measured"
+        knobs = [knob for knob in knobs if knob.exists(site)]
         try:
             for knob in knobs:
                 self._turn(knob)
