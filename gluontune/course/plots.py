@@ -232,8 +232,8 @@ def paths(
             colour = SERIES[_COLOURS[place % 7]]
             beneath = 0.9 * (len(walks) - 1 - place)  # wider, where another goes the same way over it
             axes.plot(
-                walk[:, 0], walk[:, 1], color=colour, linewidth=1.6 + beneath, marker=_MARKERS[place % 7], markersize=3.6,
-                markevery=max(1, len(walk) // 25), label=label(name),
+                walk[:, 0], walk[:, 1], color=colour, linewidth=1.6 + beneath,
+                marker=_MARKERS[place % 7], markersize=3.6, markevery=max(1, len(walk) // 25), label=label(name),
             )  # fmt: skip
         axes.plot(*next(iter(walks.values()))[0], marker="o", color=INK["fg"], markersize=8, fillstyle="none")
         if goal is not None:
