@@ -58,7 +58,7 @@ def test_a_quick_run_of_a_small_net_for_real(tmp_path, monkeypatch, capfd):
         "--sizes",
         "job",
         "--rounds",
-        "2",
+        "1",
         "--json",
     ]
     arguments += ["--types", "float32,float16", "--slice", "0.002", "--html", "ops.html", "--out", "ops.json"]
@@ -68,11 +68,11 @@ def test_a_quick_run_of_a_small_net_for_real(tmp_path, monkeypatch, capfd):
     rows = found["rows"]
     assert {row["kind"] for row in rows} == {"product", "convolution", "all-reduce"}
     assert sum(row["kind"] == "convolution" for row in rows) == 3 * 2 * 2  # layers, passes, types
-    peak = found["peaks"]["flops_per_sec"]["median"]
+    assert found["peaks"]["flops_per_sec"]["median"] > 1e8 and found["peaks"]["bytes_per_sec"]["median"] > 1e7
     for row in rows:
         if row["dtype"] == "float32":
             assert row["status"] == "ok", row
-            assert row["flops_per_sec"]["n"] == 1 and 0 < row["flops_per_sec"]["median"] < 4 * peak
+            assert row["flops_per_sec"]["n"] == 1 and 0 < row["flops_per_sec"]["median"] < 1e13
             expected = row["flops"] / row["microseconds"]["median"] * 1e6
             assert row["flops_per_sec"]["median"] == pytest.approx(expected)
             assert row["share_of_peak"]["median"] > 0 and row["bound_by"] in ("memory", "compute")
@@ -81,7 +81,7 @@ def test_a_quick_run_of_a_small_net_for_real(tmp_path, monkeypatch, capfd):
         r["status"] == "failed" and "FP16" in r["reason"] for r in halves
     )  # MXNet has none on CPUs
     page = (tmp_path / "ops.html").read_text()
-    assert "convolution does not run in float16 here" in page and "Roofline; shares of the peak" in page
+    assert "convolution in float16 did not run here: FP16" in page and "Roofline; shares of the peak" in page
     assert main(["report", "ops.json", "--out", "again.html"]) == 0
     assert "roofline: " in capfd.readouterr().out
 

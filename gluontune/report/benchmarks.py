@@ -95,13 +95,14 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     columns = list(dict.fromkeys(
         k for r in rows for k, v in r.items() if k not in _HIDDEN and _cell(v) and _part(r) != str(v)
     ))  # fmt: skip
-    columns = [k for k in columns if len({plain.key(r.get(k)) for r in rows}) > 1 or len(rows) == 1][:8]
+    columns = [k for k in columns if len({plain.key(r.get(k)) for r in rows}) > 1 or len(rows) == 1][:7]
     shown = []
     for r in rows:
         status = r.get("status", "ok")
         why = r.get("reason") or ""
         cells = [_cell(r.get(k)) or "—" for k in columns]
-        shown.append(row(r["name"], *cells, why=why if status == "ok" else f"{status}: {why}".rstrip(": ")))
+        told = why if status == "ok" or why.startswith(status) else f"{status}: {why}".rstrip(": ")
+        shown.append(row(r["name"], *cells, why=told))
     head = ["", *(k.replace("_", " ") for k in columns)]
     return {
         "title": title or "The rows",
@@ -128,4 +129,4 @@ def _cell(value: Any) -> str:
         return " / ".join(f"{k} {words.rate(v)}" for k, v in inner.items()) if inner else ""
     if isinstance(value, (list, tuple)) or value is None or value == "":
         return ""
-    return plain.said(value)
+    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else plain.said(value)

@@ -51,7 +51,7 @@ def set_bars(name: str, values: Sequence[Mapping[str, Any]], unit: str) -> str |
             place += 1
         axes.set_yticks([at for at, _ in ticks], [words.clean(text, 24) for _, text in ticks])
         axes.set_ylim(place - 0.4, -0.6)
-        axes.set_xlim(0, 1.22 * top)
+        axes.set_xlim(0, 1.25 * top)
         axes.set_xlabel(unit)
         axes.grid(axis="x")
 
@@ -65,7 +65,7 @@ def _bounds(value: Mapping[str, Any]) -> tuple[float, float]:
 
 def _text(entry: Mapping[str, Any]) -> str:
     value = entry["value"]
-    return entry["lost"] if value is None else f"{value['median']:.3g}"
+    return entry["lost"] if value is None else words.rate(value["median"])
 
 
 def interaction_dots(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
