@@ -10,7 +10,7 @@ import pytest
 from gluontune.bench import exchange as bench
 from gluontune.cli.main import main
 from gluontune.errors import UsageError
-from gluontune.ladder.scale import measure_link
+from gluontune.ladder.scaling import measure_link
 from gluontune.parallel.scaling import (
     DECK_TABLE,
     Link,

@@ -15,7 +15,7 @@ from gluontune import runtime, stats
 from gluontune.bench.exchange import NEVER
 from gluontune.errors import UsageError
 from gluontune.ladder.measure import Contender, interleave
-from gluontune.ladder.scale import measure_link, measure_parts
+from gluontune.ladder.scaling import measure_link, measure_parts
 from gluontune.parallel import horovod
 from gluontune.parallel.scaling import Parts, expected
 from gluontune.recipe import Recipe

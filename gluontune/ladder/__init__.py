@@ -15,7 +15,7 @@ _HOMES = {
     "climb": "climbing",
     "esgd": "evolving",
     "KNOBS": "knobs",
-    "scale": "scale",
+    "scale": "scaling",
     "tune": "tuning",
 }
 
