@@ -15,7 +15,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test lint peers horovod lab course browser clean
+.PHONY: setup ladder test lint peers horovod hosts lab course browser clean
 
 setup: $(STAMP)
 
@@ -79,6 +79,11 @@ horovod: $(STAMP)
 	HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1 \
 	  HOROVOD_WITHOUT_PYTORCH=1 $(PIP) install -q -c constraints.txt --no-build-isolation horovod==0.28.1
 	$(PY) -m pytest -q tests/horovod_real.py
+
+# Two network namespaces as two hosts (ip netns exec, and a real sshd): needs root, iproute2 and openssh-server.
+hosts: $(STAMP)
+	@$(PY) -c 'import horovod' 2>/dev/null || $(MAKE) --no-print-directory horovod
+	$(PY) -m pytest -q tests/hosts_real.py $(ARGS)
 
 # JupyterLab with a kernel that has gluontune's launch settings.
 lab: $(STAMP)

@@ -26,6 +26,7 @@ COMPRESSIONS = ("none", "2bit", "fp16")
 DEVICES = ("auto", "cpu", "gpu")
 RUNTIMES = ("as-installed", "tuned")
 LAST_BATCH = ("keep", "discard", "rollover")
+PARTITION = ("shard", "whole")
 SCALING = ("none", "linear", "sqrt")
 
 
@@ -61,6 +62,8 @@ class Recipe:
         num_devices: GPUs of one process (engine ``local``) or ranks (the other engines).
         engine: ``local``, ``kvstore`` (parameter server), ``horovod`` (ring all-reduce), or ``async`` (learners
             that update weights in shared memory without waiting for each other).
+        partition: which images a rank takes in an epoch: ``shard``, its share of one shuffle of all; ``whole``, as
+            many from a shuffle of its own over all. All ranks have equally many batches.
         exchange_every: steps of a rank between exchanges. 1 exchanges in each step; above, each rank trains
             alone for so many steps, then the ranks' parameters are averaged (``async``: their changes added).
         compression: of the gradients on their way: ``none``; ``2bit`` (kvstore, with error feedback); ``fp16``
@@ -114,6 +117,7 @@ class Recipe:
     devices: str = "auto"
     num_devices: int = 1
     engine: str = "local"
+    partition: str = "shard"
     exchange_every: int = 1
     compression: str = "none"
     compression_threshold: float = 0.5
@@ -283,6 +287,7 @@ class Recipe:
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "last_batch": LAST_BATCH,
+    "partition": PARTITION,
     "hybridize": HYBRIDIZE,
     "dtype": DTYPES,
     "lr_scaling": SCALING,

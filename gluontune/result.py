@@ -40,6 +40,7 @@ class RunResult:
         peak_rss_mib: highest resident memory of the process tree, MiB. peak_gpu_mib: of the GPU, or None.
         steps: training steps taken.
         env: environment variables that gluontune set for the run.
+        hosts: of a run on several machines: ``{"name", "address", "ranks", "versions", "machine"}`` of each.
         notes: remarks for the reader, one sentence each.
 
     >>> from gluontune.recipe import Recipe
@@ -67,6 +68,7 @@ class RunResult:
     peak_gpu_mib: float | None = None
     steps: int = 0
     env: dict[str, str] = field(default_factory=dict)
+    hosts: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 

@@ -46,3 +46,14 @@ def test_a_run_learns_and_resumes_as_if_it_had_not_been_stopped(tmp_path):
 def test_a_killed_rank_ends_all_and_is_named():
     seen = fault_trial(*FAULTS["horovod rank killed"])
     assert seen["named"] and seen["seconds"] <= 30 and not seen["orphans"], seen
+
+
+def test_averages_of_parameters_are_those_of_the_parameter_server_and_fp16_is_near(tmp_path):
+    seldom = SMALL.override(exchange_every=3)
+    ring = parameters_after(seldom, 9, tmp_path / "ring")
+    server = parameters_after(seldom.override(engine="kvstore"), 9, tmp_path / "server")
+    assert max(np.abs(ring[name] - server[name]).max() for name in ring) <= 1e-5
+    whole = parameters_after(SMALL, 9, tmp_path / "whole")
+    half = parameters_after(SMALL.override(compression="fp16"), 9, tmp_path / "half")
+    gaps = [np.abs(whole[name] - half[name]).max() for name in whole]
+    assert 0 < max(gaps) <= 1e-2

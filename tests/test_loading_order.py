@@ -51,6 +51,32 @@ def test_ranks_have_equal_batch_counts_and_share_the_samples(arguments, last_bat
 
 
 @settings(deadline=None, max_examples=100)
+@given(orders, st.sampled_from(["keep", "discard", "rollover"]), st.integers(0, 3))
+def test_ranks_that_draw_from_the_whole_data_set_have_equal_batch_counts_too(arguments, last_batch, epoch):
+    arguments = {**arguments, "shuffle": True, "partition": "whole"}
+    try:
+        ranks = [make(last_batch, rank, arguments) for rank in range(arguments["world_size"])]
+    except UsageError:
+        return
+    batches = [order.batches(epoch) for order in ranks]
+    assert len({len(b) for b in batches}) == 1
+    assert [order.num_batches(epoch) for order in ranks] == [len(b) for b in batches]
+    if last_batch != "rollover":  # whose batches may span two epochs
+        for own in batches:
+            flat = np.concatenate(own) if own else np.zeros(0)
+            assert len(set(flat.tolist())) == len(flat)
+
+
+def test_whole_draws_differ_between_ranks_and_cover_all_in_time():
+    ranks = [Order(1000, 10, shuffle=True, rank=r, world_size=2, partition="whole") for r in (0, 1)]
+    first, second = (set(order.indices(0).tolist()) for order in ranks)
+    assert len(first) == len(second) == 500 and 150 < len(first & second) < 350
+    assert len(set().union(*(ranks[0].indices(e).tolist() for e in range(20)))) == 1000
+    with pytest.raises(UsageError, match="shuffle=True"):
+        Order(1000, 10, world_size=2, partition="whole").indices(0)
+
+
+@settings(deadline=None, max_examples=100)
 @given(orders)
 def test_rollover_loses_and_repeats_nothing(arguments):
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -91,6 +92,7 @@ def test_who_lost_a_connection_is_not_blamed(monkeypatch, heard, culprit):
     monkeypatch.setattr(group_module, "_GRACE_S", 0.3)
     group = Group.__new__(Group)
     lost = {"event": "error", "message": "[gloo] Connection closed by peer [127.0.0.1]:9"}
+    group.site = SimpleNamespace(trouble=lambda: None, notices_after_s=0.0)
     group.ranks = [SaysOnly(lost), SaysOnly(heard, after=1)]
     place, event = group._culprit(0, lost)
     assert place == culprit and event == (heard if culprit else lost)

@@ -103,7 +103,7 @@ def test_a_killed_process_is_an_error_not_a_hang():
 def test_a_dead_server_is_named():
     ranks = SMALL.override(engine="kvstore", num_devices=2, batch_size_per_device=32)
     with Group(ranks) as group:
-        killer = threading.Timer(0.5, group.cluster.processes[1].kill)
+        killer = threading.Timer(0.5, group.site.cluster.processes[1].kill)
         killer.start()
         with pytest.raises(RunFailed, match="server 0"):
             group.steps(100_000)
@@ -298,7 +298,7 @@ def test_a_stopped_and_continued_run_is_not_taken_for_a_hung_one(monkeypatch):
 
     group = object.__new__(Group)
     group.ranks, group.world, group.time_limit = [Rank()], 1, 5.0
-    group.cluster = group.on_log = None
+    group.site, group.on_log = SimpleNamespace(trouble=lambda: None), None
     monkeypatch.setattr("gluontune.train.group.selectors.DefaultSelector", Selector)
     monkeypatch.setattr("gluontune.train.group.time.monotonic", lambda: clock[0])
     assert group._gather("done") == [{"event": "done"}]

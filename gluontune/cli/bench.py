@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 import typer
 
+from gluontune.cli._bench_devices import devices
 from gluontune.cli._bench_exchange import exchange, scaling
 from gluontune.cli._bench_operators import operators
 from gluontune.cli._bench_optimizers import optimizers
@@ -33,7 +34,18 @@ def register(app: typer.Typer) -> None:
         help="Measure parts of gluontune against their peers in one interleaved run.", no_args_is_help=True
     )
     app.add_typer(group, name="bench")
-    for command in (loading, packing, monitor, training, inference, networks, optimizers, exchange, scaling):
+    for command in (
+        loading,
+        packing,
+        monitor,
+        training,
+        inference,
+        networks,
+        optimizers,
+        devices,
+        exchange,
+        scaling,
+    ):
         group.command()(command)
     group.command("operators", help=operators.__doc__)(takes_recipe(operators))
 

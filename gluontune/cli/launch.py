@@ -1,4 +1,4 @@
-"""``gluontune launch``: the same recipe on several processes."""
+"""``gluontune launch``: the same recipe on several processes, here or on several machines."""
 
 from __future__ import annotations
 
@@ -16,8 +16,40 @@ def register(app: typer.Typer) -> None:
 
 
 def launch(
-    ranks: int = typer.Option(2, "-n", "--ranks", min=1, help="Training processes on this machine."),
-    engine: str = typer.Option("kvstore", "--engine", help="kvstore (MXNet's parameter server) or horovod."),
+    ranks: Optional[int] = typer.Option(
+        None,
+        "-n",
+        "--ranks",
+        min=1,
+        help="Training processes [default: 2, or all that --hosts has room for].",
+    ),
+    engine: str = typer.Option(
+        "kvstore",
+        "--engine",
+        help="kvstore (MXNet's parameter server), horovod, or async (shared weights).",
+    ),
+    hosts: Optional[str] = typer.Option(
+        None, "--hosts", help="Machines and the ranks on each: node1:4,node2:4. Default: all ranks here."
+    ),
+    rsh: Optional[str] = typer.Option(
+        None,
+        "--rsh",
+        help="Command that runs another on a host, called as RSH HOST COMMAND; such as 'ssh -p 2222' "
+        "[default: ssh, which must need no password].",
+    ),
+    python: Optional[str] = typer.Option(
+        None, "--python", help="Python on the hosts, with gluontune [default: this one's path]."
+    ),
+    port: int = typer.Option(
+        0,
+        "--port",
+        min=0,
+        max=65535,
+        help="TCP port on the first host where ranks meet [default: a free one].",
+    ),
+    connect_timeout: float = typer.Option(
+        30.0, "--connect-timeout", min=1, help="Seconds in which each host must answer."
+    ),
     restart: int = typer.Option(
         0,
         "--restart",
@@ -29,8 +61,12 @@ def launch(
     """Run `train` on several processes that exchange gradients; one merged result comes back.
 
     Example: gluontune launch -n 2 --engine kvstore -- train --dataset sample --epochs 1 --json
+
+    With --hosts, each machine needs this folder, the same gluontune and the same data, and must reach the others
+    on any port; GLUONTUNE_*, MXNET_*, OMP_* and NCCL_* go along. All ends when one rank or host fails.
     """
     from gluontune.cli.main import main
+    from gluontune.parallel.hosts import Hosts
 
     command = command or []
     if command[:1] != ["train"]:
@@ -38,8 +74,19 @@ def launch(
         raise UsageError(
             f"launch runs `train`, not {given!r}: write gluontune launch -n 2 -- train --epochs 1"
         )
-    taken = [flag for flag in ("--engine", "--num-devices") if flag in command]
+    ours = ("--engine", "--num-devices", "--hosts", "--rsh", "--python", "--port", "--connect-timeout")
+    taken = [flag for flag in ours if any(word.split("=")[0] == flag for word in command)]
     if taken:
-        raise UsageError(f"{' and '.join(taken)} after `--`: launch sets them itself, by --engine and -n")
-    again = ["--restart", str(restart)] if restart else []
-    return main([*command, "--engine", engine, "--num-devices", str(ranks), *again])
+        raise UsageError(
+            f"{' and '.join(taken)} after `--`: launch's own options go before it (-n, --engine, …)"
+        )
+    options = ["--restart", str(restart)] if restart else []
+    if hosts is None:
+        for flag, value in (("--rsh", rsh), ("--python", python), ("--port", port)):
+            if value:
+                raise UsageError(f"{flag} goes with --hosts")
+    else:
+        ranks = ranks or Hosts.parse(hosts).total
+        options += ["--hosts", hosts, "--port", str(port), "--connect-timeout", str(connect_timeout)]
+        options += [*(["--rsh", rsh] if rsh else []), *(["--python", python] if python else [])]
+    return main([*command, "--engine", engine, "--num-devices", str(ranks or 2), *options])

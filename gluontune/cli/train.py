@@ -10,6 +10,7 @@ import typer
 from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, progress_line, stderr
 from gluontune.cli._recipe import takes_recipe
 from gluontune.errors import UsageError
+from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
 
 __all__ = ["register"]
@@ -39,6 +40,11 @@ def train(
         min=0,
         help="So many times, go on from the newest checkpoint after a process died or hung.",
     ),
+    hosts: Optional[str] = typer.Option(None, "--hosts", hidden=True),
+    rsh: Optional[str] = typer.Option(None, "--rsh", hidden=True),
+    python: Optional[str] = typer.Option(None, "--python", hidden=True),
+    port: int = typer.Option(0, "--port", hidden=True),
+    connect_timeout: float = typer.Option(30.0, "--connect-timeout", hidden=True),
     list_nets: bool = typer.Option(False, "--list-nets", help="Show the names that --net takes here."),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
@@ -54,6 +60,9 @@ def train(
         raise UsageError(
             f"--{'resume' if resume else 'restart'}: say where the checkpoints are: --checkpoint DIR"
         )
+    where = None
+    if hosts is not None:  # from `launch`, which shows these options
+        where = Hosts.parse(hosts, rsh=rsh, python=python, port=port, connect_s=connect_timeout)
     plan = None
     if checkpoint is not None:
         plan = room.Checkpoints(checkpoint, checkpoint_every, keep, resume)
@@ -64,7 +73,13 @@ def train(
     on_log = None if recipe.engine == "local" else pass_on
     with progress_line() as show:
         result = room.run(
-            recipe, on_event=show, time_limit=time_limit, checkpoints=plan, restarts=restart, on_log=on_log
+            recipe,
+            on_event=show,
+            time_limit=time_limit,
+            checkpoints=plan,
+            restarts=restart,
+            on_log=on_log,
+            hosts=where,
         )
     if out is not None:
         result.save(out)

@@ -47,7 +47,7 @@ class Loader(ABC):
         batch_size: images in a batch.
         image_shape: (H, W, C) of each image; C is 3 (RGB) or 1 (grey).
         augment: a name of ``AUGMENTS``.
-        shuffle, seed, last_batch, rank, world_size: see :class:`gluontune.loading.Order`.
+        shuffle, seed, last_batch, rank, world_size, partition: see :class:`gluontune.loading.Order`.
 
     Raises:
         UsageError: an argument that can never work.
@@ -68,6 +68,7 @@ class Loader(ABC):
         last_batch: str = "discard",
         rank: int = 0,
         world_size: int = 1,
+        partition: str = "shard",
     ):
         self.split = split
         self.batch_size = int(batch_size)
@@ -75,7 +76,14 @@ class Loader(ABC):
         self.augment = AUGMENTS[augment]
         self.seed = int(seed)
         self.order = Order(
-            len(split), self.batch_size, bool(shuffle), self.seed, last_batch, int(rank), int(world_size)
+            len(split),
+            self.batch_size,
+            bool(shuffle),
+            self.seed,
+            last_batch,
+            int(rank),
+            int(world_size),
+            partition,
         )
         self.labels = np.asarray(split.labels, dtype=np.int64)
         if self.labels.shape != (len(split),):
@@ -118,8 +126,9 @@ class Loader(ABC):
         Raises:
             UsageError: the state is of another data set, batch size, seed or sharding.
         """
+        saved = {"partition": "shard", **state.get("order", {})}
         for field, mine in vars(self.order).items():
-            theirs = state.get("order", {}).get(field)
+            theirs = saved.get(field)
             if theirs != mine:
                 raise UsageError(f"the loader's state has {field}={theirs!r}, this loader {field}={mine!r}")
         self._epoch, self._done = int(state["epoch"]), int(state["batch"])

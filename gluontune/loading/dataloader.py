@@ -185,6 +185,7 @@ def safe_dataloader(
     seed: int = 0,
     rank: int = 0,
     world_size: int = 1,
+    partition: str = "shard",
     thread_pool: bool = False,
     **options: Any,
 ) -> SafeDataLoader:
@@ -194,7 +195,7 @@ def safe_dataloader(
         dataset: any Gluon data set (``ImageFolderDataset(...).transform_first(...)``, …).
         batch_size, shuffle, last_batch, num_workers: as in Gluon.
         seed: of the shuffling and of each batch's random numbers (Python's, numpy's and MXNet's).
-        rank, world_size: this process's share of the samples; all have equally many batches.
+        rank, world_size, partition: this process's share of the samples; all have equally many batches.
         thread_pool: refused, see the message.
         options: ``prefetch``, ``pin_memory``, ``batchify_fn``, ``timeout``, as in Gluon.
 
@@ -207,7 +208,7 @@ def safe_dataloader(
             "thread_pool=True: threads that share one record file handle return wrong records without an error "
             "(MXNet 1.9 seeks on it); use num_workers, or gt.loading.ThreadedLoader"
         )
-    order = Order(len(dataset), batch_size, shuffle, seed, last_batch, rank, world_size)
+    order = Order(len(dataset), batch_size, shuffle, seed, last_batch, rank, world_size, partition)
     return SafeDataLoader(dataset, order, num_workers=num_workers, **options)
 
 

@@ -72,6 +72,7 @@ def build(
     last_batch: str = "discard",
     rank: int = 0,
     world_size: int = 1,
+    partition: str = "shard",
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> Loader:
@@ -83,7 +84,7 @@ def build(
         batch_size: images in a batch of this rank.
         image_shape: (H, W, C), C 3 (RGB) or 1 (grey).
         augment: of ``AUGMENTS``.
-        shuffle, seed, last_batch, rank, world_size: see :class:`gluontune.loading.Order`.
+        shuffle, seed, last_batch, rank, world_size, partition: see :class:`gluontune.loading.Order`.
         num_workers: threads (``threaded``) or forked processes (``gluon``); 0: the calling thread.
         prefetch: batches made ahead; None lets the loader choose.
         mean, std: of each channel, for pixels of 0 … 1. A loader that yields float32 applies them; the
@@ -113,6 +114,7 @@ def build(
         last_batch=last_batch,
         rank=rank,
         world_size=world_size,
+        partition=partition,
         mean=mean,
         std=std,
     )

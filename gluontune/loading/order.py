@@ -8,9 +8,10 @@ import numpy as np
 
 from gluontune.errors import UsageError
 
-__all__ = ["LAST_BATCH", "Order", "generator"]
+__all__ = ["LAST_BATCH", "PARTITION", "Order", "generator"]
 
 LAST_BATCH = ("keep", "discard", "rollover")
+PARTITION = ("shard", "whole")
 
 # What a stream of random numbers is for; two purposes never share a stream.
 SHUFFLE, AUGMENT = 0, 1
@@ -39,6 +40,9 @@ class Order:
         rank, world_size: this rank takes every ``world_size``-th sample from ``rank`` on. All ranks have
             equally many batches: ``keep`` repeats at most ``world_size - 1`` samples from the front,
             the others leave at most as many out (others in each epoch, if shuffled).
+        partition: ``shard`` as above: one shuffle of all, dealt out, anew in each epoch. ``whole``: each rank takes
+            as many samples from a shuffle of its own over the whole data set, so that some are drawn twice in an
+            epoch and others not. (The two options of the deck "Fundamentals of deep learning for multi-GPUs".)
 
     >>> [b.tolist() for b in Order(5, 2, last_batch="keep").batches(0)]
     [[0, 1], [2, 3], [4]]
@@ -56,6 +60,7 @@ class Order:
     last_batch: str = "discard"
     rank: int = 0
     world_size: int = 1
+    partition: str = "shard"
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -64,6 +69,8 @@ class Order:
             raise UsageError(f"seed={self.seed}: give a whole number of at least 0")
         if self.last_batch not in LAST_BATCH:
             raise UsageError(f"last_batch={self.last_batch!r}: choose one of {', '.join(LAST_BATCH)}")
+        if self.partition not in PARTITION:
+            raise UsageError(f"partition={self.partition!r}: choose one of {', '.join(PARTITION)}")
         if not 0 <= self.rank < self.world_size:
             raise UsageError(
                 f"rank={self.rank}: with world_size={self.world_size} it must be 0 … world_size - 1"
@@ -89,6 +96,11 @@ class Order:
 
     def indices(self, epoch: int) -> np.ndarray:
         """The samples of this rank in epoch ``epoch``, int64 (per_rank,), in order."""
+        if self.partition == "whole" and self.world_size > 1:
+            if not self.shuffle:
+                raise UsageError("partition='whole' draws at random: it goes with shuffle=True")
+            own = generator(self.seed, epoch, SHUFFLE, self.rank).permutation(self.samples)
+            return own[: self.per_rank].astype(np.int64, copy=False)
         if self.shuffle:
             order = generator(self.seed, epoch, SHUFFLE).permutation(self.samples)
         else:

@@ -7,13 +7,20 @@ from typing import Any
 from gluontune import lazy
 
 _HOMES = {
+    "Link": "scaling",
+    "Parts": "scaling",
+    "SharedWeights": "shared",
+    "expected": "scaling",
+    "minimum_bandwidth": "scaling",
     "Cluster": "kvstore",
+    "Hosts": "hosts",
+    "choose_kvstore": "devices",
     "contexts": "devices",
     "split_batch": "devices",
     "start_cluster": "kvstore",
 }
 
-__all__ = ["Cluster", "contexts", "split_batch", "start_cluster"]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from gluontune.errors import GluontuneError
+from gluontune.parallel.kvstore import free_port
 from gluontune.runtime import mxnet
 
-__all__ = ["Exchange", "Meeting", "installed", "join", "start_meeting"]
+__all__ = ["Exchange", "Meeting", "installed", "join", "network_env", "start_meeting"]
 
 _MISSING = (
     "Horovod is not installed for this mxnet: `make horovod` builds it (about 75 s; it needs g++ and cmake), "
@@ -44,35 +46,59 @@ class Meeting:
     """Where the ranks of one run find each other.
 
     Args:
-        envs: environment variables for each rank. server: Horovod's ``RendezvousServer``.
+        envs: environment variables for each rank. server: Horovod's own HTTP server. port: its TCP port.
     """
 
     envs: list[dict[str, str]]
     server: Any
+    port: int
 
     def close(self) -> None:
         """End the server; the ranks need it only while they start."""
         self.server.stop()
 
 
-def start_meeting(ranks: int) -> Meeting:
-    """Open a meeting place on this machine for ``ranks`` ranks.
+def start_meeting(slots: Sequence[int], *, port: int = 0) -> Meeting:
+    """Open a meeting place on this machine; its ``envs`` are for ranks that run here, too.
+
+    Args:
+        slots: ranks on each host. port: TCP port; 0: a free one.
 
     Raises:
-        GluontuneError: Horovod is not installed.
+        GluontuneError: Horovod is not installed, or the port is in use.
     """
     if installed() is None:
         raise GluontuneError(_MISSING)
     http = importlib.import_module("horovod.runner.http.http_server")
     hosts = importlib.import_module("horovod.runner.common.util.hosts")
     launcher = importlib.import_module("horovod.runner.gloo_run")
-    plan = hosts.get_host_assignments(hosts.parse_hosts(f"localhost:{ranks}"), ranks)
+    text = ",".join(f"host{k}:{count}" for k, count in enumerate(slots))
+    plan = hosts.get_host_assignments(hosts.parse_hosts(text), sum(slots))
     server = http.RendezvousServer()
-    port = server.start()
+    if port:  # Horovod's own server takes any port that is free
+        free_port("0.0.0.0", port)
+        server._httpd = http.RendezvousHTTPServer(("0.0.0.0", port), http.RendezvousHandler, 0)
+        server._listen_thread = threading.Thread(target=server._httpd.serve_forever, daemon=True)
+        server._listen_thread.start()
+    else:
+        port = server.start()
     server.init(plan)
     common = {**launcher.create_run_env_vars("127.0.0.1", ["lo"], port), **_PATIENT}
     envs = [{**common, **launcher.create_slot_env_vars(slot)} for slot in plan]
-    return Meeting([{name: str(value) for name, value in env.items()} for env in envs], server)
+    return Meeting([{name: str(value) for name, value in env.items()} for env in envs], server, port)
+
+
+def network_env(address: str, interface: str) -> dict[str, str]:
+    """What a rank's variables say of the network, where the ranks are on several hosts.
+
+    Args:
+        address: of the meeting place. interface: of the rank's own host.
+    """
+    return {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_IFACE": interface,
+        "NCCL_SOCKET_IFNAME": interface,
+    }
 
 
 def join(rank: int, world: int) -> Exchange:
@@ -105,11 +131,21 @@ class Exchange:
     def __init__(self, hvd: Any, rank: int):
         self.hvd, self.rank = hvd, rank
 
-    def sum_gradients(self, grads: Sequence[Any]) -> None:
+    def sum_gradients(self, grads: Sequence[Any], compression: str = "none") -> None:
         """Replace each NDArray by its sum over the ranks: a sum, because the trainer divides by the global batch.
 
         All in one group: the ranks then agree once a step instead of once for each gradient.
+
+        Args:
+            compression: ``fp16`` sends half precision: half the bytes, 11 bits of each gradient. What Horovod's
+                ``Compression.fp16`` does; sums above 65,504 become infinite.
         """
+        if compression == "fp16":
+            halves = [grad.astype("float16") for grad in grads]
+            self.sum_gradients(halves)
+            for grad, half in zip(grads, halves):
+                half.astype(grad.dtype).copyto(grad)
+            return
         alike: dict[Any, list[Any]] = {}
         for grad in grads:
             alike.setdefault(np.dtype(grad.dtype).name, []).append(grad)

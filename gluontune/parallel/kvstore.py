@@ -1,4 +1,4 @@
-"""MXNet's parameter server on this machine: one scheduler, servers, and the workers' environment."""
+"""MXNet's parameter server: its scheduler and servers on this machine, and what its workers must know."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
 from gluontune.errors import GluontuneError
 
-__all__ = ["Cluster", "start_cluster"]
+__all__ = ["Cluster", "cluster_env", "free_port", "start_cluster", "start_helpers"]
 
 # A process with DMLC_ROLE=scheduler or server serves inside `import mxnet` and ends with the job: a cluster's
 # SIGTERM to all of its processes must not take the server from ranks that are about to save.
@@ -32,20 +32,20 @@ class Cluster:
 
     Args:
         worker_env: environment variables for every worker.
-        processes: the scheduler first, then the servers.
+        processes: the scheduler first, then the servers. names: of each.
     """
 
     worker_env: dict[str, str]
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
     log: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
 
     def failed(self) -> str | None:
         """The name of a helper that has ended with an error, or None."""
-        for place, process in enumerate(self.processes):
+        for name, process in zip(self.names, self.processes):
             code = process.poll()
             if code not in (None, 0):
-                role = "scheduler" if place == 0 else f"server {place - 1}"
-                return f"the kvstore's {role} ended with code {code}: {self._last_words()}"
+                return f"the kvstore's {name} ended with code {code}: {self._last_words()}"
         return None
 
     def _last_words(self) -> str:
@@ -80,10 +80,33 @@ def _own_address() -> str:
     return "127." + ".".join(str(1 + secrets.randbelow(253)) for _ in range(3))
 
 
-def _free_port(address: str) -> int:
+def free_port(address: str, wanted: int = 0) -> int:
+    """``wanted``, or any TCP port of ``address`` that nobody uses.
+
+    Raises:
+        GluontuneError: ``wanted`` is in use, or the address is not this machine's.
+    """
     with contextlib.closing(socket.socket()) as probe:
-        probe.bind((address, 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ports of ended connections are free
+        try:
+            probe.bind((address, wanted))
+        except OSError as error:
+            raise GluontuneError(
+                f"port {wanted} of {address} cannot be taken ({error.strerror}): choose another --port"
+            ) from error
         return int(probe.getsockname()[1])
+
+
+def cluster_env(workers: int, servers: int, address: str, port: int) -> dict[str, str]:
+    """The variables that scheduler, servers and workers share; ``address`` and ``port`` are the scheduler's."""
+    return {
+        "DMLC_PS_ROOT_URI": address,
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NODE_HOST": address,
+        "DMLC_NUM_WORKER": str(workers),
+        "DMLC_NUM_SERVER": str(servers),
+        "PS_VERBOSE": "0",
+    }
 
 
 def start_cluster(workers: int, env: Mapping[str, str], *, servers: int = 1) -> Cluster:
@@ -99,21 +122,29 @@ def start_cluster(workers: int, env: Mapping[str, str], *, servers: int = 1) -> 
         GluontuneError: a helper cannot be started.
     """
     host = _own_address()
-    address = {
-        "DMLC_PS_ROOT_URI": host,
-        "DMLC_PS_ROOT_PORT": str(_free_port(host)),
-        "DMLC_NODE_HOST": host,
-        "DMLC_NUM_WORKER": str(workers),
-        "DMLC_NUM_SERVER": str(servers),
-        "PS_VERBOSE": "0",
-    }
-    cluster = Cluster(worker_env={**address, "DMLC_ROLE": "worker"})
+    shared = cluster_env(workers, servers, host, free_port(host))
+    names = ["scheduler", *(f"server {k}" for k in range(servers))]
+    return start_helpers(names, env, shared)
+
+
+def start_helpers(names: Sequence[str], env: Mapping[str, str], shared: Mapping[str, str]) -> Cluster:
+    """Start some of a cluster's helpers on this machine.
+
+    Args:
+        names: ``scheduler``, ``server 0``, … env: what they inherit. shared: :func:`cluster_env`, with this
+            machine's own ``DMLC_NODE_HOST``.
+
+    Raises:
+        GluontuneError: a helper cannot be started.
+    """
+    cluster = Cluster(worker_env={**shared, "DMLC_ROLE": "worker"})
     try:
-        for role in ["scheduler"] + ["server"] * servers:
+        for name in names:
+            cluster.names.append(name)
             cluster.processes.append(
                 subprocess.Popen(
                     [sys.executable, "-c", _SERVE.format(parent=os.getpid())],
-                    env={**env, **address, "DMLC_ROLE": role},
+                    env={**env, **shared, "DMLC_ROLE": name.partition(" ")[0]},
                     stdin=subprocess.DEVNULL,
                     stdout=cluster.log,
                     stderr=subprocess.STDOUT,

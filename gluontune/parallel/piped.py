@@ -11,53 +11,19 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-__all__ = ["PipedProcess", "end_message"]
+__all__ = ["Heard", "PipedProcess", "end_message"]
 
 
-class PipedProcess:
-    """One process in a session of its own: its pipes, its log, and what it has said so far.
+class Heard:
+    """Events that come on a descriptor, and a log beside them.
 
     Args:
-        argv: the command; ``--events FD`` is added: the pipe on which it answers. Its stdout and stderr
-            go to the log.
-        setup: the first command.
-        env: its whole environment.
-
-    Attributes:
-        process: the ``subprocess.Popen``. Its pid is also the group of all that it starts.
-        reading: the descriptor on which its events come, for a selector.
+        reading: the descriptor on which the events come, for a selector. log: a file of what was printed.
     """
 
-    def __init__(self, argv: Sequence[str], setup: Mapping[str, Any], env: Mapping[str, str]):
-        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        reading, writing = os.pipe()
-        os.set_inheritable(writing, True)
-        try:
-            self.process = subprocess.Popen(
-                [*argv, "--events", str(writing)],
-                stdin=subprocess.PIPE,
-                stdout=self.log,
-                stderr=subprocess.STDOUT,
-                env=dict(env),
-                pass_fds=(writing,),
-                start_new_session=True,
-            )
-        except OSError:
-            os.close(reading)
-            self.log.close()
-            raise
-        finally:
-            os.close(writing)
+    def __init__(self, reading: int, log: IO[bytes]):
         os.set_blocking(reading, False)
-        self.reading, self._buffer, self._told = reading, b"", 0
-        self.say(setup)
-
-    def say(self, command: Mapping[str, Any]) -> None:
-        """Send a command."""
-        with contextlib.suppress(BrokenPipeError):  # its death is found, and told better, by the reader
-            assert self.process.stdin is not None
-            self.process.stdin.write(json.dumps(command).encode() + b"\n")
-            self.process.stdin.flush()
+        self.reading, self.log, self._buffer, self._told = reading, log, b"", 0
 
     def poll(self) -> dict[str, Any] | None:
         """The next event, if a whole one is there; an ``end`` event when the process has closed its pipe."""
@@ -88,10 +54,68 @@ class PipedProcess:
         self._told += end
         return found[:end].decode("utf-8", "replace").splitlines()
 
+    def _close_reading(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.reading)
+        self.log.close()
+
+
+class PipedProcess(Heard):
+    """One process in a session of its own: its pipes, its log, and what it has said so far.
+
+    Args:
+        argv: the command; ``--events FD`` is added: the pipe on which it answers. Its stdout and stderr
+            go to the log.
+        setup: the first command.
+        env: its whole environment.
+        apart: in a session of its own, which can be signalled as a whole; otherwise it belongs to the caller's, and
+            prints where the caller prints.
+
+    Attributes:
+        process: the ``subprocess.Popen``. Its pid is also the group of all that it starts.
+        reading: the descriptor on which its events come, for a selector.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], setup: Mapping[str, Any], env: Mapping[str, str], apart: bool = True
+    ):
+        self._apart = apart
+        log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        reading, writing = os.pipe()
+        os.set_inheritable(writing, True)
+        try:
+            self.process = subprocess.Popen(
+                [*argv, "--events", str(writing)],
+                stdin=subprocess.PIPE,
+                stdout=log if apart else None,
+                stderr=subprocess.STDOUT if apart else None,
+                env=dict(env),
+                pass_fds=(writing,),
+                start_new_session=apart,
+            )
+        except OSError:
+            os.close(reading)
+            log.close()
+            raise
+        finally:
+            os.close(writing)
+        super().__init__(reading, log)
+        self.say(setup)
+
+    def say(self, command: Mapping[str, Any]) -> None:
+        """Send a command."""
+        with contextlib.suppress(BrokenPipeError):  # its death is found, and told better, by the reader
+            assert self.process.stdin is not None
+            self.process.stdin.write(json.dumps(command).encode() + b"\n")
+            self.process.stdin.flush()
+
     def signal(self, number: int) -> None:
         """Signal the process and all that it started in its session."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
+            if self._apart:
+                os.killpg(self.process.pid, number)
+            else:
+                self.process.send_signal(number)
 
     def close(self) -> None:
         """End it, and all that it started, at once."""
@@ -100,9 +124,11 @@ class PipedProcess:
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
-        with contextlib.suppress(OSError):
-            os.close(self.reading)
-        self.log.close()
+        self._close_reading()
+
+    def how_ended(self, name: str) -> str:
+        """How it came to its end, after its ``end`` event; ``name`` is what to call it."""
+        return end_message(self, name)
 
 
 def end_message(process: PipedProcess, name: str) -> str:

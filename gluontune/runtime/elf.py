@@ -10,11 +10,11 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Dynamic", "GpuCode", "external_needs", "gpu_code", "read_dynamic"]
+__all__ = ["Dynamic", "GpuCode", "external_needs", "gpu_code", "holds", "missing_symbols", "read_dynamic"]
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
@@ -149,6 +149,39 @@ def gpu_code(library: str | os.PathLike[str]) -> GpuCode:
     finally:
         image.close()
     return GpuCode(tuple(sorted(found[_CUBIN])), tuple(sorted(found[_PTX])))
+
+
+def holds(library: str | os.PathLike[str], words: Iterable[str]) -> list[str]:
+    """Those of ``words`` that occur anywhere in the file (names of types and functions, messages)."""
+    image = _image(library)
+    try:
+        return [word for word in words if image.find(word.encode()) >= 0]
+    finally:
+        image.close()
+
+
+def missing_symbols(
+    library: str | os.PathLike[str], provider: str | os.PathLike[str], mark: str
+) -> list[str]:
+    """The symbols with ``mark`` in their name that ``library`` leaves to others and ``provider`` does not know."""
+    image, other = _image(library), _image(provider)
+    try:
+        table, names = _section(image, ".dynsym"), _section(image, ".dynstr")
+        known = _section(other, ".dynstr")
+        if table is None or names is None or known is None:
+            return []
+        found = set()
+        for at in range(table[0], table[0] + table[1], 24):  # Elf64_Sym
+            name, _, _, home = struct.unpack_from("<IBBH", image, at)
+            if home == 0 and name and mark in (text := _text(image, names[0] + name)):
+                found.add(text)
+        strings = other[known[0] : known[0] + known[1]]
+        return sorted(name for name in found if b"\0" + name.encode() + b"\0" not in strings)
+    except struct.error as error:
+        raise ValueError(f"{os.fspath(library)}: its symbols lie outside the file") from error
+    finally:
+        image.close()
+        other.close()
 
 
 def _section(image: mmap.mmap, wanted: str) -> tuple[int, int] | None:

@@ -94,6 +94,27 @@ class System(cpu.Cpu):
         """The GPU code in ``libmxnet.so``; None without the library."""
         return elf.gpu_code(self.mxnet_library) if self.mxnet_library else None
 
+    @functools.cached_property
+    def horovod_library(self) -> Path | None:
+        """Horovod's extension for MXNet, which is compiled against one mxnet; None without it."""
+        folders = [folder / "horovod" / "mxnet" for folder in self.site_folders]
+        return next((p for folder in folders for p in sorted(folder.glob("mpi_lib*.so"))), None)
+
+    @functools.cached_property
+    def horovod_engines(self) -> list[str]:
+        """Which of Gloo, MPI and NCCL Horovod was built with."""
+        names = {"13GlooAllreduceE": "Gloo", "12MPIAllreduceE": "MPI", "13NCCLAllreduceE": "NCCL"}
+        return (
+            [names[found] for found in elf.holds(self.horovod_library, names)] if self.horovod_library else []
+        )
+
+    @functools.cached_property
+    def horovod_lacks(self) -> list[str]:
+        """What Horovod needs of mxnet and this mxnet does not have: it was built for another one."""
+        if self.horovod_library is None or self.mxnet_library is None:
+            return []
+        return elf.missing_symbols(self.horovod_library, self.mxnet_library, "mxnet")
+
     def unloadable(self, needs: tuple[str, ...]) -> dict[str, str]:
         """Those of ``needs`` that cannot be loaded, with the loader's words; tried in a child process."""
         return _try_loading(needs, self.environ)

@@ -35,7 +35,14 @@ def _serve(setup: dict[str, Any], send: Any) -> None:
 
     start = time.perf_counter()
     recipe = Recipe.from_dict(setup["recipe"])
-    session = Session(recipe, setup["rank"], setup["world"], setup.get("checkpoints"))
+    session = Session(
+        recipe,
+        setup["rank"],
+        setup["world"],
+        setup.get("checkpoints"),
+        setup.get("rejoins", False),
+        setup.get("local_rank"),
+    )
     try:
         session.build()
         session.check_output()
@@ -49,6 +56,7 @@ def _serve(setup: dict[str, Any], send: Any) -> None:
         )
         actions = {
             "steps": lambda c: session.steps(c["count"]),
+            "agree": lambda c: session.agree() or {},
             "validate": lambda c: session.validate(),
             "reset": lambda c: session.reset() or {},
             "checkpoint": lambda c: session.checkpoint(c["extra"], c["wait"]),
@@ -57,6 +65,8 @@ def _serve(setup: dict[str, Any], send: Any) -> None:
             "attribution": lambda c: session.phases.enable(c["on"]) or {},
             "loading": lambda c: {"found": probe.loading_alone(session, c["seconds"])},
             "training": lambda c: {"found": probe.training_alone(session, c["sizes"], c["seconds"])},
+            "gradients": lambda c: probe.gradients(session),
+            "exchange": lambda c: {"found": probe.exchange_alone(session, c["kinds"], c["repeats"])},
             "memory": lambda c: session.memory_mib(),
             "individual": lambda c: {"found": individual.answer(session, c["what"], c["given"])},
         }

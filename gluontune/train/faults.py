@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gluontune.errors import GluontuneError
@@ -9,9 +10,12 @@ from gluontune.errors import GluontuneError
 __all__ = ["FAULTS", "RunFailed", "difference_between", "second_hand"]
 
 # Kinds of failures that come from outside: a new start may well go through.
-FAULTS = ("ProcessDied", "ClusterFailed", "TimeLimit", "RankSilent", "ConnectionLost")
+FAULTS = ("ProcessDied", "ClusterFailed", "TimeLimit", "RankSilent", "ConnectionLost", "HostLost")
 
-_LOST = ("Horovod", "gloo", "Connection reset", "Connection closed", "Broken pipe")
+_LOST = (
+    "Horovod", "gloo", "Connection reset", "Connection closed", "Broken pipe", "No route to host",
+    "Network is unreachable", "Connection timed out",
+)  # fmt: skip
 
 
 class RunFailed(GluontuneError):
@@ -30,8 +34,13 @@ def second_hand(event: dict[str, Any]) -> bool:
     return event["event"] == "error" and any(word in event["message"] for word in _LOST)
 
 
-def difference_between(ready: list[dict[str, Any]]) -> str | None:
+def difference_between(
+    ready: list[dict[str, Any]], where: Callable[[int], str] = lambda rank: ""
+) -> str | None:
     """How the ranks' versions or data differ; ranks that differ would train something else than they say.
+
+    Args:
+        ready: what each rank told of itself. where: of a rank: words that say on which host it is.
 
     >>> difference_between([{"data": "8 images"}, {"data": "9 images"}])
     'rank 1 has data 9 images, rank 0 has 8 images: bring them to the same'
@@ -40,5 +49,8 @@ def difference_between(ready: list[dict[str, Any]]) -> str | None:
         for place, rank in enumerate(ready):
             theirs, first = rank.get(field), ready[0].get(field)
             if theirs != first:
-                return f"rank {place} has {field} {theirs}, rank 0 has {first}: bring them to the same"
+                return (
+                    f"rank {place}{where(place)} has {field} {theirs}, rank 0{where(0)} has {first}: "
+                    "bring them to the same"
+                )
     return None

@@ -83,6 +83,7 @@ def make_feed(recipe: Recipe, job: Job, rank: int, world: int) -> Feed:
         last_batch=recipe.last_batch,
         rank=rank,
         world_size=world,
+        partition=recipe.partition,
         **common,
     )
     validator = loading.build(
@@ -113,16 +114,14 @@ def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int
         )
     if recipe.val_samples is not None and recipe.val_samples < len(val):
         val = _Part(val, np.arange(recipe.val_samples))
-    if world > 1:
-        share = len(train) // world
-        train = _Part(train, np.arange(rank * share, (rank + 1) * share))
-    make = GluonBatches
+    share = {"rank": rank, "world_size": world, "partition": recipe.partition}
+    workers, seed = recipe.num_workers, recipe.seed
     return Feed(
-        make(train, batch_size, True, recipe.last_batch, recipe.num_workers, recipe.seed),
-        make(val, batch_size, False, "keep", recipe.num_workers, recipe.seed),
+        GluonBatches(train, batch_size, True, recipe.last_batch, workers, seed, **share),
+        GluonBatches(val, batch_size, False, "keep", workers, seed),
         None,
         batch_size,
-        len(train) * world,
+        len(train),
         None,
     )
 
@@ -146,7 +145,14 @@ class GluonBatches:
     yields = "float32-nchw"
 
     def __init__(
-        self, dataset: Any, batch_size: int, shuffle: bool, last_batch: str, num_workers: int, seed: int
+        self,
+        dataset: Any,
+        batch_size: int,
+        shuffle: bool,
+        last_batch: str,
+        num_workers: int,
+        seed: int,
+        **share: Any,
     ):
         self._dataset, self._epoch, self._done, self._start = dataset, 0, 0, 0
         self._loader = loading.safe_dataloader(
@@ -156,6 +162,7 @@ class GluonBatches:
             last_batch=last_batch,
             num_workers=num_workers,
             seed=seed,
+            **share,
         )
 
     def __len__(self) -> int:

@@ -8,28 +8,23 @@ ahead and their threads cannot disturb: that is how the ladder interleaves its c
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from gluontune import runtime
-from gluontune.errors import GluontuneError
-from gluontune.parallel import Cluster, start_cluster
-from gluontune.parallel.horovod import Meeting, start_meeting
-from gluontune.parallel.piped import PipedProcess, end_message
+from gluontune.parallel.fleet import Fleet
+from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
 from gluontune.train.faults import FAULTS, RunFailed, difference_between, second_hand
+from gluontune.train.starting import Here, start_on_hosts
 
 __all__ = ["FAULTS", "Group", "RunFailed"]
 
 _TICK_S = 0.5
 _GRACE_S = 3.0  # for the rank at fault to be heard, after another that lost its connection to it
 _SILENT_S = 20.0  # a rank's process shows signs of life every 2 s while it works, even while it waits
-_CHILD = (sys.executable, "-m", "gluontune.train.child")
 
 
 class Group:
@@ -42,6 +37,7 @@ class Group:
         wait: return when the ranks are ready; otherwise call :meth:`wait` before anything else.
         checkpoints: ``{"folder", "keep"}`` for :meth:`checkpoint`.
         on_log: called with rank and line for each line that a rank prints.
+        hosts: where the ranks run; None: here.
 
     Raises (all methods):
         RunFailed: a rank raised, died or hung. The other ranks are ended.
@@ -56,39 +52,35 @@ class Group:
         wait: bool = True,
         checkpoints: dict[str, Any] | None = None,
         on_log: Callable[[int, str], None] | None = None,
+        hosts: Hosts | None = None,
     ):
         self.on_log = on_log
         self._heard: dict[int, float] = {}  # when each rank was last heard of
         self._at: dict[int, int] = {}  # the step that each was at
         self.recipe, self.time_limit = recipe, time_limit
         self.world = 1 if recipe.engine == "local" else recipe.num_devices
-        self.cluster: Cluster | None = None
-        self.ranks: list[PipedProcess] = []
         self.ready: list[dict[str, Any]] = []
-        self.meeting: Meeting | None = None
-        if recipe.engine == "horovod":
-            try:
-                self.meeting = start_meeting(self.world)
-            except GluontuneError as error:
-                raise RunFailed("EngineMissing", str(error), "starting") from error
-        env = runtime.child_env(recipe.runtime, recipe.env, processes=self.world)
-        self.applied_env = runtime.applied(env)
+        self.notes: list[str] = []  # what learners that were started again have to say
+
+        def setup(rank: int, local_rank: int) -> dict[str, Any]:
+            return {
+                "recipe": recipe.to_dict(),
+                "rank": rank,
+                "local_rank": local_rank,
+                "world": self.world,
+                "die_with_parent": die_with_parent,
+                "checkpoints": checkpoints,
+            }
+
+        self.site: Here | Fleet
+        if hosts is None:
+            self.site = Here(recipe, self.world, setup)
+        else:
+            folder = checkpoints["folder"] if checkpoints else None
+            self.site = start_on_hosts(recipe, self.world, hosts, setup, folder)
+        self.ranks: list[Any] = self.site.ranks
+        self.applied_env = self.site.applied
         try:
-            if recipe.engine == "kvstore":
-                self.cluster = start_cluster(self.world, env)
-                env = {**env, **self.cluster.worker_env}
-            for rank in range(self.world):
-                setup: dict[str, Any] = {
-                    "recipe": recipe.to_dict(),
-                    "rank": rank,
-                    "world": self.world,
-                    "die_with_parent": die_with_parent,
-                    "parent": os.getpid(),
-                    "checkpoints": checkpoints,
-                    "cpus": runtime.cpus_for_rank(rank, self.world) if self.world > 1 else None,
-                }
-                own = self.meeting.envs[rank] if self.meeting is not None else {}
-                self.ranks.append(PipedProcess(_CHILD, setup, {**env, **own}))
             if wait:
                 self.wait()
         except BaseException:
@@ -98,14 +90,13 @@ class Group:
     def wait(self) -> None:
         """Wait until every rank has built its net and data."""
         self.ready = self._gather("ready")
-        if difference := difference_between(self.ready):
+        if difference := difference_between(self.ready, self.site.where):
             self._end(RunFailed("RanksDiffer", difference, "starting"))
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the ranks (and of the parameter server), for the monitor."""
-        helpers = [p.pid for p in self.cluster.processes] if self.cluster else []
-        return [r.process.pid for r in self.ranks] + helpers
+        """Process ids on this machine of the ranks and of the parameter server, for the monitor."""
+        return self.site.pids
 
     @property
     def batches_per_epoch(self) -> int:
@@ -128,6 +119,7 @@ class Group:
 
     def validate(self) -> dict[str, float]:
         """Rank 0 validates; the others wait."""
+        self._agree()
         return self._ask({"do": "validate"}, ranks=1)[0]
 
     def reset(self) -> None:
@@ -140,11 +132,20 @@ class Group:
         Args:
             extra: values for the header. wait: until it is on the disk.
         """
+        self._agree()
         return self._ask({"do": "checkpoint", "extra": extra, "wait": wait}, ranks=1)[0]
+
+    def _agree(self) -> None:
+        """All ranks on the same parameters, where they exchange them seldom or without waiting."""
+        asynchronous = self.recipe.engine == "async"
+        if asynchronous or self.recipe.exchange_every > 1:
+            for _ in range(2 if asynchronous else 1):  # first everyone gives, then everyone takes
+                self._ask({"do": "agree"})
 
     def restore(self, path: str) -> None:
         """All ranks go on from a checkpoint."""
-        self._ask({"do": "restore", "path": path})
+        paths = self.site.deliver(path)
+        self._ask_each([{"do": "restore", "path": own} for own in paths])
 
     def attribution(self, on: bool) -> None:
         """Measure the phases of the steps from now on, or leave the steps alone."""
@@ -157,6 +158,15 @@ class Group:
     def training_alone(self, sizes: list[int], seconds: float) -> dict[str, Any]:
         """Rank 0's net without its loader; see :func:`gluontune.train.probe.training_alone`."""
         return self._ask({"do": "training", "sizes": sizes, "seconds": seconds}, ranks=1)[0]["found"]
+
+    def gradients(self) -> dict[str, int]:
+        """What a step exchanges: ``{"bytes", "tensors"}``."""
+        found = self._ask({"do": "gradients"}, ranks=1)[0]
+        return {"bytes": found["bytes"], "tensors": found["tensors"]}
+
+    def exchange_alone(self, kinds: list[list[int]], repeats: int) -> list[dict[str, float]]:
+        """The ranks' exchange without training; see :func:`gluontune.train.probe.exchange_alone`."""
+        return self._ask({"do": "exchange", "kinds": kinds, "repeats": repeats})[0]["found"]
 
     def individual(self, what: str, **given: Any) -> dict[str, Any]:
         """Other weights, another optimizer, a score: one command of :mod:`gluontune.train.individual`."""
@@ -183,15 +193,8 @@ class Group:
         """End all processes of the group; safe to call twice."""
         with contextlib.suppress(OSError):
             self._pass_on_logs()
-        for rank in self.ranks:
-            rank.close()
         self.ranks = []
-        if self.cluster is not None:
-            self.cluster.close()
-            self.cluster = None
-        if self.meeting is not None:
-            self.meeting.close()
-            self.meeting = None
+        self.site.close()
 
     def __enter__(self) -> Group:
         return self
@@ -200,14 +203,18 @@ class Group:
         self.close()
 
     def _ask(self, command: dict[str, Any], ranks: int | None = None) -> list[dict[str, Any]]:
-        asked = self.ranks[:ranks]
-        if not asked:
-            raise RunFailed("Closed", "the run has ended", command["do"])
-        for rank in asked:
+        return self._ask_each([command] * len(self.ranks[:ranks]))
+
+    def _ask_each(self, commands: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The first ranks, one for each command."""
+        if not commands or not self.ranks:
+            raise RunFailed("Closed", "the run has ended", "training")
+        asked = self.ranks[: len(commands)]
+        for rank, command in zip(asked, commands):
             rank.say(command)
         return self._gather("done", asked)
 
-    def _gather(self, wanted: str, asked: list[PipedProcess] | None = None) -> list[dict[str, Any]]:
+    def _gather(self, wanted: str, asked: list[Any] | None = None) -> list[dict[str, Any]]:
         """One ``wanted`` event from each rank; anything else, or silence, is a failure."""
         waiting = dict(enumerate(self.ranks if asked is None else asked))
         answers: dict[int, dict[str, Any]] = {}
@@ -228,8 +235,7 @@ class Group:
                     if key.data in answers:
                         selector.unregister(key.fd)
                 self._pass_on_logs()
-                if self.cluster is not None and (trouble := self.cluster.failed()):
-                    self._end(RunFailed("ClusterFailed", trouble, "training"))
+                self._check_site()
                 self._check_silence(sorted(set(waiting) - set(answers)), wanted, deadline)
         return [answers[place] for place in sorted(answers)]
 
@@ -239,10 +245,16 @@ class Group:
             self._heard[place] = time.monotonic()
             if event["event"] == "beat":
                 self._at[place] = event["step"]
+            elif event["event"] == "note":
+                self.notes.append(event["text"])
             elif event["event"] == wanted:
                 answers[place] = event
             else:
                 self._fail(place, event)
+
+    def _check_site(self) -> None:
+        if trouble := self.site.trouble():
+            self._end(RunFailed(*trouble, "training"))
 
     def _pass_on_logs(self) -> None:
         if self.on_log is not None:
@@ -252,19 +264,20 @@ class Group:
 
     def _fail(self, place: int, event: dict[str, Any]) -> None:
         place, event = self._culprit(place, event)
-        rank, name = self.ranks[place], f"rank {place}: " if self.world > 1 else ""
+        rank, name = self.ranks[place], f"rank {place}{self.site.where(place)}: " if self.world > 1 else ""
         if event["event"] == "error":
             kind = "ConnectionLost" if second_hand(event) else event["type"]
             self._end(RunFailed(kind, name + event["message"], event["phase"], rank.tail()))
-        message = end_message(rank, "the training process")
+        message = rank.how_ended("the training process")
         lines = rank.tail().strip().splitlines()
         self._end(RunFailed("ProcessDied", f"{name}{message}", "training", "\n".join(lines[-20:])))
 
     def _culprit(self, place: int, event: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """The rank at fault: one that lost its connection to another may be heard before that other's end."""
-        until = time.monotonic() + _GRACE_S
+        until = time.monotonic() + _GRACE_S + self.site.notices_after_s
         while second_hand(event) and time.monotonic() < until:
             time.sleep(0.05)
+            self._check_site()
             for other in set(range(len(self.ranks))) - {place}:
                 heard = self.ranks[other].poll()
                 if heard is not None and heard["event"] in ("end", "error") and not second_hand(heard):
@@ -276,7 +289,7 @@ class Group:
         if self.world > 1 and wanted == "done":
             silent = [place for place in missing if now - self._heard[place] > _SILENT_S]
             if silent:
-                who = f"rank {', '.join(map(str, silent))}"
+                who = f"rank {', '.join(map(str, silent))}{self.site.where(silent[0])}"
                 message = (
                     f"{who} has given no sign of life for {_SILENT_S:.0f} s: stopped, swapped out or cut off?"
                 )
@@ -286,7 +299,10 @@ class Group:
             self._hung([place for place in missing if self._at.get(place, 0) == behind], wanted)
 
     def _hung(self, places: list[int], wanted: str) -> None:
-        who = f"rank {', '.join(map(str, places))} has" if self.world > 1 else "the training process has"
+        where = self.site.where(places[0])
+        who = (
+            f"rank {', '.join(map(str, places))}{where} has" if self.world > 1 else "the training process has"
+        )
         phase = "starting" if wanted == "ready" else "training"
         job = f"; does {self.recipe.job} ever end?" if self.recipe.job else ""
         message = f"{who} not answered for {self.time_limit:.0f} s{job} (--time-limit sets the limit)"

@@ -9,6 +9,7 @@ from typing import Any, Callable
 
 from gluontune import monitor, runtime, stats
 from gluontune.errors import UsageError
+from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 from gluontune.train.group import FAULTS, Group, RunFailed
@@ -32,6 +33,7 @@ def run(
     checkpoints: Checkpoints | None = None,
     restarts: int = 0,
     on_log: Callable[[int, str], None] | None = None,
+    hosts: Hosts | str | None = None,
 ) -> RunResult:
     """Train one recipe in fresh processes and return what it showed. Never raises for a failed run.
 
@@ -43,6 +45,8 @@ def run(
             Ctrl-C then end the run with a checkpoint.
         restarts: so many times, go on from the newest checkpoint after a process died or hung.
         on_log: called with rank and line for each line that a training process prints.
+        hosts: where the recipe's ``num_devices`` ranks run, such as ``"node1:4,node2:4"``, reached by ssh; None:
+            all on this machine.
 
     Raises:
         GluontuneError: the checkpoints' folder cannot be used, or has those of another model or data set.
@@ -55,14 +59,25 @@ def run(
     """
     if restarts and checkpoints is None:
         raise UsageError(f"restarts={restarts} needs checkpoints to go on from: give --checkpoint DIR")
+    if isinstance(hosts, str):
+        hosts = Hosts.parse(hosts)
+    if hosts is not None:
+        hosts.places(recipe.num_devices)  # whether they fit
     result = RunResult(recipe=recipe.to_dict(), machine=runtime.machine_facts())
     keeper = Keeper(recipe, checkpoints) if checkpoints is not None else None
     with keeper.holding() if keeper is not None else contextlib.nullcontext():
         for left in range(restarts, -1, -1):
             try:
-                _attempt(recipe, result, keeper, on_event, {"time_limit": time_limit, "on_log": on_log})
+                _attempt(
+                    recipe,
+                    result,
+                    keeper,
+                    on_event,
+                    {"time_limit": time_limit, "on_log": on_log, "hosts": hosts},
+                )
             except RunFailed as failure:
-                if left and failure.kind in FAULTS:
+                again = failure.kind in FAULTS or (failure.kind == "HostUnreachable" and left < restarts)
+                if left and again:
                     result.notes.append(f"restarted after a fault: {failure}")
                     continue
                 _record_failure(result, failure, keeper)
@@ -89,6 +104,7 @@ def _attempt(
     with Group(recipe, **options) as group:
         if path is not None:
             group.restore(str(path.resolve()))
+        result.hosts = group.site.facts()
         result.warmup_seconds = time.perf_counter() - started
         drive(group, result, on_event, keeper, header.get("progress"))
 
@@ -254,6 +270,7 @@ class _Progress:
 
     def finish(self, clean: bool) -> None:
         """What can be said at the end, however it came; the ranks are asked only after a clean one."""
+        self.result.notes += self.group.notes
         settled = self.rates[1:] or self.rates  # the first window holds the first batches of a cold loader
         if settled:
             self.result.samples_per_sec = stats.interval(settled)
@@ -262,6 +279,8 @@ class _Progress:
         self.result.peak_rss_mib = self.watch.peak_rss_mib
         self.result.steadiness = self.watch.steadiness("train")
         if clean:
+            if self.result.hosts:  # the monitor sees no other machine
+                self.result.peak_rss_mib = self.group.peak_rss_mib()
             self.result.phases = self.group.phases()
             self.result.phases_pct = self.result.phases["phases_pct"]
 

@@ -17,11 +17,12 @@ import numpy as np
 from gluontune import compute, monitor
 from gluontune.errors import GluontuneError
 from gluontune.parallel import horovod
-from gluontune.parallel.devices import contexts, split_batch
+from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts, split_batch
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.train.checkpoint import read
 from gluontune.train.checks import check_output, explain_shapes
+from gluontune.train.exchanging import make_averaging, rejoin
 from gluontune.train.feed import Feed, make_feed
 from gluontune.train.job import load_job
 from gluontune.train.site import site
@@ -40,6 +41,8 @@ class Session:
         recipe: what to train.
         rank, world: this process among the ranks of the run.
         checkpoints: ``{"folder", "keep"}`` where the run keeps checkpoints, or None.
+        rejoins: the process before this one has died: go on from the weights that the others share.
+        local_rank: among the ranks of this machine, which is that of its GPU; None: all ranks are here.
 
     Attributes:
         phase: what the session is doing, for error messages.
@@ -49,9 +52,16 @@ class Session:
     """
 
     def __init__(
-        self, recipe: Recipe, rank: int = 0, world: int = 1, checkpoints: dict[str, Any] | None = None
+        self,
+        recipe: Recipe,
+        rank: int = 0,
+        world: int = 1,
+        checkpoints: dict[str, Any] | None = None,
+        rejoins: bool = False,
+        local_rank: int | None = None,
     ):
-        self.recipe, self.rank, self.world = recipe, rank, world
+        self.recipe, self.rank, self.world, self.rejoins = recipe, rank, world, rejoins
+        self.local_rank = rank if local_rank is None else local_rank
         self.phase = "starting"
         self._batches: Iterator[Any] | None = None
         self._fresh, self.steps_taken = False, 0
@@ -68,7 +78,9 @@ class Session:
             self.phase = "meeting the other ranks"
             self.exchange = horovod.join(self.rank, self.world)
         self.phase = "finding the devices"
-        self.ctxs = contexts(recipe.devices, recipe.num_devices if local else 1, 0 if local else self.rank)
+        self.ctxs = contexts(
+            recipe.devices, recipe.num_devices if local else 1, 0 if local else self.local_rank
+        )
         self.device = self.ctxs[0].device_type
         self.phase = "preparing the data type"
         compute.start_process(recipe.dtype, self.device)
@@ -87,6 +99,13 @@ class Session:
         self.net = self._build_net()
         self.loss = self.job.loss()
         self._initial = {name: p.data(self.ctxs[0]).asnumpy() for name, p in self._parameters()}
+        self.kvstore = "device"
+        if len(self.ctxs) > 1:
+            shapes = [p.shape for _, p in self._parameters() if p.grad_req != "null"]
+            self.kvstore, _ = choose_kvstore(self.ctxs, shapes)
+        self.averaging = make_averaging(self)
+        # Ranks behind the gradient of an update.
+        self._summed_over = self.world if self.averaging is None else 1
         self._seeds_steps = self.writer is not None and may_draw(self.net)
         self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=_SAMPLED_EVERY)
         self.reset()
@@ -151,7 +170,11 @@ class Session:
         self._seed()
         self.epoch, self.steps_taken = 0, 0
         self._losses: list[Any] = []
-        self._fresh = True
+        self._fresh = not self.rejoins
+        if self.rejoins:
+            rejoin(self)
+        elif self.averaging is not None:
+            self.averaging.publish()
 
     def _close_batches(self) -> None:
         close = getattr(self._batches, "close", None)
@@ -187,8 +210,12 @@ class Session:
                 with phase("backward"):
                     autograd.backward([self.scaler.scale(v) for v in losses] if self.scaler else losses)
             count = sum(x.shape[0] for x in xs)
+            if len(xs) < len(self.ctxs):
+                clear_idle(self.net.collect_params().values(), len(xs))
             with phase("update"):
-                (self.scaler or _Plain).step(self.trainer, count * self.world)
+                (self.scaler or _Plain).step(self.trainer, count * self._summed_over)
+                if self.averaging is not None:
+                    self.averaging.after_step()
             with phase("metrics"):
                 self._losses.append([value.mean() for value in losses])
         self.steps_taken += 1
@@ -240,7 +267,15 @@ class Session:
         else:
             header, arrays = read(path)
         restore(self, header, arrays, path)
+        if self.averaging is not None:
+            self.averaging.publish(self.steps_taken)
         self._fresh = False
+
+    def agree(self) -> None:
+        """Bring all ranks to the same parameters, where they train apart between exchanges."""
+        self.phase = "exchanging parameters"
+        if self.averaging is not None:
+            self.averaging.agree()
 
     def check_output(self) -> None:
         """The net's output against the number of classes, on one batch, before anything is timed."""
@@ -275,6 +310,8 @@ class Session:
         if hasattr(self, "feed"):
             self._close_batches()
             self.feed.close()
+        if getattr(self, "averaging", None) is not None:
+            self.averaging.close()
 
 
 class _Plain:

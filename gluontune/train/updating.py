@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from gluontune import optim
@@ -18,6 +19,14 @@ def make_trainer(session: Any, recipe: Recipe, total_updates: int) -> Any:
         recipe: its own, or one with other fields of the optimizer.
         total_updates: length of the schedule.
     """
+    apart = session.averaging is not None  # parameters are exchanged, not gradients
+    servers = recipe.engine == "kvstore" and not apart
+    compression = None
+    if recipe.compression == "2bit":
+        compression = {"type": "2bit", "threshold": recipe.compression_threshold}
+    exchange = session.exchange.sum_gradients if session.exchange and not apart else None
+    if exchange is not None and recipe.compression == "fp16":
+        exchange = functools.partial(exchange, compression="fp16")
     return optim.setup(
         recipe.optimizer,
         session.net,
@@ -31,7 +40,8 @@ def make_trainer(session: Any, recipe: Recipe, total_updates: int) -> Any:
         momentum=recipe.momentum,
         wd=recipe.wd,
         multi_precision=recipe.dtype == "float16",
-        kvstore="dist_sync" if recipe.engine == "kvstore" else "device",
-        update_on_kvstore=False if recipe.engine == "kvstore" else None,
-        exchange=session.exchange.sum_gradients if session.exchange else None,
+        kvstore=None if apart else "dist_sync" if servers else session.kvstore,
+        update_on_kvstore=False if servers else None,
+        compression_params=compression,
+        exchange=exchange,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.importing import library_fix
 from gluontune.runtime.system import System
@@ -147,20 +145,51 @@ def onnxruntime(system: System, options: Options) -> Verdict:
     return Verdict("ok", "onnxruntime fits this numpy", evidence)
 
 
-@check("horovod", "Horovod with its MXNet extension")
+_REBUILD = (
+    "make horovod, or: HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install --no-cache-dir --force-reinstall --no-deps "
+    "--no-build-isolation horovod==0.28.1 (after mxnet)"
+)
+
+
+@check("horovod", "Horovod: built with MXNet, against this mxnet, with an engine for its devices")
 def horovod(system: System, options: Options) -> Verdict:
     version = system.packages.get("horovod")
     if version is None:
         fix = "make horovod (needs g++ and cmake)"
         message = "Horovod is not installed: several processes work through MXNet's kvstore alone"
         return Verdict("info", message, "not installed", fix)
-    found = [p for folder in system.site_folders for p in (folder / "horovod" / "mxnet").glob("mpi_lib*.so")]
-    if not found:
+    library = system.horovod_library
+    if library is None:
         return Verdict(
             "error",
             "Horovod was built without its MXNet extension: 'import horovod.mxnet' fails",
             f"horovod {version}, no horovod/mxnet/mpi_lib*.so",
-            "make horovod, or: HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install --no-cache-dir "
-            "--force-reinstall --no-deps --no-build-isolation horovod==0.28.1 (after mxnet)",
+            _REBUILD,
         )
-    return Verdict("ok", "Horovod has its MXNet extension", f"horovod {version}, {Path(found[0]).name}")
+    try:
+        lacks, engines = system.horovod_lacks, system.horovod_engines
+    except (OSError, ValueError) as error:
+        return Verdict(
+            "error", "Horovod's MXNet extension is not whole", f"{library.name}: {error}", _REBUILD
+        )
+    built = f"horovod {version}, {library.name}, built with {', '.join(engines) or 'no engine'}"
+    if lacks:
+        evidence = f"{built}; this mxnet has no {lacks[0]}" + (
+            f" and {len(lacks) - 1} others" if lacks[1:] else ""
+        )
+        return Verdict("error", "Horovod was built against another mxnet than this one", evidence, _REBUILD)
+    if not engines:
+        return Verdict(
+            "error", "Horovod was built without Gloo, MPI and NCCL: ranks cannot meet", built, _REBUILD
+        )
+    if "Gloo" not in engines:
+        message = "Horovod was built without Gloo, by which gluontune's launcher has the ranks meet"
+        return Verdict("error", message, built, _REBUILD)
+    if system.gpu_report.gpus and "NCCL" not in engines:
+        return Verdict(
+            "warning",
+            "Horovod was built without NCCL: gradients of GPUs are summed by way of the CPU",
+            built,
+            "HOROVOD_GPU_OPERATIONS=NCCL make horovod (needs NCCL's headers)",
+        )
+    return Verdict("ok", "Horovod fits this mxnet", built)

@@ -1,0 +1,116 @@
+"""``gluontune bench devices``: one recipe on several ranks against the same machine as one process.
+
+The cores are the same for all: one process with all of them, or so many ranks that share them out. The global
+batch is the same, too, so that all do the same training. Loading counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gluontune.bench import outcome
+from gluontune.bench.contest import OURS, Entrant, hold
+from gluontune.compute import bfloat16_support
+from gluontune.errors import UsageError
+from gluontune.parallel import horovod
+from gluontune.recipe import Recipe
+
+__all__ = ["best_recipe", "entrants", "run", "show"]
+
+UNIT = "samples_per_sec"
+_ALONE = "1 process"
+_STEPS = 8  # of training in one step() of a contender: between them a group sleeps
+
+
+def best_recipe(
+    dataset: str = "cifar10", net: str = "cifar_resnet20_v1", global_batch_size: int = 128
+) -> Recipe:
+    """What the ladder usually ends with on a CPU: all rungs that need no second device.
+
+    >>> best_recipe().hybridize
+    'static'
+    """
+    native = bfloat16_support().level == "native"
+    rewrites = (
+        ("pool-to-mean", "pad-channels", "fuse-bn-relu") if native else ("pool-to-mean", "fuse-bn-relu")
+    )
+    return Recipe(
+        dataset=dataset, net=net, loader="resident", hybridize="static", rewrites=rewrites, runtime="tuned",
+        dtype="bfloat16" if native else "float32", batch_size_per_device=global_batch_size, devices="cpu",
+        epochs=1000,
+    )  # fmt: skip
+
+
+def entrants(recipe: Recipe, ranks: int, engines: Sequence[str]) -> list[Entrant]:
+    """One process, then ``ranks`` ranks with each engine, all with the recipe's global batch.
+
+    Raises:
+        UsageError: the batch cannot be shared out evenly.
+    """
+    batch = recipe.global_batch_size
+    if batch % ranks:
+        raise UsageError(
+            f"a global batch of {batch} cannot be shared evenly by {ranks} ranks: choose another"
+        )
+    alone = recipe.override(engine="local", num_devices=1, batch_size_per_device=batch)
+    found = [_entrant(_ALONE, "one process", alone)]
+    names = {"horovod": f"Horovod, {ranks} ranks", "kvstore": f"dist_sync, {ranks} workers and 1 server"}
+    for engine in engines:
+        shared = recipe.override(engine=engine, num_devices=ranks, batch_size_per_device=batch // ranks)
+        found.append(_entrant(names[engine], OURS, shared))
+    return found
+
+
+def _entrant(name: str, peer: str, recipe: Recipe) -> Entrant:
+    settings = {"recipe": recipe.to_dict(), "steps": _STEPS}
+    return Entrant(name, peer, "gluontune.bench._devices_work:make", settings)
+
+
+def run(
+    recipe: Recipe,
+    *,
+    ranks: int = 2,
+    engines: Sequence[str] = ("horovod", "kvstore"),
+    rounds: int = 9,
+    seconds: float = 4.0,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Measure, and return the document.
+
+    Args:
+        recipe: its engine and number of devices are replaced. ranks: of the engines. rounds, seconds: as for ``hold``.
+
+    Returns:
+        the document of :func:`gluontune.bench.outcome.document`; ``ratios``: each engine ÷ one process, median and
+        95 % interval of the ratios within rounds.
+
+    Raises:
+        UsageError: Horovod is not installed; a batch that cannot be shared out.
+    """
+    if "horovod" in engines and horovod.installed() is None:
+        raise UsageError(
+            "Horovod is not installed: make horovod builds it, or leave it out with --only kvstore"
+        )
+    field = entrants(recipe, ranks, engines)
+    contenders = hold(field, rounds=rounds, seconds=seconds, say=say)
+    conditions = {"recipe": recipe.to_dict(), "ranks": ranks, "rounds": rounds, "seconds": seconds}
+    found = outcome.document(contenders, conditions=conditions, unit=UNIT)
+    alone = next(row for row in found["rows"] if row["name"] == _ALONE)
+    ratios = {
+        row["name"]: row["ratio_to_best_peer"]
+        for row in found["rows"]
+        if row is not alone and row["status"] == "ok" and alone["status"] == "ok"
+    }
+    return {**found, "ratios": ratios}
+
+
+def show(found: Mapping[str, Any], console: Any) -> None:
+    """Print the table, and each engine ÷ one process."""
+    recipe = found["conditions"]["recipe"]
+    outcome.show(
+        {**found, "ours": {}}, console, f"{recipe['net']}, {recipe['dataset']}, {recipe['dtype']}", UNIT
+    )
+    for name, ratio in found["ratios"].items():
+        low, high = ratio["ci95"]
+        console.print(f"{name} ÷ {_ALONE}: {ratio['median']:.2f} ({low:.2f}-{high:.2f})", highlight=False)

@@ -1,0 +1,48 @@
+"""``gluontune bench devices``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+
+from gluontune.cli._common import JSON_OPTION
+
+__all__ = ["devices"]
+
+
+def devices(
+    recipe: Optional[Path] = typer.Option(
+        None, "--recipe", help="YAML file of a recipe [default: the usual best]."
+    ),
+    dataset: str = typer.Option("cifar10", "--dataset", help="Without --recipe."),
+    net: str = typer.Option("cifar_resnet20_v1", "--net", help="Without --recipe."),
+    batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images of one update, over all ranks."),
+    ranks: int = typer.Option(2, "-n", "--ranks", min=2, help="Of each engine; they share the cores out."),
+    only: Optional[list[str]] = typer.Option(None, "--only", help="horovod or kvstore; repeatable."),
+    rounds: int = typer.Option(9, "--rounds", min=1, help="Interleaved rounds."),
+    seconds: float = typer.Option(4.0, "--seconds", min=0.05, help="Length of each contender's slice."),
+    as_json: bool = JSON_OPTION,
+    out: Optional[Path] = typer.Option(None, "--out", help="Write the JSON document to this file, too."),
+) -> None:
+    """Ranks against one process on the same cores and global batch: Horovod, and dist_sync's parameter server."""
+    from gluontune.bench import devices as benchmark
+    from gluontune.cli.bench import finish
+    from gluontune.errors import UsageError
+    from gluontune.recipe import Recipe
+
+    engines = tuple(dict.fromkeys(only or ("horovod", "kvstore")))
+    if not set(engines) <= {"horovod", "kvstore"}:
+        raise UsageError(f"--only {' '.join(engines)}: choose horovod or kvstore")
+    if recipe is not None:
+        base = Recipe.from_yaml(recipe)
+        base = base.override(engine="local", num_devices=1, batch_size_per_device=batch_size)
+    else:
+        base = benchmark.best_recipe(dataset, net, batch_size)
+
+    def work(say: Callable[[str], None]) -> dict[str, Any]:
+        return benchmark.run(base, ranks=ranks, engines=engines, rounds=rounds, seconds=seconds, say=say)
+
+    finish(work, as_json, out, benchmark.show)

@@ -1,0 +1,248 @@
+"""The launcher's hand on one host: ``python -m gluontune.parallel.agent``, started there by ssh.
+
+It starts the host's ranks and helpers of the engine, passes commands, events and logs through, and ends all
+of it when its stdin closes, when the launcher is silent for 15 s (a cut link closes nothing), or when told to.
+Messages are those of :mod:`gluontune.parallel.wire`, on stdin and stdout; stdout belongs to them alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import selectors
+import signal
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+from gluontune import __version__, runtime
+from gluontune.errors import GluontuneError
+from gluontune.parallel import dialing, horovod, kvstore
+from gluontune.parallel.piped import PipedProcess
+from gluontune.parallel.wire import BEAT_S, HOST_CUT_S, LEASE_S, Lines, frame
+
+__all__ = ["main", "source_mark"]
+
+_TICK_S = 0.2
+
+
+def source_mark() -> str:
+    """A checksum of gluontune's own source: a version number alone does not tell two checkouts apart."""
+    folder, crc = Path(__file__).parents[1], 0
+    for path in sorted(folder.rglob("*.py")):
+        crc = zlib.crc32(path.relative_to(folder).as_posix().encode() + path.read_bytes(), crc)
+    return f"{crc:08x}"
+
+
+class Agent:
+    """Everything that was started on this host.
+
+    Args:
+        speaking: the descriptor to the launcher.
+    """
+
+    def __init__(self, speaking: int):
+        self._speaking, self._lock = speaking, threading.Lock()
+        self.heard = time.monotonic()
+        self.ranks: dict[int, PipedProcess] = {}
+        self.cluster: kvstore.Cluster | None = None
+        self.meeting: horovod.Meeting | None = None
+        self.listener: dialing.Listener | None = None
+        self.folder: tempfile.TemporaryDirectory[str] | None = None
+        self._told_trouble = False
+
+    def tell(self, **message: Any) -> None:
+        """Say something to the launcher; without it there is nothing left to do here."""
+        data = frame(message)
+        try:
+            with self._lock:
+                while data:
+                    data = data[os.write(self._speaking, data) :]
+        except OSError:
+            self.end()
+
+    def end(self) -> None:
+        """End all, and this process."""
+        for rank in list(self.ranks.values()):
+            rank.signal(signal.SIGKILL)
+        if self.cluster is not None:
+            self.cluster.close()
+        if self.folder is not None:
+            self.folder.cleanup()
+        os._exit(0)
+
+    # What the launcher can ask for; what a method returns is its answer.
+
+    def do_hello(self, cwd: str, env: dict[str, str]) -> dict[str, Any]:
+        """Go to the launcher's folder, take over its variables, and tell what this host has."""
+        try:
+            os.chdir(cwd)
+        except OSError as error:
+            raise GluontuneError(
+                f"the folder {cwd} is not there ({error.strerror}): start the launcher in a folder that all hosts have"
+            ) from error
+        os.environ.update(env)
+        facts = runtime.machine_facts()
+        versions = {
+            "gluontune": f"{__version__} (source {source_mark()})",
+            "python": ".".join(facts["python"].split(".")[:2]),
+            "mxnet": facts["packages"].get("mxnet"),
+            "numpy": facts["packages"].get("numpy"),
+        }
+        return {"versions": versions, "machine": facts, "addresses": dialing.own_addresses()}
+
+    def do_listen(self, token: str) -> dict[str, Any]:
+        self.listener = dialing.Listener(token)
+        return {"port": self.listener.port}
+
+    def do_dial(self, targets: list[tuple[str, int, str]]) -> dict[str, Any]:
+        return {"found": dialing.dial(targets, attempts=2)}
+
+    def do_watch(self, targets: list[tuple[str, str, int, str]]) -> dict[str, Any]:
+        """From now on, tell when another host (name, address, port, token) can no longer be reached from here."""
+        for name, *target in targets:
+            threading.Thread(target=self._watch_host, args=(name, tuple(target)), daemon=True).start()
+        return {}
+
+    def _watch_host(self, name: str, target: tuple[str, int, str]) -> None:
+        reached, seen = time.monotonic(), {"error": None}
+        while time.monotonic() - reached < HOST_CUT_S:
+            time.sleep(BEAT_S)
+            seen = dialing.dial([target])[0]
+            if seen["own"]:
+                reached = time.monotonic()
+        self.tell(cut=name, error=seen["error"])
+
+    def do_port(self, address: str, port: int) -> dict[str, Any]:
+        return {"port": kvstore.free_port(address, port)}
+
+    def do_helpers(self, names: list[str], runtime_name: str, shared: dict[str, str]) -> dict[str, Any]:
+        self.cluster = kvstore.start_helpers(names, runtime.child_env(runtime_name), shared)
+        return {}
+
+    def do_meeting(self, slots: list[int], port: int) -> dict[str, Any]:
+        self.meeting = horovod.start_meeting(slots, port=port)
+        return {"envs": self.meeting.envs}
+
+    def do_start(
+        self, rank: int, module: str, setup: dict[str, Any], runtime_name: str, env: dict[str, str],
+        engine_env: dict[str, str], local_ranks: int,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Start one rank, with threads and processors by its number on this host."""
+        whole = runtime.child_env(runtime_name, env, processes=local_ranks)
+        cpus = runtime.cpus_for_rank(setup["local_rank"], local_ranks) if local_ranks > 1 else None
+        setup = {**setup, "die_with_parent": True, "parent": os.getpid(), "cpus": cpus}
+        argv = (sys.executable, "-m", module)
+        self.ranks[rank] = PipedProcess(argv, setup, {**whole, **engine_env})
+        return {"pid": self.ranks[rank].process.pid, "applied": runtime.applied(whole)}
+
+    def do_see(self, path: str) -> dict[str, Any]:
+        return {"there": os.path.exists(path)}
+
+    def do_file(self, name: str, data: str) -> dict[str, Any]:
+        """Add a piece to a file that this host lacks."""
+        if self.folder is None:
+            self.folder = tempfile.TemporaryDirectory(prefix="gluontune-")
+        path = Path(self.folder.name) / Path(name).name
+        with open(path, "ab") as stream:
+            stream.write(base64.b64decode(data))
+        return {"path": str(path)}
+
+    # The loop.
+
+    def carry_out(self, message: dict[str, Any]) -> None:
+        """One message of the launcher."""
+        kind = message["do"]
+        if kind == "say":
+            self.ranks[message["rank"]].say(message["command"])
+        elif kind == "signal":
+            self.ranks[message["rank"]].signal(message["number"])
+        elif kind == "end":
+            self.end()
+        elif kind != "beat":
+            try:
+                answer = getattr(self, f"do_{kind}")(**message["given"])
+                self.tell(answer=message["id"], **answer)
+            except (GluontuneError, OSError) as error:
+                self.tell(answer=message["id"], error=str(error))
+
+    def look_after(self) -> None:
+        """Logs, ends and troubles since the last look."""
+        for place, rank in list(self.ranks.items()):
+            while (event := rank.poll()) is not None:
+                if event["event"] == "end":
+                    self.pass_on_log(place, rank)
+                    self.tell(rank=place, event=event, how=rank.how_ended("NAME"), tail=rank.tail())
+                    rank.close()
+                    del self.ranks[place]
+                    break
+                self.tell(rank=place, event=event)
+            else:
+                self.pass_on_log(place, rank)
+        if self.cluster is not None and not self._told_trouble and (trouble := self.cluster.failed()):
+            self._told_trouble = True
+            self.tell(trouble=trouble)
+
+    def pass_on_log(self, place: int, rank: PipedProcess) -> None:
+        if lines := rank.new_lines():
+            self.tell(rank=place, log="\n".join(lines) + "\n")
+
+    def beat(self) -> None:
+        """Give signs of life."""
+        while True:
+            time.sleep(BEAT_S)
+            self.tell(beat=1)
+
+    def watch(self) -> None:
+        """End all where the launcher gives no sign of life; what is said to a cut link blocks, and must not matter."""
+        while time.monotonic() - self.heard <= LEASE_S:
+            time.sleep(BEAT_S)
+        self.end()
+
+
+def _listen(agent: Agent, inbox: int) -> None:
+    """Pass stdin on, and know when the launcher was last heard, whatever the loop is at."""
+    while True:
+        data = os.read(0, 1 << 20)
+        if not data:
+            agent.end()
+        agent.heard = time.monotonic()
+        while data:
+            data = data[os.write(inbox, data) :]
+
+
+def main() -> None:
+    """Serve until the launcher is gone."""
+    speaking = os.dup(1)
+    os.dup2(2, 1)  # whatever prints here must not disturb the messages
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # of a whole cluster, perhaps: the launcher decides
+    agent = Agent(speaking)
+    outbox, inbox = os.pipe()
+    threading.Thread(target=_listen, args=(agent, inbox), daemon=True).start()
+    for work in (agent.beat, agent.watch):
+        threading.Thread(target=work, daemon=True).start()
+    lines = Lines()
+    with contextlib.suppress(KeyboardInterrupt), selectors.DefaultSelector() as selector:
+        selector.register(outbox, selectors.EVENT_READ)
+        while True:
+            watched = {key.fd for key in selector.get_map().values()}
+            wanted = {outbox, *(rank.reading for rank in agent.ranks.values())}
+            for descriptor in watched - wanted:
+                selector.unregister(descriptor)
+            for descriptor in wanted - watched:
+                selector.register(descriptor, selectors.EVENT_READ)
+            ready = [key.fd for key, _ in selector.select(_TICK_S)]
+            if outbox in ready:
+                for message in lines.feed(os.read(outbox, 1 << 20)):
+                    agent.carry_out(message)
+            agent.look_after()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""The ranks of one run on several hosts: starting them, and seeing when one of the hosts is lost."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gluontune.errors import GluontuneError
+from gluontune.parallel import horovod, kvstore
+from gluontune.parallel.hosts import Hosts, Place
+from gluontune.parallel.link import Link, LinkLost, RemoteRank
+from gluontune.parallel.wire import HOST_CUT_S, LINK_SILENT_S
+
+__all__ = ["Fleet", "HostsDiffer"]
+
+_PASSED_ON = (
+    "GLUONTUNE_",
+    "MXNET_",
+    "OMP_",
+    "NCCL_",
+)  # of the launcher's variables; all others are the host's own
+_PIECE = 256 * 1024
+
+
+class HostsDiffer(GluontuneError):
+    """Hosts with unequal software."""
+
+
+class Fleet:
+    """The hosts of a run, with the engine's helpers and meeting place on them.
+
+    Args:
+        hosts: which. world: ranks. engine: ``kvstore`` or ``horovod``. runtime: the recipe's.
+
+    Attributes:
+        ranks: in order, once :meth:`start` was called.
+        places: where each is.
+        applied: variables that gluontune set for rank 0.
+
+    Raises:
+        LinkLost: a host does not answer (it is named). HostsDiffer: unequal versions. GluontuneError: hosts
+            that cannot reach each other, a port in use, no Horovod there.
+    """
+
+    notices_after_s = LINK_SILENT_S  # how long a host that is cut off may go unnoticed
+
+    def __init__(self, hosts: Hosts, world: int, engine: str, runtime: str):
+        self.hosts, self.world, self.runtime = hosts, world, runtime
+        self.places: list[Place] = hosts.places(world)
+        self.ranks: list[RemoteRank] = []
+        self.applied: dict[str, str] = {}
+        self.links: dict[str, Link] = {}
+        names = list(dict.fromkeys(place.host for place in self.places))
+        try:
+            for name in names:  # all at once: each may take seconds
+                self.links[name] = Link(hosts, name)
+            env = {n: v for n, v in os.environ.items() if n.startswith(_PASSED_ON)}
+            self._facts = self._ask_all("hello", cwd=os.getcwd(), env=env)
+            self._compare_versions()
+            self._find_network()
+            self._rank_env = self._start_engine(engine)
+        except BaseException:
+            self.close()
+            raise
+
+    def _ask_all(self, do: str, **given: Any) -> dict[str, dict[str, Any]]:
+        asked = [(link, link.start_ask(do, **given)) for link in self.links.values()]
+        return {link.name: link.answer(number) for link, number in asked}
+
+    def _compare_versions(self) -> None:
+        first, *others = self.links
+        for name in others:
+            for package, version in self._facts[name]["versions"].items():
+                wanted = self._facts[first]["versions"][package]
+                if version != wanted:
+                    raise HostsDiffer(
+                        f"host {name} has {package} {version or 'not installed'}, host {first} has "
+                        f"{wanted or 'not installed'}: bring them to the same"
+                    )
+
+    def _find_network(self) -> None:
+        """For each host an address that the others reach; ``addresses`` stays empty where there is one host."""
+        self.addresses: dict[str, str] = {}
+        if len(self.links) == 1:
+            return
+        token = secrets.token_hex(16)
+        # Each host has a token of its own: behind 127.0.0.1 a host finds itself, perhaps with the same port.
+        tokens = {name: f"{token} {name}" for name in self.links}
+        ports = {name: link.ask("listen", token=tokens[name])["port"] for name, link in self.links.items()}
+        first, *others = self.links
+        candidates = [address for _, address in self._facts[first]["addresses"]]
+        targets = [(address, ports[first], tokens[first]) for address in candidates]
+        asked = [(name, self.links[name].start_ask("dial", targets=targets)) for name in others]
+        found = {name: self.links[name].answer(number)["found"] for name, number in asked}
+        reached = [k for k in range(len(candidates)) if all(found[name][k]["own"] for name in others)]
+        if not reached:
+            name = next((n for n in others if not any(f["own"] for f in found[n])), others[-1])
+            tried = "; ".join(f"{a}: {f['error'] or 'reached'}" for a, f in zip(candidates, found[name]))
+            raise LinkLost(
+                f"host {name} cannot reach host {first} ({tried}): is a firewall between them? All ports must be open"
+            )
+        self.addresses = {first: candidates[reached[0]]}
+        self.addresses.update({name: found[name][reached[0]]["own"] for name in others})
+        for place, name in enumerate(others):  # the others among themselves
+            known = others[:place]
+            targets = [(self.addresses[n], ports[n], tokens[n]) for n in known]
+            answers = self.links[name].ask("dial", targets=targets)["found"]
+            for other, answer in zip(known, answers):
+                if not answer["own"]:
+                    raise LinkLost(
+                        f"host {name} cannot reach host {other} at {self.addresses[other]} ({answer['error']})"
+                    )
+            watched = [(n, self.addresses[n], ports[n], tokens[n]) for n in (first, *known)]
+            self.links[name].ask("watch", targets=watched)
+
+    def _start_engine(self, engine: str) -> list[dict[str, str]]:
+        """Helpers or meeting place; the engine's variables for each rank."""
+        names = list(self.links)
+        first = self.links[names[0]]
+        address = self.addresses.get(names[0], "127.0.0.1")
+        if engine == "horovod":
+            slots = [sum(place.host == name for place in self.places) for name in names]
+            envs = first.ask("meeting", slots=slots, port=self.hosts.port)["envs"]
+            if self.addresses:
+                for place, env in zip(self.places, envs):
+                    env.update(horovod.network_env(address, self._interface(place.host)))
+            return envs
+        port = first.ask("port", address=address, port=self.hosts.port)["port"]
+        shared = kvstore.cluster_env(self.world, len(names), address, port)
+        envs = {name: {**shared, "DMLC_NODE_HOST": self.addresses.get(name, address)} for name in names}
+        for k, name in enumerate(names):  # a server on each host, so that all links carry alike
+            helpers = [*(["scheduler"] if k == 0 else []), f"server {k}"]
+            self.links[name].ask("helpers", names=helpers, runtime_name=self.runtime, shared=envs[name])
+        return [{**envs[place.host], "DMLC_ROLE": "worker"} for place in self.places]
+
+    def _interface(self, name: str) -> str:
+        wanted = self.addresses[name]
+        return next(interface for interface, address in self._facts[name]["addresses"] if address == wanted)
+
+    def start(self, module: str, setup: Callable[[int, int], dict[str, Any]], env: Mapping[str, str]) -> None:
+        """Start all ranks.
+
+        Args:
+            module: the entry. setup: of rank and local rank: the first command. env: the recipe's variables.
+        """
+        asked = []
+        for rank, place in enumerate(self.places):
+            link = self.links[place.host]
+            self.ranks.append(RemoteRank(link, rank))
+            link.ranks[rank] = self.ranks[-1]
+            given = {
+                "module": module,
+                "setup": setup(rank, place.local_rank),
+                "runtime_name": self.runtime,
+                "env": dict(env),
+                "engine_env": self._rank_env[rank],
+                "local_ranks": place.local_ranks,
+            }
+            asked.append((link, link.start_ask("start", rank=rank, **given)))
+        answers = [link.answer(number) for link, number in asked]
+        for remote, answer in zip(self.ranks, answers):
+            remote.pid = answer["pid"]
+        self.applied = answers[0]["applied"]
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes on this machine: ssh, or what runs agents here."""
+        return [link.process.pid for link in self.links.values()]
+
+    def trouble(self) -> tuple[str, str] | None:
+        """Kind and message of a host or helper that was lost, or None."""
+        for link in self.links.values():
+            if link.trouble is not None:
+                return "ClusterFailed", link.trouble
+        for link in self.links.values():
+            if link.lost is not None:
+                return "HostLost", link.lost
+        for link in self.links.values():
+            if link.cut is not None:
+                other, why = link.cut
+                way = f"at {self.addresses[other]} ({why})"
+                return (
+                    "HostLost",
+                    f"{link} cannot reach {self.links[other]} {way} for {HOST_CUT_S:.0f} s: is one cut off?",
+                )
+        return None
+
+    def where(self, rank: int) -> str:
+        """The host of a rank, for messages."""
+        return f" on host {self.places[rank].host}"
+
+    def facts(self) -> list[dict[str, Any]]:
+        """The hosts for a result: name, address, ranks, versions, machine."""
+        return [
+            {
+                "name": name,
+                "address": self.addresses.get(name),
+                "ranks": [rank for rank, place in enumerate(self.places) if place.host == name],
+                **{key: self._facts[name][key] for key in ("versions", "machine")},
+            }
+            for name in self.links
+        ]
+
+    def check_folder(self, folder: str) -> None:
+        """Whether rank 0 writes its checkpoints where the launcher looks for them.
+
+        Raises:
+            GluontuneError: it does not.
+        """
+        place = self.places[0]
+        mark = Path(folder) / f".seen-{secrets.token_hex(8)}"
+        mark.touch()
+        try:
+            seen = self.links[place.host].ask("see", path=str(mark))["there"]
+        finally:
+            mark.unlink()
+        if not seen:
+            raise GluontuneError(
+                f"{folder}: host {place.host}, where rank 0 writes checkpoints, does not have this folder: name this "
+                "machine first in --hosts, or use a folder that both share"
+            )
+
+    def deliver(self, path: str) -> list[str]:
+        """Where each rank finds the file ``path`` of this machine; hosts that lack it get a copy."""
+        there = self._ask_all("see", path=path)
+        paths = dict.fromkeys(self.links, path)
+        for name, link in self.links.items():
+            if not there[name]["there"]:
+                with open(path, "rb") as stream:
+                    while piece := stream.read(_PIECE):
+                        data = base64.b64encode(piece).decode()
+                        paths[name] = link.ask("file", name=os.path.basename(path), data=data)["path"]
+        return [paths[place.host] for place in self.places]
+
+    def close(self) -> None:
+        """End everything on all hosts."""
+        for link in self.links.values():
+            link.start_close()
+        for link in self.links.values():
+            link.close()

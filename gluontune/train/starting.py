@@ -1,0 +1,140 @@
+"""Starting the processes of a run: on this machine, or on several hosts through their agents."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from gluontune import runtime
+from gluontune.errors import GluontuneError
+from gluontune.parallel import Cluster, start_cluster
+from gluontune.parallel.fleet import Fleet, HostsDiffer
+from gluontune.parallel.horovod import Meeting, start_meeting
+from gluontune.parallel.hosts import Hosts
+from gluontune.parallel.link import LinkLost
+from gluontune.parallel.piped import PipedProcess
+from gluontune.parallel.shared import PATH_VARIABLE, create
+from gluontune.recipe import Recipe
+from gluontune.train.faults import RunFailed
+
+__all__ = ["Here", "start_on_hosts"]
+
+_CHILD = "gluontune.train.child"
+_LEARNER = "gluontune.train.learner"  # a child that is started again when it dies
+
+
+class Here:
+    """The ranks of a run on this machine, and the helpers of its engine.
+
+    Args:
+        recipe: what to train. world: ranks. setup: of rank and local rank: the first command.
+
+    Attributes:
+        ranks: in order. applied: variables that gluontune set for them.
+        cluster: of a parameter server, or None.
+
+    Raises:
+        RunFailed: the engine is not installed.
+    """
+
+    notices_after_s = 0.0  # a process that died is seen at once
+
+    def __init__(self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]]):
+        self.ranks: list[PipedProcess] = []
+        self.cluster: Cluster | None = None
+        self._meeting: Meeting | None = None
+        self._memory: int | None = None  # shared by asynchronous learners
+        env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
+        self.applied = runtime.applied(env)
+        try:
+            if recipe.engine == "horovod":
+                self._meeting = _or_failed(lambda: start_meeting([world]), "EngineMissing")
+            if recipe.engine == "kvstore":
+                self.cluster = start_cluster(world, env)
+                env = {**env, **self.cluster.worker_env}
+            if recipe.engine == "async":
+                self._memory, path = create()
+                env = {**env, PATH_VARIABLE: path}
+            module = _CHILD if self._memory is None else _LEARNER
+            for rank in range(world):
+                cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None
+                first = {**setup(rank, rank), "parent": os.getpid(), "cpus": cpus}
+                own = self._meeting.envs[rank] if self._meeting is not None else {}
+                self.ranks.append(PipedProcess((sys.executable, "-m", module), first, {**env, **own}))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the ranks, and of the parameter server."""
+        helpers = [p.pid for p in self.cluster.processes] if self.cluster else []
+        return [r.process.pid for r in self.ranks] + helpers
+
+    def trouble(self) -> tuple[str, str] | None:
+        """Kind and message of a helper that failed, or None."""
+        message = self.cluster.failed() if self.cluster is not None else None
+        return None if message is None else ("ClusterFailed", message)
+
+    def where(self, rank: int) -> str:
+        """Nothing to add in messages: all ranks are here."""
+        return ""
+
+    def facts(self) -> list[dict[str, Any]]:
+        """No hosts to tell of in a result."""
+        return []
+
+    def deliver(self, path: str) -> list[str]:
+        """Where each rank finds the file ``path``."""
+        return [path] * len(self.ranks)
+
+    def close(self) -> None:
+        """End everything; safe to call twice."""
+        for rank in self.ranks:
+            rank.close()
+        if self.cluster is not None:
+            self.cluster.close()
+        if self._meeting is not None:
+            self._meeting.close()
+        if self._memory is not None:
+            os.close(self._memory)
+        self.ranks, self.cluster, self._meeting, self._memory = [], None, None, None
+
+
+def start_on_hosts(
+    recipe: Recipe, world: int, hosts: Hosts, setup: Callable[[int, int], dict[str, Any]], folder: str | None
+) -> Fleet:
+    """The same on several hosts.
+
+    Args:
+        folder: of the checkpoints, if there are any.
+
+    Raises:
+        RunFailed: a host does not answer, or differs, or cannot do what it must.
+    """
+    if recipe.engine not in ("kvstore", "horovod"):
+        message = f"engine={recipe.engine!r} works on one machine: across hosts use kvstore or horovod"
+        raise RunFailed("EngineMissing", message, "starting")
+    fleet = _or_failed(lambda: Fleet(hosts, world, recipe.engine, recipe.runtime), "HostFailed")
+    try:
+        if folder is not None:
+            _or_failed(lambda: fleet.check_folder(folder), "HostFailed")
+        _or_failed(lambda: fleet.start(_CHILD, setup, recipe.env), "HostFailed")
+    except BaseException:
+        fleet.close()
+        raise
+    return fleet
+
+
+def _or_failed(work: Callable[[], Any], kind: str) -> Any:
+    """The result of ``work``; an error of it as one of the run."""
+    try:
+        return work()
+    except LinkLost as error:
+        raise RunFailed("HostUnreachable", str(error), "starting") from error
+    except HostsDiffer as error:
+        raise RunFailed("RanksDiffer", str(error), "starting") from error
+    except GluontuneError as error:
+        raise RunFailed(kind, str(error), "starting") from error
