@@ -53,21 +53,21 @@ def parameters_after(recipe, steps, folder, hosts=None):
     return {name: value for name, value in arrays.items() if name.startswith("parameter/")}
 
 
-def ours(word):
-    """Processes of this machine whose command line holds ``word``."""
+def below(process):
+    """gluontune's processes among the descendants of ``process``."""
     found = []
-    for process in psutil.process_iter():
+    for child in psutil.Process(process.pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if word in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+            if "gluontune" in " ".join(child.cmdline()) and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
     return found
 
 
-def none_left(word, seconds=30.0):
+def wait_for(condition, seconds):
     until = time.monotonic() + seconds
-    while (left := ours(word)) and time.monotonic() < until:
+    while not condition() and time.monotonic() < until:
         time.sleep(0.1)
-    return not left
+    return condition()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -220,9 +220,7 @@ def test_nothing_on_any_host_outlives_the_launcher(tmp_path, net, number):
     with open(said, "wb") as log:
         launched = subprocess.Popen([*command, *TRAIN, *flags], stdout=log, stderr=log)
     try:
-        until = time.monotonic() + 120
-        while not list((tmp_path / "c").glob("*.ckpt")) and time.monotonic() < until:
-            time.sleep(0.1)
+        wait_for(lambda: list((tmp_path / "c").glob("*.ckpt")), 120)
         family = psutil.Process(launched.pid).children(recursive=True)
         assert len(family) >= 7, said.read_text()  # two agents, two ranks, a scheduler, two servers
         launched.send_signal(number)
@@ -265,50 +263,69 @@ def sshd_in(name, folder):
     try:
         time.sleep(1)
         assert process.poll() is None, (folder / "sshd.log").read_text()
-        yield f"ssh -p 2022 -i {folder}/user -o UserKnownHostsFile={folder}/known -o StrictHostKeyChecking=no"
+        ssh = f"ssh -p 2022 -i {folder}/user -o UserKnownHostsFile={folder}/known -o StrictHostKeyChecking=no"
+        yield f"{ssh} -o BatchMode=yes", process
     finally:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                child.kill()
         process.kill()
         process.wait()
 
 
-def test_over_a_real_ssh(tmp_path, net):
-    """The launcher sits in the first namespace, and reaches the second by ssh; itself is `localhost`."""
-    with sshd_in(net.names[1], tmp_path) as ssh:
-        # ssh for the other host; for the launcher's own, no transport at all
-        script = tmp_path / "rsh"
-        script.write_text(
-            f'#!/bin/sh\nif [ $1 = localhost ]; then shift; exec "$@"; fi\nexec {ssh} -o BatchMode=yes "$@"\n'
-        )
+@pytest.fixture
+def over_ssh(tmp_path, net):
+    """A command that launches from within the first host, and reaches the second by ssh; that host's sshd; ssh."""
+    with sshd_in(net.names[1], tmp_path) as (ssh, sshd):
+        script = tmp_path / "rsh"  # ssh for the other host; for the launcher's own, no transport at all
+        lines = ["#!/bin/sh", 'if [ $1 = localhost ]; then shift; exec "$@"; fi', f'exec {ssh} "$@"']
+        script.write_text("\n".join(lines) + "\n")
         script.chmod(0o755)
-        inside = ["ip", "netns", "exec", net.names[0], sys.executable, "-m", "gluontune", "launch"]
-        where = ["--hosts", f"localhost,{net.addresses[1]}"]
-        done = subprocess.run(
-            [*inside, *where, "--rsh", str(script), "--", *TRAIN, "--json"],
-            capture_output=True,
-            text=True,
-            timeout=200,
+        inside = [*RSH.split(), net.names[0], sys.executable, "-m", "gluontune", "launch"]
+        yield [*inside, "--hosts", f"localhost,{net.addresses[1]}", "--rsh", str(script), "--"], sshd, ssh
+
+
+def captured(command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=200)
+
+
+def test_over_a_real_ssh(net, over_ssh):
+    command, sshd, ssh = over_ssh
+    done = captured([*command, *TRAIN, "--json"])
+    assert done.returncode == 0, done.stderr
+    assert [h["address"] for h in json.loads(done.stdout)["hosts"]] == list(net.addresses)
+    assert wait_for(lambda: not below(sshd), 10)
+    # ssh itself, with options of its own: both ranks on the other host
+    inside = command[: command.index("--hosts")]
+    both = captured([*inside, "--hosts", f"{net.addresses[1]}:2", "--rsh", ssh, "--", *TRAIN, "--json"])
+    assert both.returncode == 0, both.stderr
+    assert json.loads(both.stdout)["hosts"][0]["ranks"] == [0, 1]
+    # nobody listens on port 22, and no key fits that user: named, with ssh's own words
+    refused = captured([*inside, "--hosts", f"localhost,{net.addresses[1]}", "--", *TRAIN])
+    assert refused.returncode == 1 and f"host {net.addresses[1]}" in refused.stderr
+    assert "Connection refused" in refused.stderr
+    denied = captured(
+        [*inside, "--hosts", f"nobody@{net.addresses[1]}", "-n", "1", "--rsh", ssh, "--", *TRAIN]
+    )
+    assert denied.returncode == 1 and "Permission denied" in denied.stderr
+
+
+def test_an_ssh_link_that_is_cut_ends_both_sides(tmp_path, net, over_ssh):
+    command, sshd, _ = over_ssh
+    flags = ["--train-samples", "2048", "--epochs", "500", "--checkpoint", str(tmp_path / "c")]
+    said = tmp_path / "said.txt"
+    with open(said, "wb") as log:
+        launched = subprocess.Popen(
+            [*command, *TRAIN, *flags, "--checkpoint-every", "5steps"], stdout=log, stderr=log
         )
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout)
-        assert [h["address"] for h in result["hosts"]] == list(net.addresses)
-        # ssh itself as --rsh, with its own options; both hosts by address
-        with pytest.raises(subprocess.CalledProcessError):  # nobody is behind this key there
-            subprocess.run(
-                [*inside[:4], *ssh.split(), "-o", "BatchMode=yes", "nobody@" + net.addresses[1], "true"],
-                check=True, capture_output=True,
-            )  # fmt: skip
-        refused = subprocess.run(
-            [*inside, "--hosts", f"localhost,{net.addresses[1]}", "--", *TRAIN],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert refused.returncode == 1 and f"host {net.addresses[1]}" in refused.stderr  # port 22: refused
-        assert "Connection refused" in refused.stderr
-        alone = subprocess.run(
-            [*inside, "-n", "2", "--hosts", f"{net.addresses[1]}:2", "--rsh", ssh, "--", *TRAIN, "--json"],
-            capture_output=True, text=True, timeout=200,
-        )  # fmt: skip
-        assert alone.returncode == 0, alone.stderr
-        assert json.loads(alone.stdout)["hosts"][0]["ranks"] == [0, 1]
-    assert none_left("gluontune.parallel.agent")
+    try:
+        wait_for(lambda: list((tmp_path / "c").glob("*.ckpt")), 120)
+        assert len(below(sshd)) >= 3, said.read_text()  # the agent, a rank, a server
+        net.cut()
+        assert launched.wait(30) == 1
+        error = " ".join(said.read_text().split())
+        assert f"host {net.addresses[1]} (rank 1)" in error and ("silent" in error or "cannot reach" in error)
+        assert wait_for(lambda: not below(sshd), 30)
+    finally:
+        net.mend()
+        launched.kill()

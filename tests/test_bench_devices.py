@@ -1,0 +1,50 @@
+"""Ranks against one process: what is compared, and how it is told."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from gluontune.bench import devices, outcome
+from gluontune.bench.contest import Contender
+from gluontune.cli.main import main
+from gluontune.errors import UsageError
+from gluontune.recipe import Recipe
+
+
+def test_all_train_with_the_same_global_batch_and_rate():
+    recipe = devices.best_recipe("sample", global_batch_size=96)
+    field = devices.entrants(recipe, 3, ("horovod", "kvstore"))
+    made = [Recipe.from_dict(e.settings["recipe"]) for e in field]
+    assert [r.engine for r in made] == ["local", "horovod", "kvstore"]
+    assert [r.batch_size_per_device for r in made] == [96, 32, 32]
+    assert len({(r.global_batch_size, r.scaled_learning_rate, r.dtype, r.rewrites) for r in made}) == 1
+    with pytest.raises(UsageError, match="96 cannot be shared evenly by 5 ranks"):
+        devices.entrants(recipe, 5, ("kvstore",))
+
+
+def test_a_ratio_is_that_within_rounds_and_a_failure_is_a_row(monkeypatch):
+    def hold(entrants, **kwargs):
+        found = [Contender(entrant) for entrant in entrants]
+        for contender, rates in zip(found, ([100.0, 200.0, 400.0], [90.0, 180.0, 360.0])):
+            contender.rates = rates
+        return found
+
+    monkeypatch.setattr(devices, "hold", hold)
+    monkeypatch.setattr(devices.horovod, "installed", lambda: "0.28.1")
+    found = devices.run(devices.best_recipe("sample"), rounds=3)
+    assert found["ratios"].keys() == {"Horovod, 2 ranks"}
+    assert found["ratios"]["Horovod, 2 ranks"]["median"] == pytest.approx(0.9)
+    assert [row["status"] for row in found["rows"]] == ["ok", "ok", "failed"]
+    console = Console(width=200, record=True)
+    devices.show(found, console)
+    assert "Horovod, 2 ranks ÷ 1 process: 0.90 (0.90-0.90)" in console.export_text()
+    assert outcome.UNIT not in found["rows"][0] and devices.UNIT in found["rows"][0]
+
+
+def test_an_engine_that_is_not_there_is_refused(monkeypatch, capsys):
+    assert main(["bench", "devices", "--only", "mpi"]) == 2
+    assert "choose horovod or kvstore" in capsys.readouterr().err
+    monkeypatch.setattr(devices.horovod, "installed", lambda: None)
+    with pytest.raises(UsageError, match="make horovod"):
+        devices.run(devices.best_recipe("sample"))
