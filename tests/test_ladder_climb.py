@@ -85,6 +85,18 @@ class FakeGroup:
             * workers
         }
 
+    @property
+    def samples_per_step(self):
+        return self.recipe.global_batch_size
+
+    def gradients(self):
+        return {"bytes": 4_000_000, "tensors": 10}
+
+    def exchange_alone(self, kinds, repeats):
+        assert kinds == [[10, 100_000]]
+        step_ms = 1e3 * self.samples_per_step / self.machine.rate(self.recipe)
+        return [{"bytes": 4e6, "tensors": 10, "ms": 0.3 * step_ms}]
+
     def training_alone(self, sizes, seconds):
         return {str(size): {"step_time_ms": 10.0 + 2.0 * size} for size in sizes}
 
@@ -333,6 +345,22 @@ def test_horovod_is_tried_where_it_is_installed(monkeypatch, version, engines):
     site = Site(cores=2, gpus=0, bf16=True, splits=True, fits_memory=True, rewrites=(), num_train=50_000)
     variants = RUNGS["multi-device"].variants(Recipe(), site)
     assert [v.changes["engine"] for v in variants] == engines
+
+
+def test_the_last_rung_says_which_number_of_devices_is_best_and_why(machine, monkeypatch):
+    monkeypatch.setattr("gluontune.parallel.horovod.installed", lambda: None)
+    found = ladder.climb(Recipe(dataset="sample"), rungs=["multi-device"])
+    row = rows(found)["multi-device"]
+    one, two = row["devices"]["rows"]
+    assert (one["devices"], two["devices"], row["devices"]["best"]) == (1, 2, 1)
+    assert two["efficiency"] == pytest.approx(0.8, abs=0.02) and two["exchange_share"] == pytest.approx(
+        0.3, abs=0.01
+    )
+    assert (
+        "1 process is best here" in row["devices"]["sentence"]
+        and "30 % of a step" in row["devices"]["sentence"]
+    )
+    assert row["devices"]["sentence"] in row["notes"]
 
 
 def test_gpus_change_the_variants():

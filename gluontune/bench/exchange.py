@@ -159,6 +159,8 @@ def _training(book: Ledger, name: str, recipe: Recipe, say: Callable[[str], None
         return
     say(f"{name}: training")
     result = train(recipe)
+    if result.status == "interrupted":  # the ledger has what came before; --resume goes on
+        raise KeyboardInterrupt
     cpu = [v for v in result.utilization.get("cpu_pct", ()) if v is not None]
     book.enter(
         {

@@ -23,7 +23,7 @@ ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ =
 # The order in `--help`: the learner's way through. A command file that is not named here comes last.
 ORDER = (
     "doctor", "data", "pack", "verify", "size", "train", "ladder", "factors", "tta", "tune", "esgd",
-    "monitor", "launch", "export", "bench", "report", "course", "assess",
+    "monitor", "launch", "scale", "export", "bench", "report", "course", "assess",
 )  # fmt: skip
 
 

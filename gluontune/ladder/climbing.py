@@ -11,6 +11,7 @@ from typing import Any
 from gluontune import datasets, monitor
 from gluontune.files import writable_folder
 from gluontune.ladder.book import Book
+from gluontune.ladder.devices import compare_counts, look_into
 from gluontune.ladder.judge import choose, compare, judge, next_best
 from gluontune.ladder.measure import Contender, interleave
 from gluontune.ladder.predicting import note, predict
@@ -164,10 +165,22 @@ class _Climber:
             note(row, guesses)
             judge(row, self._train(row, second), self.book.kept_accuracies(), has_best=True)
             chosen = second
+        if rung.name == "multi-device" and self.best is not None:
+            self._count_devices(row)
         if row["kept"]:
             if self.best is not None and self.best is not self.naive:
                 self.best.close()
             self.best = chosen
+
+    def _count_devices(self, row: dict[str, Any]) -> None:
+        """Which number of devices is best, and where the steps of the others go."""
+        assert self.best is not None
+        self._progress(row["name"], "measuring", 1.0, "exchange and loader alone", None)
+        shares = {c.label: look_into(c) for c in self.field if c.failure is None}
+        found = compare_counts(self.best, self.field, shares, bool(self.site.gpus))
+        if found is not None:
+            row["devices"] = found
+            row["notes"] = [*row["notes"], found["sentence"]]
 
     def _naive(self, row: dict[str, Any]) -> None:
         self._measure("naive", [self.naive])

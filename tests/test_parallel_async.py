@@ -1,0 +1,250 @@
+"""Asynchronous learners, the interval between exchanges, and compressed gradients; mostly with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+import gluontune as gt
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.parallel import horovod
+from gluontune.parallel.averaging import HorovodAveraging, SharedUpdates, flat_views
+from gluontune.parallel.shared import SharedWeights, create, steps_of
+from gluontune.recipe import Recipe
+from gluontune.runtime import mxnet
+from gluontune.train import Group, checkpoint
+
+mx = mxnet()
+TWO = Recipe(
+    net="mlp", loader="resident", train_samples=1024, val_samples=256, augment="none", devices="cpu",
+    learning_rate=0.1, engine="kvstore", num_devices=2, batch_size_per_device=32, env={"OMP_NUM_THREADS": "1"},
+)  # fmt: skip
+
+
+@pytest.fixture
+def memory():
+    handle, path = create()
+    yield path
+    os.close(handle)
+
+
+def learner(path, rank, arrays, every=1, world=2):
+    return SharedUpdates(lambda: arrays, every, world, averaged=[False, True], path=path, rank=rank)
+
+
+def test_changes_of_all_learners_add_up_and_statistics_are_averaged(memory):
+    nets = [[mx.nd.ones((4, 3)), mx.nd.zeros((5,))] for _ in range(2)]
+    learners = [learner(memory, rank, nets[rank]) for rank in (0, 1)]
+    for one in learners:
+        one.publish()
+    for _ in range(10):
+        for net, one in zip(nets, learners):
+            net[0] += 1
+            net[1] += 1
+            one.after_step()
+    for _ in range(2):
+        for one in learners:
+            one.agree()
+    for weights, statistics in nets:
+        assert (weights.asnumpy() == 21).all() and (statistics.asnumpy() == 10).all()
+    assert learners[0].shared.steps == [10, 10] and steps_of(memory, 1) == 10
+    newcomer = [mx.nd.zeros((4, 3)), mx.nd.zeros((5,))]
+    again = learner(memory, 1, newcomer)
+    assert again.rejoin() == 10 and (newcomer[0].asnumpy() == 21).all()
+    for one in [*learners, again]:
+        one.close()
+
+
+def test_between_exchanges_a_learner_is_alone(memory):
+    mine, theirs = ([mx.nd.zeros((2,)), mx.nd.zeros((1,))] for _ in range(2))
+    one, other = learner(memory, 0, mine, every=3), learner(memory, 1, theirs, every=3)
+    one.publish()
+    other.publish()
+    for step in range(3):
+        assert one.shared.weights.max() == 0, step
+        mine[0] += 1
+        one.after_step()
+    one.agree()
+    assert one.shared.weights[:2].tolist() == [3, 3] and (theirs[0].asnumpy() == 0).all()
+    other.agree()
+    assert (theirs[0].asnumpy() == 3).all()
+    one.close()
+    other.close()
+
+
+def test_many_writers_without_locks_lose_little(memory):
+    """Hogwild's bet: additions to the same weights at the same time are seldom lost."""
+    size, rounds = 50_000, 40
+    views = [SharedWeights(memory, np.zeros(size, np.float32), mark=1, rank=r, world=3) for r in range(3)]
+
+    def add(view):
+        for step in range(rounds):
+            view.add(np.ones(size, np.float32), step + 1)
+
+    threads = [threading.Thread(target=add, args=(view,)) for view in views]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    total = views[0].weights.copy()
+    assert total.max() <= 3 * rounds and total.mean() > 0.5 * 3 * rounds
+    assert views[1].steps == [rounds] * 3
+
+
+def test_learners_of_different_nets_are_refused(memory):
+    SharedWeights(memory, np.zeros(6, np.float32), mark=1, rank=0, world=2)
+    for other, mark in ((np.zeros(6, np.float32), 2), (np.zeros(9000, np.float32), 1)):
+        with pytest.raises(GluontuneError, match="nets differ"):
+            SharedWeights(memory, other, mark=mark, rank=1, world=2)
+
+
+def test_weights_in_onednns_layouts_are_read_and_written_in_order():
+    net = mx.gluon.nn.Conv2D(16, 3, in_channels=8)
+    net.initialize()
+    x = mx.nd.ones((2, 8, 8, 8))
+    with mx.autograd.record():
+        y = net(x)
+    y.backward()
+    before = net(x).asnumpy()  # outside of training, the weights stay in the convolution's layout
+    want = net.weight.data().asnumpy()
+    (view,) = flat_views([net.weight.data()])
+    assert (view == want.reshape(-1)).all()
+    view *= 2
+    assert np.allclose(net(x).asnumpy(), 2 * before, atol=1e-5)
+
+
+def test_the_mean_of_ranks_by_horovod():
+    class TwoRanks:
+        def grouped_allreduce_(self, arrays, average, name):
+            assert average
+            for array in arrays:
+                array[:] = (array + 3) / 2  # the other rank's values are all 3
+
+    array = mx.nd.ones((2, 2))
+    averaging = HorovodAveraging(lambda: [array], 2, 2, TwoRanks())
+    averaging.after_step()
+    assert (array.asnumpy() == 1).all()
+    averaging.after_step()
+    assert (array.asnumpy() == 2).all()
+    averaging.agree()  # nothing was done since
+    assert (array.asnumpy() == 2).all()
+    averaging.after_step()
+    averaging.agree()
+    assert (array.asnumpy() == 2.5).all()
+
+
+def test_a_learner_that_is_killed_is_started_again_and_the_run_ends_well():
+    recipe = TWO.override(engine="async", batch_size_per_device=4, learning_rate=0.02, lr_scaling="none")
+    recipe = recipe.override(base_batch_size=4, epochs=5, train_samples=512)
+    killed = []
+
+    def kill_once(event):
+        if event["stage"] == "training" and event["done"] > 0.2 and not killed:
+            family = psutil.Process().children(recursive=True)
+            found = [p for p in family if any(part == "gluontune.train.child" for part in p.cmdline())]
+            victim = sorted(found, key=lambda p: p.create_time())[-1]
+            killed.append(victim.pid)
+            victim.send_signal(signal.SIGKILL)
+
+    result = gt.train.run(recipe, on_event=kill_once)
+    assert result.status == "ok", result.error
+    assert result.steps == 5 * 64 and len(result.val_accuracy) == 5
+    assert killed and any("was killed by SIGKILL" in n and "started again" in n for n in result.notes)
+    assert result.val_accuracy[-1] > 0.4 and result.train_loss[-1] < result.train_loss[0]
+    assert not [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_learner_that_cannot_begin_is_an_error_not_a_loop(tmp_path):
+    (tmp_path / "job.py").write_text("import os\ndef net(): os._exit(7)\n")
+    began = time.monotonic()
+    result = gt.train.run(TWO.override(engine="async", job=str(tmp_path / "job.py")))
+    assert result.status == "failed" and result.error["type"] == "ProcessDied"
+    assert "code 7" in result.error["message"] and time.monotonic() - began < 60
+
+
+AVERAGED = """
+import gluontune.train.session as session
+from gluontune.parallel.averaging import KvstoreAveraging
+from gluontune.train.snapshot import parameters
+
+def every_step(s):
+    return KvstoreAveraging(lambda: [p.data(s.ctxs[0]) for _, p in parameters(s.net)], 1, s.world)
+
+session.make_averaging = every_step
+def data(): return "sample"
+"""
+
+
+def parameters_after(recipe, steps, folder):
+    with Group(recipe, checkpoints={"folder": str(folder), "keep": 1}) as group:
+        group.steps(steps)
+        group.checkpoint({"val_accuracy": None}, wait=True)
+    _, arrays = checkpoint.read(checkpoint.files(folder)[0])
+    return {name: value for name, value in arrays.items() if name.startswith("parameter/")}
+
+
+def test_averaging_parameters_in_each_step_is_the_exchange_of_gradients(tmp_path):
+    (tmp_path / "job.py").write_text(AVERAGED)
+    two = parameters_after(TWO.override(job=str(tmp_path / "job.py"), exchange_every=2), 12, tmp_path / "two")
+    alone = TWO.override(engine="local", num_devices=1, batch_size_per_device=64)
+    one = parameters_after(alone, 12, tmp_path / "one")
+    assert len(one) == 6 and max(np.abs(one[name] - two[name]).max() for name in one) <= 1e-5
+
+
+def test_two_bit_gradients_over_the_parameter_server_still_learn():
+    result = gt.train.run(TWO.override(compression="2bit", compression_threshold=2.0, epochs=3))
+    assert result.status == "ok", result.error
+    assert result.train_loss[-1] < 0.9 * result.train_loss[0]
+
+
+BAD = {
+    "interval alone": ({"engine": "local", "num_devices": 1, "exchange_every": 2}, "exchanges nothing"),
+    "fp16 by kvstore": ({"compression": "fp16"}, "fp16 is Horovod's"),
+    "2bit by horovod": ({"engine": "horovod", "compression": "2bit"}, "MXNet's kvstore's"),
+    "2bit by async": ({"engine": "async", "compression": "2bit"}, "MXNet's kvstore's"),
+    "2bit alone": ({"engine": "local", "num_devices": 1, "compression": "2bit"}, "one device"),
+    "2bit of float16": (
+        {"devices": "gpu", "dtype": "float16", "compression": "2bit"},
+        "float32 gradients only",
+    ),
+    "2bit of parameters": ({"compression": "2bit", "exchange_every": 4}, "only gradients"),
+    "async float16": (
+        {"engine": "async", "devices": "gpu", "dtype": "float16"},
+        "shared weights are float32",
+    ),
+    "no interval": ({"exchange_every": 0}, "at least 1"),
+    "threshold": ({"compression": "2bit", "compression_threshold": 0}, "above 0"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_go_together_is_named(case):
+    changes, words = BAD[case]
+    with pytest.raises(UsageError, match=words):
+        TWO.override(**changes)
+
+
+def test_the_batch_of_an_update():
+    assert TWO.global_batch_size == 64 and TWO.override(engine="async").global_batch_size == 32
+
+
+def test_fp16_sends_half_precision_and_gives_back_the_gradients_type():
+    sent = []
+
+    class TwoRanks:
+        def grouped_allreduce_(self, arrays, average, name):
+            assert not average
+            for array in arrays:
+                sent.append(np.dtype(array.dtype).name)
+                array *= 2
+
+    grads = [mx.nd.array([1.0, 1e-3]), mx.nd.ones((3, 3))]
+    horovod.Exchange(TwoRanks(), 0).sum_gradients(grads, compression="fp16")
+    assert sent == ["float16", "float16"] and all(np.dtype(g.dtype) == np.float32 for g in grads)
+    assert np.allclose(grads[0].asnumpy(), [2.0, 2e-3], rtol=1e-3) and (grads[1].asnumpy() == 2).all()
