@@ -13,23 +13,54 @@ from gluontune.errors import UsageError
 
 def test_rungs_answer_as_the_float32_net_does(capfd):
     arguments = ["--net", "small_cnn", "--rounds", "2", "--seconds", "0.05", "--batch-size", "32", "--json"]
-    arguments += ["--rungs", "fused,int8,onnxruntime", "--val-images", "200", "--latencies", "20"]
+    arguments += [
+        "--rungs",
+        "fused,int8,onnxruntime,onnxruntime-int8",
+        "--val-images",
+        "200",
+        "--latencies",
+        "20",
+    ]
     assert main(["bench", "inference", *arguments]) == 0
     found = json.loads(capfd.readouterr().out)
     rows = {row["name"]: row for row in found["rows"]}
     ran = {name: row for name, row in rows.items() if row["status"] == "ok"}
-    assert list(ran) == ["hybridized", "fused", "int8", "onnxruntime"], rows
+    assert list(ran) == ["hybridized", "fused", "int8", "onnxruntime", "onnxruntime-int8"], rows
     for name, row in ran.items():
         late = row["latency_ms"]
         assert late["n"] == 20 and 0 < late["p50"] <= late["p90"] <= late["p99"]
         assert row["images_per_sec"]["n"] == 2
-        exact = name != "int8"
+        exact = "int8" not in name
         assert row["output_error"] < (1e-4 if exact else 0.3) and row["agree_pct"] >= (
             99.5 if exact else 80
         ), row
-    assert ran["int8"]["output_error"] > 1e-4  # it is really another arithmetic
+    for name in ("int8", "onnxruntime-int8"):
+        assert ran[name]["output_error"] > 1e-4  # it is really another arithmetic
     assert rows["TensorRT"]["status"] == "not run here" and rows["TensorRT"]["reason"]
     assert found["best"]["agree_pct"] >= 99 and found["conditions"]["weights"] == "random"
+
+
+def test_bfloat16_is_not_run_where_the_cpu_only_emulates_it(monkeypatch):
+    from gluontune.compute.process import bfloat16_support
+    from gluontune.recipe import Recipe
+
+    seen = []
+
+    def hold(entrants, **_):
+        seen.extend(entrant.name for entrant in entrants)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inference, "hold", hold)
+    for flags, there in (({"avx512f"}, False), ({"avx512_bf16"}, True)):
+        seen.clear()
+        monkeypatch.setattr(inference, "bfloat16_support", lambda flags=flags: bfloat16_support(flags))
+        with pytest.raises(KeyboardInterrupt):
+            inference.run(Recipe())
+        assert ("bfloat16" in seen) is there and "onnxruntime-int8" in seen
+        seen.clear()
+        with pytest.raises(KeyboardInterrupt):
+            inference.run(Recipe(), modes=["bfloat16"])
+        assert seen == ["hybridized", "bfloat16"]  # asked for by name, it runs anyway
 
 
 def test_the_best_rung_is_the_fastest_of_those_that_answer_alike():

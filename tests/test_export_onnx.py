@@ -12,6 +12,7 @@ import pytest
 from gluontune import compute, datasets, export, loading
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.export import check as export_check
 from gluontune.export.check import check_outputs
 from gluontune.export.parameters import load_parameters, perturb
 from gluontune.recipe import Recipe
@@ -200,3 +201,32 @@ def test_networks_of_the_zoos_and_one_that_fails_with_its_cause(tmp_path):
     assert [row["status"] for row in rows] == ["equal", "failed", "equal"], rows
     assert "erfinv" in rows[1]["reason"] and rows[0]["relative_error"] < 1e-5
     assert not list(tmp_path.glob("*.onnx"))
+
+
+def test_the_int8_twin_computes_nearly_the_same_and_is_really_int8(tmp_path):
+    net, (loader, stage, _) = small_cnn(), sample_batches()
+    pixels = np.concatenate([images.copy() for images, _ in loader.epoch(0)])
+    images = stage(mx.nd.array(pixels)).asnumpy()
+    export.to_onnx(net, tmp_path / "net.onnx", image_shape=SHAPE)
+    made = export.quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", images[:64])
+    assert made["quantized"] == 4  # three convolutions and the Dense
+    weights = [
+        i
+        for i in onnx.load(str(tmp_path / "int8.onnx")).graph.initializer
+        if i.data_type == onnx.TensorProto.INT8
+    ]
+    assert (
+        len(weights) >= 4 and (tmp_path / "int8.onnx").stat().st_size < (tmp_path / "net.onnx").stat().st_size
+    )
+    session = export_check.open_session(tmp_path / "int8.onnx")
+    scores = session.run(None, {session.get_inputs()[0].name: images})[0]
+    truth = net(mx.nd.array(images)).asnumpy()
+    error = np.abs(scores - truth).max() / np.abs(truth).max()
+    assert 1e-5 < error < 0.2  # another arithmetic, the same net
+    assert not list(tmp_path.glob(".*"))
+    with pytest.raises(UsageError, match="need images"):
+        export.quantize_onnx(tmp_path / "net.onnx", tmp_path / "none.onnx", images[:0])
+    (tmp_path / "bad.onnx").write_bytes(b"no graph")
+    with pytest.raises(GluontuneError, match=r"bad\.onnx: ONNX Runtime cannot make it int8"):
+        export.quantize_onnx(tmp_path / "bad.onnx", tmp_path / "none.onnx", images)
+    assert not (tmp_path / "none.onnx").exists()

@@ -149,6 +149,19 @@ def _onnxruntime(self: Predictor) -> Any:
         return _Session(open_session(path))
 
 
+def _onnxruntime_int8(self: Predictor) -> Any:
+    """ONNX Runtime's own quantization of the exported net, thresholds from training images."""
+    from gluontune import export
+    from gluontune.export.check import open_session
+
+    images, _ = _decoded(self.found, "train", _CALIBRATION)
+    with tempfile.TemporaryDirectory() as folder:
+        path, small = Path(folder) / "net.onnx", Path(folder) / "int8.onnx"
+        made = export.to_onnx(self.found.net, path, image_shape=self.found.image_shape)
+        export.quantize_onnx(path, small, images, batch_size=32 if made.dynamic_batch else 1)
+        return _Session(open_session(small))
+
+
 class _Session:
     """An ONNX Runtime session as a function of numpy images."""
 
@@ -168,4 +181,5 @@ MODES: dict[str, tuple[str, Any]] = {
     "bfloat16": ("bfloat16", _static),
     "int8": ("float32", _int8),
     "onnxruntime": ("float32", _onnxruntime),
+    "onnxruntime-int8": ("float32", _onnxruntime_int8),
 }

@@ -1,6 +1,6 @@
 """``gluontune bench inference``: the rungs of inference, each with its latency, throughput and accuracy.
 
-Imperative → hybridized → static → fused → bfloat16 → int8 → ONNX Runtime, each in a process of its own with
+Imperative → hybridized → static → fused → bfloat16 → int8 → ONNX Runtime → its int8, each in a process of its own with
 the tuned settings, slices of throughput interleaved. Accuracy and the share of images that are put into the
 same class as by the hybridized float32 net stand beside: a fast rung that answers otherwise is none.
 """
@@ -17,6 +17,7 @@ from gluontune import datasets, runtime, stats
 from gluontune.bench import outcome
 from gluontune.bench._inference import MODES
 from gluontune.bench.contest import OURS, Contender, Entrant, hold
+from gluontune.compute import bfloat16_support
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings
@@ -31,6 +32,7 @@ _ELSEWHERE = {
     "TensorRT": "not run here: it needs an NVIDIA GPU and an mxnet built with TensorRT",
     "GPU float16": "not run here: no GPU that this mxnet can use",
 }
+_BF16 = "not run here: this CPU has no bfloat16 arithmetic (--rungs bfloat16 runs it emulated)"
 
 
 def run(
@@ -83,6 +85,9 @@ def run(
         "val_images": val_images,
     }
     env = launch_settings(cores=runtime.usable_cores()).env
+    elsewhere = dict(_ELSEWHERE)
+    if modes is None and bfloat16_support().level != "native":
+        modes, elsewhere["bfloat16"] = [mode for mode in MODES if mode != "bfloat16"], _BF16
     wanted = [mode for mode in MODES if modes is None or mode in (*modes, REFERENCE)]
     entrants = [
         Entrant(mode, OURS, _WORK, {"mode": mode, **settings}, env=env, slices="steps") for mode in wanted
@@ -110,7 +115,7 @@ def run(
         row.update(_beside(contender, reference, extra))
     found["best"] = _best(found["rows"])
     found["rows"] += [
-        {"name": name, "status": "not run here", "reason": why} for name, why in _ELSEWHERE.items()
+        {"name": name, "status": "not run here", "reason": why} for name, why in elsewhere.items()
     ]
     return found
 
@@ -163,7 +168,6 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     )
     for row in found["rows"]:
         if row["status"] != "ok":
-            table.add_row(row["name"], row["status"], "", "", "", row["reason"])
             continue
         ratio, late = row["ratio_to_hybridized"], row["latency_ms"]
         table.add_row(
@@ -175,6 +179,11 @@ def show(found: Mapping[str, Any], console: Any) -> None:
             "" if row["agree_pct"] is None else f"{row['agree_pct']:.2f} %",
         )
     console.print(table)
+    for row in found["rows"]:
+        if row["status"] != "ok":
+            why = row["reason"].removeprefix("not run here: ")
+            text = f"{row['name']}: {row['status']}: {why}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
     best = found["best"]
     if best is not None:
         line = f"best: {best['name']}, {best['ratio_to_hybridized']['median']:.2f} × hybridized float32"

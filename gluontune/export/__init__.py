@@ -14,6 +14,7 @@ _HOMES = {
     "agreement": "check",
     "check_outputs": "check",
     "export_zoo": "zoo",
+    "quantize_onnx": "quantize",
     "set_parameters": "parameters",
     "to_onnx": "convert",
 }
