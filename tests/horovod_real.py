@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
-from gluontune.parallel.faults import FAULTS, fault_trial
+from gluontune.parallel.faults import FAULTS, fault_trial, restart_trial, undisturbed
 from gluontune.recipe import Recipe
 from gluontune.train import Checkpoints, Group, checkpoint, run
 
@@ -57,3 +59,23 @@ def test_averages_of_parameters_are_those_of_the_parameter_server_and_fp16_is_ne
     half = parameters_after(SMALL.override(compression="fp16"), 9, tmp_path / "half")
     gaps = [np.abs(whole[name] - half[name]).max() for name in whole]
     assert 0 < max(gaps) <= 1e-2
+
+
+def test_a_group_that_is_paused_for_longer_than_gloos_own_limit_goes_on():
+    with Group(SMALL) as group:
+        group.steps(2)
+        group.pause()
+        time.sleep(40)  # Gloo's default is 30 s
+        group.resume()
+        assert group.steps(2)["count"] == 2
+
+
+def test_a_hung_rank_ends_all_and_is_named():
+    seen = fault_trial(*FAULTS["horovod rank hung"])
+    assert seen["named"] and seen["seconds"] <= 30 and not seen["orphans"], seen
+
+
+def test_a_restart_ends_with_the_accuracy_of_a_run_left_alone():
+    seen = restart_trial(*FAULTS["horovod rank killed"])
+    assert seen["accuracies"] == undisturbed("horovod")["accuracies"]
+    assert any("restarted after a fault: rank 1" in note for note in seen["notes"])

@@ -9,10 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from gluontune import loading
 from gluontune.cli.main import main
+from gluontune.datasets.png import encode_grey
 from gluontune.recipe import Recipe
 from gluontune.train import Group, RunFailed, checkpoint
 from gluontune.train import group as group_module
+from gluontune.train import site as site_module
 from gluontune.train.faults import difference_between, second_hand
 
 TWO = Recipe(
@@ -110,6 +113,20 @@ def test_ranks_that_differ_are_named():
     assert "rank 2" in difference_between([alike, alike, other]) and "1.9.0" in difference_between(
         [alike, other]
     )
+
+
+def test_data_that_differ_in_one_label_or_in_their_images_are_told_apart(tmp_path):
+    def mark(value, labels=(0, 1, 2, 3)):
+        files = [tmp_path / f"{value}{k}.png" for k in range(4)]
+        for path in files:
+            path.write_bytes(encode_grey(np.full((4, 4), value, np.uint8)))
+        loader = loading.build(
+            "resident", loading.from_files(files, labels), batch_size=2, image_shape=(4, 4, 1)
+        )
+        return site_module._data_mark(SimpleNamespace(train=loader, num_train=4))
+
+    assert mark(7) == mark(7)
+    assert len({mark(7), mark(8), mark(7, (0, 1, 2, 2))}) == 3
 
 
 def test_launch_refuses_what_it_sets_itself(capsys):
