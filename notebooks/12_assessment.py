@@ -30,6 +30,7 @@ quick = True
 out_dir = "runs/12_assessment"
 seed = 0
 quick_samples = 4000
+settings = "tuned"  # environment of the scripts; "as-installed" where other programs are at work
 my_script = None  # yours; without one, the solution is graded in its place
 
 # %%
@@ -67,7 +68,7 @@ print(text[text.index("def main()") :])
 scale = assessment.Scale()
 if quick:
     scale = replace(scale, train=quick_samples, val=600, test=1500)
-options = {"scale": scale, "out": f"{out_dir}/graded", "on_event": print}
+options = {"scale": scale, "settings": settings, "out": f"{out_dir}/graded", "on_event": print}
 first = gt.course.assess(naive, ranks=1, **options)
 table(
     {"what": c.name, "points": f"{c.points:g} of {c.max_points}", "feedback": c.feedback}

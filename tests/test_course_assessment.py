@@ -10,7 +10,7 @@ import pytest
 from gluontune.cli.main import main
 from gluontune.course import assessment
 from gluontune.course.assessment import assessing, grading
-from gluontune.course.assessment.fresh import PARTS, FreshTask, Scale, luck
+from gluontune.course.assessment.fresh import FreshTask, Scale, luck
 from gluontune.errors import UsageError
 
 SCALE = Scale(
@@ -118,13 +118,56 @@ def test_training_on_validation_images_is_seen_in_the_parameters(tmp_path):
     assert list(told) == ["validation"] and "trained on validation images" in told["validation"]
 
 
-def test_half_of_the_images_is_not_all_of_them(tmp_path):
-    # An image's colours tell the halves' own styles apart only if one has them: so cheat by what the grader knows.
-    secret = FreshTask(SCALE, secret=7)
-    told = grading._data(
-        {"traces": {"train-a": (0.9, 1e-5), "train-b": (0.2, 0.5)}}, {"train_images": [1600]}
+FACTS = {"classes": 5, "train_images": [1600]}
+RUN = {
+    "seconds": 20.0, "stopped_by": None, "left": [], "series": {}, "peak_rss_mib": 500.0,
+    "ranks": [{"code": 0, "cpu_s": 19.0, "seconds": 20.0, "tail": ""}], "steadiness": {"score": 0.8, "device": "cpu"},
+}  # fmt: skip
+FOUND = {
+    "accuracy": 0.8, "samples": [3200], "forward_cpu_s": 1e-4, "difference": 0.0,
+    "traces": {"train-a": (0.9, 1e-5), "train-b": (0.9, 1e-5), "val": (0.2, 0.4)},
+}  # fmt: skip
+TARGET = grading.Goal(budget_s=30.0, accuracy=0.75, steadiness=0.8, limit_s=45.0, memory_mib=2000)
+
+
+def test_all_that_is_wanted_gives_all_points():
+    part = grading.grade(1, TARGET, RUN, FOUND, FACTS)
+    assert part.passed and part.points == part.max_points == 50
+
+
+@pytest.mark.parametrize(
+    ("run", "found", "name", "said"),
+    [
+        ({"seconds": 31.0}, {}, "time", "31.0 s by the grader's clock"),
+        ({}, {"accuracy": 0.6}, "accuracy", "Train longer"),
+        ({}, {"traces": {**FOUND["traces"], "train-b": (0.2, 0.5)}}, "data", "a half of the training images"),
+        ({}, {"traces": {**FOUND["traces"], "val": (0.6, 1e-5)}}, "validation", "only the validation images"),
+        ({}, {"samples": [1000]}, "samples", "at least one epoch"),
+        ({}, {"samples": [None]}, "samples", "did not report"),
+        ({}, {"samples": [200_000]}, "samples", "190,000 at most"),
+        ({"left": ["python go_on.py"]}, {}, "left behind", "go_on.py"),
+    ],
+)
+def test_each_criterion_alone_decides(run, found, name, said):
+    part = grading.grade(1, TARGET, {**RUN, **run}, {**FOUND, **found}, FACTS)
+    lost = {c.name: c.feedback for c in part.criteria if c.points < c.max_points}
+    assert not part.passed and part.points < 50 and said in lost[name]
+    assert set(lost) <= {name, "time", "steadiness"}, (
+        "time and steadiness count as far as the accuracy was reached"
     )
-    assert told[0] < 1 and "a half of the training images" in told[1] and secret.parts == PARTS
+
+
+def test_bursts_cost_points_and_nothing_else():
+    part = grading.grade(1, TARGET, {**RUN, "steadiness": {"score": 0.3, "device": "cpu"}}, FOUND, FACTS)
+    assert part.passed and 45 < part.points < 50
+
+
+def test_ranks_that_share_unequally():
+    two = {**RUN, "ranks": RUN["ranks"] * 2}
+    facts = {**FACTS, "train_images": [800, 800]}
+    part = grading.grade(2, TARGET, two, {**FOUND, "samples": [3200, 900], "difference": 0.5}, facts)
+    lost = {c.name: c.feedback for c in part.criteria if not c.passed}
+    assert "unequal" in lost["samples"] and "differ" in lost["agreement"] and len(part.criteria) == 9
 
 
 def test_two_ranks_that_do_not_communicate(tmp_path):
