@@ -102,7 +102,7 @@ table(
 
 # %%
 print(compare("times as fast with oneDNN, one image at a time", measured[0]["latency"]["speedup"]["median"]))
-print(f"The deck had 72 vCPUs; here are {gt.runtime.usable_cores()} usable cores.")
+print(f"The deck had 72 vCPUs; the cores that this process may use: {gt.runtime.usable_cores()}.")
 
 # %% [markdown]
 # ## A trained net

@@ -15,7 +15,7 @@ _OWN = {
     "07_multi_gpu": {"epochs": 1, "batch_size_per_device": 16},
     "08_optimizers": {"epochs": 1},
     "09_lr_schedules": {"epochs": 1},
-    "10_composing": {"epochs": 1, "batch_size_per_device": 8, "repeats": 2},
+    "10_composing": {"epochs": 2, "batch_size_per_device": 8, "repeats": 2},
     "11_inference": {"batch_size_per_device": 16},
     "12_assessment": {"epochs": 1},
     "99_your_own_project": {"batch_size_per_device": 16},
