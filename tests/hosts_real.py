@@ -29,7 +29,7 @@ from gluontune.train import Checkpoints, Group, RunFailed, checkpoint, run
 os.environ["OMP_NUM_THREADS"] = "1"  # both hosts share these cores
 SMALL = Recipe(
     net="mlp", loader="resident", train_samples=2048, val_samples=128, augment="none", devices="cpu",
-    learning_rate=0.1, num_devices=2, batch_size_per_device=32,
+    learning_rate=0.1, engine="kvstore", num_devices=2, batch_size_per_device=32,
 )  # fmt: skip
 ENGINES = ["kvstore", "horovod"]
 
@@ -109,7 +109,7 @@ def test_the_command_merges_one_result_with_its_hosts_and_their_logs(tmp_path, n
 
 
 def test_a_checkpoint_is_gone_on_from_where_other_hosts_do_not_have_it(tmp_path, hosts):
-    recipe = SMALL.override(engine="kvstore", epochs=2, optimizer="adam", learning_rate=0.001)
+    recipe = SMALL.override(epochs=2, optimizer="adam", learning_rate=0.001)
     whole = run(recipe, hosts=hosts, checkpoints=Checkpoints(tmp_path / "a", every="7steps"))
     assert whole.ok, whole.error
     want = checkpoint.read(tmp_path / "a" / checkpoint.name_of(whole.steps))[1]
@@ -138,12 +138,10 @@ def test_hosts_that_do_not_answer_are_named_within_the_bound(tmp_path, net):
     dead.chmod(0o755)
     started = time.monotonic()
     with pytest.raises(RunFailed, match=f"host {net.names[1]} has not answered for 3 s") as caught:
-        Group(SMALL.override(engine="kvstore"), hosts=Hosts(net.names, (1, 1), rsh=str(dead), connect_s=3))
+        Group(SMALL, hosts=Hosts(net.names, (1, 1), rsh=str(dead), connect_s=3))
     assert caught.value.kind == "HostUnreachable" and time.monotonic() - started < 20
     with pytest.raises(RunFailed, match=r"host gluontune-none: .*Cannot open network namespace"):
-        Group(
-            SMALL.override(engine="kvstore"), hosts=Hosts((net.names[0], "gluontune-none"), (1, 1), rsh=RSH)
-        )
+        Group(SMALL, hosts=Hosts((net.names[0], "gluontune-none"), (1, 1), rsh=RSH))
 
 
 def test_hosts_that_cannot_reach_each_other_are_named(net, hosts):
@@ -152,7 +150,7 @@ def test_hosts_that_cannot_reach_each_other_are_named(net, hosts):
         with pytest.raises(
             RunFailed, match=f"host {net.names[1]} cannot reach host {net.names[0]} .*firewall"
         ):
-            Group(SMALL.override(engine="kvstore"), hosts=hosts)
+            Group(SMALL, hosts=hosts)
     finally:
         net.mend()
 
@@ -171,7 +169,7 @@ def test_unequal_software_is_named(tmp_path, net):
     with pytest.raises(
         RunFailed, match=rf"host {net.names[1]} has gluontune .*source .*, host {net.names[0]} has"
     ):
-        Group(SMALL.override(engine="kvstore"), hosts=Hosts(net.names, (1, 1), rsh=str(script)))
+        Group(SMALL, hosts=Hosts(net.names, (1, 1), rsh=str(script)))
 
 
 def test_unequal_data_are_named(tmp_path, hosts, net):
@@ -181,7 +179,7 @@ def test_unequal_data_are_named(tmp_path, hosts, net):
         "def data(): return 'sample' if first else 'synthetic:train=2048,test=64,size=28x28'\n"
     )
     (tmp_path / "job.py").write_text(job)
-    recipe = SMALL.override(engine="kvstore", job=str(tmp_path / "job.py"), train_samples=None)
+    recipe = SMALL.override(job=str(tmp_path / "job.py"), train_samples=None)
     with pytest.raises(RunFailed, match=rf"rank 1 on host {net.names[1]} has data .*rank 0 on host"):
         Group(recipe, hosts=hosts)
 
