@@ -21,7 +21,7 @@ def small():
     mx.random.seed(0)
     net = nn.HybridSequential()
     # The convolution's bias stands before a BatchNorm: its gradient is zero on paper.
-    net.add(nn.Conv2D(8, 3, padding=1, in_channels=3), nn.BatchNorm(), nn.Activation("relu"))
+    net.add(nn.Conv2D(16, 3, padding=1, in_channels=3), nn.BatchNorm(), nn.Activation("relu"))
     net.add(nn.GlobalAvgPool2D(), nn.Flatten(), nn.Dropout(0.5), nn.Dense(4))
     net.initialize()
     x = mx.nd.random.normal(shape=(4, 3, 8, 8))

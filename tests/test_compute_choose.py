@@ -18,7 +18,7 @@ nn = mx.gluon.nn
 def small():
     net = nn.HybridSequential()
     net.add(
-        nn.Conv2D(4, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(2)
+        nn.Conv2D(16, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(2)
     )
     net.initialize()
     return net, mx.nd.random.uniform(shape=(2, 3, 8, 8))
@@ -67,6 +67,25 @@ def test_what_is_not_faster_beyond_doubt_is_not_applied(monkeypatch):
     report = hybridize(net, x, rounds=3, seconds=1)
     assert report.chosen.rewrites == () and type(net[3]) is nn.GlobalAvgPool2D
     assert any("no rewrite was faster" in note for note in report.notes)
+
+
+def test_two_rewrites_that_hurt_are_both_left_out(monkeypatch):
+    hurting = {"pad-channels", "fuse-bn-relu"}
+    pretend(
+        monkeypatch,
+        lambda t: 0.1 - 0.06 * ("pool-to-mean" in t.rewrites) + 0.01 * len(hurting & {*t.rewrites}),
+    )
+    net, x = small()
+    report = hybridize(net, x, rounds=3, seconds=1)
+    assert report.chosen.rewrites == ("pool-to-mean",) and type(net[0]) is nn.Conv2D
+    assert len({t.name for t in report.trials}) == len(report.trials)
+
+
+@pytest.mark.parametrize("gain, chosen", [(0.01, ()), (0.04, ("pool-to-mean",))])
+def test_a_gain_that_is_sure_but_small_is_not_worth_it(monkeypatch, gain, chosen):
+    pretend(monkeypatch, lambda t: 0.1 * (1 - gain * bool(t.rewrites)))
+    net, x = small()
+    assert hybridize(net, x, rounds=3, seconds=1, rewrites=["pool-to-mean"]).chosen.rewrites == chosen
 
 
 def test_compiling_that_hurts_is_reported_and_not_chosen(monkeypatch):

@@ -89,13 +89,15 @@ def _in_float64(mx: Any, net: Any, x: Any, rewrites: Sequence[str]) -> tuple[Arr
         return _run(mx, net, x, rewrites, "imperative"), []
     except mx.MXNetError:
         pass
+    kept: list[str] = []
     lacking = []
-    for name in rewrites:
+    for name in rewrites:  # one after the other: some find something to do only after others
         try:
-            _run(mx, net, x, [name], "imperative")
+            _run(mx, net, x, [*kept, name], "imperative")
+            kept.append(name)
         except mx.MXNetError:
             lacking.append(name)
-    return _run(mx, net, x, [n for n in rewrites if n not in lacking], "imperative"), lacking
+    return _run(mx, net, x, kept, "imperative"), lacking
 
 
 def _run(mx: Any, net: Any, x: Any, rewrites: Sequence[str], mode: str) -> Arrays:

@@ -10,6 +10,7 @@ Imported only where mxnet is needed.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = [
     "MeanGlobalAvgPool2D",
     "PaddedConv2D",
     "PassedActivation",
+    "blocked_mean",
 ]
 
 mx = mxnet()
@@ -37,6 +39,33 @@ class MeanGlobalAvgPool2D(nn.GlobalAvgPool2D):
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         return F.mean(x, axis=_spatial(self), keepdims=True)
+
+
+class _BlockedMean(MeanGlobalAvgPool2D):
+    """The mean behind a depthwise convolution by 1, which gives the gradient back in blocks of channels."""
+
+    channels = 0
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        one = F.slice(x, begin=(0, 0, 0, 0), end=(1, self.channels, 1, 1))
+        ones = F.BlockGrad(F.ones_like(F.transpose(one, axes=(1, 0, 2, 3))))
+        each = {"num_filter": self.channels, "num_group": self.channels}
+        same = process.float32_operator(F, "Convolution")(x, ones, kernel=(1, 1), no_bias=True, **each)
+        return super().hybrid_forward(F, same)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _remake_blocked_mean, (self.channels,), self.__dict__
+
+
+@functools.cache
+def blocked_mean(channels: int) -> type:
+    """The class of a :class:`_BlockedMean` for maps of so many channels."""
+    return type(nn.GlobalAvgPool2D.__name__, (_BlockedMean,), {"channels": channels})
+
+
+def _remake_blocked_mean(channels: int) -> Any:
+    kind = blocked_mean(channels)
+    return kind.__new__(kind)
 
 
 class MeanAvgPool2D(nn.AvgPool2D):

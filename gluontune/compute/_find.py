@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.compute import _blocks
+from gluontune.compute import _blocks, _graph, process
 from gluontune.compute._walk import Seen, walk
+from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.rewrites import Target
 from gluontune.runtime import mxnet
 
-__all__ = ["fuse_bn_relu", "narrow_in_float32", "pad_channels", "pool_to_mean"]
+__all__ = ["fuse_bn_relu", "keep_blocks", "narrow_in_float32", "order_sums", "pad_channels", "pool_to_mean"]
 
+_BLOCK = 16  # channels of a block in oneDNN's layout for AVX-512
 _AMX_CHANNELS = 32  # a tile holds 32 bfloat16; oneDNN pads fewer, and MXNet refuses padded weights
 
 nn = mxnet().gluon.nn
@@ -55,18 +57,86 @@ def fuse_bn_relu(net: Any, seen: dict[int, Seen]) -> list[Target]:
 
     Without sample inputs nothing is changed: only a forward pass shows that the container was called as
     a whole, that nothing else took what stands between the two, and that the map is ``(N, C, H, W)``.
+
+    The map must come from a convolution that gives it in blocks of channels. The fused kernel notes where the
+    relu cut off, in the order of the map's layout; MXNet reorders a plain map before the backward pass, but
+    not that note, and the gradients would be wrong without a word. Nor may a pooling with 1×1 output take it,
+    whose gradient comes in a layout for which there is no fused kernel.
     """
     targets = []
+    blocked = _blocked_outputs(net, seen)
+    pooled = _pooled_to_one(net, seen)
     for path, block in walk(net):
-        if type(block) is not nn.HybridSequential or id(block) not in seen:
+        if _graph.plain_class(block) is not nn.HybridSequential or id(block) not in seen:
             continue
         children = list(block._children.items())
         for (name, norm), (next_name, relu) in zip(children, children[1:]):
-            if _fusible(norm, relu, seen.get(id(norm)), seen.get(id(relu)), len(seen[id(block)].inputs)):
+            before, after = seen.get(id(norm)), seen.get(id(relu))
+            if _fusible(norm, relu, before, after, len(seen[id(block)].inputs), blocked, pooled):
                 prefix = f"{path}." if path else ""
                 targets.append(Target(prefix + name, norm, _blocks.FusedBatchNorm))
                 targets.append(Target(prefix + next_name, relu, _blocks.PassedActivation))
     return targets
+
+
+def order_sums(net: Any, seen: dict[int, Seen]) -> list[Target]:
+    """The roots that Gluon compiles whose graph has a sum that would be computed into its second operand.
+
+    Sample inputs are needed to trace; a root that cannot be traced is left alone.
+    """
+    targets = []
+    paths = {id(block): path for path, block in walk(net)}
+    for root in topmost_hybrid(net):
+        if id(root) in seen and not isinstance(root, _graph.OrderedSums) and _sums_to_order(root, seen):
+            targets.append(Target(paths[id(root)], root, _graph.with_ordered_sums(type(root))))
+    return targets
+
+
+def _sums_to_order(root: Any, seen: dict[int, Seen]) -> int:
+    before = root._cached_graph, root._in_format, root._out_format
+    try:
+        root._cached_graph = ()
+        _, symbol = root._get_graph(*seen[id(root)].inputs[0])
+        return _graph.order_sums(symbol)[1]
+    except Exception:  # a user's code may raise anything when it is traced; check_hybridizable says what
+        return 0
+    finally:
+        root._cached_graph, root._in_format, root._out_format = before
+
+
+def keep_blocks(net: Any, seen: dict[int, Seen]) -> list[Target]:
+    """Global average poolings over blocked channels whose gradient meets no layer that would block it again.
+
+    That is where the map comes from code (the relu after a residual sum), not from a convolution or a
+    BatchNorm. Sample inputs are needed to see it; without, nothing is changed.
+    """
+    norms = {nn.Conv2D, nn.BatchNorm, _blocks.FusedBatchNorm, _blocks.PaddedConv2D}
+    blocking = {
+        id(a) for _, b in walk(net) if type(b) in norms and id(b) in seen for a in _given(seen[id(b)])
+    }
+    for _, block in walk(net):
+        if isinstance(block, nn.Activation) and id(block) in seen:
+            calls = zip(seen[id(block)].inputs, seen[id(block)].outputs)
+            blocking |= {id(out[0]) for taken, out in calls if taken and out and id(taken[0]) in blocking}
+    targets = []
+    for path, block in walk(net):
+        if type(block) not in (nn.GlobalAvgPool2D, _blocks.MeanGlobalAvgPool2D) or id(block) not in seen:
+            continue
+        shapes = seen[id(block)].input_shapes()
+        channels = shapes[0][1] if shapes and block._kwargs["layout"] == "NCHW" else 0
+        comes_blocked = any(call and id(call[0]) in blocking for call in seen[id(block)].inputs)
+        if (
+            channels
+            and channels % _BLOCK == 0
+            and not comes_blocked
+            and all(s[1] == channels for s in shapes)
+        ):
+            targets.append(Target(path, block, _blocks.blocked_mean(channels)))
+    return targets
+
+
+def _given(seen: Seen) -> list[Any]:
+    return [call[0] for call in seen.outputs if call]
 
 
 def narrow_in_float32(net: Any, seen: dict[int, Seen]) -> list[Target]:
@@ -101,7 +171,47 @@ def narrow_in_float32(net: Any, seen: dict[int, Seen]) -> list[Target]:
     return targets
 
 
-def _fusible(norm: Any, relu: Any, before: Seen | None, after: Seen | None, calls: int) -> bool:
+def _blocked_outputs(net: Any, seen: dict[int, Seen]) -> set[int]:
+    """Identities of the maps that convolutions give in blocks of channels, forward and backward.
+
+    Over a first layer's 1 or 3 channels there is such a kernel in float32 only; in bfloat16 over padded ones.
+    """
+    found: set[int] = set()
+    kinds = (nn.Conv2D, _blocks.PaddedConv2D, _blocks.Float32Conv2D)
+    for _, block in walk(net):
+        if type(block) not in kinds or id(block) not in seen or block._kwargs["layout"] != "NCHW":
+            continue
+        inputs, groups = _input_channels(block), block._kwargs["num_group"]
+        first = inputs in (1, 3) and (type(block) is not nn.Conv2D or process.started_dtype() != "bfloat16")
+        dense = groups == 1 and (first or inputs % _BLOCK == 0)
+        depthwise = groups == block._channels and inputs == 1
+        if process.amx_bfloat16() and type(block) is not _blocks.Float32Conv2D:
+            dense = dense and block._channels % _AMX_CHANNELS == inputs % _AMX_CHANNELS == 0
+        if block._channels % _BLOCK == 0 and (dense or depthwise):
+            found |= {id(array) for array in _given(seen[id(block)])}
+    return found
+
+
+def _pooled_to_one(net: Any, seen: dict[int, Seen]) -> set[int]:
+    """Identities of the maps that poolings of Gluon's own kind, not rewritten ones, make 1×1."""
+    kinds = (nn.GlobalAvgPool2D, nn.GlobalMaxPool2D, nn.AvgPool2D, nn.MaxPool2D)
+    found: set[int] = set()
+    for _, block in walk(net):
+        if type(block) in kinds and id(block) in seen:
+            calls = zip(seen[id(block)].inputs, seen[id(block)].output_shapes())
+            found |= {id(call[0]) for call, shape in calls if call and shape[2:] == (1, 1)}
+    return found
+
+
+def _fusible(
+    norm: Any,
+    relu: Any,
+    before: Seen | None,
+    after: Seen | None,
+    calls: int,
+    blocked: set[int],
+    pooled: set[int],
+) -> bool:
     if type(norm) is not nn.BatchNorm or type(relu) is not nn.Activation or relu._act_type != "relu":
         return False
     if norm.fuse_relu or norm._kwargs["axis"] != 1 or norm._kwargs["use_global_stats"]:
@@ -110,7 +220,8 @@ def _fusible(norm: Any, relu: Any, before: Seen | None, after: Seen | None, call
         return False  # someone looks at what stands between them
     if before is None or after is None or not len(before.inputs) == len(after.inputs) == calls == 1:
         return False
-    return after.inputs[0][0] is before.outputs[0][0] and len(before.input_shapes()[0]) == 4
+    follows = after.inputs[0][0] is before.outputs[0][0] and len(before.input_shapes()[0]) == 4
+    return follows and id(before.inputs[0][0]) in blocked and id(after.outputs[0][0]) not in pooled
 
 
 def _input_channels(conv: Any) -> int:

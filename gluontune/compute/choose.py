@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable
 
+from gluontune.compute._gradients import GradientCheck
 from gluontune.compute._preserve import capture, check_initialized, preserved, restore
 from gluontune.compute._walk import check_inputs
 from gluontune.compute.mode import MODES, topmost_hybrid
@@ -27,6 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "static, bulks of 100": {**MODES["static"], "forward_bulk_size": 100, "backward_bulk_size": 100},
 }
 FIRST = ("imperative", "hybridized", "static_alloc", "static")
+WORTH = 1.02  # what is hardly faster here can be slower in the next process, whose memory lies elsewhere
 NEAR = 1.15  # a plain mode this close to the best in the first race runs in the last one, too
 
 
@@ -97,8 +99,9 @@ def hybridize(
     """Measure modes and rewrites on this network and batch, interleaved, and keep the fastest.
 
     A step is forward, loss and backward, with gradients into every parameter; the update is left out,
-    because no mode changes it. Weights, averages and gradients are as before afterwards. Something
-    other than the best plain mode is chosen only if its interval says that it is faster.
+    because no mode changes it. A way to run that gives other gradients has failed. Weights, averages and
+    gradients are as before afterwards. Something other than the best plain mode is chosen only if its
+    interval says that it is faster, and its median by how much: 2 % at least.
 
     Args:
         net: an initialized Gluon block; it is left in the chosen mode, with the chosen rewrites applied.
@@ -129,21 +132,44 @@ def hybridize(
     names = tuple(rewrites_for(net, *inputs, device=device) if rewrites is None else rewrites)
     for name in names:
         REWRITES[name]
-    step = _make_step(net, batches, loss)
+    step, check = _make_step(net, batches, loss), GradientCheck(net)
     deadline = time.monotonic() + seconds
     with preserved(net), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         plain = capture(net)
         hybrid = bool(topmost_hybrid(net))
         trials = [Trial(s, r) for r in dict.fromkeys(((), names)) for s in (FIRST if hybrid else FIRST[:1])]
-        _race(net, trials, plain, step, inputs, rounds, deadline - seconds / 2)
+        _race(net, trials, plain, step, inputs, rounds, deadline - seconds / 2, check=check)
         if trials[0].error:
             raise UsageError(f"net fails on this input in imperative mode: {trials[0].error}")
         best = _fastest(trials)
         more = _variations(best)
         if more:
-            _race(net, [trials[0], best, *more], plain, step, inputs, rounds, deadline - seconds / 4)
+            _race(
+                net,
+                [trials[0], best, *more],
+                plain,
+                step,
+                inputs,
+                rounds,
+                deadline - seconds / 4,
+                check=check,
+            )
             trials += more
+            joined = _joined(best, more)
+            if joined:
+                _race(
+                    net,
+                    [trials[0], best, *joined],
+                    plain,
+                    step,
+                    inputs,
+                    rounds,
+                    deadline - seconds / 8,
+                    check=check,
+                )
+                trials += joined
+                more += joined
         # The verdict is of a race of its own, long enough for an interval; it may overrun the budget.
         finalists = _finalists(trials, best, more)
         _race(net, finalists, plain, step, inputs, max(rounds, 8), deadline, least=min(rounds + 1, 8))
@@ -166,6 +192,13 @@ def _variations(best: Trial) -> list[Trial]:
     return more
 
 
+def _joined(best: Trial, more: list[Trial]) -> list[Trial]:
+    """The winner of the first race without all the rewrites that it was faster without, if these are several."""
+    faster = [t for t in more if t.step_ms and _median(t) < _median(best)]
+    left = tuple(r for r in best.rewrites if all(r in t.rewrites for t in faster))
+    return [Trial(best.settings, left)] if left and len(best.rewrites) - len(left) > 1 else []
+
+
 def _race(
     net: Any,
     trials: list[Trial],
@@ -175,13 +208,14 @@ def _race(
     rounds: int,
     deadline: float,
     least: int = 3,
+    check: GradientCheck | None = None,
 ) -> None:
     """Prepare each trial once, then time them in turn; each keeps its compiled graph in between."""
     for trial in trials:
         trial._times.clear()
         if trial._state is None and not trial.error:
             restore(plain)
-            _prepare(net, trial, step, inputs)
+            _prepare(net, trial, step, inputs, check)
     running = [t for t in trials if not t.error]
     if not running:
         return
@@ -204,7 +238,14 @@ def _race(
             trial.speedup = ratio_interval(trials[0]._times, trial._times)
 
 
-def _prepare(net: Any, trial: Trial, step: Callable[[], None], inputs: tuple[Any, ...]) -> None:
+def _prepare(
+    net: Any,
+    trial: Trial,
+    step: Callable[[], None],
+    inputs: tuple[Any, ...],
+    check: GradientCheck | None = None,
+) -> None:
+    """Three steps, which compile; a rewritten net whose gradients are grossly other ones has failed."""
     before = _rss_mib()
     try:
         apply_rewrites(net, trial.rewrites, *inputs)
@@ -215,6 +256,11 @@ def _prepare(net: Any, trial: Trial, step: Callable[[], None], inputs: tuple[Any
             start = time.perf_counter()
             step()
             seconds.append(time.perf_counter() - start)
+            if check is not None and trial.name == "imperative":
+                check.note()
+        other = check.differing() if check is not None and trial.rewrites else ""
+        if other:
+            raise GluontuneError(f"the gradient of {other} is not that of the plain network")
     except Exception as error:
         trial.error = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
         return
@@ -238,7 +284,7 @@ def _finalists(trials: list[Trial], best: Trial, more: list[Trial]) -> list[Tria
 
 
 def _judge(net: Any, trials: list[Trial], finalists: list[Trial], batches: int) -> HybridizeReport:
-    """Start from the best plain mode; each other finalist must be faster beyond doubt to replace it."""
+    """Start from the best plain mode; each other finalist must be faster beyond doubt, and by WORTH, to replace it."""
     baseline = trials[0]
     for trial in trials:
         if trial.step_ms and trial.speedup and trial.settings != "imperative":
@@ -248,7 +294,8 @@ def _judge(net: Any, trials: list[Trial], finalists: list[Trial], batches: int) 
     for trial in finalists:
         if trial in (chosen, baseline) or not trial.step_ms:
             continue
-        if ratio_interval(chosen._times, trial._times)["ci95"][0] > 1.0:
+        ratio = ratio_interval(chosen._times, trial._times)
+        if ratio["ci95"][0] > 1.0 and ratio["median"] >= WORTH:
             chosen = trial
     report = HybridizeReport(net, chosen, trials)
     _add_notes(report, plain, batches)

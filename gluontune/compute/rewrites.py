@@ -113,24 +113,6 @@ REWRITES.add(
     ),
 )
 REWRITES.add(
-    "fuse-bn-relu",
-    Rewrite(
-        name="fuse-bn-relu",
-        card=Card(
-            replaces="BatchNorm followed by Activation('relu') in a HybridSequential → one kernel for both",
-            why_slow="the relu reads and writes the whole map once more, forward and backward, and memory is "
-            "slower than arithmetic",
-            when_it_helps="training on a CPU, a little everywhere: 1–3 % of a ResNet-20 step; "
-            "layers that a network calls as functions (ResNet V2) are not reached",
-        ),
-        find="gluontune.compute._find:fuse_bn_relu",
-        devices=("cpu",),
-        nothing="no BatchNorm with a relu after it in a HybridSequential (a sample input is needed to see it)",
-    ),
-)
-
-
-REWRITES.add(
     "narrow-in-float32",
     Rewrite(
         name="narrow-in-float32",
@@ -146,6 +128,58 @@ REWRITES.add(
         devices=("cpu",),
         nothing="no Conv2D with channels that are no multiples of 32 (a sample input is needed to see it)",
         when="gluontune.compute.process:amx_bfloat16",
+    ),
+)
+REWRITES.add(
+    "fuse-bn-relu",
+    Rewrite(
+        name="fuse-bn-relu",
+        card=Card(
+            replaces="a convolution's BatchNorm and the Activation('relu') after it in a HybridSequential → one kernel",
+            why_slow="the relu reads and writes the whole map once more, forward and backward, and memory is "
+            "slower than arithmetic",
+            when_it_helps="training on a CPU, a little everywhere: 1–3 % of a ResNet-20 step; "
+            "layers that a network calls as functions (ResNet V2) are not reached, and a BatchNorm over anything "
+            "but a convolution's multiple of 16 channels is left alone: there the fused gradient can be wrong",
+        ),
+        find="gluontune.compute._find:fuse_bn_relu",
+        devices=("cpu",),
+        nothing="no BatchNorm between a convolution and a relu in a HybridSequential (a sample input is needed to "
+        "see it)",
+    ),
+)
+REWRITES.add(
+    "order-sums",
+    Rewrite(
+        name="order-sums",
+        card=Card(
+            replaces="residual + branch → branch + residual, in the compiled graph",
+            why_slow="MXNet computes a sum into the memory of an operand that nobody reads any more; its oneDNN "
+            "operator can do that with the first operand only, and for the second it computes elsewhere and "
+            "then copies the whole map",
+            when_it_helps="compiled training on a CPU of residual nets written that way round (the ResNets of both "
+            "zoos); imperative mode traces no graph and is not reached",
+        ),
+        find="gluontune.compute._find:order_sums",
+        devices=("cpu",),
+        nothing="no sum whose second operand alone could be overwritten (a sample input is needed to see it)",
+    ),
+)
+REWRITES.add(
+    "keep-blocks",
+    Rewrite(
+        name="keep-blocks",
+        card=Card(
+            replaces="GlobalAvgPool2D after a residual sum → a depthwise convolution by 1, then the mean",
+            why_slow="the gradient of a mean comes in the plain layout, and goes back through relus and sums in it: "
+            "each reorders its other, blocked operand, up to the first convolution in every path",
+            when_it_helps="compiled training on a CPU of residual nets with a relu after the last sum (ResNet v1); "
+            "it goes with pool-to-mean, which it contains",
+        ),
+        find="gluontune.compute._find:keep_blocks",
+        devices=("cpu",),
+        nothing="no GlobalAvgPool2D over a multiple of 16 channels straight after a sum (a sample input is needed "
+        "to see it)",
     ),
 )
 
@@ -215,7 +249,8 @@ def apply_rewrites(net: Any, names: Sequence[str], *sample_inputs: Any) -> Appli
     _check_block(net)
     if isinstance(names, str):
         names = [names]
-    chosen = [REWRITES[name] for name in dict.fromkeys(names)]
+    wanted = {REWRITES[name].name for name in names}
+    chosen = [rewrite for rewrite in REWRITES if rewrite.name in wanted]  # later ones build on earlier ones
     seen = watch(net, *sample_inputs) if sample_inputs and chosen else {}
     applied = AppliedRewrites(_net=net)
     for rewrite in chosen:
@@ -249,7 +284,19 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
     kind = getattr(device, "device_type", str(device))
     candidates = [r for r in REWRITES if kind in r.devices and r.applies_here()]
     seen = watch(net, *inputs) if inputs and candidates else {}
-    return [r.name for r in candidates if r.targets(net, seen)]
+    names: list[str] = []
+    before: list[tuple[Any, type]] = []
+    try:
+        for rewrite in candidates:  # later ones build on earlier ones, so these are put in place for a moment
+            targets = rewrite.targets(net, seen)
+            names += [rewrite.name] if targets else []
+            before += [(target.block, type(target.block)) for target in targets]
+            for target in targets:
+                target.block.__class__ = target.new_class
+    finally:
+        for block, original in reversed(before):
+            block.__class__ = original
+    return names
 
 
 def _check_block(net: Any) -> None:

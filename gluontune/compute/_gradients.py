@@ -1,0 +1,55 @@
+"""Do two ways to run a network give the same gradients? A check for gross faults, not for rounding.
+
+A kernel that reads its data in another layout than they are in raises nothing: it computes something else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gluontune.compute.process import started_dtype
+
+__all__ = ["GradientCheck"]
+
+GROSS = {"bfloat16": 0.5}  # of an array's largest gradient; a wrong layout gives about 1
+GROSS_FLOAT32 = 0.05
+SMALL = 1e-3  # arrays whose gradients are below this share of the net's largest may be all rounding
+
+
+class GradientCheck:
+    """Gradients of a net's plain steps, to compare those of later ways to run it with.
+
+    A net that draws random numbers, or adds its gradients up, gives others each time: then nothing is said.
+    """
+
+    def __init__(self, net: Any):
+        parameters = net.collect_params().items()
+        self._trained = {k: p for k, p in parameters if p.grad_req == "write" and p._grad_stype == "default"}
+        self._plain: list[dict[str, Any]] = []
+
+    def note(self) -> None:
+        """Keep the gradients as they are after a plain step; of two such steps the check is made."""
+        self._plain = [*self._plain, self._now()][-2:]
+
+    def differing(self) -> str:
+        """The first parameter whose gradient is grossly another than in the plain steps, or ""."""
+        if len(self._plain) < 2:
+            return ""
+        first, plain = self._plain
+        if self._first_gross(first, plain):
+            return ""
+        return self._first_gross(self._now(), plain)
+
+    def _first_gross(self, mine: dict[str, Any], plain: dict[str, Any]) -> str:
+        limit = GROSS.get(started_dtype() or "", GROSS_FLOAT32)
+        scales = {k: float(np.abs(v).max()) if v.size else 0.0 for k, v in plain.items()}
+        least = SMALL * max(scales.values(), default=0.0)
+        for key, scale in scales.items():
+            if scale > least and not float(np.abs(mine[key] - plain[key]).max()) <= limit * scale:
+                return key
+        return ""
+
+    def _now(self) -> dict[str, Any]:
+        return {k: p.list_grad()[0].astype("float32").asnumpy() for k, p in self._trained.items()}

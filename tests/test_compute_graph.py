@@ -1,0 +1,163 @@
+"""What the rewrites of the traced graph avoid, read in oneDNN's log, and that the class made for it behaves."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+from gluontune.compute import _find, _graph, apply_rewrites, hybridize, profile, set_mode
+from gluontune.runtime import mxnet
+
+mx = mxnet()
+nn = mx.gluon.nn
+
+
+class Residual(mx.gluon.HybridBlock):
+    """A block of ResNet v1: the shortcut is the first operand, a relu follows."""
+
+    def __init__(self, channels, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.body = nn.HybridSequential()
+            self.body.add(nn.Conv2D(channels, 3, padding=1, use_bias=False), nn.BatchNorm())
+
+    def hybrid_forward(self, F, x):
+        return F.Activation(x + self.body(x), act_type="relu")
+
+
+def residual_net():
+    mx.random.seed(3)
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(16, 3, padding=1), nn.BatchNorm(), Residual(16), Residual(16))
+    net.add(nn.GlobalAvgPool2D(), nn.Dense(3))
+    net.initialize()
+    x = mx.nd.random.normal(shape=(2, 3, 8, 8))
+    net(x)
+    return net, x
+
+
+def moved_maps(net, x):
+    """Reorders of a whole map a step: copies within a layout, and moves between two layouts."""
+    rows = [p for p in profile(net, x, steps=1, warmup=1).primitives if p.primitive == "reorder"]
+    rows = [(p, re.findall(r"blocked:(\w+)", p.formats)) for p in rows if p.problem.strip() == "2x16x8x8"]
+    copies = sum(p.calls for p, (source, target) in rows if source == target)
+    return copies, sum(p.calls for p, _ in rows) - copies
+
+
+@pytest.mark.process
+def test_neither_sums_nor_the_heads_gradient_move_maps_any_more():
+    net, x = residual_net()
+    apply_rewrites(net, ["pool-to-mean"], x)
+    copies, moves = moved_maps(net, x)
+    apply_rewrites(net, ["order-sums", "keep-blocks"], x)
+    fewer_copies, fewer_moves = moved_maps(net, x)
+    assert fewer_copies <= copies - 2  # one for each sum
+    assert fewer_moves <= moves - 2
+
+
+def test_a_sum_is_exchanged_only_where_the_second_operand_alone_is_free():
+    x, y = mx.sym.relu(mx.sym.var("x")), mx.sym.relu(mx.sym.var("y"))
+    free, other = mx.sym.BatchNorm(x, name="free"), mx.sym.BatchNorm(y, name="other")
+    assert _graph.order_sums(x + free)[1] == 1
+    assert _graph.order_sums(free + x)[1] == _graph.order_sums(free + other)[1] == 0
+    read_twice = mx.sym.Group([x + free, free * 2])
+    assert _graph.order_sums(read_twice) == (read_twice, 0)
+    assert _graph.order_sums(x - free)[1] == 0  # a difference does not commute
+    ordered, _ = _graph.order_sums(x + free)
+    assert (
+        ordered.list_arguments()[:1] == ["x"]
+        and ordered.list_auxiliary_states() == free.list_auxiliary_states()
+    )
+
+
+def test_a_net_whose_graph_was_rewritten_is_pickled_and_stays_what_it_was_by_name():
+    net, x = residual_net()
+    expected = net(x).asnumpy()
+    apply_rewrites(net, ["order-sums", "keep-blocks"], x)
+    assert type(net).__name__ == "HybridSequential" and isinstance(net, nn.HybridSequential)
+    assert type(net[4]).__name__ == "GlobalAvgPool2D"
+    for block in (net, net[4]):
+        kind = type(block)
+        twin = kind.__reduce_ex__(block, 4)[0](*kind.__reduce_ex__(block, 4)[1])
+        assert type(twin) is kind
+    assert pickle.loads(pickle.dumps(_graph._remake)) is _graph._remake
+    np.testing.assert_allclose(set_mode(net, "static")(x).asnumpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_net_that_cannot_be_traced_or_has_no_such_sum_is_left_alone():
+    class Shaped(mx.gluon.HybridBlock):
+        def hybrid_forward(self, F, x):
+            return x.reshape(x.shape)
+
+    for net in (Shaped(), nn.Dense(2)):
+        net.initialize()
+        applied = apply_rewrites(net, ["order-sums"], mx.nd.ones((2, 4)))
+        assert list(applied) == [] and "nothing to do" in applied.notes[0]
+        assert not isinstance(net, _graph.OrderedSums)
+    net, x = residual_net()
+    set_mode(net, "static")
+    net(x)
+    graph, compiled = net._cached_graph, net._cached_op
+    apply_rewrites(net, ["order-sums"])  # without inputs nothing can be traced
+    assert net._cached_graph is graph and net._cached_op is compiled
+
+
+class Gated(mx.gluon.HybridBlock):
+    """A map that comes from code, in the plain layout, then a BatchNorm with its relu and a convolution."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.stem = nn.Conv2D(16, 3, padding=1)
+            self.body = nn.HybridSequential()
+            self.body.add(nn.BatchNorm(), nn.Activation("relu"), nn.Conv2D(16, 3, padding=1))
+            self.body.add(nn.BatchNorm(), nn.Activation("relu"), nn.Flatten(), nn.Dense(3))
+
+    def hybrid_forward(self, F, x):
+        x = self.stem(x)
+        return self.body(x * F.sigmoid(x))
+
+
+def gated_net():
+    mx.random.seed(5)
+    net = Gated()
+    net.initialize(mx.init.Xavier())
+    x = mx.nd.random.normal(shape=(2, 3, 8, 8))
+    net(x)
+    return net, x
+
+
+def test_a_norm_over_a_plain_map_is_not_fused_with_its_relu_for_its_gradient_would_be_wrong():
+    net, x = gated_net()
+    assert [c.path for c in apply_rewrites(net, ["fuse-bn-relu"], x)] == ["body.3", "body.4"]
+
+
+def test_a_norm_before_a_pooling_to_one_value_is_fused_only_with_the_poolings_own_rewrite():
+    for names in (["fuse-bn-relu"], ["fuse-bn-relu", "pool-to-mean"]):
+        net = nn.HybridSequential()
+        net.add(nn.Conv2D(16, 3), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(2))
+        net.initialize()
+        x = mx.nd.random.normal(shape=(2, 3, 8, 8))
+        assert len(apply_rewrites(net, names, x)) == (3 if "pool-to-mean" in names else 0)
+        set_mode(net, "static")
+        with mx.autograd.record():
+            loss = net(x).sum()
+        loss.backward()
+        assert np.isfinite(net[0].weight.grad().asnumpy()).all()  # the kernel for both layouts does not exist
+
+
+def test_a_rewrite_that_gives_other_gradients_fails_and_is_not_chosen(monkeypatch):
+    class Everything:
+        def __contains__(self, item):
+            return True
+
+    # As if fuse-bn-relu did not look where the map comes from: outputs are right, gradients are not.
+    monkeypatch.setattr(_find, "_blocked_outputs", lambda net, seen: Everything())
+    net, x = gated_net()
+    report = hybridize(net, x, rewrites=["fuse-bn-relu"], rounds=3, seconds=1)
+    rewritten = [t for t in report.trials if t.rewrites and t.settings != "imperative"]
+    assert rewritten and all("is not that of the plain network" in t.error for t in rewritten)
+    assert report.chosen.rewrites == () and type(net.body[0]) is nn.BatchNorm
