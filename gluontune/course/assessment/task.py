@@ -1,7 +1,8 @@
 """What an assessed script calls: where its data are, which rank it is, and how it hands its net in.
 
->>> sorted(name for name in dir(Task) if not name.startswith("_"))[:6]
-['classes', 'data', 'image_shape', 'mean', 'normalize', 'out']
+>>> import dataclasses
+>>> [field.name for field in dataclasses.fields(Task)]
+['data', 'out', 'rank', 'ranks', 'classes', 'image_shape', 'mean', 'std']
 """
 
 from __future__ import annotations
