@@ -14,7 +14,7 @@ import time
 import gluontune as gt
 
 mx = gt.runtime.mxnet()
-from mxnet.gluon import nn  # noqa: E402
+nn = mx.gluon.nn
 
 EPOCHS = 6
 BATCH_SIZE = 16
