@@ -168,7 +168,7 @@ def test_a_lesson_runs_cell_by_cell_in_jupyterlab(name, lab, chromium):
         if cell.cell_type == "code":
             executed(shown.nth(place), page)
             count, faults = shown.nth(place).evaluate(FIGURE_FAULTS)
-            assert not faults, f"cell {place}"
+            assert not faults, f"cell {place}: {faults}"
             figures += count
     assert figures >= 2
 
@@ -243,7 +243,7 @@ def test_the_sites_pages_are_whole_on_every_screen(screen, scheme, site, chromiu
             f"{path.name} runs over the side"
         )
         count, faults = page.locator("body").evaluate(FIGURE_FAULTS)
-        assert not faults, path.name
+        assert not faults, f"{path.name}: {faults}"
         assert count >= 1 or path.name == "index.html", f"{path.name}: no figure"
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
         assert dark == (scheme == "dark")

@@ -37,9 +37,14 @@ def _figure(caption: str, said: str, size: tuple[float, float], plot: Callable[[
     return framed([f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"])
 
 
-def _thousands(axis: Any) -> None:
-    from matplotlib.ticker import FuncFormatter
+def _thousands(axis: Any, top: float = 0.0) -> None:
+    """Plain numbers; with ``top``, the largest, no more of them than stand beside each other."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+    if top:
+        axis.set_major_locator(
+            MaxNLocator(max(3, int(300 / (7 * len(_number(top)) + 16))), steps=[1, 2, 2.5, 5, 10])
+        )
     axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if abs(v) >= 1000 else f"{v:g}"))
 
 
@@ -128,7 +133,7 @@ def lines(
                 scale("log")
                 _powers(axis)
             else:
-                _thousands(axis)
+                _thousands(axis, max(map(abs, axes.get_xlim())) if axis is axes.xaxis else 0.0)
         places = [x for xs, _ in series.values() for x in xs]
         if log_x or len(set(places)) <= 5:
             _at_few_places(axes.xaxis, places)
@@ -190,7 +195,7 @@ def bars(
             axes.text(high + top * 0.015, place, _number(middle), va="center", bbox=panel)
         axes.set_xlim(0, top * 1.18)
         axes.set_xlabel(unit)
-        _thousands(axes.xaxis)
+        _thousands(axes.xaxis, top * 1.18)
         axes.grid(axis="x")
 
     size = (_WIDTH, (46 * len(found) + (74 if limits else 56)) / 72)
@@ -260,7 +265,9 @@ def _finish(figure: Any, axes: Any, names: list[str]) -> None:
     ticks = [tick for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]
     numbers = axes.yaxis.get_major_formatter().format_ticks(ticks)
     left = (28 + 6.6 * max((len(text) for text in numbers), default=1)) / (_WIDTH * 72)
-    axes.set_position((left, (46 + 17 * rows) / height, 0.975 - left, 1 - (58 + 17 * rows) / height))
+    last = max(axes.xaxis.get_majorticklocs(), default=0.0)
+    right = 0.99 - max(6.0, 3.3 * len(axes.xaxis.get_major_formatter()(last))) / (_WIDTH * 72)
+    axes.set_position((left, (46 + 17 * rows) / height, right - left, 1 - (58 + 17 * rows) / height))
     if rows:
         columns = -(-len(names) // rows)
         figure.legend(

@@ -6,6 +6,8 @@
   const fold = () => { document.querySelector("nav details").open = !narrow.matches; };
   narrow.addEventListener("change", fold);
   fold();
+  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target) target.scrollIntoView();
   const box = document.getElementById("search");
   const found = document.getElementById("found");
   const sections = window.COURSE.map((s) => ({
