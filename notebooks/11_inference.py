@@ -138,11 +138,12 @@ print(f"{recipe.net}, validation accuracy {100 * run.val_accuracy[-1]:.1f} %")
 # | fused | memory planned once, and oneDNN's subgraphs: convolution, BatchNorm, addition and activation become one operator |
 # | int8 | and its numbers become integers of 8 bits; the ranges come from training images |
 # | onnxruntime | the same net as an ONNX file, in Microsoft's runtime |
+# | onnxruntime-int8 | and in integers, by that runtime's own quantization (left out of a quick run) |
 #
 # Each rung has a process of its own, with our launch settings. Slices of throughput are taken in turn.
 
 # %%
-rungs = ["imperative", "hybridized", "fused", "int8", "onnxruntime"]
+rungs = ["imperative", "hybridized", "fused", "int8", "onnxruntime"] + ["onnxruntime-int8"] * (not quick)
 found = inference.run(
     recipe,
     kept,
