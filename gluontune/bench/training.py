@@ -29,9 +29,10 @@ NETS = {"cifar_resnet20_v1": 32, "cifar_resnet56_v1": 32, "mobilenet0.25": 64, "
 _OURS_WORK = "gluontune.bench._mxnet_training:make"
 _MXNET, _TORCH = "MXNet", "PyTorch"
 _REWRITES = {
-    "float32": ("pool-to-mean", "fuse-bn-relu"),
-    "bfloat16": ("pool-to-mean", "pad-channels", "fuse-bn-relu"),
+    "float32": ("pool-to-mean", "fuse-bn-relu", "order-sums", "keep-blocks"),
+    "bfloat16": ("pool-to-mean", "pad-channels", "fuse-bn-relu", "order-sums"),
 }
+_TWO = ("pool-to-mean", "fuse-bn-relu")  # in float32 beside all, to show what the sums' rewrites bring
 
 
 def run(
@@ -118,6 +119,9 @@ def entrants(
             continue
         made: dict[str, Any] = {"mode": "static", "rewrites": rewrites, "dtype": dtype}
         found.append(mxnet(f"gluontune {dtype}", OURS, tuned, note=" + ".join(rewrites), **made))
+        if dtype == "float32":
+            two = {**made, "rewrites": _TWO}
+            found.append(mxnet("gluontune, two rewrites, float32", OURS, tuned, note=" + ".join(_TWO), **two))
         if dtype == "bfloat16" and runtime.amx_support().level == "granted":
             amx = {**tuned, **runtime.AMX_ENV}
             found.append(mxnet(f"gluontune {dtype}, AMX", OURS, amx, note=" + ".join(rewrites), **made))
