@@ -13,7 +13,7 @@ import pytest
 
 import gluontune as gt
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.parallel import horovod
+from gluontune.parallel import averaging, horovod
 from gluontune.parallel.averaging import HorovodAveraging, SharedUpdates, flat_views
 from gluontune.parallel.shared import SharedWeights, create, steps_of
 from gluontune.recipe import Recipe
@@ -38,7 +38,9 @@ def learner(path, rank, arrays, every=1, world=2):
     return SharedUpdates(lambda: arrays, every, world, averaged=[False, True], path=path, rank=rank)
 
 
-def test_changes_of_all_learners_add_up_and_statistics_are_averaged(memory):
+@pytest.mark.parametrize("thread_from", [0, 10**9])
+def test_changes_of_all_learners_add_up_and_statistics_are_averaged(memory, monkeypatch, thread_from):
+    monkeypatch.setattr(averaging, "_WORTH_A_THREAD", thread_from)
     nets = [[mx.nd.ones((4, 3)), mx.nd.zeros((5,))] for _ in range(2)]
     learners = [learner(memory, rank, nets[rank]) for rank in (0, 1)]
     for one in learners:
@@ -127,15 +129,15 @@ def test_the_mean_of_ranks_by_horovod():
                 array[:] = (array + 3) / 2  # the other rank's values are all 3
 
     array = mx.nd.ones((2, 2))
-    averaging = HorovodAveraging(lambda: [array], 2, 2, TwoRanks())
-    averaging.after_step()
+    exchange = HorovodAveraging(lambda: [array], 2, 2, TwoRanks())
+    exchange.after_step()
     assert (array.asnumpy() == 1).all()
-    averaging.after_step()
+    exchange.after_step()
     assert (array.asnumpy() == 2).all()
-    averaging.agree()  # nothing was done since
+    exchange.agree()  # nothing was done since
     assert (array.asnumpy() == 2).all()
-    averaging.after_step()
-    averaging.agree()
+    exchange.after_step()
+    exchange.agree()
     assert (array.asnumpy() == 2.5).all()
 
 
@@ -198,9 +200,15 @@ def test_averaging_parameters_in_each_step_is_the_exchange_of_gradients(tmp_path
 
 
 def test_two_bit_gradients_over_the_parameter_server_still_learn():
-    result = gt.train.run(TWO.override(compression="2bit", compression_threshold=2.0, epochs=3))
-    assert result.status == "ok", result.error
-    assert result.train_loss[-1] < 0.9 * result.train_loss[0]
+    with Group(
+        TWO.override(compression="2bit", compression_threshold=2.0, learning_rate=0.03, epochs=5)
+    ) as group:
+        first = group.steps(4)["loss"]
+        group.steps(60)
+        assert group.steps(4)["loss"] < 0.8 * first
+        assert group.gradients()["tensors"] == 6
+        rows = group.exchange_alone([[1, 256], [1, 262_144], [16, 256]], 5)
+    assert [row["bytes"] for row in rows] == [1024, 2**20, 2**14] and all(row["ms"] > 0 for row in rows)
 
 
 BAD = {

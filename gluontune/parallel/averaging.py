@@ -20,6 +20,8 @@ from gluontune.runtime import mxnet
 
 __all__ = ["Averaging", "HorovodAveraging", "KvstoreAveraging", "SharedUpdates", "flat_views"]
 
+_WORTH_A_THREAD = 262_144  # weights: handing over fewer costs more than adding them
+
 
 class Averaging:
     """Every so many steps, the ranks' parameters are replaced by their mean.
@@ -124,7 +126,7 @@ class SharedUpdates(Averaging):
     Nobody waits for another: no lock, no barrier. The exchange is double-buffered: while the learner takes its next
     steps on one copy of the weights, a thread adds the last change to the shared ones and fetches the others'
     changes into a second copy, which are taken in at the next exchange. A learner's weights are thus one exchange
-    old, and the time of memory traffic hides behind the steps where a core is free.
+    old, and the time of memory traffic hides behind the steps where a core is free. Small nets do without the thread.
 
     Args:
         arrays: gives the NDArrays of the parameters, float32, on one context.
@@ -188,16 +190,22 @@ class SharedUpdates(Averaging):
 
     def _exchange(self) -> None:
         """Swap: this learner's last change goes out, the others' changes come in."""
-        self._gather(self._now)
+        arrays = self.arrays()
+        views = flat_views(arrays)
+        for place, view in zip(self._places, views):
+            self._now[place] = view
         self._settle()
         np.subtract(self._now, self._mine, out=self._change)
         if self.world > 1:
             for place in self._statistics:
                 self._change[place] /= self.world
         self._now += self._others
-        self._scatter(self._now)
+        self._scatter(self._now, arrays, views)
         self._now, self._mine = self._mine, self._now
-        self._pending = self._thread.submit(self._round_trip, self.steps_taken)
+        if len(self._mine) < _WORTH_A_THREAD:
+            self._round_trip(self.steps_taken)
+        else:
+            self._pending = self._thread.submit(self._round_trip, self.steps_taken)
 
     def _round_trip(self, steps: int) -> None:
         self.shared.add(self._change, steps)
@@ -212,16 +220,16 @@ class SharedUpdates(Averaging):
     def _pull(self) -> None:
         self._mine[:] = self.shared.weights
         self._others[:] = 0
-        self._scatter(self._mine)
+        arrays = self.arrays()
+        self._scatter(self._mine, arrays, flat_views(arrays))
 
     def _gather(self, flat: np.ndarray) -> None:
         for place, view in zip(self._places, flat_views(self.arrays())):
             flat[place] = view
 
-    def _scatter(self, flat: np.ndarray) -> None:
-        arrays = self.arrays()
+    def _scatter(self, flat: np.ndarray, arrays: Sequence[Any], views: Sequence[np.ndarray]) -> None:
         if arrays[0].context.device_type == "cpu":
-            for place, view in zip(self._places, flat_views(arrays)):
+            for place, view in zip(self._places, views):
                 view[:] = flat[place]
         else:
             for place, array in zip(self._places, arrays):

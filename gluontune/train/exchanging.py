@@ -24,8 +24,10 @@ def make_averaging(session: Any) -> Averaging | None:
         return None
     named = parameters(session.net)
 
+    held = [parameter.data(session.ctxs[0]) for _, parameter in named]  # set_data writes into these
+
     def arrays() -> list[Any]:
-        return [parameter.data(session.ctxs[0]) for _, parameter in named]
+        return held
 
     if recipe.engine == "horovod":
         return HorovodAveraging(arrays, recipe.exchange_every, world, session.exchange.hvd)
