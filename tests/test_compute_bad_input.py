@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gluontune.compute import check_hybridizable, hybridize, profile, set_mode, why_no_gain
+from gluontune.compute import (
+    REWRITES,
+    apply_rewrites,
+    check_hybridizable,
+    hybridize,
+    profile,
+    set_mode,
+    why_no_gain,
+)
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 
@@ -28,10 +36,11 @@ def entrances(net, *inputs):
         "hybridize": lambda: hybridize(net, *inputs, rounds=3, seconds=0.5),
         "why": lambda: why_no_gain(net, *inputs, dtype="bfloat16"),
         "profile": lambda: profile(net, *inputs, steps=1),
+        "rewrites": lambda: apply_rewrites(net, REWRITES.names(), *inputs),
     }
 
 
-@pytest.mark.parametrize("name", ["check", "hybridize", "why", "profile"])
+@pytest.mark.parametrize("name", ["check", "hybridize", "why", "profile", "rewrites"])
 @pytest.mark.parametrize("fault", ["uninitialized", "shape", "dtype", "numpy", "float16"])
 def test_a_wrong_net_or_input_is_a_usage_error_of_two_lines_at_most(name, fault):
     net, x = small(in_channels=3)
@@ -54,7 +63,7 @@ def test_a_wrong_net_or_input_is_a_usage_error_of_two_lines_at_most(name, fault)
     assert len(str(caught.value).splitlines()) <= 2
 
 
-@pytest.mark.parametrize("name", ["check", "hybridize", "why", "profile"])
+@pytest.mark.parametrize("name", ["check", "hybridize", "why", "profile", "rewrites"])
 def test_a_wrong_input_leaves_no_shapes_behind(name):
     net, x = small()
     with pytest.raises(UsageError):

@@ -161,3 +161,50 @@ def test_a_rewrite_that_gives_other_gradients_fails_and_is_not_chosen(monkeypatc
     rewritten = [t for t in report.trials if t.rewrites and t.settings != "imperative"]
     assert rewritten and all("is not that of the plain network" in t.error for t in rewritten)
     assert report.chosen.rewrites == () and type(net.body[0]) is nn.BatchNorm
+
+
+class Doubled(mx.operator.CustomOp):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        self.assign(out_data[0], req[0], in_data[0] * 2)
+
+    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+        self.assign(in_grad[0], req[0], out_grad[0] * 2)
+
+
+@mx.operator.register("gluontune_test_doubled")
+class DoubledProp(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, shapes, dtypes):
+        return Doubled()
+
+
+class Odd(mx.gluon.HybridBlock):
+    """A user's operator, one convolution used twice, and nested outputs around a sum that is ordered."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.conv, self.norm = nn.Conv2D(16, 3, padding=1), nn.BatchNorm()
+
+    def hybrid_forward(self, F, x):
+        x = F.relu(self.conv(x))
+        y = x + self.norm(self.conv(F.Custom(x, op_type="gluontune_test_doubled")))
+        return y, [F.relu(y), x.sum(axis=1)]
+
+
+def test_custom_operators_shared_layers_and_nested_outputs_survive_the_exchange():
+    net = Odd()
+    net.initialize(mx.init.Xavier())
+    x = mx.nd.random.normal(shape=(2, 16, 6, 6))
+    set_mode(net, "static")
+
+    def run():
+        with mx.autograd.record():
+            first, (second, third) = net(x)
+        mx.autograd.backward([first, second, third])
+        mx.nd.waitall()
+        return [a.asnumpy() for a in (first, second, third, net.conv.weight.grad(), net.norm.gamma.grad())]
+
+    before = run()
+    assert list(apply_rewrites(net, ["order-sums"], x)) == [("", "order-sums")]
+    for mine, theirs in zip(run(), before):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)

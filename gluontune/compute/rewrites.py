@@ -246,7 +246,7 @@ def apply_rewrites(net: Any, names: Sequence[str], *sample_inputs: Any) -> Appli
     """
     from gluontune.compute._walk import clear_caches, watch
 
-    _check_block(net)
+    _check_block(net, sample_inputs)
     if isinstance(names, str):
         names = [names]
     wanted = {REWRITES[name].name for name in names}
@@ -280,7 +280,7 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
     """
     from gluontune.compute._walk import watch
 
-    _check_block(net)
+    _check_block(net, inputs)
     kind = getattr(device, "device_type", str(device))
     candidates = [r for r in REWRITES if kind in r.devices and r.applies_here()]
     seen = watch(net, *inputs) if inputs and candidates else {}
@@ -299,8 +299,11 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
     return names
 
 
-def _check_block(net: Any) -> None:
+def _check_block(net: Any, inputs: tuple[Any, ...]) -> None:
+    from gluontune.compute._preserve import check_initialized
     from gluontune.runtime import mxnet
 
     if not isinstance(net, mxnet().gluon.Block):
         raise UsageError(f"net is a {type(net).__name__}: give a Gluon block")
+    if inputs:
+        check_initialized(net)
