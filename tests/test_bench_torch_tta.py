@@ -98,6 +98,31 @@ def test_a_twin_that_breaks_is_a_row(twin, tmp_path):
     assert found["ratio"]["train_seconds"] is None
 
 
+def test_a_mode_that_is_named_is_taken_without_a_trial(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch_tta, "hold", lambda *_, **__: pytest.fail("nothing is to be tried"))
+    chosen = torch_tta.fastest(Recipe(), tmp_path / "python", print, "compile channels_last")
+    assert chosen["compiled"] and chosen["channels_last"] and "OMP_NUM_THREADS" in chosen["env"]
+    assert not torch_tta.fastest(Recipe(), tmp_path / "python", print, "eager")["channels_last"]
+
+
+def test_of_the_modes_that_ran_the_fastest_is_taken(tmp_path, monkeypatch):
+    class Tried:
+        def __init__(self, entrant):
+            self.entrant, self.failure = entrant, None
+            self.rates = [300.0, 310.0] if entrant.settings["channels_last"] else [200.0, 210.0]
+            if entrant.settings["compiled"]:
+                self.failure = "no compiler"
+
+    monkeypatch.setattr(torch_tta, "allocator_of", lambda wanted, say: ("jemalloc", {"LD_PRELOAD": "j.so"}))
+    monkeypatch.setattr(torch_tta, "hold", lambda entrants, **_: [Tried(entrant) for entrant in entrants])
+    chosen = torch_tta.fastest(Recipe(), tmp_path / "python", print)
+    assert chosen["name"] == "PyTorch eager channels_last float32" and chosen["env"]["LD_PRELOAD"] == "j.so"
+    assert chosen["samples_per_sec"] == {
+        "PyTorch eager float32": 205.0,
+        "PyTorch eager channels_last float32": 305.0,
+    }
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -105,6 +130,7 @@ def test_a_twin_that_breaks_is_a_row(twin, tmp_path):
         (["--optimizer", "adam"], 2, "optimizer='adam' has no twin"),
         (["--against", "x.yaml"], 2, "give one of them"),
         (["--peers", "nowhere"], 1, "make peers"),
+        (["--torch-mode", "fast"], 2, "choose from 'eager', 'eager channels_last'"),
     ],
 )
 def test_what_has_no_twin_is_refused(tmp_path, monkeypatch, capfd, arguments, code, message):

@@ -210,6 +210,13 @@ def test_factors_that_cannot_be_analysed_are_refused(machine, own, message):
         factors.analyse(Recipe(), factors=[], own=own)
 
 
+def test_an_unknown_rung_is_refused_before_anything_starts(machine, monkeypatch, tmp_path):
+    monkeypatch.setattr(factors, "Contender", lambda *_: pytest.fail("nothing is to be started"))
+    with pytest.raises(UsageError, match="hybridized"):
+        factors.analyse(Recipe(), factors=["environment", "hybridised"], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [("big", "write NAME:FIELD=VALUE"), ("big:256", "write NAME"), ("big:batch=2", "no field 'batch'"),

@@ -10,7 +10,7 @@ from gluontune.bench.contest import Entrant, hold
 from gluontune.errors import GluontuneError
 from gluontune.runtime.launch import launch_settings
 
-__all__ = ["TORCH", "allocator_of", "torch_entrants"]
+__all__ = ["TORCH", "allocator_of", "allocators", "torch_entrants"]
 
 TORCH = "PyTorch"
 _WORK = "gluontune.bench._torch_training:make"
@@ -51,7 +51,7 @@ def allocator_of(wanted: Sequence[Entrant], say: Callable[[str], None]) -> tuple
     """The allocator with which PyTorch's step is the fastest, from a short trial of its best two modes."""
     torch = [e for e in wanted if e.peer == TORCH][-4:]
     picked = (torch[1], torch[2])  # eager channels_last and compiled, in bfloat16 where it is there
-    choices = _allocators()
+    choices = allocators()
     trial = [
         Entrant(f"{e.name}, {name}", name, e.target, e.settings, e.python, {**e.env, **env}, "steps")
         for e in picked
@@ -66,7 +66,8 @@ def allocator_of(wanted: Sequence[Entrant], say: Callable[[str], None]) -> tuple
     return best, choices[best]
 
 
-def _allocators() -> dict[str, dict[str, str]]:
+def allocators() -> dict[str, dict[str, str]]:
+    """The allocators that are installed here, by name, each with the variables that set it."""
     found: dict[str, dict[str, str]] = {"default": {}}
     for name in ("glibc", "tcmalloc", "jemalloc"):
         try:

@@ -15,14 +15,16 @@ from typing import Any
 from gluontune import runtime, stats
 from gluontune.bench.contest import Contender, ContenderFailed, Entrant, hold
 from gluontune.bench.places import peer_python
-from gluontune.bench.torch_modes import allocator_of, torch_entrants
+from gluontune.bench.torch_modes import allocator_of, allocators, torch_entrants
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.ladder.repeat import Clocks
 from gluontune.ladder.tta import time_to_accuracy
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 
-__all__ = ["fastest", "run", "train_once"]
+__all__ = ["MODES", "fastest", "run", "train_once"]
+
+MODES = ("eager", "eager channels_last", "compile", "compile channels_last")
 
 _WORK = "gluontune.bench._torch_tta:make"
 Event = Callable[[dict[str, Any]], None]
@@ -33,6 +35,7 @@ def run(
     *,
     target: float,
     learning_rate: float | None = None,
+    mode: str | None = None,
     peers: Path | None = None,
     out: Path | None = None,
     resume: bool = False,
@@ -46,6 +49,7 @@ def run(
     Args:
         recipe: ours; the twin has its data, net, batch, augmentation, optimizer, schedule and seeds.
         learning_rate: the twin's peak rate, where another one is better for it.
+        mode: of PyTorch, such as ``compile channels_last``; None tries all of them and takes the fastest.
         peers: the peers' environment. say: told about the trial that chooses PyTorch's mode.
         options: further arguments of ``time_to_accuracy``.
 
@@ -54,13 +58,15 @@ def run(
         GluontuneError: PyTorch is not installed, or none of its modes works.
     """
     _check(recipe)
+    if mode is not None and mode not in MODES:
+        raise UsageError(f"--torch-mode {mode!r}: choose from {', '.join(map(repr, MODES))}")
     python = peer_python(peers)
     if not python.is_file():
         raise GluontuneError(f"--against-torch: no PyTorch at {python}: make peers")
     twin = recipe.override(**({} if learning_rate is None else {"learning_rate": learning_rate}))
     settings = _earlier(out) if resume else None
     if settings is None:
-        settings = fastest(recipe, python, say or (lambda line: None))
+        settings = fastest(recipe, python, say or (lambda line: None), mode)
 
     def trained(each: Recipe, **how: Any) -> tuple[RunResult, Clocks]:
         return train_once(each, settings, python, **how)
@@ -102,8 +108,13 @@ def _earlier(out: Path | None) -> dict[str, Any] | None:
         return None  # time_to_accuracy says what is wrong
 
 
-def fastest(recipe: Recipe, python: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def fastest(
+    recipe: Recipe, python: Path, say: Callable[[str], None], mode: str | None = None
+) -> dict[str, Any]:
     """PyTorch's fastest mode and allocator for a step of this net and batch, by a short interleaved trial.
+
+    Args:
+        mode: where it is chosen already; nothing is tried then, and the allocator is glibc's, tuned.
 
     Returns:
         ``{"name", "threads", "channels_last", "compiled", "allocator", "env", "samples_per_sec": {mode: rate}}``.
@@ -112,25 +123,26 @@ def fastest(recipe: Recipe, python: Path, say: Callable[[str], None]) -> dict[st
         GluontuneError: none of the modes ran.
     """
     threads = runtime.usable_cores()
-    batch = recipe.batch_size_per_device
-    work = (recipe.net, batch, 32, threads, python)
-    name, env = allocator_of(torch_entrants(*work, dtype=recipe.dtype), say)
+    work = (recipe.net, recipe.batch_size_per_device, 32, threads, python)
+    if mode is None:
+        name, env = allocator_of(torch_entrants(*work, dtype=recipe.dtype), say)
+    else:
+        name, env = "glibc", allocators()["glibc"]
     modes = torch_entrants(*work, env, name, recipe.dtype)
+    if mode is not None:
+        return _settings(modes[MODES.index(mode)], name, {})
     field = hold(modes, rounds=3, seconds=1.0, say=lambda line: say(f"PyTorch's modes: {line}"))
     rates = {c.entrant.name: stats.interval(c.rates)["median"] for c in field if c.failure is None}
     if not rates:
         raise GluontuneError(f"--against-torch: PyTorch failed: {field[0].failure}")
-    best = max(rates, key=lambda mode: rates[mode])
-    chosen = next(e for e in modes if e.name == best)
-    return {
-        "name": best,
-        "threads": threads,
-        "channels_last": chosen.settings["channels_last"],
-        "compiled": chosen.settings["compiled"],
-        "allocator": name,
-        "env": dict(chosen.env),
-        "samples_per_sec": rates,
-    }
+    best = max(rates, key=lambda each: rates[each])
+    return _settings(next(e for e in modes if e.name == best), name, rates)
+
+
+def _settings(chosen: Entrant, allocator: str, rates: Mapping[str, float]) -> dict[str, Any]:
+    kept = {name: chosen.settings[name] for name in ("threads", "channels_last", "compiled")}
+    found = {"name": chosen.name, **kept, "allocator": allocator, "env": dict(chosen.env)}
+    return {**found, "samples_per_sec": dict(rates)}
 
 
 def train_once(

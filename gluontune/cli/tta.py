@@ -35,6 +35,9 @@ def tta(
     against_torch: bool = typer.Option(
         False, "--against-torch", help="The same training by PyTorch (make peers), run in turn."
     ),
+    torch_mode: Optional[str] = typer.Option(
+        None, "--torch-mode", help="eager or compile, with or without channels_last (default: the fastest)."
+    ),
     torch_learning_rate: Optional[float] = typer.Option(
         None, "--torch-learning-rate", help="Its peak rate, where another one suits it better."
     ),
@@ -77,8 +80,8 @@ def tta(
         )
     if against_torch and against is not None:
         raise UsageError("--against and --against-torch: give one of them")
-    if torch_learning_rate is not None and not against_torch:
-        raise UsageError("--torch-learning-rate goes with --against-torch")
+    if not against_torch and not (torch_learning_rate is torch_mode is None):
+        raise UsageError("--torch-learning-rate and --torch-mode go with --against-torch")
     chosen = _seeds(seeds)
     price = cost.read_price(prices, machine) if prices is not None else None
     if machine is not None and prices is None:
@@ -101,6 +104,7 @@ def tta(
             found = torch_tta.run(
                 recipe,
                 learning_rate=torch_learning_rate,
+                mode=torch_mode,
                 peers=peers,
                 say=say,
                 **options,

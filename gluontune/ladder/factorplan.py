@@ -16,8 +16,8 @@ from gluontune.ladder.rungs import RUNGS, Site
 from gluontune.recipe import Recipe
 
 __all__ = [
-    "DEFAULT_FACTORS", "EXTRA_FACTORS", "Factor", "combine", "interactions", "leave_one_out", "parse_factor", "plan",
-    "quotient", "recipe_of", "resolve_factors", "set_name",
+    "DEFAULT_FACTORS", "EXTRA_FACTORS", "Factor", "check_names", "combine", "interactions", "leave_one_out",
+    "parse_factor", "plan", "quotient", "recipe_of", "resolve_factors", "set_name",
 ]  # fmt: skip
 
 DEFAULT_FACTORS = ("environment", "records", "hybridized", "mixed-precision", "large-batch")
@@ -74,6 +74,17 @@ def parse_factor(text: str) -> Factor:
     if unknown:
         raise UsageError(f"--factor {text!r}: recipes have no field {unknown[0]!r}")
     return Factor(name.strip(), ", ".join(f"{k}={v}" for k, v in changes.items()), changes)
+
+
+def check_names(names: Sequence[str] | None) -> None:
+    """Refuse, before anything is started, a name that is neither a rung nor another factor.
+
+    Raises:
+        UsageError: such a name; the nearest ones are offered.
+    """
+    for name in names or ():
+        if name not in EXTRA_FACTORS:
+            RUNGS[name]
 
 
 def resolve_factors(

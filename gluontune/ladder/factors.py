@@ -19,6 +19,7 @@ from gluontune.ladder.factorplan import (
     Factor,
     FactorSet,
     check_factors,
+    check_names,
     interactions,
     leave_one_out,
     plan,
@@ -84,6 +85,7 @@ def analyse(
             )
     if repeats < 1:
         raise UsageError(f"--repeats {repeats}: give at least 1")
+    check_names(factors)
     recipe = recipe.override(target_accuracy=None)
     if recipe.job is None:
         datasets.open(recipe.dataset)
