@@ -31,7 +31,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update",
 )  # fmt: skip
-HANG = 240_000  # ms for one cell
+HANG = 600_000  # ms for one cell
 SCREENS = {"phone": (390, 844), "desk": (1366, 900)}
 
 # Faults of the figures in what is shown: text that runs out of its figure or over other text, no size, no words for who
