@@ -35,7 +35,7 @@ quick_samples = 2560
 from pathlib import Path
 
 import gluontune as gt
-from gluontune.course import bars, check, compare, kept_run, predict, show, table
+from gluontune.course import bars, check, compare, kept_run, kept_study, predict, show, table
 from gluontune.train.examining import examine
 
 predict("times as fast with the recipe as the job is now", 2)
@@ -108,9 +108,7 @@ table({"severity": f["severity"], "what": f["message"], "mend": f["fix"]} for f 
 
 # %%
 rungs = ["environment", "records", "hybridized"] if quick else None
-ladder = gt.ladder.climb(
-    now, rungs=rungs, out=f"{out_dir}/ladder", resume=Path(out_dir, "ladder", "ladder.json").is_file()
-)
+ladder = kept_study(gt.ladder.climb, now, rungs=rungs, out=f"{out_dir}/ladder")
 bars(
     {r["name"]: r["samples_per_sec"] for r in ladder["rungs"]},
     unit="images/s in training",
@@ -131,14 +129,14 @@ table(
 # %%
 best = gt.Recipe.from_dict(ladder["best"]["recipe"]) if ladder["best"] else now
 knobs, minutes = (["threads"], 1.0) if quick else (None, 10.0)
-tuned = gt.ladder.tune(best, knobs=knobs, budget_minutes=minutes, out=f"{out_dir}/tuned")
+tuned = kept_study(gt.ladder.tune, best, knobs=knobs, budget_minutes=minutes, out=f"{out_dir}/tuned")
 print(tuned["sentence"])
 table(
     {
         "setting": r["stage"],
         "tried": r["label"],
         "times the start": f"{r['speedup_vs_start'] or 0:.2f}",
-        "kept": r["kept"],
+        "kept": "yes" if r["kept"] else "no",
     }
     for r in tuned["tried"]
 )
