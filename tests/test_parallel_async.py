@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -19,6 +20,7 @@ from gluontune.parallel.shared import SharedWeights, create, steps_of
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.train import Group, checkpoint
+from gluontune.train import learner as learners
 
 mx = mxnet()
 TWO = Recipe(
@@ -256,3 +258,114 @@ def test_fp16_sends_half_precision_and_gives_back_the_gradients_type():
     horovod.Exchange(TwoRanks(), 0).sum_gradients(grads, compression="fp16")
     assert sent == ["float16", "float16"] and all(np.dtype(g.dtype) == np.float32 for g in grads)
     assert np.allclose(grads[0].asnumpy(), [2.0, 2e-3], rtol=1e-3) and (grads[1].asnumpy() == 2).all()
+
+
+class Scripted:
+    """A training process whose events are written beforehand."""
+
+    def __init__(self, events):
+        self.reading, self.writing = os.pipe()
+        self.events, self.said = list(events), []
+
+    def poll(self):
+        return self.events.pop(0) if self.events else None
+
+    def say(self, command):
+        self.said.append(command)
+
+    def close(self):
+        os.close(self.reading)
+        os.close(self.writing)
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """A Learner over scripted processes: ``make(scripts, steps)`` gives it, the processes and what it sends."""
+
+    def make(scripts, steps):
+        children, sent, waiting = [], [], list(scripts)
+
+        def start(argv, setup, env, apart):
+            assert apart is False and setup["rejoins"] is bool(children)
+            children.append(Scripted(waiting.pop(0)))
+            return children[-1]
+
+        monkeypatch.setattr(learners, "PipedProcess", start)
+        monkeypatch.setattr(learners, "end_message", lambda child, name: " was killed")
+        monkeypatch.setattr(learners.Learner, "steps", property(lambda self: steps[0]))
+        return learners.Learner({"rank": 1}, lambda **event: sent.append(event)), children, sent
+
+    return make
+
+
+READY, END = {"event": "ready", "samples_per_step": 4}, {"event": "end"}
+
+
+def commanded(learner, command):
+    reading, writing = os.pipe()
+    os.write(writing, json.dumps(command).encode() + b"\n")
+    learner._take(reading)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_what_is_left_of_a_command_goes_to_the_next_process(scripted):
+    steps = [0]
+    learner, children, sent = scripted([[READY], [READY]], steps)
+    learner._hear()
+    commanded(learner, {"do": "steps", "count": 10})
+    assert children[0].said == [{"do": "steps", "count": 10}]
+    steps[0] = 7
+    children[0].events.append(END)
+    learner._hear()
+    assert children[1].said == []  # it is not ready yet
+    learner._hear()
+    assert children[1].said == [{"do": "steps", "count": 3}]
+    children[1].events.append({"event": "done", "samples": 12, "seconds": 0.1, "loss": 1.0})
+    learner._hear()
+    done = sent[-1]
+    assert done["samples"] == 40 and done["seconds"] > 0.0
+    assert [e["event"] for e in sent] == ["ready", "note", "done"]
+    assert "learner 1 was killed at step 7" in sent[1]["text"]
+
+
+def test_a_command_that_comes_while_nobody_is_there_waits(scripted):
+    learner, children, _ = scripted([[READY, END], [READY]], [0])
+    learner._hear()
+    commanded(learner, {"do": "validate"})
+    assert children[1].said == []
+    learner._hear()
+    assert children[1].said == [{"do": "validate"}]
+
+
+def test_a_learner_that_dies_again_and_again_is_given_up_unless_it_gets_on(scripted):
+    steps = [5]
+    learner, _, sent = scripted([[READY, END]] * 5, steps)
+    learner._hear()
+    learner._hear()
+    steps[0] = 6  # one step: its lives are given back
+    learner._hear()
+    assert not learner._over
+    learner._hear()
+    assert not learner._over
+    learner._hear()
+    assert learner._over and sent[-1]["type"] == "ProcessDied" and "3 times" in sent[-1]["message"]
+
+
+def test_a_silent_learner_is_replaced(scripted, monkeypatch):
+    monkeypatch.setattr(learners, "_TICK_S", 0.01)
+    monkeypatch.setattr(learners, "_SILENT_S", 0.05)
+    learner, children, sent = scripted(
+        [[READY], [READY, {"event": "error", "message": "", "type": "E"}]], [0]
+    )
+    learner._hear()
+    commanded(learner, {"do": "validate"})
+    reading, writing = os.pipe()
+    begin = learner._start
+    monkeypatch.setattr(
+        learner, "_start", lambda rejoins: (begin(rejoins), os.write(children[-1].writing, b"x"))
+    )
+    learner.serve(reading)
+    assert "gave no sign of life" in sent[1]["text"] and sent[-1]["event"] == "error"
+    os.close(reading)
+    os.close(writing)
