@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from gluontune.compute import _find, _graph, apply_rewrites, hybridize, profile, set_mode
+from gluontune.compute import _find, _graph, apply_rewrites, hybridize, process, profile, set_mode
 from gluontune.runtime import mxnet
 
 mx = mxnet()
@@ -66,6 +69,8 @@ def test_a_sum_is_exchanged_only_where_the_second_operand_alone_is_free():
     read_twice = mx.sym.Group([x + free, free * 2])
     assert _graph.order_sums(read_twice) == (read_twice, 0)
     assert _graph.order_sums(x - free)[1] == 0  # a difference does not commute
+    half = mx.sym.amp_cast(x + free, dtype="float16")  # mixed precision's casts stay
+    assert "amp_cast" in _graph.order_sums(half)[0].tojson(remove_amp_cast=False)
     ordered, _ = _graph.order_sums(x + free)
     assert (
         ordered.list_arguments()[:1] == ["x"]
@@ -161,6 +166,38 @@ def test_a_rewrite_that_gives_other_gradients_fails_and_is_not_chosen(monkeypatc
     rewritten = [t for t in report.trials if t.rewrites and t.settings != "imperative"]
     assert rewritten and all("is not that of the plain network" in t.error for t in rewritten)
     assert report.chosen.rewrites == () and type(net.body[0]) is nn.BatchNorm
+
+
+BFLOAT16 = """
+import sys
+sys.path.insert(0, {tests!r})
+import test_compute_graph as this
+from gluontune import compute
+net, x = this.residual_net()
+compute.start_process("bfloat16", "cpu")
+found = []
+for names in ((), compute.REWRITES.names()):
+    compute.apply_rewrites(net, [n for n in names if n != "narrow-in-float32"], x)
+    compute.set_mode(net, "static")
+    with this.mx.autograd.record():
+        loss = net(x).astype("float32").square().sum()
+    loss.backward()
+    found.append((loss.asscalar(), net[0].weight.grad().asnumpy()))
+graph = net._cached_graph[1].tojson(remove_amp_cast=False)
+(plain, gradient), (rewritten, other) = found
+assert abs(plain - rewritten) < 0.05 * abs(plain), found
+assert abs(gradient - other).max() < 0.1 * abs(gradient).max(), found
+print("AGREES", graph.count("amp_cast") > 4)
+"""
+
+
+def test_all_rewrites_run_in_bfloat16_and_keep_its_casts():
+    code = BFLOAT16.format(tests=os.path.dirname(__file__))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if process.bfloat16_support().level == "none":
+        assert "cannot run here" in done.stderr
+        return
+    assert done.stdout.split() == ["AGREES", "True"], done.stdout + done.stderr[-1500:]
 
 
 class Doubled(mx.operator.CustomOp):

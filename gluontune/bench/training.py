@@ -30,7 +30,7 @@ _OURS_WORK = "gluontune.bench._mxnet_training:make"
 _MXNET, _TORCH = "MXNet", "PyTorch"
 _REWRITES = {
     "float32": ("pool-to-mean", "fuse-bn-relu", "order-sums", "keep-blocks"),
-    "bfloat16": ("pool-to-mean", "pad-channels", "fuse-bn-relu", "order-sums"),
+    "bfloat16": ("pool-to-mean", "pad-channels", "fuse-bn-relu"),
 }
 _TWO = ("pool-to-mean", "fuse-bn-relu")  # in float32 beside all, to show what the sums' rewrites bring
 

@@ -50,7 +50,7 @@ class _BlockedMean(MeanGlobalAvgPool2D):
         one = F.slice(x, begin=(0, 0, 0, 0), end=(1, self.channels, 1, 1))
         ones = F.BlockGrad(F.ones_like(F.transpose(one, axes=(1, 0, 2, 3))))
         each = {"num_filter": self.channels, "num_group": self.channels}
-        same = process.float32_operator(F, "Convolution")(x, ones, kernel=(1, 1), no_bias=True, **each)
+        same = F.Convolution(x, ones, kernel=(1, 1), no_bias=True, **each)  # AMP casts both
         return super().hybrid_forward(F, same)
 
     def __reduce_ex__(self, protocol: Any) -> Any:

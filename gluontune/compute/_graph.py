@@ -60,7 +60,7 @@ def order_sums(symbol: Any) -> tuple[Any, int]:
     >>> order_sums(x + y)[1], order_sums(y + x)[1]
     (1, 0)
     """
-    graph = json.loads(symbol.tojson())
+    graph = json.loads(symbol.tojson(remove_amp_cast=False))
     nodes = graph["nodes"]
     readers: dict[tuple[int, int], int] = {}
     for entry in [*graph["heads"], *(i for node in nodes for i in node["inputs"])]:

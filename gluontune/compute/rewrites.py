@@ -158,7 +158,8 @@ REWRITES.add(
             "operator can do that with the first operand only, and for the second it computes elsewhere and "
             "then copies the whole map",
             when_it_helps="compiled training on a CPU of residual nets written that way round (the ResNets of both "
-            "zoos); imperative mode traces no graph and is not reached",
+            "zoos) in float32; imperative mode traces no graph, and in bfloat16 casts stand before the sum: neither is "
+            "reached",
         ),
         find="gluontune.compute._find:order_sums",
         devices=("cpu",),
