@@ -108,10 +108,9 @@ def _seconds(median: float | None, bounds: Any) -> str:
 def tta_table(document: Mapping[str, Any]) -> Table:
     """The repeats, for a terminal."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("recipe", "seed", "status", "epoch", "training s", "sustained s", "all s", "final"):
-        table.add_column(
-            heading, justify="left" if heading in ("recipe", "status") else "right", no_wrap=True
-        )
+    table.add_column("recipe", max_width=20, overflow="fold")
+    for heading in ("seed", "status", "epoch", "training s", "sustained s", "all s", "final"):
+        table.add_column(heading, justify="left" if heading == "status" else "right", no_wrap=True)
     for r in document["done"]:
         table.add_row(*_repeat_cells(r, titles(document)), style="" if r["first"] else "red")
         if r["reason"]:
