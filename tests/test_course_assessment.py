@@ -295,6 +295,7 @@ def test_sleeping_past_the_budget_with_a_patched_clock(tmp_path, monkeypatch):
     sleeper = "import time\nslow = time.sleep\ntime.time = time.monotonic = time.perf_counter = lambda: 0.0\n"
     told = failing(assess(plain(tmp_path, sleeper + "slow(600)"), seconds=0.5))
     assert "ended by force after 1.5 s" in told["time"] and "not done" in told["end"]
+    assert "before it had handed in its net" in told["accuracy"]
     monkeypatch.setattr(assessing, "_LIMIT", 1000.0)
     late = failing(assess(plain(tmp_path, sleeper + "slow(1.2)"), seconds=0.5))
     assert "by the grader's clock; the budget is 1.0 s" in late["time"] and "end" not in late

@@ -96,6 +96,8 @@ def grade(
             ``difference``.
         facts: of ``task.json``.
     """
+    if found.get("missing") and run["stopped_by"]:
+        found = {"error": "ended by force before it had handed in its net"}
     accuracy = found.get("accuracy")
     score = run["steadiness"].get("score")
     part = Part(
