@@ -7,6 +7,7 @@ Each namespace has its own interfaces, addresses and loopback; a veth pair is th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -147,6 +148,7 @@ def test_hosts_that_do_not_answer_are_named_within_the_bound(tmp_path, net):
 def test_hosts_that_cannot_reach_each_other_are_named(net, hosts):
     net.cut()
     try:
+        hosts = dataclasses.replace(hosts, connect_s=5)
         with pytest.raises(
             RunFailed, match=f"host {net.names[1]} cannot reach host {net.names[0]} .*firewall"
         ):
@@ -162,9 +164,7 @@ def test_unequal_software_is_named(tmp_path, net):
     with open(tmp_path / "gluontune" / "stats.py", "a") as changed:
         changed.write("# changed\n")
     script = tmp_path / "rsh"
-    script.write_text(
-        "#!/bin/sh\ncase $1 in *-b) export PYTHONPATH=" + str(tmp_path) + ';; esac\nexec ip netns exec "$@"\n'
-    )
+    script.write_text("#!/bin/sh\ncase $1 in *-b) cd " + str(tmp_path) + ';; esac\nexec ip netns exec "$@"\n')
     script.chmod(0o755)
     with pytest.raises(
         RunFailed, match=rf"host {net.names[1]} has gluontune .*source .*, host {net.names[0]} has"
@@ -197,6 +197,20 @@ def test_a_port_in_use_is_named(net, engine):
                 Group(SMALL.override(engine=engine), hosts=Hosts(net.names, (1, 1), rsh=RSH, port=9455))
         finally:
             holder.kill()
+
+
+def test_a_host_whose_own_name_is_loopback_is_told_what_to_do_for_horovod(net, hosts):
+    """Debian's /etc/hosts says 127.0.1.1; Horovod would have the other hosts call themselves."""
+    own = Path("/etc/netns") / net.names[1] / "hosts"
+    before = own.read_text()
+    own.write_text(before.replace(net.addresses[1], "127.0.1.1"))
+    try:
+        with pytest.raises(
+            RunFailed, match=rf"host {net.names[1]}: its own name .* 127\.0\.1\.1.*{net.addresses[1]}"
+        ):
+            Group(SMALL.override(engine="horovod"), hosts=hosts)
+    finally:
+        own.write_text(before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

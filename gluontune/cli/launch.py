@@ -45,6 +45,7 @@ def launch(
         "--port",
         min=0,
         max=65535,
+        show_default=False,
         help="TCP port on the first host where ranks meet [default: a free one].",
     ),
     connect_timeout: float = typer.Option(

@@ -12,6 +12,7 @@ import contextlib
 import os
 import selectors
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -94,7 +95,8 @@ class Agent:
             "mxnet": facts["packages"].get("mxnet"),
             "numpy": facts["packages"].get("numpy"),
         }
-        return {"versions": versions, "machine": facts, "addresses": dialing.own_addresses()}
+        named = {"hostname": socket.gethostname(), "named": dialing.own_name_stands_for()}
+        return {"versions": versions, "machine": facts, "addresses": dialing.own_addresses(), **named}
 
     def do_listen(self, token: str) -> dict[str, Any]:
         self.listener = dialing.Listener(token)

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-__all__ = ["Listener", "dial", "own_addresses"]
+__all__ = ["Listener", "dial", "own_addresses", "own_name_stands_for"]
 
 _DIAL_S = 4.0
 _READY = b"here\n"
@@ -29,6 +29,14 @@ def own_addresses() -> list[tuple[str, str]]:
         if entry.family == socket.AF_INET
     ]
     return sorted(found, key=lambda pair: pair[1].startswith("127."))
+
+
+def own_name_stands_for() -> list[str]:
+    """The IPv4 addresses that this host's own name resolves to here."""
+    with contextlib.suppress(OSError):
+        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
+        return sorted({str(entry[4][0]) for entry in found})
+    return []
 
 
 class Listener:

@@ -47,6 +47,9 @@ _LIMIT_S = 60.0
 _MENDED_AFTER_S = 14.0  # a cable that was pulled is plugged in again: after both ends have given up
 
 
+_LIVE: list[_Launch] = []
+
+
 class _Launch:
     """``gluontune launch`` of two ranks in a process of its own, and what can be done to it."""
 
@@ -70,6 +73,7 @@ class _Launch:
                 stderr=said,
             )
         self.family: list[psutil.Process] = []
+        _LIVE.append(self)
 
     def said(self) -> str:
         return " ".join(self.log.read_text(errors="replace").split())
@@ -108,6 +112,7 @@ class _Launch:
                 process.kill()
         self.command.kill()
         self.command.wait()
+        _LIVE.remove(self)
         assert self.command.stdout is not None
         self.command.stdout.close()
 
@@ -184,6 +189,13 @@ def _alive(process: psutil.Process) -> bool:
     return False
 
 
+def _stop(*_: object) -> None:
+    """Leave nothing behind when the trials themselves are ended."""
+    for launch in list(_LIVE):
+        launch.end()
+    os._exit(1)
+
+
 def _main(
     trials: int = typer.Option(10, "--trials", min=1, help="Of each fault."),
     only: Optional[str] = typer.Option(None, "--only", help="Faults with this in their name."),
@@ -193,6 +205,8 @@ def _main(
     ),
 ) -> None:
     """Break launched runs and time their end."""
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
     rows = []
     for name, fault in FAULTS.items():
         if (only and only not in name) or (fault[0] == "horovod" and installed() is None):
@@ -200,7 +214,10 @@ def _main(
         work = restart_trial if restarts else fault_trial
         with ThreadPoolExecutor(at_once) as pool:
             going = [pool.submit(work, *fault, delay_s=0.1 + 0.2 * k) for k in range(trials)]
-            seen = [each.result() for each in going]
+            seen = []
+            for each in going:
+                seen.append(each.result())
+                print(json.dumps({"fault": name, **seen[-1]}), file=sys.stderr, flush=True)
         rows.append({"fault": name, "of": trials, **(_resumed(fault[0], seen) if restarts else _ended(seen))})
         print(json.dumps(rows[-1]), file=sys.stderr)
     print(json.dumps({"rows": rows}, indent=2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,9 +95,14 @@ class Fleet:
         first, *others = self.links
         candidates = [address for _, address in self._facts[first]["addresses"]]
         targets = [(address, ports[first], tokens[first]) for address in candidates]
-        asked = [(name, self.links[name].start_ask("dial", targets=targets)) for name in others]
-        found = {name: self.links[name].answer(number)["found"] for name, number in asked}
-        reached = [k for k in range(len(candidates)) if all(found[name][k]["own"] for name in others)]
+        until = time.monotonic() + self.hosts.connect_s
+        while True:  # a network that was cut may come back, and a run that is restarted waits for it
+            asked = [(name, self.links[name].start_ask("dial", targets=targets)) for name in others]
+            found = {name: self.links[name].answer(number)["found"] for name, number in asked}
+            reached = [k for k in range(len(candidates)) if all(found[name][k]["own"] for name in others)]
+            if reached or time.monotonic() > until:
+                break
+            time.sleep(1)
         if not reached:
             name = next((n for n in others if not any(f["own"] for f in found[n])), others[-1])
             tried = "; ".join(f"{a}: {f['error'] or 'reached'}" for a, f in zip(candidates, found[name]))
@@ -123,6 +129,7 @@ class Fleet:
         first = self.links[names[0]]
         address = self.addresses.get(names[0], "127.0.0.1")
         if engine == "horovod":
+            self._check_own_names()
             slots = [sum(place.host == name for place in self.places) for name in names]
             envs = first.ask("meeting", slots=slots, port=self.hosts.port)["envs"]
             if self.addresses:
@@ -136,6 +143,17 @@ class Fleet:
             helpers = [*(["scheduler"] if k == 0 else []), f"server {k}"]
             self.links[name].ask("helpers", names=helpers, runtime_name=self.runtime, shared=envs[name])
         return [{**envs[place.host], "DMLC_ROLE": "worker"} for place in self.places]
+
+    def _check_own_names(self) -> None:
+        """Horovod 0.28 forgets HOROVOD_GLOO_IFACE when it makes process sets, and takes the host's own name."""
+        for name, address in self.addresses.items():
+            named, hostname = self._facts[name]["named"], self._facts[name]["hostname"]
+            if all(other.startswith("127.") for other in named):
+                raise GluontuneError(
+                    f"host {name}: its own name {hostname} stands for {', '.join(named) or 'no address'}, where the "
+                    f"other hosts would not find its ranks: put '{address} {hostname}' into its /etc/hosts, or use "
+                    "--engine kvstore"
+                )
 
     def _interface(self, name: str) -> str:
         wanted = self.addresses[name]

@@ -9,14 +9,18 @@ import contextlib
 import itertools
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 from gluontune.errors import GluontuneError
 
 __all__ = ["RSH", "TwoHosts", "two_hosts"]
 
 RSH = "ip netns exec"
+
+_ETC = Path("/etc/netns")
 
 _numbers = itertools.count()
 
@@ -52,8 +56,12 @@ def two_hosts() -> Iterator[TwoHosts]:
     devices = ("gt0", "gt1")
     addresses = ("10.213.0.1", "10.213.0.2")
     try:
-        for name in names:
+        for name, address in zip(names, addresses):
             _ip("netns", "add", name)
+            # `ip netns exec` shows this as /etc/hosts: each host knows its own name, as hosts do.
+            own = _ETC / name
+            own.mkdir(parents=True)
+            (own / "hosts").write_text(f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n")
         _ip("link", "add", devices[0], "netns", names[0], "type", "veth", "peer", "name", devices[1],
             "netns", names[1])  # fmt: skip
         for name, device, address in zip(names, devices, addresses):
@@ -65,6 +73,7 @@ def two_hosts() -> Iterator[TwoHosts]:
         for name in names:
             with contextlib.suppress(GluontuneError):
                 _ip("netns", "del", name)
+            shutil.rmtree(_ETC / name, ignore_errors=True)
 
 
 def _ip(*words: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from gluontune import runtime
 from gluontune.errors import GluontuneError
 from gluontune.parallel.lifeline import die_with_parent
+from gluontune.train.site import common
 
 __all__ = ["main"]
 
@@ -44,7 +45,7 @@ def _serve(setup: dict[str, Any], send: Any) -> None:
         setup.get("local_rank"),
     )
     try:
-        session.build()
+        session.build((lambda: _await_go(session, send)) if setup.get("compares") else None)
         session.check_output()
         send(
             event="ready",
@@ -92,6 +93,13 @@ def _serve(setup: dict[str, Any], send: Any) -> None:
     finally:
         with contextlib.suppress(Exception):
             session.close()
+
+
+def _await_go(session: Any, send: Any) -> None:
+    """Tell what must be alike on all ranks, and go on when it is: ranks that differ may break each other's engine."""
+    send(event="opened", **common(session))
+    if json.loads(sys.stdin.readline() or '{"do": "quit"}')["do"] != "go":
+        os._exit(0)
 
 
 def _beat(session: Any, busy: threading.Event, send: Any) -> None:

@@ -24,7 +24,7 @@ __all__ = ["FAULTS", "Group", "RunFailed"]
 
 _TICK_S = 0.5
 _GRACE_S = 3.0  # for the rank at fault to be heard, after another that lost its connection to it
-_SILENT_S = 20.0  # a rank's process shows signs of life every 2 s while it works, even while it waits
+_SILENT_S = 15.0  # a rank's process shows signs of life every 2 s while it works, even while it waits
 
 
 class Group:
@@ -59,6 +59,9 @@ class Group:
         self._at: dict[int, int] = {}  # the step that each was at
         self.recipe, self.time_limit = recipe, time_limit
         self.world = 1 if recipe.engine == "local" else recipe.num_devices
+        self._compares = (
+            self.world > 1 and recipe.engine != "async"
+        )  # asynchronous learners are one machine's
         self.ready: list[dict[str, Any]] = []
         self.notes: list[str] = []  # what learners that were started again have to say
 
@@ -70,6 +73,7 @@ class Group:
                 "world": self.world,
                 "die_with_parent": die_with_parent,
                 "checkpoints": checkpoints,
+                "compares": self._compares,
             }
 
         self.site: Here | Fleet
@@ -88,10 +92,13 @@ class Group:
             raise
 
     def wait(self) -> None:
-        """Wait until every rank has built its net and data."""
+        """Wait until every rank has built its net and data; they go on from the data only if these are alike."""
+        if self._compares:
+            if difference := difference_between(self._gather("opened"), self.site.where):
+                self._end(RunFailed("RanksDiffer", difference, "starting"))
+            for rank in self.ranks:
+                rank.say({"do": "go"})
         self.ready = self._gather("ready")
-        if difference := difference_between(self.ready, self.site.where):
-            self._end(RunFailed("RanksDiffer", difference, "starting"))
 
     @property
     def pids(self) -> list[int]:
@@ -235,7 +242,7 @@ class Group:
                     if key.data in answers:
                         selector.unregister(key.fd)
                 self._pass_on_logs()
-                self._check_site()
+                self._check_site(wanted)
                 self._check_silence(sorted(set(waiting) - set(answers)), wanted, deadline)
         return [answers[place] for place in sorted(answers)]
 
@@ -252,9 +259,9 @@ class Group:
             else:
                 self._fail(place, event)
 
-    def _check_site(self) -> None:
+    def _check_site(self, wanted: str = "done") -> None:
         if trouble := self.site.trouble():
-            self._end(RunFailed(*trouble, "training"))
+            self._end(RunFailed(*trouble, "training" if wanted == "done" else "starting"))
 
     def _pass_on_logs(self) -> None:
         if self.on_log is not None:
@@ -303,7 +310,7 @@ class Group:
         who = (
             f"rank {', '.join(map(str, places))}{where} has" if self.world > 1 else "the training process has"
         )
-        phase = "starting" if wanted == "ready" else "training"
+        phase = "training" if wanted == "done" else "starting"
         job = f"; does {self.recipe.job} ever end?" if self.recipe.job else ""
         message = f"{who} not answered for {self.time_limit:.0f} s{job} (--time-limit sets the limit)"
         self._end(RunFailed("TimeLimit", message, phase, self.ranks[places[0]].tail()))

@@ -22,6 +22,7 @@ _WINDOW_S = 0.8  # training is waited for, and counted, about this often
 _MIN_WINDOWS = 8
 _MAX_POINTS = 2000  # of a utilization series in a result
 _BY_EPOCH = ("train_loss", "val_accuracy", "val_loss", "epoch_seconds", "elapsed_seconds")
+_HOST_BACK_S = 10.0  # a host that went away is given so long before it is asked again
 _BLOWN_UP = 20.0  # a loss this many times the first window's has diverged
 
 
@@ -79,6 +80,8 @@ def run(
                 again = failure.kind in FAULTS or (failure.kind == "HostUnreachable" and left < restarts)
                 if left and again:
                     result.notes.append(f"restarted after a fault: {failure}")
+                    if failure.kind == "HostUnreachable":
+                        time.sleep(_HOST_BACK_S)
                     continue
                 _record_failure(result, failure, keeper)
             except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -68,8 +68,12 @@ class Session:
         self.writer = Writer(**checkpoints) if checkpoints else None
         self.exchange: horovod.Exchange | None = None
 
-    def build(self) -> None:
-        """Import mxnet, open the data, build and initialize the net: all that comes before the first step."""
+    def build(self, opened: Callable[[], None] | None = None) -> None:
+        """Import mxnet, open the data, build and initialize the net: all that comes before the first step.
+
+        Args:
+            opened: called once the data are there, before anything is exchanged with other ranks.
+        """
         recipe = self.recipe
         self.phase = "importing mxnet"
         mx = self.mx = mxnet()
@@ -95,6 +99,8 @@ class Session:
                 "use a smaller batch_size_per_device or last_batch='keep'"
             )
         self.samples_per_step = self.feed.batch_size
+        if opened is not None:
+            opened()
         self.phase = "building the net"
         self.net = self._build_net()
         self.loss = self.job.loss()

@@ -10,23 +10,30 @@ import numpy as np
 from gluontune import __version__
 from gluontune.errors import GluontuneError
 
-__all__ = ["site"]
+__all__ = ["common", "site"]
 
 _MARKED = 16  # images that are compared between ranks
 
 
 def site(session: Any) -> dict[str, Any]:
-    """Devices, data and rewrites for the ladder; versions and data, which must be alike on all ranks."""
+    """Devices, data and rewrites, for the ladder."""
     shape = session.feed.image_shape
-    versions = {"gluontune": __version__, "mxnet": session.mx.__version__, "numpy": np.__version__}
     return {
         "device": session.device,
         "gpus": session.mx.context.num_gpus(),
         "splits": session.job.dataset is not None,
         "image_bytes": shape[0] * shape[1] * shape[2] if shape else None,
         "rewrites": session.rewrites,
+    }
+
+
+def common(session: Any) -> dict[str, Any]:
+    """What must be alike on all ranks: versions, data, batches in an epoch."""
+    versions = {"gluontune": __version__, "mxnet": session.mx.__version__, "numpy": np.__version__}
+    return {
         "versions": versions,
         "data": _data_mark(session.feed),
+        "batches_per_epoch": session.batches_per_epoch,
     }
 
 
