@@ -63,3 +63,10 @@ def test_two_bits_with_error_feedback_send_nothing_until_the_threshold():
 def test_the_choice_of_kvstore_is_the_fastest_measured(monkeypatch):
     name, times = choose_kvstore(contexts("cpu", 2), [(64, 64), (64,)])
     assert times[name] == min(times.values()) and all(ms > 0 for ms in times.values())
+
+
+def test_two_bits_move_the_weights_and_keep_the_replicas_alike():
+    first, second = trained(2, compression_params={"type": "2bit", "threshold": 0.05})
+    start = np.arange(15).reshape(3, 5) / 15
+    assert (first == second).all() and np.abs(first - start).max() > 1e-4
+    assert np.abs(first - trained(2)[0]).max() > 1e-4
