@@ -154,6 +154,20 @@ def test_a_norm_before_a_pooling_to_one_value_is_fused_only_with_the_poolings_ow
         assert np.isfinite(net[0].weight.grad().asnumpy()).all()  # the kernel for both layouts does not exist
 
 
+def test_a_norm_before_a_grouped_convolution_is_not_fused_for_its_gradient_has_other_blocks():
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(32, 1, in_channels=16, use_bias=False), nn.BatchNorm(), nn.Activation("relu"))
+    net.add(
+        nn.Conv2D(32, 3, padding=1, groups=8, in_channels=32),
+        nn.BatchNorm(),
+        nn.Activation("relu"),
+        nn.Dense(2),
+    )
+    net.initialize()
+    x = mx.nd.random.normal(shape=(2, 16, 6, 6))
+    assert list(apply_rewrites(net, ["fuse-bn-relu"], x)) == []
+
+
 def test_a_rewrite_that_gives_other_gradients_fails_and_is_not_chosen(monkeypatch):
     class Everything:
         def __contains__(self, item):

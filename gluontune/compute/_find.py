@@ -60,19 +60,19 @@ def fuse_bn_relu(net: Any, seen: dict[int, Seen]) -> list[Target]:
 
     The map must come from a convolution that gives it in blocks of channels. The fused kernel notes where the
     relu cut off, in the order of the map's layout; MXNet reorders a plain map before the backward pass, but
-    not that note, and the gradients would be wrong without a word. Nor may a pooling with 1×1 output take it,
-    whose gradient comes in a layout for which there is no fused kernel.
+    not that note, and the gradients would be wrong without a word. Nor may it go to a layer whose gradient comes
+    in another layout, for which there is no fused kernel.
     """
     targets = []
     blocked = _blocked_outputs(net, seen)
-    pooled = _pooled_to_one(net, seen)
+    odd = _odd_layouts(net, seen)
     for path, block in walk(net):
         if _graph.plain_class(block) is not nn.HybridSequential or id(block) not in seen:
             continue
         children = list(block._children.items())
         for (name, norm), (next_name, relu) in zip(children, children[1:]):
             before, after = seen.get(id(norm)), seen.get(id(relu))
-            if _fusible(norm, relu, before, after, len(seen[id(block)].inputs), blocked, pooled):
+            if _fusible(norm, relu, before, after, len(seen[id(block)].inputs), blocked, odd):
                 prefix = f"{path}." if path else ""
                 targets.append(Target(prefix + name, norm, _blocks.FusedBatchNorm))
                 targets.append(Target(prefix + next_name, relu, _blocks.PassedActivation))
@@ -192,12 +192,20 @@ def _blocked_outputs(net: Any, seen: dict[int, Seen]) -> set[int]:
     return found
 
 
-def _pooled_to_one(net: Any, seen: dict[int, Seen]) -> set[int]:
-    """Identities of the maps that poolings of Gluon's own kind, not rewritten ones, make 1×1."""
-    kinds = (nn.GlobalAvgPool2D, nn.GlobalMaxPool2D, nn.AvgPool2D, nn.MaxPool2D)
+def _odd_layouts(net: Any, seen: dict[int, Seen]) -> set[int]:
+    """Identities of the maps whose gradient comes in a layout of its own.
+
+    A pooling of Gluon's own kind (no rewritten one) to 1×1 gives such a gradient, and a grouped convolution
+    that is not depthwise, whose blocks are those of its groups.
+    """
+    poolings = (nn.GlobalAvgPool2D, nn.GlobalMaxPool2D, nn.AvgPool2D, nn.MaxPool2D)
     found: set[int] = set()
     for _, block in walk(net):
-        if type(block) in kinds and id(block) in seen:
+        if id(block) not in seen:
+            continue
+        if isinstance(block, nn.Conv2D) and block._kwargs["num_group"] not in (1, block._channels):
+            found |= {id(call[0]) for call in seen[id(block)].inputs if call}
+        elif type(block) in poolings:
             calls = zip(seen[id(block)].inputs, seen[id(block)].output_shapes())
             found |= {id(call[0]) for call, shape in calls if call and shape[2:] == (1, 1)}
     return found
@@ -210,7 +218,7 @@ def _fusible(
     after: Seen | None,
     calls: int,
     blocked: set[int],
-    pooled: set[int],
+    odd: set[int],
 ) -> bool:
     if type(norm) is not nn.BatchNorm or type(relu) is not nn.Activation or relu._act_type != "relu":
         return False
@@ -221,7 +229,7 @@ def _fusible(
     if before is None or after is None or not len(before.inputs) == len(after.inputs) == calls == 1:
         return False
     follows = after.inputs[0][0] is before.outputs[0][0] and len(before.input_shapes()[0]) == 4
-    return follows and id(before.inputs[0][0]) in blocked and id(after.outputs[0][0]) not in pooled
+    return follows and id(before.inputs[0][0]) in blocked and id(after.outputs[0][0]) not in odd
 
 
 def _input_channels(conv: Any) -> int:
