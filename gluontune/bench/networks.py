@@ -65,7 +65,7 @@ NETWORKS: dict[str, Case] = {
     "vgg11": Case("VGG", 32, 8),
     "vgg11_bn": Case("VGG with BatchNorm", 32, 8),
     "alexnet": Case("AlexNet", 64, 8),
-    "googlenet": Case("GoogLeNet", 64, 4),
+    "googlenet": Case("GoogLeNet", 224, 1),
     "inception_v3": Case("Inception v3 (MXNet's)", 299, 1),
     "shufflenet_v2": Case("ShuffleNet v2", 64, 8),
     "dla34": Case("DLA", 64, 2),
