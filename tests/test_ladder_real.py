@@ -50,8 +50,8 @@ def test_a_job_of_the_users_own_climbs(tmp_path):
     job.write_text(JOB)
     out = tmp_path / "out"
     done = subprocess.run(
-        ladder("--job", job, "--out", out, "--rungs", "records,hybridized", "--train-samples", "1280", "--json",
-               "--val-samples", "200"),
+        ladder("--job", job, "--out", out, "--rungs", "records,hybridized", "--train-samples", "3840", "--json",
+               "--val-samples", "500"),
         capture_output=True,
         text=True,
         check=False,
@@ -77,7 +77,7 @@ def test_a_job_of_the_users_own_climbs(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "preemption"])
 def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(tmp_path, number):
     options = ("--net", "mlp", "--out", tmp_path, "--rungs", "environment,records")
-    options += ("--train-samples", "1280", "--val-samples", "200")
+    options += ("--train-samples", "3840", "--val-samples", "300")
     process = subprocess.Popen(ladder(*options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + 120
     book = tmp_path / "ladder.json"
