@@ -167,7 +167,11 @@ ANSWERS = {
         lambda: 30,
         [(15, "reference's own"), (40, "on one rank"), (7, "second.reference")],
     ),
-    "rank-steps": ({}, lambda: 93, [(187, "half"), (94, "Whole"), (93.75, "Whole"), (186, "together"), (64, "One rank")]),
+    "rank-steps": (
+        {},
+        lambda: 93,
+        [(187, "half"), (94, "Whole"), (93.75, "Whole"), (186, "together"), (64, "One rank")],
+    ),
     "lucky-styles": ({}, lambda: 1.2, [(0.1, "there are 12"), (10, "percent"), (6, "once in 10")]),
     "recipe-field": (
         {"recipe": Recipe(job="job.py")},
