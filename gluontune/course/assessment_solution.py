@@ -47,9 +47,10 @@ def main() -> None:
     batch = BATCH_SIZE // task.ranks
     per_epoch = len(images) // batch
     steps = max(MIN_STEPS, round(EPOCHS * per_epoch))
-    trainer = mx.gluon.Trainer(
-        net.collect_params(), "nag", {"learning_rate": PEAK_RATE, "momentum": 0.9, "wd": 5e-4},
-        kvstore=kvstore, update_on_kvstore=False if kvstore else None,
+    # gt.optim's trainer, because Gluon's own hands the server weights in oneDNN's layouts once the net has run
+    trainer = gt.optim.setup(
+        "nag", net, learning_rate=PEAK_RATE, global_batch_size=BATCH_SIZE, momentum=0.9, wd=5e-4, kvstore=kvstore,
+        schedule=lambda n: PEAK_RATE * rate(min(1.0, n / steps)),
     )  # fmt: skip
     loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     shuffle, order, start = np.random.default_rng(task.rank), np.arange(len(images)), time.time()
@@ -57,12 +58,11 @@ def main() -> None:
         place = step % per_epoch
         if place == 0:
             order = shuffle.permutation(len(images))
-        trainer.set_learning_rate(PEAK_RATE * rate(step / steps))
         chosen = order[place * batch : (place + 1) * batch]
         with mx.autograd.record():
             loss = loss_of(net(mx.nd.array(images[chosen])), mx.nd.array(labels[chosen]))
         loss.backward()
-        trainer.step(batch * task.ranks)
+        trainer.step()
         if place == per_epoch - 1:
             seconds = time.time() - start
             print(
