@@ -18,7 +18,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import sync_playwright
 
 from gluontune.course.solutions import solved
 
@@ -85,6 +84,8 @@ FIGURE_FAULTS = """(root) => {
 def chromium():
     found = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
     assert found, "Chromium is missing (Debian, Ubuntu: apt install chromium chromium-driver)"
+    from playwright.sync_api import sync_playwright  # here, as `make test` collects this file without it
+
     with sync_playwright() as driver:
         # Playwright starts it with a fresh profile of its own.
         browser = driver.chromium.launch(executable_path=found, headless=True, args=list(FLAGS))
