@@ -68,7 +68,7 @@ def _headline(document: Mapping[str, Any], label: str) -> str:
     best = document.get("best")
     if isinstance(best, Mapping) and best.get("ratio_to_hybridized"):
         return f"{best['name']}: {words.ratio(best['ratio_to_hybridized']['median'])} hybridized float32"
-    return f"benchmark {label}"
+    return label if label == "benchmark" else f"benchmark {label}"
 
 
 def _remarks(document: Mapping[str, Any]) -> list[str]:
