@@ -47,8 +47,8 @@ net = nn.HybridSequential()
 net.add(nn.Flatten(), nn.Dense(96, activation="relu"), nn.Dense(task.classes))
 net.initialize(mx.init.Xavier())
 net(mx.nd.array(images[:2]))
-trainer = mx.gluon.Trainer(net.collect_params(), "nag", {{"learning_rate": 0.05, "momentum": 0.9}},
-                           kvstore=kvstore and mx.kv.create(kvstore), update_on_kvstore=False if kvstore else None)
+trainer = gt.optim.setup("nag", net, learning_rate=0.05, momentum=0.9, wd=0.0, global_batch_size=32 * task.ranks,
+                         kvstore=kvstore and mx.kv.create(kvstore))
 loss_of, random = mx.gluon.loss.SoftmaxCrossEntropyLoss(), np.random.default_rng(0)
 for epoch in range(epochs):
     order = random.permutation(len(images))
@@ -57,7 +57,7 @@ for epoch in range(epochs):
         with mx.autograd.record():
             loss = loss_of(net(mx.nd.array(images[chosen])), mx.nd.array(labels[chosen]))
         loss.backward()
-        trainer.step(32 * task.ranks)
+        trainer.step()
 {after}
 task.save(net, epochs * len(images) if samples is None else samples)
 """
