@@ -224,7 +224,9 @@ def executed(cell, page):
 def site(tmp_path_factory):
     """All lessons' site, from the results of ``make course``; what has not been run is run."""
     folder = tmp_path_factory.mktemp("site")
-    subprocess.run([*GLUONTUNE, "course", "export", "--solved", "--site", str(folder)], check=True, cwd=FOLDER.parent)
+    subprocess.run(
+        [*GLUONTUNE, "course", "export", "--solved", "--site", str(folder)], check=True, cwd=FOLDER.parent
+    )
     return folder
 
 
