@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import zlib
 
 import cv2
@@ -175,3 +177,27 @@ def test_a_gathered_block_keeps_its_memory_until_it_is_given_back(tmp_path):
         maker.give_back(blocks[0])
         again = maker._make(*jobs[5])
         assert again.data.obj is blocks[0].data.obj
+
+
+def test_the_decoder_keeps_to_its_own_libjpeg_where_libmxnets_names_are_global(tmp_path):
+    """libmxnet carries another libjpeg, whose names Horovod makes global for the whole process."""
+    code = """
+import ctypes, io, sys
+import numpy as np
+import gluontune as gt
+gt.runtime.mxnet()
+library = next(line.split()[-1] for line in open("/proc/self/maps") if line.rstrip().endswith("libmxnet.so"))
+ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+from gluontune.loading import AUGMENTS
+from gluontune.loading.augment import Draws
+from gluontune.loading.decode import Decoder
+out = np.zeros((1, 32, 32, 3), np.uint8)
+codes = Decoder((32, 32, 3), AUGMENTS["none"]).many(out, [open(sys.argv[1], "rb").read()], Draws(), 0)
+print(codes.tolist(), int(out.mean()))
+"""
+    cv2.imwrite(str(tmp_path / "a.jpg"), np.full((32, 32, 3), 100, np.uint8))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "a.jpg")], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split("\n")[-2] == "[0] 100"

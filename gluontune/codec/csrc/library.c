@@ -1,9 +1,18 @@
 /* Opening libjpeg-turbo, and decoders that carry its state and their own memory. */
+#define _GNU_SOURCE /* RTLD_DEEPBIND */
 #include "codec.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Its own functions before those of the same name elsewhere: libmxnet carries another libjpeg, and Horovod makes
+ * libmxnet's names global. */
+#ifdef RTLD_DEEPBIND
+#define GT_DEEPBIND RTLD_DEEPBIND
+#else
+#define GT_DEEPBIND 0
+#endif
 
 struct gt_library gt_lib;
 
@@ -59,7 +68,7 @@ static int find_writing(void *handle) {
 
 /* Open the library. The version and size that it wants are read from its own complaints. */
 int gt_open(const char *path) {
-  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | GT_DEEPBIND);
   if (!handle) return GT_UNSUPPORTED;
 #define FIND(member, name) \
   if (!(*(void **)&gt_lib.member = dlsym(handle, name))) return GT_UNSUPPORTED;
