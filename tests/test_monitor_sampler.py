@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.monitor import Monitor, SimulatedDevice
 from gluontune.monitor.clock import Clock, ticks
+from gluontune.monitor.cpu import CpuSampler
 from gluontune.monitor.series import thin
 
 
@@ -227,3 +230,21 @@ def test_thin_keeps_means_and_the_last_time():
     assert thin(table, 100) == table
     with pytest.raises(UsageError):
         thin(table, 0)
+
+
+def test_disks_and_network_are_asked_once_a_second_and_their_rates_stand_until_then():
+    class Counting:
+        asked = 0
+
+        def __getattr__(self, name):
+            return getattr(psutil, name)
+
+        def disk_io_counters(self):
+            self.asked += 1
+            return SimpleNamespace(read_bytes=self.asked * 2**20, write_bytes=0)
+
+    system = Counting()
+    sampler = CpuSampler([os.getpid()], system=system)
+    rates = [sampler.read(None if k == 0 else 0.25, time.time())["disk_read_mib_per_s"] for k in range(9)]
+    assert system.asked == 3
+    assert rates == [None] * 4 + [1.0] * 5

@@ -19,7 +19,7 @@ SLOWDOWN_BAR_PCT = 1.0
 ATTRIBUTION_BAR_PCT = 3.0
 _SLICE_S = 0.4
 _BATCH = 32  # short steps, so that a slice holds several
-_PERIOD_S = 0.2  # as `gluontune train` and the ladder sample
+_PERIOD_S = 0.25  # as `gluontune train` and the ladder sample
 _REAL: dict[str, Any] = {"net": "cifar_resnet20_v1", "runtime": "tuned", "hybridize": "static"}
 _FAST: dict[str, Any] = {**_REAL, "loader": "resident", "rewrites": ["pool-to-mean", "pad-channels"]}
 

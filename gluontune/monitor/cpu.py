@@ -15,6 +15,7 @@ __all__ = ["CpuSampler", "usable_cores"]
 
 _MIB = 1 << 20
 _WAITS_EVERY_S = 0.5  # each thread is asked: too dear for every sample, and the counters run on
+_SLOW_EVERY_S = 1.0  # memory, disks, network and quota: a sample that takes long stops a step of the training
 
 
 def usable_cores() -> float:
@@ -40,7 +41,8 @@ class CpuSampler:
     ``system_cpu_pct``          percent of all cores that the whole machine used; ``cpu_cores_pct``: each core
     ``system_mem_pct``          share of the machine's memory in use
     ``disk_read_mib_per_s`` …   the machine's disks and network: ``disk_write…``, ``net_recv…``, ``net_sent…``
-    ``cpu_quota_throttled_pct`` share of the cgroup's periods in which its quota held it up
+    ``cpu_quota_throttled_pct`` share of the cgroup's periods in which its quota held it up; like the two before
+                                it read once a second, and the same in the samples between
     ==========================  ==========================================================================
 
     Args:
@@ -60,6 +62,8 @@ class CpuSampler:
         self._quota: tuple[int, int] | None = None
         self.pids: frozenset[int] = frozenset()
         self._waits, self._since_waits = WaitClock(), _WAITS_EVERY_S
+        self._slow: dict[str, Any] = {}
+        self._since_slow = _SLOW_EVERY_S
 
     def read(self, passed_s: float | None, wall_s: float) -> dict[str, Any]:
         """One sample.
@@ -97,9 +101,15 @@ class CpuSampler:
     def _machine(self, passed: float | None) -> dict[str, Any]:
         cores = self._core_shares()
         busy = None if not cores else sum(cores) / len(cores)
+        self._since_slow += passed or 0.0
+        if not self._slow or self._since_slow >= _SLOW_EVERY_S:
+            self._slow = self._slowly(self._since_slow if self._slow else None)
+            self._since_slow = 0.0
+        each = {str(i): share for i, share in enumerate(cores or [])}
+        return {"system_cpu_pct": busy, "cpu_cores_pct": each, **self._slow}
+
+    def _slowly(self, passed: float | None) -> dict[str, Any]:
         sample: dict[str, Any] = {
-            "system_cpu_pct": busy,
-            "cpu_cores_pct": {str(i): share for i, share in enumerate(cores or [])},
             "system_mem_pct": _quiet(lambda: float(self._system.virtual_memory().percent)),
             "cpu_quota_throttled_pct": self._throttled(),
         }

@@ -132,7 +132,7 @@ def drive(
     if progress is None:
         group.reset()
     result.env = dict(group.applied_env)
-    with monitor.Monitor(pid=group.pids, period_s=0.2) as watch:
+    with monitor.Monitor(pid=group.pids) as watch:
         run_state = _Progress(group, result, watch, on_event, keeper)
         run_state.load(progress)
         clean = False
