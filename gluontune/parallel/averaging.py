@@ -156,6 +156,7 @@ class SharedUpdates(Averaging):
         shapes = [tuple(a.shape) for a in sample]
         sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
         edges = np.concatenate([[0], np.cumsum(sizes)])
+        self._sizes, self._views = sizes, dict[int, np.ndarray]()
         self._places = [slice(int(a), int(b)) for a, b in zip(edges, edges[1:])]
         total = int(edges[-1])
         self._statistics = [place for place, kept in zip(self._places, averaged) if kept]
@@ -191,9 +192,11 @@ class SharedUpdates(Averaging):
     def _exchange(self) -> None:
         """Swap: this learner's last change goes out, the others' changes come in."""
         arrays = self.arrays()
-        views = flat_views(arrays)
-        for place, view in zip(self._places, views):
-            self._now[place] = view
+        views = flat_views(arrays, self._views)
+        if [len(view) for view in views] != self._sizes:  # memory was used again for another of the arrays
+            self._views.clear()
+            views = flat_views(arrays, self._views)
+        np.concatenate(views, out=self._now)
         self._settle()
         np.subtract(self._now, self._mine, out=self._change)
         if self.world > 1:
@@ -241,10 +244,13 @@ class SharedUpdates(Averaging):
         self.shared.close()
 
 
-def flat_views(arrays: Sequence[Any]) -> list[np.ndarray]:
+def flat_views(arrays: Sequence[Any], known: dict[int, np.ndarray] | None = None) -> list[np.ndarray]:
     """The memory of float32 NDArrays as flat numpy arrays, once all queued work on them is done.
 
     On the CPU these are views: what is written into them is the array's. They hold until the next operation on it.
+
+    Args:
+        known: views by address, of earlier calls with the same arrays; filled, and used again.
 
     >>> ones = mxnet().nd.ones((2, 3))
     >>> flat_views([ones])[0][:] = 5
@@ -255,11 +261,18 @@ def flat_views(arrays: Sequence[Any]) -> list[np.ndarray]:
     if not arrays or arrays[0].context.device_type != "cpu":
         return [array.asnumpy().reshape(-1) for array in arrays]
     nd.waitall()
+    known = {} if known is None else known
+    if len(known) > 8 * len(arrays):  # arrays that are moved all the time
+        known.clear()
     found = []
     for array in arrays:
-        size = int(np.prod(array.shape, dtype=np.int64))
-        memory = (ctypes.c_float * size).from_address(_address(array))
-        found.append(np.frombuffer(memory, np.float32))
+        address = _address(array)
+        view = known.get(address)
+        if view is None:
+            size = int(np.prod(array.shape, dtype=np.int64))
+            memory = (ctypes.c_float * size).from_address(address)
+            view = known[address] = np.frombuffer(memory, np.float32)
+        found.append(view)
     return found
 
 
