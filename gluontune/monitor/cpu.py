@@ -15,7 +15,8 @@ __all__ = ["CpuSampler", "usable_cores"]
 
 _MIB = 1 << 20
 _WAITS_EVERY_S = 0.5  # each thread is asked: too dear for every sample, and the counters run on
-_SLOW_EVERY_S = 1.0  # memory, disks, network and quota: a sample that takes long stops a step of the training
+# Memory, disks, network, quota, the search for new processes: a sample that takes long stops a step of the training.
+_SLOW_EVERY_S = 1.0
 
 
 def usable_cores() -> float:
@@ -54,7 +55,7 @@ class CpuSampler:
     def __init__(
         self, pids: Union[int, Iterable[int], str], cores: float | None = None, system: Any = psutil
     ):
-        self.tree = None if isinstance(pids, str) else ProcessTree(pids)
+        self.tree = None if isinstance(pids, str) else ProcessTree(pids, find_every_s=_SLOW_EVERY_S)
         self.cores = usable_cores() if cores is None else cores
         self._system = system
         self._counters: dict[str, float] = {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import time
 from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
@@ -45,12 +47,16 @@ class ProcessTree:
 
     Args:
         pids: one process id or several.
+        find_every_s: while no new process is found, the searches for them become rarer, down to one in so many
+            seconds (at most 1). Each thread must be asked for its children, which for a training process of many
+            threads is most of a look's cost.
 
     Raises:
         GluontuneError: none of the processes exists.
     """
 
-    def __init__(self, pids: int | Iterable[int]):
+    def __init__(self, pids: int | Iterable[int], find_every_s: float = 0.0):
+        self._find_every_s, self._pause_s, self._searched_at = find_every_s, 0.0, -math.inf
         wanted = [pids] if isinstance(pids, int) else list(pids)
         self._known: dict[tuple[int, float], psutil.Process] = {}
         self._times: dict[tuple[int, float], _Times | None] = {}
@@ -70,7 +76,13 @@ class ProcessTree:
 
     def read(self) -> TreeReading:
         """Look at the tree; what cannot be read (a process that ends just now, another user's) is left out."""
-        self._find()
+        now = time.monotonic()
+        if now - self._searched_at >= self._pause_s:
+            known = len(self._known)
+            self._find()
+            self._searched_at = now
+            longer = min(self._find_every_s, max(0.25, 2 * self._pause_s))
+            self._pause_s = 0.0 if len(self._known) > known else longer
         times: dict[tuple[int, float], _Times | None] = {}
         rss, sizes = 0, 0
         for key, process in list(self._known.items()):

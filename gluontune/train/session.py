@@ -80,7 +80,7 @@ class Session:
         local = recipe.engine == "local"
         if recipe.engine == "horovod":
             self.phase = "meeting the other ranks"
-            self.exchange = horovod.join(self.rank, self.world)
+            self.exchange = horovod.join(self.rank, self.world, recipe.batch_size_per_device)
         self.phase = "finding the devices"
         self.ctxs = contexts(
             recipe.devices, recipe.num_devices if local else 1, 0 if local else self.local_rank
