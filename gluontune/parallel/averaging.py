@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -23,7 +24,7 @@ __all__ = ["Averaging", "HorovodAveraging", "KvstoreAveraging", "SharedUpdates",
 _WORTH_A_THREAD = 262_144  # weights: handing over fewer costs more than adding them
 
 
-class Averaging:
+class Averaging(ABC):
     """Every so many steps, the ranks' parameters are replaced by their mean.
 
     Called at the same steps on every rank. Statistics that a net keeps besides its weights (BatchNorm's) are
@@ -62,10 +63,11 @@ class Averaging:
             self._exchange()
             self._apart = 0
 
+    @abstractmethod
     def _exchange(self) -> None:
-        raise NotImplementedError
+        """Bring the ranks' parameters together, now."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (an exchange without memory of its own has nothing to let go)
         """Nothing more will be exchanged."""
 
 
