@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from gluontune.compute import choose, hybridize
+from gluontune.compute.race import Race
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.runtime import mxnet
+from gluontune.stats import interval, ratio_interval
 
 mx = mxnet()
 nn = mx.gluon.nn
@@ -26,17 +28,17 @@ def small():
 
 def pretend(monkeypatch, seconds):
     """Let the clock of the race say what ``seconds(trial)`` says, so that the verdict can be foretold."""
-    race = choose._race
+    run = Race.run
 
-    def timed_race(net, trials, *args, **kwargs):
-        race(net, trials, *args, **kwargs)
+    def timed(self, trials, *args, **kwargs):
+        run(self, trials, *args, **kwargs)
         for trial in trials:
             if trial.step_ms:
                 trial._times = [seconds(trial) * (1 + 0.001 * i) for i in range(8)]
-                trial.step_ms = choose.interval([t * 1e3 for t in trial._times])
-                trial.speedup = choose.ratio_interval([seconds(trials[0])] * 8, trial._times)
+                trial.step_ms = interval([t * 1e3 for t in trial._times])
+                trial.speedup = ratio_interval([seconds(trials[0])] * 8, trial._times)
 
-    monkeypatch.setattr(choose, "_race", timed_race)
+    monkeypatch.setattr(Race, "run", timed)
 
 
 def test_the_fastest_is_left_in_place(monkeypatch):

@@ -9,60 +9,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable
 
-from gluontune.compute._gradients import GradientCheck
-from gluontune.compute._preserve import capture, check_initialized, preserved, restore
+from gluontune.compute._preserve import check_initialized, preserved, restore
 from gluontune.compute._walk import check_inputs
-from gluontune.compute.mode import MODES, topmost_hybrid
+from gluontune.compute.mode import topmost_hybrid
+from gluontune.compute.race import SETTINGS, Race, Trial
 from gluontune.compute.rewrites import REWRITES, apply_rewrites, rewrites_for
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
-from gluontune.stats import interval, ratio_interval
+from gluontune.stats import ratio_interval
 
 __all__ = ["HybridizeReport", "Trial", "hybridize"]
 
-# What is tried besides the three modes; oneDNN's subgraph backend is for inference and left out.
-SETTINGS: dict[str, dict[str, Any]] = {
-    **MODES,
-    "static_alloc": {"active": True, "static_alloc": True},
-    "static, bulks of 1": {**MODES["static"], "forward_bulk_size": 1, "backward_bulk_size": 1},
-    "static, bulks of 100": {**MODES["static"], "forward_bulk_size": 100, "backward_bulk_size": 100},
-}
 FIRST = ("imperative", "hybridized", "static_alloc", "static")
 WORTH = 1.02  # what is hardly faster here can be slower in the next process, whose memory lies elsewhere
 NEAR = 1.15  # a plain mode this close to the best in the first race runs in the last one, too
-
-
-@dataclass(eq=False)
-class Trial:
-    """One way to run the network, and how it measured.
-
-    Args:
-        settings: ``imperative``, ``hybridized``, ``static_alloc``, ``static`` or one with a bulk size.
-        rewrites: those applied.
-        step_ms: ``{"median", "ci95", "n"}`` of forward, loss and backward; None if it failed.
-        compile_s: the first step less a later one.
-        memory_mib: growth of resident memory at the first steps (0 if it reused memory that was there).
-        break_even_steps: steps after which compiling has paid against imperative; None if it never does.
-        speedup: against imperative without rewrites, from interleaved pairs: ``{"median", "ci95", "n"}``.
-        error: first line of what went wrong.
-    """
-
-    settings: str
-    rewrites: tuple[str, ...]
-    step_ms: dict[str, Any] | None = None
-    compile_s: float = 0.0
-    memory_mib: float = 0.0
-    break_even_steps: int | None = None
-    speedup: dict[str, Any] | None = None
-    error: str = ""
-    _first_s: float = field(default=0.0, repr=False)
-    _times: list[float] = field(default_factory=list, repr=False)
-    _state: Any = field(default=None, repr=False)
-
-    @property
-    def name(self) -> str:
-        """Settings and rewrites in a line."""
-        return " + ".join((self.settings, *self.rewrites))
 
 
 @dataclass
@@ -132,48 +92,28 @@ def hybridize(
     names = tuple(rewrites_for(net, *inputs, device=device) if rewrites is None else rewrites)
     for name in names:
         REWRITES[name]
-    step, check = _make_step(net, batches, loss), GradientCheck(net)
-    deadline = time.monotonic() + seconds
+    step, deadline = _make_step(net, batches, loss), time.monotonic() + seconds
     with preserved(net), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plain = capture(net)
+        race = Race(net, step, inputs)
         hybrid = bool(topmost_hybrid(net))
         trials = [Trial(s, r) for r in dict.fromkeys(((), names)) for s in (FIRST if hybrid else FIRST[:1])]
-        _race(net, trials, plain, step, inputs, rounds, deadline - seconds / 2, check=check)
+        race.run(trials, rounds, deadline - seconds / 2)
         if trials[0].error:
             raise UsageError(f"net fails on this input in imperative mode: {trials[0].error}")
         best = _fastest(trials)
         more = _variations(best)
         if more:
-            _race(
-                net,
-                [trials[0], best, *more],
-                plain,
-                step,
-                inputs,
-                rounds,
-                deadline - seconds / 4,
-                check=check,
-            )
-            trials += more
+            race.run([trials[0], best, *more], rounds, deadline - seconds / 4)
             joined = _joined(best, more)
             if joined:
-                _race(
-                    net,
-                    [trials[0], best, *joined],
-                    plain,
-                    step,
-                    inputs,
-                    rounds,
-                    deadline - seconds / 8,
-                    check=check,
-                )
-                trials += joined
-                more += joined
+                race.run([trials[0], best, *joined], rounds, deadline - seconds / 8)
+            more += joined
+            trials += more
         # The verdict is of a race of its own, long enough for an interval; it may overrun the budget.
         finalists = _finalists(trials, best, more)
-        _race(net, finalists, plain, step, inputs, max(rounds, 8), deadline, least=min(rounds + 1, 8))
-        restore(plain)
+        race.run(finalists, max(rounds, 8), deadline, least=min(rounds + 1, 8))
+        restore(race.plain)
     report = _judge(net, trials, finalists, len(batches))
     for block in topmost_hybrid(net):
         block.hybridize(**SETTINGS[report.chosen.settings])
@@ -197,77 +137,6 @@ def _joined(best: Trial, more: list[Trial]) -> list[Trial]:
     faster = [t for t in more if t.step_ms and _median(t) < _median(best)]
     left = tuple(r for r in best.rewrites if all(r in t.rewrites for t in faster))
     return [Trial(best.settings, left)] if left and len(best.rewrites) - len(left) > 1 else []
-
-
-def _race(
-    net: Any,
-    trials: list[Trial],
-    plain: Any,
-    step: Callable[[], None],
-    inputs: tuple[Any, ...],
-    rounds: int,
-    deadline: float,
-    least: int = 3,
-    check: GradientCheck | None = None,
-) -> None:
-    """Prepare each trial once, then time them in turn; each keeps its compiled graph in between."""
-    for trial in trials:
-        trial._times.clear()
-        if trial._state is None and not trial.error:
-            restore(plain)
-            _prepare(net, trial, step, inputs, check)
-    running = [t for t in trials if not t.error]
-    if not running:
-        return
-    repeats = max(1, min(20, int(0.1 / max(1e-4, max(t._first_s for t in running)))))
-    for round_index in range(rounds):
-        if round_index >= least and time.monotonic() > deadline:
-            break
-        # Start each round at another trial, so that none always follows the same one.
-        shift = round_index % len(running)
-        for trial in running[shift:] + running[:shift]:
-            restore(trial._state)
-            step()  # caches are warm for this one, not for its predecessor
-            start = time.perf_counter()
-            for _ in range(repeats):
-                step()
-            trial._times.append((time.perf_counter() - start) / repeats)
-    for trial in running:
-        trial.step_ms = interval([t * 1e3 for t in trial._times])
-        if running[0] is trials[0]:
-            trial.speedup = ratio_interval(trials[0]._times, trial._times)
-
-
-def _prepare(
-    net: Any,
-    trial: Trial,
-    step: Callable[[], None],
-    inputs: tuple[Any, ...],
-    check: GradientCheck | None = None,
-) -> None:
-    """Three steps, which compile; a rewritten net whose gradients are grossly other ones has failed."""
-    before = _rss_mib()
-    try:
-        apply_rewrites(net, trial.rewrites, *inputs)
-        for block in topmost_hybrid(net):
-            block.hybridize(**SETTINGS[trial.settings])
-        seconds = []
-        for _ in range(3):
-            start = time.perf_counter()
-            step()
-            seconds.append(time.perf_counter() - start)
-            if check is not None and trial.name == "imperative":
-                check.note()
-        other = check.differing() if check is not None and trial.rewrites else ""
-        if other:
-            raise GluontuneError(f"the gradient of {other} is not that of the plain network")
-    except Exception as error:
-        trial.error = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
-        return
-    trial._first_s = min(seconds[1:])
-    trial.compile_s = max(0.0, seconds[0] - trial._first_s)
-    trial.memory_mib = max(0.0, _rss_mib() - before)
-    trial._state = capture(net)
 
 
 def _finalists(trials: list[Trial], best: Trial, more: list[Trial]) -> list[Trial]:
@@ -353,9 +222,3 @@ def _median(trial: Trial) -> float:
 def _bare(trial: Trial) -> Trial:
     """A copy without graphs, which cannot be made into plain values."""
     return Trial(**{k: v for k, v in vars(trial).items() if not k.startswith("_")})
-
-
-def _rss_mib() -> float:
-    import psutil
-
-    return float(psutil.Process().memory_info().rss) / 2**20
