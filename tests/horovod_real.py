@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
 from gluontune.parallel.faults import FAULTS, fault_trial, restart_trial, undisturbed
-from gluontune.recipe import Recipe
 from gluontune.train import Checkpoints, Group, checkpoint, run
 
-SMALL = Recipe(
-    net="mlp", loader="resident", train_samples=2048, val_samples=128, augment="none", devices="cpu",
-    learning_rate=0.1, engine="horovod", num_devices=2, batch_size_per_device=32,
-)  # fmt: skip
+sys.path.insert(0, str(Path(__file__).parent))
+from ranks import TWO, parameters_after
 
-
-def parameters_after(recipe, steps, folder):
-    with Group(recipe, checkpoints={"folder": str(folder), "keep": 1}) as group:
-        group.steps(steps)
-        group.checkpoint({"val_accuracy": None}, wait=True)
-    _, arrays = checkpoint.read(checkpoint.files(folder)[0])
-    return {name: value for name, value in arrays.items() if name.startswith("parameter/")}
+SMALL = TWO.override(engine="horovod")
 
 
 def test_two_ranks_are_one_process_with_the_whole_batch(tmp_path):

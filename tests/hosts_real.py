@@ -24,14 +24,13 @@ import pytest
 from gluontune.parallel.faults import FAULTS, fault_trial, restart_trial, undisturbed
 from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.namespaces import RSH, two_hosts
-from gluontune.recipe import Recipe
 from gluontune.train import Checkpoints, Group, RunFailed, checkpoint, run
 
+sys.path.insert(0, str(Path(__file__).parent))
+from ranks import TWO as SMALL
+from ranks import parameters_after
+
 os.environ["OMP_NUM_THREADS"] = "1"  # both hosts share these cores
-SMALL = Recipe(
-    net="mlp", loader="resident", train_samples=2048, val_samples=128, augment="none", devices="cpu",
-    learning_rate=0.1, engine="kvstore", num_devices=2, batch_size_per_device=32,
-)  # fmt: skip
 ENGINES = ["kvstore", "horovod"]
 
 
@@ -44,14 +43,6 @@ def net():
 @pytest.fixture
 def hosts(net):
     return Hosts(net.names, (1, 1), rsh=RSH)
-
-
-def parameters_after(recipe, steps, folder, hosts=None):
-    with Group(recipe, checkpoints={"folder": str(folder), "keep": 1}, hosts=hosts) as group:
-        group.steps(steps)
-        group.checkpoint({"val_accuracy": None}, wait=True)
-    _, arrays = checkpoint.read(checkpoint.files(folder)[0])
-    return {name: value for name, value in arrays.items() if name.startswith("parameter/")}
 
 
 def below(process):

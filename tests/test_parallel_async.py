@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -19,8 +21,11 @@ from gluontune.parallel.averaging import HorovodAveraging, SharedUpdates, flat_v
 from gluontune.parallel.shared import SharedWeights, create, steps_of
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
-from gluontune.train import Group, checkpoint
+from gluontune.train import Group
 from gluontune.train import learner as learners
+
+sys.path.insert(0, str(Path(__file__).parent))
+from ranks import parameters_after
 
 mx = mxnet()
 TWO = Recipe(
@@ -183,14 +188,6 @@ def every_step(s):
 session.make_averaging = every_step
 def data(): return "sample"
 """
-
-
-def parameters_after(recipe, steps, folder):
-    with Group(recipe, checkpoints={"folder": str(folder), "keep": 1}) as group:
-        group.steps(steps)
-        group.checkpoint({"val_accuracy": None}, wait=True)
-    _, arrays = checkpoint.read(checkpoint.files(folder)[0])
-    return {name: value for name, value in arrays.items() if name.startswith("parameter/")}
 
 
 def test_averaging_parameters_in_each_step_is_the_exchange_of_gradients(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,24 +14,13 @@ import pytest
 from gluontune import loading
 from gluontune.cli.main import main
 from gluontune.datasets.png import encode_grey
-from gluontune.recipe import Recipe
 from gluontune.train import Group, RunFailed, checkpoint
 from gluontune.train import group as group_module
 from gluontune.train import site as site_module
 from gluontune.train.faults import difference_between, second_hand
 
-TWO = Recipe(
-    net="mlp", loader="resident", train_samples=2048, val_samples=128, augment="none", devices="cpu",
-    learning_rate=0.1, engine="kvstore", num_devices=2, batch_size_per_device=32,
-)  # fmt: skip
-
-
-def parameters_after(recipe, steps, folder):
-    with Group(recipe, checkpoints={"folder": str(folder), "keep": 1}) as group:
-        group.steps(steps)
-        group.checkpoint({"val_accuracy": None}, wait=True)
-    _, arrays = checkpoint.read(checkpoint.files(folder)[0])
-    return {name: value for name, value in arrays.items() if name.startswith("parameter/")}
+sys.path.insert(0, str(Path(__file__).parent))
+from ranks import TWO, parameters_after
 
 
 def test_two_ranks_are_one_process_with_the_whole_batch(tmp_path):

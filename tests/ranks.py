@@ -1,0 +1,21 @@
+"""What tests of several ranks share."""
+
+from __future__ import annotations
+
+from gluontune.recipe import Recipe
+from gluontune.train import Group, checkpoint
+
+#: Two ranks of 32 images, of a net without BatchNorm: the same training as one process with 64.
+TWO = Recipe(
+    net="mlp", loader="resident", train_samples=2048, val_samples=128, augment="none", devices="cpu",
+    learning_rate=0.1, engine="kvstore", num_devices=2, batch_size_per_device=32,
+)  # fmt: skip
+
+
+def parameters_after(recipe, steps, folder, hosts=None):
+    """Rank 0's parameters by name after so many steps."""
+    with Group(recipe, checkpoints={"folder": str(folder), "keep": 1}, hosts=hosts) as group:
+        group.steps(steps)
+        group.checkpoint({"val_accuracy": None}, wait=True)
+    _, arrays = checkpoint.read(checkpoint.files(folder)[0])
+    return {name: value for name, value in arrays.items() if name.startswith("parameter/")}
