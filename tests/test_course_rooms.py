@@ -34,6 +34,15 @@ def test_figures_are_drawn_and_escaped(kind):
     assert "<svg" in text and "<b>naive" not in text and "prefers-color-scheme" in text
 
 
+def test_long_names_of_bars_stay_inside_the_figure():
+    long = "static + pool-to-mean + pad-channels + fuse-bn-relu + order-sums + keep-blocks"
+    drawn = str(course.bars({"imperative": 2.0, long: 1.0, "last": 3.0}, unit="s", caption="Modes"))
+    shown = [re.sub("<[^>]+>", "", text).strip() for text in re.findall(r"<text.*?</text>", drawn, re.S)]
+    assert max(map(len, shown)) <= 44, shown
+    assert any(text.endswith("fuse-bn-relu") or text.endswith("+") for text in shown), shown
+    assert 'aria-label="Modes. imperative 2; ' + long in drawn
+
+
 def test_an_unknown_figure_is_named():
     with pytest.raises(UsageError, match="phases"):
         course.show("phase", {"naive": result()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import html
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Union
 
@@ -28,6 +29,7 @@ _DASHES: tuple[Any, ...] = (
 )
 _MARKERS = "os^DvPX"
 _WIDTH = 4.8  # inches: 346 px, about what a phone has; a desktop shows it half as large again
+_BAR, _LINE = 46, 13  # points: a bar with its name above it, and each further line of that name
 Pair = tuple[Sequence[float], Sequence[float]]
 
 
@@ -169,11 +171,13 @@ def bars(
     )
     said = "; ".join(f"{name} {_number(v[0]) if v else 'not measured'}" for name, v in found.items())
     marks = "; ".join(f"{name}: {_number(at)}" for name, at in (limits or {}).items())
+    names = [textwrap.wrap(name, 44, break_on_hyphens=False) or [name] for name in found]
+    longer = [sum(len(n) - 1 for n in names[: place + 1]) * _LINE for place in range(len(names))]
 
     def plot(figure: Any) -> None:
         height = figure.get_size_inches()[1] * 72
         axes = figure.add_axes((0.02, 44 / height, 0.92, 1 - (66 if limits else 48) / height))
-        axes.set_ylim(len(found) - 0.6, -0.72)
+        axes.set_ylim(len(found) - 0.6 + longer[-1] / _BAR, -0.72)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         panel = {"facecolor": INK["panel"], "edgecolor": "none", "pad": 0.8}
@@ -181,8 +185,9 @@ def bars(
             axes.axvline(at, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
             side = "right" if at > 0.5 * top else "left"
             axes.text(at, -0.76, f" {name} ", ha=side, va="bottom", color=INK["muted"], clip_on=False)
-        for place, (name, value) in enumerate(found.items()):
-            axes.text(0, place - 0.27, name, va="bottom", weight="bold", bbox=panel)
+        for which, value in enumerate(found.values()):
+            place = which + longer[which] / _BAR
+            axes.text(0, place - 0.27, "\n".join(names[which]), va="bottom", weight="bold", bbox=panel)
             if value is None:
                 axes.text(0, place, "not measured", va="center", style="italic", color=INK["muted"])
                 continue
@@ -198,7 +203,7 @@ def bars(
         _thousands(axes.xaxis, top * 1.18)
         axes.grid(axis="x")
 
-    size = (_WIDTH, (46 * len(found) + (74 if limits else 56)) / 72)
+    size = (_WIDTH, (_BAR * len(found) + longer[-1] + (74 if limits else 56)) / 72)
     return _figure(caption, f"{said}. {marks}".strip(), size, plot)
 
 
