@@ -13,6 +13,7 @@ from gluontune.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.ladder import heats, measure, tuning
 from gluontune.recipe import Recipe
 from gluontune.runtime.amx import AmxSupport
+from gluontune.runtime.system import System
 from gluontune.train import RunFailed
 
 START = Recipe(env={"GOMP_SPINCOUNT": "10000", "OMP_NUM_THREADS": "1"})
@@ -90,12 +91,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(runtime, "machine_facts", lambda: {"cpu": {"flags": ["avx512_bf16"]}})
     monkeypatch.setattr(runtime, "usable_cores", lambda: 2)
     monkeypatch.setattr(runtime, "memory_limit_mib", lambda: 16_000)
-    settings = runtime.launch_settings
-
-    def two_cores(processes=1, *, cores=None, allocator="auto", system=None):
-        return settings(processes, cores=cores or 2, allocator=allocator, system=system)
-
-    monkeypatch.setattr(runtime, "launch_settings", two_cores)
+    monkeypatch.setattr(System, "compute_cores", lambda self: 2)
     return pretended
 
 
