@@ -7,7 +7,6 @@ the result, so that a figure can always be made again.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,19 +14,10 @@ from typing import Any, Optional  # read at run time by the command line, so no 
 
 import yaml
 
+from gluontune import rules
 from gluontune.errors import GluontuneError, UsageError, nearest
 
 __all__ = ["Recipe"]
-
-HYBRIDIZE = ("imperative", "hybridized", "static")
-DTYPES = ("float32", "float16", "bfloat16")
-ENGINES = ("local", "kvstore", "horovod", "async")
-COMPRESSIONS = ("none", "2bit", "fp16")
-DEVICES = ("auto", "cpu", "gpu")
-RUNTIMES = ("as-installed", "tuned")
-LAST_BATCH = ("keep", "discard", "rollover")
-PARTITION = ("shard", "whole")
-SCALING = ("none", "linear", "sqrt")
 
 
 @dataclass(frozen=True)
@@ -133,88 +123,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for name, value in (("rewrites", tuple(self.rewrites)), ("env", dict(self.env))):
             object.__setattr__(self, name, value)
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise _bad(name, getattr(self, name), f"choose one of {', '.join(allowed)}")
-        for name, (low, kind, optional) in _BOUNDS.items():
-            _check_number(name, getattr(self, name), low, kind, optional)
-        for name in ("dataset", "net", "loader", "optimizer", "schedule"):
-            if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise _bad(name, getattr(self, name), "give a name")
-        self._check_contradictions()
-
-    def _check_contradictions(self) -> None:
-        if self.stochastic_depth >= 1:
-            raise _bad("stochastic_depth", self.stochastic_depth, "give a rate below 1, such as 0.2")
-        if self.target_accuracy is not None and self.target_accuracy > 1:
-            raise _bad("target_accuracy", self.target_accuracy, "give a share between 0 and 1, such as 0.8")
-        if self.dtype == "float16" and self.devices == "cpu":
-            raise UsageError(
-                "recipe fields dtype='float16' and devices='cpu' contradict each other: MXNet has no float16 "
-                "convolution on a CPU; use dtype='bfloat16' or devices='gpu'"
-            )
-        if self.dtype == "bfloat16" and self.devices == "gpu":
-            raise UsageError(
-                "recipe fields dtype='bfloat16' and devices='gpu' contradict each other: MXNet 1.9 has no "
-                "bfloat16 kernels for a GPU; use dtype='float16' or devices='cpu'"
-            )
-        if self.engine == "local" and self.num_devices > 1 and self.devices == "cpu":
-            raise UsageError(
-                f"recipe fields engine='local', devices='cpu' and num_devices={self.num_devices} contradict each "
-                "other: one process already uses every core; use engine='kvstore' or engine='horovod'"
-            )
-        self._check_exchange()
-        if self.warmup_epochs > self.epochs:
-            raise _bad(
-                "warmup_epochs", self.warmup_epochs, f"it is longer than the run (epochs={self.epochs:g})"
-            )
-        if (
-            self.train_samples is not None
-            and self.train_samples < self.global_batch_size
-            and (self.last_batch != "keep")
-        ):
-            raise UsageError(
-                f"recipe fields train_samples={self.train_samples} and last_batch={self.last_batch!r} leave no whole "
-                f"batch of {self.global_batch_size}; use more images, a smaller batch or last_batch='keep'"
-            )
-
-    def _check_exchange(self) -> None:
-        """Whether interval, compression, data type and engine can go together."""
-        engine, how = self.engine, self.compression
-        if self.exchange_every > 1 and engine == "local":
-            raise _contradict(
-                self,
-                "exchange_every",
-                "engine",
-                "one process exchanges nothing; use kvstore, horovod or async",
-            )
-        if engine == "async" and self.dtype == "float16":
-            raise _contradict(
-                self,
-                "engine",
-                "dtype",
-                "the shared weights are float32; use engine='kvstore' or another dtype",
-            )
-        if how == "none":
-            return
-        if self.exchange_every > 1:
-            raise _contradict(
-                self, "compression", "exchange_every",
-                "what is exchanged every so many steps are parameters, and only gradients are compressed",
-            )  # fmt: skip
-        if how == "fp16" and engine != "horovod":
-            raise _contradict(self, "compression", "engine", "fp16 is Horovod's; kvstore has '2bit'")
-        if how == "2bit" and engine not in ("kvstore", "local"):
-            raise _contradict(
-                self,
-                "compression",
-                "engine",
-                "2bit is MXNet's kvstore's; horovod has 'fp16', async needs none",
-            )
-        if how == "2bit" and engine == "local" and self.num_devices == 1:
-            raise _contradict(self, "compression", "num_devices", "one device exchanges nothing")
-        if how == "2bit" and self.dtype == "float16":
-            raise _contradict(self, "compression", "dtype", "MXNet compresses float32 gradients only")
+        rules.check(self)
 
     @property
     def global_batch_size(self) -> int:
@@ -229,8 +138,7 @@ class Recipe:
         0.4
         """
         ratio = self.global_batch_size / self.base_batch_size
-        factor = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.lr_scaling]
-        return self.learning_rate * factor
+        return self.learning_rate * rules.LR_SCALING[self.lr_scaling](ratio)
 
     def override(self, **changes: Any) -> Recipe:
         """The same recipe with some fields changed; values are checked again."""
@@ -283,58 +191,3 @@ class Recipe:
     def to_yaml(self) -> str:
         """YAML that :meth:`from_yaml` reads back to an equal recipe."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False)
-
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "last_batch": LAST_BATCH,
-    "partition": PARTITION,
-    "hybridize": HYBRIDIZE,
-    "dtype": DTYPES,
-    "lr_scaling": SCALING,
-    "devices": DEVICES,
-    "engine": ENGINES,
-    "compression": COMPRESSIONS,
-    "runtime": RUNTIMES,
-}
-
-# field: (smallest value, or None for "above zero"; type; may be None)
-_BOUNDS: dict[str, tuple[float | None, type, bool]] = {
-    "batch_size_per_device": (1, int, False),
-    "num_workers": (0, int, False),
-    "prefetch": (0, int, True),
-    "train_samples": (1, int, True),
-    "val_samples": (1, int, True),
-    "learning_rate": (None, float, False),
-    "base_batch_size": (1, int, False),
-    "momentum": (0, float, False),
-    "wd": (0, float, False),
-    "stochastic_depth": (0, float, False),
-    "warmup_epochs": (0, float, False),
-    "num_devices": (1, int, False),
-    "exchange_every": (1, int, False),
-    "compression_threshold": (None, float, False),
-    "epochs": (None, float, False),
-    "seconds": (None, float, True),
-    "target_accuracy": (None, float, True),
-    "seed": (0, int, False),
-}
-
-
-def _contradict(recipe: Recipe, first: str, second: str, reason: str) -> UsageError:
-    values = " and ".join(f"{name}={getattr(recipe, name)!r}" for name in (first, second))
-    return UsageError(f"recipe fields {values} contradict each other: {reason}")
-
-
-def _bad(name: str, value: Any, way_out: str) -> UsageError:
-    return UsageError(f"recipe field {name}={value!r}: {way_out}")
-
-
-def _check_number(name: str, value: Any, low: float | None, kind: type, optional: bool) -> None:
-    if value is None and optional:
-        return
-    wanted = "a whole number" if kind is int else "a number"
-    bound = "above 0" if low is None else f"of at least {low:g}"
-    types = (int,) if kind is int else (int, float)
-    whole = isinstance(value, types) and not isinstance(value, bool) and math.isfinite(value)
-    if not whole or (value <= 0 if low is None else value < low):
-        raise _bad(name, value, f"give {wanted} {bound}")

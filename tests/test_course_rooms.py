@@ -39,7 +39,7 @@ def test_long_names_of_bars_stay_inside_the_figure():
     drawn = str(course.bars({"imperative": 2.0, long: 1.0, "last": 3.0}, unit="s", caption="Modes"))
     shown = [re.sub("<[^>]+>", "", text).strip() for text in re.findall(r"<text.*?</text>", drawn, re.S)]
     assert max(map(len, shown)) <= 44, shown
-    assert any(text.endswith("fuse-bn-relu") or text.endswith("+") for text in shown), shown
+    assert any(text.endswith(("fuse-bn-relu", "+")) for text in shown), shown
     assert 'aria-label="Modes. imperative 2; ' + long in drawn
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gluontune.errors import UsageError
+from gluontune.rules import CHOICES
 
 __all__ = ["LAST_BATCH", "PARTITION", "Order", "generator"]
 
-LAST_BATCH = ("keep", "discard", "rollover")
-PARTITION = ("shard", "whole")
+LAST_BATCH, PARTITION = CHOICES["last_batch"], CHOICES["partition"]
 
 # What a stream of random numbers is for; two purposes never share a stream.
 SHUFFLE, AUGMENT = 0, 1

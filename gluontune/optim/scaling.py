@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 from gluontune.errors import UsageError
+from gluontune.rules import LR_SCALING
 
-__all__ = ["LR_SCALING", "scaled_learning_rate"]
-
-LR_SCALING = {"none": lambda ratio: 1.0, "linear": lambda ratio: ratio, "sqrt": math.sqrt}
+__all__ = ["scaled_learning_rate"]
 
 
 def scaled_learning_rate(

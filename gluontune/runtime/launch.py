@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.recipe import RUNTIMES
+from gluontune.rules import CHOICES
 from gluontune.runtime.cpu import show_cpu_list
 from gluontune.runtime.system import System
 
@@ -209,8 +209,8 @@ def child_env(
     >>> child_env("as-installed", {"A": "1"}, environ={"PATH": "/bin"})
     {'PATH': '/bin', 'A': '1'}
     """
-    if runtime not in RUNTIMES:
-        raise UsageError(f"runtime={runtime!r}: choose one of {', '.join(RUNTIMES)}")
+    if runtime not in CHOICES["runtime"]:
+        raise UsageError(f"runtime={runtime!r}: choose one of {', '.join(CHOICES['runtime'])}")
     child = pristine(os.environ if environ is None else environ)
     if runtime == "tuned":
         system = system or System(environ=child)

@@ -1,0 +1,171 @@
+"""What the fields of a :class:`gluontune.Recipe` may hold: choices, bounds, and what cannot go together."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable
+
+from gluontune.errors import UsageError
+
+__all__ = ["BOUNDS", "CHOICES", "LR_SCALING", "NAMES", "check"]
+
+#: What the rate is multiplied with when the batch grows by a ratio.
+LR_SCALING: dict[str, Callable[[float], float]] = {
+    "none": lambda ratio: 1.0,
+    "linear": lambda ratio: ratio,
+    "sqrt": math.sqrt,
+}
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "last_batch": ("keep", "discard", "rollover"),
+    "partition": ("shard", "whole"),
+    "hybridize": ("imperative", "hybridized", "static"),
+    "dtype": ("float32", "float16", "bfloat16"),
+    "lr_scaling": tuple(LR_SCALING),
+    "devices": ("auto", "cpu", "gpu"),
+    "engine": ("local", "kvstore", "horovod", "async"),
+    "compression": ("none", "2bit", "fp16"),
+    "runtime": ("as-installed", "tuned"),
+}
+
+#: field: (smallest value, or None for "above zero"; type; may be None)
+BOUNDS: dict[str, tuple[float | None, type, bool]] = {
+    "batch_size_per_device": (1, int, False),
+    "num_workers": (0, int, False),
+    "prefetch": (0, int, True),
+    "train_samples": (1, int, True),
+    "val_samples": (1, int, True),
+    "learning_rate": (None, float, False),
+    "base_batch_size": (1, int, False),
+    "momentum": (0, float, False),
+    "wd": (0, float, False),
+    "stochastic_depth": (0, float, False),
+    "warmup_epochs": (0, float, False),
+    "num_devices": (1, int, False),
+    "exchange_every": (1, int, False),
+    "compression_threshold": (None, float, False),
+    "epochs": (None, float, False),
+    "seconds": (None, float, True),
+    "target_accuracy": (None, float, True),
+    "seed": (0, int, False),
+}
+
+#: Fields that hold a name of some registry, which is looked up where that registry is.
+NAMES = ("dataset", "net", "loader", "optimizer", "schedule")
+
+Holds = Callable[[Any], bool]
+# A value that is too large: field, when, way out.
+_TOO_LARGE: tuple[tuple[str, Holds, str], ...] = (
+    ("stochastic_depth", lambda r: r.stochastic_depth >= 1, "give a rate below 1, such as 0.2"),
+    (
+        "target_accuracy",
+        lambda r: r.target_accuracy is not None and r.target_accuracy > 1,
+        "give a share between 0 and 1, such as 0.8",
+    ),
+    (
+        "warmup_epochs",
+        lambda r: r.warmup_epochs > r.epochs,
+        "it is longer than the run (epochs={0.epochs:g})",
+    ),
+)
+
+# Fields that contradict each other: which, when, why and the way out.
+_CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
+    (
+        ("dtype", "devices"),
+        lambda r: r.dtype == "float16" and r.devices == "cpu",
+        "MXNet has no float16 convolution on a CPU; use dtype='bfloat16' or devices='gpu'",
+    ),
+    (
+        ("dtype", "devices"),
+        lambda r: r.dtype == "bfloat16" and r.devices == "gpu",
+        "MXNet 1.9 has no bfloat16 kernels for a GPU; use dtype='float16' or devices='cpu'",
+    ),
+    (
+        ("engine", "devices", "num_devices"),
+        lambda r: r.engine == "local" and r.devices == "cpu" and r.num_devices > 1,
+        "one process already uses every core; use engine='kvstore' or engine='horovod'",
+    ),
+    (
+        ("exchange_every", "engine"),
+        lambda r: r.exchange_every > 1 and r.engine == "local",
+        "one process exchanges nothing; use kvstore, horovod or async",
+    ),
+    (
+        ("engine", "dtype"),
+        lambda r: r.engine == "async" and r.dtype == "float16",
+        "the shared weights are float32; use engine='kvstore' or another dtype",
+    ),
+    (
+        ("compression", "exchange_every"),
+        lambda r: r.compression != "none" and r.exchange_every > 1,
+        "what is exchanged every so many steps are parameters, and only gradients are compressed",
+    ),
+    (
+        ("compression", "engine"),
+        lambda r: r.compression == "fp16" and r.engine != "horovod",
+        "fp16 is Horovod's; kvstore has '2bit'",
+    ),
+    (
+        ("compression", "engine"),
+        lambda r: r.compression == "2bit" and r.engine not in ("kvstore", "local"),
+        "2bit is MXNet's kvstore's; horovod has 'fp16', async needs none",
+    ),
+    (
+        ("compression", "num_devices"),
+        lambda r: r.compression == "2bit" and r.engine == "local" and r.num_devices == 1,
+        "one device exchanges nothing",
+    ),
+    (
+        ("compression", "dtype"),
+        lambda r: r.compression == "2bit" and r.dtype == "float16",
+        "MXNet compresses float32 gradients only",
+    ),
+    (
+        ("train_samples", "last_batch"),
+        lambda r: (
+            r.train_samples is not None and r.train_samples < r.global_batch_size and r.last_batch != "keep"
+        ),
+        "they leave no whole batch of {0.global_batch_size}; use more images, a smaller batch or last_batch='keep'",
+    ),
+)
+
+
+def check(recipe: Any) -> None:
+    """Refuse a recipe whose fields hold what they cannot, or contradict each other.
+
+    Raises:
+        UsageError: names the fields, their values and the way out.
+    """
+    for name, allowed in CHOICES.items():
+        if getattr(recipe, name) not in allowed:
+            raise _bad(recipe, name, f"choose one of {', '.join(allowed)}")
+    for name, bounds in BOUNDS.items():
+        _check_number(recipe, name, *bounds)
+    for name in NAMES:
+        if not isinstance(getattr(recipe, name), str) or not getattr(recipe, name):
+            raise _bad(recipe, name, "give a name")
+    for name, too_large, way_out in _TOO_LARGE:
+        if too_large(recipe):
+            raise _bad(recipe, name, way_out.format(recipe))
+    for names, contradict, why in _CONTRADICTIONS:
+        if contradict(recipe):
+            values = [f"{name}={getattr(recipe, name)!r}" for name in names]
+            said = f"{', '.join(values[:-1])} and {values[-1]}"
+            raise UsageError(f"recipe fields {said} contradict each other: {why.format(recipe)}")
+
+
+def _bad(recipe: Any, name: str, way_out: str) -> UsageError:
+    return UsageError(f"recipe field {name}={getattr(recipe, name)!r}: {way_out}")
+
+
+def _check_number(recipe: Any, name: str, low: float | None, kind: type, optional: bool) -> None:
+    value = getattr(recipe, name)
+    if value is None and optional:
+        return
+    wanted = "a whole number" if kind is int else "a number"
+    bound = "above 0" if low is None else f"of at least {low:g}"
+    types = (int,) if kind is int else (int, float)
+    right = isinstance(value, types) and not isinstance(value, bool) and math.isfinite(value)
+    if not right or (value <= 0 if low is None else value < low):
+        raise _bad(recipe, name, f"give {wanted} {bound}")
