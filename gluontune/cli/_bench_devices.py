@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import typer
 
+from gluontune.cli._bench import OUT, carry_out
 from gluontune.cli._common import JSON_OPTION
 
 __all__ = ["devices"]
@@ -25,11 +26,10 @@ def devices(
     rounds: int = typer.Option(9, "--rounds", min=1, help="Interleaved rounds."),
     seconds: float = typer.Option(4.0, "--seconds", min=0.05, help="Length of each contender's slice."),
     as_json: bool = JSON_OPTION,
-    out: Optional[Path] = typer.Option(None, "--out", help="Write the JSON document to this file, too."),
+    out: Optional[Path] = OUT,
 ) -> None:
     """Ranks against one process on the same cores and global batch: Horovod, and dist_sync's parameter server."""
     from gluontune.bench import devices as benchmark
-    from gluontune.cli.bench import finish
     from gluontune.errors import UsageError
     from gluontune.recipe import Recipe
 
@@ -42,7 +42,5 @@ def devices(
     else:
         base = benchmark.best_recipe(dataset, net, batch_size)
 
-    def work(say: Callable[[str], None]) -> dict[str, Any]:
-        return benchmark.run(base, ranks=ranks, engines=engines, rounds=rounds, seconds=seconds, say=say)
-
-    finish(work, as_json, out, benchmark.show)
+    work = partial(benchmark.run, base, ranks=ranks, engines=engines, rounds=rounds, seconds=seconds)
+    carry_out(work, as_json, out, benchmark.show)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, emit, parse_settings, stderr, stdout, stdout_reserved
+from gluontune.cli._bench import OUT, carry_out, parts_of
+from gluontune.cli._common import JSON_OPTION, parse_settings
 from gluontune.errors import UsageError
 
 __all__ = ["exchange", "scaling"]
@@ -33,7 +35,7 @@ def exchange(
     out: Path = typer.Option(Path("exchange-out"), "--out", help="Folder for the JSON and the HTML page."),
     resume: bool = typer.Option(False, "--resume", help="Keep the finished pieces in --out, do the rest."),
     as_json: bool = JSON_OPTION,
-) -> int:
+) -> None:
     """Asynchronous against synchronous training at small batches, and the interval between exchanges.
 
     engines: throughput and accuracy of async, horovod and kvstore at each batch size; exits with 1 where async at
@@ -46,33 +48,38 @@ def exchange(
     from gluontune.bench import exchange as benchmark
 
     sizes = _numbers("--batch-size", batch_size)
-    with stdout_reserved(), stderr.status("starting") as status:
-        found = benchmark.run(
-            part,
-            dataset=dataset,
-            net=net,
-            batches=sizes[:1] if part == "interval" else sizes,
-            engines=[name.strip() for name in engine.split(",")] if engine else None,
-            intervals=_numbers("--every", every),
-            ranks=ranks,
-            seeds=_numbers("--seeds", seeds, least=0),
-            epochs=epochs,
-            changes=parse_settings(settings or []),
-            rounds=rounds,
-            seconds=seconds,
-            out=out,
-            resume=resume,
-            say=lambda line: status.update(line),
-        )
-    report.write_exchange_html(found, out / "exchange.html")
-    if as_json:
-        emit(found)
-    else:
-        benchmark.show(found, stdout)
-        stdout.print(
+    work = partial(
+        benchmark.run,
+        part,
+        dataset=dataset,
+        net=net,
+        batches=sizes[:1] if part == "interval" else sizes,
+        engines=parts_of(engine),
+        intervals=_numbers("--every", every),
+        ranks=ranks,
+        seeds=_numbers("--seeds", seeds, least=0),
+        epochs=epochs,
+        changes=parse_settings(settings or []),
+        rounds=rounds,
+        seconds=seconds,
+        out=out,
+        resume=resume,
+    )
+
+    def show(found: dict[str, Any], console: Any) -> None:
+        benchmark.show(found, console)
+        console.print(
             f"{out / 'exchange.html'} shows it; {out / 'exchange.json'} holds the figures.", markup=False
         )
-    return 0 if found["holds"] else 1
+
+    carry_out(
+        work,
+        as_json,
+        None,  # the folder has the document already
+        show,
+        page=lambda found: report.write_exchange_html(found, out / "exchange.html"),
+        holds=lambda found: found["holds"],
+    )
 
 
 def scaling(
@@ -90,39 +97,29 @@ def scaling(
     rounds: int = typer.Option(9, "--rounds", min=1, help="Interleaved rounds of the measurement."),
     seconds: float = typer.Option(1.0, "--seconds", min=0.05, help="Length of each slice."),
     as_json: bool = JSON_OPTION,
-    out: Optional[Path] = typer.Option(None, "--out", help="Write the JSON document to this file, too."),
-) -> int:
+    out: Optional[Path] = OUT,
+) -> None:
     """The scaling model's prediction beside measured throughput of 1 and 2 ranks, over several networks.
 
     Exits with 1 where the median error is above 15 %.
     """
     from gluontune.bench import scaling as benchmark
-    from gluontune.files import writable_folder, write_json
 
-    if out is not None:
-        writable_folder(out.absolute().parent)
-    with stdout_reserved(), stderr.status("starting") as status:
-        found = benchmark.run(
-            [name.strip() for name in nets.split(",") if name.strip()],
-            dataset=dataset,
-            engine=engine,
-            batch_size=batch_size,
-            changes=parse_settings(settings or []),
-            rounds=rounds,
-            seconds=seconds,
-            say=lambda line: status.update(line),
-        )
-    if out is not None:
-        write_json(out, found)
-    if as_json:
-        emit(found)
-    else:
-        benchmark.show(found, stdout)
-    return 0 if found["holds"] else 1
+    work = partial(
+        benchmark.run,
+        parts_of(nets) or [],
+        dataset=dataset,
+        engine=engine,
+        batch_size=batch_size,
+        changes=parse_settings(settings or []),
+        rounds=rounds,
+        seconds=seconds,
+    )
+    carry_out(work, as_json, out, benchmark.show, holds=lambda found: found["holds"])
 
 
 def _numbers(flag: str, text: str, least: int = 1) -> list[int]:
-    found: list[Any] = [part.strip() for part in text.split(",") if part.strip()]
+    found = parts_of(text) or []
     if not found or not all(part.isdigit() and int(part) >= least for part in found):
         raise UsageError(f"{flag} {text!r}: give whole numbers of at least {least}, such as 1,4,16")
     return [int(part) for part in found]

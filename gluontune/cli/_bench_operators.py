@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
 import typer
 
+from gluontune.cli._bench import OUT, carry_out, parts_of
 from gluontune.cli._common import JSON_OPTION, stdout
 from gluontune.recipe import Recipe
 
@@ -29,7 +30,7 @@ def operators(
     slice_seconds: float = typer.Option(0.3, "--slice", min=0.001, help="Seconds of each case in a round."),
     quick: bool = typer.Option(False, "--quick", help="A short list, three short rounds: a minute or two."),
     html: Optional[Path] = typer.Option(None, "--html", help="Write the page with the roofline, too."),
-    out: Optional[Path] = typer.Option(None, "--out", help="Write the JSON document to this file, too."),
+    out: Optional[Path] = OUT,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Operators at the sizes of the recipe's net, as a share of this machine's measured peak and roofline.
@@ -41,26 +42,23 @@ def operators(
     """
     from gluontune import report
     from gluontune.bench import operators as benchmark
-    from gluontune.cli.bench import finish
 
-    def work(say: Callable[[str], None]) -> dict[str, Any]:
-        return benchmark.run(
-            recipe,
-            kinds=kind,
-            dtypes=[part.strip() for part in types.split(",") if part.strip()] if types else None,
-            sizes=sizes,
-            devices=sum_over,
-            rounds=rounds,
-            seconds=slice_seconds,
-            quick=quick,
-            say=say,
-        )
+    work = partial(
+        benchmark.run,
+        recipe,
+        kinds=kind,
+        dtypes=parts_of(types),
+        sizes=sizes,
+        devices=sum_over,
+        rounds=rounds,
+        seconds=slice_seconds,
+        quick=quick,
+    )
 
     def show(found: dict[str, Any], console: Any) -> None:
         benchmark.show(found, console)
         if html is not None:
             stdout.print(f"{html} shows it", markup=False)
 
-    finish(
-        work, as_json, out, show, (lambda found: report.write_document_html(found, html)) if html else None
-    )
+    page = (lambda found: report.write_document_html(found, html)) if html else None
+    carry_out(work, as_json, out, show, page=page)

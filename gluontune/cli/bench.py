@@ -1,31 +1,27 @@
 """``gluontune bench``: our parts and their peers, side by side.
 
 Each subcommand is one function below; it imports its benchmark when it runs, calls ``run(...)`` of
-``gluontune.bench.<name>``, and hands the document to :func:`finish`.
+``gluontune.bench.<name>``, and hands it to :func:`gluontune.cli._bench.carry_out`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import typer
 
+from gluontune.cli._bench import ONLY, OUT, PEERS, ROUNDS, SECONDS, carry_out, parts_of
 from gluontune.cli._bench_devices import devices
 from gluontune.cli._bench_exchange import exchange, scaling
 from gluontune.cli._bench_operators import operators
 from gluontune.cli._bench_optimizers import optimizers
-from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION
 from gluontune.cli._recipe import takes_recipe
 from gluontune.errors import UsageError
 
 __all__ = ["register"]
-
-PEERS = typer.Option(None, "--peers", help="The peers' environment (default: .peers, from make peers).")
-ROUNDS = typer.Option(9, "--rounds", min=1, help="Interleaved rounds; from 9 on one disturbed is left out.")
-SECONDS = typer.Option(1.0, "--seconds", min=0.05, help="Length of each contender's slice of a round.")
-OUT = typer.Option(None, "--out", help="Write the JSON document to this file, too.")
 
 
 def register(app: typer.Typer) -> None:
@@ -62,9 +58,7 @@ def loading(
     ),
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
-    only: Optional[list[str]] = typer.Option(
-        None, "--only", help="Measure only contenders whose name holds this; repeatable."
-    ),
+    only: Optional[list[str]] = ONLY,
     peers: Optional[Path] = PEERS,
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
@@ -72,21 +66,20 @@ def loading(
     """Loaders over a record file: ours, Gluon's, ImageRecordIter, DALI, FFCV, PyTorch, and the decode limit."""
     from gluontune.bench import loading as benchmark
 
-    def work(say: Callable[[str], None]) -> dict[str, Any]:
-        return benchmark.run(
-            files,
-            size=size,
-            batch_size=batch_size,
-            augment=augment,
-            workers=workers,
-            rounds=rounds,
-            seconds=seconds,
-            only=only,
-            peers=peers,
-            say=say,
-        )
+    work = partial(
+        benchmark.run,
+        files,
+        size=size,
+        batch_size=batch_size,
+        augment=augment,
+        workers=workers,
+        rounds=rounds,
+        seconds=seconds,
+        only=only,
+        peers=peers,
+    )
 
-    finish(work, as_json, out, benchmark.show)
+    carry_out(work, as_json, out, benchmark.show)
 
 
 def packing(
@@ -97,29 +90,26 @@ def packing(
     part: str = typer.Option("both", "--part", help="pass-through, resize, or both."),
     workers: Optional[int] = typer.Option(None, "--workers", min=1, help="Most processes (default: cores)."),
     rounds: int = typer.Option(5, "--rounds", min=1, help="Packings by each contender, interleaved."),
-    only: Optional[list[str]] = typer.Option(
-        None, "--only", help="Measure only contenders whose name holds this; repeatable."
-    ),
+    only: Optional[list[str]] = ONLY,
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
     """Packing records, as they are and with a resize: ours against MXNet's im2rec.py."""
     from gluontune.bench import packing as benchmark
 
-    def work(say: Callable[[str], None]) -> dict[str, Any]:
-        return benchmark.run(
-            src,
-            root=root,
-            size=size,
-            quality=quality,
-            workers=workers,
-            rounds=rounds,
-            part=part,
-            only=only,
-            say=say,
-        )
+    work = partial(
+        benchmark.run,
+        src,
+        root=root,
+        size=size,
+        quality=quality,
+        workers=workers,
+        rounds=rounds,
+        part=part,
+        only=only,
+    )
 
-    finish(work, as_json, out, benchmark.show)
+    carry_out(work, as_json, out, benchmark.show)
 
 
 def monitor(
@@ -139,26 +129,14 @@ def monitor(
 ) -> None:
     """The monitor itself: what it costs, whether phases add up, and how often predictions and verdicts are right."""
     from gluontune.bench import monitoring as benchmark
-    from gluontune.files import writable_folder
 
-    if out is not None:
-        writable_folder(out.absolute().parent)
-    with stdout_reserved(), stderr.status("starting") as status:
-        found = benchmark.run(
-            parts=part,
-            rounds=rounds,
-            only=only,
-            dataset=dataset,
-            out=out,
-            resume=resume,
-            say=lambda line: status.update(line),
-        )
-    if as_json:
-        emit(found)
-    else:
-        benchmark.show(found, stdout)
-    if not all(part["holds"] for part in found["parts"].values()):
-        raise typer.Exit(1)
+    carry_out(
+        partial(benchmark.run, parts=part, rounds=rounds, only=only, dataset=dataset, out=out, resume=resume),
+        as_json,
+        out,
+        benchmark.show,
+        holds=lambda found: all(part["holds"] for part in found["parts"].values()),
+    )
 
 
 def training(
@@ -169,9 +147,7 @@ def training(
     ),
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
-    only: Optional[list[str]] = typer.Option(
-        None, "--only", help="Measure only contenders whose name holds this; repeatable."
-    ),
+    only: Optional[list[str]] = ONLY,
     peers: Optional[Path] = PEERS,
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
@@ -179,19 +155,18 @@ def training(
     """A training step on synthetic batches: ours, MXNet as it comes and tuned, and PyTorch's modes."""
     from gluontune.bench import training as benchmark
 
-    def work(say: Callable[[str], None]) -> dict[str, Any]:
-        return benchmark.run(
-            net or tuple(benchmark.NETS),
-            batch_sizes=batch_size or (64,),
-            rounds=rounds,
-            seconds=seconds,
-            threads=threads,
-            only=only,
-            peers=peers,
-            say=say,
-        )
+    work = partial(
+        benchmark.run,
+        net or tuple(benchmark.NETS),
+        batch_sizes=batch_size or (64,),
+        rounds=rounds,
+        seconds=seconds,
+        threads=threads,
+        only=only,
+        peers=peers,
+    )
 
-    finish(work, as_json, out, benchmark.show)
+    carry_out(work, as_json, out, benchmark.show)
 
 
 def inference(
@@ -223,31 +198,29 @@ def inference(
     from gluontune.bench import inference as benchmark
     from gluontune.recipe import Recipe
 
-    def compare(say: Callable[[str], None]) -> dict[str, Any]:
-        return table.run(
-            only, batch_size=batch_size, rounds=rounds, seconds=seconds, say=say, out=out, resume=resume
-        )
+    compare = partial(
+        table.run, only, batch_size=batch_size, rounds=rounds, seconds=seconds, out=out, resume=resume
+    )
 
     if resume and not deck:
         raise UsageError("--resume goes with --deck")
     if deck:
-        finish(compare, as_json, out, table.show)
+        carry_out(compare, as_json, out, table.show)
         return
 
-    def work(say: Callable[[str], None]) -> dict[str, Any]:
-        return benchmark.run(
-            Recipe(net=net, dataset=dataset),
-            source,
-            modes=[part.strip() for part in rungs.split(",") if part.strip()] if rungs else None,
-            batch_size=batch_size,
-            val_images=val_images,
-            latencies=latencies,
-            rounds=rounds,
-            seconds=seconds,
-            say=say,
-        )
+    work = partial(
+        benchmark.run,
+        Recipe(net=net, dataset=dataset),
+        source,
+        modes=parts_of(rungs),
+        batch_size=batch_size,
+        val_images=val_images,
+        latencies=latencies,
+        rounds=rounds,
+        seconds=seconds,
+    )
 
-    finish(work, as_json, out, benchmark.show)
+    carry_out(work, as_json, out, benchmark.show)
 
 
 def networks(
@@ -264,47 +237,11 @@ def networks(
     """
     from gluontune.bench import networks as benchmark
 
-    with stdout_reserved(), stderr.status("starting") as status:
-        found = benchmark.run(
-            [n.strip() for n in nets.split(",") if n.strip()] if nets else None,
-            quick=quick,
-            out=out,
-            resume=resume,
-            time_limit=time_limit,
-            say=status.update,
-        )
-    if as_json:
-        emit(found)
-    else:
-        benchmark.show(found, stdout)
-    if any(found["figures"][name] for name in ("made_slower", "disagree", "failed")):
-        raise typer.Exit(1)
-
-
-def finish(
-    work: Callable[[Callable[[str], None]], dict[str, Any]],
-    as_json: bool,
-    out: Path | None,
-    show: Callable[[dict[str, Any], Any], None],
-    page: Callable[[dict[str, Any]], None] | None = None,
-) -> None:
-    """Run ``work`` with a status line, save its document and its page, and print it.
-
-    Exit code 1 where no contender of ours could be measured.
-    """
-    from gluontune.files import writable_folder, write_json
-
-    if out is not None:
-        writable_folder(out.absolute().parent)
-    with stdout_reserved(), stderr.status("starting") as status:
-        found = work(lambda line: status.update(line))
-    if out is not None:
-        write_json(out, found)
-    if page is not None:
-        page(found)
-    if as_json:
-        emit(found)
-    else:
-        show(found, stdout)
-    if not found["ours"]:
-        raise typer.Exit(1)
+    work = partial(benchmark.run, parts_of(nets), quick=quick, out=out, resume=resume, time_limit=time_limit)
+    carry_out(
+        work,
+        as_json,
+        out,
+        benchmark.show,
+        holds=lambda found: not any(found["figures"][name] for name in ("made_slower", "disagree", "failed")),
+    )
