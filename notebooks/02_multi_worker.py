@@ -80,7 +80,7 @@ for number in numbers[1:]:
 bars(
     {f"{number} workers": result.samples_per_sec for number, result in fed.items()},
     unit="images/s that reach the simulated device",
-    caption=f"Workers of Gluon's DataLoader on {cores} usable cores: median and 95 % interval",
+    caption=f"Workers of Gluon's DataLoader (usable cores: {cores}): median and 95 % interval",
     limits={"the device's limit": device_rate},
 )
 
