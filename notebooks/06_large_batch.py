@@ -157,7 +157,7 @@ lines(
     y="validation accuracy, percent",
     log_x=True,
     markers=True,
-    caption=f"Accuracy after {epochs:g} epochs, whatever the batch",
+    caption=f"Accuracy at the end, whatever the batch (epochs: {epochs:g})",
 )
 
 # %%

@@ -240,7 +240,7 @@ for name, run in runs.items():
 bars(
     {n: 100 * r.val_accuracy[-1] for n, r in runs.items()},
     unit="validation accuracy, percent",
-    caption=f"Three optimizers, {epochs:g} epochs each",
+    caption=f"Three optimizers in turn (epochs of each: {epochs:g})",
 )
 
 # %%

@@ -169,7 +169,7 @@ accuracy = {name: 100 * run.val_accuracy[-1] for name, run in runs.items()}
 bars(
     accuracy,
     unit="validation accuracy at the end, percent",
-    caption=f"Equal updates, different schedules ({epochs:g} epochs)",
+    caption=f"Equal updates, different schedules (epochs: {epochs:g})",
 )
 
 # %%
