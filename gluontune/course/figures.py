@@ -95,7 +95,11 @@ def _legend(kind: str, rows: list[dict[str, Any]]) -> str:
         named = [("usable CPU cores" if title == "CPU" else title, colour) for title, colour in named]
     else:
         return ""
-    items = (f"<span style='color:var(--c{c})'>&#9632;</span> {html.escape(title)}" for title, c in named)
+    items = (
+        f"<span style='white-space:nowrap'><span style='color:var(--c{c})'>&#9632;</span> {html.escape(title)}"
+        "</span>"
+        for title, c in named
+    )
     return f"<p>{' &nbsp; '.join(items)}</p>"
 
 
