@@ -110,6 +110,22 @@ def test_plain_modes_that_the_short_race_cannot_tell_apart_run_in_the_last_one()
     assert [t.settings for t in picked] == ["imperative", "hybridized", "static"]
 
 
+@pytest.mark.parametrize(
+    "static_ms, batches, chosen",
+    [
+        ([10.3, 9.9, 10.4, 9.8, 10.6, 10.1], 1, "static"),  # noise
+        ([10.3, 9.9, 10.4, 9.8, 10.6, 10.1], 2, "static_alloc"),  # a plan for each shape would cost memory
+        ([12.3, 11.9, 12.4, 11.8, 12.6, 12.1], 1, "static_alloc"),  # beyond doubt
+    ],
+)
+def test_fixed_shapes_win_what_is_no_more_than_noise(static_ms, batches, chosen):
+    def trial(settings, times):
+        return choose.Trial(settings, (), {"median": float(np.median(times))}, _times=times)
+
+    alloc = trial("static_alloc", [10.0, 10.2, 9.7, 10.1, 9.9, 10.0])
+    assert choose._best_plain([alloc, trial("static", static_ms)], batches).settings == chosen
+
+
 def test_weights_averages_and_gradients_stay():
     net, x = small()
     with mx.autograd.record():
