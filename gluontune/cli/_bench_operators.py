@@ -9,7 +9,7 @@ from typing import Any, Optional
 import typer
 
 from gluontune.cli._bench import OUT, carry_out, parts_of
-from gluontune.cli._common import JSON_OPTION, stdout
+from gluontune.cli._common import JSON_OPTION
 from gluontune.recipe import Recipe
 
 __all__ = ["operators"]
@@ -58,7 +58,7 @@ def operators(
     def show(found: dict[str, Any], console: Any) -> None:
         benchmark.show(found, console)
         if html is not None:
-            stdout.print(f"{html} shows it", markup=False)
+            console.print(f"{html} shows it", markup=False)
 
     page = (lambda found: report.write_document_html(found, html)) if html else None
     carry_out(work, as_json, out, show, page=page)
