@@ -159,9 +159,7 @@ def _judge(net: Any, trials: list[Trial], finalists: list[Trial], batches: int) 
         if trial.step_ms and trial.speedup and trial.settings != "imperative":
             gain = trial.step_ms["median"] * (trial.speedup["median"] - 1)
             trial.break_even_steps = int(trial.compile_s * 1e3 / gain) + 1 if gain > 0 else None
-    plain = chosen = _best_plain(
-        [t for t in finalists if not t.rewrites and "bulks" not in t.settings], batches
-    )
+    chosen = _best_plain([t for t in finalists if not t.rewrites and "bulks" not in t.settings], batches)
     for trial in finalists:
         if trial in (chosen, baseline) or not trial.step_ms:
             continue
@@ -169,24 +167,21 @@ def _judge(net: Any, trials: list[Trial], finalists: list[Trial], batches: int) 
         if ratio["ci95"][0] > 1.0 and ratio["median"] >= WORTH:
             chosen = trial
     report = HybridizeReport(net, chosen, trials)
-    _add_notes(report, plain, batches)
+    _add_notes(report, batches)
     return report
 
 
 def _best_plain(modes: list[Trial], batches: int) -> Trial:
-    """The fastest of MXNet's own modes; of the two static ones that whose shapes are fixed, unless it is slower.
+    """The fastest of MXNet's own modes; of the two static ones that whose shapes are fixed, where there is one shape.
 
-    With one shape it does the same work with less to decide at each step: what a short race finds against it is
-    noise until its interval says otherwise.
+    It does the same work with less to decide at each step; the other must win by what any finalist must.
     """
     best = _fastest(modes)
-    fixed = next((t for t in modes if t.settings == "static" and t.step_ms), None)
-    if fixed is None or best.settings != "static_alloc" or batches > 1:
-        return best
-    return fixed if ratio_interval(best._times, fixed._times)["ci95"][1] >= 1.0 else best
+    fixed = [t for t in modes if t.settings == "static" and t.step_ms]
+    return fixed[0] if fixed and best.settings == "static_alloc" and batches == 1 else best
 
 
-def _add_notes(report: HybridizeReport, plain: Trial, batches: int) -> None:
+def _add_notes(report: HybridizeReport, batches: int) -> None:
     chosen, baseline = report.chosen, report.trials[0]
     low, high = chosen.speedup["ci95"] if chosen.speedup else (1.0, 1.0)
     report.notes.append(f"{chosen.name}: {low:.2f}–{high:.2f} times as fast as {baseline.name}")
@@ -194,7 +189,7 @@ def _add_notes(report: HybridizeReport, plain: Trial, batches: int) -> None:
     slower = [t.name for t in compiled if t.speedup and t.speedup["ci95"][1] < 1.0]
     if slower:
         report.notes.append(f"slower than imperative here: {', '.join(slower)}")
-    if chosen is plain and any(t.rewrites for t in report.trials):
+    if not chosen.rewrites and any(t.rewrites for t in report.trials):
         report.notes.append("no rewrite was faster beyond doubt: none is applied")
     if batches > 1 and chosen.settings.startswith("static"):
         report.notes.append(
