@@ -9,8 +9,9 @@ from typing import Any
 import typer
 
 from gluontune.cli._common import emit, stderr, stdout, stdout_reserved
+from gluontune.errors import UsageError
 
-__all__ = ["ONLY", "OUT", "PEERS", "ROUNDS", "SECONDS", "carry_out", "ours_ran", "parts_of"]
+__all__ = ["ONLY", "OUT", "PEERS", "ROUNDS", "SECONDS", "carry_out", "numbers_of", "ours_ran", "parts_of"]
 
 PEERS = typer.Option(None, "--peers", help="The peers' environment (default: .peers, from make peers).")
 ROUNDS = typer.Option(9, "--rounds", min=1, help="Interleaved rounds; from 9 on one disturbed is left out.")
@@ -62,3 +63,15 @@ def parts_of(text: str | None) -> list[str] | None:
     ['a', 'b']
     """
     return [part.strip() for part in text.split(",") if part.strip()] if text else None
+
+
+def numbers_of(flag: str, text: str, least: int = 1) -> list[int]:
+    """The whole numbers between commas, at least ``least``; ``flag`` is named in the error.
+
+    >>> numbers_of("--seeds", "0, 1", least=0)
+    [0, 1]
+    """
+    found = parts_of(text) or []
+    if not found or not all(part.isdigit() and int(part) >= least for part in found):
+        raise UsageError(f"{flag} {text!r}: give whole numbers of at least {least}, such as 1,4,16")
+    return [int(part) for part in found]

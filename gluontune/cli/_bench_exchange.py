@@ -8,9 +8,8 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._bench import OUT, carry_out, parts_of
+from gluontune.cli._bench import OUT, carry_out, numbers_of, parts_of
 from gluontune.cli._common import JSON_OPTION, parse_settings
-from gluontune.errors import UsageError
 
 __all__ = ["exchange", "scaling"]
 
@@ -47,7 +46,7 @@ def exchange(
     from gluontune import report
     from gluontune.bench import exchange as benchmark
 
-    sizes = _numbers("--batch-size", batch_size)
+    sizes = numbers_of("--batch-size", batch_size)
     work = partial(
         benchmark.run,
         part,
@@ -55,9 +54,9 @@ def exchange(
         net=net,
         batches=sizes[:1] if part == "interval" else sizes,
         engines=parts_of(engine),
-        intervals=_numbers("--every", every),
+        intervals=numbers_of("--every", every),
         ranks=ranks,
-        seeds=_numbers("--seeds", seeds, least=0),
+        seeds=numbers_of("--seeds", seeds, least=0),
         epochs=epochs,
         changes=parse_settings(settings or []),
         rounds=rounds,
@@ -116,10 +115,3 @@ def scaling(
         seconds=seconds,
     )
     carry_out(work, as_json, out, benchmark.show, holds=lambda found: found["holds"])
-
-
-def _numbers(flag: str, text: str, least: int = 1) -> list[int]:
-    found = parts_of(text) or []
-    if not found or not all(part.isdigit() and int(part) >= least for part in found):
-        raise UsageError(f"{flag} {text!r}: give whole numbers of at least {least}, such as 1,4,16")
-    return [int(part) for part in found]

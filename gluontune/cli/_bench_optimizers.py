@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 import typer
 
+from gluontune.cli._bench import numbers_of
 from gluontune.cli._common import (
     JSON_OPTION,
     TIME_LIMIT_OPTION,
@@ -65,8 +66,8 @@ def optimizers(
         found = benchmark.run(
             part,
             dataset=dataset,
-            seeds=_numbers("--seeds", seeds),
-            epochs=_numbers("--epochs", epochs),
+            seeds=None if seeds is None else numbers_of("--seeds", seeds, least=0),
+            epochs=None if epochs is None else numbers_of("--epochs", epochs),
             only=only,
             changes=parse_settings(settings or []),
             rounds=rounds,
@@ -91,19 +92,6 @@ def optimizers(
         stderr.print("interrupted: the same command with --resume goes on", markup=False)
         return 130
     return 0 if found["holds"] else 1
-
-
-def _numbers(flag: str, text: str | None) -> list[int] | None:
-    """
-    >>> _numbers("--seeds", "0, 1"), _numbers("--seeds", None)
-    ([0, 1], None)
-    """
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise UsageError(f"{flag} {text!r}: write whole numbers with commas, such as 0,1,2") from None
 
 
 def _plan(kind: Any, given: list[str] | None) -> Any:
