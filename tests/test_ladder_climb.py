@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
-from gluontune import ladder, runtime
+from gluontune import ladder, report, runtime
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.ladder import measure
 from gluontune.ladder.rungs import RUNGS, Site
@@ -29,6 +31,7 @@ class Machine:
     """A pretended machine: how fast and how accurate each recipe is, and which break."""
 
     def __init__(self):
+        self.others_pct = 0.0
         self.started: list[Recipe] = []
         self.trained: list[Recipe] = []
         self.breaks = lambda recipe: None
@@ -124,6 +127,7 @@ def machine(monkeypatch):
     facts = {"cpu": {"flags": ["avx512_bf16"]}}
     monkeypatch.setattr(runtime, "machine_facts", lambda: facts)
     monkeypatch.setattr(runtime, "usable_cores", lambda: 2)
+    monkeypatch.setattr(measure.OtherLoad, "read", lambda self: pretended.others_pct)
     return pretended
 
 
@@ -165,6 +169,21 @@ def test_a_whole_climb(machine, tmp_path):
         *["rung-start", "rung-end"] * 8,
         "ladder-end",
     ]
+
+
+def test_a_rung_that_was_measured_beside_other_programs_says_so(machine, tmp_path):
+    machine.others_pct = 9.9
+    assert not any(row["notes"] for row in ladder.climb(Recipe(), rungs=["environment"])["rungs"])
+    machine.others_pct = 37.4
+    found = ladder.climb(Recipe(), rungs=["environment"])
+    naive, environment = found["rungs"]
+    assert naive["notes"] == environment["notes"]
+    assert environment["notes"][0].startswith("other programs took 37 % of the cores")
+    told = io.StringIO()
+    Console(file=told, width=200).print(report.ladder_table(found))
+    assert told.getvalue().count("other programs took 37 % of the cores") == 2
+    report.write_ladder_html(found, tmp_path / "ladder.html")
+    assert "other programs took 37 % of the cores" in (tmp_path / "ladder.html").read_text(encoding="utf-8")
 
 
 def test_what_a_rung_will_bring_is_predicted_from_its_parts(machine):

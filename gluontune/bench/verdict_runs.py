@@ -13,12 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import psutil
-
 from gluontune import runtime
 from gluontune.bench.situations import SITUATIONS, Situation
 from gluontune.errors import GluontuneError
-from gluontune.monitor.tree import ProcessTree
+from gluontune.monitor.others import OtherLoad
 from gluontune.parallel import start_cluster
 from gluontune.parallel.piped import PipedProcess, end_message
 
@@ -86,27 +84,6 @@ def _disturbed(run: dict[str, Any]) -> bool:
     return float(run.get("foreign_pct") or 0.0) >= _FOREIGN_PCT
 
 
-class _Foreign:
-    """What programs other than this one and its children take, percent of all cores, while it lasts."""
-
-    def __init__(self) -> None:
-        self._own = ProcessTree(os.getpid())
-        self._own.read()
-        self._busy, self._all = _machine()
-
-    def read(self) -> float:
-        own = self._own.read().cpu_s or 0.0
-        busy, whole = _machine()
-        return max(0.0, 100 * (busy - self._busy - own) / max(whole - self._all, 1e-9))
-
-
-def _machine() -> tuple[float, float]:
-    """CPU seconds that were used, and that there were, since the machine started."""
-    times = psutil.cpu_times()
-    whole = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    return whole - times.idle - getattr(times, "iowait", 0.0), whole
-
-
 def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row for each situation: how many of its runs got the right verdict, and what the others got."""
     rows = []
@@ -165,11 +142,11 @@ class _Trainers:
 
     def run(self, seed: int, seconds: float) -> dict[str, Any]:
         """One run of the loop; the first rank's verdict, and whether it is the right one."""
-        foreign = _Foreign()
+        others = OtherLoad()
         for process in self.ranks:
             process.say({"seed": seed, "seconds": seconds, "pids": self.pids})
         answer = self._gather()[0]
-        foreign_pct = foreign.read()
+        foreign_pct = others.read()
         found = answer["verdict"]
         right = found["kind"] == self.situation.kind
         if right and self.situation.kind == "sync-bound":

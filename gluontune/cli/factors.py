@@ -85,7 +85,8 @@ def factors(
     else:
         for table in report.factors_tables(found):
             stdout.print(table)
-        stdout.print(found["sentence"], markup=False, highlight=False)
+        for line in [found["sentence"], *found.get("notes", ())]:
+            stdout.print(line, markup=False, highlight=False)
         stdout.print(
             f"{out / 'factors.html'} shows it; {out / 'factors.json'} holds the figures.", markup=False
         )

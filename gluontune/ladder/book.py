@@ -109,9 +109,10 @@ class Book:
         """Copy what the report shows of a training run into its row, and save the run beside."""
         for name in (
             "epoch_seconds", "elapsed_seconds", "val_accuracy", "train_loss", "steadiness", "phases_pct",
-            "utilization", "peak_rss_mib", "peak_gpu_mib", "warmup_seconds", "notes",
+            "utilization", "peak_rss_mib", "peak_gpu_mib", "warmup_seconds",
         ):  # fmt: skip
             row[name] = getattr(result, name)
+        row["notes"] = [*row["notes"], *(note for note in result.notes if note not in row["notes"])]
         device = (
             "gpu" if result.utilization.get("gpu_util_pct") and result.recipe["devices"] != "cpu" else "cpu"
         )

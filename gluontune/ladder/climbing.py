@@ -153,7 +153,7 @@ class _Climber:
         references = list({id(c): c for c in (self.naive, self.best) if c is not None}.values())
         self._progress(row["name"], "predicting", 0.0, ", ".join(c.label for c in self.field), None)
         guesses = predict(rung.name, self.best, self.field, self.site, self.pace.slice_s)
-        self._measure(row["name"], [*references, *self.field])
+        self._measure(row, [*references, *self.field])
         chosen = compare(row, self.field, variants, self.naive, self.best)
         note(row, guesses)
         if chosen is None:
@@ -183,7 +183,7 @@ class _Climber:
             row["notes"] = [*row["notes"], found["sentence"]]
 
     def _naive(self, row: dict[str, Any]) -> None:
-        self._measure("naive", [self.naive])
+        self._measure(row, [self.naive])
         if self.naive.failure is not None:
             raise self.naive.failure
         compare(row, [self.naive], RUNGS["naive"].variants(self.recipe, self.site), self.naive, None)
@@ -206,7 +206,8 @@ class _Climber:
         facts["device"] = "gpu" if self.site.gpus and self.recipe.devices != "cpu" else "cpu"
         self.book.document["verdict"] = monitor.verdict(result.phases, result.utilization, facts).to_dict()
 
-    def _measure(self, name: str, field: list[Contender]) -> None:
+    def _measure(self, row: dict[str, Any], field: list[Contender]) -> None:
+        name = row["name"]
         labels = ", ".join(c.label for c in field)
 
         def on_round(done: int, rounds: int) -> None:
@@ -216,7 +217,13 @@ class _Climber:
             self._progress(name, "measuring", done / rounds, detail, rates.get(fastest))
 
         self._progress(name, "starting", 0.0, labels, None)
-        interleave(field, rounds=self.pace.rounds, slice_s=self.pace.slice_s, on_round=on_round)
+        interleave(
+            field,
+            rounds=self.pace.rounds,
+            slice_s=self.pace.slice_s,
+            on_round=on_round,
+            on_disturbed=row["notes"].append,
+        )
 
     def _train(self, row: dict[str, Any], contender: Contender) -> RunResult:
         """Train the chosen variant; its result is saved beside, whatever comes."""

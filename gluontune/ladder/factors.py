@@ -178,7 +178,13 @@ class _Study:
                 self.tell({**about, "stage": "measuring", "done": at / rounds, "detail": detail})
 
             field = [self.base, *self.field]
-            interleave(field, rounds=self.pace.rounds, slice_s=self.pace.slice_s, on_round=on_round)
+            interleave(
+                field,
+                rounds=self.pace.rounds,
+                slice_s=self.pace.slice_s,
+                on_round=on_round,
+                on_disturbed=functools.partial(self._note, about["set"]),
+            )
             if self.base.failure is not None:
                 raise self.base.failure
             rows = [_throughput_row(chosen, c, self.base) for chosen, c in zip(block, self.field)]
@@ -190,6 +196,9 @@ class _Study:
             self.ledger.document["done"] += rows
             self.ledger.save()
             self.tell({**about, "stage": "done", "done": 1.0, "detail": "", "rows": rows})
+
+    def _note(self, sets: str, told: str) -> None:
+        self.ledger.document.setdefault("notes", []).append(f"{sets}: {told}")
 
     def to_targets(self, targets: Sequence[float], repeats: int, every_set: bool) -> None:
         if not targets:

@@ -130,7 +130,13 @@ class Heats:
             self._progress(stage, f"heat {number}, round {done}/{total}: {fastest}", rates.get(fastest))
 
         self._progress(stage, "starting " + ", ".join(c.label for c in contenders), None)
-        interleave(contenders, rounds=rounds, slice_s=self.slice_s, on_round=on_round)
+        interleave(
+            contenders,
+            rounds=rounds,
+            slice_s=self.slice_s,
+            on_round=on_round,
+            on_disturbed=lambda told: self.book.document["notes"].append(f"{stage}, heat {number}: {told}"),
+        )
         for reference in (self.start, self.best):
             if reference.contender is not None and reference.contender.failure is not None:
                 raise reference.contender.failure  # nothing to compare with

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
+from gluontune.monitor.others import OtherLoad
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 from gluontune.train import Group, RunFailed, drive
@@ -29,6 +30,9 @@ class Turns(Protocol):
 
 
 T = TypeVar("T", bound=Turns)
+DISTURBED_PCT = (
+    10.0  # of the usable cores, taken by others: two training threads on two cores then lose a half
+)
 
 
 class Contender:
@@ -121,6 +125,7 @@ def interleave(
     rounds: int,
     slice_s: float,
     on_round: Callable[[int, int], None] | None = None,
+    on_disturbed: Callable[[str], None] | None = None,
 ) -> list[T]:
     """Measure contenders in turn, ``rounds`` times over; the order turns with each round.
 
@@ -131,6 +136,8 @@ def interleave(
         rounds: slices of each contender.
         slice_s: about how long a slice takes, in seconds.
         on_round: called with ``(round, rounds)``.
+        on_disturbed: called at the end with a sentence if other programs took a tenth of the cores or more: threads
+            that wait for each other then lose much more than that.
 
     Returns:
         those that were measured in every round.
@@ -141,10 +148,17 @@ def interleave(
         contender.launch()
     for contender in field:
         contender.warm_up(slice_s)
+    others = OtherLoad()
     for number in range(rounds):
         turn = number % len(field)
         for contender in field[turn:] + field[:turn]:
             contender.slice()
         if on_round is not None:
             on_round(number + 1, rounds)
+    taken = others.read()
+    if on_disturbed is not None and taken >= DISTURBED_PCT:
+        on_disturbed(
+            f"other programs took {taken:.0f} % of the cores while this was measured, which changes what threads "
+            "gain: repeat it on a machine that does nothing else"
+        )
     return [c for c in field if c.failure is None and len(c.rates) == rounds]

@@ -160,6 +160,7 @@ def factors_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
         remarks=[
             *(f"{factor['name']}: {factor['sentence']}" for factor in document.get("factors", ())),
             *(f"{name} was not analysed: {reason}" for name, reason in skipped.items()),
+            *document.get("notes", ()),
         ],
         figures=figures,
         tables=_tables(document),

@@ -136,7 +136,12 @@ def verdict_text(row: Mapping[str, Any]) -> Text:
 
 def _remarks(rows: Sequence[dict[str, Any]]) -> RenderResult:
     """The reasons, below the table: they are sentences, and a column would break them to pieces."""
-    told = [(row["name"], reason_of(row)) for row in rows if reason_of(row)]
+    told = [
+        (row["name"], sentence)
+        for row in rows
+        for sentence in [reason_of(row), *map(words.clean, row["notes"])]
+        if sentence
+    ]
     if told:
         yield Text("")
     for name, reason in told:
