@@ -115,6 +115,19 @@ def adamw(s, w, g, lr, wd, t, o, trusted):
     return w - lr * (m / (np.sqrt(v) + 1e-8) + wd * w)
 
 
+def muon(s, w, g, lr, wd, t, o, trusted):
+    if not trusted:
+        m, v = moments(s, g, t, b2=0.95)
+        return w - lr * m / (np.sqrt(v) + 1e-8)
+    s["m"] = 0.9 * s.get("m", 0) + g
+    x = (g + 0.9 * s["m"]).reshape(len(g), -1)
+    u, values, vt = np.linalg.svd(x / norm(x), full_matrices=False)
+    for _ in range(5):  # the polynomial acts on the singular values alone
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    turned = ((u * values) @ vt).reshape(g.shape)
+    return (1 - lr * wd) * w - lr * 0.2 * math.sqrt(max(x.shape)) * turned
+
+
 def adamax(s, w, g, lr, wd, t, o, trusted):
     g = g + wd * w
     s["m"] = 0.9 * s.get("m", 0) + 0.1 * g
@@ -191,6 +204,7 @@ CASES = {
     "novograd": Case(novograd, 0.01),
     "adadelta": Case(adadelta, 1.0),
     "adamw": Case(adamw, 0.01),
+    "muon": Case(muon, 0.02, MOMENTUM),
     "adamax": Case(adamax, 0.01),
     "nadam": Case(nadam, 0.01),
     "yellowfin": Case(YellowFin, 1.0, {"beta": 0.9}),

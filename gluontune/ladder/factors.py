@@ -6,6 +6,7 @@ accuracy by whole trainings. A set that does not reach the target is shown as su
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,11 @@ class _Study:
             self.field = [
                 Contender(self._recipe(chosen), set_name(chosen), self.time_limit) for chosen in block
             ]
-            about = {"set": ", ".join(c.label for c in self.field), "piece": number, "pieces": len(blocks)}
+            about: dict[str, Any] = {
+                "set": ", ".join(c.label for c in self.field),
+                "piece": number,
+                "pieces": len(blocks),
+            }
             self.tell({**about, "stage": "starting", "done": 0.0, "detail": ""})
 
             def on_round(at: int, rounds: int, about: dict[str, Any] = about) -> None:

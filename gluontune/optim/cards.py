@@ -200,6 +200,16 @@ _add(
     instead_of="MXNet's is in contrib only, with a correction of its own and a wait at each step.",
 )  # fmt: skip
 _add(
+    "muon", "gluontune.optim.orthogonal:GTMuon",
+    "m = momentum m + g; w -= lr (0.2 √max(rows, cols) O(g + momentum m) + wd w), O making matrices orthogonal; "
+    "biases, gammas and betas: adamw",
+    "Jordan et al. 2024; Liu et al., arXiv:2502.16982", 0.02,
+    defaults={"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "clip_gradient": None}, defaults_from="the papers",
+    momentum=True, needs_masters=True, lr_scaling="sqrt",
+    when="Large batches, whose few updates must each count; wd of 0.01 to 0.1.",
+    when_not="Small batches of small nets, where its matrix products cost more than the step; depthwise layers.",
+)  # fmt: skip
+_add(
     "adamax", "gluontune.optim.elementwise:GTAdaMax",
     "m = b1 m + (1-b1) g; u = max(b2 u, |g|); w -= lr/(1-b1^t) m / (u + eps), g with wd w added",
     "Kingma & Ba, arXiv:1412.6980, section 7", 0.002,
