@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from gluontune.errors import GluontuneError
 
-__all__ = ["atomic_write", "cache_dir", "explain_os_error", "write_json", "writable_folder"]
+__all__ = ["atomic_write", "cache_dir", "explain_os_error", "set_aside", "write_json", "writable_folder"]
 
 
 def cache_dir() -> Path:
@@ -87,6 +87,20 @@ def write_json(path: str | os.PathLike[str], document: Any) -> None:
     text = json.dumps(document, indent=2, allow_nan=False)
     with atomic_write(path, "w") as stream:
         stream.write(text + "\n")
+
+
+def set_aside(path: str | os.PathLike[str] | None) -> None:
+    """Keep an earlier document at ``path`` as ``NAME.previous.json``, for a new one is about to take its place.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "tta.json").write_text("{}")
+    >>> set_aside(folder / "tta.json")
+    >>> [found.name for found in folder.iterdir()]
+    ['tta.previous.json']
+    """
+    if path is not None and Path(path).exists():
+        Path(path).replace(Path(path).with_name(f"{Path(path).stem}.previous.json"))
 
 
 def writable_folder(path: str | os.PathLike[str]) -> Path:

@@ -66,6 +66,8 @@ def test_one_network_for_real_then_a_failure_as_a_row_then_resumed(tmp_path, mon
     assert again["rows"][0] == good and again["rows"][1]["reason"] == "again"
     with pytest.raises(GluontuneError, match="another pace"):
         networks.run(["cifar_resnet20_v1"], out=out, resume=True)
+    networks.run(["no_such_net"], quick=True, out=out)  # without --resume nothing is lost, either
+    assert json.loads((tmp_path / "networks.previous.json").read_text()) == again
 
 
 def test_wrong_use(tmp_path):

@@ -19,7 +19,7 @@ import numpy as np
 from gluontune import runtime, stats
 from gluontune.bench.contest import OURS, Contender, Entrant, hold
 from gluontune.errors import GluontuneError, UsageError, nearest
-from gluontune.files import write_json
+from gluontune.files import set_aside, write_json
 from gluontune.runtime.launch import launch_settings
 
 __all__ = ["NETWORKS", "run", "show"]
@@ -92,6 +92,8 @@ def run(
         "batch_size": batch_size, "rounds": rounds, "seconds": seconds, "threads": runtime.usable_cores(),
     }  # fmt: skip
     before = _before(out, conditions) if resume else {}
+    if not resume:
+        set_aside(out)
     rows: list[dict[str, Any]] = []
     for name in chosen:
         told = functools.partial(_told, tell, name)

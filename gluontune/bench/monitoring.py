@@ -11,7 +11,7 @@ from typing import Any
 from gluontune import runtime
 from gluontune.bench import overhead, predicting, verdict_runs
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import write_json
+from gluontune.files import set_aside, write_json
 
 __all__ = ["PARTS", "ROUNDS", "run", "show"]
 
@@ -65,6 +65,8 @@ def run(
     document: dict[str, Any] = {"parts": {}, "machine": runtime.machine_facts(), "conditions": conditions}
     if resume:
         document["parts"] = _taken_up(out)
+    else:
+        set_aside(out)
 
     def save() -> None:
         if out is not None:

@@ -24,7 +24,7 @@ from gluontune import runtime
 from gluontune.bench._one_network import PLAIN
 from gluontune.bench.contest import OURS, Contender, Entrant
 from gluontune.errors import GluontuneError, UsageError, nearest
-from gluontune.files import writable_folder, write_json
+from gluontune.files import set_aside, writable_folder, write_json
 from gluontune.runtime import machine_facts
 
 __all__ = ["NETWORKS", "Case", "Pace", "run", "show"]
@@ -98,7 +98,8 @@ def run(
     Args:
         nets: names of :data:`NETWORKS`; default all.
         quick: fewer and shorter repeats: about 15 seconds a network on two cores.
-        out: the JSON file. resume: keep its finished rows, measured at the same pace.
+        out: the JSON file; an earlier one is kept as ``NAME.previous.json``. resume: keep its finished rows, measured at
+            the same pace.
         time_limit: seconds that one part of a network's work may take.
         say: told what is going on.
 
@@ -121,6 +122,8 @@ def run(
     rows = _known(out, pace) if resume else {}
     if out is not None:
         writable_folder(out.absolute().parent)
+    if not resume:
+        set_aside(out)
     document: dict[str, Any] = {}
     for place, name in enumerate(names):
         if name not in rows:

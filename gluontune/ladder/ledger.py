@@ -11,7 +11,7 @@ from typing import Any
 import gluontune
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import writable_folder, write_json
+from gluontune.files import set_aside, writable_folder, write_json
 
 __all__ = ["Ledger", "begin", "take_up"]
 
@@ -21,8 +21,7 @@ def begin(path: Path | None, schema: int, **fields: Any) -> dict[str, Any]:
 
     An earlier document at ``path`` is kept as ``NAME.previous.json``; None is for one that stays in memory.
     """
-    if path is not None and path.exists():
-        path.replace(path.with_name(f"{path.stem}.previous.json"))
+    set_aside(path)
     return {
         "schema_version": schema,
         "gluontune": gluontune.__version__,
