@@ -98,8 +98,8 @@ def run(
     Args:
         nets: names of :data:`NETWORKS`; default all.
         quick: fewer and shorter repeats: about 15 seconds a network on two cores.
-        out: the JSON file; an earlier one is kept as ``NAME.previous.json``. resume: keep its finished rows, measured at
-            the same pace.
+        out: the JSON file; an earlier one is kept as ``NAME.previous.json``. resume: keep its finished rows, which must
+            have been measured at the same pace.
         time_limit: seconds that one part of a network's work may take.
         say: told what is going on.
 
