@@ -29,6 +29,8 @@ class Recipe:
         net: a name of the model zoo (``cifar_resnet20_v1``, ``mlp``, …).
         job: path of the user's own ``job.py``; it replaces data set, net and loss where it defines them.
         batch_size_per_device: images in one step on one device.
+        accumulate: steps whose gradients make one update: an update of so many times the batch, in the memory of
+            one. BatchNorm still takes its statistics from each step's images.
         loader: a name of ``gt.loading``; ``gluon`` is what a plain Gluon script does.
         num_workers: loader processes or threads; 0 loads in the training thread.
         prefetch: batches made ahead; None lets the loader choose.
@@ -43,8 +45,8 @@ class Recipe:
         dtype: ``float32``; ``float16`` (GPU, multi-precision); ``bfloat16`` (CPU, AMP).
         optimizer: a name of ``gt.optim``.
         learning_rate: peak rate for ``base_batch_size``.
-        base_batch_size: the global batch size that ``learning_rate`` was chosen for.
-        lr_scaling: how the rate follows the global batch size: ``none``, ``linear`` or ``sqrt``.
+        base_batch_size: the images in an update that ``learning_rate`` was chosen for.
+        lr_scaling: how the rate follows the images in an update: ``none``, ``linear`` or ``sqrt``.
         momentum, wd: of the optimizer. ``wd`` does not touch biases, gammas and betas.
         schedule: a name of ``gt.optim.schedules``.
         warmup_epochs: epochs of linear warm-up before the schedule.
@@ -82,6 +84,7 @@ class Recipe:
     job: Optional[str] = None
 
     batch_size_per_device: int = 64
+    accumulate: int = 1
     loader: str = "gluon"
     num_workers: int = 0
     prefetch: Optional[int] = None
@@ -127,17 +130,26 @@ class Recipe:
 
     @property
     def global_batch_size(self) -> int:
-        """Images in one update, over all devices; ``async`` learners update one by one, each with its own batch."""
+        """Images in one step, over all devices; ``async`` learners update one by one, each with its own batch."""
         return self.batch_size_per_device * (1 if self.engine == "async" else self.num_devices)
 
     @property
+    def update_batch_size(self) -> int:
+        """Images in one update of the weights: those of ``accumulate`` steps.
+
+        >>> Recipe(batch_size_per_device=128, accumulate=10).update_batch_size
+        1280
+        """
+        return self.global_batch_size * self.accumulate
+
+    @property
     def scaled_learning_rate(self) -> float:
-        """``learning_rate`` carried over from ``base_batch_size`` to the global batch size.
+        """``learning_rate`` carried over from ``base_batch_size`` to the images in an update.
 
         >>> Recipe(learning_rate=0.1, base_batch_size=64, batch_size_per_device=256).scaled_learning_rate
         0.4
         """
-        ratio = self.global_batch_size / self.base_batch_size
+        ratio = self.update_batch_size / self.base_batch_size
         return self.learning_rate * rules.LR_SCALING[self.lr_scaling](ratio)
 
     def override(self, **changes: Any) -> Recipe:

@@ -31,6 +31,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 #: field: (smallest value, or None for "above zero"; type; may be None)
 BOUNDS: dict[str, tuple[float | None, type, bool]] = {
     "batch_size_per_device": (1, int, False),
+    "accumulate": (1, int, False),
     "num_workers": (0, int, False),
     "prefetch": (0, int, True),
     "train_samples": (1, int, True),
@@ -95,6 +96,17 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
         ("engine", "dtype"),
         lambda r: r.engine == "async" and r.dtype == "float16",
         "the shared weights are float32; use engine='kvstore' or another dtype",
+    ),
+    (
+        ("accumulate", "dtype"),
+        lambda r: r.accumulate > 1 and r.dtype == "float16",
+        "the loss scale may change, and a step may be left out, between the steps of one update; use a larger "
+        "batch_size_per_device",
+    ),
+    (
+        ("accumulate", "engine"),
+        lambda r: r.accumulate > 1 and r.engine == "async",
+        "asynchronous learners update at each of their steps; use a larger batch_size_per_device",
     ),
     (
         ("compression", "exchange_every"),

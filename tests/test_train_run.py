@@ -56,6 +56,17 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not():
     assert run(SMALL.override(seed=1)).train_loss != first.train_loss
 
 
+def test_gathered_steps_train_what_one_large_batch_trains():
+    plain = SMALL.override(augment="none", warmup_epochs=0.25, wd=1e-3)
+    whole = run(plain.override(batch_size_per_device=256))
+    parts = run(plain.override(batch_size_per_device=64, accumulate=4))
+    assert whole.steps == 8 and parts.steps == 32
+    assert parts.val_loss == pytest.approx(whole.val_loss, rel=1e-5)
+    assert parts.val_accuracy == whole.val_accuracy
+    apart = run(plain.override(batch_size_per_device=64))  # the rate is that of its own, smaller batch
+    assert apart.val_loss != pytest.approx(whole.val_loss, rel=1e-2)
+
+
 def test_reset_forgets_all_steps():
     with Group(SMALL) as group:
         fresh = group.steps(4)["loss"]

@@ -91,7 +91,7 @@ def _check(recipe: Recipe) -> None:
         raise UsageError(
             f"--against-torch: there is no PyTorch twin of {recipe.job or recipe.net!r}; use a cifar_resnet…_v1"
         )
-    alike = {"optimizer": ("nag", "sgd"), "dtype": ("float32", "bfloat16"), "num_devices": (1,),
+    alike = {"optimizer": ("nag", "sgd"), "dtype": ("float32", "bfloat16"), "num_devices": (1,), "accumulate": (1,),
              "stochastic_depth": (0.0,), "last_batch": ("discard",), "seconds": (None,)}  # fmt: skip
     for name, known in alike.items():
         if getattr(recipe, name) not in known:

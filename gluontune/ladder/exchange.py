@@ -103,9 +103,10 @@ def mllog_lines(document: Mapping[str, Any], row: Mapping[str, Any], org: str) -
     submission = {"benchmark": "resnet", "division": "open", "org": org, "status": "research"}
     for key, value in {**submission, "platform": hardware(document["machine"])}.items():
         log(f"submission_{key}", 0.0, value, dataset=recipe["dataset"], net=recipe["net"])
-    batch = recipe["batch_size_per_device"] * recipe["num_devices"]
+    gathered = recipe.get("accumulate", 1)
+    batch = recipe["batch_size_per_device"] * recipe["num_devices"] * gathered
     settings = {"seed": row["seed"], "global_batch_size": batch, "opt_name": recipe["optimizer"]}
-    settings.update(opt_base_learning_rate=recipe["learning_rate"], gradient_accumulation_steps=1)
+    settings.update(opt_base_learning_rate=recipe["learning_rate"], gradient_accumulation_steps=gathered)
     settings.update(train_samples=recipe["train_samples"] or facts.get("num_train") or 0)
     settings.update(eval_samples=recipe["val_samples"] or facts.get("num_test") or 0)
     for key, value in settings.items():

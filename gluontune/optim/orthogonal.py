@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gluontune.optim._base import mx, nd
+from gluontune.optim._base import chunks, mx, nd, subtract_all
 from gluontune.optim.layerwise import GTAdamW
 
 __all__ = ["GTMuon", "orthogonalized"]
@@ -33,13 +33,11 @@ def orthogonalized(matrices: Any) -> Any:
     a, b, c = _QUINTIC
     tall = matrices.shape[1] > matrices.shape[2]
     x = nd.swapaxes(matrices, 1, 2) if tall else matrices  # the product is then as small as it can be
-    # In place of a division by a norm that may be 0 or overflow: first by the largest entry.
-    largest = nd.maximum(nd.max(nd.abs(x), axis=(1, 2), keepdims=True), 1e-30)
-    x = nd.broadcast_div(x, largest)
-    x = nd.broadcast_div(x, nd.sqrt(nd.sum(nd.square(x), axis=(1, 2), keepdims=True)) + 1e-7)
-    for _ in range(_STEPS):
+    x = nd.L2Normalization(x, mode="instance", eps=1e-14)
+    unit = nd.eye(x.shape[1], ctx=x.context).expand_dims(0)
+    for _ in range(_STEPS):  # the polynomial is made of the small product, so that the large one is read once
         gram = nd.batch_dot(x, x, transpose_b=True)
-        x = a * x + nd.batch_dot(b * gram + c * nd.batch_dot(gram, gram), x)
+        x = nd.batch_dot(nd.broadcast_add(b * gram + c * nd.batch_dot(gram, gram), a * unit), x)
     return nd.swapaxes(x, 1, 2) if tall else x
 
 
@@ -101,15 +99,12 @@ class GTMuon(GTAdamW):
         moments: list[Any],
     ) -> None:
         grads, rescale = self.clipped(grads)
-        ahead = []
-        for grad, moment in zip(grads, moments):
-            grad = grad * rescale
-            moment *= self.momentum
-            moment += grad
-            ahead.append((grad + self.momentum * moment).reshape(shape))
-        turned = orthogonalized(nd.stack(*ahead)) * (0.2 * math.sqrt(max(shape)))
-        for place, (weight, lr, wd) in enumerate(
-            zip(weights, self._get_lrs(indices), self._get_wds(indices))
-        ):
-            weight *= 1.0 - lr * wd
-            weight -= lr * turned[place].reshape(weight.shape)
+        lrs, wds = self._get_lrs(indices), self._get_wds(indices)
+        scale = 0.2 * math.sqrt(max(shape))
+        for ws, gs, ms, rates, decays in chunks(weights, grads, moments, lrs, wds):
+            n = len(ws)
+            subtract_all(ms, gs, [-1.0] * n, [self.momentum - 1.0] * n, factor=rescale)
+            ahead = rescale * nd.stack(*gs) + self.momentum * nd.stack(*ms)
+            turned = orthogonalized(ahead.reshape((n, *shape)))
+            steps = [turned[place].reshape(w.shape) for place, w in enumerate(ws)]
+            subtract_all(ws, steps, rates, decays, factor=scale)

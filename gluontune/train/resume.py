@@ -22,8 +22,8 @@ __all__ = ["Checkpoints", "Keeper", "parse_interval"]
 # A checkpoint can be gone on from only where these are equal. The others are free: a resumed run may be
 # longer, use another loader's threads, or run elsewhere.
 _SAME = (
-    "dataset", "net", "augment", "train_samples", "seed", "batch_size_per_device", "num_devices", "last_batch",
-    "loader", "optimizer", "dtype", "rewrites",
+    "dataset", "net", "augment", "train_samples", "seed", "batch_size_per_device", "accumulate", "num_devices",
+    "last_batch", "loader", "optimizer", "dtype", "rewrites",
 )  # fmt: skip
 
 _UNITS = {
@@ -131,12 +131,12 @@ class Keeper:
         path, header, notes = checkpoint.newest(self.plan.folder)
         if path is None:
             return None, {}, notes
-        theirs, mine = header["recipe"], self.recipe.to_dict()
-        other = [name for name in _SAME if theirs.get(name) != mine[name]]
-        if (theirs.get("job") is None) != (mine["job"] is None):
+        theirs, mine = Recipe.from_dict(header["recipe"], str(path)).to_dict(), self.recipe.to_dict()
+        other = [name for name in _SAME if theirs[name] != mine[name]]
+        if (theirs["job"] is None) != (mine["job"] is None):
             other.insert(0, "job")
         if other:
-            there = ", ".join(f"{name}={theirs.get(name)!r}" for name in other)
+            there = ", ".join(f"{name}={theirs[name]!r}" for name in other)
             here = ", ".join(f"{name}={mine[name]!r}" for name in other)
             raise GluontuneError(f"{path}: a checkpoint of a run with {there}, but this run has {here}")
         notes = [f"{text}; the one before is used" for text in notes]

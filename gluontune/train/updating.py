@@ -11,13 +11,13 @@ from gluontune.recipe import Recipe
 __all__ = ["make_trainer"]
 
 
-def make_trainer(session: Any, recipe: Recipe, total_updates: int) -> Any:
+def make_trainer(session: Any, recipe: Recipe, total_steps: int) -> Any:
     """A new trainer for the session's net.
 
     Args:
         session: a built :class:`gluontune.train.session.Session`.
         recipe: its own, or one with other fields of the optimizer.
-        total_updates: length of the schedule.
+        total_steps: length of the schedule; ``accumulate`` of them make an update.
     """
     apart = session.averaging is not None  # parameters are exchanged, not gradients
     servers = recipe.engine == "kvstore" and not apart
@@ -35,8 +35,9 @@ def make_trainer(session: Any, recipe: Recipe, total_updates: int) -> Any:
         base_batch_size=recipe.base_batch_size,
         lr_scaling=recipe.lr_scaling,
         schedule=recipe.schedule,
-        total_updates=total_updates,
-        warmup_updates=round(recipe.warmup_epochs * session.batches_per_epoch),
+        total_updates=max(1, total_steps // recipe.accumulate),
+        warmup_updates=round(recipe.warmup_epochs * session.batches_per_epoch / recipe.accumulate),
+        accumulate=recipe.accumulate,
         momentum=recipe.momentum,
         wd=recipe.wd,
         multi_precision=recipe.dtype == "float16",
