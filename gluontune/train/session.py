@@ -6,6 +6,8 @@ repeats and the notebooks all drive this one through :mod:`gluontune.train.group
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 import resource
 import time
@@ -21,10 +23,11 @@ from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts, spl
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.train.checkpoint import read
-from gluontune.train.checks import check_output, explain_shapes
+from gluontune.train.checks import check_output
 from gluontune.train.exchanging import make_averaging, rejoin
 from gluontune.train.feed import Feed, make_feed
 from gluontune.train.job import load_job
+from gluontune.train.preparing import prepare_net
 from gluontune.train.site import site
 from gluontune.train.snapshot import Writer, capture, may_draw, parameters, restore, seed_step
 from gluontune.train.updating import make_trainer
@@ -102,7 +105,7 @@ class Session:
         if opened is not None:
             opened()
         self.phase = "building the net"
-        self.net = self._build_net()
+        self.net, self.rewrites = prepare_net(self)
         self.loss = self.job.loss()
         self._initial = {name: p.data(self.ctxs[0]).asnumpy() for name, p in self._parameters()}
         self.kvstore = "device"
@@ -113,7 +116,9 @@ class Session:
         # Ranks behind the gradient of an update.
         self._summed_over = self.world if self.averaging is None else 1
         self._seeds_steps = self.writer is not None and may_draw(self.net)
-        self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=_SAMPLED_EVERY)
+        # No common divisor with the steps of an update: else the same ones of them were always sampled.
+        every = next(n for n in itertools.count(_SAMPLED_EVERY) if math.gcd(n, recipe.accumulate) == 1)
+        self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=every)
         self.reset()
 
     def site(self) -> dict[str, Any]:
@@ -127,28 +132,6 @@ class Session:
 
     def _parameters(self) -> list[tuple[str, Any]]:
         return list(self.net.collect_params().items())
-
-    def _build_net(self) -> Any:
-        """Net with its rewrites, mode and input stage; parameters initialized on every context."""
-        mx, recipe = self.mx, self.recipe
-        net = self.job.net()
-        if not isinstance(net, mx.gluon.Block):
-            raise GluontuneError(f"net() of the job returned {type(net).__name__}; return a Gluon Block")
-        self._seed()
-        if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
-            net.initialize(mx.init.Xavier(magnitude=2), ctx=self.ctxs)
-        sample = self.feed.sample(self.ctxs[0])
-        with explain_shapes(sample.shape):
-            net(sample)
-        self.rewrites = compute.rewrites_for(net, sample, device=self.device)
-        compute.apply_rewrites(net, recipe.rewrites, sample)
-        if recipe.dtype == "float16":
-            net.cast("float16")
-        compute.set_mode(net, recipe.hybridize)
-        if self.feed.stage is not None:
-            net = compute.with_input_stage(net, self.feed.stage)
-            compute.set_mode(net, recipe.hybridize)
-        return net
 
     def reset(self) -> None:
         """Back to the seeded start: parameters, optimizer, schedule, random streams, first epoch.
