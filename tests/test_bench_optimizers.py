@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from gluontune import report, train
-from gluontune.bench import _esgd_contest, _optimizer_findings, _optimizer_steps, large_batch_job, optimizers
+from gluontune.bench import _esgd_contest, _optimizer_findings, _optimizer_steps, optimizers
 from gluontune.bench._optimizer_runs import PLANS, fast_recipe
 from gluontune.cli.main import main
-from gluontune.errors import UsageError
 from gluontune.ladder import EsgdPlan
-from gluontune.optim import GhostBatchNorm
 from gluontune.result import RunResult
 
 BASE = fast_recipe("sample")
@@ -39,8 +37,10 @@ def test_nothing_but_the_batch_changes_in_the_table_of_batches():
 def test_large_batches_have_as_many_epochs_and_images_as_the_small_one():
     found = recipes("large-batch")
     small = found.pop("batch 64")
-    assert small.batch_size_per_device == 64 and {r.batch_size_per_device for r in found.values()} == {1280}
+    assert small.update_batch_size == 64 and {r.update_batch_size for r in found.values()} == {1280}
     assert {r.epochs for r in found.values()} == {small.epochs} == {10}
+    gathered = found["batch 1280, muon, gathered from 128"]
+    assert (gathered.batch_size_per_device, gathered.accumulate, gathered.optimizer) == (128, 10, "muon")
     naive = found["batch 1280, naive"]
     assert naive.scaled_learning_rate == small.scaled_learning_rate and naive.schedule == "constant"
     assert found["batch 1280, linear rate"].scaled_learning_rate == pytest.approx(
@@ -54,20 +54,6 @@ def test_eight_optimizers_meet_on_three_nets():
     assert len(found) == 24 and len({r.net for r in found.values()}) == 3
     assert found["softmax, sgd"].momentum == 0 and found["softmax, momentum"].momentum == 0.9
     assert {r.epochs for r in recipes("epochs").values()} == {8, 20}
-
-
-def test_the_job_for_large_batches_has_ghosts_and_smooth_labels(monkeypatch):
-    for name, value in (("GHOST_BATCH", "64"), ("BATCH", "1280"), ("SMOOTHING", "0.1")):
-        monkeypatch.setenv(f"GLUONTUNE_{name}", value)
-    norms = []
-    large_batch_job.net().apply(
-        lambda block: norms.append(block) if isinstance(block, GhostBatchNorm) else None
-    )
-    assert len(norms) > 15 and {block.num_ghosts for block in norms} == {20}
-    assert large_batch_job.loss().smoothing == 0.1
-    monkeypatch.setenv("GLUONTUNE_BATCH", "100")
-    with pytest.raises(UsageError, match="give a multiple"):
-        large_batch_job.net()
 
 
 class FakeTraining:

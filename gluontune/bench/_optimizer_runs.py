@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from gluontune.bench import _optimizer_findings as findings
@@ -14,8 +13,6 @@ from gluontune.optim import OPTIMIZERS
 from gluontune.recipe import Recipe
 
 __all__ = ["LARGE", "OPTIMIZERS_OF_DECK_001", "PLANS", "Piece", "Plan", "fast_recipe"]
-
-_JOB = Path(__file__).with_name("large_batch_job.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,19 +80,19 @@ def _batches(base: Recipe, epochs: int) -> dict[str, Recipe]:
     return {f"batch {size}": naive.override(batch_size_per_device=size) for size in BATCHES}
 
 
-_GHOSTS = {"job": str(_JOB), "env": {"GLUONTUNE_BATCH": "1280", "GLUONTUNE_GHOST_BATCH": "64"}}
-_SMOOTH = {**_GHOSTS, "env": {**_GHOSTS["env"], "GLUONTUNE_SMOOTHING": "0.1"}}  # type: ignore[dict-item]
+_GATHERED = {"batch_size_per_device": 128, "accumulate": 10}  # BatchNorm then keeps the statistics of 128
+_MUON = {"optimizer": "muon", "learning_rate": 0.04, "lr_scaling": "none", "wd": 0.1}
 #: Setups for batch 1280, from nothing to what theory recommends, as changes of batch 64's recipe (NAG, one-cycle).
 LARGE: dict[str, dict[str, Any]] = {
     "naive": {"lr_scaling": "none", "schedule": "constant"},
     "linear rate": {"lr_scaling": "linear"},
     "sqrt rate": {"lr_scaling": "sqrt"},
-    "sqrt rate and decay": {"lr_scaling": "sqrt", "wd": 2.2e-3},
+    "sqrt rate, gathered from 128": {"lr_scaling": "sqrt", **_GATHERED},
     "lars": {"optimizer": "lars", "learning_rate": 12.0, "lr_scaling": "none", "warmup_epochs": 1.0,
              "schedule": "poly"},
     "lamb": {"optimizer": "lamb", "learning_rate": 0.01, "lr_scaling": "none", "wd": 0.01},
-    "sqrt rate, ghosts of 64": {"lr_scaling": "sqrt", **_GHOSTS},
-    "sqrt rate, ghosts of 64, smooth labels": {"lr_scaling": "sqrt", **_SMOOTH},
+    "muon": _MUON,
+    "muon, gathered from 128": {**_MUON, **_GATHERED},
 }  # fmt: skip
 
 
@@ -108,7 +105,7 @@ def _large(base: Recipe, epochs: int) -> dict[str, Recipe]:
     for name, changes in LARGE.items():
         warmup = min(changes.get("warmup_epochs", 0.0), epochs / 4)
         found[f"batch 1280, {name}"] = small.override(
-            **{**changes, "batch_size_per_device": 1280, "warmup_epochs": warmup}
+            **{"batch_size_per_device": 1280, **changes, "warmup_epochs": warmup}
         )
     return found
 
