@@ -257,8 +257,25 @@ def test_a_variant_that_loses_accuracy_gives_way_to_the_next(machine, monkeypatc
     machine.accuracy = lambda r: 0.3 if r.batch_size_per_device >= 256 else 0.80
     row = rows(ladder.climb(Recipe(), rungs=["large-batch"]))["large-batch"]
     assert row["kept"] and row["recipe"]["batch_size_per_device"] == 128 and row["reason"] is None
-    assert [v["chosen"] for v in row["variants"]] == [True, False]
+    assert [v["chosen"] for v in row["variants"]] == [True, False, False]
     assert "50.0 points" in row["variants"][1]["reason"]
+
+
+def test_where_larger_batches_lose_accuracy_muon_is_tried_before_giving_up(machine):
+    machine.accuracy = lambda r: 0.80 if r.optimizer == "muon" or r.batch_size_per_device == 64 else 0.3
+    row = rows(ladder.climb(Recipe(), rungs=["large-batch"]))["large-batch"]
+    assert row["kept"] and (row["recipe"]["optimizer"], row["recipe"]["batch_size_per_device"]) == (
+        "muon",
+        256,
+    )
+    assert [v["chosen"] for v in row["variants"]] == [False, False, True]
+    assert all("50.0 points" in v["reason"] for v in row["variants"][:2])
+    assert row["variants"][2]["predicted"] is None  # what its update costs is not known before
+    machine.accuracy = lambda r: 0.80 if r.batch_size_per_device == 64 else 0.3
+    row = rows(ladder.climb(Recipe(), rungs=["large-batch"]))["large-batch"]
+    assert (row["verdict"], row["kept"]) == ("hurt", False) and "50.0 points" in row["reason"]
+    already = rows(ladder.climb(Recipe(optimizer="muon"), rungs=["large-batch"]))["large-batch"]
+    assert [v["label"] for v in already["variants"]] == ["batch 128", "batch 256"]
 
 
 def test_one_broken_variant_does_not_break_the_rung(machine):

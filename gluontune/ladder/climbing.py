@@ -159,12 +159,11 @@ class _Climber:
         if chosen is None:
             raise next(c.failure for c in self.field if c.failure is not None)
         judge(row, self._train(row, chosen), self.book.kept_accuracies(), has_best=self.best is not None)
-        second = next_best(row, self.field)
-        if second is not None:
-            choose(row, second, self.field, self.naive)
+        while (another := next_best(row, self.field)) is not None:
+            chosen = another
+            choose(row, chosen, self.field, self.naive)
             note(row, guesses)
-            judge(row, self._train(row, second), self.book.kept_accuracies(), has_best=True)
-            chosen = second
+            judge(row, self._train(row, chosen), self.book.kept_accuracies(), has_best=True)
         if rung.name == "multi-device" and self.best is not None:
             self._count_devices(row)
         if row["kept"]:

@@ -94,14 +94,16 @@ def choose(row: dict[str, Any], chosen: Contender, field: Sequence[Contender], n
 def next_best(row: dict[str, Any], field: Sequence[Contender]) -> Contender | None:
     """After a variant that was fast but lost accuracy: the smallest change that helped too, or None.
 
-    The first choice keeps its place among the variants, with what it lost as the reason.
+    Those that were tried keep their places among the variants, with what they lost as the reason.
     """
     if row["kept"] or row["ratio_to_previous"] is None or verdict_of(row["ratio_to_previous"]) != "helped":
         return None
     first = next(e for e in row["variants"] if e["chosen"])
     for contender, entry in zip(field, row["variants"]):
         ratio = entry["ratio_to_previous"]
-        if entry is not first and ratio is not None and verdict_of(ratio) == "helped":
+        if entry is first or entry["reason"] is not None or ratio is None:
+            continue
+        if verdict_of(ratio) == "helped":
             first["reason"] = row["reason"]
             row["reason"] = None
             return contender

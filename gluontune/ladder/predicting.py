@@ -143,6 +143,8 @@ def _large_batch(best: Contender, field: Sequence[Contender], site: Site) -> lis
     words = f"; fitted to steps of {' and '.join(str(s) for s in steps)}"
     return [
         _together(1e3 * _step_size(c) / step_ms(_step_size(c)), loader, workers, site, workers, words)
+        if c.recipe.optimizer == best.recipe.optimizer  # what another's update costs is not known yet
+        else None
         for c in field
     ]
 
