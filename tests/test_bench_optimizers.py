@@ -130,6 +130,9 @@ def test_the_best_large_batch_is_compared_seed_by_seed():
     assert found["points_behind"]["batch 1280, lars"]["by_seed"] == pytest.approx([0.5, 1.0, 1.0])
     assert "naive: 27.0" in found["sentence"]
     far = _optimizer_findings.conclude_large(groups(**{"batch 64": [0.86], "batch 1280, lars": [0.84]}))
+    assert "2.00 points behind batch 64 at equal epochs (1 seed)" in far["sentence"]
+    ahead = _optimizer_findings.conclude_large(groups(**{"batch 64": [0.84], "batch 1280, muon": [0.857]}))
+    assert ahead["holds"] and "1.70 points ahead of batch 64" in ahead["sentence"]
     assert not far["holds"] and far["points_behind"]["batch 1280, lars"]["mean"] == pytest.approx(2.0)
     assert not _optimizer_findings.conclude_large(groups(**{"batch 64": [0.86]}))["holds"]
 

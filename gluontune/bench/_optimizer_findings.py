@@ -112,14 +112,23 @@ def conclude_large(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     most = max(entry["n"] for entry in behind.values())
     best = min((name for name in behind if behind[name]["n"] == most), key=lambda name: behind[name]["mean"])
     naive = behind.get("batch 1280, naive")
-    beside = f"; naive: {naive['mean']:.1f}" if naive else ""
+    beside = f"; naive: {_points(naive['mean'])}" if naive else ""
+    seeds = behind[best]["n"]
     return {
         "holds": behind[best]["mean"] <= 100 * LARGE_WITHIN,
         "best": best,
         "points_behind": behind,
-        "sentence": f"{best[0].upper()}{best[1:]}: {behind[best]['mean']:.2f} points behind batch 64 at equal "
-        f"epochs ({behind[best]['n']} seeds){beside}. Bar: at most {100 * LARGE_WITHIN:.1f}.",
+        "sentence": f"{best[0].upper()}{best[1:]}: {_points(behind[best]['mean'])} batch 64 at equal epochs "
+        f"({seeds} seed{'s' if seeds > 1 else ''}){beside}. Bar: at most {100 * LARGE_WITHIN:.1f} behind.",
     }
+
+
+def _points(behind: float) -> str:
+    """
+    >>> _points(0.5), _points(-1.672)
+    ('0.50 points behind', '1.67 points ahead of')
+    """
+    return f"{abs(behind):.2f} points {'behind' if behind >= 0 else 'ahead of'}"
 
 
 def conclude_logs(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
