@@ -105,6 +105,25 @@ def test_a_child_between_two_looks_counts(system):
     assert seen.read().cpu_s == pytest.approx(4)
 
 
+def test_a_young_tree_is_searched_at_each_look_and_an_old_one_more_rarely(system, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(tree.time, "monotonic", lambda: clock[0])
+    system.add(1)
+    found = ProcessTree(1, find_every_s=1.0)
+    for pid in (2, 3, 4):  # a command that starts its children one after the other
+        found.read()
+        system.add(pid, parent=1)
+        clock[0] += 0.1
+        assert pid in found.read().pids
+    clock[0] += 10.0
+    found.read()  # nothing new: from now on it rests between two searches
+    system.add(5, parent=1)
+    clock[0] += 0.1
+    assert 5 not in found.read().pids
+    clock[0] += 1.0
+    assert 5 in found.read().pids
+
+
 def test_a_newborn_counts_whole_and_an_adopted_one_from_now_on(system):
     seen = watch(system, wall=100.0)
     system.add(2, parent=1, own=1.5, started=100.5)

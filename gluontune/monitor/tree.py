@@ -18,6 +18,7 @@ __all__ = ["ProcessTree", "TreeReading", "WaitClock"]
 _MIB = 1 << 20
 # Start times are counted from a boot time that the kernel gives in whole seconds.
 _START_SLACK_S = 1.0
+_YOUNG_S = 3.0
 # What psutil raises for a process that is gone, forbidden, or half gone.
 _GONE = (psutil.Error, OSError)
 
@@ -48,8 +49,8 @@ class ProcessTree:
     Args:
         pids: one process id or several.
         find_every_s: while no new process is found, the searches for them become rarer, down to one in so many
-            seconds (at most 1). Each thread must be asked for its children, which for a training process of many
-            threads is most of a look's cost.
+            seconds (at most 1), once the tree is some seconds old: short commands start theirs at once. Each thread
+            must be asked for its children, which for a training process of many threads is most of a look's cost.
 
     Raises:
         GluontuneError: none of the processes exists.
@@ -57,6 +58,7 @@ class ProcessTree:
 
     def __init__(self, pids: int | Iterable[int], find_every_s: float = 0.0):
         self._find_every_s, self._pause_s, self._searched_at = find_every_s, 0.0, -math.inf
+        self._rarer_from = time.monotonic() + _YOUNG_S
         wanted = [pids] if isinstance(pids, int) else list(pids)
         self._known: dict[tuple[int, float], psutil.Process] = {}
         self._times: dict[tuple[int, float], _Times | None] = {}
@@ -82,7 +84,7 @@ class ProcessTree:
             self._find()
             self._searched_at = now
             longer = min(self._find_every_s, max(0.25, 2 * self._pause_s))
-            self._pause_s = 0.0 if len(self._known) > known else longer
+            self._pause_s = 0.0 if len(self._known) > known or now < self._rarer_from else longer
         times: dict[tuple[int, float], _Times | None] = {}
         rss, sizes = 0, 0
         for key, process in list(self._known.items()):
