@@ -129,6 +129,14 @@ def test_the_first_steps_are_left_out_and_short_runs_still_have_samples():
     assert report["phases_ms"]["forward"] == pytest.approx(10)
 
 
+def test_a_short_run_has_what_the_host_spent_whatever_is_drawn():
+    for seed in range(40):
+        world = World()
+        phases = world.phases(every=4, seed=seed)
+        train(world, phases, 12, host=0.003)
+        assert phases.report()["host_ms"]["forward"] == pytest.approx(3)
+
+
 def test_a_step_that_ends_in_an_exception_does_not_count():
     world = World()
     phases = world.phases(every=1, skip=0)

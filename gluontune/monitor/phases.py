@@ -194,7 +194,8 @@ class StepPhases:
         self._sampled = self._seen >= self._next
         if self._sampled:
             self.wait()  # also tells what the steps so far really took
-        self._timed = self._sampled or self._random.random() < _TIMED_SHARE
+        drawn = self._random.random() < _TIMED_SHARE
+        self._timed = self._sampled or drawn or not self._timed_others  # a short run has one, too
         self._open, self._open_total = {}, {}
         self._start_s = self._clock()
 
