@@ -148,15 +148,14 @@ def interleave(
         contender.launch()
     for contender in field:
         contender.warm_up(slice_s)
-    others = OtherLoad()
+    others = OtherLoad() if on_disturbed is not None else None
     for number in range(rounds):
         turn = number % len(field)
         for contender in field[turn:] + field[:turn]:
             contender.slice()
         if on_round is not None:
             on_round(number + 1, rounds)
-    taken = others.read()
-    if on_disturbed is not None and taken >= DISTURBED_PCT:
+    if others is not None and on_disturbed is not None and (taken := others.read()) >= DISTURBED_PCT:
         on_disturbed(
             f"other programs took {taken:.0f} % of the cores while this was measured, which changes what threads "
             "gain: repeat it on a machine that does nothing else"

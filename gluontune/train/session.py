@@ -6,8 +6,6 @@ repeats and the notebooks all drive this one through :mod:`gluontune.train.group
 
 from __future__ import annotations
 
-import itertools
-import math
 import random
 import resource
 import time
@@ -116,9 +114,7 @@ class Session:
         # Ranks behind the gradient of an update.
         self._summed_over = self.world if self.averaging is None else 1
         self._seeds_steps = self.writer is not None and may_draw(self.net)
-        # No common divisor with the steps of an update: else the same ones of them were always sampled.
-        every = next(n for n in itertools.count(_SAMPLED_EVERY) if math.gcd(n, recipe.accumulate) == 1)
-        self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=every)
+        self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=_SAMPLED_EVERY)
         self.reset()
 
     def site(self) -> dict[str, Any]:
