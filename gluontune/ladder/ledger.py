@@ -12,6 +12,7 @@ import gluontune
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import set_aside, writable_folder, write_json
+from gluontune.recipe import Recipe
 
 __all__ = ["Ledger", "begin", "take_up"]
 
@@ -97,7 +98,7 @@ class Ledger:
         document = take_up(self.path, schema, f"{name} run", "kind")
         if document["kind"] != name:
             raise GluontuneError(f"{self.path}: not a {name} run of gluontune's; start without --resume")
-        before = document["given"]
+        before = _with_new_fields(document["given"])
         differs = [_difference(key, before.get(key), value) for key, value in given.items()]
         changed = ", ".join(text for text in differs if text)
         if changed:
@@ -115,6 +116,16 @@ class Ledger:
     def save(self) -> None:
         if self.path is not None:
             write_json(self.path, self.document)
+
+
+def _with_new_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Recipes of an earlier version, with what they have gained since at its default: that is how they ran."""
+    usual, filled = Recipe().to_dict(), dict(given)
+    if "recipe" in filled:
+        filled["recipe"] = {**usual, **filled["recipe"]}
+    if "recipes" in filled:
+        filled["recipes"] = {name: {**usual, **each} for name, each in filled["recipes"].items()}
+    return filled
 
 
 def _difference(name: str, before: Any, now: Any) -> str:
