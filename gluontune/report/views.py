@@ -40,7 +40,6 @@ def ladder_view(ladder: Mapping[str, Any], label: str, key: str) -> dict[str, An
         "machine": plain.pairs(ladder["machine"]),
         "recipe_yaml": plain.as_yaml(recipe),
         "recipe_changes": plain.changes(_base_recipe(ladder), recipe),
-        "notes": [(words.clean(row["name"], 60), words.clean(n)) for row in rows for n in row["notes"]],
     }
 
 
@@ -62,7 +61,6 @@ def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
         ],
         "machines": [plain.pairs(machine) for machine in machines.values()],
         "recipes": [(words.clean(row["name"], 80), plain.as_yaml(row["recipe"])) for row in rows],
-        "notes": [(words.clean(row["name"], 60), words.clean(n)) for row in rows for n in row["notes"]],
     }
 
 
@@ -150,7 +148,7 @@ def _row_view(row: Row, best: str | None) -> dict[str, Any]:
         "busy": _percent(row["steadiness"].get("mean_pct")),
         "steady": _score(row["steadiness"]),
         "memory": "—" if row["peak_rss_mib"] is None else f"{row['peak_rss_mib']:,.0f} MiB",
-        "reason": reason_of(row),
+        "why": [sentence for sentence in [reason_of(row), *map(words.clean, row["notes"])] if sentence],
     }
 
 
