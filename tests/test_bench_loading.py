@@ -92,9 +92,11 @@ def test_a_contender_sleeps_while_it_is_not_its_turn():
     states: list[str] = []
 
     def look(done: list[Contender]) -> None:
-        states.extend(
-            child.status() for child in psutil.Process().children() if "child.py" in " ".join(child.cmdline())
-        )
+        children = [c for c in psutil.Process().children() if "child.py" in " ".join(c.cmdline())]
+        until = time.monotonic() + 5  # one that waits for a core takes its signal when it gets one
+        while time.monotonic() < until and any(c.status() != psutil.STATUS_STOPPED for c in children):
+            time.sleep(0.01)
+        states.extend(child.status() for child in children)
         assert [c.ask("count") > 3 for c in done] == [True, True]
 
     hold([sleeper("a"), sleeper("b")], rounds=2, seconds=0.02, finish=look)
