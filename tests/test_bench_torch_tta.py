@@ -68,7 +68,7 @@ def twin(monkeypatch, tmp_path):
 
 def test_the_twin_is_trained_in_turn_and_the_ratio_is_of_pairs(twin, tmp_path):
     options = {"target": 0.8, "repeats": 2, "peers": tmp_path / "peers", "out": tmp_path / "out"}
-    found = torch_tta.run(Recipe(epochs=3), learning_rate=0.1, **options)
+    found = torch_tta.run(Recipe(epochs=3), changes={"learning_rate": 0.1}, **options)
     assert [(r["recipe"], r["seed"]) for r in found["done"]] == [
         ("this", 0), ("against", 0), ("against", 1), ("this", 1)
     ]  # fmt: skip
@@ -86,7 +86,7 @@ def test_the_twin_is_trained_in_turn_and_the_ratio_is_of_pairs(twin, tmp_path):
     assert json.loads(entry.read_text())["framework"].startswith("PyTorch")
     # A resume goes on in the mode that was chosen, and trains what is left.
     options["repeats"] = 3
-    again = torch_tta.run(Recipe(epochs=3), learning_rate=0.1, resume=True, **options)
+    again = torch_tta.run(Recipe(epochs=3), changes={"learning_rate": 0.1}, resume=True, **options)
     assert len(again["done"]) == 6 and len(Twin.made) == 3
 
 
@@ -130,6 +130,9 @@ def test_of_the_modes_that_ran_the_fastest_is_taken(tmp_path, monkeypatch):
         (["--optimizer", "adam"], 2, "optimizer='adam' has no twin"),
         (["--against", "x.yaml"], 2, "give one of them"),
         (["--peers", "nowhere"], 1, "make peers"),
+        (["--torch-set", "optimizer=adam"], 2, "optimizer='adam' has no twin"),
+        (["--torch-set", "val_samples=9"], 2, "both must have the same"),
+        (["--torch-set", "epochs"], 2, "--torch-set 'epochs': write FIELD=VALUE"),
         (["--torch-mode", "fast"], 2, "choose from 'eager', 'eager channels_last'"),
     ],
 )

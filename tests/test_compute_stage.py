@@ -119,7 +119,15 @@ def test_bfloat16_support_is_read_from_the_flags(monkeypatch):
     avx512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
     assert bfloat16_support(avx512 | {"amx_bf16"}).level == "native"
     assert bfloat16_support(avx512).level == "emulated"
-    monkeypatch.setattr("gluontune.compute.process._cpu_flags", lambda: {"avx2"})
+    for vendor, flags, level in (
+        ("GenuineIntel", {"avx512_bf16"}, "slow"),
+        ("GenuineIntel", {"avx512_bf16", "amx_bf16"}, "native"),
+        ("AuthenticAMD", {"avx512_bf16"}, "native"),
+    ):
+        monkeypatch.setattr("gluontune.compute.process._cpu", lambda has=flags, by=vendor: (avx512 | has, by))
+        assert bfloat16_support().level == level
+    assert bfloat16_support(avx512 | {"avx512_bf16"}, "GenuineIntel").level == "slow"
+    monkeypatch.setattr("gluontune.compute.process._cpu", lambda: ({"avx2"}, "GenuineIntel"))
     with pytest.raises(GluontuneError, match=r"no bfloat16.*use float32"):
         start_process("bfloat16", "cpu")
 

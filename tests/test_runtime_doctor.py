@@ -46,6 +46,7 @@ FIRING = [
     ("cpu-features", "warning", {"files": {"/proc/cpuinfo": "model name: Old\nflags : sse4_2 avx\n"}}, "AVX2"),
     ("cpu-features", "info", {"files": {"/proc/cpuinfo": "model name: X\nflags : avx avx2\n"}}, "bfloat16"),
     ("cpu-features", "info", {"architecture": "aarch64"}, "oneDNN"),
+    ("cpu-features", "info", {"files": {"/proc/cpuinfo": "model name: Intel X\nflags : avx2 avx512_bf16\n"}}, "AMX"),
     ("amx", "info", {"files": {"/proc/cpuinfo": AMX_CPU}}, "AVX512_CORE_AMX"),
     ("amx", "info", {"files": {"/proc/cpuinfo": AMX_CPU}, "grants_amx": lambda: False}, "refuses"),
     ("mxnet", "error", {"module_exists": without("mxnet")}, "mxnet==1.9.1"),

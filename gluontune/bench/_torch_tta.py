@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from gluontune.bench._torch_muon import TorchMuon
+
 __all__ = ["make"]
 
 
@@ -94,11 +96,16 @@ class TorchRun:
         self.rate = schedules.build(
             recipe["schedule"], base_lr=peak, total_updates=total, warmup_updates=warmup
         )
-        decayed = [p for p in self.net.parameters() if p.ndim > 1]
-        others = [p for p in self.net.parameters() if p.ndim <= 1]
-        groups = [{"params": decayed, "weight_decay": recipe["wd"]}, {"params": others, "weight_decay": 0.0}]
-        nesterov = recipe["optimizer"] == "nag"
-        self.update = torch.optim.SGD(groups, lr=peak, momentum=recipe["momentum"], nesterov=nesterov)
+        parameters, wd, momentum = list(self.net.parameters()), recipe["wd"], recipe["momentum"]
+        if recipe["optimizer"] == "muon":
+            self.update: Any = TorchMuon(torch, parameters, lr=peak, wd=wd, momentum=momentum)
+        else:
+            groups = [
+                {"params": [p for p in parameters if p.ndim > 1], "weight_decay": wd},
+                {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+            ]
+            nesterov = recipe["optimizer"] == "nag"
+            self.update = torch.optim.SGD(groups, lr=peak, momentum=momentum, nesterov=nesterov)
         self.updates, self.epoch = 0, 0
 
     def _first(self, count: int) -> Iterator[tuple[Any, Any]]:

@@ -34,7 +34,7 @@ def run(
     recipe: Recipe,
     *,
     target: float,
-    learning_rate: float | None = None,
+    changes: Mapping[str, Any] | None = None,
     mode: str | None = None,
     peers: Path | None = None,
     out: Path | None = None,
@@ -48,7 +48,7 @@ def run(
 
     Args:
         recipe: ours; the twin has its data, net, batch, augmentation, optimizer, schedule and seeds.
-        learning_rate: the twin's peak rate, where another one is better for it.
+        changes: fields that the twin has otherwise, such as a rate or an optimizer that suits it better.
         mode: of PyTorch, such as ``compile channels_last``; None tries all of them and takes the fastest.
         peers: the peers' environment. say: told about the trial that chooses PyTorch's mode.
         options: further arguments of ``time_to_accuracy``.
@@ -57,16 +57,19 @@ def run(
         UsageError: a net without a twin, or a recipe that PyTorch's script cannot follow (names the field).
         GluontuneError: PyTorch is not installed, or none of its modes works.
     """
-    _check(recipe)
+    for name in ("dataset", "net", "val_samples", "seed"):
+        if name in (changes or {}):
+            raise UsageError(f"--torch-set {name}=…: both must have the same; set it for both by --set")
+    twin = recipe.override(**(changes or {}))
+    _check(twin)
     if mode is not None and mode not in MODES:
         raise UsageError(f"--torch-mode {mode!r}: choose from {', '.join(map(repr, MODES))}")
     python = peer_python(peers)
     if not python.is_file():
         raise GluontuneError(f"--against-torch: no PyTorch at {python}: make peers")
-    twin = recipe.override(**({} if learning_rate is None else {"learning_rate": learning_rate}))
     settings = _earlier(out) if resume else None
     if settings is None:
-        settings = fastest(recipe, python, say or (lambda line: None), mode)
+        settings = fastest(twin, python, say or (lambda line: None), mode)
 
     def trained(each: Recipe, **how: Any) -> tuple[RunResult, Clocks]:
         return train_once(each, settings, python, **how)
@@ -91,8 +94,10 @@ def _check(recipe: Recipe) -> None:
         raise UsageError(
             f"--against-torch: there is no PyTorch twin of {recipe.job or recipe.net!r}; use a cifar_resnet…_v1"
         )
-    alike = {"optimizer": ("nag", "sgd"), "dtype": ("float32", "bfloat16"), "num_devices": (1,), "accumulate": (1,),
-             "stochastic_depth": (0.0,), "last_batch": ("discard",), "seconds": (None,)}  # fmt: skip
+    alike: dict[str, tuple[Any, ...]] = {
+        "optimizer": ("nag", "sgd", "muon"), "dtype": ("float32", "bfloat16"), "num_devices": (1,), "accumulate": (1,),
+        "stochastic_depth": (0.0,), "last_batch": ("discard",), "seconds": (None,),
+    }  # fmt: skip
     for name, known in alike.items():
         if getattr(recipe, name) not in known:
             raise UsageError(

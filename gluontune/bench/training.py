@@ -103,7 +103,7 @@ def entrants(
     """
     work = {"net": net, "batch_size": batch_size, "image_size": NETS[net]}
     tuned = launch_settings(cores=threads).env
-    bf16 = bfloat16_support().level == "native"
+    bf16 = bfloat16_support().level in ("native", "slow")  # slow: to be seen
 
     def mxnet(name: str, peer: str, env: Mapping[str, str], note: str = "", **settings: Any) -> Entrant:
         return Entrant(name, peer, _OURS_WORK, {**work, **settings}, env=env, slices="steps", note=note)

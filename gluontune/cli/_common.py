@@ -47,7 +47,7 @@ def stdout_reserved() -> Iterator[None]:
         yield
 
 
-def parse_settings(settings: list[str]) -> dict[str, Any]:
+def parse_settings(settings: list[str], option: str = "--set") -> dict[str, Any]:
     """``["epochs=3", "dtype=bfloat16"]`` as a mapping; values are read as YAML.
 
     >>> parse_settings(["epochs=3", "train_samples=null", "dtype=bfloat16"])
@@ -59,11 +59,11 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name:
-            raise UsageError(f"--set {setting!r}: write FIELD=VALUE, such as --set epochs=3")
+            raise UsageError(f"{option} {setting!r}: write FIELD=VALUE, such as {option} epochs=3")
         try:
             values[name.strip()] = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise UsageError(f"--set {setting!r}: the value is not valid YAML") from error
+            raise UsageError(f"{option} {setting!r}: the value is not valid YAML") from error
     return values
 
 

@@ -7,7 +7,15 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._common import (
+    JSON_OPTION,
+    TIME_LIMIT_OPTION,
+    emit,
+    parse_settings,
+    stderr,
+    stdout,
+    stdout_reserved,
+)
 from gluontune.cli._recipe import takes_recipe
 from gluontune.cli._study import study_progress
 from gluontune.errors import UsageError
@@ -38,8 +46,8 @@ def tta(
     torch_mode: Optional[str] = typer.Option(
         None, "--torch-mode", help="eager or compile, with or without channels_last (default: the fastest)."
     ),
-    torch_learning_rate: Optional[float] = typer.Option(
-        None, "--torch-learning-rate", help="Its peak rate, where another one suits it better."
+    torch_set: Optional[list[str]] = typer.Option(
+        None, "--torch-set", help="FIELD=VALUE that suits PyTorch better, such as its rate; repeatable."
     ),
     peers: Optional[Path] = typer.Option(
         None, "--peers", help="The peers' environment (default: .peers, from make peers)."
@@ -80,8 +88,8 @@ def tta(
         )
     if against_torch and against is not None:
         raise UsageError("--against and --against-torch: give one of them")
-    if not against_torch and not (torch_learning_rate is torch_mode is None):
-        raise UsageError("--torch-learning-rate and --torch-mode go with --against-torch")
+    if not against_torch and (torch_set or torch_mode is not None):
+        raise UsageError("--torch-set and --torch-mode go with --against-torch")
     chosen = _seeds(seeds)
     price = cost.read_price(prices, machine) if prices is not None else None
     if machine is not None and prices is None:
@@ -103,7 +111,7 @@ def tta(
         if against_torch:
             found = torch_tta.run(
                 recipe,
-                learning_rate=torch_learning_rate,
+                changes=parse_settings(torch_set or [], "--torch-set"),
                 mode=torch_mode,
                 peers=peers,
                 say=say,

@@ -31,26 +31,34 @@ _operators: dict[tuple[Any, str], Any] = {}  # as they were before AMP patched t
 class Bfloat16Support:
     """How this CPU computes in bfloat16.
 
-    ``level`` is ``native`` (instructions for it), ``emulated`` (oneDNN converts on AVX-512; expect no gain)
-    or ``none``. ``message`` is one sentence for the reader.
+    ``level`` is ``native`` (more multiplications in a cycle than float32 has), ``slow`` (instructions, but no more of
+    them than float32 has: Intel's without AMX), ``emulated`` (oneDNN converts on AVX-512) or ``none``; only the
+    first can gain. ``message`` is one sentence for the reader.
     """
 
     level: str
     message: str
 
 
-def bfloat16_support(flags: set[str] | None = None) -> Bfloat16Support:
+def bfloat16_support(flags: set[str] | None = None, vendor: str = "") -> Bfloat16Support:
     """Say how this CPU computes in bfloat16.
 
     Args:
-        flags: CPU flags as Linux names them; None reads those of this machine.
+        flags: CPU flags as Linux names them; None reads those of this machine, and its vendor.
+        vendor: as Linux names it, such as ``GenuineIntel``.
 
     >>> bfloat16_support({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16"}).level
     'native'
     >>> bfloat16_support({"avx2"}).level
     'none'
     """
-    found = _cpu_flags() if flags is None else flags
+    found, made_by = _cpu() if flags is None else (flags, vendor)
+    if made_by == "GenuineIntel" and "avx512_bf16" in found and "amx_bf16" not in found:
+        return Bfloat16Support(
+            "slow",
+            "this Intel CPU has avx512_bf16 without AMX (or AMX is hidden from this virtual machine): its bfloat16 "
+            "products are no faster than float32's, and the conversions come on top",
+        )
     native = [f for f in ("amx_bf16", "avx512_bf16") if f in found]
     if native:
         return Bfloat16Support("native", f"this CPU computes in bfloat16 ({', '.join(native)})")
@@ -108,7 +116,7 @@ def start_process(dtype: str, device: str) -> None:
         support = bfloat16_support()
         if support.level == "none":
             raise GluontuneError(f"dtype 'bfloat16' cannot run here: {support.message}; use float32")
-        if support.level == "emulated":
+        if support.level != "native":
             logger.warning("%s", support.message)
         _init_amp()
     _started = dtype
@@ -142,12 +150,12 @@ def _init_amp() -> None:
     import_module("mxnet.contrib.amp").init(target_dtype="bfloat16")
 
 
-def _cpu_flags() -> set[str]:
+def _cpu() -> tuple[set[str], str]:
+    """Flags and vendor."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return set()
-    for line in text.splitlines():
-        if line.startswith("flags"):
-            return set(line.partition(":")[2].split())
-    return set()
+        return set(), ""
+    lines = (line.partition(":") for line in text.splitlines())
+    first = {name.strip(): value.strip() for name, _, value in reversed(list(lines))}
+    return set(first.get("flags", "").split()), first.get("vendor_id", "")

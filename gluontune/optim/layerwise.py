@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -58,29 +57,40 @@ class GTAdamW(_TwoMoments):
 
     Loshchilov & Hutter, arXiv:1711.05101; bias corrections and epsilon as in the paper (and PyTorch).
     MXNet's contrib kernel for many arrays loses five digits of the first second moments and waits for
-    the device; so the decay is one kernel for all layers, and Adam's own kernel follows for each.
+    the device; LAMB's kernel for many arrays does neither, and without its ratio it is AdamW's.
 
     Args:
         beta1, beta2, epsilon: of Adam.
         kwargs: of ``mx.optimizer.Optimizer``; ``wd`` is multiplied by the rate.
     """
 
+    #: LAMB's kernel takes a norm of 0 to mean "no ratio": bounded to 0, layers get none.
+    no_ratio: ClassVar[dict[str, float]] = {"upper_bound": 0.0}
+
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
-        lrs, wds = self._get_lrs(indices), self._get_wds(indices)
-        decayed = [place for place, wd in enumerate(wds) if wd]
-        for ws, rates, decays in chunks(*_picked(decayed, weights, lrs, wds)):
-            subtract_all(ws, ws, rates, decays, factor=0.0)
-        for index, w, g, (mean, var), lr in zip(indices, weights, grads, states, lrs):
-            age = self._index_update_count[index]
-            correction = math.sqrt(1 - self.beta2**age)
-            nd.adam_update(
-                w, g, mean, var, out=w, lr=lr * correction / (1 - self.beta1**age), wd=0.0,
-                epsilon=self.epsilon * correction, rescale_grad=self.rescale_grad, **self.options(),
+        self.descend(indices, weights, grads, states, self.no_ratio)
+
+    def descend(
+        self,
+        indices: list[int],
+        weights: list[Any],
+        grads: list[Any],
+        states: list[Any],
+        limits: dict[str, float],
+    ) -> None:
+        """One update by LAMB's kernel, its ratio within ``limits`` of the weights' norms."""
+        ages = [self._index_update_count[index] for index in indices]
+        lists = (weights, grads, states, ages, self._get_lrs(indices), self._get_wds(indices))
+        for ws, gs, ss, some_ages, lrs, wds in chunks(*lists):
+            nd.contrib.multi_lamb_update(
+                ws, gs, [s[0] for s in ss], [s[1] for s in ss], out=ws, step_count=some_ages,
+                lrs=lrs, wds=wds, epsilon=self.epsilon, rescale_grad=self.rescale_grad,
+                bias_correction=True, **self.options(), **limits,
             )  # fmt: skip
 
 
 @mx.optimizer.register
-class GTLAMB(_TwoMoments):
+class GTLAMB(GTAdamW):
     r"""LAMB: Adam's direction, scaled for each layer to the norm of its weight.
 
     With r = m̂ / (√v̂ + epsilon) + wd w the update is :math:`w -= lr \|w\| / \|r\| \, r`. You et al.,
@@ -108,22 +118,11 @@ class GTLAMB(_TwoMoments):
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
         trusted = [p for p, index in enumerate(indices) if self.trusts(index)]
         exempt = [p for p, index in enumerate(indices) if not self.trusts(index)]
-        bounds = {"lower_bound": self.lower_bound, "upper_bound": self.upper_bound}
-        # The kernel takes a norm of 0 to mean "no ratio": bounded to 0, exempt layers get none.
-        for places, limits in ((trusted, bounds), (exempt, {"upper_bound": 0.0})):
+        given = {"lower_bound": self.lower_bound, "upper_bound": self.upper_bound}
+        bounds = {name: bound for name, bound in given.items() if bound is not None}
+        for places, limits in ((trusted, bounds), (exempt, self.no_ratio)):
             if places:
-                self._descend(*_picked(places, indices, weights, grads, states), limits=limits)
-
-    def _descend(self, indices: Any, weights: Any, grads: Any, states: Any, limits: dict[str, Any]) -> None:
-        ages = [self._index_update_count[index] for index in indices]
-        limits = {name: limit for name, limit in limits.items() if limit is not None}
-        lists = (weights, grads, states, ages, self._get_lrs(indices), self._get_wds(indices))
-        for ws, gs, ss, some_ages, lrs, wds in chunks(*lists):
-            nd.contrib.multi_lamb_update(
-                ws, gs, [s[0] for s in ss], [s[1] for s in ss], out=ws, step_count=some_ages,
-                lrs=lrs, wds=wds, epsilon=self.epsilon, rescale_grad=self.rescale_grad,
-                bias_correction=True, **self.options(), **limits,
-            )  # fmt: skip
+                self.descend(*_picked(places, indices, weights, grads, states), limits)
 
 
 @mx.optimizer.register

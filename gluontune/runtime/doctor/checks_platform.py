@@ -95,6 +95,13 @@ def cpu_features(system: System, options: Options) -> Verdict:
     if "avx2" not in flags:
         fix = "use a processor from 2015 or later, or let the virtual machine show the host's (cpu host)"
         return Verdict("warning", "no AVX2: convolutions will be several times slower", evidence, fix)
+    if "avx512_bf16" in flags and "amx_bf16" not in flags and "Intel" in (system.model() or ""):
+        return Verdict(
+            "info",
+            "bfloat16 without AMX: on Intel's processors it is no faster than float32",
+            evidence,
+            "where a virtual machine hides AMX, let it show the host's processor (cpu host); the ladder measures it",
+        )
     if "avx512_bf16" in flags or "amx_bf16" in flags:
         return Verdict("ok", "bfloat16 in hardware: mixed precision can pay on this CPU", evidence)
     return Verdict(
