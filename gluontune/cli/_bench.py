@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from gluontune.cli._common import emit, stderr, stdout, stdout_reserved
+from gluontune.cli._common import emit, status_line, stdout, stdout_reserved
 from gluontune.errors import UsageError
 
 __all__ = ["ONLY", "OUT", "PEERS", "ROUNDS", "SECONDS", "carry_out", "numbers_of", "ours_ran", "parts_of"]
@@ -42,8 +42,8 @@ def carry_out(
 
     if out is not None:
         writable_folder(out.absolute().parent)
-    with stdout_reserved(), stderr.status("starting") as status:
-        found = work(say=lambda line: status.update(line))
+    with stdout_reserved(), status_line() as say:
+        found = work(say=say)
     if out is not None:
         write_json(out, found)
     if page is not None:

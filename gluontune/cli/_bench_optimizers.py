@@ -14,6 +14,7 @@ from gluontune.cli._common import (
     TIME_LIMIT_OPTION,
     emit,
     parse_settings,
+    status_line,
     stderr,
     stdout,
     stdout_reserved,
@@ -62,7 +63,7 @@ def optimizers(
     from gluontune.bench import optimizers as benchmark
     from gluontune.ladder import EsgdPlan
 
-    with stdout_reserved(), stderr.status("starting") as status:
+    with stdout_reserved(), status_line() as say:
         found = benchmark.run(
             part,
             dataset=dataset,
@@ -77,7 +78,7 @@ def optimizers(
             workers=workers,
             out=out,
             resume=resume,
-            say=lambda line: status.update(line),
+            say=say,
             time_limit=time_limit,
         )
     report.write_optimizers_html(found, out / "optimizers.html")

@@ -12,7 +12,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gluontune.cli._common import JSON_OPTION, emit, parse_settings, stderr, stdout, stdout_reserved
+from gluontune.cli._common import (
+    JSON_OPTION,
+    emit,
+    parse_settings,
+    status_line,
+    stdout,
+    stdout_reserved,
+)
 from gluontune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,9 +82,9 @@ def _examine(data: Path | None, only: list[str], as_json: bool) -> None:
     from gluontune.runtime.doctor import Options, iter_checks
 
     findings = []
-    with stderr.status("checking …") as status:
+    with status_line("checking …") as say:
         for entry, finding in iter_checks(options=Options(data=data), only=only):
-            status.update(f"checked: {entry.title}")
+            say(f"checked: {entry.title}")
             findings.append(finding)
     if as_json:
         emit({"findings": [finding.to_dict() for finding in findings]})
@@ -102,8 +109,8 @@ def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: b
         if colon and file.endswith(".py"):
             job, step = file, name
         given["job"] = job
-    with stdout_reserved(), stderr.status("starting") as status:
-        found = examine(Recipe.from_dict(given, source="--set"), step=step, say=status.update)
+    with stdout_reserved(), status_line() as say:
+        found = examine(Recipe.from_dict(given, source="--set"), step=step, say=say)
     if as_json:
         emit(dataclasses.asdict(found))
     else:

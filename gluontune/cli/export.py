@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, emit, status_line, stderr, stdout, stdout_reserved
 from gluontune.cli._recipe import takes_recipe
 from gluontune.errors import UsageError
 from gluontune.recipe import Recipe
@@ -58,10 +58,8 @@ def onnx(
     Examples: gluontune export onnx runs/ckpt net.onnx; gluontune export onnx --net mobilenet1.0 --random net.onnx
     """
     source, out = _places(places, random)
-    with stdout_reserved(), stderr.status("exporting") as status:
-        found = _export(
-            recipe, given, source, out, preprocess, batch, image_size, check_images, status.update
-        )
+    with stdout_reserved(), status_line("exporting") as say:
+        found = _export(recipe, given, source, out, preprocess, batch, image_size, check_images, say)
     if as_json:
         emit(found)
     else:

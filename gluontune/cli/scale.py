@@ -6,7 +6,14 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._common import (
+    JSON_OPTION,
+    TIME_LIMIT_OPTION,
+    emit,
+    status_line,
+    stdout,
+    stdout_reserved,
+)
 from gluontune.cli._recipe import takes_recipe
 from gluontune.errors import UsageError
 from gluontune.recipe import Recipe
@@ -45,7 +52,7 @@ def scale(
     """
     from gluontune import ladder
 
-    with stdout_reserved(), stderr.status("starting") as status:
+    with stdout_reserved(), status_line() as say:
         found = ladder.scale(
             recipe,
             devices=[int(n) for n in _numbers("--to", counts, whole=True)],
@@ -55,7 +62,7 @@ def scale(
             servers=servers,
             hidden=hidden,
             shared_loader=shared_loader,
-            say=lambda line: status.update(line),
+            say=say,
             time_limit=time_limit,
         )
     if as_json:

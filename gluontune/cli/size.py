@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, emit, status_line, stdout, stdout_reserved
 
 __all__ = ["register"]
 
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
         """Measure loaders, workers and prefetch here; choose the least that keeps your step fed."""
         from gluontune.loading import size as measure
 
-        with stdout_reserved(), stderr.status("sizing") as status:
+        with stdout_reserved(), status_line("sizing") as say:
             report = measure(
                 source,
                 image_shape=(image_size, image_size, channels),
@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
                 max_workers=max_workers,
                 seconds=seconds,
                 disk=disk,
-                progress=lambda line: status.update(f"measuring {line}"),
+                progress=lambda line: say(f"measuring {line}"),
             )
         if as_json:
             emit(report.to_dict())
