@@ -36,7 +36,8 @@ def test_nothing_but_the_batch_changes_in_the_table_of_batches():
 
 def test_large_batches_have_as_many_epochs_and_images_as_the_small_one():
     found = recipes("large-batch")
-    small = found.pop("batch 64")
+    small, by_muon = found.pop("batch 64"), found.pop("batch 64, muon")
+    assert by_muon.optimizer == "muon" and by_muon.update_batch_size == 64 and by_muon.epochs == 10
     assert small.update_batch_size == 64 and {r.update_batch_size for r in found.values()} == {1280}
     assert {r.epochs for r in found.values()} == {small.epochs} == {10}
     gathered = found["batch 1280, muon, gathered from 128"]
@@ -46,7 +47,7 @@ def test_large_batches_have_as_many_epochs_and_images_as_the_small_one():
     assert found["batch 1280, linear rate"].scaled_learning_rate == pytest.approx(
         20 * small.scaled_learning_rate
     )
-    assert len(PLANS["large-batch"].pieces(BASE, [0, 1, 2], [10], ["naive", "batch 64"])) == 6
+    assert len(PLANS["large-batch"].pieces(BASE, [0, 1, 2], [10], ["naive", "batch 64"])) == 9
 
 
 def test_eight_optimizers_meet_on_three_nets():
@@ -128,7 +129,14 @@ def test_the_best_large_batch_is_compared_seed_by_seed():
     )
     assert found["holds"] and found["best"] == "batch 1280, lars"
     assert found["points_behind"]["batch 1280, lars"]["by_seed"] == pytest.approx([0.5, 1.0, 1.0])
-    assert "naive: 27.0" in found["sentence"]
+    assert "; batch 1280, naive: 27.00 points behind it (3 seeds)" in found["sentence"]
+    fairer = _optimizer_findings.conclude_large(
+        groups(
+            **{"batch 64": [0.84, 0.85], "batch 64, muon": [0.86, 0.87], "batch 1280, muon": [0.855, 0.857]}
+        )
+    )
+    assert fairer["reference"] == "batch 64, muon" and fairer["best"] == "batch 1280, muon"
+    assert "0.90 points behind batch 64, muon at equal epochs (2 seeds); batch 64: 2.00" in fairer["sentence"]
     far = _optimizer_findings.conclude_large(groups(**{"batch 64": [0.86], "batch 1280, lars": [0.84]}))
     assert "2.00 points behind batch 64 at equal epochs (1 seed)" in far["sentence"]
     ahead = _optimizer_findings.conclude_large(groups(**{"batch 64": [0.84], "batch 1280, muon": [0.857]}))

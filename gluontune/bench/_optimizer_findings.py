@@ -94,33 +94,46 @@ def conclude_batches(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def conclude_large(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Differences to batch 64 by seed; the best is chosen among the setups with the most seeds."""
-    reference = next((g for g in groups if g["group"] == LARGE_REFERENCE), None)
+    """Differences to batch 64 by seed; the best is chosen among the setups with the most seeds.
+
+    Of several setups of batch 64 the reference is the most accurate of those with the most seeds.
+    """
+    small = [g for g in groups if g["group"].startswith(LARGE_REFERENCE) and _ended(g)]
+    reference = max(small, key=lambda g: (len(_ended(g)), statistics.mean(_ended(g).values())), default=None)
     behind: dict[str, dict[str, Any]] = {}
     for group in groups if reference is not None else ():
         assert reference is not None
-        pairs = [
-            (value, reference["by_seed"].get(seed))
-            for seed, value in group["by_seed"].items()
-            if value is not None
-        ]
-        points = [100 * (there - here) for here, there in pairs if there is not None]
+        here = _ended(group)
+        points = [100 * (there - here[seed]) for seed, there in _ended(reference).items() if seed in here]
         if points and group is not reference:
             behind[group["group"]] = {"mean": statistics.mean(points), "by_seed": points, "n": len(points)}
-    if not behind:
+    large = {name: entry for name, entry in behind.items() if not name.startswith(LARGE_REFERENCE)}
+    if reference is None or not large:
         return {"holds": False, "sentence": "Batch 64 and a setup of batch 1280 were not both measured."}
-    most = max(entry["n"] for entry in behind.values())
-    best = min((name for name in behind if behind[name]["n"] == most), key=lambda name: behind[name]["mean"])
-    naive = behind.get("batch 1280, naive")
-    beside = f"; naive: {_points(naive['mean'])}" if naive else ""
-    seeds = behind[best]["n"]
+    most = max(entry["n"] for entry in large.values())
+    best = min((name for name in large if large[name]["n"] == most), key=lambda name: large[name]["mean"])
+    others = [name for name in behind if name.startswith(LARGE_REFERENCE) or name == "batch 1280, naive"]
+    beside = "".join(
+        f"; {name}: {_points(behind[name]['mean'])} it ({_seeds(behind[name]['n'])})"
+        for name in others
+        if name != best
+    )
     return {
-        "holds": behind[best]["mean"] <= 100 * LARGE_WITHIN,
+        "holds": large[best]["mean"] <= 100 * LARGE_WITHIN,
         "best": best,
+        "reference": reference["group"],
         "points_behind": behind,
-        "sentence": f"{best[0].upper()}{best[1:]}: {_points(behind[best]['mean'])} batch 64 at equal epochs "
-        f"({seeds} seed{'s' if seeds > 1 else ''}){beside}. Bar: at most {100 * LARGE_WITHIN:.1f} behind.",
+        "sentence": f"{best[0].upper()}{best[1:]}: {_points(large[best]['mean'])} {reference['group']} at equal epochs "
+        f"({_seeds(most)}){beside}. Bar: at most {100 * LARGE_WITHIN:.1f} behind.",
     }
+
+
+def _ended(group: Mapping[str, Any]) -> dict[Any, float]:
+    return {seed: value for seed, value in group["by_seed"].items() if value is not None}
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' if count > 1 else ''}"
 
 
 def _points(behind: float) -> str:

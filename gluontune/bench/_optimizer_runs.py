@@ -97,11 +97,14 @@ LARGE: dict[str, dict[str, Any]] = {
 
 
 def _large(base: Recipe, epochs: int) -> dict[str, Recipe]:
-    """Batch 64 with a one-cycle schedule, and batch 1280 with each setup; all as many epochs."""
+    """Batch 64 with a one-cycle schedule, by NAG and by Muon, and batch 1280 with each setup; all as many epochs."""
     small = base.override(
         optimizer="nag", learning_rate=0.2, base_batch_size=64, schedule="onecycle", batch_size_per_device=64
     )
-    found = {findings.LARGE_REFERENCE: small}
+    found = {
+        findings.LARGE_REFERENCE: small,
+        f"{findings.LARGE_REFERENCE}, muon": small.override(**{**_MUON, "learning_rate": 0.02}),
+    }
     for name, changes in LARGE.items():
         warmup = min(changes.get("warmup_epochs", 0.0), epochs / 4)
         found[f"batch 1280, {name}"] = small.override(
