@@ -51,7 +51,7 @@ lint: $(STAMP)
 PEERS := .peers
 PEER_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install -q
 PEER_PACKAGES := torch==2.13.0 'numpy<2.3' simplejpeg lmdb nvidia-dali-cuda120==2.4.0 opencv-python-headless Pillow \
-  numba psutil tqdm setuptools wheel pybind11
+  numba psutil tqdm setuptools wheel pybind11 optax==0.2.5 jax==0.10.2
 PEER_STAMP := $(PEERS)/.ready-$(firstword $(shell echo "$(PEER_PACKAGES)" | cksum))
 FFCV_STAMP := $(PEERS)/.ffcv-1.0.2
 FFCV_NEEDS := libopencv-dev libturbojpeg0-dev pkg-config g++

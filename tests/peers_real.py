@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
+from pathlib import Path
 
 import cv2
 import numpy as np
+import pytest
 
 from gluontune.bench import loading, peer_python
+from gluontune.optim import schedules
 from gluontune.records import RecordWriter
 
 
@@ -75,3 +79,91 @@ def test_the_twins_muon_is_ours(tmp_path):
         optimizer.update(list(range(5)), weights, [nd.array(data[f"g{i}"][step]) for i in range(5)], states)
     for theirs, w in zip(np.load(path).values(), weights):
         np.testing.assert_allclose(theirs, w.asnumpy(), rtol=1e-4, atol=1e-5)
+
+
+_TORCH = """
+import sys
+import numpy as np, torch
+o, data = torch.optim, dict(np.load(sys.argv[1]))
+names = [n[2:] for n in data if n.startswith("w_")]
+MADE = {
+    "sgd": (o.SGD, {"momentum": 0.9}), "nag": (o.SGD, {"momentum": 0.9, "nesterov": True}),
+    "adagrad": (o.Adagrad, {"eps": 1e-12}), "rmsprop": (o.RMSprop, {"alpha": 0.9, "eps": 1e-12}),
+    "adadelta": (o.Adadelta, {"rho": 0.9, "eps": 1e-5}), "adam": (o.Adam, {"eps": 1e-12}), "adamw": (o.AdamW, {}),
+    "adamax": (o.Adamax, {}), "nadam": (o.NAdam, {}),
+}
+found = {}
+for name, (kind, options) in MADE.items():
+    ws = {n: torch.nn.Parameter(torch.tensor(data["w_" + n], dtype=torch.float64)) for n in names}
+    groups = [{"params": [w], "weight_decay": float(data["wd_" + name]) * (w.ndim > 1)} for w in ws.values()]
+    update = kind(groups, lr=float(data["lr_" + name]), **options)
+    for step in range(50):
+        for n, w in ws.items():
+            w.grad = torch.tensor(data["g_" + n][step], dtype=torch.float64)
+        update.step()
+    found.update({name + "_" + n: w.detach().numpy() for n, w in ws.items()})
+np.savez(sys.argv[1], **found)
+"""
+_OPTAX = """
+import sys
+import jax, numpy as np, optax
+jax.config.update("jax_enable_x64", True)
+data = dict(np.load(sys.argv[1]))
+names = [n[2:] for n in data if n.startswith("w_")]
+found = {}
+for name in ("lamb", "lars", "novograd"):
+    rate, wd = float(data["lr_" + name]), float(data["wd_" + name])
+    ws = {n: np.asarray(data["w_" + n], "float64") for n in names}
+    if name == "lamb":
+        update = optax.lamb(rate, weight_decay=wd, mask=lambda ps: {n: p.ndim > 1 for n, p in ps.items()})
+    elif name == "lars":
+        update = optax.lars(rate, trust_coefficient=0.02, momentum=0.9)
+    else:
+        update = optax.novograd(rate, b1=0.95, b2=0.98, eps=1e-8, weight_decay=0.0)
+    state = update.init(ws)
+    for step in range(50):
+        gs = {n: np.asarray(data["g_" + n][step], "float64") for n in names}
+        changes, state = update.update(gs, state, ws)
+        ws = optax.apply_updates(ws, changes)
+    found.update({name + "_" + n: np.asarray(w) for n, w in ws.items()})
+np.savez(sys.argv[1], **found)
+"""
+#: Without decay where others decay elsewhere, and with one epsilon where others add it elsewhere in a denominator.
+_ALIKE = {
+    "adagrad": {"wd": 0.0, "eps": 1e-12}, "rmsprop": {"epsilon": 1e-12}, "adam": {"epsilon": 1e-12},
+    "lars": {"wd": 0.0}, "novograd": {"wd": 0.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "names", "vectors"),
+    [
+        (_TORCH, ("sgd", "nag", "adagrad", "rmsprop", "adadelta", "adam", "adamw", "adamax", "nadam"), True),
+        (_OPTAX, ("lamb", "lars", "novograd"), False),  # theirs have no exemption from the trust ratio
+    ],
+    ids=["PyTorch", "optax"],
+)
+def test_optimizers_that_others_have_follow_theirs(tmp_path, script, names, vectors):
+    """50 updates against theirs in float64, at one rate: MXNet's momentum has the rates in it, PyTorch's not."""
+    ours = runpy.run_path(str(Path(__file__).with_name("test_optim_reference.py")))
+    weights, grads = ours["weights_and_grads"]()
+    make, cases = ours["make"], ours["CASES"]
+    make.__globals__["schedule_of"] = lambda case: schedules.constant(base_lr=case.lr)
+    path = tmp_path / "theirs.npz"
+    np.savez(
+        path,
+        **{f"w_{n}": w for n, w in weights.items()},
+        **{f"g_{n}": np.stack([step[n] for step in grads]) for n in weights},
+        **{f"lr_{name}": cases[name].lr for name in names},
+        **{f"wd_{name}": _ALIKE.get(name, {}).get("wd", ours["WD"]) for name in names},
+    )
+    subprocess.run([peer_python(), "-c", script, path], check=True)
+    theirs = np.load(path)
+    for name in names:
+        options = dict(_ALIKE.get(name, {}))
+        make.__globals__["WD"] = options.pop("wd", ours["WD"])
+        params, trainer = make(name, weights, ours["ONE"], **options)
+        ours["steps"](params, trainer, grads, ours["ONE"])
+        compared = {n: theirs[f"{name}_{n}"] for n, w in weights.items() if vectors or w.ndim > 1}
+        apart = ours["distance"](params, compared, ours["ONE"][0])
+        assert apart <= 1e-6, (name, apart)
