@@ -124,10 +124,12 @@ def test_bfloat16_support_is_read_from_the_flags(monkeypatch):
         ("GenuineIntel", {"avx512_bf16", "amx_bf16"}, "native"),
         ("AuthenticAMD", {"avx512_bf16"}, "native"),
     ):
-        monkeypatch.setattr("gluontune.compute.process._cpu", lambda has=flags, by=vendor: (avx512 | has, by))
+        monkeypatch.setattr(
+            "gluontune.compute.process.processor", lambda has=flags, by=vendor: (avx512 | has, by)
+        )
         assert bfloat16_support().level == level
     assert bfloat16_support(avx512 | {"avx512_bf16"}, "GenuineIntel").level == "slow"
-    monkeypatch.setattr("gluontune.compute.process._cpu", lambda: ({"avx2"}, "GenuineIntel"))
+    monkeypatch.setattr("gluontune.compute.process.processor", lambda: ({"avx2"}, "GenuineIntel"))
     with pytest.raises(GluontuneError, match=r"no bfloat16.*use float32"):
         start_process("bfloat16", "cpu")
 

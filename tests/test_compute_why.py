@@ -14,7 +14,7 @@ nn = mx.gluon.nn
 
 @pytest.fixture(autouse=True)
 def native(monkeypatch):
-    monkeypatch.setattr("gluontune.compute.process._cpu", lambda: ({"avx512_bf16"}, "AuthenticAMD"))
+    monkeypatch.setattr("gluontune.compute.process.processor", lambda: ({"avx512_bf16"}, "AuthenticAMD"))
 
 
 def dense(units, inputs, batch=64):
@@ -44,7 +44,7 @@ def test_hardware_and_impossible_types(monkeypatch):
     net, x = dense(256, 512)
     assert "no float16" in why_no_gain(net, x, dtype="float16")[0]
     assert "no bfloat16 on a GPU" in why_no_gain(net, x, dtype="bfloat16", device="gpu")[0]
-    monkeypatch.setattr("gluontune.compute.process._cpu", lambda: ({"avx2"}, "GenuineIntel"))
+    monkeypatch.setattr("gluontune.compute.process.processor", lambda: ({"avx2"}, "GenuineIntel"))
     assert "no bfloat16" in why_no_gain(net, x, dtype="bfloat16")[0]
 
 

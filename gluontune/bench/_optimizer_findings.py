@@ -100,16 +100,18 @@ def conclude_large(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     small = [g for g in groups if g["group"].startswith(LARGE_REFERENCE) and _ended(g)]
     reference = max(small, key=lambda g: (len(_ended(g)), statistics.mean(_ended(g).values())), default=None)
+    nothing = {"holds": False, "sentence": "Batch 64 and a setup of batch 1280 were not both measured."}
+    if reference is None:
+        return nothing
     behind: dict[str, dict[str, Any]] = {}
-    for group in groups if reference is not None else ():
-        assert reference is not None
+    for group in groups:
         here = _ended(group)
         points = [100 * (there - here[seed]) for seed, there in _ended(reference).items() if seed in here]
         if points and group is not reference:
             behind[group["group"]] = {"mean": statistics.mean(points), "by_seed": points, "n": len(points)}
     large = {name: entry for name, entry in behind.items() if not name.startswith(LARGE_REFERENCE)}
-    if reference is None or not large:
-        return {"holds": False, "sentence": "Batch 64 and a setup of batch 1280 were not both measured."}
+    if not large:
+        return nothing
     most = max(entry["n"] for entry in large.values())
     best = min((name for name in large if large[name]["n"] == most), key=lambda name: large[name]["mean"])
     others = [name for name in behind if name.startswith(LARGE_REFERENCE) or name == "batch 1280, naive"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.runtime import AMX_ENV, amx_support
+from gluontune.runtime.amx import hidden_amx, processor
 
 __all__ = [
     "Bfloat16Support",
@@ -52,8 +52,8 @@ def bfloat16_support(flags: set[str] | None = None, vendor: str = "") -> Bfloat1
     >>> bfloat16_support({"avx2"}).level
     'none'
     """
-    found, made_by = _cpu() if flags is None else (flags, vendor)
-    if made_by == "GenuineIntel" and "avx512_bf16" in found and "amx_bf16" not in found:
+    found, made_by = processor() if flags is None else (flags, vendor)
+    if hidden_amx(found, made_by):
         return Bfloat16Support(
             "slow",
             "this Intel CPU has avx512_bf16 without AMX (or AMX is hidden from this virtual machine): its bfloat16 "
@@ -148,14 +148,3 @@ def _init_amp() -> None:
         for name in _FLOAT32_OPERATORS:
             _operators[module, name] = getattr(module, name)
     import_module("mxnet.contrib.amp").init(target_dtype="bfloat16")
-
-
-def _cpu() -> tuple[set[str], str]:
-    """Flags and vendor."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return set(), ""
-    lines = (line.partition(":") for line in text.splitlines())
-    first = {name.strip(): value.strip() for name, _, value in reversed(list(lines))}
-    return set(first.get("flags", "").split()), first.get("vendor_id", "")

@@ -15,12 +15,12 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-__all__ = ["AMX_ENV", "AmxSupport", "amx_support", "ask_kernel", "prepare"]
+__all__ = ["AMX_ENV", "AmxSupport", "amx_support", "ask_kernel", "hidden_amx", "prepare", "processor"]
 
 logger = logging.getLogger("gluontune.runtime")
 
@@ -77,7 +77,7 @@ def amx_support(flags: set[str] | None = None, ask: Callable[[], bool] = ask_ker
     >>> amx_support({"amx_bf16", "amx_tile"}, ask=lambda: False).level
     'refused'
     """
-    found = _cpu_flags() if flags is None else flags
+    found = processor()[0] if flags is None else flags
     if not {"amx_bf16", "amx_tile"} <= found:
         return AmxSupport("absent", "this CPU has no AMX (amx_bf16, amx_tile)")
     if not ask():
@@ -116,10 +116,26 @@ def prepare(
         logger.warning("%s: oneDNN goes without it", answer.message)
 
 
-def _cpu_flags() -> set[str]:
+def processor() -> tuple[set[str], str]:
+    """This processor's flags and vendor, as Linux names them; empty where it does not say."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return set()
-    line = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    return set(line.partition(":")[2].split())
+        return set(), ""
+    found = {}
+    for name in ("flags", "vendor_id"):
+        line = next((line for line in text.splitlines() if line.startswith(name)), "")
+        found[name] = line.partition(":")[2].strip()
+    return set(found["flags"].split()), found["vendor_id"]
+
+
+def hidden_amx(flags: Collection[str], maker: str) -> bool:
+    """Whether bfloat16 is avx512_bf16 of Intel's without AMX: no more products in a cycle than float32 has.
+
+    Args:
+        maker: vendor or model, as Linux names them.
+
+    >>> hidden_amx({"avx512_bf16"}, "GenuineIntel"), hidden_amx({"avx512_bf16"}, "AuthenticAMD")
+    (True, False)
+    """
+    return "Intel" in maker and "avx512_bf16" in flags and "amx_bf16" not in flags

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluontune.runtime.amx import AMX_ENV
+from gluontune.runtime.amx import AMX_ENV, hidden_amx
 from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.facts import CONTAINER
 from gluontune.runtime.system import System
@@ -95,7 +95,7 @@ def cpu_features(system: System, options: Options) -> Verdict:
     if "avx2" not in flags:
         fix = "use a processor from 2015 or later, or let the virtual machine show the host's (cpu host)"
         return Verdict("warning", "no AVX2: convolutions will be several times slower", evidence, fix)
-    if "avx512_bf16" in flags and "amx_bf16" not in flags and "Intel" in (system.model() or ""):
+    if hidden_amx(flags, system.model() or ""):
         return Verdict(
             "info",
             "bfloat16 without AMX: on Intel's processors it is no faster than float32",
