@@ -370,3 +370,25 @@ def test_a_monitor_log_is_a_run_even_if_its_last_line_is_cut(tmp_path, capsys):
     log.write_text("not a log\n")
     assert main(["report", str(log), "--out", str(tmp_path / "r.html")]) == 1
     assert "not a gluontune monitor log" in capsys.readouterr().err
+
+
+def test_a_tick_at_the_end_of_its_axis_keeps_its_label_inside_the_figure():
+    from gluontune.report.svg import draw
+
+    figures = []
+
+    def plot(figure):
+        figures.append(figure)
+        axes = figure.add_axes((0.02, 0.3, 0.95, 0.6))
+        axes.set_xlim(0, 16000)
+        axes.set_xticks([0, 8000, 16000], ["as it is, 0", "8,000", "16,000"])
+        axes.set_yticks([])
+
+    draw("ends", (4.8, 1.4), plot, "three ticks, two of them at the ends of the axis")
+    (figure,) = figures
+    boxes = [text.get_window_extent() for text in figure.axes[0].get_xticklabels()]
+    assert boxes[0].x0 >= 0 and boxes[-1].x1 <= figure.bbox.x1
+    middle = boxes[1]
+    assert (
+        abs((middle.x0 + middle.x1) / 2 - (0.02 + 0.95 / 2) * figure.bbox.x1) < 1
+    )  # the others stay centred

@@ -72,6 +72,7 @@ def draw(name: str, size: tuple[float, float], plot: Callable[[Any], None], alt:
         figure = Figure(figsize=size, dpi=72)
         FigureCanvasSVG(figure)
         plot(figure)
+        _keep_inside(figure)
         figure.savefig(out, format="svg", metadata={"Date": None})
     return _themed(out.getvalue(), name, alt)
 
@@ -79,6 +80,18 @@ def draw(name: str, size: tuple[float, float], plot: Callable[[Any], None], alt:
 def label(text: str) -> str:
     """A legend's label: matplotlib passes over those that start with an underscore."""
     return f"\u200b{text}" if text.startswith("_") else text
+
+
+def _keep_inside(figure: Any) -> None:
+    """A tick may stand at the very end of its axis: its label then turns inwards, not out of the figure."""
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        for text in axes.get_xticklabels():
+            box = text.get_window_extent()
+            if box.width and box.x1 > figure.bbox.x1:
+                text.set_horizontalalignment("right")
+            elif box.width and box.x0 < figure.bbox.x0:
+                text.set_horizontalalignment("left")
 
 
 def _themed(document: str, name: str, alt: str) -> str:
