@@ -7,18 +7,18 @@ import time
 import pytest
 from rich.console import Console
 
-from gluontune.cli import _common
+from gluontune.cli import _common, _progress
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(_common.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
     return now
 
 
 def test_a_log_gets_a_line_now_and_then_and_a_short_command_none(clock, capfd):
-    with _common.status_line() as say:
+    with _progress.status_line() as say:
         say("1 of 2: loss [nan]")
         clock[0] += 29
         say("still")
@@ -34,7 +34,7 @@ def test_a_log_gets_a_line_now_and_then_and_a_short_command_none(clock, capfd):
 def test_a_trainings_progress_reaches_the_log_too(clock, capfd):
     event = {"stage": "training", "done": 0.25, "detail": "epoch 1/4", "samples_per_sec": 512.0, "val_accuracy": None,
              "seconds_left": 90.4}  # fmt: skip
-    with _common.progress_line() as show:
+    with _progress.progress_line() as show:
         clock[0] += 31
         show(event)
     assert capfd.readouterr().err.rstrip().endswith("training 25 %: epoch 1/4, 512 img/s, 90 s left")
@@ -45,6 +45,17 @@ def test_a_terminal_has_one_moving_line_and_brackets_are_no_markup(monkeypatch):
     monkeypatch.setattr(_common, "stderr", screen)
     seen = []
     monkeypatch.setattr("rich.status.Status.update", lambda self, text: seen.append(text))
-    with _common.status_line() as say:
+    with _progress.status_line() as say:
         say("loss [nan]")
     assert seen == ["loss \\[nan]"]
+
+
+def test_a_count_says_what_is_left(clock, capfd):
+    with _progress.progress_bar("packing", "MB", scale=1e6) as show:
+        show(0, 200_000_000)
+        clock[0] += 40
+        show(50_000_000, 200_000_000)
+        clock[0] += 40
+        show(200_000_000, 200_000_000)  # the end is the command's own to tell
+    err = capfd.readouterr().err
+    assert err.rstrip().endswith("packing: 50 of 200 MB, 120 s left") and err.count("\n") == 1

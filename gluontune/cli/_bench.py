@@ -8,7 +8,8 @@ from typing import Any
 
 import typer
 
-from gluontune.cli._common import emit, status_line, stdout, stdout_reserved
+from gluontune.cli._common import emit, stdout, stdout_reserved
+from gluontune.cli._progress import status_line
 from gluontune.errors import UsageError
 
 __all__ = ["ONLY", "OUT", "PEERS", "ROUNDS", "SECONDS", "carry_out", "numbers_of", "ours_ran", "parts_of"]

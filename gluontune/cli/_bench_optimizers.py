@@ -14,11 +14,11 @@ from gluontune.cli._common import (
     TIME_LIMIT_OPTION,
     emit,
     parse_settings,
-    status_line,
     stderr,
     stdout,
     stdout_reserved,
 )
+from gluontune.cli._progress import status_line
 from gluontune.errors import UsageError
 
 __all__ = ["optimizers"]

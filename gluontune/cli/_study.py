@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gluontune.cli._common import progress_line, stderr
+from gluontune.cli._common import stderr
+from gluontune.cli._progress import progress_line
 
 __all__ = ["pieces_progress", "study_progress"]
 

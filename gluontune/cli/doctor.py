@@ -16,10 +16,10 @@ from gluontune.cli._common import (
     JSON_OPTION,
     emit,
     parse_settings,
-    status_line,
     stdout,
     stdout_reserved,
 )
+from gluontune.cli._progress import status_line
 from gluontune.errors import UsageError
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from gluontune.cli._common import (
     JSON_OPTION,
     TIME_LIMIT_OPTION,
     emit,
-    progress_line,
     stderr,
     stdout,
     stdout_reserved,
 )
+from gluontune.cli._progress import progress_line
 from gluontune.cli._recipe import takes_recipe
 from gluontune.recipe import Recipe
 

@@ -9,7 +9,8 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, emit, status_line, stderr, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import takes_recipe
 from gluontune.errors import UsageError
 from gluontune.recipe import Recipe

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, List, Optional  # noqa: UP035 (typer reads ann
 import typer
 
 from gluontune.cli import _common
-from gluontune.cli._bar import progress_bar
+from gluontune.cli._progress import progress_bar
 
 if TYPE_CHECKING:
     from gluontune.records import PackReport

@@ -10,10 +10,10 @@ from gluontune.cli._common import (
     JSON_OPTION,
     TIME_LIMIT_OPTION,
     emit,
-    status_line,
     stdout,
     stdout_reserved,
 )
+from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import takes_recipe
 from gluontune.errors import UsageError
 from gluontune.recipe import Recipe

@@ -6,7 +6,8 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, emit, status_line, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, emit, stdout, stdout_reserved
+from gluontune.cli._progress import status_line
 
 __all__ = ["register"]
 

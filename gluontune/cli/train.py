@@ -7,7 +7,8 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, progress_line, stderr
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr
+from gluontune.cli._progress import progress_line
 from gluontune.cli._recipe import takes_recipe
 from gluontune.errors import UsageError
 from gluontune.parallel.hosts import Hosts
