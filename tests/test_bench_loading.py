@@ -200,7 +200,7 @@ def test_images_of_the_crops_size_are_padded_and_cropped(tmp_path, capfd):
     assert [row["status"] for row in found["rows"]] == ["ok"] * 3
     assert found["rows"][1]["name"] == "gluontune resident"
     assert main([*arguments, "--only", "nobody"]) == 2
-    assert "choose of gluontune threaded, 1 threads" in capfd.readouterr().err
+    assert "there are gluontune threaded, 1 threads" in capfd.readouterr().err
 
 
 def test_the_field_fits_what_the_file_holds(rec, tmp_path):

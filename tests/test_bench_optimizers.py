@@ -160,7 +160,7 @@ BAD = {
     "seeds": (["--part", "nets", "--seeds", "0,0"], "different seeds"),
     "text": (["--part", "nets", "--seeds", "a"], "whole numbers"),
     "lengths": (["--part", "nets", "--epochs", "1,2"], "takes one length"),
-    "nothing": (["--part", "nets", "--only", "xyz"], "no training of part"),
+    "nothing": (["--part", "nets", "--only", "xyz"], "no name holds this"),
     "field": (["--part", "nets", "--set", "ephocs=1"], "unknown field"),
     "plan": (["--part", "esgd", "--esgd", "popluation=3"], "choose from population"),
     "layers": (["--part", "step-time", "--layers", "9"], "6 n \\+ 2"),

@@ -35,7 +35,7 @@ def test_the_bad_is_told_in_one_line():
         training.run(["cifar_resnet20"])
     with pytest.raises(UsageError, match="at least 1"):
         training.run(["small_vgg"], batch_sizes=[0])
-    with pytest.raises(UsageError, match="no such contender"):
+    with pytest.raises(UsageError, match="no name holds this; there are"):
         training.run(["small_vgg"], only=["tensorflow"])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from gluontune.bench import _optimizer_findings as findings
 from gluontune.bench._deck_logs import BATCHES
+from gluontune.bench.selecting import selected
 from gluontune.compute import bfloat16_support
 from gluontune.optim import OPTIMIZERS
 from gluontune.recipe import Recipe
@@ -50,9 +51,8 @@ class Plan:
         found = []
         for seed in seeds:
             for length in epochs:
-                for group, recipe in self.groups(base.override(epochs=length), length).items():
-                    if only is None or any(word in group for word in only):
-                        found.append(Piece(group, recipe.override(seed=seed)))
+                groups = self.groups(base.override(epochs=length), length)
+                found += [Piece(group, groups[group].override(seed=seed)) for group in selected(groups, only)]
         return found
 
 

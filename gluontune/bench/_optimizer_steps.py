@@ -7,6 +7,7 @@ from typing import Any
 
 from gluontune import stats
 from gluontune.bench.contest import Entrant, hold
+from gluontune.bench.selecting import selected
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.runtime import launch_settings
 
@@ -126,7 +127,7 @@ def measure(
     """
     if layers < 8 or (layers - 2) % 6:
         raise UsageError(f"layers={layers}: a CIFAR ResNet has 6 n + 2 of them, such as 62")
-    chosen = [n for n in CONTENDERS if n == _BASE or only is None or any(word in n for word in only)]
+    chosen = [n for n in CONTENDERS if n in {_BASE, *selected(CONTENDERS, only)}]
     rows = []
     for part in ("whole step", "update alone"):
         entrants = [_entrant(name, part, layers, batch_size, side) for name in chosen]

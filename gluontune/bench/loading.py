@@ -23,6 +23,7 @@ from typing import Any, Union
 from gluontune.bench import outcome
 from gluontune.bench.contest import LIMIT, OURS, Entrant, hold
 from gluontune.bench.places import peer_python
+from gluontune.bench.selecting import selected
 from gluontune.errors import UsageError
 from gluontune.loading import ResidentLoader, from_records
 from gluontune.runtime import usable_cores
@@ -96,9 +97,8 @@ def _run_one(
     chosen = (PAD_CROP if own else CROP) if augment == "auto" else augment
     with tempfile.TemporaryDirectory(prefix="gluontune-bench-") as folder:
         field = entrants(path, kind, size, batch_size, chosen, workers, seconds, peer_python(peers), folder)
-        kept = [e for e in field if not only or any(part in e.name for part in only)]
-        if not kept:
-            raise UsageError(f"--only {' '.join(only or ())}: choose of {', '.join(e.name for e in field)}")
+        names = selected((e.name for e in field), only)
+        kept = [e for e in field if e.name in names]
         done = hold(kept, rounds=rounds, seconds=seconds, say=lambda line: tell(f"{name}: {line}"))
     conditions = {
         "file": name,

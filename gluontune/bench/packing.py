@@ -16,6 +16,7 @@ from typing import Any, Union
 
 from gluontune.bench import outcome
 from gluontune.bench.contest import OURS, Contender, Entrant, hold
+from gluontune.bench.selecting import selected
 from gluontune.errors import UsageError
 from gluontune.records.sources import read_source
 from gluontune.runtime import usable_cores
@@ -67,11 +68,8 @@ def run(
             place = Path(folder) / name
             place.mkdir()
             field = entrants(str(lst), str(base), str(place), resized, quality, cores)
-            kept = [e for e in field if not only or any(part in e.name for part in only)]
-            if not kept:
-                raise UsageError(
-                    f"--only {' '.join(only or ())}: contenders are called gluontune and im2rec.py"
-                )
+            names = selected((e.name for e in field), only)
+            kept = [e for e in field if e.name in names]
             done, sizes = _hold(kept, rounds, name, say or (lambda line: None))
             conditions = {
                 "images": len(lst.read_text(encoding="utf-8").splitlines()),

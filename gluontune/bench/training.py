@@ -16,6 +16,7 @@ from gluontune import runtime, stats
 from gluontune.bench import outcome
 from gluontune.bench.contest import OURS, Contender, Entrant, hold
 from gluontune.bench.places import peer_python
+from gluontune.bench.selecting import selected
 from gluontune.bench.torch_modes import allocator_of, torch_entrants
 from gluontune.compute import bfloat16_support
 from gluontune.errors import GluontuneError, UsageError, nearest
@@ -146,12 +147,10 @@ def _case(
     wanted = entrants(net, batch, threads, python)
     name = "default"
     variables: dict[str, str] = {}
-    if any(_kept(e, only) and e.peer == _TORCH for e in wanted) and python.is_file():
+    kept = selected((e.name for e in wanted), only)
+    if any(e.name in kept and e.peer == _TORCH for e in wanted) and python.is_file():
         name, variables = allocator_of(wanted, say)
-    chosen = [e for e in entrants(net, batch, threads, python, variables, name) if _kept(e, only)]
-    if not chosen:
-        names = ", ".join(repr(e.name) for e in wanted)
-        raise UsageError(f"bench training --only {', '.join(only or ())}: no such contender among {names}")
+    chosen = [e for e in entrants(net, batch, threads, python, variables, name) if e.name in kept]
     contenders = hold(chosen, rounds=rounds, seconds=seconds, say=say, finish=_note_losses)
     shapes = _same_shapes(net, contenders)
     conditions = {"net": net, "batch_size": batch, "image_size": NETS[net], "allocator_of_pytorch": name}
@@ -161,10 +160,6 @@ def _case(
         row.update(net=net, batch_size=batch)
     figures = _figures(contenders)
     return {**found, **conditions, "parameters": sum(map(math.prod, shapes)), "figures": figures}
-
-
-def _kept(entrant: Entrant, only: Sequence[str] | None) -> bool:
-    return not only or any(part in entrant.name for part in only)
 
 
 def _note_losses(contenders: list[Contender]) -> None:

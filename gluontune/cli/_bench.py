@@ -18,7 +18,9 @@ PEERS = typer.Option(None, "--peers", help="The peers' environment (default: .pe
 ROUNDS = typer.Option(9, "--rounds", min=1, help="Interleaved rounds; from 9 on one disturbed is left out.")
 SECONDS = typer.Option(1.0, "--seconds", min=0.05, help="Length of each contender's slice of a round.")
 OUT = typer.Option(None, "--out", help="Write the JSON document to this file, too.")
-ONLY = typer.Option(None, "--only", help="Measure only contenders whose name holds this; repeatable.")
+ONLY = typer.Option(
+    None, "--only", help="Measure only the contender of this name, or those whose names hold it; repeatable."
+)
 
 
 def ours_ran(found: dict[str, Any]) -> bool:

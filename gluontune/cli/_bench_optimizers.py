@@ -32,7 +32,7 @@ def optimizers(
     seeds: Optional[str] = typer.Option(None, "--seeds", help="Comma-separated, such as 0,1,2."),
     epochs: Optional[str] = typer.Option(None, "--epochs", help="Length; for part epochs several: 8,20."),
     only: Optional[list[str]] = typer.Option(
-        None, "--only", help="Only groups whose name holds this; repeatable."
+        None, "--only", help="Only the group of this name, or those whose names hold it; repeatable."
     ),
     settings: Optional[list[str]] = typer.Option(
         None, "--set", help="FIELD=VALUE of the recipe that the part starts from; repeatable."
