@@ -3,8 +3,9 @@
 What a careful PyTorch script does: the images decoded once and kept as uint8, each batch augmented in one go,
 channels_last and ``torch.compile`` where they pay, gradients set to None, no weight decay on biases and
 BatchNorm. Net, images, order, augmentation, loss, update and schedule are those of our own recipe; the first
-weights are drawn as PyTorch's users draw them (He et al., normal, fan out). torch is imported when it is made,
-in the peers' environment.
+weights are drawn as PyTorch's users draw them (He et al., normal, fan out). MXNet's momentum contains the rate,
+PyTorch's does not: while the rate changes, NAG and SGD differ slightly, as they do between two such scripts.
+torch is imported when it is made, in the peers' environment.
 """
 
 from __future__ import annotations
