@@ -31,11 +31,13 @@ def test_the_peers_that_make_peers_installs_all_run(tmp_path):
         assert row["info"].get("batch_shape") in ([16, 64, 64, 3], None)
 
 
-def test_pytorch_trains_the_twin_of_a_residual_net(tmp_path):
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_pytorch_trains_the_twin_of_a_residual_net(ranks):
     from gluontune.bench import torch_tta
     from gluontune.recipe import Recipe
 
-    recipe = Recipe(train_samples=640, val_samples=256, loader="resident", epochs=3, batch_size_per_device=32)
+    recipe = Recipe(train_samples=640, val_samples=256, loader="resident", epochs=3, batch_size_per_device=32 // ranks,
+                    **({"engine": "kvstore", "num_devices": ranks} if ranks > 1 else {}))  # fmt: skip
     how = {"name": "PyTorch eager", "threads": 1, "channels_last": True, "compiled": False, "env": {}}
     result, clocks = torch_tta.train_once(recipe, how, peer_python())
     assert result.ok, result.error

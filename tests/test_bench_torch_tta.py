@@ -44,7 +44,7 @@ class Twin:
                 return None
             self.epochs += 1
             samples = arguments["steps"] * self.entrant.settings["recipe"]["batch_size_per_device"]
-            return {"seconds": 20.0, "loss": 1.0, "samples": samples}
+            return {"seconds": 20.0, "loss": 1.0, "samples": samples, "steps": arguments["steps"]}
         return {"accuracy": [0.5, 0.8, 0.9][self.epochs - 1], "seconds": 1.0}
 
     def close(self):
@@ -103,6 +103,12 @@ def test_a_mode_that_is_named_is_taken_without_a_trial(tmp_path, monkeypatch):
     chosen = torch_tta.fastest(Recipe(), tmp_path / "python", print, "compile channels_last")
     assert chosen["compiled"] and chosen["channels_last"] and "OMP_NUM_THREADS" in chosen["env"]
     assert not torch_tta.fastest(Recipe(), tmp_path / "python", print, "eager")["channels_last"]
+    monkeypatch.setattr(torch_tta.runtime, "usable_cores", lambda: 4)
+    ranks = Recipe(engine="kvstore", num_devices=2)
+    shared = torch_tta.fastest(
+        ranks, tmp_path / "python", print, "eager"
+    )  # each rank has its share of the cores
+    assert shared["threads"] == 2 and shared["name"] == "PyTorch eager float32, 2 ranks"
 
 
 def test_of_the_modes_that_ran_the_fastest_is_taken(tmp_path, monkeypatch):
@@ -128,6 +134,7 @@ def test_of_the_modes_that_ran_the_fastest_is_taken(tmp_path, monkeypatch):
     [
         (["--net", "mobilenet0.25"], 2, "no PyTorch twin of 'mobilenet0.25'"),
         (["--optimizer", "adam"], 2, "optimizer='adam' has no twin"),
+        (["--engine", "async", "--num-devices", "2"], 2, "engine='async' has no twin"),
         (["--against", "x.yaml"], 2, "give one of them"),
         (["--peers", "nowhere"], 1, "make peers"),
         (["--torch-set", "optimizer=adam"], 2, "optimizer='adam' has no twin"),

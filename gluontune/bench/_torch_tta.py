@@ -16,31 +16,38 @@ from collections.abc import Iterator
 from typing import Any
 
 from gluontune.bench._torch_muon import TorchMuon
+from gluontune.bench._torch_ranks import Ranks
 
 __all__ = ["make"]
 
 
-def make(recipe: dict[str, Any], threads: int, channels_last: bool, compiled: bool) -> TorchRun:
+def make(
+    recipe: dict[str, Any], threads: int, channels_last: bool, compiled: bool, ranks: Ranks | None = None
+) -> TorchRun:
     """Called in the process.
 
     Args:
-        recipe: fields of a Recipe: data set, net, batch, optimizer's settings, epochs, seed, dtype.
-        threads: of torch's operators. channels_last, compiled: how the net runs.
+        recipe: fields of a Recipe: data set, net, batch, optimizer's settings, epochs, seed, dtype, ranks.
+        threads: of torch's operators, in a rank. channels_last, compiled: how the net runs.
+        ranks: of a follower; None makes rank 0, which starts the others.
     """
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
-    return TorchRun(torch, recipe, channels_last, compiled)
+    if ranks is None:
+        how = {"recipe": recipe, "threads": threads, "channels_last": channels_last, "compiled": compiled}
+        ranks = Ranks(torch, recipe["num_devices"], make, how)
+    return TorchRun(torch, recipe, channels_last, compiled, ranks)
 
 
 class TorchRun:
-    """One seeded training, epoch by epoch."""
+    """One seeded training, epoch by epoch, or a rank's part of it."""
 
-    def __init__(self, torch: Any, recipe: dict[str, Any], channels_last: bool, compiled: bool):
+    def __init__(self, torch: Any, recipe: dict[str, Any], channels_last: bool, compiled: bool, ranks: Ranks):
         from gluontune import datasets, loading
         from gluontune.bench._torch_training import build
         from gluontune.loading.splits import seeded_subset
 
-        self.torch, self.recipe = torch, recipe
+        self.torch, self.recipe, self.ranks = torch, recipe, ranks
         self.channels_last, self.compiled = channels_last, compiled
         data = datasets.open(recipe["dataset"])
         shape, self.batch_size = data.image_shape, recipe["batch_size_per_device"]
@@ -49,7 +56,8 @@ class TorchRun:
         common: dict[str, Any] = {"batch_size": self.batch_size, "image_shape": shape}
         self.train = loading.build(
             "resident", train, augment=recipe["augment"] or data.augment, shuffle=True, seed=recipe["seed"],
-            last_batch=recipe["last_batch"], **common,
+            last_batch=recipe["last_batch"], rank=ranks.rank, world_size=ranks.size, partition=recipe["partition"],
+            **common,
         )  # fmt: skip
         self.val = loading.build("resident", val, augment="none", last_batch="keep", **common)
         scale = [1 / (255 * s) for s in data.std]
@@ -90,14 +98,15 @@ class TorchRun:
         self.net.load_state_dict(self.start)
         total = max(1, round(recipe["epochs"] * len(self.train)))
         peak = scaled_learning_rate(
-            recipe["learning_rate"], global_batch_size=self.batch_size,
+            recipe["learning_rate"], global_batch_size=self.batch_size * self.ranks.size,
             base_batch_size=recipe["base_batch_size"], rule=recipe["lr_scaling"],
         )  # fmt: skip
         warmup = round(recipe["warmup_epochs"] * len(self.train))
         self.rate = schedules.build(
             recipe["schedule"], base_lr=peak, total_updates=total, warmup_updates=warmup
         )
-        parameters, wd, momentum = list(self.net.parameters()), recipe["wd"], recipe["momentum"]
+        self.parameters = parameters = list(self.net.parameters())
+        wd, momentum = recipe["wd"], recipe["momentum"]
         if recipe["optimizer"] == "muon":
             self.update: Any = TorchMuon(torch, parameters, lr=peak, wd=wd, momentum=momentum)
         else:
@@ -134,11 +143,14 @@ class TorchRun:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.recipe["dtype"] == "bfloat16"):
             value = self.loss(self.model(x), y)
         value.backward()
+        self.ranks.average(self.parameters)
         self.update.step()
         return value.detach()
 
     def train_epoch(self, steps: int) -> dict[str, float]:
-        """The next ``steps`` steps of the next epoch: ``{"seconds", "loss", "samples"}``."""
+        """The next ``steps`` steps of the next epoch, by all ranks: ``{"seconds", "loss", "samples", "steps"}``."""
+        if self.ranks.rank == 0:
+            self.ranks.call("train_epoch", steps=steps)
         self.net.train()
         losses = []
         begin = time.perf_counter()
@@ -149,7 +161,8 @@ class TorchRun:
         loss = float(self.torch.stack(losses).mean())
         seconds = time.perf_counter() - begin
         self.epoch += 1
-        return {"seconds": seconds, "loss": loss, "samples": len(losses) * self.batch_size}
+        samples = len(losses) * self.batch_size * self.ranks.size
+        return {"seconds": seconds, "loss": loss, "samples": samples, "steps": len(losses)}
 
     def validate(self) -> dict[str, float]:
         """Top-1 accuracy over the validation images, and how long that took."""
@@ -163,3 +176,7 @@ class TorchRun:
                 correct += int((self.net(x).argmax(1) == y).sum())
                 total += len(y)
         return {"accuracy": correct / total, "seconds": time.perf_counter() - begin}
+
+    def close(self) -> None:
+        """End the other ranks."""
+        self.ranks.close()

@@ -103,3 +103,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":  # of a process that the work spawned, such as a rank
+    _make_importable()

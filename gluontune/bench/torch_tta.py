@@ -47,7 +47,7 @@ def run(
     """Time to accuracy of ``recipe`` and of its PyTorch twin; see :func:`gluontune.ladder.time_to_accuracy`.
 
     Args:
-        recipe: ours; the twin has its data, net, batch, augmentation, optimizer, schedule and seeds.
+        recipe: ours; the twin has its data, net, batch, ranks, augmentation, optimizer, schedule and seeds.
         changes: fields that the twin has otherwise, such as a rate or an optimizer that suits it better.
         mode: of PyTorch, such as ``compile channels_last``; None tries all of them and takes the fastest.
         peers: the peers' environment. say: told about the trial that chooses PyTorch's mode.
@@ -95,7 +95,8 @@ def _check(recipe: Recipe) -> None:
             f"--against-torch: there is no PyTorch twin of {recipe.job or recipe.net!r}; use a cifar_resnet…_v1"
         )
     alike: dict[str, tuple[Any, ...]] = {
-        "optimizer": ("nag", "sgd", "muon"), "dtype": ("float32", "bfloat16"), "num_devices": (1,), "accumulate": (1,),
+        "optimizer": ("nag", "sgd", "muon"), "dtype": ("float32", "bfloat16"), "accumulate": (1,),
+        "engine": ("local", "kvstore", "horovod"), "exchange_every": (1,), "compression": ("none",),
         "stochastic_depth": (0.0,), "last_batch": ("discard",), "seconds": (None,),
     }  # fmt: skip
     for name, known in alike.items():
@@ -116,7 +117,7 @@ def _earlier(out: Path | None) -> dict[str, Any] | None:
 def fastest(
     recipe: Recipe, python: Path, say: Callable[[str], None], mode: str | None = None
 ) -> dict[str, Any]:
-    """PyTorch's fastest mode and allocator for a step of this net and batch, by a short interleaved trial.
+    """PyTorch's fastest mode and allocator for a rank's step of this net, by a short interleaved trial.
 
     Args:
         mode: where it is chosen already; nothing is tried then, and the allocator is glibc's, tuned.
@@ -127,7 +128,7 @@ def fastest(
     Raises:
         GluontuneError: none of the modes ran.
     """
-    threads = runtime.usable_cores()
+    threads = max(1, runtime.usable_cores() // recipe.num_devices)
     work = (recipe.net, recipe.batch_size_per_device, 32, threads, python)
     if mode is None:
         name, env = allocator_of(torch_entrants(*work, dtype=recipe.dtype), say)
@@ -135,18 +136,19 @@ def fastest(
         name, env = "glibc", allocators()["glibc"]
     modes = torch_entrants(*work, env, name, recipe.dtype)
     if mode is not None:
-        return _settings(modes[MODES.index(mode)], name, {})
+        return _settings(modes[MODES.index(mode)], recipe, name, {})
     field = hold(modes, rounds=3, seconds=1.0, say=lambda line: say(f"PyTorch's modes: {line}"))
     rates = {c.entrant.name: stats.interval(c.rates)["median"] for c in field if c.failure is None}
     if not rates:
         raise GluontuneError(f"--against-torch: PyTorch failed: {field[0].failure}")
     best = max(rates, key=lambda each: rates[each])
-    return _settings(next(e for e in modes if e.name == best), name, rates)
+    return _settings(next(e for e in modes if e.name == best), recipe, name, rates)
 
 
-def _settings(chosen: Entrant, allocator: str, rates: Mapping[str, float]) -> dict[str, Any]:
+def _settings(chosen: Entrant, recipe: Recipe, allocator: str, rates: Mapping[str, float]) -> dict[str, Any]:
+    ranks = f", {recipe.num_devices} ranks" if recipe.num_devices > 1 else ""
     kept = {name: chosen.settings[name] for name in ("threads", "channels_last", "compiled")}
-    found = {"name": chosen.name, **kept, "allocator": allocator, "env": dict(chosen.env)}
+    found = {"name": chosen.name + ranks, **kept, "allocator": allocator, "env": dict(chosen.env)}
     return {**found, "samples_per_sec": dict(rates)}
 
 
@@ -199,7 +201,7 @@ def _train(
         if checked is None:
             return
         clocks.evaluations.append((begin, clocks.now(), None))
-        result.steps += round(seen["samples"] / recipe.batch_size_per_device)
+        result.steps += seen["steps"]
         result.train_loss.append(seen["loss"])
         result.epoch_seconds.append(seen["seconds"])
         result.elapsed_seconds.append(sum(result.epoch_seconds))
