@@ -347,3 +347,27 @@ def test_float16_without_masters_works_or_says_what_it_needs(name):
     steps(params, trainer, grads[:3], ONE)
     expected = reference(CASES[name], weights, grads[:3])
     assert distance(params, expected, ONE[0]) < 0.02
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 576), (2, 576, 64), (1, 48, 500)])
+@pytest.mark.parametrize("spectrum", ["even", "steep", "rank 8"])
+def test_muons_steps_on_the_gram_matrix_are_the_steps(shape, spectrum, monkeypatch):
+    from gluontune.optim import orthogonal
+
+    rng = np.random.default_rng(0)
+    matrices = rng.normal(size=shape)
+    if spectrum == "rank 8":
+        matrices = rng.normal(size=(*shape[:2], 8)) @ rng.normal(size=(shape[0], 8, shape[2]))
+    elif spectrum == "steep":
+        left, values, right = np.linalg.svd(matrices, full_matrices=False)
+        matrices = left * np.logspace(0, -4, values.shape[1]) @ right
+    taken = []
+    steps = orthogonal._steps_on_gram
+    monkeypatch.setattr(orthogonal, "_steps_on_gram", lambda x: taken.append(1) or steps(x))
+    found = orthogonal.orthogonalized(orthogonal.nd.array(matrices.astype("float32"))).asnumpy()
+    assert taken
+    x = matrices / np.linalg.norm(matrices, axis=(1, 2), keepdims=True)
+    for _ in range(5):
+        gram = x @ x.swapaxes(1, 2)
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    assert np.abs(found - x).max() <= 5e-5 * np.abs(x).max()
