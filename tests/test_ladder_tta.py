@@ -31,7 +31,8 @@ class Machine:
 
     def train_once(self, recipe, *, on_event=None, time_limit=0, machine=None):
         clocks = FakeClocks()
-        result = RunResult(recipe=recipe.to_dict(), machine=machine)
+        length = recipe.epochs if recipe.epochs > 1 else float(len(self.curve(recipe)))
+        result = RunResult(recipe={**recipe.to_dict(), "epochs": length}, machine=machine)
         if self.stop_before(recipe):
             result.status = "interrupted"
             return result, clocks
@@ -86,6 +87,16 @@ def test_a_crossing_that_falls_back_is_first_but_not_sustained(machine):
     machine.curve = lambda recipe: [0.85, 0.7]
     row = tta.time_to_accuracy(Recipe(), target=0.8, repeats=1)["done"][0]
     assert row["status"] == "reached" and row["sustained"] is None
+
+
+def test_a_schedule_that_ends_within_an_epoch_took_no_whole_one(machine):
+    machine.curve = lambda recipe: [0.5, 0.7, 0.8]
+    found = tta.time_to_accuracy(
+        Recipe(epochs=2.5), target=0.8, repeats=2, against=Recipe(epochs=3, num_workers=1)
+    )
+    first = found["done"][0]["first"]
+    assert (first["epoch"], first["epochs"]) == (3, 2.5) and found["summary"]["this"]["epochs"] == [2.5, 2.5]
+    assert found["parity"]["epochs_ratio"] == pytest.approx(2.5 / 3)
 
 
 def test_stop_at_target_ends_the_run_and_claims_no_sustained_crossing(machine):

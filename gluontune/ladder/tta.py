@@ -164,7 +164,8 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
 
     Returns:
         ``status``: ``reached``, ``not reached`` or ``crashed``; ``reason``; ``first`` and ``sustained``:
-        ``{"epoch", "train_seconds", "eval_seconds", "wall_seconds", "joules"}`` or None; the same three of
+        ``{"epoch", "epochs", "train_seconds", "eval_seconds", "wall_seconds", "joules"}`` or None, ``epoch`` being the
+        validation's number and ``epochs`` what was trained (the last may be a part of one); the same three times of
         the whole run as ``spent``; ``val_accuracy`` with ``train_elapsed`` and ``wall_elapsed`` by epoch;
         ``start_seconds``, ``warmup_seconds``; ``samples_per_sec``; ``mlperf``: times for the log.
     """
@@ -188,6 +189,7 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
         known = [value for value in joules if value is not None]
         return {
             "epoch": place + 1,
+            "epochs": min(place + 1, result.recipe["epochs"]),
             "accuracy": accuracy[place],
             "train_seconds": result.elapsed_seconds[place],
             "eval_seconds": sum(evals[: place + 1]),
@@ -230,8 +232,8 @@ def conclude(document: dict[str, Any]) -> None:
     if "against" in rows:
         document["ratio"] = _ratio(rows["this"], rows["against"])
         document["parity"] = parity(
-            [r["first"]["epoch"] if r["first"] else None for r in rows["this"]],
-            [r["first"]["epoch"] if r["first"] else None for r in rows["against"]],
+            document["summary"]["this"]["epochs"],
+            document["summary"]["against"]["epochs"],
             accuracy=[r["val_accuracy"][-1] for r in rows["this"] if r["val_accuracy"]],
             reference_accuracy=[r["val_accuracy"][-1] for r in rows["against"] if r["val_accuracy"]],
         )
@@ -246,7 +248,9 @@ def _summary(rows: Sequence[Mapping[str, Any]], price: Mapping[str, Any] | None)
     held = [r["sustained"]["train_seconds"] for r in rows if r["sustained"]]
     lost = [r["spent"]["train_seconds"] for r in rows if not r["sustained"]]
     found["sustained_train_seconds"] = summarize(held, lost)
-    found["epochs"] = [r["first"]["epoch"] if r["first"] else None for r in rows]
+    found["epochs"] = [
+        r["first"].get("epochs", r["first"]["epoch"]) if r["first"] else None for r in rows
+    ]
     joules = [r["first"]["joules"] for r in rows if r["first"] and r["first"]["joules"] is not None]
     found["joules"] = summarize(joules) if joules else None
     found["usd"] = usd(price, found["wall_seconds"]["median"])

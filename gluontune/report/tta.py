@@ -109,7 +109,7 @@ def tta_table(document: Mapping[str, Any]) -> Table:
     """The repeats, for a terminal."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("recipe", max_width=20, overflow="fold")
-    for heading in ("seed", "status", "epoch", "training s", "sustained s", "all s", "final"):
+    for heading in ("seed", "status", "epochs", "training s", "sustained s", "all s", "final"):
         table.add_column(heading, justify="left" if heading == "status" else "right", no_wrap=True)
     for r in document["done"]:
         table.add_row(*_repeat_cells(r, titles(document)), style="" if r["first"] else "red")
@@ -124,7 +124,7 @@ def _repeat_cells(r: Mapping[str, Any], named: Mapping[str, str]) -> list[str]:
         named[r["recipe"]],
         str(r["seed"]),
         r["status"],
-        str(first["epoch"]) if first else "—",
+        f"{first.get('epochs', first['epoch']):g}" if first else "—",
         f"{first['train_seconds']:.1f}" if first else "—",
         f"{held['train_seconds']:.1f}" if held else "—",
         f"{first['wall_seconds']:.1f}" if first else "—",
