@@ -248,9 +248,7 @@ def _summary(rows: Sequence[Mapping[str, Any]], price: Mapping[str, Any] | None)
     held = [r["sustained"]["train_seconds"] for r in rows if r["sustained"]]
     lost = [r["spent"]["train_seconds"] for r in rows if not r["sustained"]]
     found["sustained_train_seconds"] = summarize(held, lost)
-    found["epochs"] = [
-        r["first"].get("epochs", r["first"]["epoch"]) if r["first"] else None for r in rows
-    ]
+    found["epochs"] = [r["first"].get("epochs", r["first"]["epoch"]) if r["first"] else None for r in rows]
     joules = [r["first"]["joules"] for r in rows if r["first"] and r["first"]["joules"] is not None]
     found["joules"] = summarize(joules) if joules else None
     found["usd"] = usd(price, found["wall_seconds"]["median"])

@@ -286,7 +286,7 @@ def _repeats_table(document: Mapping[str, Any]) -> dict[str, Any]:
                 *_repeat_cells(r, titles(document)), *(f"{seconds:.1f}" for seconds in apart), why=r["reason"]
             )
         )
-    head = ["Recipe", "Seed", "Status", "Epoch", "Training s", "Sustained s", "All s", "Final accuracy"]
+    head = ["Recipe", "Seed", "Status", "Epochs", "Training s", "Sustained s", "All s", "Final accuracy"]
     return {
         "title": "The repeats",
         "head": [*head, "Start s", "Warm-up s", "Validation s"],
