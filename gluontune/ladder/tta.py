@@ -169,7 +169,7 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
         the whole run as ``spent``; ``val_accuracy`` with ``train_elapsed`` and ``wall_elapsed`` by epoch;
         ``start_seconds``, ``warmup_seconds``; ``samples_per_sec``; ``mlperf``: times for the log.
     """
-    accuracy = list(result.val_accuracy)
+    accuracy, length = list(result.val_accuracy), result.recipe["epochs"]
     walls = [end for _, end, _ in clocks.evaluations][: len(accuracy)]
     evals = [end - begin for begin, end, _ in clocks.evaluations][: len(accuracy)]
     first = first_crossing(accuracy, target)
@@ -179,7 +179,7 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
         reason = f"{result.error['message']} (while {result.error['phase']})"
     elif first is None:
         best = max(accuracy) if accuracy else 0.0
-        reason = f"best validation accuracy {100 * best:.1f} % in {len(accuracy)} epochs"
+        reason = f"best validation accuracy {100 * best:.1f} % in {min(len(accuracy), length):g} epochs"
 
     def crossing(place: int | None) -> dict[str, Any] | None:
         if place is None:
@@ -189,7 +189,7 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
         known = [value for value in joules if value is not None]
         return {
             "epoch": place + 1,
-            "epochs": min(place + 1, result.recipe["epochs"]),
+            "epochs": min(place + 1, length),
             "accuracy": accuracy[place],
             "train_seconds": result.elapsed_seconds[place],
             "eval_seconds": sum(evals[: place + 1]),

@@ -13,9 +13,8 @@ __all__ = ["GTMuon", "orthogonalized"]
 #: The quintic a x + b x³ + c x⁵ of Jordan et al.: it drives singular values of 0.003 … 1 to about 1 in five steps.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _STEPS = (3, 2)
-_WORTH_THE_GRAM = (
-    1 << 20
-)  # multiplications of one product: below, its more numerous small operators cost more
+#: Multiplications in one wide product; below, the steps on the Gram matrix, which are more and smaller, cost more.
+_WORTH_THE_GRAM = 1 << 20
 
 
 def orthogonalized(matrices: Any) -> Any:
@@ -43,10 +42,9 @@ def orthogonalized(matrices: Any) -> Any:
 
 
 def _steps(x: Any) -> Any:
+    """Three products a step, each with its sum in one operator: on small matrices it is the starts that cost."""
     a, b, c = _QUINTIC
-    for _ in range(
-        sum(_STEPS)
-    ):  # three products, each with its sum in one operator: small ones cost their start
+    for _ in range(sum(_STEPS)):
         gram = nd.linalg.gemm2(x, x, transpose_b=True)
         x = nd.linalg.gemm(nd.linalg.gemm(gram, gram, gram, alpha=c, beta=b), x, x, beta=a)
     return x
