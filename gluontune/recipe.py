@@ -52,8 +52,9 @@ class Recipe:
         warmup_epochs: epochs of linear warm-up before the schedule.
         devices: ``auto``, ``cpu`` or ``gpu``.
         num_devices: GPUs of one process (engine ``local``) or ranks (the other engines).
-        engine: ``local``, ``kvstore`` (parameter server), ``horovod`` (ring all-reduce), or ``async`` (learners
-            that update weights in shared memory without waiting for each other).
+        engine: ``local``; ``shared-memory`` (ranks of one machine sum their gradients in memory that they share),
+            ``kvstore`` (parameter server), ``horovod`` (ring all-reduce), or ``async`` (learners that update weights
+            in shared memory without waiting for each other).
         partition: which images a rank takes in an epoch: ``shard``, its share of one shuffle of all; ``whole``, as
             many from a shuffle of its own over all. All ranks have equally many batches.
         exchange_every: steps of a rank between exchanges. 1 exchanges in each step; above, each rank trains

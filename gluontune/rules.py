@@ -23,7 +23,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": ("float32", "float16", "bfloat16"),
     "lr_scaling": tuple(LR_SCALING),
     "devices": ("auto", "cpu", "gpu"),
-    "engine": ("local", "kvstore", "horovod", "async"),
+    "engine": ("local", "shared-memory", "kvstore", "horovod", "async"),
     "compression": ("none", "2bit", "fp16"),
     "runtime": ("as-installed", "tuned"),
 }
@@ -85,17 +85,17 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
     (
         ("engine", "devices", "num_devices"),
         lambda r: r.engine == "local" and r.devices == "cpu" and r.num_devices > 1,
-        "one process already uses every core; use engine='kvstore' or engine='horovod'",
+        "one process already uses every core; use engine='shared-memory', 'kvstore' or 'horovod'",
     ),
     (
         ("exchange_every", "engine"),
         lambda r: r.exchange_every > 1 and r.engine == "local",
-        "one process exchanges nothing; use kvstore, horovod or async",
+        "one process exchanges nothing; use shared-memory, kvstore, horovod or async",
     ),
     (
         ("engine", "dtype"),
-        lambda r: r.engine == "async" and r.dtype == "float16",
-        "the shared weights are float32; use engine='kvstore' or another dtype",
+        lambda r: r.engine in ("async", "shared-memory") and r.dtype == "float16",
+        "what the ranks share is float32; use engine='kvstore' or another dtype",
     ),
     (
         ("accumulate", "dtype"),
@@ -121,7 +121,7 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
     (
         ("compression", "engine"),
         lambda r: r.compression == "2bit" and r.engine not in ("kvstore", "local"),
-        "2bit is MXNet's kvstore's; horovod has 'fp16', async needs none",
+        "2bit is MXNet's kvstore's; horovod has 'fp16', shared memory needs none",
     ),
     (
         ("compression", "num_devices"),

@@ -130,7 +130,8 @@ print("split_batch:", [part.shape[0] for part in gt.parallel.split_batch(images[
 # | parts of the data | equally many batches for each rank | one is done, the others wait for ever |
 #
 # gluontune does them all: `gluontune launch -n 2 --engine horovod -- train …`, or `engine="kvstore"` for MXNet's own
-# parameter server, which needs nothing installed.
+# parameter server, which needs nothing installed; or, on one machine, `engine="shared-memory"`: the ranks write their
+# gradients into memory that all of them see, and add them up. No server, no sockets.
 #
 # ## The mean is taken once
 # `gluon.Trainer` adds gradients up and divides by the batch that `step` is given. Horovod's `DistributedTrainer` takes the mean over ranks.
@@ -210,6 +211,7 @@ if on_gpu:
 else:
     contenders["one process, all cores"] = base
 contenders[f"{count} ranks, kvstore"] = base.override(engine="kvstore", num_devices=count)
+contenders[f"{count} ranks, shared memory"] = base.override(engine="shared-memory", num_devices=count)
 if horovod.installed():
     contenders[f"{count} ranks, Horovod"] = base.override(engine="horovod", num_devices=count)
 else:

@@ -14,10 +14,10 @@ from gluontune.recipe import Recipe
 
 def test_all_train_with_the_same_global_batch_and_rate():
     recipe = devices.best_recipe("sample", global_batch_size=96)
-    field = devices.entrants(recipe, 3, ("horovod", "kvstore"))
+    field = devices.entrants(recipe, 3, devices.ENGINES)
     made = [Recipe.from_dict(e.settings["recipe"]) for e in field]
-    assert [r.engine for r in made] == ["local", "horovod", "kvstore"]
-    assert [r.batch_size_per_device for r in made] == [96, 32, 32]
+    assert [r.engine for r in made] == ["local", "shared-memory", "horovod", "kvstore"]
+    assert [r.batch_size_per_device for r in made] == [96, 32, 32, 32]
     assert len({(r.global_batch_size, r.scaled_learning_rate, r.dtype, r.rewrites) for r in made}) == 1
     with pytest.raises(UsageError, match="96 cannot be shared evenly by 5 ranks"):
         devices.entrants(recipe, 5, ("kvstore",))
@@ -32,7 +32,7 @@ def test_a_ratio_is_that_within_rounds_and_a_failure_is_a_row(monkeypatch):
 
     monkeypatch.setattr(devices, "hold", hold)
     monkeypatch.setattr(devices.horovod, "installed", lambda: "0.28.1")
-    found = devices.run(devices.best_recipe("sample"), rounds=3)
+    found = devices.run(devices.best_recipe("sample"), engines=("horovod", "kvstore"), rounds=3)
     assert found["ratios"].keys() == {"Horovod, 2 ranks"}
     assert found["ratios"]["Horovod, 2 ranks"]["median"] == pytest.approx(0.9)
     assert [row["status"] for row in found["rows"]] == ["ok", "ok", "failed"]
@@ -44,7 +44,7 @@ def test_a_ratio_is_that_within_rounds_and_a_failure_is_a_row(monkeypatch):
 
 def test_an_engine_that_is_not_there_is_refused(monkeypatch, capsys):
     assert main(["bench", "devices", "--only", "mpi"]) == 2
-    assert "choose horovod or kvstore" in capsys.readouterr().err
+    assert "choose from shared-memory, horovod, kvstore" in capsys.readouterr().err
     monkeypatch.setattr(devices.horovod, "installed", lambda: None)
     with pytest.raises(UsageError, match="make horovod"):
         devices.run(devices.best_recipe("sample"))

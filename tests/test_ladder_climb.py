@@ -378,9 +378,18 @@ def test_a_missing_data_set_is_told_before_anything_starts(machine):
     assert machine.started == []
 
 
-@pytest.mark.parametrize(("version", "engines"), [(None, ["kvstore"]), ("0.28.1", ["kvstore", "horovod"])])
-def test_horovod_is_tried_where_it_is_installed(monkeypatch, version, engines):
+@pytest.mark.parametrize(
+    ("version", "memory", "engines"),
+    [
+        (None, True, ["shared-memory"]),
+        (None, False, ["kvstore"]),
+        ("0.28.1", True, ["shared-memory", "horovod"]),
+        ("0.28.1", False, ["kvstore", "horovod"]),
+    ],
+)
+def test_ranks_exchange_by_what_this_system_has(monkeypatch, version, memory, engines):
     monkeypatch.setattr("gluontune.parallel.horovod.installed", lambda: version)
+    monkeypatch.setattr("gluontune.parallel.shared.available", lambda: memory)
     site = Site(cores=2, gpus=0, bf16=True, splits=True, fits_memory=True, rewrites=(), num_train=50_000)
     variants = RUNGS["multi-device"].variants(Recipe(), site)
     assert [v.changes["engine"] for v in variants] == engines

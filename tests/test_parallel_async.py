@@ -223,8 +223,13 @@ BAD = {
     "2bit of parameters": ({"compression": "2bit", "exchange_every": 4}, "only gradients"),
     "async float16": (
         {"engine": "async", "devices": "gpu", "dtype": "float16"},
-        "shared weights are float32",
+        "share is float32",
     ),
+    "shared-memory float16": (
+        {"engine": "shared-memory", "devices": "gpu", "dtype": "float16"},
+        "share is float32",
+    ),
+    "2bit by shared-memory": ({"engine": "shared-memory", "compression": "2bit"}, "shared memory needs none"),
     "no interval": ({"exchange_every": 0}, "at least 1"),
     "threshold": ({"compression": "2bit", "compression_threshold": 0}, "above 0"),
 }

@@ -16,7 +16,9 @@ from gluontune.errors import UsageError
 from gluontune.parallel import horovod
 from gluontune.recipe import Recipe
 
-__all__ = ["best_recipe", "entrants", "run", "show"]
+__all__ = ["ENGINES", "best_recipe", "entrants", "run", "show"]
+
+ENGINES = ("shared-memory", "horovod", "kvstore")
 
 UNIT = "samples_per_sec"
 _ALONE = "1 process"
@@ -55,7 +57,11 @@ def entrants(recipe: Recipe, ranks: int, engines: Sequence[str]) -> list[Entrant
         )
     alone = recipe.override(engine="local", num_devices=1, batch_size_per_device=batch)
     found = [_entrant(_ALONE, "one process", alone)]
-    names = {"horovod": f"Horovod, {ranks} ranks", "kvstore": f"dist_sync, {ranks} workers and 1 server"}
+    names = {
+        "shared-memory": f"shared memory, {ranks} ranks",
+        "horovod": f"Horovod, {ranks} ranks",
+        "kvstore": f"dist_sync, {ranks} workers and 1 server",
+    }
     for engine in engines:
         shared = recipe.override(engine=engine, num_devices=ranks, batch_size_per_device=batch // ranks)
         found.append(_entrant(names[engine], OURS, shared))
@@ -71,7 +77,7 @@ def run(
     recipe: Recipe,
     *,
     ranks: int = 2,
-    engines: Sequence[str] = ("horovod", "kvstore"),
+    engines: Sequence[str] = ENGINES,
     rounds: int = 9,
     seconds: float = 4.0,
     say: Callable[[str], None] | None = None,
@@ -90,7 +96,7 @@ def run(
     """
     if "horovod" in engines and horovod.installed() is None:
         raise UsageError(
-            "Horovod is not installed: make horovod builds it, or leave it out with --only kvstore"
+            "Horovod is not installed: make horovod builds it, or leave it out with --only shared-memory --only kvstore"
         )
     field = entrants(recipe, ranks, engines)
     contenders = hold(field, rounds=rounds, seconds=seconds, say=say)

@@ -23,7 +23,7 @@ __all__ = ["BATCHES", "ENGINES", "INTERVALS", "PARTS", "SCHEMA", "run", "show"]
 
 SCHEMA = 1
 PARTS = ("engines", "interval")
-ENGINES = ("async", "horovod", "kvstore")
+ENGINES = ("async", "horovod", "kvstore", "shared-memory")
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 INTERVALS = (1, 2, 4, 8, 16, 32)
 BAR = {"batch": 4, "ratio": 1.5, "points": 2.0}

@@ -96,7 +96,7 @@ def _check(recipe: Recipe) -> None:
         )
     alike: dict[str, tuple[Any, ...]] = {
         "optimizer": ("nag", "sgd", "muon"), "dtype": ("float32", "bfloat16"), "accumulate": (1,),
-        "engine": ("local", "kvstore", "horovod"), "exchange_every": (1,), "compression": ("none",),
+        "engine": ("local", "shared-memory", "kvstore", "horovod"), "exchange_every": (1,), "compression": ("none",),
         "stochastic_depth": (0.0,), "last_batch": ("discard",), "seconds": (None,),
     }  # fmt: skip
     for name, known in alike.items():

@@ -22,20 +22,22 @@ def devices(
     net: str = typer.Option("cifar_resnet20_v1", "--net", help="Without --recipe."),
     batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images of one update, over all ranks."),
     ranks: int = typer.Option(2, "-n", "--ranks", min=2, help="Of each engine; they share the cores out."),
-    only: Optional[list[str]] = typer.Option(None, "--only", help="horovod or kvstore; repeatable."),
+    only: Optional[list[str]] = typer.Option(
+        None, "--only", help="shared-memory, horovod or kvstore; repeatable."
+    ),
     rounds: int = typer.Option(9, "--rounds", min=1, help="Interleaved rounds."),
     seconds: float = typer.Option(4.0, "--seconds", min=0.05, help="Length of each contender's slice."),
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
-    """Ranks against one process on the same cores and global batch: Horovod, and dist_sync's parameter server."""
+    """Ranks against one process on the same cores and global batch: shared memory, Horovod, parameter server."""
     from gluontune.bench import devices as benchmark
     from gluontune.errors import UsageError
     from gluontune.recipe import Recipe
 
-    engines = tuple(dict.fromkeys(only or ("horovod", "kvstore")))
-    if not set(engines) <= {"horovod", "kvstore"}:
-        raise UsageError(f"--only {' '.join(engines)}: choose horovod or kvstore")
+    engines = tuple(dict.fromkeys(only or benchmark.ENGINES))
+    if not set(engines) <= set(benchmark.ENGINES):
+        raise UsageError(f"--only {' '.join(engines)}: choose from {', '.join(benchmark.ENGINES)}")
     if recipe is not None:
         base = Recipe.from_yaml(recipe)
         base = base.override(engine="local", num_devices=1, batch_size_per_device=batch_size)

@@ -20,7 +20,9 @@ def exchange(
     net: str = typer.Option("small_cnn", "--net", help="Network."),
     batch_size: str = typer.Option("1,2,4,8,16,32,64", "--batch-size", help="Of one rank; comma-separated."),
     engine: Optional[str] = typer.Option(
-        None, "--engine", help="async, horovod, kvstore, comma-separated (default: those installed)."
+        None,
+        "--engine",
+        help="async, horovod, kvstore, shared-memory, comma-separated (default: those installed).",
     ),
     every: str = typer.Option("1,2,4,8,16,32", "--every", help="Of interval: steps between exchanges."),
     ranks: int = typer.Option(2, "-n", "--ranks", min=1, help="Learners or ranks, one thread each."),
@@ -37,9 +39,9 @@ def exchange(
 ) -> None:
     """Asynchronous against synchronous training at small batches, and the interval between exchanges.
 
-    engines: throughput and accuracy of async, horovod and kvstore at each batch size; exits with 1 where async at
-    batch 4 brings less than 1.5 times horovod's throughput, or loses more than 2 points. interval: accuracy and
-    utilization against the steps between exchanges (model averaging), at the first batch size.
+    engines: throughput and accuracy of async, horovod, kvstore and shared-memory at each batch size; exits with 1
+    where async at batch 4 brings less than 1.5 times horovod's throughput, or loses more than 2 points. interval:
+    accuracy and utilization against the steps between exchanges (model averaging), at the first batch size.
 
     Example: gluontune bench exchange --part interval --batch-size 4
     """

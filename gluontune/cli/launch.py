@@ -26,7 +26,8 @@ def launch(
     engine: str = typer.Option(
         "kvstore",
         "--engine",
-        help="kvstore (MXNet's parameter server), horovod, or async (shared weights).",
+        help="shared-memory (sums of gradients, one machine), kvstore (MXNet's parameter server), horovod, or "
+        "async (shared weights, nobody waits).",
     ),
     hosts: Optional[str] = typer.Option(
         None, "--hosts", help="Machines and the ranks on each: node1:4,node2:4. Default: all ranks here."

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluontune import runtime
-from gluontune.parallel import horovod
+from gluontune.parallel import horovod, shared
 from gluontune.recipe import Recipe
 from gluontune.registry import Registry
 
@@ -232,7 +232,10 @@ def _multi_device(recipe: Recipe, site: Site) -> list[Variant]:
         # The global batch stays, so that the accuracy can be compared.
         each = max(1, recipe.batch_size_per_device // count)
         changes = {"engine": "kvstore", "num_devices": count, "batch_size_per_device": each}
-        found.append(Variant(f"{count} processes, kvstore", changes))
+        if shared.available():  # the parameter server's sums, without the server
+            found.append(Variant(f"{count} processes, shared memory", {**changes, "engine": "shared-memory"}))
+        else:
+            found.append(Variant(f"{count} processes, kvstore", changes))
         if horovod.installed():
             found.append(Variant(f"{count} processes, Horovod", {**changes, "engine": "horovod"}))
     return found

@@ -9,6 +9,7 @@ from gluontune import lazy
 _HOMES = {
     "Link": "scaling",
     "Parts": "scaling",
+    "SharedSum": "summing",
     "SharedWeights": "shared",
     "expected": "scaling",
     "minimum_bandwidth": "scaling",

@@ -19,7 +19,7 @@ from gluontune.errors import GluontuneError
 from gluontune.parallel.shared import SharedWeights
 from gluontune.runtime import mxnet
 
-__all__ = ["Averaging", "HorovodAveraging", "KvstoreAveraging", "SharedUpdates", "flat_views"]
+__all__ = ["Averaging", "HorovodAveraging", "KvstoreAveraging", "SharedUpdates", "flat_views", "put_back"]
 
 _WORTH_A_THREAD = 262_144  # weights: handing over fewer costs more than adding them
 
@@ -205,7 +205,7 @@ class SharedUpdates(Averaging):
             for place in self._statistics:
                 self._change[place] /= self.world
         self._now += self._others
-        self._scatter(self._now, arrays, views)
+        put_back(self._now, arrays, views)
         self._now, self._mine = self._mine, self._now
         if len(self._mine) < _WORTH_A_THREAD:
             self._round_trip(self.steps_taken)
@@ -226,19 +226,11 @@ class SharedUpdates(Averaging):
         self._mine[:] = self.shared.weights
         self._others[:] = 0
         arrays = self.arrays()
-        self._scatter(self._mine, arrays, flat_views(arrays))
+        put_back(self._mine, arrays, flat_views(arrays))
 
     def _gather(self, flat: np.ndarray) -> None:
         for place, view in zip(self._places, flat_views(self.arrays())):
             flat[place] = view
-
-    def _scatter(self, flat: np.ndarray, arrays: Sequence[Any], views: Sequence[np.ndarray]) -> None:
-        if arrays[0].context.device_type == "cpu":
-            for place, view in zip(self._places, views):
-                view[:] = flat[place]
-        else:
-            for place, array in zip(self._places, arrays):
-                array[:] = flat[place].reshape(array.shape)
 
     def close(self) -> None:
         self._settle()
@@ -276,6 +268,19 @@ def flat_views(arrays: Sequence[Any], known: dict[int, np.ndarray] | None = None
             view = known[address] = np.frombuffer(memory, np.float32)
         found.append(view)
     return found
+
+
+def put_back(flat: np.ndarray, arrays: Sequence[Any], views: Sequence[np.ndarray]) -> None:
+    """Write the values of ``flat``, one array after the other, into the NDArrays that ``views`` are of."""
+    on_cpu = arrays[0].context.device_type == "cpu"
+    begin = 0
+    for array, view in zip(arrays, views):
+        values = flat[begin : begin + len(view)]
+        begin += len(view)
+        if on_cpu:
+            view[:] = values
+        else:
+            array[:] = values.reshape(array.shape)
 
 
 def _address(array: Any) -> int:

@@ -34,6 +34,8 @@ __all__ = ["FAULTS", "fault_trial", "restart_trial"]
 
 # name: (engine, victim, signal, what the error must say)
 FAULTS: dict[str, tuple[str, str, int, str]] = {
+    "shared-memory rank killed": ("shared-memory", "rank", signal.SIGKILL, "rank 1"),
+    "shared-memory rank hung": ("shared-memory", "rank", signal.SIGSTOP, "rank 1"),
     "kvstore rank killed": ("kvstore", "rank", signal.SIGKILL, "rank 1"),
     "kvstore rank hung": ("kvstore", "rank", signal.SIGSTOP, "rank 1"),
     "kvstore server killed": ("kvstore", "server", signal.SIGKILL, "server 0"),

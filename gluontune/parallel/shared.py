@@ -1,4 +1,4 @@
-"""Weights in memory that several processes share, updated without locks.
+"""Memory that several processes share, and weights in it that are updated without locks.
 
 The memory is anonymous (``memfd_create``): it has no name that could be left behind, and is gone with the last
 process that maps it. One process makes it with :func:`create` and tells the others its path; the first learner to
@@ -17,14 +17,19 @@ import numpy as np
 
 from gluontune.errors import GluontuneError
 
-__all__ = ["PATH_VARIABLE", "SharedWeights", "create", "steps_of"]
+__all__ = ["PATH_VARIABLE", "SharedWeights", "available", "create", "steps_of"]
 
-#: The environment variable in which learners find the path.
-PATH_VARIABLE = "GLUONTUNE_SHARED_WEIGHTS"
+#: The environment variable in which ranks find the path.
+PATH_VARIABLE = "GLUONTUNE_SHARED_MEMORY"
 
 _MAGIC = 0x6C7531
 _WORDS = 3  # of the header: magic, number of weights, checksum of the shapes; then a step counter a learner
 _ALIGN = 4096
+
+
+def available() -> bool:
+    """Whether this system has such memory: Linux."""
+    return hasattr(os, "memfd_create")
 
 
 def create() -> tuple[int, str]:
@@ -37,7 +42,7 @@ def create() -> tuple[int, str]:
         handle = os.memfd_create("gluontune-weights")
     except (AttributeError, OSError) as error:
         raise GluontuneError(
-            f"engine 'async' needs Linux's shared memory (memfd_create): {error}; use engine='kvstore'"
+            f"engines 'shared-memory' and 'async' need Linux's memfd_create: {error}; use engine='kvstore'"
         ) from error
     return handle, f"/proc/{os.getpid()}/fd/{handle}"
 

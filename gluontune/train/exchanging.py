@@ -1,4 +1,4 @@
-"""How a session's ranks exchange parameters, where they do not exchange gradients in every step."""
+"""How a session's ranks meet, and how they exchange parameters where they do not exchange gradients in every step."""
 
 from __future__ import annotations
 
@@ -6,11 +6,36 @@ import os
 from typing import Any
 
 from gluontune.errors import GluontuneError
+from gluontune.parallel import horovod
 from gluontune.parallel.averaging import Averaging, HorovodAveraging, KvstoreAveraging, SharedUpdates
 from gluontune.parallel.shared import PATH_VARIABLE
+from gluontune.parallel.summing import SharedAveraging, SharedExchange
 from gluontune.train.snapshot import parameters
 
-__all__ = ["make_averaging", "rejoin"]
+__all__ = ["make_averaging", "meet", "rejoin"]
+
+
+def meet(session: Any) -> horovod.Exchange | SharedExchange | None:
+    """What sums the ranks' gradients; None where a kvstore does, and where there is nothing to sum.
+
+    Raises:
+        GluontuneError: Horovod is not installed, or no shared memory was made for this process.
+    """
+    recipe = session.recipe
+    if recipe.engine == "horovod":
+        return horovod.join(session.rank, session.world, recipe.batch_size_per_device)
+    if recipe.engine == "shared-memory":
+        return SharedExchange(_memory(recipe.engine), session.rank, session.world)
+    return None
+
+
+def _memory(engine: str) -> str:
+    path = os.environ.get(PATH_VARIABLE)
+    if path is None:
+        raise GluontuneError(
+            f"engine {engine!r}: no shared memory; start it with gluontune launch --engine {engine}"
+        )
+    return path
 
 
 def make_averaging(session: Any) -> Averaging | None:
@@ -33,14 +58,16 @@ def make_averaging(session: Any) -> Averaging | None:
         return HorovodAveraging(arrays, recipe.exchange_every, world, session.exchange.hvd)
     if recipe.engine == "kvstore":
         return KvstoreAveraging(arrays, recipe.exchange_every, world)
-    path = os.environ.get(PATH_VARIABLE)
-    if path is None:
-        raise GluontuneError(
-            "engine 'async': no shared memory; start it with gluontune launch --engine async"
-        )
+    if recipe.engine == "shared-memory":
+        return SharedAveraging(arrays, recipe.exchange_every, world, session.exchange)
     averaged = [parameter.grad_req == "null" for _, parameter in named]
     return SharedUpdates(
-        arrays, recipe.exchange_every, world, averaged=averaged, path=path, rank=session.rank
+        arrays,
+        recipe.exchange_every,
+        world,
+        averaged=averaged,
+        path=_memory(recipe.engine),
+        rank=session.rank,
     )
 
 

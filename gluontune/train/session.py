@@ -18,11 +18,12 @@ from gluontune import compute, monitor
 from gluontune.errors import GluontuneError
 from gluontune.parallel import horovod
 from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts, split_batch
+from gluontune.parallel.summing import SharedExchange
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.train.checkpoint import read
 from gluontune.train.checks import check_output
-from gluontune.train.exchanging import make_averaging, rejoin
+from gluontune.train.exchanging import make_averaging, meet, rejoin
 from gluontune.train.feed import Feed, make_feed
 from gluontune.train.job import load_job
 from gluontune.train.preparing import prepare_net
@@ -67,7 +68,7 @@ class Session:
         self._batches: Iterator[Any] | None = None
         self._fresh, self.steps_taken = False, 0
         self.writer = Writer(**checkpoints) if checkpoints else None
-        self.exchange: horovod.Exchange | None = None
+        self.exchange: horovod.Exchange | SharedExchange | None = None
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
         """Import mxnet, open the data, build and initialize the net: all that comes before the first step.
@@ -79,9 +80,8 @@ class Session:
         self.phase = "importing mxnet"
         mx = self.mx = mxnet()
         local = recipe.engine == "local"
-        if recipe.engine == "horovod":
-            self.phase = "meeting the other ranks"
-            self.exchange = horovod.join(self.rank, self.world, recipe.batch_size_per_device)
+        self.phase = "meeting the other ranks"
+        self.exchange = meet(self)
         self.phase = "finding the devices"
         self.ctxs = contexts(
             recipe.devices, recipe.num_devices if local else 1, 0 if local else self.local_rank
@@ -247,7 +247,9 @@ class Session:
         """Go on from a checkpoint, after :meth:`build` or :meth:`reset`."""
         self.phase = "reading a checkpoint"
         self._close_batches()
-        if self.exchange is not None:  # rank 0 reads; the others get its parameters, states and position
+        if isinstance(
+            self.exchange, horovod.Exchange
+        ):  # rank 0 reads; the others get its parameters, states and position
             header, arrays = self.exchange.hand_round(*(read(path) if self.rank == 0 else (None, None)))
         else:
             header, arrays = read(path)
@@ -297,6 +299,8 @@ class Session:
             self.feed.close()
         if getattr(self, "averaging", None) is not None:
             self.averaging.close()
+        if isinstance(self.exchange, SharedExchange):
+            self.exchange.leave()
 
 
 class _Plain:

@@ -45,7 +45,7 @@ class Here:
         self.ranks: list[PipedProcess] = []
         self.cluster: Cluster | None = None
         self._meeting: Meeting | None = None
-        self._memory: int | None = None  # shared by asynchronous learners
+        self._memory: int | None = None  # shared by the ranks
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
         self.applied = runtime.applied(env)
         try:
@@ -54,10 +54,10 @@ class Here:
             if recipe.engine == "kvstore":
                 self.cluster = start_cluster(world, env)
                 env = {**env, **self.cluster.worker_env}
-            if recipe.engine == "async":
-                self._memory, path = create()
+            if recipe.engine in ("async", "shared-memory"):
+                self._memory, path = _or_failed(create, "EngineMissing")
                 env = {**env, PATH_VARIABLE: path}
-            module = _CHILD if self._memory is None else _LEARNER
+            module = _LEARNER if recipe.engine == "async" else _CHILD
             for rank in range(world):
                 cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None
                 first = {**setup(rank, rank), "parent": os.getpid(), "cpus": cpus}
