@@ -209,14 +209,15 @@ def test_the_int8_twin_computes_nearly_the_same_and_is_really_int8(tmp_path):
     images = stage(mx.nd.array(pixels)).asnumpy()
     export.to_onnx(net, tmp_path / "net.onnx", image_shape=SHAPE)
     made = export.quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", images[:64])
-    assert made["quantized"] == 4  # three convolutions and the Dense
+    assert made["quantized"] == 3 and made["float_layers"] == 1  # three convolutions; the Dense stays
+    assert made["agree_pct"] is None
     weights = [
         i
         for i in onnx.load(str(tmp_path / "int8.onnx")).graph.initializer
         if i.data_type == onnx.TensorProto.INT8
     ]
     assert (
-        len(weights) >= 4 and (tmp_path / "int8.onnx").stat().st_size < (tmp_path / "net.onnx").stat().st_size
+        len(weights) >= 3 and (tmp_path / "int8.onnx").stat().st_size < (tmp_path / "net.onnx").stat().st_size
     )
     session = export_check.open_session(tmp_path / "int8.onnx")
     scores = session.run(None, {session.get_inputs()[0].name: images})[0]
@@ -230,3 +231,53 @@ def test_the_int8_twin_computes_nearly_the_same_and_is_really_int8(tmp_path):
     with pytest.raises(GluontuneError, match=r"bad\.onnx: ONNX Runtime cannot make it int8"):
         export.quantize_onnx(tmp_path / "bad.onnx", tmp_path / "none.onnx", images)
     assert not (tmp_path / "none.onnx").exists()
+
+
+def far_out():
+    """A net in which one activation is unfit for int8: a huge channel hides the small ones that decide the class."""
+    nn = mx.gluon.nn
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(8, 3, padding=1, activation="relu"), nn.Conv2D(8, 3, padding=1, activation="relu"))
+    net.add(nn.Conv2D(8, 3, strides=4, activation="relu"), nn.Dense(4))
+    net.initialize(mx.init.Xavier(rnd_type="gaussian", magnitude=2))
+    net(mx.nd.zeros((1, SHAPE[2], *SHAPE[:2])))
+    wide, last = net[2].weight, net[3].weight
+    factors = mx.nd.array([1e4] + [1] * 7)
+    wide.set_data(wide.data() * factors.reshape((8, 1, 1, 1)))
+    per_channel = last.shape[1] // 8
+    last.set_data(last.data() / factors.repeat(per_channel).reshape((1, -1)))
+    return net
+
+
+def test_layers_that_int8_blurs_stay_float_until_the_classes_agree(tmp_path):
+    mx.random.seed(3)
+    net = far_out()
+    images = np.random.default_rng(0).normal(size=(300, SHAPE[2], *SHAPE[:2])).astype("float32")
+    export.to_onnx(net, tmp_path / "net.onnx", image_shape=SHAPE)
+    source, target = tmp_path / "net.onnx", tmp_path / "int8.onnx"
+    export.quantize_onnx(source, target, images)
+    truth = net(mx.nd.array(images)).asnumpy().argmax(1)
+
+    def agreement():
+        session = export_check.open_session(target)
+        return 100 * (session.run(None, {session.get_inputs()[0].name: images})[0].argmax(1) == truth).mean()
+
+    assert agreement() < 90
+    made = export.quantize_onnx(source, target, images, agree_pct=98)
+    assert agreement() == pytest.approx(made["agree_pct"]) and made["agree_pct"] >= 98
+    assert made["quantized"] == 2 and made["float_layers"] == 2
+    target.unlink()
+    with pytest.raises(UsageError, match="up to 100"):
+        export.quantize_onnx(source, target, images, agree_pct=101)
+
+
+def test_a_net_that_int8_cannot_hold_is_refused_and_nothing_is_written(tmp_path, monkeypatch):
+    from gluontune.export import quantize
+
+    net = small_cnn()
+    export.to_onnx(net, tmp_path / "net.onnx", image_shape=SHAPE)
+    images = np.random.default_rng(0).normal(size=(32, SHAPE[2], *SHAPE[:2])).astype("float32")
+    monkeypatch.setattr(quantize, "_agreement", lambda *_: 12.5)
+    with pytest.raises(GluontuneError, match=r"net\.onnx: in int8 at most 12\.50 % .* is the net trained"):
+        export.quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", images, agree_pct=99)
+    assert not (tmp_path / "int8.onnx").exists() and not list(tmp_path.glob(".*"))

@@ -363,7 +363,7 @@ def test_muons_steps_on_the_gram_matrix_are_the_steps(shape, spectrum, monkeypat
         matrices = left * np.logspace(0, -4, values.shape[1]) @ right
     taken = []
     steps = orthogonal._steps_on_gram
-    monkeypatch.setattr(orthogonal, "_steps_on_gram", lambda x: taken.append(1) or steps(x))
+    monkeypatch.setattr(orthogonal, "_steps_on_gram", lambda *a: taken.append(1) or steps(*a))
     found = orthogonal.orthogonalized(orthogonal.nd.array(matrices.astype("float32"))).asnumpy()
     assert taken
     x = matrices / np.linalg.norm(matrices, axis=(1, 2), keepdims=True)

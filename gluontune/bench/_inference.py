@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MODES", "make"]
+__all__ = ["AGREE_PCT", "MODES", "make"]
+
+AGREE_PCT = 99.0  # of the images, at least so many in the same class: else a rung is none
 
 _CALIBRATION = 256  # training images for int8
+_AGREEMENT = 1024  # training images on which int8 must agree
 
 
 def make(
@@ -44,12 +47,15 @@ class Predictor:
         self.found = trained(Recipe.from_dict(recipe), source)
         self.images, self.labels = _decoded(self.found, "test", val_images)
         self.batch = np.resize(self.images, (batch_size, *self.images.shape[1:]))
+        # Classes of random weights hang on a hair: they are not asked for.
+        self.wanted_pct = None if source is None else AGREE_PCT
+        self.int8: dict[str, Any] = {}  # of a net that was quantized: what became of its layers
         self.net = build(self)  # takes NDArrays, or numpy arrays where a mode has a session of its own
         self.own = isinstance(self.net, _Session)
         self._given = self.batch if self.own else mx.nd.array(self.batch)
         self.step()
         self.sync()
-        self.info: dict[str, Any] = {"versions": {"mxnet": mx.__version__}}
+        self.info: dict[str, Any] = {"versions": {"mxnet": mx.__version__}, **self.int8}
 
     def step(self) -> int:
         """Predict one batch, queued where the mode queues; returns its images."""
@@ -150,15 +156,16 @@ def _onnxruntime(self: Predictor) -> Any:
 
 
 def _onnxruntime_int8(self: Predictor) -> Any:
-    """ONNX Runtime's own quantization of the exported net, thresholds from training images."""
+    """ONNX Runtime's own quantization of the exported net, with so many layers as keep the training images' classes."""
     from gluontune import export
     from gluontune.export.check import open_session
 
-    images, _ = _decoded(self.found, "train", _CALIBRATION)
+    images, _ = _decoded(self.found, "train", _AGREEMENT)
     with tempfile.TemporaryDirectory() as folder:
         path, small = Path(folder) / "net.onnx", Path(folder) / "int8.onnx"
         made = export.to_onnx(self.found.net, path, image_shape=self.found.image_shape)
-        export.quantize_onnx(path, small, images, batch_size=32 if made.dynamic_batch else 1)
+        size = 32 if made.dynamic_batch else 1
+        self.int8 = export.quantize_onnx(path, small, images, batch_size=size, agree_pct=self.wanted_pct)
         return _Session(open_session(small))
 
 

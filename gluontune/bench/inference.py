@@ -15,7 +15,7 @@ import numpy as np
 
 from gluontune import datasets, runtime, stats
 from gluontune.bench import outcome
-from gluontune.bench._inference import MODES
+from gluontune.bench._inference import AGREE_PCT, MODES
 from gluontune.bench.contest import OURS, Contender, Entrant, hold
 from gluontune.compute import bfloat16_support
 from gluontune.errors import GluontuneError, UsageError, nearest
@@ -26,7 +26,6 @@ from gluontune.train.trained import recipe_of_source
 __all__ = ["REFERENCE", "run", "show"]
 
 REFERENCE = "hybridized"  # the float32 net that the others are compared with
-AGREE_PCT = 99.0
 _WORK = "gluontune.bench._inference:make"
 _ELSEWHERE = {
     "TensorRT": "not run here: it needs an NVIDIA GPU and an mxnet built with TensorRT",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -15,6 +16,8 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 _STEPS = (3, 2)
 #: Multiplications in one wide product; below, the steps on the Gram matrix, which are more and smaller, cost more.
 _WORTH_THE_GRAM = 1 << 20
+#: Values in one group of layers; for larger ones, the memory between two updates is worth more than its allocation.
+_WORTH_KEEPING = 1 << 20
 
 
 def orthogonalized(matrices: Any) -> Any:
@@ -32,25 +35,30 @@ def orthogonalized(matrices: Any) -> Any:
     >>> bool(0.6 < values.min() and values.max() < 1.3)
     True
     """
-    tall = matrices.shape[1] > matrices.shape[2]
-    x = nd.swapaxes(matrices, 1, 2) if tall else matrices  # the product is then as small as it can be
-    x = nd.L2Normalization(x, mode="instance", eps=1e-14)
-    count, rows, cols = x.shape
+    return _orthogonalized(nd, matrices, *matrices.shape)
+
+
+def _orthogonalized(F: Any, x: Any, count: int, rows: int, cols: int) -> Any:
+    """The same for NDArrays and for symbols, which do not know their shape; ``F`` is the module of either."""
+    tall = rows > cols
+    if tall:  # the product is then as small as it can be
+        x, rows, cols = F.swapaxes(x, 1, 2), cols, rows
+    x = F.L2Normalization(x, mode="instance", eps=1e-14)
     by_gram = cols >= 3 * rows and count * rows * rows * cols >= _WORTH_THE_GRAM
-    x = _steps_on_gram(x) if by_gram else _steps(x)
-    return nd.swapaxes(x, 1, 2) if tall else x
+    x = _steps_on_gram(F, x, rows) if by_gram else _steps(F, x)
+    return F.swapaxes(x, 1, 2) if tall else x
 
 
-def _steps(x: Any) -> Any:
+def _steps(F: Any, x: Any) -> Any:
     """Three products a step, each with its sum in one operator: on small matrices it is the starts that cost."""
     a, b, c = _QUINTIC
     for _ in range(sum(_STEPS)):
-        gram = nd.linalg.gemm2(x, x, transpose_b=True)
-        x = nd.linalg.gemm(nd.linalg.gemm(gram, gram, gram, alpha=c, beta=b), x, x, beta=a)
+        gram = F.linalg.gemm2(x, x, transpose_b=True)
+        x = F.linalg.gemm(F.linalg.gemm(gram, gram, gram, alpha=c, beta=b), x, x, beta=a)
     return x
 
 
-def _steps_on_gram(x: Any) -> Any:
+def _steps_on_gram(F: Any, x: Any, rows: int) -> Any:
     """The same steps, taken by the small matrices alone: all are polynomials of XXᵀ, and commute.
 
     Four products with the wide matrix instead of ten. X is multiplied, and XXᵀ made anew, after the third step: from
@@ -58,17 +66,47 @@ def _steps_on_gram(x: Any) -> Any:
     Newton-Schulz", https://tridao.me/blog/2026/gram-newton-schulz/.
     """
     a, b, c = _QUINTIC
-    one = a * nd.eye(x.shape[1], ctx=x.context).expand_dims(0)
+    one = a * (F.eye(rows, ctx=x.context) if F is nd else F.eye(rows)).expand_dims(0)
     for steps in _STEPS:
-        gram, turn = nd.linalg.gemm2(x, x, transpose_b=True), None
+        gram, turn = F.linalg.gemm2(x, x, transpose_b=True), None
         for step in range(steps):
-            rest = nd.linalg.gemm(gram, gram, gram, alpha=c, beta=b)  # the step is aI + rest
-            turn = nd.broadcast_add(rest, one) if turn is None else nd.linalg.gemm(rest, turn, turn, beta=a)
+            rest = F.linalg.gemm(gram, gram, gram, alpha=c, beta=b)  # the step is aI + rest
+            turn = F.broadcast_add(rest, one) if turn is None else F.linalg.gemm(rest, turn, turn, beta=a)
             if step + 1 < steps:
-                half = nd.linalg.gemm(rest, gram, gram, beta=a)
-                gram = nd.linalg.gemm(half, rest, half, beta=a)
-        x = nd.linalg.gemm2(turn, x)
+                half = F.linalg.gemm(rest, gram, gram, beta=a)
+                gram = F.linalg.gemm(half, rest, half, beta=a)
+        x = F.linalg.gemm2(turn, x)
     return x
+
+
+@functools.cache
+def _graph(count: int, shape: tuple[int, ...]) -> Any:
+    """Gradients and moments of ``count`` layers of one shape to their steps, as one call.
+
+    Operator by operator, Python and the engine took as long for a small net's matrices as the products themselves.
+    Takes ``count`` gradients, as many moments, and the factors of both, shape (1,).
+    """
+    sym = mx.symbol
+    grads, moments = ([sym.var(f"{kind}{k}") for k in range(count)] for kind in "gm")
+    rescale, momentum = sym.var("rescale"), sym.var("momentum")
+    flat = (-1, shape[0], math.prod(shape[1:]))
+    stacked = [sym.reshape(sym.stack(*each), shape=flat) for each in (grads, moments)]
+    ahead = sym.broadcast_add(
+        *(sym.broadcast_mul(each, by.reshape((1, 1, 1))) for each, by in zip(stacked, (rescale, momentum)))
+    )
+    turned = _orthogonalized(sym, ahead, count, *flat[1:])
+    parts = sym.split(turned, num_outputs=count, axis=0)
+    steps = sym.Group([sym.reshape(part, shape=shape) for part in (parts if count > 1 else [parts])])
+    names, given = steps.list_inputs(), [*grads, *moments, rescale, momentum]
+    order = [[v.name for v in given].index(name) for name in names]
+    static = str(count * math.prod(shape) <= _WORTH_KEEPING)
+    call = nd.CachedOp(steps, [("static_alloc", static), ("static_shape", static)])
+
+    def run(*arrays: Any) -> list[Any]:
+        found = call(*(arrays[place] for place in order))
+        return list(found) if isinstance(found, (list, tuple)) else [found]
+
+    return run
 
 
 @mx.optimizer.register
@@ -107,11 +145,11 @@ class GTMuon(GTAdamW):
         return weight.ndim > 1 and self.trusts(index)
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
-        groups: dict[tuple[int, int], list[int]] = {}  # layers of one shape are orthogonalized together
+        groups: dict[tuple[int, ...], list[int]] = {}  # layers of one shape are orthogonalized together
         rest = []
         for place, (index, weight) in enumerate(zip(indices, weights)):
             if self._is_matrix(index, weight):
-                groups.setdefault((weight.shape[0], weight.size // weight.shape[0]), []).append(place)
+                groups.setdefault(weight.shape, []).append(place)
             else:
                 rest.append(place)
         lists = (indices, weights, grads, states)
@@ -122,7 +160,7 @@ class GTMuon(GTAdamW):
 
     def _turn(
         self,
-        shape: tuple[int, int],
+        shape: tuple[int, ...],
         indices: list[int],
         weights: list[Any],
         grads: list[Any],
@@ -130,11 +168,21 @@ class GTMuon(GTAdamW):
     ) -> None:
         grads, rescale = self.clipped(grads)
         lrs, wds = self._get_lrs(indices), self._get_wds(indices)
-        scale = 0.2 * math.sqrt(max(shape))
+        scale = 0.2 * math.sqrt(max(shape[0], math.prod(shape[1:])))
+        ctx = moments[0].context
+        if grads[0].context != ctx:  # under a kvstore that updates, copies are elsewhere
+            grads = [grad.as_in_context(ctx) for grad in grads]
+        factors = self._factors(rescale, ctx)
         for ws, gs, ms, rates, decays in chunks(weights, grads, moments, lrs, wds):
             n = len(ws)
             subtract_all(ms, gs, [-1.0] * n, [self.momentum - 1.0] * n, factor=rescale)
-            ahead = rescale * nd.stack(*gs) + self.momentum * nd.stack(*ms)
-            turned = orthogonalized(ahead.reshape((n, *shape)))
-            steps = [turned[place].reshape(w.shape) for place, w in enumerate(ws)]
-            subtract_all(ws, steps, rates, decays, factor=scale)
+            subtract_all(ws, _graph(n, shape)(*gs, *ms, *factors), rates, decays, factor=scale)
+
+    def _factors(self, rescale: float, ctx: Any) -> tuple[Any, Any]:
+        """What gradient and momentum are multiplied by, on ``ctx``."""
+        values = (rescale, self.momentum)
+        cached = self._tables.get(("factors", str(ctx)))
+        if cached is None or cached[0] != values:
+            cached = (values, tuple(nd.full((1,), value, ctx=ctx) for value in values))
+            self._tables["factors", str(ctx)] = cached
+        return cached[1]
