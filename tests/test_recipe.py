@@ -25,7 +25,7 @@ from gluontune.recipe import Recipe
         ({"warmup_epochs": 3, "epochs": 2}, ["warmup_epochs", "longer than the run"]),
         ({"dtype": "float16", "devices": "cpu"}, ["float16", "bfloat16"]),
         ({"dtype": "bfloat16", "devices": "gpu"}, ["bfloat16", "float16"]),
-        ({"devices": "cpu", "num_devices": 2}, ["contradict", "engine='kvstore'"]),
+        ({"devices": "cpu", "num_devices": 2}, ["contradict", "engine='shared-memory'"]),
         ({"accumulate": 0}, ["accumulate=0", "at least 1"]),
         ({"accumulate": 4, "dtype": "float16"}, ["accumulate=4", "float16", "larger batch_size_per_device"]),
         ({"accumulate": 4, "engine": "async", "num_devices": 2}, ["accumulate=4", "async"]),
