@@ -18,13 +18,15 @@ from gluontune.runtime import mxnet
 
 mx = mxnet()
 
-def train(kv, on_kvstore):
+OPTIONS = {"lars": {"wd": 0.1, "trust_coefficient": 0.1}, "muon": {"wd": 0.1}}
+
+def train(kv, on_kvstore, optimizer):
     rank, workers = (kv.rank, kv.num_workers) if kv else (0, 1)
     mx.random.seed(3 + rank)  # the other worker starts elsewhere and must be brought to one net
     net = mx.gluon.nn.Dense(2, in_units=3)
     net.initialize(mx.init.Normal(0.5))
-    trainer = gt.optim.setup("lars", net, learning_rate=0.5, global_batch_size=8, kvstore=kv, schedule="cosine",
-                             total_updates=10, wd=0.1, trust_coefficient=0.1, update_on_kvstore=on_kvstore)
+    trainer = gt.optim.setup(optimizer, net, learning_rate=0.5, global_batch_size=8, kvstore=kv, schedule="cosine",
+                             total_updates=10, update_on_kvstore=on_kvstore, **OPTIONS[optimizer])
     rng = np.random.default_rng(0)
     for _ in range(10):
         x = rng.normal(size=(8, 3)).astype("float32")
@@ -36,30 +38,32 @@ def train(kv, on_kvstore):
     return net.weight.data().asnumpy().ravel().tolist() + net.bias.data().asnumpy().tolist()
 
 if os.environ.get("DMLC_ROLE") == "worker":
-    print(json.dumps(train(mx.kv.create("dist_sync"), sys.argv[1] == "True" or None)), flush=True)
+    print(json.dumps(train(mx.kv.create("dist_sync"), sys.argv[1] == "True" or None, sys.argv[2])), flush=True)
 """
 
 
-def start(role, port, on_kvstore):
+def start(role, port, *arguments):
     env = {
         **os.environ, "OMP_NUM_THREADS": "1", "DMLC_ROLE": role, "DMLC_PS_ROOT_URI": "127.0.0.1",
         "DMLC_PS_ROOT_PORT": str(port), "DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "1",
     }  # fmt: skip
-    command = [sys.executable, "-c", WORKER, on_kvstore]
+    command = [sys.executable, "-c", WORKER, *arguments]
     return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("on_kvstore", ["None", "True"])
-def test_two_workers_train_the_same_net_as_one_process(on_kvstore):
+@pytest.mark.parametrize(("optimizer", "on_kvstore"), [("lars", "None"), ("lars", "True"), ("muon", "None")])
+def test_two_workers_train_the_same_net_as_one_process(optimizer, on_kvstore):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    cluster = [start(role, port, on_kvstore) for role in ("scheduler", "server", "worker", "worker")]
+    cluster = [
+        start(role, port, on_kvstore, optimizer) for role in ("scheduler", "server", "worker", "worker")
+    ]
     try:
         scope = {}
         exec(WORKER, scope)
-        expected = scope["train"](None, None)
+        expected = scope["train"](None, None, optimizer)
         for worker in cluster[2:]:
             out, err = worker.communicate(timeout=120)
             assert worker.returncode == 0, err

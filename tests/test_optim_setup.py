@@ -291,6 +291,11 @@ BAD = {
     "half a length": ({"epochs": 1}, UsageError, "give steps_per_epoch too"),
     "clip": ({"clip_global_norm": 0}, UsageError, "clip_global_norm=0"),
     "clip on kvstore": ({"clip_global_norm": 1, "update_on_kvstore": True}, UsageError, "contradict"),
+    "muon on a server": (
+        {"name": "muon", "kvstore": "dist_sync", "update_on_kvstore": True},
+        UsageError,
+        "servers keep weights without their",
+    ),
     "accumulate": ({"accumulate": 0}, UsageError, "accumulate=0"),
     "twice": ({"name": "lbsgd", "accumulate": 2, "batch_scale": 2}, UsageError, "the same thing"),
     "strategy": ({"name": "lbsgd", "warmup_strategy": "lasr"}, UsageError, "warmup_strategy='lasr'"),

@@ -29,6 +29,9 @@ class DeckNet:
         mx.random.seed(0)
         np.random.seed(0)
         self.net = _build(network.net)
+        for name, value in (("gamma|_var", "ones"), ("beta|_mean", "zeros")):
+            for parameter in self.net.collect_params(f".*({name})$").values():
+                parameter.init = value  # SSD's own BatchNorms say none, and Xavier takes no vectors
         self.net.initialize(mx.init.Xavier(magnitude=2))
         rng = np.random.default_rng(0)
         self.x = mx.nd.array(rng.normal(size=(batch_size, *network.shape)).astype("float32"))
@@ -62,7 +65,10 @@ def _build(name: str) -> Any:
 
 
 def _small_gnmt() -> Any:
-    """Two LSTM layers over a sequence of 16 embeddings, then scores of a small vocabulary: a stand-in for GNMT."""
+    """Two LSTM layers over a sequence of 16 embeddings, then scores of a small vocabulary: a stand-in for GNMT.
+
+    Cell by cell, because the fused LSTM of MXNet 1.9.1 fails with oneDNN off.
+    """
     from gluontune.runtime import mxnet
 
     mx = mxnet()
@@ -71,11 +77,14 @@ def _small_gnmt() -> Any:
         def __init__(self) -> None:
             super().__init__()
             with self.name_scope():
-                self.lstm = mx.gluon.rnn.LSTM(256, num_layers=2, layout="NTC", input_size=128)
-                self.scores = mx.gluon.nn.Dense(1000, flatten=False)
+                self.lstm = mx.gluon.rnn.HybridSequentialRNNCell()
+                self.lstm.add(mx.gluon.rnn.LSTMCell(256, input_size=128))
+                self.lstm.add(mx.gluon.rnn.LSTMCell(256, input_size=256))
+                self.scores = mx.gluon.nn.Dense(1000, flatten=False, in_units=256)
 
         def hybrid_forward(self, F: Any, x: Any) -> Any:
-            return self.scores(self.lstm(x))
+            states, _ = self.lstm.unroll(16, x, layout="NTC", merge_outputs=True)
+            return self.scores(states)
 
     return Encoder()
 

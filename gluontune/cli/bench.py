@@ -188,7 +188,9 @@ def inference(
     batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images in a step of the throughput."),
     val_images: int = typer.Option(2000, "--val-images", min=1, help="For accuracy and agreement."),
     latencies: int = typer.Option(200, "--latencies", min=1, help="Predictions of one image each."),
-    rounds: int = ROUNDS,
+    rounds: Optional[int] = typer.Option(
+        None, "--rounds", min=1, help="Interleaved rounds [default: 9; 3 with --deck, whose steps are long]."
+    ),
     seconds: float = SECONDS,
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
@@ -198,13 +200,13 @@ def inference(
     from gluontune.bench import inference as benchmark
     from gluontune.recipe import Recipe
 
-    compare = partial(
-        table.run, only, batch_size=batch_size, rounds=rounds, seconds=seconds, out=out, resume=resume
-    )
-
     if resume and not deck:
         raise UsageError("--resume goes with --deck")
     if deck:
+        rounds = rounds or 3
+        compare = partial(
+            table.run, only, batch_size=batch_size, rounds=rounds, seconds=seconds, out=out, resume=resume
+        )
         carry_out(compare, as_json, out, table.show)
         return
 
@@ -216,7 +218,7 @@ def inference(
         batch_size=batch_size,
         val_images=val_images,
         latencies=latencies,
-        rounds=rounds,
+        rounds=rounds or 9,
         seconds=seconds,
     )
 
