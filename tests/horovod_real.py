@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from gluontune.parallel.faults import FAULTS, fault_trial, restart_trial, undisturbed
-from gluontune.train import Checkpoints, Group, checkpoint, run
+from gluontune.train import Group
 
 sys.path.insert(0, str(Path(__file__).parent))
-from ranks import TWO, parameters_after
+from ranks import TWO, check_that_it_resumes, parameters_after
 
 SMALL = TWO.override(engine="horovod")
 
@@ -25,17 +25,7 @@ def test_two_ranks_are_one_process_with_the_whole_batch(tmp_path):
 
 
 def test_a_run_learns_and_resumes_as_if_it_had_not_been_stopped(tmp_path):
-    recipe = SMALL.override(net="small_cnn", epochs=2, augment=None)
-    whole = run(recipe, checkpoints=Checkpoints(tmp_path / "a", every="7steps"))
-    assert whole.ok and whole.val_accuracy[-1] > 0.4
-    for path in checkpoint.files(tmp_path / "a"):
-        if path.name == checkpoint.name_of(whole.steps):
-            want = checkpoint.read(path)[1]
-            path.unlink()
-    again = run(recipe, checkpoints=Checkpoints(tmp_path / "a", resume=True))
-    assert again.ok and "went on from" in again.notes[0]
-    got = checkpoint.read(checkpoint.files(tmp_path / "a")[0])[1]
-    assert all(want[name].tobytes() == got[name].tobytes() for name in want)
+    check_that_it_resumes(SMALL, tmp_path)
 
 
 def test_a_killed_rank_ends_all_and_is_named():

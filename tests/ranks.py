@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gluontune.recipe import Recipe
-from gluontune.train import Group, checkpoint
+from gluontune.train import Checkpoints, Group, checkpoint, run
 
 #: Two ranks of 32 images, of a net without BatchNorm: the same training as one process with 64.
 TWO = Recipe(
@@ -19,3 +19,17 @@ def parameters_after(recipe, steps, folder, hosts=None):
         group.checkpoint({"val_accuracy": None}, wait=True)
     _, arrays = checkpoint.read(checkpoint.files(folder)[0])
     return {name: value for name, value in arrays.items() if name.startswith("parameter/")}
+
+
+def check_that_it_resumes(recipe, folder):
+    """Two epochs learn; without its last checkpoint, the run is gone on with and ends with the same bytes."""
+    recipe = recipe.override(net="small_cnn", epochs=2, augment=None)
+    whole = run(recipe, checkpoints=Checkpoints(folder, every="7steps"))
+    assert whole.ok and whole.val_accuracy[-1] > 0.4
+    last = folder / checkpoint.name_of(whole.steps)
+    want = checkpoint.read(last)[1]
+    last.unlink()
+    again = run(recipe, checkpoints=Checkpoints(folder, resume=True))
+    assert again.ok and "went on from" in again.notes[0]
+    got = checkpoint.read(checkpoint.files(folder)[0])[1]
+    assert all(want[name].tobytes() == got[name].tobytes() for name in want)

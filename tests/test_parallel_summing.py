@@ -18,10 +18,10 @@ from gluontune.parallel.faults import FAULTS, fault_trial
 from gluontune.parallel.shared import create
 from gluontune.parallel.summing import SharedExchange, SharedSum
 from gluontune.runtime import mxnet
-from gluontune.train import Checkpoints, Group, checkpoint, run
+from gluontune.train import Group
 
 sys.path.insert(0, str(Path(__file__).parent))
-from ranks import TWO, parameters_after
+from ranks import TWO, check_that_it_resumes, parameters_after
 
 mx = mxnet()
 SHARED = TWO.override(engine="shared-memory")
@@ -144,17 +144,7 @@ def test_averages_of_parameters_are_those_of_the_parameter_server(tmp_path):
 
 
 def test_a_run_learns_and_resumes_as_if_it_had_not_been_stopped(tmp_path):
-    recipe = SHARED.override(net="small_cnn", epochs=2, augment=None)
-    whole = run(recipe, checkpoints=Checkpoints(tmp_path / "a", every="7steps"))
-    assert whole.ok and whole.val_accuracy[-1] > 0.4
-    for path in checkpoint.files(tmp_path / "a"):
-        if path.name == checkpoint.name_of(whole.steps):
-            want = checkpoint.read(path)[1]
-            path.unlink()
-    again = run(recipe, checkpoints=Checkpoints(tmp_path / "a", resume=True))
-    assert again.ok and "went on from" in again.notes[0]
-    got = checkpoint.read(checkpoint.files(tmp_path / "a")[0])[1]
-    assert all(want[name].tobytes() == got[name].tobytes() for name in want)
+    check_that_it_resumes(SHARED, tmp_path)
 
 
 def test_a_group_starts_anew_and_measures_its_exchange():

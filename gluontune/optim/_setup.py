@@ -116,10 +116,10 @@ def setup(
         **{"updates_per_epoch": per_epoch, **(schedule_params or {})},
     )
     _check_kvstore(kvstore, update_on_kvstore, compression_params, clip_global_norm)
-    if name == "muon" and update_on_kvstore and "dist" in str(getattr(kvstore, "type", kvstore)):
+    if card.needs_shapes and update_on_kvstore and "dist" in str(getattr(kvstore, "type", kvstore)):
         raise UsageError(
-            "muon with update_on_kvstore=True on a parameter server: MXNet's servers keep weights without their "
-            "shapes, so that no matrix would be orthogonalized; leave update_on_kvstore out"
+            f"{name} with update_on_kvstore=True on a parameter server: MXNet's servers keep weights without their "
+            "shapes, and it treats matrices apart; leave update_on_kvstore out"
         )
     optimizer = create(
         name,

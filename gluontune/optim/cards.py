@@ -31,6 +31,7 @@ class OptimizerCard:
         momentum: whether ``setup``'s ``momentum`` applies.
         lr_scaling: the rule that suits it.
         needs_masters: float16 weights need ``multi_precision=True``, for its states are float32.
+        needs_shapes: it treats matrices apart, so that a parameter server, which forgets shapes, cannot run it.
         when, when_not: when to use it and when not.
         instead_of: what is wrong with MXNet 1.9.1's, if it has one and this is not it.
     """
@@ -46,6 +47,7 @@ class OptimizerCard:
     momentum: bool = False
     lr_scaling: str = "linear"
     needs_masters: bool = False
+    needs_shapes: bool = False
     when: str = ""
     when_not: str = ""
     instead_of: str = ""
@@ -205,7 +207,7 @@ _add(
     "biases, gammas and betas: adamw",
     "Jordan et al. 2024; Liu et al., arXiv:2502.16982", 0.02,
     defaults={"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "clip_gradient": None}, defaults_from="the papers",
-    momentum=True, needs_masters=True, lr_scaling="sqrt",
+    momentum=True, needs_masters=True, needs_shapes=True, lr_scaling="sqrt",
     when="Large batches, whose few updates must each count; wd of 0.01 to 0.1.",
     when_not="Small batches of small nets, where its matrix products cost more than the step; depthwise layers.",
 )  # fmt: skip

@@ -130,9 +130,7 @@ class SharedSum:
     def close(self) -> None:
         """Let the memory go."""
         del self._head, self._slots
-        with contextlib.suppress(
-            BufferError
-        ):  # an error under way still holds a view: it goes with the process
+        with contextlib.suppress(BufferError):  # somebody still holds a view: it goes with the process
             self._memory.close()
 
 
