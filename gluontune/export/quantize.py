@@ -115,7 +115,7 @@ def _made(
         return None
     truth = _scores(folded, images, batch_size).argmax(1)
     agreed = best = _agreement(truth, made, images, batch_size)
-    stretches = [] if agreed >= wanted else _by_need(folded, made, images[:_TRIED], batch_size)
+    stretches = [] if agreed >= wanted else _by_need(folded, made, images[:_TRIED], batch_size, last)
     for count in range(1, len(stretches) // 2 + 1):
         if agreed >= wanted:
             break
@@ -131,13 +131,15 @@ def _made(
     return agreed
 
 
-def _by_need(folded: Path, made: Path, images: np.ndarray, batch_size: int) -> list[list[str]]:
+def _by_need(
+    folded: Path, made: Path, images: np.ndarray, batch_size: int, last: list[str]
+) -> list[list[str]]:
     """The net in stretches of neighbouring nodes, first the one that helps the scores most when it stays float32."""
     onnx = importlib.import_module("onnx")
     stretches = _stretches(onnx.load(str(folded)).graph)
     truth, errors = _scores(folded, images, batch_size), []
     for stretch in stretches:
-        _quantize(folded, made, images, batch_size, stretch)
+        _quantize(folded, made, images, batch_size, [*last, *stretch])
         errors.append(float(np.square(_scores(made, images, batch_size) - truth).sum()))
     return [stretches[place] for place in np.argsort(errors)]
 

@@ -12,7 +12,7 @@ import importlib.metadata
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,6 +170,12 @@ class Exchange:
         for name in sorted(named):
             self.hvd.broadcast_(named[name], root_rank=0, name=f"first.{name}")
         mxnet().nd.waitall()
+
+    def read_once(
+        self, read: Callable[[], tuple[dict[str, Any], dict[str, np.ndarray]]]
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """What ``read`` gives on rank 0, on every rank: the others may be on hosts without the file."""
+        return self.hand_round(*(read() if self.rank == 0 else (None, None)))
 
     def hand_round(
         self, header: dict[str, Any] | None, arrays: Mapping[str, np.ndarray] | None

@@ -6,6 +6,7 @@ repeats and the notebooks all drive this one through :mod:`gluontune.train.group
 
 from __future__ import annotations
 
+import functools
 import random
 import resource
 import time
@@ -247,12 +248,8 @@ class Session:
         """Go on from a checkpoint, after :meth:`build` or :meth:`reset`."""
         self.phase = "reading a checkpoint"
         self._close_batches()
-        if isinstance(
-            self.exchange, horovod.Exchange
-        ):  # rank 0 reads; the others get its parameters, states and position
-            header, arrays = self.exchange.hand_round(*(read(path) if self.rank == 0 else (None, None)))
-        else:
-            header, arrays = read(path)
+        load = functools.partial(read, path)
+        header, arrays = load() if self.exchange is None else self.exchange.read_once(load)
         restore(self, header, arrays, path)
         if self.averaging is not None:
             self.averaging.publish(self.steps_taken)
@@ -299,8 +296,6 @@ class Session:
             self.feed.close()
         if getattr(self, "averaging", None) is not None:
             self.averaging.close()
-        if isinstance(self.exchange, SharedExchange):
-            self.exchange.leave()
 
 
 class _Plain:
