@@ -10,7 +10,7 @@ import pytest
 
 from gluontune import optim
 from gluontune.errors import UsageError
-from gluontune.optim import schedules
+from gluontune.optim import _base, schedules
 from gluontune.runtime import mxnet
 
 mx = mxnet()
@@ -296,6 +296,17 @@ def test_float32_follows_the_reference(name, ctx, on_kvstore):
         assert all((params[n].data(c).asnumpy() == params[n].data(ctx[0]).asnumpy()).all() for c in ctx)
 
 
+@pytest.mark.parametrize("ctx", [ONE, TWO], ids=["one", "two"])
+@pytest.mark.parametrize("name", CASES)
+def test_large_layers_have_kernels_of_their_own_and_follow_the_reference(name, ctx, monkeypatch):
+    monkeypatch.setattr(_base, "LARGE", 20)
+    weights, grads = weights_and_grads()
+    assert any(w.size < 20 for w in weights.values()) and any(w.size >= 20 for w in weights.values())
+    params, trainer = make(name, weights, ctx)
+    steps(params, trainer, grads, ctx)
+    assert distance(params, reference(CASES[name], weights, grads), ctx[0]) <= 1e-6
+
+
 def arrays_of(state):
     if isinstance(state, mx.nd.NDArray):
         return [state]
@@ -371,3 +382,11 @@ def test_muons_steps_on_the_gram_matrix_are_the_steps(shape, spectrum, monkeypat
         gram = x @ x.swapaxes(1, 2)
         x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
     assert np.abs(found - x).max() <= 5e-5 * np.abs(x).max()
+
+
+def test_sums_of_squares_of_large_layers_keep_their_digits():
+    large = mx.nd.random.normal(shape=(2**11, 2**11))
+    found = _base.squares([mx.nd.full((3,), 2), large, mx.nd.ones((2,)), large[:32]]).asnumpy()
+    exact = [float((a.asnumpy().astype("float64") ** 2).sum()) for a in (large, large[:32])]
+    assert found[[0, 2]].tolist() == [12, 2]
+    np.testing.assert_allclose(found[[1, 3]], exact, rtol=1e-4)  # MXNet's multi_sum_sq is 4e-3 off

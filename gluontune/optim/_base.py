@@ -15,16 +15,39 @@ mx = mxnet()
 # Not mx.nd: on a parameter server `import mxnet` never ends, and the package gets that alias too late.
 nd = mx.ndarray
 
-__all__ = ["TunedOptimizer", "chunks", "interleaved", "mx", "nd", "squares", "subtract_all"]
+__all__ = ["TunedOptimizer", "chunks", "interleaved", "is_large", "mx", "nd", "squares", "subtract_all"]
 
 # MXNet's kernels take the pointers of at most 45 (multi_lamb, multi_adamw) to 60 (multi_sgd) arrays.
 CHUNK = 45
+#: Elements from which an array has a kernel call of its own; see :func:`chunks`.
+LARGE = 2**16
+_BLOCK = 2**20  # elements whose squares are added in one go
+
+
+def is_large(array: Any) -> bool:
+    """Whether an array has a kernel call of its own."""
+    return bool(array.size >= LARGE)
 
 
 def chunks(*lists: Any) -> Iterator[tuple[Any, ...]]:
-    """Slices of at most :data:`CHUNK` items of each list, side by side; NDArrays are sliced as views."""
-    for start in range(0, len(lists[0]), CHUNK):
-        yield tuple(items[start : start + CHUNK] for items in lists)
+    """Slices of each list, side by side: up to :data:`CHUNK` small arrays of the first list, a large one alone.
+
+    MXNet's kernels for many arrays go along all of them together, element by element. That saves calls where arrays
+    are small; on a CPU large ones take 2 to 5 times as long as one after the other. Lists may be NDArrays,
+    which are sliced as views.
+
+    >>> large = nd.ones((2**16,))
+    >>> [slices for _, slices in chunks([nd.ones((3,)), nd.ones((2,)), large, large], "abcd")]
+    ['ab', 'c', 'd']
+    """
+    alone = [is_large(array) for array in lists[0]]
+    start = 0
+    while start < len(alone):
+        end = start + 1
+        while end < min(len(alone), start + CHUNK) and not alone[start] and not alone[end]:
+            end += 1
+        yield tuple(items[start:end] for items in lists)
+        start = end
 
 
 def interleaved(*lists: list[Any]) -> list[Any]:
@@ -39,17 +62,34 @@ def interleaved(*lists: list[Any]) -> list[Any]:
 def squares(arrays: list[Any]) -> Any:
     """Sum of squares of each array, a float32 vector; float16 ones are widened, for 256² is too large there.
 
+    MXNet's kernel adds one square after the other in float32: it loses 2.8 % of 16 million, 28 % of 100 million. Large
+    arrays are products of blocks, exact to five digits and sooner done.
+
     >>> squares([nd.full((4,), 300, dtype="float16"), nd.ones((2,))]).asnumpy().tolist()
     [360000.0, 2.0]
     """
     wide = [a if a.dtype == np.float32 else a.astype("float32") for a in arrays]
-    return nd.multi_sum_sq(*wide, num_arrays=len(wide))
+    if not any(is_large(a) for a in wide):
+        return nd.multi_sum_sq(*wide, num_arrays=len(wide))
+    small = [a for a in wide if not is_large(a)]
+    sums = iter(nd.multi_sum_sq(*small, num_arrays=len(small)) if small else ())
+    return nd.concat(*(_square_of_large(a) if is_large(a) else next(sums) for a in wide), dim=0)
+
+
+def _square_of_large(array: Any) -> Any:
+    flat, size = array.reshape((-1,)), array.size
+    blocks = [flat[start : start + _BLOCK] for start in range(0, size, _BLOCK)]
+    return nd.add_n(*(nd.dot(block, block) for block in blocks))
 
 
 def subtract_all(
     ys: list[Any], xs: list[Any], lrs: list[float], wds: list[float], factor: float = 1.0
 ) -> None:
     """y -= lr (factor x + wd y) for at most :data:`CHUNK` pairs of arrays, in one kernel."""
+    if len(ys) == 1:  # a simpler kernel, which the compiler has made vectors of
+        only = {"lr": lrs[0], "wd": wds[0], "rescale_grad": factor, "lazy_update": False}
+        nd.sgd_update(ys[0], xs[0], out=ys[0], **only)
+        return
     nd.multi_sgd_update(
         *interleaved(ys, xs), out=ys, num_weights=len(ys), lrs=lrs, wds=wds, rescale_grad=factor
     )
