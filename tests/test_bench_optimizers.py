@@ -12,6 +12,7 @@ from gluontune import report, train
 from gluontune.bench import _esgd_contest, _optimizer_findings, _optimizer_steps, optimizers
 from gluontune.bench._optimizer_runs import PLANS, fast_recipe
 from gluontune.cli.main import main
+from gluontune.errors import GluontuneError
 from gluontune.ladder import EsgdPlan
 from gluontune.result import RunResult
 
@@ -187,10 +188,21 @@ def test_small_nets_are_really_trained(tmp_path, capfd):
     assert "sigmoid" in (tmp_path / "optimizers.html").read_text()
 
 
+def test_step_time_takes_a_net_of_the_zoo():
+    work = _optimizer_steps.make("mobilenet0.25", 2, 32, True, "gluontune", "nag")
+    assert work.info["parameter_arrays"] == 83 and work.step() == 1
+
+
+@pytest.mark.process
+def test_step_time_names_the_net_that_is_none():
+    with pytest.raises(GluontuneError, match=r"unknown net 'resnet50_v9' .* did you mean resnet50_v"):
+        _optimizer_steps.measure(net="resnet50_v9", only=["sgd"], rounds=1)
+
+
 @pytest.mark.parametrize("name", ["sgd", "lbsgd, lars", "MXNet's lbsgd, lars"])
 def test_an_update_alone_really_updates(name):
     peer, options = _optimizer_steps.CONTENDERS[name]
-    work = _optimizer_steps.make(8, 2, 8, False, peer, **options)
+    work = _optimizer_steps.make("8", 2, 8, False, peer, **options)
     assert work.info["weight_layers"] == 8 + 2  # two more where a block changes its width
     before = work._weights[0].asnumpy()
     assert work.step() == 1
@@ -207,7 +219,8 @@ def test_step_times_are_compared_within_rounds(monkeypatch):
             self.rates = [] if self.failure else [speed / slower for speed in (100.0, 50.0, 80.0)]
 
     monkeypatch.setattr(_optimizer_steps, "hold", lambda entrants, **_: [Measured(e) for e in entrants])
-    found = optimizers.run("step-time", layers=8)
+    found = optimizers.run("step-time", net="mlp")
+    assert found["given"]["net"] == "mlp"
     rows = {(r["part"], r["name"]): r for r in found["done"]}
     assert rows["whole step", "lars"]["ratio_to_sgd"]["median"] == pytest.approx(1.25)
     assert rows["update alone", "sgd"]["step_time_ms"]["median"] == pytest.approx(12.5)

@@ -23,21 +23,25 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "lbsgd": ("gluontune", {"name": "lbsgd"}),
     "lbsgd, lars": ("gluontune", {"name": "lbsgd", "warmup_strategy": "lars"}),
     "lamb": ("gluontune", {"name": "lamb"}),
+    "nag": ("gluontune", {"name": "nag"}),
+    "adamw": ("gluontune", {"name": "adamw"}),
+    "MXNet's nag": ("mxnet", {"name": "nag"}),
     "MXNet's lars": ("mxnet", {"name": "lars"}),
     "MXNet's lbsgd, lars": ("mxnet", {"name": "lbsgd", "warmup_strategy": "lars"}),
 }
 
 
-def make(layers: int, batch_size: int, side: int, whole: bool, peer: str, name: str, **options: Any) -> Any:
+def make(net: str, batch_size: int, side: int, whole: bool, peer: str, name: str, **options: Any) -> Any:
     """The work of one contender; see :class:`OptimizerStep`."""
-    return OptimizerStep(layers, batch_size, side, whole, peer, name, options)
+    return OptimizerStep(net, batch_size, side, whole, peer, name, options)
 
 
 class OptimizerStep:
-    """Training steps of a CIFAR ResNet, or its updates from gradients that are already there.
+    """Training steps of a net of ten classes, or its updates from gradients that are already there.
 
     Args:
-        layers: weight layers, 6 n + 2. batch_size, side: of the synthetic images.
+        net: a name that :func:`gluontune.train.models.build_net` knows, or the number of weight layers of a CIFAR
+            ResNet, 6 n + 2. batch_size, side: of the synthetic images.
         whole: forward, loss, backward and update; otherwise the update alone.
         peer: ``gluontune``: the optimizer of ``gt.optim.setup``; ``mxnet``: MXNet's own under ``gluon.Trainer``.
         name, options: of the optimizer.
@@ -45,7 +49,7 @@ class OptimizerStep:
 
     def __init__(
         self,
-        layers: int,
+        net: str,
         batch_size: int,
         side: int,
         whole: bool,
@@ -57,12 +61,16 @@ class OptimizerStep:
 
         from gluontune import compute, optim
         from gluontune.runtime import mxnet
+        from gluontune.train.models import build_net
 
         mx = self.mx = mxnet()
         mx.random.seed(0)
-        zoo = importlib.import_module("gluoncv.model_zoo.cifarresnet")
         self.whole, self.batch_size = whole, batch_size
-        self.net = zoo.get_cifar_resnet(1, layers, classes=10)
+        if net.isdecimal():
+            zoo = importlib.import_module("gluoncv.model_zoo.cifarresnet")
+            self.net = zoo.get_cifar_resnet(1, int(net), classes=10)
+        else:
+            self.net = build_net(net, 10)
         self.net.initialize(mx.init.Xavier(magnitude=2))
         self.x = mx.nd.random.normal(shape=(batch_size, 3, side, side))
         self.y = mx.nd.random.randint(0, 10, shape=(batch_size,)).astype("float32")
@@ -111,6 +119,7 @@ class OptimizerStep:
 
 def measure(
     *,
+    net: str = "",
     layers: int = 62,
     batch_size: int = 64,
     side: int = 32,
@@ -121,16 +130,20 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Rows of all contenders: whole steps in interleaved rounds, then updates alone in others.
 
+    Args:
+        net: a name of the zoo; empty: a CIFAR ResNet of ``layers`` weight layers. batch_size, side: of the images.
+        rounds, seconds: of the slices. only: names of contenders. say: is told what goes on.
+
     Returns:
         ``[{"name", "part", "peer", "step_time_ms": {"median", "ci95", "n"}, "ratio_to_sgd", "status", "reason",
         "info"}]``; ratios are medians, with 95 % intervals, of those within each round; above 1 it is slower.
     """
-    if layers < 8 or (layers - 2) % 6:
+    if not net and (layers < 8 or (layers - 2) % 6):
         raise UsageError(f"layers={layers}: a CIFAR ResNet has 6 n + 2 of them, such as 62")
     chosen = [n for n in CONTENDERS if n in {_BASE, *selected(CONTENDERS, only)}]
     rows = []
     for part in ("whole step", "update alone"):
-        entrants = [_entrant(name, part, layers, batch_size, side) for name in chosen]
+        entrants = [_entrant(name, part, net or str(layers), batch_size, side) for name in chosen]
 
         def tell(line: str, part: str = part) -> None:
             say(f"{part}: {line}")
@@ -158,9 +171,9 @@ def measure(
     return rows
 
 
-def _entrant(name: str, part: str, layers: int, batch_size: int, side: int) -> Entrant:
+def _entrant(name: str, part: str, net: str, batch_size: int, side: int) -> Entrant:
     peer, options = CONTENDERS[name]
-    settings = {"layers": layers, "batch_size": batch_size, "side": side, "whole": part == "whole step"}
+    settings = {"net": net, "batch_size": batch_size, "side": side, "whole": part == "whole step"}
     return Entrant(name, peer, _TARGET, {**settings, "peer": peer, **options}, env=launch_settings().env)
 
 

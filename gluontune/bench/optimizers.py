@@ -37,6 +37,7 @@ def run(
     changes: Mapping[str, Any] | None = None,
     rounds: int = 9,
     seconds: float = 1.0,
+    net: str = "",
     layers: int = 62,
     plan: EsgdPlan | None = None,
     workers: int | None = None,
@@ -54,7 +55,7 @@ def run(
         epochs: lengths of the trainings; None: the part's own.
         only: groups or contenders whose name holds one of these.
         changes: fields of the base recipe, for a quick look or another net.
-        rounds, seconds, layers: of ``step-time``.
+        rounds, seconds, net, layers: of ``step-time``: a net's name, or none and the weight layers of a CIFAR ResNet.
         plan, workers: of ``esgd``.
         out: folder for ``optimizers.json``, saved after each training, and the RunResults.
         resume: keep what ``out`` holds and do the rest.
@@ -76,7 +77,8 @@ def run(
     if not chosen or len(set(chosen)) != len(chosen) or min(chosen) < 0:
         raise UsageError(f"--seeds {','.join(map(str, chosen))}: give different seeds of at least 0")
     if part == "step-time":
-        given: dict[str, Any] = {"part": part, "layers": layers, "rounds": rounds, "seconds": seconds}
+        model = {"net": net} if net else {"layers": layers}
+        given: dict[str, Any] = {"part": part, **model, "rounds": rounds, "seconds": seconds}
     else:
         datasets.open(dataset)  # before anything takes long
         base = _base(part, dataset, changes)
@@ -94,7 +96,7 @@ def run(
     ledger.document.update(title=PARTS[part], seeds=chosen)
     try:
         if part == "step-time":
-            _step_time(ledger, layers, rounds, seconds, only, say)
+            _step_time(ledger, net, layers, rounds, seconds, only, say)
         elif part == "esgd":
             assert plan is not None
             _esgd_contest.contend(
@@ -163,6 +165,7 @@ def _train(
 
 def _step_time(
     ledger: Ledger,
+    net: str,
     layers: int,
     rounds: int,
     seconds: float,
@@ -171,7 +174,7 @@ def _step_time(
 ) -> None:
     if not ledger.document["done"]:
         ledger.document["done"] = _optimizer_steps.measure(
-            layers=layers, rounds=rounds, seconds=seconds, only=only, say=say
+            net=net, layers=layers, rounds=rounds, seconds=seconds, only=only, say=say
         )
 
 

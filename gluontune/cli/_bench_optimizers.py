@@ -39,7 +39,8 @@ def optimizers(
     ),
     rounds: int = typer.Option(9, "--rounds", min=1, help="Of step-time: interleaved rounds."),
     seconds: float = typer.Option(1.0, "--seconds", min=0.05, help="Of step-time: length of a slice."),
-    layers: int = typer.Option(62, "--layers", help="Of step-time: weight layers of the net, 6 n + 2."),
+    net: str = typer.Option("", "--net", help="Of step-time: a net's name instead of a CIFAR ResNet."),
+    layers: int = typer.Option(62, "--layers", help="Of step-time: weight layers of that ResNet, 6 n + 2."),
     esgd: Optional[list[str]] = typer.Option(
         None, "--esgd", help="Of esgd: NAME=VALUE of the plan, such as population=8; repeatable."
     ),
@@ -73,6 +74,7 @@ def optimizers(
             changes=parse_settings(settings or []),
             rounds=rounds,
             seconds=seconds,
+            net=net,
             layers=layers,
             plan=_plan(EsgdPlan, esgd),
             workers=workers,

@@ -68,7 +68,7 @@ class GTAdamW(_TwoMoments):
     Loshchilov & Hutter, arXiv:1711.05101; bias corrections and epsilon as in the paper (and PyTorch).
     MXNet's contrib kernel for many arrays loses five digits of the first second moments and waits for
     the device; LAMB's kernel for many arrays does neither, and without its ratio it is AdamW's. Large layers take
-    Adam's kernel, which is five times as fast there, with the bias corrections in its rate and epsilon.
+    Adam's own kernel, which is several times as fast there, with the bias corrections in its rate and epsilon.
 
     Args:
         beta1, beta2, epsilon: of Adam.
@@ -79,23 +79,7 @@ class GTAdamW(_TwoMoments):
     no_ratio: ClassVar[dict[str, float]] = {"upper_bound": 0.0}
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
-        alone = [p for p, w in enumerate(weights) if is_large(w) and w.dtype == np.float32]
-        together = sorted(set(range(len(weights))) - set(alone))
-        if together:
-            self.descend(*_picked(together, indices, weights, grads, states), self.no_ratio)
-        lrs, wds = self._get_lrs(indices), self._get_wds(indices)
-        for p in alone:
-            age = self._index_update_count[indices[p]]
-            self._descend_alone(age, weights[p], grads[p], states[p], lrs[p], wds[p])
-
-    def _descend_alone(self, age: int, weight: Any, grad: Any, state: Any, lr: float, wd: float) -> None:
-        correction = math.sqrt(1.0 - self.beta2**age)
-        if wd:
-            weight *= 1.0 - lr * wd
-        nd.adam_update(
-            weight, grad, *state, out=weight, lr=lr * correction / (1.0 - self.beta1**age), wd=0.0,
-            epsilon=self.epsilon * correction, rescale_grad=self.rescale_grad, lazy_update=False, **self.options(),
-        )  # fmt: skip
+        self.descend(indices, weights, grads, states, self.no_ratio)
 
     def descend(
         self,
@@ -105,15 +89,38 @@ class GTAdamW(_TwoMoments):
         states: list[Any],
         limits: dict[str, float],
     ) -> None:
-        """One update by LAMB's kernel, its ratio within ``limits`` of the weights' norms."""
+        """One update by LAMB's rule, its ratio within ``limits`` of the weights' norms."""
         ages = [self._index_update_count[index] for index in indices]
         lists = (weights, grads, states, ages, self._get_lrs(indices), self._get_wds(indices))
         for ws, gs, ss, some_ages, lrs, wds in chunks(*lists):
+            if is_large(ws[0]) and ws[0].dtype == np.float32:
+                self._descend_alone(ws[0], gs[0], ss[0], some_ages[0], lrs[0], wds[0], limits)
+                continue
             nd.contrib.multi_lamb_update(
                 ws, gs, [s[0] for s in ss], [s[1] for s in ss], out=ws, step_count=some_ages,
                 lrs=lrs, wds=wds, epsilon=self.epsilon, rescale_grad=self.rescale_grad,
                 bias_correction=True, **self.options(), **limits,
             )  # fmt: skip
+
+    def _descend_alone(
+        self, weight: Any, grad: Any, state: Any, age: int, lr: float, wd: float, limits: dict[str, float]
+    ) -> None:
+        """The same for one large layer, by the kernels that are fastest there; norms keep their digits."""
+        options = {"rescale_grad": self.rescale_grad, **self.options()}
+        if limits is self.no_ratio:
+            correction = math.sqrt(1.0 - self.beta2**age)
+            if wd:
+                weight *= 1.0 - lr * wd
+            rate, epsilon = lr * correction / (1.0 - self.beta1**age), self.epsilon * correction
+            nd.adam_update(
+                weight, grad, *state, out=weight, lr=rate, wd=0.0, epsilon=epsilon, lazy_update=False, **options
+            )
+            return
+        turn = nd.lamb_update_phase1(
+            weight, grad, *state, t=age, wd=wd, epsilon=self.epsilon, bias_correction=True, **options
+        )
+        norms = nd.sqrt(squares([weight, turn]))
+        nd.lamb_update_phase2(weight, turn, norms[:1], norms[1:], out=weight, lr=lr, **limits)
 
 
 @mx.optimizer.register
