@@ -113,7 +113,15 @@ class GTAdamW(_TwoMoments):
                 weight *= 1.0 - lr * wd
             rate, epsilon = lr * correction / (1.0 - self.beta1**age), self.epsilon * correction
             nd.adam_update(
-                weight, grad, *state, out=weight, lr=rate, wd=0.0, epsilon=epsilon, lazy_update=False, **options
+                weight,
+                grad,
+                *state,
+                out=weight,
+                lr=rate,
+                wd=0.0,
+                epsilon=epsilon,
+                lazy_update=False,
+                **options,
             )
             return
         turn = nd.lamb_update_phase1(
