@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from gluontune.bench import inference
+from gluontune import datasets
+from gluontune.bench import _inference, inference
 from gluontune.cli.main import main
 from gluontune.errors import UsageError
 
@@ -140,3 +142,11 @@ def test_a_network_of_the_deck_gives_the_same_outputs_each_time(name):
 def test_a_network_that_is_not_in_the_deck(capfd):
     assert main(["bench", "inference", "--deck", "--only", "Transformer"]) == 2
     assert "no network" in capfd.readouterr().err
+
+
+def test_images_that_int8_is_judged_on_are_not_measured():
+    found = SimpleNamespace(data=datasets.open("sample"), image_shape=(28, 28, 1))
+    measured, labels = _inference._decoded(found, "test", 90)
+    judged, _ = _inference._decoded(found, "test", 60, skip=90)
+    assert measured.shape == (90, 1, 28, 28) and len(labels) == 90 and len(judged) == 60
+    assert not {image.tobytes() for image in measured} & {image.tobytes() for image in judged}

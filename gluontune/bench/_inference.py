@@ -14,7 +14,7 @@ __all__ = ["AGREE_PCT", "MODES", "make"]
 AGREE_PCT = 99.0  # of the images, at least so many in the same class: else a rung is none
 
 _CALIBRATION = 256  # training images for int8
-_AGREEMENT = 1024  # training images on which int8 must agree
+_JUDGED = 4096  # images on which int8 must agree
 
 
 def make(
@@ -91,12 +91,12 @@ class Predictor:
         return {"scores": scores.round(7).tolist(), "accuracy": accuracy}
 
 
-def _decoded(found: Any, part: str, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first ``count`` images of a seeded shuffle, normalized float32 (N, C, H, W), and their labels."""
+def _decoded(found: Any, part: str, count: int, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """``count`` images of a seeded shuffle from ``skip`` on, normalized float32 (N, C, H, W), and their labels."""
     from gluontune import loading
 
     split = getattr(found.data, part)
-    order = np.sort(np.random.default_rng(0).permutation(len(split))[:count])
+    order = np.sort(np.random.default_rng(0).permutation(len(split))[skip : skip + count])
     build = {"batch_size": 64, "image_shape": found.image_shape, "last_batch": "keep"}
     with loading.build("threaded", split.subset(order), **build) as loader:
         pairs = [(np.array(images), np.array(labels)) for images, labels in loader.epoch(0)]
@@ -156,16 +156,23 @@ def _onnxruntime(self: Predictor) -> Any:
 
 
 def _onnxruntime_int8(self: Predictor) -> Any:
-    """ONNX Runtime's own quantization of the exported net, with so many layers as keep the training images' classes."""
+    """ONNX Runtime's own quantization of the exported net, with so many layers as keep the images' classes.
+
+    Judged on validation images that are not measured, where enough are left; else on training images.
+    """
     from gluontune import export
     from gluontune.export.check import open_session
 
-    images, _ = _decoded(self.found, "train", _AGREEMENT)
+    images, _ = _decoded(self.found, "train", _CALIBRATION)
+    unseen = len(self.found.data.test) - len(self.images) >= _CALIBRATION
+    judged, _ = _decoded(self.found, *(("test", _JUDGED, len(self.images)) if unseen else ("train", _JUDGED)))
     with tempfile.TemporaryDirectory() as folder:
         path, small = Path(folder) / "net.onnx", Path(folder) / "int8.onnx"
         made = export.to_onnx(self.found.net, path, image_shape=self.found.image_shape)
         size = 32 if made.dynamic_batch else 1
-        self.int8 = export.quantize_onnx(path, small, images, batch_size=size, agree_pct=self.wanted_pct)
+        self.int8 = export.quantize_onnx(
+            path, small, images, batch_size=size, agree_pct=self.wanted_pct, judged=judged
+        )
         return _Session(open_session(small))
 
 
