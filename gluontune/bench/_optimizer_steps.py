@@ -119,8 +119,7 @@ class OptimizerStep:
 
 def measure(
     *,
-    net: str = "",
-    layers: int = 62,
+    net: str = "62",
     batch_size: int = 64,
     side: int = 32,
     rounds: int = 9,
@@ -131,19 +130,19 @@ def measure(
     """Rows of all contenders: whole steps in interleaved rounds, then updates alone in others.
 
     Args:
-        net: a name of the zoo; empty: a CIFAR ResNet of ``layers`` weight layers. batch_size, side: of the images.
+        net, batch_size, side: see :class:`OptimizerStep`.
         rounds, seconds: of the slices. only: names of contenders. say: is told what goes on.
 
     Returns:
         ``[{"name", "part", "peer", "step_time_ms": {"median", "ci95", "n"}, "ratio_to_sgd", "status", "reason",
         "info"}]``; ratios are medians, with 95 % intervals, of those within each round; above 1 it is slower.
     """
-    if not net and (layers < 8 or (layers - 2) % 6):
-        raise UsageError(f"layers={layers}: a CIFAR ResNet has 6 n + 2 of them, such as 62")
+    if net.isdecimal() and (int(net) < 8 or (int(net) - 2) % 6):
+        raise UsageError(f"layers={net}: a CIFAR ResNet has 6 n + 2 of them, such as 62")
     chosen = [n for n in CONTENDERS if n in {_BASE, *selected(CONTENDERS, only)}]
     rows = []
     for part in ("whole step", "update alone"):
-        entrants = [_entrant(name, part, net or str(layers), batch_size, side) for name in chosen]
+        entrants = [_entrant(name, part, net, batch_size, side) for name in chosen]
 
         def tell(line: str, part: str = part) -> None:
             say(f"{part}: {line}")

@@ -37,8 +37,7 @@ def run(
     changes: Mapping[str, Any] | None = None,
     rounds: int = 9,
     seconds: float = 1.0,
-    net: str = "",
-    layers: int = 62,
+    net: str = "62",
     plan: EsgdPlan | None = None,
     workers: int | None = None,
     out: Path | None = None,
@@ -55,7 +54,7 @@ def run(
         epochs: lengths of the trainings; None: the part's own.
         only: groups or contenders whose name holds one of these.
         changes: fields of the base recipe, for a quick look or another net.
-        rounds, seconds, net, layers: of ``step-time``: a net's name, or none and the weight layers of a CIFAR ResNet.
+        rounds, seconds, net: of ``step-time``; a net's name, or the number of weight layers of a CIFAR ResNet.
         plan, workers: of ``esgd``.
         out: folder for ``optimizers.json``, saved after each training, and the RunResults.
         resume: keep what ``out`` holds and do the rest.
@@ -77,8 +76,7 @@ def run(
     if not chosen or len(set(chosen)) != len(chosen) or min(chosen) < 0:
         raise UsageError(f"--seeds {','.join(map(str, chosen))}: give different seeds of at least 0")
     if part == "step-time":
-        model = {"net": net} if net else {"layers": layers}
-        given: dict[str, Any] = {"part": part, **model, "rounds": rounds, "seconds": seconds}
+        given: dict[str, Any] = {"part": part, "net": net, "rounds": rounds, "seconds": seconds}
     else:
         datasets.open(dataset)  # before anything takes long
         base = _base(part, dataset, changes)
@@ -96,7 +94,7 @@ def run(
     ledger.document.update(title=PARTS[part], seeds=chosen)
     try:
         if part == "step-time":
-            _step_time(ledger, net, layers, rounds, seconds, only, say)
+            _step_time(ledger, net, rounds, seconds, only, say)
         elif part == "esgd":
             assert plan is not None
             _esgd_contest.contend(
@@ -166,7 +164,6 @@ def _train(
 def _step_time(
     ledger: Ledger,
     net: str,
-    layers: int,
     rounds: int,
     seconds: float,
     only: Sequence[str] | None,
@@ -174,7 +171,7 @@ def _step_time(
 ) -> None:
     if not ledger.document["done"]:
         ledger.document["done"] = _optimizer_steps.measure(
-            net=net, layers=layers, rounds=rounds, seconds=seconds, only=only, say=say
+            net=net, rounds=rounds, seconds=seconds, only=only, say=say
         )
 
 

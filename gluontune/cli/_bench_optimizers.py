@@ -40,7 +40,9 @@ def optimizers(
     rounds: int = typer.Option(9, "--rounds", min=1, help="Of step-time: interleaved rounds."),
     seconds: float = typer.Option(1.0, "--seconds", min=0.05, help="Of step-time: length of a slice."),
     net: str = typer.Option("", "--net", help="Of step-time: a net's name instead of a CIFAR ResNet."),
-    layers: int = typer.Option(62, "--layers", help="Of step-time: weight layers of that ResNet, 6 n + 2."),
+    layers: int = typer.Option(
+        62, "--layers", min=8, help="Of step-time: weight layers of that ResNet, 6 n + 2."
+    ),
     esgd: Optional[list[str]] = typer.Option(
         None, "--esgd", help="Of esgd: NAME=VALUE of the plan, such as population=8; repeatable."
     ),
@@ -74,8 +76,7 @@ def optimizers(
             changes=parse_settings(settings or []),
             rounds=rounds,
             seconds=seconds,
-            net=net,
-            layers=layers,
+            net=net or str(layers),
             plan=_plan(EsgdPlan, esgd),
             workers=workers,
             out=out,

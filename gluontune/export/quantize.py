@@ -113,31 +113,31 @@ def _made(
     folded: Path, made: Path, images: np.ndarray, judged: np.ndarray, batch_size: int, wanted: float | None
 ) -> float | None:
     """Quantize ``folded`` into ``made`` with as much in int8 as agrees; returns the percentage."""
-    last = _last(folded)
-    _quantize(folded, made, images[:_THRESHOLDS], batch_size, last)
-    if wanted is None:
-        return None
-    truth = _scores(folded, judged, batch_size).argmax(1)
-    agreed = best = _agreement(truth, made, judged, batch_size)
-    stretches = (
-        []
-        if _sure(agreed, len(judged)) >= wanted
-        else _by_need(folded, made, images[:_TRIED], batch_size, last)
-    )
-    for count in range(1, 3 * len(stretches) // 4 + 1):
-        if _sure(agreed, len(judged)) >= wanted:
-            break
-        kept = [*last, *(name for stretch in stretches[:count] for name in stretch)]
+    truth, best = None, 0.0
+    for kept in _ever_more(folded, made, images[:_TRIED], batch_size):
         _quantize(folded, made, images[:_THRESHOLDS], batch_size, kept)
+        if wanted is None:
+            return None
+        if truth is None:
+            truth = _scores(folded, judged, batch_size).argmax(1)
         agreed = _agreement(truth, made, judged, batch_size)
+        if _sure(agreed, len(judged)) >= wanted:
+            return agreed
         best = max(best, agreed)
-    if _sure(agreed, len(judged)) < wanted:
-        raise GluontuneError(
-            f"in int8 at most {best:.2f} % of {len(judged)} images stay in their class with three quarters of the net "
-            f"in float32, {wanted:g} % were asked for with 95 % confidence: is the net trained? Else leave it in "
-            "float32, ask for less, or judge on more images"
-        )
-    return agreed
+    raise GluontuneError(
+        f"in int8 at most {best:.2f} % of {len(judged)} images stay in their class with three quarters of the net in "
+        f"float32, {wanted:g} % were asked for with 95 % confidence: is the net trained? Else leave it in float32, ask "
+        "for less, or judge on more images"
+    )
+
+
+def _ever_more(folded: Path, made: Path, images: np.ndarray, batch_size: int) -> Iterator[list[str]]:
+    """Names of the nodes that stay float32: those that make the scores, then stretches of the net beside them."""
+    last = _last(folded)
+    yield last
+    stretches = _by_need(folded, made, images, batch_size, last)
+    for count in range(1, 3 * len(stretches) // 4 + 1):
+        yield [*last, *(name for stretch in stretches[:count] for name in stretch)]
 
 
 def _sure(agreed: float, images: int) -> float:
