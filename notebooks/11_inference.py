@@ -182,6 +182,7 @@ table(
         "p50 ms": f"{late[name]['p50']:.2f}",
         "p90 ms": f"{late[name]['p90']:.2f}",
         "p99 ms": f"{late[name]['p99']:.2f}",
+        "threads": late[name]["threads"],
         "images/s at 128": f"{row['images_per_sec']['median']:,.0f}",
         "accuracy, percent": f"{100 * row['accuracy']:.1f}",
         "same class as hybridized, percent": f"{row['agree_pct']:.1f}",
@@ -201,6 +202,25 @@ if best and "imperative" in rows:
     gain = best["ratio_to_hybridized"]["median"] / rows["imperative"]["ratio_to_hybridized"]["median"]
     print(compare("times as fast: the best rung that agrees, against imperative", gain))
     print(f"It is {best['name']}: the same class for {best['agree_pct']:.1f} % of the images.")
+
+# %% [markdown]
+# ## One image, one thread?
+# At the end of each operator its threads wait for each other. In a batch of 128 that is nothing beside the work; for one
+# small image it can be most of the time. So MXNet's rungs predict one image at a time in a second process, too, with
+# `OMP_NUM_THREADS=1`; the latencies above are those of the better number of threads. For large images more threads win.
+
+# %%
+table(
+    {
+        "rung": name,
+        **{
+            f"p50 ms, {count} thread{'s' * (count != '1')}": f"{ms:.2f}"
+            for count, ms in t["p50_by_threads"].items()
+        },
+    }
+    for name, t in late.items()
+    if len(t["p50_by_threads"]) > 1
+)
 
 # %% [markdown]
 # ## Why

@@ -31,6 +31,11 @@ def test_rungs_answer_as_the_float32_net_does(capfd):
     for name, row in ran.items():
         late = row["latency_ms"]
         assert late["n"] == 20 and 0 < late["p50"] <= late["p90"] <= late["p99"]
+        cores = found["conditions"]["threads"]
+        tried = {cores} if "onnxruntime" in name else {1, cores}  # MXNet's rungs with one thread, too
+        assert set(late["p50_by_threads"]) == {str(count) for count in tried}
+        assert late["p50"] == min(late["p50_by_threads"].values())
+        assert late["p50"] == late["p50_by_threads"][str(late["threads"])]
         assert row["images_per_sec"]["n"] == 2
         exact = "int8" not in name
         assert row["output_error"] < (1e-4 if exact else 0.3) and row["agree_pct"] >= (
@@ -63,6 +68,55 @@ def test_bfloat16_is_not_run_where_the_cpu_only_emulates_it(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             inference.run(Recipe(), modes=["bfloat16"])
         assert seen == ["hybridized", "bfloat16"]  # asked for by name, it runs anyway
+
+
+class OneImage:
+    """A process of a rung that predicts one image: more slowly, the more threads it was given."""
+
+    def __init__(self, entrant):
+        self.entrant, self.failure, self.closed = entrant, None, False
+        self.rates, self.info, self.memory_mib = [9.0, 10.0], {}, 1.0
+
+    def launch(self):
+        if self.entrant.name == "static":
+            self.failure = "killed"
+
+    def ask(self, name, **arguments):
+        if name == "predict_all":
+            return {"scores": [[0.0, 1.0]], "accuracy": 1.0}
+        threads = int(self.entrant.env["OMP_NUM_THREADS"])
+        return None if self.failure else [2.5 * threads] * arguments["count"]
+
+    def close(self):
+        self.closed = True
+
+
+def test_one_thread_is_tried_for_one_image_and_a_failure_of_it_costs_no_row(monkeypatch, capsys):
+    from rich.console import Console
+
+    from gluontune.recipe import Recipe
+
+    made, said = [], []
+
+    def hold(entrants, *, finish, **_):
+        field = [OneImage(entrant) for entrant in entrants]
+        finish(field)
+        return field
+
+    monkeypatch.setattr(inference, "hold", hold)
+    monkeypatch.setattr(inference, "Contender", lambda entrant: made.append(OneImage(entrant)) or made[-1])
+    monkeypatch.setattr(inference.runtime, "usable_cores", lambda: 4)
+    found = inference.run(Recipe(), modes=["hybridized", "static", "onnxruntime"], say=said.append)
+    late = {row["name"]: row["latency_ms"] for row in found["rows"] if row["status"] == "ok"}
+    assert late["hybridized"]["p50_by_threads"] == {"4": 10.0, "1": 2.5}
+    assert late["hybridized"]["p50"] == 2.5 and late["hybridized"]["threads"] == 1
+    assert late["static"]["p50_by_threads"] == {"4": 10.0} and late["static"]["p50"] == 10.0
+    assert [contender.closed for contender in made] == [True, True]
+    assert any(line == "static with one thread: killed" for line in said)
+    inference.show(found, Console(width=80))
+    shown = capsys.readouterr().out
+    assert "OMP_NUM_THREADS=1 (hybridized: 2.50 ms, with all threads 10.00)" in " ".join(shown.split())
+    assert "…" not in shown
 
 
 def test_the_best_rung_is_the_fastest_of_those_that_answer_alike():
@@ -102,7 +156,9 @@ class Given:
         return self.answer
 
 
-def test_the_decks_table_has_speedups_their_mean_and_the_delta_of_the_outputs(tmp_path, monkeypatch):
+def test_the_decks_table_has_speedups_their_mean_and_the_delta_of_the_outputs(tmp_path, monkeypatch, capsys):
+    from rich.console import Console
+
     from gluontune.bench import deck
 
     def hold(entrants, *, finish, **_):
@@ -124,7 +180,10 @@ def test_the_decks_table_has_speedups_their_mean_and_the_delta_of_the_outputs(tm
     assert found["geometric_mean"]["throughput"] == pytest.approx(6.5) and found["ours"] == ["AlexNet"]
     asked = []
     monkeypatch.setattr(deck, "hold", lambda entrants, **k: asked.append(entrants) or hold(entrants, **k))
-    deck.run(["AlexNet", "VGG"], batch_size=4, out=out, resume=True)
+    again = deck.run(["AlexNet", "VGG"], batch_size=4, out=out, resume=True)
+    deck.show(again, Console(width=80))
+    shown = capsys.readouterr().out
+    assert "36.32" in shown and "VGG16: failed: " in shown and "…" not in shown
     assert {e.settings["name"] for pair in asked for e in pair} == {"VGG16"}  # what failed is tried again
     with pytest.raises(UsageError, match="other conditions"):
         deck.run(["AlexNet"], batch_size=8, out=out, resume=True)

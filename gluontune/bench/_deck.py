@@ -32,7 +32,7 @@ class DeckNet:
         for name, value in (("gamma|_var", "ones"), ("beta|_mean", "zeros")):
             for parameter in self.net.collect_params(f".*({name})$").values():
                 parameter.init = value  # SSD's own BatchNorms say none, and Xavier takes no vectors
-        self.net.initialize(mx.init.Xavier(magnitude=2))
+        self.net.initialize(mx.init.Xavier("gaussian", "in", 2))  # He et al.: features keep their size
         rng = np.random.default_rng(0)
         self.x = mx.nd.array(rng.normal(size=(batch_size, *network.shape)).astype("float32"))
         self.net(self.x[:1])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["AGREE_PCT", "MODES", "make"]
+__all__ = ["AGREE_PCT", "MODES", "OWN_THREADS", "make"]
 
 AGREE_PCT = 99.0  # of the images, at least so many in the same class: else a rung is none
 
@@ -197,3 +197,6 @@ MODES: dict[str, tuple[str, Any]] = {
     "onnxruntime": ("float32", _onnxruntime),
     "onnxruntime-int8": ("float32", _onnxruntime_int8),
 }
+
+#: Those whose threads are not OpenMP's: they wait awake between operators, and one thread gains nothing.
+OWN_THREADS = ("onnxruntime", "onnxruntime-int8")

@@ -187,23 +187,28 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     from rich.table import Table
 
     batch = found["conditions"]["batch_size"]
-    table = Table("network", "ms at 1: off", "on", "speedup", "deck's", f"images/s at {batch}: off", "on", "speedup",
-                  "deck's at 128", "output delta")  # fmt: skip
+    # Two lines a row: it is to fit into 80 columns.
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for heading in ("network", "ms at 1: off, on\n× (95 %)", "deck's\n×", f"images/s at {batch}: off, on\n× (95 %)",
+                    "deck's\n×", "output\ndelta"):  # fmt: skip
+        table.add_column(heading, no_wrap=True)
+    failures = []
     for row in found["rows"]:
         if row["status"] != "ok":
-            table.add_row(row["name"], row["status"], row["reason"])
+            failures.append(f"{row['name']}: {row['status']}: {row['reason']}")
             continue
-        cells = [row["name"]]
+        cells = [row["name"].replace(" (", "\n(").replace(" stand", "\nstand")]
         for key in ("latency", "throughput"):
             seen, deck = row[key], row["deck"][key]
-            for mode in ("off", "on"):
-                rate = seen[mode]["median"]
-                cells.append(f"{1e3 / rate:,.1f}" if key == "latency" else f"{rate:,.1f}")
+            rates = [seen[mode]["median"] for mode in ("off", "on")]
+            shown = [f"{1e3 / rate if key == 'latency' else rate:,.1f}" for rate in rates]
             low, high = seen["speedup"]["ci95"]
-            cells.append(f"{seen['speedup']['median']:.2f} ({low:.2f}-{high:.2f})")
+            cells.append(f"{', '.join(shown)}\n{seen['speedup']['median']:.2f} ({low:.2f}-{high:.2f})")
             cells.append("" if deck is None else f"{deck:.2f}")
-        table.add_row(*cells, f"{row['output_delta']:.1e}")
+        table.add_row(*cells, f"{row['output_delta']:.0e}")
     console.print(table)
+    for line in failures:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     means = [f"{key} {mean:.2f}" for key, mean in found["geometric_mean"].items() if mean is not None]
     console.print(
         f"oneDNN on ÷ off, geometric mean: {', '.join(means) or 'nothing measured'}", highlight=False

@@ -3,11 +3,16 @@
 Imperative → hybridized → static → fused → bfloat16 → int8 → ONNX Runtime → its int8, each in a process of its own with
 the tuned settings, slices of throughput interleaved. Accuracy and the share of images that are put into the
 same class as by the hybridized float32 net stand beside: a fast rung that answers otherwise is none.
+
+For one image a thread less can be faster: at the end of each operator the threads wait for each other, and
+once more of them are awake than cores, libgomp puts them to sleep. So MXNet's rungs predict one image at a
+time with one thread, too, in another process, and the better of the two is the latency.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +20,7 @@ import numpy as np
 
 from gluontune import datasets, runtime, stats
 from gluontune.bench import outcome
-from gluontune.bench._inference import AGREE_PCT, MODES
+from gluontune.bench._inference import AGREE_PCT, MODES, OWN_THREADS
 from gluontune.bench.contest import OURS, Contender, Entrant, hold
 from gluontune.compute import bfloat16_support
 from gluontune.errors import GluontuneError, UsageError, nearest
@@ -31,6 +36,7 @@ _ELSEWHERE = {
     "TensorRT": "not run here: it needs an NVIDIA GPU and an mxnet built with TensorRT",
     "GPU float16": "not run here: no GPU that this mxnet can use",
 }
+_MUCH = 1.25  # times as fast with one thread: worth a line of advice
 _BF16 = "not run here: no bfloat16 arithmetic faster than float32 on this CPU (--rungs bfloat16 runs it all the same)"
 
 
@@ -57,8 +63,8 @@ def run(
 
     Returns:
         the document of :func:`gluontune.bench.outcome.document`; each row has ``latency_ms`` (``p50``,
-        ``p90``, ``p99``), ``accuracy``, ``agree_pct`` and ``ratio_to_hybridized``; ``best`` names the
-        rung that agrees on 99 % of the images.
+        ``p90``, ``p99`` of the better number of ``threads``, and ``p50_by_threads``), ``accuracy``,
+        ``agree_pct`` and ``ratio_to_hybridized``; ``best`` names the rung that agrees on 99 % of the images.
 
     Raises:
         UsageError: an unknown rung or a number below 1. GluontuneError: the source cannot be read.
@@ -83,7 +89,8 @@ def run(
         "batch_size": batch_size,
         "val_images": val_images,
     }
-    env = launch_settings(cores=runtime.usable_cores()).env
+    cores = runtime.usable_cores()
+    env = launch_settings(cores=cores).env
     elsewhere = dict(_ELSEWHERE)
     if modes is None and bfloat16_support().level != "native":
         modes, elsewhere["bfloat16"] = [mode for mode in MODES if mode != "bfloat16"], _BF16
@@ -95,18 +102,29 @@ def run(
 
     def finish(field: list[Contender]) -> None:
         for contender in field:
-            tell(f"latency and accuracy of {contender.entrant.name}")
-            extra[contender.entrant.name] = {
-                "times": contender.ask("latency", count=latencies),
-                "answers": contender.ask("predict_all"),
-            }
+            name = contender.entrant.name
+            tell(f"latency and accuracy of {name}")
+            times = {cores: contender.ask("latency", count=latencies)}
+            extra[name] = {"times": times, "answers": contender.ask("predict_all")}
+            if cores > 1 and name not in OWN_THREADS and contender.failure is None:
+                tell(f"latency of {name} with one thread")
+                alone = Contender(replace(contender.entrant, env=launch_settings(cores=1).env))
+                try:
+                    alone.launch()
+                    seen = alone.ask("latency", count=latencies)
+                finally:
+                    alone.close()
+                if alone.failure is None:
+                    times[1] = seen
+                else:  # the rung itself has run: its row stays
+                    tell(f"{name} with one thread: {alone.failure}")
 
     tell = say or (lambda line: None)
     field = hold(entrants, rounds=rounds, seconds=seconds, say=tell, finish=finish)
     conditions = {
         "net": recipe.net, "dataset": recipe.dataset, "weights": "random" if source is None else "trained",
         "batch_size": batch_size, "val_images": val_images, "latencies": latencies, "rounds": rounds,
-        "seconds": seconds, "threads": runtime.usable_cores(),
+        "seconds": seconds, "threads": cores,
     }  # fmt: skip
     found = outcome.document(field, conditions=conditions)
     reference = next(c for c in field if c.entrant.name == REFERENCE)
@@ -128,8 +146,7 @@ def _beside(
     if contender.failure is not None:
         return found
     mine = extra[contender.entrant.name]
-    p50, p90, p99 = np.percentile(mine["times"], [50, 90, 99])
-    found["latency_ms"] = {"p50": float(p50), "p90": float(p90), "p99": float(p99), "n": len(mine["times"])}
+    found["latency_ms"] = _latency(mine["times"])
     found["accuracy"] = mine["answers"]["accuracy"]
     if reference.failure is None:
         mine_scores, theirs = (
@@ -139,6 +156,40 @@ def _beside(
         found["output_error"] = float(np.abs(mine_scores - theirs).max() / max(np.abs(theirs).max(), 1e-30))
         found["ratio_to_hybridized"] = stats.ratio_interval(contender.rates, reference.rates)
     return found
+
+
+def _latency(times: Mapping[int, Sequence[float]]) -> dict[str, Any]:
+    """The row's ``latency_ms`` from milliseconds by number of threads.
+
+    >>> found = _latency({2: [8.0, 9.0, 8.5], 1: [2.0, 2.5, 2.1]})
+    >>> found["p50"], found["threads"], found["p50_by_threads"]
+    (2.1, 1, {'2': 8.5, '1': 2.1})
+    """
+    middles = {threads: float(np.median(seen)) for threads, seen in times.items()}
+    threads = min(middles, key=lambda count: middles[count])
+    p50, p90, p99 = (float(value) for value in np.percentile(times[threads], [50, 90, 99]))
+    by_threads = {str(count): middle for count, middle in middles.items()}
+    return {
+        "p50": p50, "p90": p90, "p99": p99, "n": len(times[threads]), "threads": threads,
+        "p50_by_threads": by_threads,
+    }  # fmt: skip
+
+
+def _advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """What one thread brings for one image at a time, where it brings much."""
+    gains = []
+    for row in rows:
+        by_threads = (row.get("latency_ms") or {}).get("p50_by_threads", {})
+        most = max(by_threads, key=int, default="1")
+        if row["status"] == "ok" and most != "1" and "1" in by_threads:
+            gains.append((by_threads[most] / by_threads["1"], row["name"], by_threads[most], by_threads["1"]))
+    if not gains or max(gains)[0] < _MUCH:
+        return None
+    _, name, all_threads, one = max(gains)
+    return (
+        f"one image at a time: start MXNet with OMP_NUM_THREADS=1 ({name}: {one:.2f} ms, with all threads "
+        f"{all_threads:.2f})"
+    )
 
 
 def _best(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -156,15 +207,10 @@ def show(found: Mapping[str, Any], console: Any) -> None:
 
     said = found["conditions"]
     title = f"{said['net']} on {said['dataset']}, {said['weights']} weights, batch {said['batch_size']}"
-    table = Table(
-        "rung",
-        "images/s",
-        "× hybridized (95 %)",
-        "p50 / p90 / p99 ms at 1",
-        "accuracy",
-        "agrees",
-        title=title,
-    )
+    table = Table(title=title, box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for name in ("rung", "images/s", "× hybridized\n(95 %)", "ms at 1: p50\n(p90, p99)", "threads",
+                 "accuracy", "agrees"):  # fmt: skip
+        table.add_column(name, no_wrap=True)
     for row in found["rows"]:
         if row["status"] != "ok":
             continue
@@ -172,8 +218,9 @@ def show(found: Mapping[str, Any], console: Any) -> None:
         table.add_row(
             row["name"],
             f"{row['images_per_sec']['median']:,.0f}",
-            f"{ratio['median']:.2f} ({ratio['ci95'][0]:.2f}-{ratio['ci95'][1]:.2f})" if ratio else "",
-            f"{late['p50']:.2f} / {late['p90']:.2f} / {late['p99']:.2f}",
+            f"{ratio['median']:.2f}\n({ratio['ci95'][0]:.2f}-{ratio['ci95'][1]:.2f})" if ratio else "",
+            f"{late['p50']:.2f}\n({late['p90']:.2f}, {late['p99']:.2f})",
+            f"{late['threads']}",
             f"{100 * row['accuracy']:.1f} %",
             "" if row["agree_pct"] is None else f"{row['agree_pct']:.2f} %",
         )
@@ -183,6 +230,9 @@ def show(found: Mapping[str, Any], console: Any) -> None:
             why = row["reason"].removeprefix("not run here: ")
             text = f"{row['name']}: {row['status']}: {why}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
+    advice = _advice(found["rows"])
+    if advice is not None:
+        console.print(advice, highlight=False)
     best = found["best"]
     if best is not None:
         line = f"best: {best['name']}, {best['ratio_to_hybridized']['median']:.2f} × hybridized float32"

@@ -202,7 +202,3 @@ class Exchange:
     def _broadcast(self, values: np.ndarray, name: str) -> np.ndarray:
         array = mxnet().nd.array(values, dtype=values.dtype)
         return self.hvd.broadcast(array, root_rank=0, name=f"round.{name}").asnumpy()
-
-    def leave(self) -> None:
-        """End the exchange; the other ranks must be leaving too."""
-        self.hvd.shutdown()
