@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 
 import pytest
 from rich.console import Console
@@ -37,6 +38,7 @@ class Machine:
         self.breaks = lambda recipe: None
         self.accuracy = lambda recipe: 0.80
         self.on_train = lambda recipe: None
+        self.noise = lambda tick: 1 + 0.01 * (tick % 3 - 1)
 
     def rate(self, r: Recipe) -> float:
         rate = 100.0
@@ -72,8 +74,7 @@ class FakeGroup:
     def steps(self, count):
         self.machine.tick = getattr(self.machine, "tick", 0) + 1
         samples = count * self.recipe.global_batch_size
-        noise = 1 + 0.01 * (self.machine.tick % 3 - 1)
-        seconds = samples / self.machine.rate(self.recipe) * noise
+        seconds = samples / self.machine.rate(self.recipe) * self.machine.noise(self.machine.tick)
         return {"samples": samples, "seconds": seconds, "loss": 1.0, "count": count}
 
     def pause(self):
@@ -187,6 +188,42 @@ def test_a_rung_that_was_measured_beside_other_programs_says_so(machine, tmp_pat
     assert (
         page.count('<td colspan="8">other programs took 37 % of the cores') == 2
     )  # below the rung's own row
+
+
+def slices(document, name):
+    return rows(document)[name]["samples_per_sec"]["n"]
+
+
+def test_noise_that_hides_a_gain_is_met_with_more_rounds(machine, monkeypatch):
+    noise = random.Random(5)
+    machine.noise = lambda tick: noise.lognormvariate(0, 0.35)
+    monkeypatch.setattr(machine, "rate", lambda r: 130.0 if r.runtime == "tuned" else 100.0)
+    found = ladder.climb(Recipe(), rungs=["environment"])
+    row = rows(found)["environment"]
+    assert row["samples_per_sec"]["n"] == 4 * ladder.QUICK.rounds and row["verdict"] == "helped"
+    assert row["kept"] and "undecided after 9 rounds" in row["notes"][0] and "27 more" in row["notes"][0]
+
+
+def test_a_gain_that_is_ruled_out_and_one_that_is_proven_need_no_second_look(machine, monkeypatch):
+    monkeypatch.setattr(machine, "rate", lambda r: 100.0)  # noise of 1 %: five per cent are ruled out
+    found = ladder.climb(Recipe(), rungs=["environment"])
+    assert slices(found, "environment") == ladder.QUICK.rounds and not rows(found)["environment"]["kept"]
+    noise = random.Random(0)
+    machine.noise = lambda tick: noise.lognormvariate(0, 0.35)
+    monkeypatch.setattr(machine, "rate", lambda r: 400.0 if r.runtime == "tuned" else 100.0)
+    found = ladder.climb(Recipe(), rungs=["environment"])
+    assert slices(found, "environment") == ladder.QUICK.rounds and rows(found)["environment"]["kept"]
+
+
+def test_a_second_look_that_finds_nothing_is_the_last(machine, monkeypatch):
+    noise = random.Random(1)
+    machine.noise = lambda tick: noise.lognormvariate(0, 0.5)
+    monkeypatch.setattr(machine, "rate", lambda r: 100.0)
+    found = ladder.climb(Recipe(), rungs=["environment"])
+    assert slices(found, "environment") == 4 * ladder.QUICK.rounds
+    assert (
+        rows(found)["environment"]["verdict"] == "no gain" and len(rows(found)["environment"]["notes"]) == 1
+    )
 
 
 def test_what_a_rung_will_bring_is_predicted_from_its_parts(machine):

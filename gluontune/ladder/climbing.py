@@ -12,7 +12,7 @@ from gluontune import datasets, monitor
 from gluontune.files import writable_folder
 from gluontune.ladder.book import Book
 from gluontune.ladder.devices import compare_counts, look_into
-from gluontune.ladder.judge import choose, compare, judge, next_best
+from gluontune.ladder.judge import choose, compare, judge, next_best, undecided
 from gluontune.ladder.measure import Contender, interleave
 from gluontune.ladder.predicting import note, predict
 from gluontune.ladder.rungs import RUNGS, Rung, Site
@@ -21,6 +21,8 @@ from gluontune.result import RunResult
 from gluontune.train import RunFailed
 
 __all__ = ["FULL", "QUICK", "Pace", "climb"]
+
+_SECOND_LOOK = 3  # times the rounds of the first, where that one was undecided
 
 OnEvent = Callable[[dict[str, Any]], None]
 
@@ -215,6 +217,18 @@ class _Climber:
             detail = f"round {done}/{rounds}: {fastest} {rates.get(fastest, 0):,.0f} img/s"
             self._progress(name, "measuring", done / rounds, detail, rates.get(fastest))
 
+        def more() -> int:
+            ratio = undecided(self.field, self.best)
+            if ratio is None:
+                return 0
+            low, high = ratio["ci95"]
+            rounds = _SECOND_LOOK * self.pace.rounds
+            row["notes"].append(
+                f"undecided after {self.pace.rounds} rounds ({low:.2f}–{high:.2f}× the recipe before it), so measured "
+                f"in {rounds} more"
+            )
+            return rounds
+
         self._progress(name, "starting", 0.0, labels, None)
         interleave(
             field,
@@ -222,6 +236,7 @@ class _Climber:
             slice_s=self.pace.slice_s,
             on_round=on_round,
             on_disturbed=row["notes"].append,
+            more=more,
         )
 
     def _train(self, row: dict[str, Any], contender: Contender) -> RunResult:

@@ -126,6 +126,7 @@ def interleave(
     slice_s: float,
     on_round: Callable[[int, int], None] | None = None,
     on_disturbed: Callable[[str], None] | None = None,
+    more: Callable[[], int] | None = None,
 ) -> list[T]:
     """Measure contenders in turn, ``rounds`` times over; the order turns with each round.
 
@@ -138,6 +139,7 @@ def interleave(
         on_round: called with ``(round, rounds)``.
         on_disturbed: called at the end with a sentence if other programs took a tenth of the cores or more: threads
             that wait for each other then lose much more than that.
+        more: called once, after those rounds; measuring goes on for as many rounds as it returns.
 
     Returns:
         those that were measured in every round.
@@ -149,12 +151,16 @@ def interleave(
     for contender in field:
         contender.warm_up(slice_s)
     others = OtherLoad() if on_disturbed is not None else None
-    for number in range(rounds):
+    number = 0
+    while number < rounds:
         turn = number % len(field)
         for contender in field[turn:] + field[:turn]:
             contender.slice()
+        number += 1
         if on_round is not None:
-            on_round(number + 1, rounds)
+            on_round(number, rounds)
+        if number == rounds and more is not None:
+            rounds, more = rounds + more(), None
     if others is not None and on_disturbed is not None and (taken := others.read()) >= DISTURBED_PCT:
         on_disturbed(
             f"other programs took {taken:.0f} % of the cores while this was measured, which changes what threads "
