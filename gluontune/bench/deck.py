@@ -189,15 +189,16 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     batch = found["conditions"]["batch_size"]
     # Two lines a row: it is to fit into 80 columns.
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for heading in ("network", "ms at 1: off, on\n× (95 %)", "deck's\n×", f"images/s at {batch}: off, on\n× (95 %)",
-                    "deck's\n×", "output\ndelta"):  # fmt: skip
+    table.add_column("network", width=13)
+    for heading in ("ms at 1: off, on\n× (95 %)", "deck's\n×", f"images/s at {batch}: off, on\n× (95 %)", "deck's\n×",
+                    "output\ndelta"):  # fmt: skip
         table.add_column(heading, no_wrap=True)
     failures = []
     for row in found["rows"]:
         if row["status"] != "ok":
             failures.append(f"{row['name']}: {row['status']}: {row['reason']}")
             continue
-        cells = [row["name"].replace(" (", "\n(").replace(" stand", "\nstand")]
+        cells = [row["name"]]
         for key in ("latency", "throughput"):
             seen, deck = row[key], row["deck"][key]
             rates = [seen[mode]["median"] for mode in ("off", "on")]

@@ -5,8 +5,9 @@ the tuned settings, slices of throughput interleaved. Accuracy and the share of 
 same class as by the hybridized float32 net stand beside: a fast rung that answers otherwise is none.
 
 For one image a thread less can be faster: at the end of each operator the threads wait for each other, and
-once more of them are awake than cores, libgomp puts them to sleep. So MXNet's rungs predict one image at a
-time with one thread, too, in another process, and the better of the two is the latency.
+where a process has more OpenMP threads than cores, libgomp lets them sleep almost at once. So
+MXNet's rungs predict one image at a time with one thread, too, in another process, and the better of the two
+is the latency.
 """
 
 from __future__ import annotations
@@ -107,17 +108,7 @@ def run(
             times = {cores: contender.ask("latency", count=latencies)}
             extra[name] = {"times": times, "answers": contender.ask("predict_all")}
             if cores > 1 and name not in OWN_THREADS and contender.failure is None:
-                tell(f"latency of {name} with one thread")
-                alone = Contender(replace(contender.entrant, env=launch_settings(cores=1).env))
-                try:
-                    alone.launch()
-                    seen = alone.ask("latency", count=latencies)
-                finally:
-                    alone.close()
-                if alone.failure is None:
-                    times[1] = seen
-                else:  # the rung itself has run: its row stays
-                    tell(f"{name} with one thread: {alone.failure}")
+                times.update(_one_thread(contender.entrant, latencies, tell))
 
     tell = say or (lambda line: None)
     field = hold(entrants, rounds=rounds, seconds=seconds, say=tell, finish=finish)
@@ -156,6 +147,21 @@ def _beside(
         found["output_error"] = float(np.abs(mine_scores - theirs).max() / max(np.abs(theirs).max(), 1e-30))
         found["ratio_to_hybridized"] = stats.ratio_interval(contender.rates, reference.rates)
     return found
+
+
+def _one_thread(entrant: Entrant, count: int, tell: Callable[[str], None]) -> dict[int, list[float]]:
+    """Milliseconds of ``count`` predictions of one image, by the one thread; none if that fails: the rung has run."""
+    tell(f"latency of {entrant.name} with one thread")
+    alone = Contender(replace(entrant, env=launch_settings(cores=1).env))
+    try:
+        alone.launch()
+        times = alone.ask("latency", count=count)
+    finally:
+        alone.close()
+    if alone.failure is not None:
+        tell(f"{entrant.name} with one thread: {alone.failure}")
+        return {}
+    return {1: times}
 
 
 def _latency(times: Mapping[int, Sequence[float]]) -> dict[str, Any]:
