@@ -7,6 +7,7 @@ the result, so that a figure can always be made again.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,26 @@ import yaml
 from gluontune import rules
 from gluontune.errors import GluontuneError, UsageError, nearest
 
-__all__ = ["Recipe"]
+__all__ = ["Recipe", "plain_values"]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1e-3 is a number, as in JSON and YAML 1.2; PyYAML alone calls it a text."""
+
+
+_Loader.yaml_implicit_resolvers = {k: list(v) for k, v in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def plain_values(text: str) -> Any:
+    """What YAML text says: numbers, texts, lists, mappings.
+
+    >>> plain_values("{learning_rate: 1e-3, epochs: 3}")
+    {'learning_rate': 0.001, 'epochs': 3}
+    """
+    return yaml.load(text, _Loader)  # a SafeLoader
 
 
 @dataclass(frozen=True)
@@ -44,11 +64,17 @@ class Recipe:
         rewrites: names of ``gt.compute`` rewrites to apply to the net.
         dtype: ``float32``; ``float16`` (GPU, multi-precision); ``bfloat16`` (CPU, AMP).
         optimizer: a name of ``gt.optim``.
-        learning_rate: peak rate for ``base_batch_size``.
-        base_batch_size: the images in an update that ``learning_rate`` was chosen for.
-        lr_scaling: how the rate follows the images in an update: ``none``, ``linear`` or ``sqrt``.
-        momentum, wd: of the optimizer. ``wd`` does not touch biases, gammas and betas.
+        optimizer_params: further parameters of the optimizer, such as ``trust_coefficient: 0.002`` of ``lars``; its
+            card in ``gt.optim.OPTIMIZERS`` has names and defaults.
+        learning_rate: peak rate for ``base_batch_size``; None: that of the optimizer's card.
+        base_batch_size: the images in an update that ``learning_rate`` was chosen for; None: the card's.
+        lr_scaling: how the rate follows the images in an update: ``none``, ``linear`` or ``sqrt``; None: the card's.
+        momentum: of the optimizer, where its card says that it has one.
+        wd: weight decay, which does not touch biases, gammas and betas; None: the card's.
+        clip_global_norm: largest L2 norm of an update's averaged gradient, all parameters together; None: any.
         schedule: a name of ``gt.optim.schedules``.
+        schedule_params: parameters of the schedule, such as ``steps: [30, 60]`` and ``factor: 0.1`` of
+            ``multifactor``; lengths count updates, or with ``unit: epochs`` epochs.
         warmup_epochs: epochs of linear warm-up before the schedule.
         devices: ``auto``, ``cpu`` or ``gpu``.
         num_devices: GPUs of one process (engine ``local``) or ranks (the other engines).
@@ -100,12 +126,15 @@ class Recipe:
     dtype: str = "float32"
 
     optimizer: str = "nag"
-    learning_rate: float = 0.2
-    base_batch_size: int = 64
-    lr_scaling: str = "linear"
+    optimizer_params: Mapping[str, Any] = field(default_factory=dict)
+    learning_rate: Optional[float] = None
+    base_batch_size: Optional[int] = None
+    lr_scaling: Optional[str] = None
     momentum: float = 0.9
-    wd: float = 5e-4
+    wd: Optional[float] = None
+    clip_global_norm: Optional[float] = None
     schedule: str = "onecycle"
+    schedule_params: Mapping[str, Any] = field(default_factory=dict)
     warmup_epochs: float = 0.0
 
     devices: str = "auto"
@@ -125,9 +154,12 @@ class Recipe:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, value in (("rewrites", tuple(self.rewrites)), ("env", dict(self.env))):
-            object.__setattr__(self, name, value)
+        for name in rules.COLLECTIONS:
+            object.__setattr__(self, name, _settled(getattr(self, name)))
         rules.check(self)
+
+    def __hash__(self) -> int:
+        return hash(tuple(_hashable(getattr(self, f.name)) for f in dataclasses.fields(self)))
 
     @property
     def global_batch_size(self) -> int:
@@ -150,19 +182,38 @@ class Recipe:
         >>> Recipe(learning_rate=0.1, base_batch_size=64, batch_size_per_device=256).scaled_learning_rate
         0.4
         """
-        ratio = self.update_batch_size / self.base_batch_size
-        return self.learning_rate * rules.LR_SCALING[self.lr_scaling](ratio)
+        whole: Any = self.resolved()
+        ratio = self.update_batch_size / whole.base_batch_size
+        return whole.learning_rate * rules.LR_SCALING[whole.lr_scaling](ratio)
+
+    def resolved(self) -> Recipe:
+        """The recipe with the numbers of the optimizer's card where it leaves them to the card.
+
+        >>> adam = Recipe(optimizer="adam").resolved()
+        >>> adam.learning_rate, adam.base_batch_size, adam.lr_scaling, adam.wd
+        (0.001, 64, 'sqrt', 0.0005)
+        """
+        card = rules.entry("optimizer", self.optimizer)
+        return self.override(**{n: getattr(card, n) for n in rules.OF_CARD if getattr(self, n) is None})
 
     def override(self, **changes: Any) -> Recipe:
-        """The same recipe with some fields changed; values are checked again."""
-        return Recipe.from_dict({**self.to_dict(), **changes})
+        """The same recipe with some fields changed; values are checked again.
+
+        Another optimizer or schedule does not keep the ``…_params`` of the one before it.
+
+        >>> lars = Recipe(optimizer="lars", optimizer_params={"trust_coefficient": 0.002})
+        >>> lars.override(optimizer="muon").optimizer_params
+        {}
+        """
+        kept = self.to_dict()
+        for owner, params in rules.PARAMETERS.items():
+            if changes.get(owner, kept[owner]) != kept[owner]:
+                kept[params] = {}
+        return Recipe.from_dict({**kept, **changes})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON or YAML."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        values["rewrites"] = list(self.rewrites)
-        values["env"] = dict(self.env)
-        return values
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     def differences(self, other: Recipe) -> dict[str, Any]:
         """The fields of this recipe whose value differs in ``other``.
@@ -192,7 +243,7 @@ class Recipe:
         except (OSError, UnicodeDecodeError) as error:
             raise GluontuneError(f"{path}: cannot read the recipe: {error}") from error
         try:
-            values = yaml.safe_load(text) or {}
+            values = plain_values(text) or {}
         except yaml.YAMLError as error:
             raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
         if not isinstance(values, dict):
@@ -204,3 +255,22 @@ class Recipe:
     def to_yaml(self) -> str:
         """YAML that :meth:`from_yaml` reads back to an equal recipe."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+
+def _settled(value: Any) -> Any:
+    """Copies of collections, lists as tuples: what YAML reads back equals what was written."""
+    if isinstance(value, Mapping):
+        return {name: _settled(item) for name, item in value.items()}
+    return tuple(_settled(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return frozenset((name, _hashable(item)) for name, item in value.items())
+    return tuple(_hashable(item) for item in value) if isinstance(value, tuple) else value

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Callable
 
 from gluontune.errors import UsageError
+from gluontune.registry import resolve
 
-__all__ = ["BOUNDS", "CHOICES", "LR_SCALING", "NAMES", "check"]
+__all__ = [
+    "BOUNDS",
+    "CHOICES",
+    "COLLECTIONS",
+    "LR_SCALING",
+    "NAMES",
+    "OF_CARD",
+    "PARAMETERS",
+    "REGISTRIES",
+    "check",
+    "entry",
+]
 
 #: What the rate is multiplied with when the batch grows by a ratio.
 LR_SCALING: dict[str, Callable[[float], float]] = {
@@ -36,10 +49,11 @@ BOUNDS: dict[str, tuple[float | None, type, bool]] = {
     "prefetch": (0, int, True),
     "train_samples": (1, int, True),
     "val_samples": (1, int, True),
-    "learning_rate": (None, float, False),
-    "base_batch_size": (1, int, False),
+    "learning_rate": (None, float, True),
+    "base_batch_size": (1, int, True),
     "momentum": (0, float, False),
-    "wd": (0, float, False),
+    "wd": (0, float, True),
+    "clip_global_norm": (None, float, True),
     "stochastic_depth": (0, float, False),
     "warmup_epochs": (0, float, False),
     "num_devices": (1, int, False),
@@ -51,8 +65,38 @@ BOUNDS: dict[str, tuple[float | None, type, bool]] = {
     "seed": (0, int, False),
 }
 
-#: Fields that hold a name of some registry, which is looked up where that registry is.
+#: Fields that hold a name; those without an entry in REGISTRIES are looked up where they are opened.
 NAMES = ("dataset", "net", "loader", "optimizer", "schedule")
+
+#: Fields that hold names of a registry, and where it is: rooms above, which are asked only when a recipe is made.
+REGISTRIES: dict[str, str] = {
+    "loader": "gluontune.loading.loaders:LOADERS",
+    "augment": "gluontune.loading.augment:AUGMENTS",
+    "rewrites": "gluontune.compute.rewrites:REWRITES",
+    "optimizer": "gluontune.optim.cards:OPTIMIZERS",
+    "schedule": "gluontune.optim.schedules:SCHEDULES",
+}
+
+#: Fields whose entry takes parameters (it has ``check``), and the fields that hold these.
+PARAMETERS = {"optimizer": "optimizer_params", "schedule": "schedule_params"}
+
+#: Fields that hold a list or a mapping: the kind, and how it is written.
+COLLECTIONS: dict[str, tuple[type, str]] = {
+    "rewrites": (tuple, "give a list of names"),
+    "env": (dict, "give a mapping of names to values"),
+    "optimizer_params": (dict, "give a mapping of parameters to values"),
+    "schedule_params": (dict, "give a mapping of parameters to values"),
+}
+
+#: Fields that the optimizer's card gives where a recipe holds None: attributes of the card.
+OF_CARD = ("learning_rate", "base_batch_size", "lr_scaling", "wd")
+
+
+def _last_epoch(params: Mapping[str, Any]) -> float:
+    """When a schedule whose lengths count epochs changes for the last time; one may end with the run."""
+    steps = params.get("steps") or [params.get("step", 0)]
+    return max(steps[-1], math.nextafter(params.get("max_update", 0), 0))
+
 
 Holds = Callable[[Any], bool]
 # A value that is too large: field, when, way out.
@@ -63,10 +107,11 @@ _TOO_LARGE: tuple[tuple[str, Holds, str], ...] = (
         lambda r: r.target_accuracy is not None and r.target_accuracy > 1,
         "give a share between 0 and 1, such as 0.8",
     ),
+    ("momentum", lambda r: r.momentum >= 1, "give a number of at least 0 and below 1"),
     (
         "warmup_epochs",
-        lambda r: r.warmup_epochs > r.epochs,
-        "it is longer than the run (epochs={0.epochs:g})",
+        lambda r: r.warmup_epochs >= r.epochs,
+        "it is as long as the run, or longer than the run (epochs={0.epochs:g}); warm up for less",
     ),
 )
 
@@ -102,6 +147,16 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
         lambda r: r.accumulate > 1 and r.dtype == "float16",
         "the loss scale may change, and a step may be left out, between the steps of one update; use a larger "
         "batch_size_per_device",
+    ),
+    (
+        ("schedule_params", "epochs"),
+        lambda r: r.schedule_params.get("unit") == "epochs" and _last_epoch(r.schedule_params) >= r.epochs,
+        "the last change of the rate would come after the run",
+    ),
+    (
+        ("optimizer_params", "accumulate"),
+        lambda r: "batch_scale" in r.optimizer_params,
+        "a recipe says batch_scale by accumulate: give accumulate={0.optimizer_params[batch_scale]} alone",
     ),
     (
         ("accumulate", "engine"),
@@ -149,14 +204,21 @@ def check(recipe: Any) -> None:
     Raises:
         UsageError: names the fields, their values and the way out.
     """
+    for name, (kind, way_out) in COLLECTIONS.items():
+        if not isinstance(getattr(recipe, name), kind):
+            raise _bad(recipe, name, way_out)
     for name, allowed in CHOICES.items():
-        if getattr(recipe, name) not in allowed:
+        if getattr(recipe, name) not in allowed and not (name in OF_CARD and getattr(recipe, name) is None):
             raise _bad(recipe, name, f"choose one of {', '.join(allowed)}")
     for name, bounds in BOUNDS.items():
         _check_number(recipe, name, *bounds)
     for name in NAMES:
         if not isinstance(getattr(recipe, name), str) or not getattr(recipe, name):
             raise _bad(recipe, name, "give a name")
+    for name in REGISTRIES:
+        value = getattr(recipe, name)
+        for each in value if isinstance(value, tuple) else () if value is None else (value,):
+            _check_entry(recipe, name, each)
     for name, too_large, way_out in _TOO_LARGE:
         if too_large(recipe):
             raise _bad(recipe, name, way_out.format(recipe))
@@ -165,6 +227,26 @@ def check(recipe: Any) -> None:
             values = [f"{name}={getattr(recipe, name)!r}" for name in names]
             said = f"{', '.join(values[:-1])} and {values[-1]}"
             raise UsageError(f"recipe fields {said} contradict each other: {why.format(recipe)}")
+
+
+def entry(field: str, name: str) -> Any:
+    """The entry ``name`` of the registry that ``field`` names.
+
+    >>> entry("optimizer", "adam").lr_scaling
+    'sqrt'
+    """
+    return resolve(REGISTRIES[field])[name]
+
+
+def _check_entry(recipe: Any, field: str, name: str) -> None:
+    try:
+        found = entry(field, name)
+        if field in PARAMETERS:
+            field = PARAMETERS[field]
+            params: Mapping[str, Any] = getattr(recipe, field)
+            found.check(params)
+    except UsageError as error:
+        raise UsageError(f"recipe field {field}: {error}") from None
 
 
 def _bad(recipe: Any, name: str, way_out: str) -> UsageError:

@@ -34,7 +34,7 @@ class Machine:
         rate *= 1.3 if "MALLOC_TOP_PAD_" in r.env else 1.0
         rewritten = "pool-to-mean" in r.rewrites
         rate *= {"imperative": 1.0, "hybridized": 0.7, "static": 1.2 if rewritten else 0.7}[r.hybridize]
-        rate *= 0.9 if "slow" in r.rewrites else 1.0
+        rate *= 0.9 if "order-sums" in r.rewrites else 1.0
         if r.dtype == "bfloat16":
             rate *= 1.6 if rewritten else 0.5
         return rate * {"gluon": 1.0, "resident": 1.01, "threaded": 0.8}[r.loader]
@@ -52,7 +52,7 @@ class FakeGroup:
                 "image_bytes": 784,
                 "splits": recipe.job is None,
                 "gpus": 0,
-                "rewrites": ["pool-to-mean", "slow"],
+                "rewrites": ["pool-to-mean", "order-sums"],
             }
         ]
 

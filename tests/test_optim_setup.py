@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from gluontune import optim
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.optim import _setup
+from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
+from gluontune.train.updating import make_trainer
 
 mx = mxnet()
 nn = mx.gluon.nn
@@ -119,6 +123,50 @@ def test_the_rate_has_one_source():
     assert trainer.num_update == 1 and trainer.learning_rate == pytest.approx(peak / 4)
     with pytest.raises(UsageError, match="schedule alone"):
         trainer.set_learning_rate(0.5)
+
+
+def test_the_card_gives_what_is_left_out():
+    for name, batch, rate in (
+        ("adam", 256, 0.002),
+        ("nag", 256, 0.8),
+        ("adadelta", 256, 1.0),
+        ("lars", 512, 5.0),
+    ):
+        trainer = optim.setup(name, make_net(), batch_size=batch)
+        assert trainer.learning_rate == pytest.approx(rate)
+    given = optim.setup("adam", make_net(), learning_rate=0.1, base_batch_size=64, global_batch_size=256)
+    assert given.learning_rate == pytest.approx(0.2)  # by the card's square-root rule
+
+
+def test_the_global_batch_follows_from_batch_and_workers(monkeypatch):
+    def global_batch(**options):
+        return optim.setup("sgd", make_net(), batch_size=64, **options).global_batch_size
+
+    assert global_batch() == 64 and global_batch(workers=4, exchange=lambda grads: None) == 256
+    net, whole = make_net(), make_net()
+    trained(net, [samples(8)], name="sgd", batch_size=4, workers=2, exchange=lambda grads: None)
+    trained(whole, [samples(8)], name="sgd", global_batch_size=8)
+    assert largest_difference(net, whole) == 0
+    monkeypatch.setenv("DMLC_NUM_WORKER", "3")
+    assert _setup._global_batch(None, 64, None, "dist_sync", None) == 192
+    assert _setup._global_batch(None, 64, None, "device", None) == 64
+
+
+def test_a_recipe_reaches_the_optimizer_and_the_schedule():
+    recipe = Recipe(
+        optimizer="lars", optimizer_params={"trust_coefficient": 0.002, "clip_gradient": 3.0}, clip_global_norm=2.0,
+        batch_size_per_device=512, accumulate=2, schedule="multifactor", epochs=4, warmup_epochs=1,
+        schedule_params={"steps": [2, 3], "factor": 0.5, "unit": "epochs"},
+    )  # fmt: skip
+    session = SimpleNamespace(
+        net=make_net(), averaging=None, exchange=None, kvstore=None, batches_per_epoch=20
+    )
+    trainer = make_trainer(session, recipe, total_steps=80)
+    assert (trainer._optimizer.trust_coefficient, trainer._optimizer.clip_gradient) == (0.002, 3.0)
+    assert trainer.clip_norm == 2.0
+    assert [trainer.schedule(n) for n in (5, 10, 20, 21, 31)] == [5.0, 10.0, 10.0, 5.0, 2.5]
+    short = make_trainer(session, Recipe(optimizer="adam", epochs=1, warmup_epochs=0.9), total_steps=1)
+    assert short.schedule(0) == 4e-5  # one update: nothing is left to warm up
 
 
 def test_a_function_is_the_whole_truth():
@@ -287,6 +335,20 @@ BAD = {
     "momentum": ({"momentum": 1.0}, UsageError, "momentum=1.0"),
     "scaling": ({"lr_scaling": "cubic"}, UsageError, "lr_scaling='cubic'"),
     "batch": ({"global_batch_size": 0}, UsageError, "global_batch_size=0"),
+    "no batch": ({"global_batch_size": None}, UsageError, "neither is given"),
+    "two batches": ({"batch_size": 4}, UsageError, "both are given"),
+    "workers twice": ({"workers": 2}, UsageError, "workers=2"),
+    "workers": ({"global_batch_size": None, "batch_size": 4, "workers": 0}, UsageError, "workers=0"),
+    "workers unsaid": (
+        {"global_batch_size": None, "batch_size": 4, "exchange": lambda grads: None},
+        UsageError,
+        "give workers",
+    ),
+    "schedule's parameter": (
+        {"schedule_params": {"total_updates": 3}},
+        UsageError,
+        "no parameter 'total_updates'",
+    ),
     "two lengths": ({"total_updates": 5, "epochs": 1}, UsageError, "both say how long"),
     "half a length": ({"epochs": 1}, UsageError, "give steps_per_epoch too"),
     "clip": ({"clip_global_norm": 0}, UsageError, "clip_global_norm=0"),

@@ -28,7 +28,7 @@ _RUNGS = [
      (3.0, 4.0, 35.0, 47.0, 7.0, 2.0, 2.0), (0.43, 0.55, 0.61), {"loader": "resident"}),
     ("hybridized", "the net as a symbolic graph, slow operators rewritten where it measures faster", 1090.0,
      "helped", True, (4.0, 4.0, 33.0, 47.0, 8.0, 2.0, 2.0), (0.42, 0.56, 0.62),
-     {"hybridize": "static", "rewrites": ["global-pooling"]}),
+     {"hybridize": "static", "rewrites": ["pool-to-mean"]}),
     ("mixed-precision", "16-bit multiplications with 32-bit masters", 1571.0, "helped", True,
      (6.0, 5.0, 30.0, 43.0, 10.0, 3.0, 3.0), (0.42, 0.55, 0.62), {"dtype": "bfloat16"}),
     ("large-batch", "a larger batch, its learning rate scaled and warmed up", 1702.0, "hurt", False,
@@ -148,7 +148,7 @@ def _variants(name: str) -> list:
             one("static", {"hybridize": "static"}, 611, 0.7),
             one(
                 "static, global-pooling",
-                {"hybridize": "static", "rewrites": ["global-pooling"]},
+                {"hybridize": "static", "rewrites": ["pool-to-mean"]},
                 1090,
                 1.25,
                 True,

@@ -125,11 +125,11 @@ def _logs(base: Recipe, epochs: int) -> dict[str, Recipe]:
     return {f"{name}, {epochs} epochs": recipe for name, recipe in found.items()}
 
 
-#: Name in the comparison: fields of the recipe. Rates are the cards' own.
+#: Name in the comparison: fields of the recipe. Rates are the cards' own; nag has sgd's.
 OPTIMIZERS_OF_DECK_001: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer": "sgd", "momentum": 0.0},
     "momentum": {"optimizer": "sgd", "momentum": 0.9},
-    "nag": {"optimizer": "nag", "momentum": 0.9},
+    "nag": {"optimizer": "nag", "momentum": 0.9, "learning_rate": 0.1},
     "adagrad": {"optimizer": "adagrad"},
     "adadelta": {"optimizer": "adadelta"},
     "rmsprop": {"optimizer": "rmsprop"},
@@ -145,7 +145,7 @@ def _nets(base: Recipe, epochs: int) -> dict[str, Recipe]:
     )  # fmt: skip
     return {
         f"{net}, {name}": plain.override(
-            net=net, learning_rate=OPTIMIZERS[changes["optimizer"]].learning_rate, **changes
+            **{"net": net, "learning_rate": OPTIMIZERS[changes["optimizer"]].learning_rate, **changes}
         )
         for net in findings.NETS
         for name, changes in OPTIMIZERS_OF_DECK_001.items()

@@ -96,13 +96,14 @@ def run(
         if part == "step-time":
             _step_time(ledger, net, rounds, seconds, only, say)
         elif part == "esgd":
-            assert plan is not None
+            rate = base.resolved().learning_rate
+            assert plan is not None and rate is not None
             _esgd_contest.contend(
                 ledger,
                 base,
                 plan,
                 chosen,
-                rate=base.learning_rate,
+                rate=rate,
                 workers=workers,
                 folder=out,
                 say=say,

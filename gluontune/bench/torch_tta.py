@@ -60,7 +60,7 @@ def run(
     for name in ("dataset", "net", "val_samples", "seed"):
         if name in (changes or {}):
             raise UsageError(f"--torch-set {name}=…: both must have the same; set it for both by --set")
-    twin = recipe.override(**(changes or {}))
+    twin = recipe.override(**(changes or {})).resolved()  # PyTorch's process knows no cards
     _check(twin)
     if mode is not None and mode not in MODES:
         raise UsageError(f"--torch-mode {mode!r}: choose from {', '.join(map(repr, MODES))}")
@@ -98,6 +98,7 @@ def _check(recipe: Recipe) -> None:
         "optimizer": ("nag", "sgd", "muon"), "dtype": ("float32", "bfloat16"), "accumulate": (1,),
         "engine": ("local", "shared-memory", "kvstore", "horovod"), "exchange_every": (1,), "compression": ("none",),
         "stochastic_depth": (0.0,), "last_batch": ("discard",), "seconds": (None,),
+        "optimizer_params": ({},), "schedule_params": ({},), "clip_global_norm": (None,),
     }  # fmt: skip
     for name, known in alike.items():
         if getattr(recipe, name) not in known:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from gluontune.errors import UsageError
+from gluontune.recipe import plain_values
 
 __all__ = [
     "JSON_OPTION",
@@ -46,7 +47,7 @@ def stdout_reserved() -> Iterator[None]:
         yield
 
 
-def parse_settings(settings: list[str], option: str = "--set") -> dict[str, Any]:
+def parse_settings(settings: list[str], option: str = "--set", example: str = "epochs=3") -> dict[str, Any]:
     """``["epochs=3", "dtype=bfloat16"]`` as a mapping; values are read as YAML.
 
     >>> parse_settings(["epochs=3", "train_samples=null", "dtype=bfloat16"])
@@ -58,9 +59,9 @@ def parse_settings(settings: list[str], option: str = "--set") -> dict[str, Any]
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name:
-            raise UsageError(f"{option} {setting!r}: write FIELD=VALUE, such as {option} epochs=3")
+            raise UsageError(f"{option} {setting!r}: write FIELD=VALUE, such as {option} {example}")
         try:
-            values[name.strip()] = yaml.safe_load(text)
+            values[name.strip()] = plain_values(text)
         except yaml.YAMLError as error:
             raise UsageError(f"{option} {setting!r}: the value is not valid YAML") from error
     return values

@@ -15,12 +15,16 @@ from typing import Any, Optional
 
 import typer
 
+from gluontune import rules
 from gluontune.cli._common import parse_settings
 from gluontune.recipe import Recipe
 
 __all__ = ["field_help", "takes_recipe"]
 
-_NOT_FLAGS = ("env", "rewrites")  # lists and mappings: by --set or in the YAML file
+_NOT_FLAGS = ("env", "rewrites")  # by --set or in the YAML file
+_MAPPINGS = dict(
+    zip(rules.PARAMETERS.values(), ("beta1=0.8", "factor=0.5"))
+)  # NAME=VALUE, repeatable; an example
 
 
 def field_help() -> dict[str, str]:
@@ -52,14 +56,17 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
     ]
     fields = [f for f in dataclasses.fields(Recipe) if f.name not in _NOT_FLAGS]
     for f in fields:
-        kind = _plain_type(hints[f.name])
-        text = f"{helps.get(f.name, '')} [default: {f.default}]"
-        parameters.append(_parameter(f.name, Optional[kind], [f"--{f.name.replace('_', '-')}"], text))
+        kind = list[str] if f.name in _MAPPINGS else _plain_type(hints[f.name])
+        usual = "NAME=VALUE; repeatable" if f.name in _MAPPINGS else f"default: {f.default}"
+        text = f"{helps.get(f.name, '')} [{usual}]"
+        parameters.append(_parameter(f.name, Optional[kind], [_flag(f.name)], text))
 
     def wrapper(**values: Any) -> Any:
         path, settings = values.pop("recipe_file"), values.pop("settings") or []
         chosen = {f.name: values.pop(f.name) for f in fields}
-        given = {name: value for name, value in chosen.items() if value is not None}
+        given = {name: value for name, value in chosen.items() if value is not None and value != []}
+        for name in set(given) & set(_MAPPINGS):
+            given[name] = parse_settings(given[name], _flag(name), _MAPPINGS[name])
         given.update(parse_settings(settings))
         base = Recipe.from_yaml(path) if path is not None else Recipe()
         recipe = base.override(**given)
@@ -74,6 +81,10 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
     wrapper.__annotations__ = {p.name: p.annotation for p in [*own, *parameters]}
     wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
     return wrapper
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _parameter(name: str, kind: Any, flags: list[str], text: str) -> inspect.Parameter:

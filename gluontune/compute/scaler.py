@@ -74,7 +74,8 @@ class LossScaler:
             trainer: a ``gluon.Trainer`` or a subclass (Horovod's). For several devices it must not update
                 on the kvstore, because the overflow is looked for between reducing and updating.
             batch_size: divides the gradient, as for ``Trainer.step``.
-            clip_global_norm: largest norm of the whole true gradient (scale and batch size taken out).
+            clip_global_norm: largest norm of the whole true gradient (scale and batch size taken out); None:
+                that of a trainer of ``gt.optim.setup``.
             ignore_stale_grad: as for ``Trainer.step``.
 
         Returns:
@@ -83,6 +84,8 @@ class LossScaler:
         Raises:
             GluontuneError: ``patience`` steps in a row were not finite although the scale is 1.
         """
+        if clip_global_norm is None:
+            clip_global_norm = getattr(trainer, "clip_norm", None)
         if not self.dynamic and self.scale_value == 1.0 and clip_global_norm is None:
             trainer.step(batch_size, ignore_stale_grad=ignore_stale_grad)
             return True

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.files import atomic_write, write_json
+from gluontune.recipe import Recipe
 
 __all__ = ["dawnbench_entry", "dawnbench_tsv", "mllog_lines", "write_exchange"]
 
@@ -104,9 +105,13 @@ def mllog_lines(document: Mapping[str, Any], row: Mapping[str, Any], org: str) -
     for key, value in {**submission, "platform": hardware(document["machine"])}.items():
         log(f"submission_{key}", 0.0, value, dataset=recipe["dataset"], net=recipe["net"])
     gathered = recipe.get("accumulate", 1)
+    whole = Recipe.from_dict({**recipe, "seed": row["seed"]}).resolved()
     batch = recipe["batch_size_per_device"] * recipe["num_devices"] * gathered
     settings = {"seed": row["seed"], "global_batch_size": batch, "opt_name": recipe["optimizer"]}
-    settings.update(opt_base_learning_rate=recipe["learning_rate"], gradient_accumulation_steps=gathered)
+    settings.update(
+        opt_base_learning_rate=whole.learning_rate,
+        gradient_accumulation_steps=gathered,
+    )
     settings.update(train_samples=recipe["train_samples"] or facts.get("num_train") or 0)
     settings.update(eval_samples=recipe["val_samples"] or facts.get("num_test") or 0)
     for key, value in settings.items():

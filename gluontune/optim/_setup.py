@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from gluontune.errors import UsageError, nearest
+from gluontune.errors import UsageError
 from gluontune.optim import schedules
 from gluontune.optim.adapters import to_mxnet
 from gluontune.optim.cards import OPTIMIZERS, OptimizerCard
@@ -24,10 +25,12 @@ def setup(
     name: str,
     net: Any,
     *,
-    learning_rate: float | None,
-    global_batch_size: int,
+    learning_rate: float | None = None,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    global_batch_size: int | None = None,
     base_batch_size: int | None = None,
-    lr_scaling: str = "linear",
+    lr_scaling: str | None = None,
     schedule: str | Callable[[float], float] = "constant",
     schedule_params: Mapping[str, Any] | None = None,
     total_updates: int | None = None,
@@ -53,13 +56,15 @@ def setup(
     Args:
         name: a name of :func:`gt.optim.list_optimizers`.
         net: a Gluon block whose parameters are initialized (deferred is enough), or its parameters.
-        learning_rate: the peak rate, for ``base_batch_size``; None takes the card's.
-        global_batch_size: samples of one ``trainer.step()``, over all contexts **and all workers**.
+        learning_rate: the peak rate, for ``base_batch_size``; None takes the card's, for the card's batch.
+        batch_size: samples of one ``trainer.step()`` in this process, over its contexts: the loader's.
+        workers: processes whose gradients are summed; None: the kvstore's, one without a ``dist`` kvstore.
+        global_batch_size: in place of these two, samples of one step over all contexts **and all workers**.
         base_batch_size: the batch that ``learning_rate`` was chosen for; None: the one that is used.
-        lr_scaling: ``linear``, ``sqrt`` or ``none``; the batch that counts is ``global_batch_size``
-            times ``accumulate``.
+        lr_scaling: ``linear``, ``sqrt`` or ``none``; None: the card's. The batch that counts is the global one times
+            ``accumulate``.
         schedule: a name of :data:`gt.optim.SCHEDULES`, or a function ``num_update -> lr``, which is then
-            the whole truth: ``learning_rate`` and scaling do not touch it.
+            the whole truth: ``learning_rate`` and scaling do not touch it. ``trainer.set_learning_rate`` ends it.
         schedule_params: the schedule's own arguments, and ``unit="epochs"``; see :func:`schedules.build`.
         total_updates: length of the run in updates of the weights; or
         epochs, steps_per_epoch: the same as passes, and calls of ``step`` in each.
@@ -78,7 +83,7 @@ def setup(
         exempt: which ``gluon.Parameter`` is exempt from decay and trust ratios. It sets
             ``Parameter.wd_mult`` to 0, Gluon's own mark.
         exchange: sums the gradients (NDArrays, in place) over processes that no kvstore connects, such as
-            Horovod's ranks; ``global_batch_size`` must count the samples of all of them.
+            Horovod's ranks; give ``workers``, their number, or a ``global_batch_size`` that counts all of them.
         optimizer_params: further ones of the optimizer; its card has names and defaults.
 
     Raises:
@@ -93,18 +98,25 @@ def setup(
     ...     schedule="cosine", total_updates=100, warmup_updates=10, wd=1e-4)
     >>> [round(trainer.schedule(n), 3) for n in (5, 10, 55, 100)]
     [0.2, 0.4, 0.2, 0.0]
+    >>> gt.optim.setup("adam", net, batch_size=64).learning_rate  # the card's
+    0.001
     """
     card = OPTIMIZERS[name]
+    global_batch_size = _global_batch(global_batch_size, batch_size, workers, kvstore, exchange)
     params = _trainable(net)
     accumulate = _whole("accumulate", accumulate)
     if name == "lbsgd":
         accumulate, warmup_mode, optimizer_params = _lbsgd(accumulate, warmup_mode, optimizer_params)
+    if learning_rate is None:
+        learning_rate, base_batch_size = card.learning_rate, base_batch_size or card.base_batch_size
     rate = scaled_learning_rate(
-        card.learning_rate if learning_rate is None else learning_rate,
+        learning_rate,
         global_batch_size=global_batch_size * accumulate,
         base_batch_size=base_batch_size,
-        rule=lr_scaling,
+        rule=card.lr_scaling if lr_scaling is None else lr_scaling,
     )
+    if schedule_params and not callable(schedule):
+        schedules.SCHEDULES[schedule].check(schedule_params)
     updates, per_epoch = _length(total_updates, epochs, steps_per_epoch, accumulate)
     rates = schedules.build(
         schedule,
@@ -164,7 +176,8 @@ def create(
         name, momentum, wd, multi_precision, exempt, optimizer_params: as :func:`setup`'s.
     """
     card = OPTIMIZERS[name]
-    _check_options(card, momentum, wd, optimizer_params)
+    card.check(optimizer_params)
+    _check_options(card, momentum, wd)
     low = [param.name for param in params if np.dtype(param.dtype) == np.float16]
     if low and card.needs_masters and not multi_precision:
         raise UsageError(f"optimizer {name!r} with float16 parameter {low[0]!r}: set multi_precision=True")
@@ -223,6 +236,38 @@ def _trainable(net: Any) -> list[Any]:
     return params
 
 
+def _global_batch(
+    whole: int | None, each: int | None, workers: int | None, kvstore: Any, exchange: Any
+) -> int:
+    """Samples of one step over all workers, from what the caller has said."""
+    if (whole is None) == (each is None):
+        said = "neither is given" if whole is None else f"both are given ({whole} and {each})"
+        raise UsageError(
+            f"batch_size (of this process) or global_batch_size (of all workers): {said}; give one of them"
+        )
+    if whole is not None:
+        if workers is not None:
+            raise UsageError(
+                f"workers={workers} and global_batch_size={whole}: the latter counts all workers already; give "
+                "batch_size, or leave workers out"
+            )
+        return whole
+    if workers is None:
+        workers = _workers_of(kvstore)
+        if exchange is not None:
+            raise UsageError(
+                "exchange sums over processes that only the caller knows: give workers, their number"
+            )
+    return _whole("batch_size", each) * _whole("workers", workers)
+
+
+def _workers_of(kvstore: Any) -> int:
+    """Workers of a kvstore; one that is only named will be made of what the launcher says."""
+    if "dist" not in str(getattr(kvstore, "type", kvstore)):
+        return 1
+    return int(getattr(kvstore, "num_workers", 0) or os.environ.get("DMLC_NUM_WORKER", 1))
+
+
 def _whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UsageError(f"{name}={value!r}: give a whole number of at least 1")
@@ -247,13 +292,7 @@ def _length(
     return max(1, math.ceil(epochs * per_epoch)), per_epoch
 
 
-def _check_options(card: OptimizerCard, momentum: float, wd: float, given: Mapping[str, Any]) -> None:
-    for option in given:
-        if option not in card.defaults:
-            close = nearest(option, card.defaults)
-            hint = f"did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
-            raise UsageError(f"optimizer {card.name!r} has no parameter {option!r}: {hint}It has: "
-                             f"{', '.join(card.defaults) or 'none'}")  # fmt: skip
+def _check_options(card: OptimizerCard, momentum: float, wd: float) -> None:
     if not (isinstance(wd, (int, float)) and math.isfinite(wd) and wd >= 0):
         raise UsageError(f"wd={wd!r}: give a finite number of at least 0")
     if card.momentum and not (isinstance(momentum, (int, float)) and 0 <= momentum < 1):

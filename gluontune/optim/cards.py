@@ -6,13 +6,20 @@ parameters of the tests.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gluontune.errors import UsageError, nearest
 from gluontune.registry import Registry
 
 __all__ = ["OPTIMIZERS", "OptimizerCard", "list_optimizers"]
+
+
+#: Parameters that are a share of what was: at least 0 and below 1.
+_SHARES = ("beta", "beta1", "beta2", "gamma1", "gamma2", "rho")
+_CHOICES = {"warmup_strategy": ("linear", "power2", "sqrt", "lars")}
 
 
 @dataclass(frozen=True)
@@ -24,7 +31,9 @@ class OptimizerCard:
         path: ``module:class``; ``mxnet.optimizer`` where MXNet's own is right.
         rule: the update, in words of w (weight), g (averaged gradient), m, v (states), lr, wd.
         source: the paper.
-        learning_rate: a rate to start from.
+        learning_rate: a rate to start from, the peak of a schedule.
+        base_batch_size: samples in an update that ``learning_rate`` is for.
+        wd: the decay to start from.
         defaults: the other hyper-parameters that ``setup`` takes for it, with their defaults.
         defaults_from: where they come from.
         states: float32 arrays that it keeps for each parameter, masters of float16 weights not counted.
@@ -41,6 +50,8 @@ class OptimizerCard:
     rule: str
     source: str
     learning_rate: float
+    base_batch_size: int = 64
+    wd: float = 5e-4
     defaults: Mapping[str, Any] = field(default_factory=dict)
     defaults_from: str = "MXNet 1.9.1"
     states: float = 1
@@ -56,6 +67,42 @@ class OptimizerCard:
     def bytes_per_parameter(self) -> float:
         """Memory of the states for one float32 weight."""
         return 4.0 * self.states
+
+    def check(self, params: Mapping[str, Any]) -> None:
+        """Refuse parameters that the optimizer does not have, or values that it cannot use.
+
+        Raises:
+            UsageError: names the parameter, the value and the way out.
+
+        >>> OPTIMIZERS["lars"].check({"trust_coefficient": "high"})
+        Traceback (most recent call last):
+        gluontune.errors.UsageError: optimizer 'lars': trust_coefficient='high': give a number of at least 0
+        """
+        for name, value in params.items():
+            if name not in self.defaults:
+                close = nearest(name, self.defaults)
+                hint = f"did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
+                raise UsageError(f"optimizer {self.name!r} has no parameter {name!r}: {hint}It has: "
+                                 f"{', '.join(self.defaults) or 'none'}")  # fmt: skip
+            wanted = _wanted(name, value, self.defaults[name])
+            if wanted:
+                raise UsageError(f"optimizer {self.name!r}: {name}={value!r}: give {wanted}")
+
+
+def _wanted(name: str, value: Any, default: Any) -> str:
+    """What ``value`` should have been, or "" where it is right."""
+    if name in _CHOICES:
+        return "" if value in _CHOICES[name] else f"one of {', '.join(_CHOICES[name])}"
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "true or false"
+    if value is None and default is None:
+        return ""
+    right = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if name in _SHARES:
+        return "" if right and 0 <= value < 1 else "a number of at least 0 and below 1"
+    if isinstance(default, int):
+        return "" if right and value >= 1 and value == int(value) else "a whole number of at least 1"
+    return "" if right and value >= 0 else f"a number of at least 0{' or none' if default is None else ''}"
 
 
 OPTIMIZERS: Registry[OptimizerCard] = Registry("optimizer")
@@ -82,7 +129,7 @@ _add(
 )  # fmt: skip
 _add(
     "nag", "gluontune.optim.momentum:GTNAG", "m = momentum m - lr (g + wd w); w += momentum m - lr (g + wd w)",
-    "Nesterov 1983; Sutskever et al., ICML 2013", 0.1, defaults={"clip_gradient": None}, momentum=True,
+    "Nesterov 1983; Sutskever et al., ICML 2013", 0.2, defaults={"clip_gradient": None}, momentum=True,
     when="The default for convolutional nets; a little better than sgd at the same cost.",
     when_not="Momentum near 1 with noisy small batches.",
     instead_of="MXNet's decays the momentum by the new weight instead of the old one (its kernel runs in place).",
@@ -150,7 +197,7 @@ _add(
 _add(
     "lars", "gluontune.optim.momentum:GTLARS",
     "r = trust_coefficient |w| / (|g| + wd |w| + eps); m = momentum m - lr r (g + wd w); w += m",
-    "You, Gitman & Ginsburg, arXiv:1708.03888", 10.0,
+    "You, Gitman & Ginsburg, arXiv:1708.03888", 10.0, base_batch_size=1024,
     defaults={"trust_coefficient": 0.001, "eps": 0.0, "clip_gradient": None}, momentum=True,
     when="Batches of thousands, with warm-up and poly decay; the rate is of the order of 1 to 30.",
     when_not="Batches below about 1,000: nag is as good and has one number less to tune.",
@@ -166,7 +213,7 @@ _add(
 )  # fmt: skip
 _add(
     "lamb", "gluontune.optim.layerwise:GTLAMB",
-    "r = m̂ / (√v̂ + eps) + wd w; w -= lr |w|/|r| r", "You et al., arXiv:1904.00962", 0.002,
+    "r = m̂ / (√v̂ + eps) + wd w; w -= lr |w|/|r| r", "You et al., arXiv:1904.00962", 0.002, wd=0.01,
     defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, "lower_bound": None, "upper_bound": None,
               "clip_gradient": None},
     states=2, lr_scaling="sqrt",
@@ -177,7 +224,7 @@ _add(
 _add(
     "novograd", "gluontune.optim.layerwise:GTNovoGrad",
     "v = b2 v + (1-b2) |g|² (one number a layer); m = b1 m + g/(√v + eps) + wd w; w -= lr m",
-    "Ginsburg et al., arXiv:1905.11286", 0.01,
+    "Ginsburg et al., arXiv:1905.11286", 0.01, wd=0.001,
     defaults={"beta1": 0.95, "beta2": 0.98, "epsilon": 1e-8, "clip_gradient": None}, defaults_from="the paper",
     lr_scaling="sqrt",
     when="adam's robustness with sgd's memory; large batches.",
@@ -194,7 +241,7 @@ _add(
 )  # fmt: skip
 _add(
     "adamw", "gluontune.optim.layerwise:GTAdamW", "w -= lr (m̂ / (√v̂ + eps) + wd w)",
-    "Loshchilov & Hutter, arXiv:1711.05101", 0.001,
+    "Loshchilov & Hutter, arXiv:1711.05101", 0.001, wd=0.01,
     defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "clip_gradient": None}, defaults_from="the paper",
     states=2, lr_scaling="sqrt",
     when="The default wherever adam is used and weights decay; wd of 0.01 to 0.1.",
@@ -205,7 +252,7 @@ _add(
     "muon", "gluontune.optim.orthogonal:GTMuon",
     "m = momentum m + g; w -= lr (0.2 √max(rows, cols) O(g + momentum m) + wd w), O making matrices orthogonal; "
     "biases, gammas and betas: adamw",
-    "Jordan et al. 2024; Liu et al., arXiv:2502.16982", 0.02,
+    "Jordan et al. 2024; Liu et al., arXiv:2502.16982", 0.02, wd=0.1,
     defaults={"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "clip_gradient": None}, defaults_from="the papers",
     momentum=True, needs_masters=True, needs_shapes=True, lr_scaling="sqrt",
     when="Large batches, whose few updates must each count; wd of 0.01 to 0.1.",

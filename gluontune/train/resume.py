@@ -131,7 +131,8 @@ class Keeper:
         path, header, notes = checkpoint.newest(self.plan.folder)
         if path is None:
             return None, {}, notes
-        theirs, mine = Recipe.from_dict(header["recipe"], str(path)).to_dict(), self.recipe.to_dict()
+        theirs = Recipe.from_dict(header["recipe"], str(path)).resolved().to_dict()
+        mine = self.recipe.resolved().to_dict()
         other = [name for name in _SAME if theirs[name] != mine[name]]
         if (theirs["job"] is None) != (mine["job"] is None):
             other.insert(0, "job")

@@ -27,6 +27,9 @@ def make_trainer(session: Any, recipe: Recipe, total_steps: int) -> Any:
     exchange = session.exchange.sum_gradients if session.exchange and not apart else None
     if exchange is not None and recipe.compression == "fp16":
         exchange = functools.partial(exchange, compression="fp16")
+    recipe = recipe.resolved()
+    updates = max(1, total_steps // recipe.accumulate)
+    warmup = round(recipe.warmup_epochs * session.batches_per_epoch / recipe.accumulate)
     return optim.setup(
         recipe.optimizer,
         session.net,
@@ -35,8 +38,11 @@ def make_trainer(session: Any, recipe: Recipe, total_steps: int) -> Any:
         base_batch_size=recipe.base_batch_size,
         lr_scaling=recipe.lr_scaling,
         schedule=recipe.schedule,
-        total_updates=max(1, total_steps // recipe.accumulate),
-        warmup_updates=round(recipe.warmup_epochs * session.batches_per_epoch / recipe.accumulate),
+        schedule_params=recipe.schedule_params,
+        total_updates=updates,
+        steps_per_epoch=session.batches_per_epoch,
+        warmup_updates=min(warmup, updates - 1),
+        clip_global_norm=recipe.clip_global_norm,
         accumulate=recipe.accumulate,
         momentum=recipe.momentum,
         wd=recipe.wd,
@@ -45,4 +51,5 @@ def make_trainer(session: Any, recipe: Recipe, total_steps: int) -> Any:
         update_on_kvstore=False if servers else None,
         compression_params=compression,
         exchange=exchange,
+        **recipe.optimizer_params,
     )

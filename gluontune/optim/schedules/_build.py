@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gluontune.errors import UsageError
+from gluontune.errors import UsageError, nearest
 from gluontune.optim.schedules._rules import (
     constant,
     cosine,
@@ -23,6 +23,8 @@ from gluontune.optim.schedules._schedule import Rate, Schedule, number
 from gluontune.registry import Registry
 
 __all__ = ["SCHEDULES", "ScheduleCard", "build"]
+
+_UNITS = ("updates", "epochs")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,24 @@ class ScheduleCard:
     def params(self) -> list[str]:
         """Names of the arguments besides ``base_lr``."""
         return [name for name in inspect.signature(self.make).parameters if name != "base_lr"]
+
+    def check(self, params: Mapping[str, Any]) -> None:
+        """Refuse ``schedule_params`` that the schedule does not have, or values that it cannot use.
+
+        Raises:
+            UsageError: names the parameter, the value and the way out.
+
+        >>> SCHEDULES["factor"].check({"factor": 2})
+        Traceback (most recent call last):
+        gluontune.errors.UsageError: schedule field factor=2: give a finite number above 0 and at most 1
+        """
+        unit = params.get("unit", "updates")
+        if unit not in _UNITS:
+            raise UsageError(f"schedule unit={unit!r}: choose one of {', '.join(_UNITS)}")
+        own = {name: value for name, value in params.items() if name != "unit"}
+        _check_params(self, own)
+        lengths = {"step": 1, "steps": [1], "max_update": 1}  # where left out, the run's length gives them
+        self.make(base_lr=1.0, **{n: v for n, v in {**lengths, **own}.items() if n in self.params})
 
 
 SCHEDULES: Registry[ScheduleCard] = Registry("schedule")
@@ -134,7 +154,7 @@ def build(
         inner: Rate = name
     else:
         card = SCHEDULES[name]
-        _check_params(name, card, params)
+        _check_params(card, params)
         params = _in_updates(params, unit, updates_per_epoch)
         inner = card.make(base_lr=base_lr, **_fill_length(name, card, params, total_updates))
     if warmup_updates:
@@ -142,11 +162,15 @@ def build(
     return inner if isinstance(inner, Schedule) else scale(inner, by=1.0)
 
 
-def _check_params(name: str, card: ScheduleCard, params: Mapping[str, Any]) -> None:
+def _check_params(card: ScheduleCard, params: Mapping[str, Any]) -> None:
     for given in params:
         if given not in card.params:
+            close = nearest(given, card.params)
+            hint = f": did you mean {' or '.join(repr(c) for c in close)}?" if close else "."
             known = ", ".join(card.params) or "none"
-            raise UsageError(f"schedule {name!r} has no parameter {given!r}. It has: {known}")
+            raise UsageError(
+                f"schedule {card.make.__name__!r} has no parameter {given!r}{hint} It has: {known}"
+            )
 
 
 def _in_updates(params: Mapping[str, Any], unit: str, updates_per_epoch: float | None) -> dict[str, Any]:
@@ -169,13 +193,13 @@ def _in_updates(params: Mapping[str, Any], unit: str, updates_per_epoch: float |
 def _fill_length(name: str, card: ScheduleCard, params: dict[str, Any], total: int | None) -> dict[str, Any]:
     """``params`` with what follows from the length of the run; steps beyond it are refused."""
     wanted = {"factor": "step", "multifactor": "steps"}.get(name, "max_update" if card.has_end else None)
+    last = params["steps"][-1] if params.get("steps") else params.get("step", 0)
     if wanted and wanted not in params:
         if total is None:
             raise UsageError(f"schedule {name!r} needs {wanted}, or total_updates to derive it from")
         params[wanted] = {"step": math.ceil(total / 3), "steps": [total * 0.5, total * 0.75]}.get(
             wanted, total
         )
-    last = params["steps"][-1] if params.get("steps") else params.get("step", 0)
     if total is not None and isinstance(last, (int, float)) and last >= total:
         raise UsageError(
             f"schedule {name!r}: the step at update {last:g} lies beyond the run of {total} updates"

@@ -66,6 +66,8 @@ def multifactor(*, base_lr: float, steps: Sequence[float], factor: float = 0.1) 
     """
     number("base_lr", base_lr)
     number("factor", factor, high=1.0, strict=True)
+    if not isinstance(steps, Sequence) or isinstance(steps, str):
+        raise UsageError(f"schedule field steps={steps!r}: give one or more numbers that rise")
     steps = tuple(number("steps", step, strict=True) for step in steps)
     if not steps or any(later <= earlier for earlier, later in zip(steps, steps[1:])):
         raise UsageError(f"schedule field steps={list(steps)}: give one or more numbers that rise")
