@@ -17,6 +17,7 @@ from gluontune.runtime.importing import mxnet
 
 if TYPE_CHECKING:
     from gluontune.runtime.amx import AMX_ENV, amx_support
+    from gluontune.runtime.arrays import as_nd_array, as_net_array, uses_np
     from gluontune.runtime.facts import can_run_mxnet_on_gpu, gpu_count, machine_facts
     from gluontune.runtime.kernel import install_kernel
     from gluontune.runtime.launch import (
@@ -35,6 +36,8 @@ __all__ = [
     "System",
     "amx_support",
     "applied",
+    "as_nd_array",
+    "as_net_array",
     "bind_to_cpus",
     "can_run_mxnet_on_gpu",
     "child_env",
@@ -46,16 +49,20 @@ __all__ = [
     "memory_limit_mib",
     "mxnet",
     "usable_cores",
+    "uses_np",
 ]
 
 _HOMES = {
     "AMX_ENV": "amx",
     "System": "system",
     "amx_support": "amx",
+    "as_nd_array": "arrays",
+    "as_net_array": "arrays",
     "can_run_mxnet_on_gpu": "facts",
     "gpu_count": "facts",
     "install_kernel": "kernel",
     "machine_facts": "facts",
+    "uses_np": "arrays",
 } | dict.fromkeys(
     ("LaunchSettings", "applied", "bind_to_cpus", "child_env", "cpus_for_rank", "launch_settings"), "launch"
 )

@@ -1,0 +1,77 @@
+"""MXNet's two kinds of array: ``mx.nd`` and, under ``npx.set_np()``, ``mx.np``.
+
+Operators of one kind refuse arrays of the other, with a message about "legacy" arrays. Which kind a network takes
+depends on the semantics that were active when it was built, and loaders make arrays in threads of their own, where
+``set_np`` does not reach (array semantics belong to a thread). So whoever feeds a network converts. Converting
+shares the memory and goes through autograd.
+
+Where ``mx.np`` semantics are active: methods such as ``square()``, ``asscalar()`` or ``log()`` do not exist on
+``mx.np`` arrays (write ``float(a)``, or take :func:`as_nd_array` first), and a sum has the shape ``()``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluontune.runtime.importing import mxnet
+
+__all__ = ["as_nd_array", "as_net_array", "uses_np"]
+
+
+def uses_np(net: Any = None) -> bool:
+    """Whether ``net`` computes with ``mx.np`` arrays.
+
+    Args:
+        net: a Gluon block. Its parameters' arrays decide; where it has none yet, or without a net, the semantics
+            that are active in this thread.
+
+    >>> mx = mxnet()
+    >>> net = mx.gluon.nn.Dense(2, in_units=3)
+    >>> net.initialize()
+    >>> uses_np(net)
+    False
+    >>> with mx.util.np_shape(True), mx.util.np_array(True):
+    ...     uses_np()
+    True
+    """
+    mx = mxnet()
+    if net is not None:
+        for parameter in net.collect_params().values():
+            if parameter._data:
+                return isinstance(parameter._data[0], mx.np.ndarray)
+    return bool(mx.util.is_np_array())
+
+
+def as_net_array(value: Any, net: Any = None) -> Any:
+    """``value`` as the kind of array that ``net`` takes; nothing is copied.
+
+    Args:
+        value: an ``mx.nd`` or ``mx.np`` array, or nested lists and tuples of them; anything else stays as it is.
+        net: as for :func:`uses_np`.
+
+    >>> mx = mxnet()
+    >>> with mx.util.np_shape(True), mx.util.np_array(True):
+    ...     type(as_net_array([mx.nd.ones((2, 3))])[0]) is mx.np.ndarray
+    True
+    """
+    return _converted(value, uses_np(net))
+
+
+def as_nd_array(value: Any) -> Any:
+    """``value`` with its ``mx.np`` arrays as ``mx.nd`` ones, for code that uses operators of ``mx.nd``.
+
+    >>> mx = mxnet()
+    >>> type(as_nd_array(mx.np.ones((2, 3)))) is mx.nd.NDArray
+    True
+    """
+    return _converted(value, to_np=False)
+
+
+def _converted(value: Any, to_np: bool) -> Any:
+    if isinstance(value, (list, tuple)):
+        items = [_converted(item, to_np) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    mx = mxnet()
+    if isinstance(value, mx.nd.NDArray) and isinstance(value, mx.np.ndarray) != to_np:
+        return value.as_np_ndarray() if to_np else value.as_nd_ndarray()
+    return value
