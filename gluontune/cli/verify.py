@@ -56,7 +56,18 @@ def register(app: typer.Typer) -> None:
                     highlight=False,
                     soft_wrap=True,
                 )
+                _print_uncertain(repaired.uncertain)
         raise typer.Exit(0 if report.ok or repair is not None else 1)
+
+
+def _print_uncertain(keys: list[int]) -> None:
+    if keys:
+        shown = ", ".join(map(str, keys[:SHOWN])) + (", …" if len(keys) > SHOWN else "")
+        _common.stdout.print(
+            f"{len(keys):,} of them are whole, but their keys are not proven: {shown}",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _print_report(report: VerifyReport) -> None:

@@ -16,7 +16,16 @@ import numpy as np
 from gluontune.errors import GluontuneError
 from gluontune.files import explain_os_error
 
-__all__ = ["HEAD_SIZE", "ROW", "head", "make_rows", "read_checksums", "row_is_sound", "side_path"]
+__all__ = [
+    "HEAD_SIZE",
+    "ROW",
+    "head",
+    "make_rows",
+    "mended_rows",
+    "read_checksums",
+    "row_is_sound",
+    "side_path",
+]
 
 NAME = b"GLUONTUNE-CRC-2\n"
 HEAD_SIZE = 32
@@ -61,6 +70,31 @@ def row_is_sound(rows: np.ndarray) -> np.ndarray:
         return np.zeros(0, bool)
     sound: np.ndarray = _check_words(rows) == rows["check"]
     return sound
+
+
+def mended_rows(rows: np.ndarray, limit: int = 1000) -> np.ndarray:
+    """``rows``, with those put right in which one byte was altered; the others that are damaged stay so.
+
+    Of the 7,140 ways to change one byte only the true one satisfies the check word: another does by chance once in
+    600,000 damaged rows. Where two do, the row stays as it is.
+
+    >>> rows = make_rows([7], [0], [100], [0xDEADBEEF])
+    >>> hurt = rows.copy(); hurt["offset"] ^= 64
+    >>> bool(row_is_sound(hurt)[0]), mended_rows(hurt).tolist() == rows.tolist()
+    (False, True)
+    """
+    mended = rows.copy()
+    for place in np.flatnonzero(~row_is_sound(rows))[:limit].tolist():
+        original = np.frombuffer(rows[place : place + 1].tobytes(), np.uint8)
+        ways = np.repeat(original[None], ROW.itemsize * 255, axis=0)
+        ways[np.arange(len(ways)), np.repeat(np.arange(ROW.itemsize), 255)] ^= np.tile(
+            np.arange(1, 256, dtype=np.uint8), ROW.itemsize
+        )
+        found = ways.view(ROW)[:, 0]
+        sound = found[row_is_sound(found)]
+        if len(sound) == 1:
+            mended[place] = sound[0]
+    return mended
 
 
 def read_checksums(path: PathLike, lenient: bool = False) -> tuple[bytes, np.ndarray]:

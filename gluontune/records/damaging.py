@@ -31,7 +31,7 @@ class DamageTrial:
         self._write()
         self.data = bytearray(self.path.read_bytes())
         self.origin = np.arange(len(self.data))  # where each byte of the damaged file came from; -1: altered
-        self.index_hit = self.crc_hit = False
+        self.wrong_keys = 0
         for _ in range(int(rng.integers(1, 4))):
             self._damage()
         self.path.write_bytes(self.data)
@@ -170,13 +170,20 @@ class DamageTrial:
         wrong = self._read_what_is_called_whole(report, proven) + self._read_checked()
         missed = report.ok and len(whole) < len(self.records)
         kept: dict[int, bytes] = {}
+        uncertain: set[int] = set()
         with contextlib.suppress(GluontuneError):
-            repair(self.path, self.out, decode=False)
+            uncertain = set(repair(self.path, self.out, decode=False).uncertain)
             with RecordReader(self.out) as reader:
                 kept = {int(k): bytes(r) for k, r in zip(reader.keys, reader)}
-        wrong += sum(self.records.get(k) != r and r not in unproven for k, r in kept.items())
-        lost = sum(kept.get(key) != self.records[key] for key in whole)
-        return {"silently_wrong": wrong, "lost_by_repair": lost, "missed": int(missed)}
+        wrong += sum(
+            self.records.get(k) != r and r not in unproven and k not in uncertain for k, r in kept.items()
+        )
+        gone = {key for key in whole if kept.get(key) != self.records[key]}
+        # Whole and kept, under a key that repair itself calls uncertain: told, so not lost.
+        told = {kept[key] for key in uncertain if key in kept}
+        moved = {key for key in gone if self.records[key] in told}
+        self.wrong_keys = len(moved)
+        return {"silently_wrong": wrong, "lost_by_repair": len(gone - moved), "missed": int(missed)}
 
     def _read_what_is_called_whole(self, report: Any, proven: set[int]) -> int:
         """Wrong or unreadable records at positions about which ``verify`` said nothing."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
+from gluontune.records.keys import decide_keys
 from gluontune.records.layout import HEAD, LENGTH_MASK, padded
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def judge(survey: Survey) -> None:
     _match_checksums(survey)
     _check_end_of_checksums(survey)
     _decide(survey)
+    survey.keys = decide_keys(survey)
     damages: dict[tuple[int | None, int], str] = {}
     positions = _Positions(survey)
     _list_records(survey, positions, damages)
@@ -85,9 +87,9 @@ def _decide(survey: Survey) -> None:
     of_images = images * 2 > len(survey.checked)
     satisfied = {checked.row for checked in survey.checked}
     offsets = {o for row, o in enumerate(survey.rows["offset"].tolist()) if row not in satisfied}
-    confirmed = {offset for _, _, offset in survey.index.rows} | {
-        b.offset for b in survey.broken if _fits(survey, b)
-    }
+    # Where the next record starts is known from the index, from a sound row of the checksums, or from its own length.
+    confirmed = {offset for _, _, offset in survey.index.rows} | set(survey.rows["offset"].tolist())
+    confirmed |= {b.offset for b in survey.broken if _fits(survey, b)}
     breaks = {b.offset: b.until for b in survey.broken}
     for checked in survey.checked:
         found = checked.found
@@ -206,7 +208,7 @@ def _list_index(survey: Survey, positions: _Positions, damages: dict[tuple[int |
     for number, reason in index.faults:
         damages[number, -1] = reason
     starts = {c.found.offset: c for c in survey.checked}
-    true_keys = _true_keys(survey)
+    true_keys = survey.keys.true
     seen: dict[Any, int] = {}
     for number, key, offset in index.rows:
         if key in seen:
@@ -225,39 +227,6 @@ def _list_index(survey: Survey, positions: _Positions, damages: dict[tuple[int |
     for key, offset in zip(keys, survey.rows["offset"].tolist()):
         if key not in seen:
             damages.setdefault((positions.get(offset), offset), f"the index has no row for key {key}")
-
-
-def _true_keys(survey: Survey) -> dict[int, int]:
-    """The key of each record by its checksum row, else by the id in its header where packers set it so."""
-    keys = survey.rows["key"].tolist()
-    sure = {c.found.offset: keys[c.row] for c in survey.checked if c.row >= 0}
-    times = Counter(c.key for c in survey.checked if c.whole)  # an id that two records carry says nothing
-    ids = {c.found.offset: c.key for c in survey.checked if c.whole and times[c.key] == 1}
-    return {**ids, **sure} if _ids_are_keys(survey, sure, ids) else sure
-
-
-def _ids_are_keys(survey: Survey, sure: dict[int, int], ids: dict[int, int]) -> bool:
-    """Packers set the id to the key; an index made afterwards may number the records anew instead."""
-    proven = [ids[offset] == key for offset, key in sure.items() if offset in ids]
-    if proven:
-        return all(proven)
-    rows = [(key, ids[offset]) for _, key, offset in survey.index.rows if offset in ids]
-    if rows and sum(key == own for key, own in rows) * 2 >= len(rows):
-        return True
-    # Where most rows lead nowhere, bytes were cut out before, and what a row still meets it meets by chance: then
-    # it counts whether the rows name the ids in the order of the file.
-    place = {key: offset for offset, key in ids.items()}
-    named = [place[key] for _, key, _ in survey.index.rows if key in place]
-    in_order = sum(a < b for a, b in zip(named, named[1:]))
-    if len(named) > 2 * len(rows) and in_order * 10 >= 9 * (len(named) - 1):
-        return True
-    # Every writer puts the rows in the order of the file, from its first record on: if they are not, and name the
-    # same keys, they were moved.
-    offsets = [offset for _, _, offset in survey.index.rows]
-    first = min(ids, default=0)
-    moved = offsets != sorted(offsets) or any(offset > first for offset in offsets[:1])
-    shared = {key for _, key, _ in survey.index.rows} & set(ids.values())
-    return moved and len(shared) * 3 >= 2 * min(len(offsets), len(set(ids.values())))
 
 
 def _finish(survey: Survey, positions: _Positions, damages: dict[tuple[int | None, int], str]) -> None:

@@ -37,6 +37,7 @@ __all__ = [
     "padded",
     "part_spans",
     "split_image_record",
+    "starts_record",
 ]
 
 MAGIC = struct.pack("<I", 0xCED7230A)
@@ -217,6 +218,18 @@ def part_spans(buffer: Any, offset: int, end: int) -> tuple[list[tuple[int, int]
         start = body + padded(length)
         if flag in (WHOLE, LAST):
             return spans, start
+
+
+def starts_record(buffer: Any, offset: int) -> bool:
+    """Whether a first part's header lies at ``offset``: a magic number alone also stands before later parts.
+
+    >>> starts_record(frame(b"abcd"), 0), starts_record(frame(b"abcd" + MAGIC + b"efgh"), 12)
+    (True, False)
+    """
+    if offset + 8 > len(buffer):
+        return False
+    magic, word = HEAD.unpack_from(buffer, offset)
+    return magic == 0xCED7230A and word >> 29 in (WHOLE, FIRST)
 
 
 def split_image_record(record: Any) -> tuple[IRHeader, Any]:

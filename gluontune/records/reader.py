@@ -17,11 +17,11 @@ from gluontune.records.fileindex import find_index, map_file, read_index, record
 from gluontune.records.layout import (
     IMAGE_HEAD,
     LENGTH_MASK,
-    MAGIC,
     DamagedRecordError,
     IRHeader,
     join_parts,
     split_image_record,
+    starts_record,
 )
 
 __all__ = ["RecordReader"]
@@ -129,7 +129,7 @@ class RecordReader:
             return join_parts(self._view, offset, end)[0]
         except DamagedRecordError:
             # A record longer than the way to the next indexed one is damaged, unless that row is what is wrong.
-            if end == len(self._view) or (end % 4 == offset % 4 and self._view[end : end + 4] == MAGIC):
+            if end == len(self._view) or (end % 4 == offset % 4 and starts_record(self._view, end)):
                 raise
             return join_parts(self._view, offset, len(self._view))[0]
 

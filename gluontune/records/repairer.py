@@ -28,6 +28,8 @@ class RepairReport:
         out: the new file. kept: its records.
         restored: those of them whose framing was broken but whose bytes their checksum proves.
         lost: records of the old file that are not in the new one.
+        uncertain: keys of records that are whole, but whose key may have been another one: id and index disagree
+            and neither is proven, or nothing tells it.
         verified: what was found in the old file.
     """
 
@@ -35,11 +37,18 @@ class RepairReport:
     kept: int
     restored: int
     lost: int
+    uncertain: list[int]
     verified: VerifyReport
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {"out": self.out, "kept": self.kept, "restored": self.restored, "lost": self.lost}
+        return {
+            "out": self.out,
+            "kept": self.kept,
+            "restored": self.restored,
+            "lost": self.lost,
+            "uncertain": self.uncertain,
+        }
 
 
 def repair(
@@ -80,7 +89,7 @@ def repair(
         records = _whole_records(survey)
         if not records:
             raise GluontuneError(f"{path}: not one record is whole: nothing to keep")
-        keys = _Keys(survey).of(records)
+        keys, uncertain = _Keys(survey).of(records)
         with RecordWriter(out) as writer:
             for (_, row, checked), key in zip(records, keys):
                 record = joined(survey.view, checked.found) if checked else _restored(survey, row)
@@ -90,7 +99,7 @@ def repair(
             shutil.copyfile(classes, side_path(out, ".classes"))
         restored = sum(checked is None for _, _, checked in records)
         lost = max(survey.report.records, len(records)) - len(records)
-        return RepairReport(os.fspath(Path(out)), len(records), restored, lost, survey.report)
+        return RepairReport(os.fspath(Path(out)), len(records), restored, lost, uncertain, survey.report)
 
 
 def _whole_records(survey: Survey) -> list[tuple[int, int, Checked | None]]:
@@ -121,6 +130,7 @@ class _Keys:
 
     def __init__(self, survey: Survey):
         self.of_row = survey.rows["key"].tolist()
+        self.doubtful = survey.keys.doubtful
         rows = survey.index.rows
         self.of_offset = {offset: key for _, key, offset in rows if isinstance(key, int)}
         wrong = {(d.index, d.offset) for d in survey.report.damaged}
@@ -135,8 +145,8 @@ class _Keys:
             c.found.offset for c in survey.checked if c.found.offset in starts and not c.found.doubtful
         }
 
-    def of(self, records: list[tuple[int, int, Checked | None]]) -> list[int]:
-        """The keys of ``records``, in their order."""
+    def of(self, records: list[tuple[int, int, Checked | None]]) -> tuple[list[int], list[int]]:
+        """The keys of ``records``, in their order, and those of them that are uncertain."""
         claims = []
         for place, (offset, row, checked) in enumerate(records):
             own, listed = checked.key if checked else -1, self.of_offset.get(offset, -1)
@@ -151,7 +161,14 @@ class _Keys:
             if key >= 0 and key not in used and place not in keys:
                 keys[place] = key
                 used.add(key)
-        return [keys[place] if place in keys else self._new(used) for place in range(len(records))]
+        made = {place: self._new(used) for place in range(len(records)) if place not in keys}
+        doubtful = {
+            place for place, (offset, row, _) in enumerate(records) if row < 0 and offset in self.doubtful
+        }
+        found = {**keys, **made}
+        return [found[place] for place in range(len(records))], sorted(
+            found[place] for place in {*made, *doubtful}
+        )
 
     def _new(self, used: set[int]) -> int:
         while self.next in used:

@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from gluontune.records.layout import MAGIC, DamagedRecordError, part_spans
+from gluontune.records.layout import MAGIC, DamagedRecordError, part_spans, starts_record
 
 __all__ = ["Broken", "Found", "joined", "walk"]
 
@@ -152,12 +152,12 @@ def _try(view: memoryview, heads: _Heads, at: int) -> tuple[Found | None, str, i
 def _next(view: memoryview, heads: _Heads, own_start: int, other_start: int, believe: Known) -> int:
     """Where the chain goes on after a break: a first part, in the phase of ``own_start`` or in another."""
     size = len(view)
-    firsts = (int(h) for h in heads.between(own_start, size) if _is_first(view, int(h)))
+    firsts = (int(h) for h in heads.between(own_start, size) if starts_record(view, int(h)))
     nearest = limit = next(firsts, size)
     while limit < size and not _is_believable(view, heads, limit, believe):
         limit = next(firsts, size)  # damaged itself, or no header but bytes of a shifted record
     for candidate in heads.others(own_start % 4, other_start, limit):
-        if _is_first(view, candidate):
+        if starts_record(view, candidate):
             found, _, _ = _try(view, heads, candidate)
             if found is not None and found.spans[-1][1] <= limit and believe(found):
                 return min(candidate, nearest)
@@ -177,7 +177,3 @@ def _swallowed(view: memoryview, heads: _Heads, last: Found, known: Known) -> in
 def _is_believable(view: memoryview, heads: _Heads, at: int, believe: Known) -> bool:
     found, _, _ = _try(view, heads, at)
     return found is not None and believe(found)
-
-
-def _is_first(view: memoryview, at: int) -> bool:
-    return at + 8 <= len(view) and int.from_bytes(view[at + 4 : at + 8], "little") >> 29 in (0, 1)

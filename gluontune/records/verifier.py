@@ -17,8 +17,16 @@ import numpy as np
 from gluontune.codec.header import ImageError, inspect, kind_of
 from gluontune.codec.raw import raw_to_pixels
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.records.checksums import HEAD_SIZE, ROW, read_checksums, row_is_sound, side_path
+from gluontune.records.checksums import (
+    HEAD_SIZE,
+    ROW,
+    mended_rows,
+    read_checksums,
+    row_is_sound,
+    side_path,
+)
 from gluontune.records.fileindex import map_file
+from gluontune.records.keys import KeyScheme
 from gluontune.records.layout import IMAGE_HEAD, DamagedRecordError, split_image_record
 from gluontune.records.structure import Broken, Found, joined, walk
 
@@ -154,13 +162,14 @@ class Survey:
         self._lengths = {length for length, _ in self._known}
         self.checked: list[Checked] = []
         self.broken: list[Broken] = []
+        self.keys = KeyScheme()
         self._check_all(workers, progress or (lambda done, total: None))
         self._judge()
 
     def _read_rows(self) -> np.ndarray:
         """Sound rows of the checksums. ``self.all_rows`` tells whether none was lost, but at the end."""
         side = side_path(self.path, ".crc")
-        self.all_rows = False
+        self.all_rows, self.has_checksums = False, side.is_file()
         if not side.is_file():
             return np.zeros(0, ROW)
         try:
@@ -168,12 +177,16 @@ class Survey:
         except GluontuneError as error:
             self.report.problems.append(str(error))
             return np.zeros(0, ROW)
+        hurt = int((~row_is_sound(rows)).sum())
+        rows = mended_rows(rows)
         sound = row_is_sound(rows)
         lost = int((~sound).sum())
-        self.all_rows = not lost and side.stat().st_size == HEAD_SIZE + len(rows) * ROW.itemsize
-        if not self.all_rows:
-            what = f"{lost} damaged rows" if lost else "its last row is cut"
-            self.report.problems.append(f"{side}: {what}; the other rows are used")
+        whole = side.stat().st_size == HEAD_SIZE + len(rows) * ROW.itemsize
+        self.all_rows = not lost and whole
+        if hurt or not whole:
+            what = f"{hurt} damaged rows" if hurt else "its last row is cut"
+            mended = f", {hurt - lost} of them put right by their check words" if hurt > lost else ""
+            self.report.problems.append(f"{side}: {what}{mended}; the other rows are used")
         return rows[sound]
 
     def _is_known(self, found: Found) -> bool:
@@ -272,6 +285,7 @@ class _Index:
         self.path: Path | None = None
         self.rows: list[tuple[int, Any, int]] = []  # row number, key, offset
         self.faults: list[tuple[int, str]] = []
+        self.keys: list[Any] = []  # of each line, as far as it can be read: None where not
         if chosen is False or (index is None and not Path(chosen).is_file()):
             return
         if not Path(chosen).is_file():
@@ -286,9 +300,10 @@ class _Index:
 
     def _read(self, number: int, line: bytes) -> None:
         key, tab, offset = line.rstrip(b"\r").rpartition(b"\t")
+        text = key.decode("utf-8", "replace")
+        number_key = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
+        self.keys.append(number_key if tab else None)
         if not tab or not offset.isdigit() or len(offset) > 18:
             self.faults.append((number, f"index line {number + 1} is not 'key<TAB>offset': {line[:40]!r}"))
             return
-        text = key.decode("utf-8", "replace")
-        number_key = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
         self.rows.append((number, number_key, int(offset)))
