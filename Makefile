@@ -15,7 +15,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test lint peers horovod hosts lab course browser clean
+.PHONY: setup ladder test lint peers horovod hosts lab course browser docs figures clean
 
 setup: $(STAMP)
 
@@ -100,5 +100,17 @@ browser: $(STAMP)
 	$(PIP) install -q -c constraints.txt playwright
 	$(PY) -m pytest -q tests/browser_real.py $(ARGS)
 
+# The tables of README.md and docs/, and the README's picture, made anew from benchmarks/.
+figures: $(STAMP)
+	$(PY) benchmarks/tables.py
+	$(VENV)/bin/gluontune report benchmarks/ladder-cifar10.json --svg docs/images/ladder.svg
+
+# The documentation site, in site/: strict, so that a dead link or a missing name fails.
+docs: $(STAMP)
+	$(PY) benchmarks/tables.py --check
+	$(PIP) install -q -c constraints.txt -e '.[docs]'
+	DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q --strict
+	@echo "gluontune: the site is at site/index.html"
+
 clean:
-	rm -rf $(VENV) .peers ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf site $(VENV) .peers ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

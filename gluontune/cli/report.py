@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import typer
 
@@ -27,6 +27,9 @@ def register(app: typer.Typer) -> None:
         threshold: float = typer.Option(
             5.0, "--threshold", help="Percent of speed that --compare lets pass."
         ),
+        svg: Optional[Path] = typer.Option(
+            None, "--svg", help="Write the first figure alone to this file, light and dark; no HTML."
+        ),
         json_output: bool = JSON_OPTION,
     ) -> None:
         """Make one self-contained HTML file from results, or compare them."""
@@ -45,6 +48,10 @@ def register(app: typer.Typer) -> None:
             if json_output:
                 emit({"regressed": regressed, "comparisons": [one.to_dict() for one in comparisons]})
             raise typer.Exit(1 if regressed else 0)
+        if svg is not None:
+            room.write_svg(found.sources, svg)
+            console.print(Text(f"wrote {svg}"), soft_wrap=True)
+            return
         room.write_html(found.sources, out)
         room.print_sources(console, found.sources)
         console.print(Text(f"wrote {out}"), soft_wrap=True)

@@ -38,6 +38,7 @@ _HOMES = {
     "write_optimizers_html": "optimizers",
     "write_document_html": "page",
     "write_runs_html": "page",
+    "write_svg": "page",
 }
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "write_ladder_html",
     "write_optimizers_html",
     "write_runs_html",
+    "write_svg",
 ]
 
 

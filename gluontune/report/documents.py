@@ -14,6 +14,7 @@ from gluontune.report.benchmarks import benchmark_view
 from gluontune.report.factors import factors_view
 from gluontune.report.operators import operators_view
 from gluontune.report.optimizers import optimizers_view
+from gluontune.report.published import published_view
 from gluontune.report.searches import esgd_view, tune_view
 from gluontune.report.tta import tta_view
 
@@ -51,6 +52,7 @@ KINDS = {
     "optimizers": Kind("bench optimizers", _named("optimizers"), optimizers_view),
     "operators": Kind("bench operators", _named("operators"), operators_view, None),
     "tune": Kind("tune", lambda document: {"heats", "tried"} <= set(document), tune_view),
+    "published": Kind("bench", _named("published"), published_view),
     "bench": Kind("bench", _benchmark, benchmark_view, None),
 }
 # A folder that holds one of these is told by it: the runs that it is made of lie below.

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune.files import write_json
-from gluontune.report import documents, views
+from gluontune.errors import UsageError
+from gluontune.files import atomic_write, write_json
+from gluontune.report import documents, figures, views
 from gluontune.report.read import Source, check_ladder
 from gluontune.report.sentence import ladder_sentence
 from gluontune.report.shell import light, page, write_page, write_study
 from gluontune.report.study import keyed
+from gluontune.report.svg import standalone
 from gluontune.report.words import clean, finite
 from gluontune.result import RunResult
 
@@ -23,6 +25,7 @@ __all__ = [
     "write_html",
     "write_ladder_html",
     "write_runs_html",
+    "write_svg",
 ]
 
 
@@ -68,6 +71,23 @@ def write_runs_html(
 def write_html(sources: Sequence[Source], path: str | os.PathLike[str]) -> None:
     """Write one report of all ``sources``: the ladders, the runs side by side, then the studies."""
     write_page(path, render(sources))
+
+
+def write_svg(sources: Sequence[Source], path: str | os.PathLike[str]) -> None:
+    """Write the first figure of ``sources`` as a picture of its own, for a README or a slide.
+
+    Raises:
+        UsageError: nothing here has a figure.
+    """
+    pictures = [f["svg"] for s in sources for f in (s.study or {}).get("figures", ())]
+    for source in sources:
+        if source.ladder is not None:
+            drawn = figures.throughput("ladder", source.ladder["rungs"], "samples a second")
+            pictures += [drawn] if drawn else []
+    if not pictures:
+        raise UsageError(f"{sources[0].path}: it has no figure to write as SVG; give a ladder or a benchmark")
+    with atomic_write(path) as file:
+        file.write(standalone(pictures[0]).encode("utf-8"))
 
 
 def write_document_html(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

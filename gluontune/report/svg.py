@@ -11,9 +11,10 @@ import re
 import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-__all__ = ["INK", "SERIES", "draw", "label"]
+__all__ = ["INK", "SERIES", "draw", "label", "standalone"]
 
 # Role: marker colour. Black and white are avoided: matplotlib leaves out what equals SVG's defaults.
 INK = {"fg": "#010203", "muted": "#040506", "grid": "#070809", "panel": "#0a0b0c"}
@@ -75,6 +76,21 @@ def draw(name: str, size: tuple[float, float], plot: Callable[[Any], None], alt:
         _keep_inside(figure)
         figure.savefig(out, format="svg", metadata={"Date": None})
     return _themed(out.getvalue(), name, alt)
+
+
+def standalone(element: str) -> str:
+    """An ``<svg>`` of :func:`draw` as a file of its own, which follows its reader's light or dark theme.
+
+    Args:
+        element: what :func:`draw` gave.
+    """
+    css = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
+    themes = css[css.index(":root") : css.index("* {")]
+    own = "svg { background: var(--bg); font-family: system-ui, sans-serif; fill: var(--fg); }"
+    style = f"<style>{themes}{own}</style>"
+    head, rest = element.split(">", 1)
+    head += ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return f"{head}>{style}{rest}".replace(' href="#', ' xlink:href="#')
 
 
 def label(text: str) -> str:

@@ -1,0 +1,82 @@
+"""Fills the tables of README.md and docs/ from the documents in this folder: ``python benchmarks/tables.py``.
+
+A text holds ``<!-- figures: ID -->`` … ``<!-- /figures -->``; what stands between is made from ``ID.json``.
+``<!-- figures: ID | columns: a; b | rows: 1; 3 -->`` takes some columns and rows (counted from 1) only.
+With ``--check`` nothing is written: it exits with 1 where a table is out of date.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from gluontune.report.published import cell, check_published
+
+HERE = Path(__file__).resolve().parent
+BLOCK = re.compile(r"(<!-- figures: (?P<what>[^>]+?) -->\n)(?P<body>.*?)(<!-- /figures -->)", re.S)
+
+
+def texts() -> list[Path]:
+    """README.md and every page of docs/."""
+    return [HERE.parent / "README.md", *sorted((HERE.parent / "docs").rglob("*.md"))]
+
+
+def load(name: str) -> dict[str, Any]:
+    """The document ``name``.json of this folder."""
+    path = HERE / f"{name}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in HERE.glob("*.json")))
+        raise SystemExit(f"{path.name}: no such document in benchmarks/; there are {known}")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    check_published(document, path.name)
+    return document
+
+
+def table(document: dict[str, Any], columns: list[str] | None = None, rows: list[int] | None = None) -> str:
+    """The Markdown table of a document, and one line with its conditions."""
+    names = document["columns"]
+    plain = [name.replace("**", "") for name in names]
+    places = [plain.index(c) for c in columns] if columns else list(range(len(names)))
+    kept = [document["rows"][r - 1] for r in rows] if rows else document["rows"]
+    lines = ["| " + " | ".join(names[p] for p in places) + " |", "|" + "---|" * len(places)]
+    lines += ["| " + " | ".join(cell(row[p]) for p in places) + " |" for row in kept]
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    conditions = (
+        f"`{document['command']}`, n: {document['n']}; {document['machine']}; {versions}; {document['date']}"
+    )
+    return "\n".join([*lines, "", f"<sub>{conditions}.</sub>", ""])
+
+
+def filled(text: str) -> str:
+    """``text`` with every block made anew."""
+
+    def block(match: re.Match[str]) -> str:
+        name, *options = [part.strip() for part in match["what"].split("|")]
+        given = dict(option.split(":", 1) for option in options)
+        columns = [c.strip() for c in given["columns"].split(";")] if "columns" in given else None
+        rows = [int(r) for r in given["rows"].split(";")] if "rows" in given else None
+        return match[1] + table(load(name), columns, rows) + match[4]
+
+    return BLOCK.sub(block, text)
+
+
+def main(check: bool) -> int:
+    """Write the tables, or with ``check`` name the texts that are out of date."""
+    stale = []
+    for path in texts():
+        old = path.read_text(encoding="utf-8")
+        new = filled(old)
+        if new != old:
+            stale.append(path.relative_to(HERE.parent))
+            if not check:
+                path.write_text(new, encoding="utf-8")
+    for path in stale:
+        print(f"{path}: {'out of date: run python benchmarks/tables.py' if check else 'tables made anew'}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))

@@ -1,0 +1,101 @@
+"""Published figures: the small documents of ``benchmarks/`` that stand behind each table of the README and the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gluontune.errors import GluontuneError
+from gluontune.report import figures
+from gluontune.report.study import row, study
+
+__all__ = ["cell", "chart", "check_published", "published_view"]
+
+_TEXTS = ("id", "title", "command", "date", "machine", "n", "provenance")
+
+
+def check_published(document: Mapping[str, Any], source: str = "document") -> None:
+    """Refuse a document that lacks what makes a figure trustworthy.
+
+    Raises:
+        GluontuneError: names the key that is missing or has the wrong shape.
+
+    >>> check_published({"kind": "published"}, "x.json")
+    Traceback (most recent call last):
+    gluontune.errors.GluontuneError: x.json: 'id' is missing: a published figure has id, title, command, ...
+    """
+    wanted = f"a published figure has {', '.join(_TEXTS)}, versions, columns and rows"
+    for key in _TEXTS:
+        if not isinstance(document.get(key), str) or not document[key]:
+            raise GluontuneError(f"{source}: {key!r} is missing: {wanted}")
+    if not isinstance(document.get("versions"), Mapping) or not document["versions"]:
+        raise GluontuneError(f"{source}: 'versions' is missing: {wanted}")
+    columns, rows = document.get("columns"), document.get("rows")
+    if not isinstance(columns, list) or not isinstance(rows, list) or not rows:
+        raise GluontuneError(f"{source}: 'columns' or 'rows' is missing: {wanted}")
+    for place, values in enumerate(rows):
+        if not isinstance(values, list) or len(values) != len(columns):
+            raise GluontuneError(f"{source}: rows[{place}] does not have {len(columns)} cells")
+
+
+def cell(value: Any) -> str:
+    """A value as a table shows it.
+
+    >>> cell({"median": 1204, "ci95": [950, 1459]}), cell(1.5), cell(None)
+    ('1,204 (950–1,459)', '1.5', '')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        low, high = value["ci95"]
+        places = max(len(str(v).partition(".")[2]) for v in (value["median"], low, high))
+        note = f" {value['note']}" if "note" in value else ""
+        return f"{value['median']:,.{places}f} ({low:,.{places}f}–{high:,.{places}f}){note}"
+    return f"{value:,}" if isinstance(value, (int, float)) else str(value)
+
+
+def published_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The study of a published figure: its table, its picture where it names one, its conditions."""
+    check_published(document, key)
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    found = {
+        "title": document["title"],
+        "head": [name.replace("**", "") for name in document["columns"]],
+        "rows": [row(*(cell(value).replace("**", "") for value in values)) for values in document["rows"]],
+        "caption": f"{document['command']}; n: {document['n']}; {document['provenance']}.",
+    }
+    drawn = chart(document)
+    pictures: Sequence[Mapping[str, Any]] = [{"title": document["title"], "svg": drawn, "caption": ""}]
+    return study(
+        key=key,
+        headline=document["title"],
+        over=f"{document['date']} · {document['machine']} · {versions}",
+        remarks=document.get("notes") or (),
+        figures=pictures if drawn else (),
+        tables=[found],
+    )
+
+
+def chart(document: Mapping[str, Any]) -> str | None:
+    """Bars of the column that ``chart`` of the document names, or None.
+
+    ``chart`` is ``{"label", "value", "unit"}``, and for a ladder ``ratio`` and ``kept`` beside them: names of columns.
+    """
+    said = document.get("chart")
+    if not said:
+        return None
+    place = {name.replace("**", ""): at for at, name in enumerate(document["columns"])}
+    kept, ratio = said.get("kept"), said.get("ratio")
+    rows = []
+    for values in document["rows"]:
+        value = values[place[said["value"]]]
+        entry: dict[str, Any] = {
+            "name": str(values[place[said["label"]]]).replace("**", ""),
+            "samples_per_sec": value if isinstance(value, Mapping) else None,
+            "kept": "not kept" not in str(values[place[kept]]) if kept else True,
+            "speedup_vs_naive": values[place[ratio]]["median"] if ratio else None,
+            "predicted": None,
+            "status": "not measured",
+        }
+        rows.append(entry)
+    return figures.throughput(f"chart-{document['id']}", rows, said["unit"])

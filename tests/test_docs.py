@@ -1,0 +1,121 @@
+"""README and docs: tables agree with benchmarks/, every number has a document or a reason, links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gluontune import report
+from gluontune.errors import GluontuneError
+from gluontune.report.published import check_published
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = sorted((ROOT / "benchmarks").glob("*.json"))
+#: Numbers that are no measurement, with what they are.
+PLAIN = {
+    "10": "CIFAR-10; images of the sample, in thousands", "80": "the target of tta-cifar10", "95": "% interval",
+    "3.9": "Python", "3.12": "Python", "5.0": "compute capability", "8.6": "compute capability", "2.0": "licence",
+    "1.9.1": "mxnet", "100": "H100", "200": "H200, B200", "11": "CUDA", "86": "x86-64", "64": "x86-64",
+    "2019": "the deck",
+    "20": "ResNet-20", "224": "pixels of the loading table", "30": "seconds, held by the tests of launch",
+    "50": "ResNet-50",
+    "10,000": "images of the sample", "2,000": "images of the sample", "5": "points below the grader's reference",
+}  # fmt: skip
+
+
+def prose(text: str) -> str:
+    """A text without what is code, link, picture or generated."""
+    text = re.sub(r"<!-- figures:.*?<!-- /figures -->", "", text, flags=re.S)
+    text = re.sub(r"```.*?```", "", text, flags=re.S)
+    text = re.sub(r"^    .*$", "", text, flags=re.M)
+    text = re.sub(r"`[^`]*`", "", text)
+    return re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+
+
+def numbers(text: str) -> set[str]:
+    return {n.rstrip(".,") for n in re.findall(r"(?<![\w.])\d[\d,.]*|(?<=[A-Za-z-])\d[\d,.]*", text)}
+
+
+def measured() -> set[str]:
+    tables = runpy.run_path(str(ROOT / "benchmarks" / "tables.py"))
+    found: set[str] = set()
+    for path in DOCUMENTS:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        found |= numbers(tables["table"](document)) | numbers(
+            " ".join([document["title"], *document["notes"]])
+        )
+    return found
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_each_number_has_a_document_or_a_reason(path):
+    unknown = numbers(prose(path.read_text(encoding="utf-8"))) - measured() - set(PLAIN)
+    assert not unknown, f"{path.name}: no document in benchmarks/ holds {sorted(unknown)}"
+
+
+def test_a_number_without_a_document_is_found():
+    assert numbers(prose("It is 7.31 times faster than `9.99`.")) == {"7.31"}
+    assert "7.31" not in measured()
+
+
+def test_tables_are_those_of_the_documents():
+    ran = subprocess.run(
+        [sys.executable, "benchmarks/tables.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_changed_document_makes_its_tables_stale(tmp_path):
+    for name in ("benchmarks", "docs"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "README.md", tmp_path)
+    loading = tmp_path / "benchmarks" / "loading.json"
+    loading.write_text(loading.read_text(encoding="utf-8").replace("3923", "3924"), encoding="utf-8")
+    command = [sys.executable, "benchmarks/tables.py"]
+    ran = subprocess.run([*command, "--check"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 1 and "README.md: out of date" in ran.stdout
+    assert subprocess.run(command, cwd=tmp_path).returncode == 0
+    assert "3,924" in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.stem)
+def test_a_document_says_how_its_figures_were_made(path):
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["id"] == path.stem
+    check_published(document, path.name)
+    assert report.load(path).study["headline"]
+    for key in ("machine", "n", "command", "versions"):
+        with pytest.raises(GluontuneError, match=f"{path.name}: '{key}' is missing"):
+            check_published({k: v for k, v in document.items() if k != key}, path.name)
+
+
+def test_the_readme_is_short():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert len(text.encode()) <= 9 * 1024
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_to_files(path):
+    for target in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):
+        if target.startswith("http") or "reference/" in target or target == "changelog.md":
+            continue  # the strict build of the site checks these
+        assert (path.parent / target).is_file(), f"{path.name}: {target}"
+
+
+def test_the_picture_is_the_one_that_the_report_draws(tmp_path):
+    out = tmp_path / "ladder.svg"
+    report.write_svg([report.load(ROOT / "benchmarks" / "ladder-cifar10.json")], out)
+    drawn = out.read_text(encoding="utf-8")
+    assert "667  (3.1×)" in drawn and "prefers-color-scheme: dark" in drawn
+    assert (ROOT / "docs" / "images" / "ladder.svg").read_text(encoding="utf-8") == drawn
+    with pytest.raises(GluontuneError, match="no figure to write as SVG"):
+        report.write_svg([report.load(ROOT / "benchmarks" / "loading.json")], out)
