@@ -15,7 +15,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test lint peers horovod hosts lab course browser docs figures clean
+.PHONY: setup ladder test lint rooms peers horovod hosts lab course browser docs figures clean
 
 setup: $(STAMP)
 
@@ -45,6 +45,22 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+# What works without mxnet, on each Python that is here, with the newest packages for it. (pytest --rooms)
+ROOMS := 3.9 3.10 3.12 3.13 3.14
+rooms:
+	@tried=; for v in $(ROOMS); do python=; \
+	  for p in python$$v "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$v.*/bin/python; do \
+	    $$p -c 'import venv, ensurepip' 2>/dev/null && { python=$$p; break; }; done; \
+	  if [ -z "$$python" ]; then echo "gluontune: left out: no python$$v with venv here"; \
+	  else tried="$$tried $$v"; place=.rooms/py$$v; \
+	    if [ ! -e $$place/.ready ] || [ pyproject.toml -nt $$place/.ready ]; then \
+	      $$python -m venv --clear $$place && $$place/bin/python -m pip --disable-pip-version-check install -q \
+	        -e '.[test]' && touch $$place/.ready || exit 1; fi; \
+	    echo "gluontune: $$($$place/bin/python -c 'import sys, numpy; print("Python", sys.version.split()[0], \
+	      "numpy", numpy.__version__)')"; \
+	    $$place/bin/python -m pytest -q --rooms $(ARGS) || exit 1; fi; done; \
+	[ -n "$$tried" ] || { echo "gluontune: none of Python $(ROOMS) is here" >&2; exit 1; }
 
 # The peers that benchmarks compare with, in an environment of their own: they want another numpy than MXNet.
 # The stamp carries a checksum of the lists, so an edit of them (and of nothing else) makes the place anew.
@@ -113,4 +129,4 @@ docs: $(STAMP)
 	@echo "gluontune: the site is at site/index.html"
 
 clean:
-	rm -rf site $(VENV) .peers ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf site $(VENV) .peers .rooms ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -179,6 +179,7 @@ def test_a_gathered_block_keeps_its_memory_until_it_is_given_back(tmp_path):
         assert again.data.obj is blocks[0].data.obj
 
 
+@pytest.mark.mxnet
 def test_the_decoder_keeps_to_its_own_libjpeg_where_libmxnets_names_are_global(tmp_path):
     """libmxnet carries another libjpeg, whose names Horovod makes global for the whole process."""
     code = """

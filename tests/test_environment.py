@@ -88,6 +88,8 @@ def test_it_holds_all_of_the_extra_cu112_in_allowed_versions():
     wanted = pyproject_lists()["cu112"]
     assert len(wanted) >= 12
     for requirement in wanted:
+        if requirement.marker is not None and not requirement.marker.evaluate(PYTHON):
+            continue
         mine = have[canonicalize_name(requirement.name)]
         assert pinned(mine), f"{mine} is not pinned"
         assert requirement.specifier.contains(pinned(mine)), f"{mine} against pyproject's {requirement}"

@@ -10,6 +10,7 @@ from gluontune.monitor import Monitor, estimator_handler
 from gluontune.runtime import mxnet
 
 
+@pytest.mark.mxnet
 @pytest.mark.process
 def test_an_estimator_starts_marks_and_stops_the_monitor():
     mx = mxnet()

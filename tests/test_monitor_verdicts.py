@@ -173,6 +173,7 @@ def test_trace_syncs_finds_the_line_counts_once_and_puts_all_back():
     assert vars(Array)["asscalar"] is plain
 
 
+@pytest.mark.mxnet
 @pytest.mark.process
 def test_phases_and_syncs_of_a_real_mxnet_loop():
     """The phases of a real net: forward and backward dominate, and asscalar in the loop is found."""

@@ -53,6 +53,7 @@ def assert_same_items(reader, items):
         assert np.array_equal(reader.header(i).label, np.float32(label))
 
 
+@pytest.mark.mxnet
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(items=images)
 def test_bytes_equal_mxnets_in_both_directions(tmp_path, items):
@@ -73,6 +74,7 @@ def test_bytes_equal_mxnets_in_both_directions(tmp_path, items):
     record.close()
 
 
+@pytest.mark.mxnet
 @pytest.mark.parametrize("shift", range(9))
 def test_magic_at_every_alignment_splits_as_mxnet_does(tmp_path, shift):
     items = [(b"x" * shift + MAGIC * n + b"y" * tail, 1.0) for n in (1, 2, 3) for tail in range(4)]
@@ -134,6 +136,7 @@ def test_views_are_read_only_not_copied_and_outlive_the_reader(tmp_path):
         reader[0]
 
 
+@pytest.mark.mxnet
 def test_strings_as_keys_and_records_without_header(tmp_path):
     path = tmp_path / "t.rec"
     record = mxnet().recordio.MXIndexedRecordIO(str(path.with_suffix(".idx")), str(path), "w", key_type=str)
@@ -198,6 +201,7 @@ def test_an_interrupted_writer_leaves_the_old_file_alone(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.rec"]  # no side file of the old one is left
 
 
+@pytest.mark.mxnet
 def test_files_above_4_gib(tmp_path):
     path = tmp_path / "big.rec"
     filler = 500 << 20

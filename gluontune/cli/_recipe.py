@@ -33,9 +33,9 @@ def field_help() -> dict[str, str]:
     >>> field_help()["seed"]
     'of parameters, shuffling and augmentation.'
     """
-    text = (Recipe.__doc__ or "").split("Args:")[1].split("Raises:")[0]
+    text = (inspect.getdoc(Recipe) or "").split("Args:")[1].split("Raises:")[0]
     found: dict[str, str] = {}
-    for names, sentence in re.findall(r"^ {8}([\w, ]+): (.+(?:\n {12}.+)*)", text, flags=re.M):
+    for names, sentence in re.findall(r"^ {4}([\w, ]+): (.+(?:\n {8}.+)*)", text, flags=re.M):
         for name in names.split(", "):
             found[name] = " ".join(sentence.replace("``", "").split())
     return found

@@ -80,7 +80,8 @@ def python(system: System, options: Options) -> Verdict:
             "make an environment with Python 3.11: python3.11 -m venv .venv, or conda create -n gt python=3.11",
         )
     if system.python < (3, 9):
-        return Verdict("error", f"Python {version} is too old: gluontune needs 3.9-3.12", version, "use 3.11")
+        wanted = f"Python {version} is too old: gluontune needs 3.9 or later, MXNet 3.9-3.12"
+        return Verdict("error", wanted, version, "use 3.11")
     return Verdict("ok", f"Python {version} fits", version)
 
 

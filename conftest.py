@@ -1,0 +1,112 @@
+"""``--rooms``: the tests of the rooms that work without mxnet, with every ``import mxnet`` refused.
+
+What such a run leaves out is counted and said. A test of these rooms that compares with the real mxnet carries
+``@pytest.mark.mxnet``; a doctest that needs it stands in ``MXNET_DOCTESTS``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent
+ROOMS = ("codec", "records", "datasets", "loading", "monitor", "report", "graph", "bridge")
+PARTS = (
+    "stats",
+    "recipe",
+    "result",
+    "files",
+    "registry",
+    "rules",
+    "lazy",
+    "errors",
+    "rooms",
+)  # single modules
+COMMANDS = ("pack", "data", "size", "monitor", "report")
+MXNET_DOCTESTS = (
+    "gluontune/loading/adapters.py",
+    "gluontune/loading/dataloader.py",
+    "gluontune/loading/gluon.py",
+)
+MXNET_FILES = ("test_loading_gluon.py",)  # all of it
+REFUSED = ("mxnet", "gluoncv")
+
+_left_out: dict[str, set[object]] = {
+    "test files of other rooms": set(),
+    "test files that need mxnet": set(),
+    "tests that need mxnet": set(),
+}
+
+
+class _Refuse:
+    """Put first in ``sys.meta_path``: importing mxnet fails, as where it is not installed."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name.partition(".")[0] in REFUSED:
+            raise ModuleNotFoundError(f"{name}: these tests run without it (--rooms)", name=name)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rooms", action="store_true", help="only what works without mxnet, and without it")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--rooms"):
+        sys.meta_path.insert(0, _Refuse)  # type: ignore[arg-type]
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return f"without mxnet: {', '.join(ROOMS)}" if config.getoption("--rooms") else None
+
+
+def in_rooms(path: Path) -> bool:
+    """Whether a file belongs to what works without mxnet.
+
+    >>> in_rooms(ROOT / "tests" / "test_records_pack.py"), in_rooms(ROOT / "gluontune" / "train" / "job.py")
+    (True, False)
+    """
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    if parts[0] == "gluontune":
+        return parts[1] in ROOMS + PARTS
+    words = parts[-1].split("_")
+    if words[0] != "test" or len(words) < 2:
+        return False
+    return words[1] in ROOMS + PARTS or (words[1] == "cli" and words[-1] in COMMANDS)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if not config.getoption("--rooms") or collection_path.suffix != ".py":
+        return None
+    if collection_path.name in MXNET_FILES:
+        _left_out["test files that need mxnet"].add(collection_path)
+        return True
+    if in_rooms(collection_path):
+        return None
+    if collection_path.name.startswith("test_"):
+        _left_out["test files of other rooms"].add(collection_path)
+    return True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--rooms"):
+        return
+    needs = [item for item in items if _needs_mxnet(item)]
+    _left_out["tests that need mxnet"].update(needs)
+    config.hook.pytest_deselected(items=needs)
+    items[:] = [item for item in items if item not in set(needs)]
+
+
+def _needs_mxnet(item: pytest.Item) -> bool:
+    doctest = isinstance(item, pytest.DoctestItem)
+    return item.get_closest_marker("mxnet") is not None or (
+        doctest and item.path.relative_to(ROOT).as_posix() in MXNET_DOCTESTS
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--rooms"):
+        counts = ", ".join(f"{len(found)} {what}" for what, found in _left_out.items())
+        terminalreporter.write_line(f"left out, because this run is without mxnet: {counts}")
