@@ -90,7 +90,8 @@ class Recipe:
         compression_threshold: of ``2bit``: what a gradient, summed over a rank's batch, must reach to be sent.
         epochs: length of the run. ``seconds`` and ``target_accuracy`` end it earlier.
         seconds: time limit of training, in seconds, checked after each step.
-        target_accuracy: stop at the first validation accuracy (0 … 1) that reaches it.
+        target_accuracy: stop at the first validation accuracy (0 … 1) that reaches it; of a job with another metric,
+            at the first value of that one that is as good.
         seed: of parameters, shuffling and augmentation.
         runtime: ``as-installed`` leaves the environment alone; ``tuned`` applies ``gt.runtime``'s settings.
         env: further environment variables of the training process; they win over ``runtime``.

@@ -25,7 +25,7 @@ class RunResult:
     Args:
         recipe: the recipe as plain values.
         status: ``ok``, ``failed`` or ``interrupted`` (what was measured until then is kept).
-        error: ``{"type", "message", "phase"}`` of a failed run, else None.
+        error: ``{"type", "message", "phase"}`` of a failed run, with ``traceback`` where there is one; else None.
         machine: facts of the machine and versions, from ``gt.runtime.machine_facts``.
         samples_per_sec: ``{"median", "ci95": [lo, hi], "n"}`` of training throughput, loading included,
             validation and warm-up left out; None if nothing was measured.
@@ -33,7 +33,9 @@ class RunResult:
         phases: the whole report of ``gt.monitor.StepPhases`` (milliseconds, steps sampled, sum check).
         utilization: ``{"t_s": [...], "cpu_pct": [...], "gpu_util_pct": {index: [...]}}``.
         steadiness: metrics of ``gt.monitor.steadiness`` for the training part of the series.
-        train_loss, val_accuracy, val_loss: one value an epoch (accuracy 0 … 1).
+        train_loss, val_accuracy, val_loss: one value an epoch (accuracy 0 … 1; [] where the job has another metric).
+        val_metric: ``{"name", "mode": "max|min", "values", "samples"}``: what validation measures, which values are
+            better, one value an epoch (None where it was not finite), and over how many samples. {} before the first.
         epoch_seconds: training time of each epoch, validation left out.
         elapsed_seconds: training time at the end of each epoch since the first step, validation left out.
         warmup_seconds: time before training: import, building, first batches and compilation.
@@ -61,6 +63,7 @@ class RunResult:
     train_loss: list[float] = field(default_factory=list)
     val_accuracy: list[float] = field(default_factory=list)
     val_loss: list[float] = field(default_factory=list)
+    val_metric: dict[str, Any] = field(default_factory=dict)
     epoch_seconds: list[float] = field(default_factory=list)
     elapsed_seconds: list[float] = field(default_factory=list)
     warmup_seconds: float | None = None

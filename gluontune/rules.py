@@ -104,7 +104,8 @@ _TOO_LARGE: tuple[tuple[str, Holds, str], ...] = (
     ("stochastic_depth", lambda r: r.stochastic_depth >= 1, "give a rate below 1, such as 0.2"),
     (
         "target_accuracy",
-        lambda r: r.target_accuracy is not None and r.target_accuracy > 1,
+        # A job may measure something else than accuracy.
+        lambda r: r.target_accuracy is not None and r.target_accuracy > 1 and r.job is None,
         "give a share between 0 and 1, such as 0.8",
     ),
     ("momentum", lambda r: r.momentum >= 1, "give a number of at least 0 and below 1"),

@@ -224,7 +224,7 @@ def test_a_job_that_imports_mxnet_itself_and_names_a_data_set(tmp_path):
         ),
         (
             "from mxnet.gluon import nn\ndef net(): return nn.Dense(10, in_units=5)\n",
-            ["does not take a batch of shape (2, 1, 28, 28)"],
+            ["job.py:2", "the net failed for a batch of shape (2, 1, 28, 28)", "784"],
         ),
         (
             "from mxnet import gluon\nclass L(gluon.loss.Loss):\n"

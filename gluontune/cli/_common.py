@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import typer
@@ -17,8 +18,10 @@ from gluontune.recipe import plain_values
 __all__ = [
     "JSON_OPTION",
     "TIME_LIMIT_OPTION",
+    "debugging",
     "emit",
     "parse_settings",
+    "show_traceback",
     "stderr",
     "stdout",
     "stdout_reserved",
@@ -65,3 +68,17 @@ def parse_settings(settings: list[str], option: str = "--set", example: str = "e
         except yaml.YAMLError as error:
             raise UsageError(f"{option} {setting!r}: the value is not valid YAML") from error
     return values
+
+
+#: Whether ``--debug`` was given.
+debugging: ContextVar[bool] = ContextVar("debugging", default=False)
+
+
+def show_traceback(error: Mapping[str, Any] | None) -> None:
+    """With ``--debug``: where in its process a run failed, on stderr.
+
+    Args:
+        error: of a RunResult or of a rung.
+    """
+    if debugging.get() and error and error.get("traceback"):
+        print(error["traceback"], file=sys.stderr, end="")

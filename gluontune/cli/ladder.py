@@ -7,7 +7,15 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._common import (
+    JSON_OPTION,
+    TIME_LIMIT_OPTION,
+    emit,
+    show_traceback,
+    stderr,
+    stdout,
+    stdout_reserved,
+)
 from gluontune.cli._recipe import takes_recipe
 from gluontune.recipe import Recipe
 
@@ -49,6 +57,8 @@ def ladder(
             on_event=live.on_event,
             time_limit=time_limit,
         )
+    for row in found["rungs"]:
+        show_traceback(row["error"])
     report.finish_ladder(found, out)
     if as_json:
         emit(found)

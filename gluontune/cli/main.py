@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import gluontune
+from gluontune.cli._common import debugging
 from gluontune.errors import GluontuneError
 
 __all__ = ["build_app", "main"]
@@ -79,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     own = arguments.index("--") if "--" in arguments else len(arguments)
     debug = "--debug" in arguments[:own]
     arguments = [a for a in arguments[:own] if a != "--debug"] + arguments[own:]
+    debugging.set(debug)
     try:
         code = build_app()(args=arguments, prog_name="gluontune", standalone_mode=False)
         return code if isinstance(code, int) else 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, show_traceback, stderr
 from gluontune.cli._progress import progress_line
 from gluontune.cli._recipe import takes_recipe
 from gluontune.errors import UsageError
@@ -91,8 +92,25 @@ def train(
     for note in result.notes:
         stderr.print(f"note: {note}", markup=False, soft_wrap=True)
     if result.error is not None:
+        show_traceback(result.error)
         stderr.print(f"error: {result.error['message']} (while {result.error['phase']})", markup=False)
     return 0 if result.ok else 130 if result.status == "interrupted" else 1
+
+
+def metric_line(metric: Mapping[str, Any]) -> str:
+    """What validation showed, by epoch.
+
+    >>> metric_line({"name": "accuracy", "mode": "max", "values": [0.5, 0.75]})
+    'accuracy     50.0 75.0 % (by epoch)'
+    >>> metric_line({"name": "rmse", "mode": "min", "values": [1.25, None]})
+    'rmse         1.25 not finite (by epoch; smaller is better)'
+    """
+    name, values = metric.get("name", "accuracy"), metric.get("values", [])
+    if name == "accuracy":
+        return f"{name:<12} {' '.join(f'{100 * a:.1f}' for a in values)} % (by epoch)"
+    shown = " ".join("not finite" if v is None else f"{v:.4g}" for v in values)
+    way = "smaller" if metric["mode"] == "min" else "larger"
+    return f"{name:<12} {shown} (by epoch; {way} is better)"
 
 
 def _show(result: Any) -> None:
@@ -101,7 +119,7 @@ def _show(result: Any) -> None:
     print(
         f"throughput   {rate['median']:,.0f} samples/s (95 %: {low:,.0f}-{high:,.0f}, n={rate['n']} windows)"
     )
-    print(f"accuracy     {' '.join(f'{100 * a:.1f}' for a in result.val_accuracy)} % (by epoch)")
+    print(metric_line(result.val_metric))
     print(f"training     {sum(result.epoch_seconds):.1f} s in {result.steps} steps")
     shares = sorted(result.phases_pct.items(), key=lambda item: -item[1])
     if shares:  # a run that had nothing left to train has none

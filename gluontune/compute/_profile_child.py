@@ -78,6 +78,7 @@ def _from_target(target: str) -> Callable[[], Any]:
             raise SystemExit(f"{where}: cannot be loaded as Python")
         module = importlib.util.module_from_spec(found)
         sys.modules["profiled_job"] = module
+        sys.argv = [where]  # a script that parses arguments must not read ours
         found.loader.exec_module(module)
     else:
         module = importlib.import_module(where)

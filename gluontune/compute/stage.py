@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.errors import UsageError
-from gluontune.runtime import mxnet
+from gluontune.runtime import mxnet, uses_np
 
 __all__ = ["InputStage", "with_input_stage"]
 
@@ -49,14 +49,16 @@ class InputStage(gluon.HybridBlock):
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         scale = [1 / (255 * s) for s in self.std]
         shift = [-m / s for m, s in zip(self.mean, self.std)]
-        x = F.cast(x, "float32")
+        modern = uses_np()
+        x = F.cast(x.as_nd_ndarray() if modern else x, "float32")
         if len(scale) == 1:
             x = x * scale[0] + shift[0]
         else:
             x = F.broadcast_add(F.broadcast_mul(x, _row(F, x, scale)), _row(F, x, shift))
         # Nothing to learn before this point; stopping here also spares Gluon the integers' gradient.
         x = F.BlockGrad(F.transpose(x, axes=(0, 3, 1, 2)))
-        return x if self._dtype == "float32" else F.cast(x, self._dtype)
+        x = x if self._dtype == "float32" else F.cast(x, self._dtype)
+        return x.as_np_ndarray() if modern else x
 
     def cast(self, dtype: Any) -> None:
         """Follow the network that it stands before; what it takes stays uint8."""

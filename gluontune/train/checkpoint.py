@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import zipfile
@@ -187,14 +188,15 @@ def newest(folder: str | Path) -> tuple[Path | None, dict[str, Any], list[str]]:
 
 
 def prune(folder: str | Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints and the one with the best validation accuracy."""
+    """Remove all but the newest ``keep`` checkpoints and the one with the best validation score."""
     there = files(folder)
-    best, best_accuracy = None, -1.0
+    best, best_score = None, -math.inf
     for path in there:
         with contextlib.suppress(GluontuneError):
-            accuracy = read_header(path, whole=False).get("val_accuracy")
-            if accuracy is not None and accuracy > best_accuracy:
-                best, best_accuracy = path, accuracy
+            header = read_header(path, whole=False)
+            score = header.get("val_score", header.get("val_accuracy"))  # the latter of earlier versions
+            if score is not None and score > best_score:
+                best, best_score = path, score
     for path in there[keep:]:
         if path != best:
             with contextlib.suppress(OSError):

@@ -1,43 +1,127 @@
-"""Nets that do not fit their data, found and explained before anything is timed."""
+"""A job tried before anything is timed: one batch trained, one validated, each fault told with its line."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gluontune.errors import GluontuneError
-from gluontune.runtime import mxnet
+from gluontune.train.arrays import described, hint_of, parts_of
+from gluontune.train.metrics import Score, make_score
+from gluontune.train.outcome import Outcome
+from gluontune.train.userfile import blaming
 
-__all__ = ["check_output", "explain_shapes"]
+if TYPE_CHECKING:
+    from gluontune.train.session import Session
 
-
-@contextlib.contextmanager
-def explain_shapes(shape: Any) -> Iterator[None]:
-    """Turn MXNet's error about a batch of ``shape`` into one line."""
-    try:
-        yield
-    except mxnet().MXNetError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        detail = next((line for line in lines if "Check failed" in line or "Error in" in line), lines[-1])
-        raise GluontuneError(f"the net does not take a batch of shape {tuple(shape)}: {detail}") from error
+__all__ = ["try_one_batch"]
 
 
-def check_output(net: Any, sample: Any, classes: int | None) -> None:
-    """The net's output for ``sample`` against the number of classes (None: only the job knows it).
+def try_one_batch(session: Session) -> Outcome:
+    """Train one batch without an update, and validate one; the session is reset afterwards.
+
+    Returns:
+        The outcome of the validation batch, from which the metric is chosen.
 
     Raises:
-        GluontuneError: it is not one row of class scores a sample, or has fewer scores than classes.
+        GluontuneError: something does not fit: what, with which shapes and types, and where in the job's file.
     """
-    output = net(sample)
+    job, wait = session.job, session.mx.nd.waitall
+    name = "step" if job.step is not None else "net" if job.function("net") else "loss"
+    what = "step()" if job.step is not None else "net() and loss"
+    batch = _first_batch(session, session.feed.train, "training")
+    seen = f"a batch of {described(batch)}"
+    parts = parts_of(batch, session.ctxs)
+    if job.step is None:
+        _check_classes(session, parts[0])
+    with blaming(job.file, what, job.function(name), seen + hint_of(batch)):
+        session.kind.begin(True)
+        session.kind.explore(parts)
+        wait()
+        session.remember()
+        if not session.kind.updates:
+            session.kind.train(parts, lambda phase: contextlib.nullcontext())
+        wait()
+    session.kind.begin(True)
+    batch = _first_batch(session, session.feed.val, "validation")
+    seen = f"a validation batch of {described(batch)}"
+    with blaming(job.file, what, job.function(name), seen + hint_of(batch)):
+        session.kind.begin(False)
+        outcome = session.kind.evaluate(0, parts_of(batch, session.ctxs)[0])
+        wait()
+    score = make_score(job, session.kind.loss, outcome)
+    _try_score(session, score, outcome)
+    return outcome
+
+
+def _first_batch(session: Session, loader: Any, name: str) -> tuple[Any, ...]:
+    job = session.job
+    with blaming(job.file, f"the {name} data", job.function("data")):
+        batches = iter(loader.epoch(0))
+        batch = next(batches, None)
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+    if batch is None:
+        raise GluontuneError(f"{job.place('data')}the {name} data give no batch")
+    return tuple(batch)
+
+
+def _try_score(session: Session, score: Score, outcome: Outcome) -> None:
+    job = session.job
+    with blaming(job.file, f"the metric {score.name!r}", job.function("metric"), outcome.shapes()):
+        score.update(outcome)
+        score.value()
+
+
+def _check_classes(session: Session, part: tuple[Any, ...]) -> None:
+    """Scores against labels, where the loss is a softmax over classes."""
+    job, losses = session.job, session.mx.gluon.loss
+    *inputs, label = part
+    loss = session.kind.loss
+    if not isinstance(loss, losses.SoftmaxCrossEntropyLoss):
+        return
+    seen = f"a batch of {described(part)}"
+    with blaming(job.file, "the net", job.function("net"), seen + hint_of(part)):
+        output = session.net(*(_half(session, x) for x in inputs))
+        session.mx.nd.waitall()
+    where, count = job.place("net"), len(label)
     shape = getattr(output, "shape", None)
-    if shape is None or len(shape) != 2 or shape[0] != sample.shape[0]:
+    if shape is None and type(loss) is not losses.SoftmaxCrossEntropyLoss:
+        return  # a loss of the job's own, over several outputs
+    if shape is None or len(shape) < 2 or shape[0] != count:
         raise GluontuneError(
-            f"net() returns {shape if shape else type(output).__name__} for a batch of {sample.shape[0]}: "
-            f"it must return class scores of shape ({sample.shape[0]}, number of classes)"
+            f"{where}net() returns {shape if shape else type(output).__name__} for a batch of {count}: "
+            f"it must return class scores of shape ({count}, number of classes) for the softmax loss; give the job "
+            "a loss() of its own for anything else"
         )
-    if classes is not None and shape[1] < classes:
+    axis = loss._axis % len(shape)
+    without = tuple(size for place, size in enumerate(shape) if place != axis)
+    kept = tuple(1 if place == axis else size for place, size in enumerate(shape))
+    given = tuple(label.shape)
+    if loss._sparse_label and given == tuple(shape):
         raise GluontuneError(
-            f"net() returns {shape[1]} scores, but the data set has {classes} classes: "
-            f"make its last layer Dense({classes})"
+            f"{job.place('data')}the labels have the shape of the scores, {given}, as one-hot labels have, and the "
+            "loss takes class numbers: use SoftmaxCrossEntropyLoss(sparse_label=False), or labels of shape "
+            f"{without}"
         )
+    if not loss._sparse_label and given != tuple(shape):
+        raise GluontuneError(
+            f"{job.place('data')}the labels have shape {given}, and the loss (sparse_label=False) takes a score for "
+            f"each class, {tuple(shape)}: use sparse_label=True for class numbers"
+        )
+    if loss._sparse_label and given not in (without, kept):
+        raise GluontuneError(
+            f"{where}net() returns {tuple(shape)} for labels of shape {given}: it must return class scores of shape "
+            f"({count}, number of classes), one row for each label"
+        )
+    if job.classes is not None and shape[axis] < job.classes:
+        raise GluontuneError(
+            f"{where}net() returns {shape[axis]} scores, but the data set has {job.classes} classes: "
+            f"make its last layer Dense({job.classes})"
+        )
+
+
+def _half(session: Session, array: Any) -> Any:
+    half = session.recipe.dtype == "float16" and str(array.dtype).find("float32") >= 0
+    return array.astype("float16") if half else array

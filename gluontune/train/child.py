@@ -15,12 +15,14 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError
 from gluontune.parallel.lifeline import die_with_parent
 from gluontune.train.site import common
+from gluontune.train.userfile import what_mxnet_said
 
 __all__ = ["main"]
 
@@ -46,7 +48,6 @@ def _serve(setup: dict[str, Any], send: Any) -> None:
     )
     try:
         session.build((lambda: _await_go(session, send)) if setup.get("compares") else None)
-        session.check_output()
         send(
             event="ready",
             batches_per_epoch=session.batches_per_epoch,
@@ -86,9 +87,10 @@ def _serve(setup: dict[str, Any], send: Any) -> None:
         send(
             event="error",
             type=type(error).__name__,
-            message=_first_lines(error),
+            message=_told(error, recipe.job),
             phase=session.phase,
             expected=isinstance(error, GluontuneError),
+            traceback=traceback.format_exc(),
         )
     finally:
         with contextlib.suppress(Exception):
@@ -118,11 +120,19 @@ def _leave_signals_to_parent() -> None:
         os.register_at_fork(after_in_child=functools.partial(signal.signal, number, signal.SIG_DFL))
 
 
-def _first_lines(error: BaseException) -> str:
-    """The message without MXNet's C++ stack trace."""
-    text = str(error).split("Stack trace:")[0]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(lines[-3:])[:600] or type(error).__name__
+def _told(error: BaseException, job: str | None) -> str:
+    """The message without MXNet's C++ stack trace; of an error that nobody foresaw, with its kind and its place."""
+    if isinstance(error, GluontuneError):
+        return " ".join(str(error).split())[:1200]
+    kind = type(error).__name__
+    said = what_mxnet_said(error)
+    said = said if kind in (said, "MXNetError") else f"{kind}: {said}"
+    frames = list(traceback.walk_tb(error.__traceback__))
+    for known in (job and str(Path(job).resolve()), str(Path(__file__).parents[1])):
+        for frame, line in reversed(frames):
+            if known and frame.f_code.co_filename.startswith(known):
+                return f"{said} (at {frame.f_code.co_filename}:{line})"
+    return said
 
 
 def main() -> None:

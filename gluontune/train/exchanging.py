@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gluontune.errors import GluontuneError
 from gluontune.parallel import horovod
@@ -12,10 +12,13 @@ from gluontune.parallel.shared import PATH_VARIABLE
 from gluontune.parallel.summing import SharedAveraging, SharedExchange
 from gluontune.train.snapshot import parameters
 
+if TYPE_CHECKING:
+    from gluontune.train.session import Session
+
 __all__ = ["make_averaging", "meet", "rejoin"]
 
 
-def meet(session: Any) -> horovod.Exchange | SharedExchange | None:
+def meet(session: Session) -> horovod.Exchange | SharedExchange | None:
     """What sums the ranks' gradients; None where a kvstore does, and where there is nothing to sum.
 
     Raises:
@@ -38,7 +41,7 @@ def _memory(engine: str) -> str:
     return path
 
 
-def make_averaging(session: Any) -> Averaging | None:
+def make_averaging(session: Session) -> Averaging | None:
     """The exchange of parameters that a built session's recipe asks for; None where gradients are exchanged.
 
     Raises:
@@ -71,7 +74,7 @@ def make_averaging(session: Any) -> Averaging | None:
     )
 
 
-def rejoin(session: Any) -> None:
+def rejoin(session: Session) -> None:
     """Take the place of a learner that has died: the shared weights, and its place in schedule and data.
 
     What the optimizer knew of the past (momentum) is lost with the learner.

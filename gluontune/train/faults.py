@@ -19,14 +19,19 @@ _LOST = (
 
 
 class RunFailed(GluontuneError):
-    """A training process failed; carries what a failed RunResult says."""
+    """A training process failed; carries what a failed RunResult says.
 
-    def __init__(self, kind: str, message: str, phase: str, log: str = ""):
+    Args:
+        log: the last that the process printed. traceback: of the process, where it could still tell one.
+    """
+
+    def __init__(self, kind: str, message: str, phase: str, log: str = "", traceback: str = ""):
         super().__init__(f"{message} (while {phase})")
-        self.kind, self.message, self.phase, self.log = kind, message, phase, log
+        self.kind, self.message, self.phase, self.log, self.traceback = kind, message, phase, log, traceback
 
     def to_dict(self) -> dict[str, str]:
-        return {"type": self.kind, "message": self.message, "phase": self.phase}
+        found = {"type": self.kind, "message": self.message, "phase": self.phase}
+        return {**found, "traceback": self.traceback} if self.traceback else found
 
 
 def second_hand(event: dict[str, Any]) -> bool:

@@ -12,7 +12,9 @@ from gluontune.errors import UsageError
 from gluontune.loading.splits import seeded_subset
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
+from gluontune.train.arrays import as_batch, parts_of
 from gluontune.train.job import Job
+from gluontune.train.userfile import blaming
 
 __all__ = ["Feed", "make_feed"]
 
@@ -37,20 +39,13 @@ class Feed:
     num_train: int
     image_shape: tuple[int, int, int] | None
 
-    def sample(self, ctx: Any, staged: bool = False) -> Any:
-        """Two images' worth of input for building a net: zeros of the shape that the net will see.
-
-        Args:
-            staged: as the loader delivers them, before the input stage.
-        """
-        nd = mxnet().nd
+    def inputs(self, ctx: Any) -> tuple[Any, ...]:
+        """Two samples' worth of the net's inputs, for building it: images are zeros, others the first sample twice."""
+        mx = mxnet()
         if self.image_shape is None:
-            images, _ = self.train.item()
-            return nd.array(np.stack([images, images]), ctx=ctx)
+            return parts_of(self.train.pair()[:-1], [ctx])[0]
         height, width, channels = self.image_shape
-        if staged and self.stage is not None:
-            return nd.zeros((2, height, width, channels), dtype="uint8", ctx=ctx)
-        return nd.zeros((2, channels, height, width), ctx=ctx)
+        return parts_of((mx.nd.zeros((2, channels, height, width), ctx=ctx),), [ctx])[0]
 
     def close(self) -> None:
         for loader in (self.train, self.val):
@@ -107,7 +102,7 @@ def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int
             f"recipe field loader={recipe.loader!r}: the job's data() returns Gluon datasets, which only the "
             "loader 'gluon' reads; return the name of a data set, such as 'folder:/data/birds', to use others"
         )
-    train, val = job.train, job.val
+    train, val = _Blamed(job.train, job), _Blamed(job.val, job)
     if recipe.train_samples is not None and recipe.train_samples < len(train):
         train = _Part(
             train, np.random.default_rng(recipe.seed).permutation(len(train))[: recipe.train_samples]
@@ -115,13 +110,18 @@ def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int
     if recipe.val_samples is not None and recipe.val_samples < len(val):
         val = _Part(val, np.arange(recipe.val_samples))
     share = {"rank": rank, "world_size": world, "partition": recipe.partition}
-    workers, seed = recipe.num_workers, recipe.seed
+    workers, seed, shuffle, last = recipe.num_workers, recipe.seed, True, recipe.last_batch
+    count = len(train)
+    if job.begin is not None:
+        train = _Rows(train, batch_size, rank, world)
+        val = _Rows(val, min(batch_size, len(val)), 0, 1)
+        share, shuffle, last = {}, False, "discard"
     return Feed(
-        GluonBatches(train, batch_size, True, recipe.last_batch, workers, seed, **share),
+        GluonBatches(train, batch_size, shuffle, last, workers, seed, **share),
         GluonBatches(val, batch_size, False, "keep", workers, seed),
         None,
         batch_size,
-        len(train),
+        count,
         None,
     )
 
@@ -137,6 +137,37 @@ class _Part:
 
     def __getitem__(self, place: int) -> Any:
         return self.dataset[int(self.indices[place])]
+
+
+class _Rows(_Part):
+    """A sequence cut into rows that are read side by side: row *j* of each batch goes on from the batch before.
+
+    Args:
+        dataset: samples that follow each other. rows: of a batch of this rank.
+        rank, world: the rows of all ranks are cut together, and each takes its own.
+
+    >>> list(_Rows(range(7), 2, 0, 1))
+    [0, 3, 1, 4, 2, 5]
+    """
+
+    def __init__(self, dataset: Any, rows: int, rank: int, world: int):
+        each = len(dataset) // (rows * world)
+        starts = each * np.arange(rank * rows, (rank + 1) * rows)
+        super().__init__(dataset, (np.arange(each)[:, None] + starts[None, :]).reshape(-1))
+
+
+class _Blamed:
+    """A job's data set whose errors have the line of the job's file."""
+
+    def __init__(self, dataset: Any, job: Job):
+        self.dataset, self._file, self._made_by = dataset, job.file, job.function("data")
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, place: int) -> Any:
+        with blaming(self._file, f"sample {place} of data()", self._made_by):
+            return self.dataset[place]
 
 
 class GluonBatches:
@@ -168,10 +199,9 @@ class GluonBatches:
     def __len__(self) -> int:
         return len(self._loader)
 
-    def item(self) -> tuple[np.ndarray, Any]:
-        """The first image as numpy, and its label."""
-        image, label = self._dataset[0][:2]
-        return (image.asnumpy() if hasattr(image, "asnumpy") else np.asarray(image)), label
+    def pair(self) -> tuple[Any, ...]:
+        """The first sample twice, as a batch."""
+        return as_batch(mxnet().gluon.data.dataloader.default_batchify_fn([self._dataset[0]] * 2))
 
     def epoch(self, number: int) -> Any:
         """The batches of one epoch."""
@@ -179,7 +209,7 @@ class GluonBatches:
         self._epoch, self._done = number, start
         for batch in self._loader.epoch(number, start):
             self._done += 1
-            yield batch
+            yield as_batch(batch)
 
     def state(self) -> dict[str, Any]:
         """Where the loader stands, as plain values."""

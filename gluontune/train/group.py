@@ -274,7 +274,8 @@ class Group:
         rank, name = self.ranks[place], f"rank {place}{self.site.where(place)}: " if self.world > 1 else ""
         if event["event"] == "error":
             kind = "ConnectionLost" if second_hand(event) else event["type"]
-            self._end(RunFailed(kind, name + event["message"], event["phase"], rank.tail()))
+            told, trace = name + event["message"], event.get("traceback", "")
+            self._end(RunFailed(kind, told, event["phase"], rank.tail(), trace))
         message = rank.how_ended("the training process")
         lines = rank.tail().strip().splitlines()
         self._end(RunFailed("ProcessDied", f"{name}{message}", "training", "\n".join(lines[-20:])))

@@ -10,32 +10,41 @@ from __future__ import annotations
 import math
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import atomic_write
 from gluontune.optim import states
-from gluontune.parallel.devices import split_batch
+from gluontune.train.arrays import parts_of, to_numpy
+from gluontune.train.metrics import hits_of
 from gluontune.train.snapshot import parameters, seed_step
-from gluontune.train.updating import make_trainer
+from gluontune.train.updating import make_trainers
+
+if TYPE_CHECKING:
+    from gluontune.train.session import Session
 
 __all__ = ["answer", "read_weights", "write_weights"]
 
 _EPOCHS = 100_000  # of one individual: the next one's epochs begin after them
 
 
-def answer(session: Any, what: str, given: dict[str, Any]) -> dict[str, Any]:
+def answer(session: Session, what: str, given: dict[str, Any]) -> dict[str, Any]:
     """Carry out one command: ``adopt``, ``mark``, ``back_off``, ``score`` or ``write``."""
     if session.world > 1:
         raise UsageError("a population is trained by processes of one rank each: use engine='local'")
+    if session.kind.name != "usual" or session.score.name != "accuracy":
+        raise UsageError(
+            f"recipe field job={session.recipe.job!r}: a population is compared by the accuracy of net(x); this "
+            f"job has {'a step() of its own' if session.kind.name != 'usual' else f'the metric {session.score.name}'}"
+        )
     found: dict[str, Any] | None = _COMMANDS[what](session, **given)
     return found or {}
 
 
 def _adopt(
-    session: Any,
+    session: Session,
     *,
     weights: str | None,
     changes: dict[str, Any],
@@ -64,25 +73,25 @@ def _adopt(
         session.net.initialize(mx.init.Xavier(magnitude=2), ctx=session.ctxs, force_reinit=True)
     else:
         for name, parameter in session._parameters():
-            parameter.set_data(session.mx.nd.array(session._initial[name], dtype=parameter.dtype))
-    session.trainer = make_trainer(session, session.recipe.override(**changes), total_updates)
+            parameter.set_data(session.array(session._initial[name], parameter.dtype))
+    session.trainers = make_trainers(session, session.recipe.override(**changes), total_updates)
     session.epoch, session.steps_taken = number * _EPOCHS, number * _EPOCHS
     session.marked = None
 
 
-def _mark(session: Any) -> None:
+def _mark(session: Session) -> None:
     """Remember parameters and optimizer as they are now."""
     session.marked = (_weights(session), states.capture(session.trainer))
 
 
-def _back_off(session: Any) -> None:
+def _back_off(session: Session) -> None:
     """Go back to what was marked; the batches go on, so that the next step is another one."""
     weights, (header, arrays) = session.marked
     _put(session, weights, "the step before")
     states.restore(session.trainer, header, arrays, "the step before")
 
 
-def _score(session: Any) -> dict[str, Any]:
+def _score(session: Session) -> dict[str, Any]:
     """Loss and accuracy over the validation images: those at even places are for choosing, the others for telling.
 
     Returns:
@@ -92,11 +101,11 @@ def _score(session: Any) -> dict[str, Any]:
     session.phase = "scoring"
     place = 0
     sums = np.zeros((2, 3))  # loss, hits, images by parity
-    for images, labels in session.feed.val.epoch(0):
-        for x, y in zip(split_batch(images, session.ctxs), split_batch(labels, session.ctxs)):
-            output = session.net(x).astype("float32")
-            losses = session.loss(output, y).asnumpy()
-            hits = (output.argmax(axis=1) == y.astype("float32")).asnumpy()
+    session.kind.begin(False)
+    for batch in session.feed.val.epoch(0):
+        for where, part in enumerate(parts_of(batch, session.ctxs)):
+            outcome = session.kind.evaluate(where, part)
+            losses, hits = to_numpy(outcome.loss), hits_of(session.kind.loss, outcome)
             for parity in (0, 1):
                 own = slice((place + parity) % 2, None, 2)
                 sums[parity] += losses[own].sum(), hits[own].sum(), len(losses[own])
@@ -117,7 +126,7 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _write(session: Any, *, path: str) -> dict[str, Any]:
+def _write(session: Session, *, path: str) -> dict[str, Any]:
     """Write the parameters; tell which of them are not trained."""
     write_weights(path, _weights(session))
     fixed = [name for name, parameter in parameters(session.net) if parameter.grad_req == "null"]
@@ -129,18 +138,18 @@ _COMMANDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _weights(session: Any) -> dict[str, np.ndarray]:
+def _weights(session: Session) -> dict[str, np.ndarray]:
     return {name: p.data(session.ctxs[0]).asnumpy() for name, p in parameters(session.net)}
 
 
-def _put(session: Any, weights: dict[str, np.ndarray], source: str) -> None:
+def _put(session: Session, weights: dict[str, np.ndarray], source: str) -> None:
     mine = dict(parameters(session.net))
     for name in {**mine, **weights}:
         here, there = (tuple(w[name].shape) if name in w else "none" for w in (mine, weights))
         if here != there:
             raise GluontuneError(f"{source}: of another net: parameter {name} is {there} there, {here} here")
     for name, parameter in mine.items():
-        parameter.set_data(session.mx.nd.array(weights[name], dtype=parameter.dtype))
+        parameter.set_data(session.array(weights[name], parameter.dtype))
 
 
 def write_weights(path: str | Path, weights: dict[str, np.ndarray]) -> None:

@@ -2,27 +2,36 @@
 
 A ``job.py`` may define any of
 
-* ``net()``: an uninitialized Gluon block;
-* ``data()``: the name of a data set (``"folder:/data/birds"``: then every rung applies), or a pair
-  ``(train, val)`` of Gluon datasets whose items are ``(image, label)`` with the image as float32 CHW;
+* ``net()``: an uninitialized Gluon block, or a dict of them (several nets);
+* ``data()``: the name of a data set (``"folder:/data/birds"``: then every rung applies), or a pair ``(train, val)``
+  of Gluon datasets whose items are ``(input, …, label)``;
 * ``loss()``: a Gluon loss of ``(output, label)`` with one value per sample;
+* ``metric()``: an ``mx.metric.EvalMetric``; ``metric_mode = "min"`` or ``"max"`` where its name does not tell which
+  is better. Without one: accuracy where the loss is a classification's, else the loss;
+* ``step(net, *batch)``: in place of ``net(x)`` and ``loss``: returns the loss of each sample, or ``(loss, output)``.
+  Where it has a parameter ``trainers`` (a dict by the nets' names; ``trainer``, where there is one net), it does its
+  own updates: ``record``, ``backward`` and ``trainers["g"].step(batch_size)``;
+* ``begin(net, batch_size)``: recurrent state at the start of an epoch, arrays in any nesting. ``step`` then has a
+  parameter ``state`` and returns the new one last: ``(loss, state)`` or ``(loss, output, state)``. The samples are
+  taken to follow each other: row *j* of each batch goes on where row *j* of the batch before ended.
 
-and what it leaves out comes from the recipe.
+A name may also hold the thing itself (``net = nn.Dense(10)``), as scripts have it. What is left out comes from the
+recipe. The net may be written with ``mx.nd``/``F`` or, after ``npx.set_np()``, with ``mx.np``.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any
 
 from gluontune import compute, datasets
 from gluontune.errors import GluontuneError
 from gluontune.recipe import Recipe
 from gluontune.train.models import build_net
+from gluontune.train.userfile import call, load_module, place_of_function
 
 __all__ = ["Job", "load_job", "load_module"]
 
@@ -32,10 +41,11 @@ class Job:
     """What one training process works on.
 
     Args:
-        net: makes a new net. loss: makes the loss block.
+        net: makes a new net, or a dict of nets. loss: makes the loss block.
         dataset: an opened ``gt.datasets.Dataset``, or None where the job brings Gluon datasets.
         train, val: Gluon datasets of the job, or None.
         classes: number of classes, or None where only the job knows it.
+        file: path of the job file, for messages. module: what it defines.
     """
 
     net: Callable[[], Any]
@@ -44,33 +54,53 @@ class Job:
     train: Any = None
     val: Any = None
     classes: int | None = None
+    file: str | None = None
+    module: ModuleType | None = None
 
+    def function(self, name: str) -> Callable[..., Any] | None:
+        """The job's own function of that name, or None."""
+        found = getattr(self.module, name, None)
+        return found if callable(found) else None
 
-def load_module(path: str | Path) -> ModuleType:
-    """Run a ``job.py`` and return it as a module; its own folder can be imported from.
+    def place(self, name: str) -> str:
+        """``job.py:12: ``, where the job defines ``name``; as the beginning of a message."""
+        return place_of_function(self.file, self.function(name))
 
-    Raises:
-        GluontuneError: the file is missing or raises; the message has its line.
-    """
-    file = Path(path).resolve()
-    if not file.is_file():
-        raise GluontuneError(f"{path}: no such job file; give the path of a Python file that defines net()")
-    spec = importlib.util.spec_from_file_location("gluontune_user_job", file)
-    if spec is None or spec.loader is None:
-        raise GluontuneError(f"{path}: not a Python file; a job ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gluontune_user_job"] = module
-    sys.path.insert(0, str(file.parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise GluontuneError(
-            f"{_place(file, error)}: the job raised {type(error).__name__}: {error}"
-        ) from error
-    known = [n for n in ("net", "data", "loss") if callable(getattr(module, n, None))]
-    if not known:
-        raise GluontuneError(f"{path}: the job defines none of net(), data(), loss(); define at least one")
-    return module
+    @property
+    def step(self) -> Callable[..., Any] | None:
+        return self.function("step")
+
+    @property
+    def begin(self) -> Callable[..., Any] | None:
+        return self.function("begin")
+
+    @property
+    def updates(self) -> str | None:
+        """``trainers`` or ``trainer``, the parameter with which ``step`` does its own updates; None: it does not."""
+        names = _parameters(self.step)
+        return next((name for name in ("trainers", "trainer") if name in names), None)
+
+    def metric(self) -> tuple[Any, str | None]:
+        """A new metric of the job and its ``metric_mode``; None where it defines none.
+
+        Raises:
+            GluontuneError: it is no EvalMetric, or the mode is neither ``min`` nor ``max``.
+        """
+        from gluontune.runtime import mxnet
+
+        given = getattr(self.module, "metric", None)
+        if given is None:
+            return None, None
+        kind = mxnet().metric.EvalMetric
+        found = given if isinstance(given, kind) else call(self.file, "metric", given)
+        if not isinstance(found, kind):
+            raise GluontuneError(
+                f"{self.place('metric')}metric() returned {type(found).__name__}; return an mx.metric.EvalMetric"
+            )
+        mode = getattr(self.module, "metric_mode", None)
+        if mode not in (None, "min", "max"):
+            raise GluontuneError(f"{self.file}: metric_mode = {mode!r}: give 'min' or 'max'")
+        return found, mode
 
 
 def load_job(recipe: Recipe) -> Job:
@@ -79,35 +109,68 @@ def load_job(recipe: Recipe) -> Job:
     Raises:
         GluontuneError: the job file, its data or its functions do not fit; names the file and function.
     """
-    from gluontune.runtime import mxnet
-
-    def softmax() -> Any:
-        return mxnet().gluon.loss.SoftmaxCrossEntropyLoss()
-
     module = load_module(recipe.job) if recipe.job else None
 
-    def call(name: str) -> Any:
-        try:
-            return getattr(module, name)()
-        except Exception as error:
-            place = _place(Path(str(recipe.job)), error)
-            kind = type(error).__name__
-            raise GluontuneError(f"{place}: {name}() of the job raised {kind}: {error}") from error
-
     def has(name: str) -> bool:
-        return callable(getattr(module, name, None))
+        return module is not None and _defines(module, name)
 
-    data = call("data") if has("data") else recipe.dataset
-    loss = (lambda: call("loss")) if has("loss") else softmax
+    def make(name: str) -> Any:
+        given = getattr(module, name)
+        return given if _is_ready(given) else call(recipe.job, name, given)
+
+    data = make("data") if has("data") else recipe.dataset
+    loss = (lambda: make("loss")) if has("loss") else _softmax
+    job = Job(net=lambda: make("net"), loss=loss, file=recipe.job, module=module)
+    _check_step(job)
     if isinstance(data, str):
-        opened = datasets.open(data)
-        classes = len(opened.classes)
-        net = (lambda: call("net")) if has("net") else (lambda: build_net(recipe.net, classes))
-        return Job(net=_deepened(net, recipe), loss=loss, dataset=opened, classes=classes)
-    train, val = _pair(data, recipe.job)
-    if not has("net"):
-        raise GluontuneError(f"{recipe.job}: data() returns Gluon datasets, so the job must define net() too")
-    return Job(net=_deepened(lambda: call("net"), recipe), loss=loss, train=train, val=val)
+        job.dataset = datasets.open(data)
+        classes = job.classes = len(job.dataset.classes)
+        if not has("net"):
+            job.net = lambda: build_net(recipe.net, classes)
+    else:
+        job.train, job.val = _pair(data, job)
+        if not has("net"):
+            raise GluontuneError(
+                f"{recipe.job}: data() returns Gluon datasets, so the job must define net() too"
+            )
+    job.net = _deepened(job.net, recipe)
+    return job
+
+
+def _softmax() -> Any:
+    from gluontune.runtime import mxnet
+
+    return mxnet().gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+def _is_ready(given: Any) -> bool:
+    """Whether a name of the job holds the thing itself, not the function that makes it."""
+    from gluontune.runtime import mxnet
+
+    return isinstance(given, (str, tuple, Mapping, mxnet().gluon.Block))
+
+
+def _defines(module: ModuleType, name: str) -> bool:
+    given = getattr(module, name, None)
+    return given is not None and (callable(given) or _is_ready(given)) and not inspect.ismodule(given)
+
+
+def _parameters(function: Callable[..., Any] | None) -> set[str]:
+    return set(inspect.signature(function).parameters) if function is not None else set()
+
+
+def _check_step(job: Job) -> None:
+    """``step`` and ``begin`` against each other, before anything is built."""
+    if job.begin is not None and "state" not in _parameters(job.step):
+        raise GluontuneError(
+            f"{job.place('step' if job.step else 'begin')}begin() gives a recurrent state, so step() must take it: "
+            "def step(net, *batch, state): … return loss, state"
+        )
+    if job.begin is None and "state" in _parameters(job.step):
+        raise GluontuneError(
+            f"{job.place('step')}step() takes a state, so the job must say where it starts: "
+            "def begin(net, batch_size): return …"
+        )
 
 
 def _deepened(net: Callable[[], Any], recipe: Recipe) -> Callable[[], Any]:
@@ -123,29 +186,27 @@ def _deepened(net: Callable[[], Any], recipe: Recipe) -> Callable[[], Any]:
     return build
 
 
-def _pair(data: Any, path: str | None) -> tuple[Any, Any]:
+def _pair(data: Any, job: Job) -> tuple[Any, Any]:
     fits = isinstance(data, (tuple, list)) and len(data) == 2
     if not fits or not all(hasattr(d, "__len__") and hasattr(d, "__getitem__") for d in data):
+        loaders = fits and all(hasattr(d, "__iter__") for d in data)
+        hint = " (of loaders: return their data sets; gluontune makes the loaders)" if loaders else ""
         raise GluontuneError(
-            f"{path}: data() returned {type(data).__name__}; return the name of a data set, such as "
+            f"{job.place('data')}data() returned {type(data).__name__}{hint}; return the name of a data set, such as "
             "'folder:/data/birds', or a pair (train, val) of Gluon datasets"
         )
     for name, part in zip(("training", "validation"), data):
         if len(part) == 0:
-            raise GluontuneError(f"{path}: the {name} data set that data() returns is empty")
-        item = part[0]
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise GluontuneError(f"{path}: an item of the {name} data set is not a pair (image, label)")
+            raise GluontuneError(f"{job.place('data')}the {name} data set that data() returns is empty")
+        item = call(job.file, "data", part.__getitem__, 0)
+        if job.step is None and (not isinstance(item, (tuple, list)) or len(item) < 2):
+            raise GluontuneError(
+                f"{job.place('data')}an item of the {name} data set is not (input, …, label) but "
+                f"{_described(item)}; return pairs, or define step(net, *batch)"
+            )
     return data[0], data[1]
 
 
-def _place(file: Path, error: BaseException) -> str:
-    """``file:line`` of the innermost frame of the user's file in a traceback."""
-    line, trace = None, error.__traceback__
-    if isinstance(error, SyntaxError):
-        line = error.lineno
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename).resolve() == file.resolve():
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f"{file}:{line}" if line else str(file)
+def _described(item: Any) -> str:
+    shape = getattr(item, "shape", None)
+    return f"{type(item).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")

@@ -1,41 +1,111 @@
-"""A session's net made ready to train: initialized, rewritten, in its mode, with its input stage."""
+"""A session's nets made ready to train: initialized, rewritten, in their mode, with their input stage."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from gluontune import compute
-from gluontune.errors import GluontuneError
-from gluontune.train.checks import explain_shapes
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.train.arrays import described, hint_of
+from gluontune.train.userfile import blaming
 
-__all__ = ["prepare_net"]
+if TYPE_CHECKING:
+    from gluontune.train.session import Session
+
+__all__ = ["Prepared", "needs_values", "prepare_nets"]
 
 
-def prepare_net(session: Any) -> tuple[Any, list[str]]:
-    """The net of the session's job, its parameters on every context, and the rewrites that apply to it.
+@dataclass
+class Prepared:
+    """The nets of a job.
+
+    Args:
+        net: a block with all parameters. nets: what the job's step takes: the same, or a dict of blocks.
+        rewrites: names of the rewrites that have something to do in it.
+    """
+
+    net: Any
+    nets: Any
+    rewrites: list[str]
+
+
+def prepare_nets(session: Session) -> Prepared:
+    """The nets of the session's job, their parameters on every context.
 
     Args:
         session: one whose data and devices are there.
 
     Raises:
-        GluontuneError: the job's ``net()`` gives no Gluon block, or one that does not fit its images.
+        GluontuneError: the job's ``net()`` gives no Gluon block, or one that does not fit its samples.
+        UsageError: rewrites are asked for, and what the nets take is known to the job's ``step`` only.
     """
-    mx, recipe = session.mx, session.recipe
-    net = session.job.net()
-    if not isinstance(net, mx.gluon.Block):
-        raise GluontuneError(f"net() of the job returned {type(net).__name__}; return a Gluon Block")
+    mx, recipe, job = session.mx, session.recipe, session.job
+    made = job.net()
+    several = isinstance(made, Mapping)
+    nets = {str(name): block for name, block in made.items()} if several else {"net": made}
+    for name, block in nets.items():
+        if not isinstance(block, mx.gluon.Block):
+            which = f"for {name!r} " if several else ""
+            raise GluontuneError(
+                f"{job.place('net')}net() of the job returned {which}{type(block).__name__}; return a Gluon Block"
+            )
+    if not nets:
+        raise GluontuneError(f"{job.place('net')}net() of the job returned no net")
     session._seed()  # whatever net() has drawn
-    if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
-        net.initialize(mx.init.Xavier(magnitude=2), ctx=session.ctxs)
-    sample = session.feed.sample(session.ctxs[0])
-    with explain_shapes(sample.shape):
-        net(sample)
-    rewrites = compute.rewrites_for(net, sample, device=session.device)
-    compute.apply_rewrites(net, recipe.rewrites, sample)
+    for block in nets.values():
+        if needs_values(block):
+            block.initialize(mx.init.Xavier(magnitude=2), ctx=session.ctxs)
+        else:
+            block.collect_params().reset_ctx(session.ctxs)
+    if several or job.step is not None:
+        if recipe.rewrites:
+            raise UsageError(
+                f"recipe field rewrites={list(recipe.rewrites)}: {job.place('step')}what the nets take is known to the "
+                "job's step() only, and a rewrite must be tried; use rewrites=[]"
+            )
+        for block in nets.values():
+            compute.set_mode(block, recipe.hybridize)
+        net = _together(mx, nets) if several else made
+        return Prepared(net, nets if several else made, [])
+    inputs = session.feed.inputs(session.ctxs[0])
+    with blaming(
+        job.file, "the net", job.function("net"), f"a batch of shape {_shapes(inputs)}{hint_of(inputs)}"
+    ):
+        made(*inputs)
+        mx.nd.waitall()
+    rewrites: list[str] = []
+    if len(inputs) == 1:
+        rewrites = compute.rewrites_for(made, inputs[0], device=session.device)
+    if recipe.rewrites:
+        if len(inputs) > 1:
+            raise UsageError(
+                f"recipe field rewrites={list(recipe.rewrites)}: the net takes {len(inputs)} inputs "
+                f"({described(inputs)}); rewrites are for nets of one: use rewrites=[]"
+            )
+        compute.apply_rewrites(made, recipe.rewrites, inputs[0])
     if recipe.dtype == "float16":
-        net.cast("float16")
-    compute.set_mode(net, recipe.hybridize)
+        made.cast("float16")
+    compute.set_mode(made, recipe.hybridize)
     if session.feed.stage is not None:
-        net = compute.with_input_stage(net, session.feed.stage)
-        compute.set_mode(net, recipe.hybridize)
-    return net, rewrites
+        made = compute.with_input_stage(made, session.feed.stage)
+        compute.set_mode(made, recipe.hybridize)
+    return Prepared(made, made, rewrites)
+
+
+def needs_values(net: Any) -> bool:
+    """Whether a parameter of ``net`` has not been initialized."""
+    return any(not p._data and not p._deferred_init for p in net.collect_params().values())
+
+
+def _together(mx: Any, nets: dict[str, Any]) -> Any:
+    """A block that holds the nets under their names; it computes nothing itself."""
+    whole = mx.gluon.Block(prefix="")
+    for name, block in nets.items():
+        whole.register_child(block, name)
+    return whole
+
+
+def _shapes(inputs: tuple[Any, ...]) -> str:
+    return ", ".join(str(tuple(getattr(x, "shape", ()))) for x in inputs)

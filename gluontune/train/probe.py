@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from gluontune.train.arrays import flat, mapped
+
+if TYPE_CHECKING:
+    from gluontune.train.session import Session
 
 __all__ = ["exchange_alone", "gradients", "loading_alone", "training_alone"]
 
@@ -14,7 +19,7 @@ _LEAST_STEPS = 3
 _OWN_KEYS = 10_000_000
 
 
-def loading_alone(session: Any, seconds: float) -> dict[str, float]:
+def loading_alone(session: Session, seconds: float) -> dict[str, float]:
     """The recipe's loader without the net: ``{"samples_per_sec", "cpu_ms_per_sample"}``.
 
     Args:
@@ -24,18 +29,20 @@ def loading_alone(session: Any, seconds: float) -> dict[str, float]:
     """
 
     def load() -> int:
-        images, labels = session._next_batch()
-        for array in (images, labels):
+        batch = flat(session._next_batch())
+        for array in batch:
             if hasattr(array, "wait_to_read"):
                 array.wait_to_read()
-        return int(images.shape[0])
+        return int(batch[0].shape[0])
 
     _repeat(load, seconds / 4)
     samples, took, cpu = _repeat(load, seconds)
     return {"samples_per_sec": samples / took, "cpu_ms_per_sample": 1e3 * cpu / samples}
 
 
-def training_alone(session: Any, batch_sizes: Iterable[int], seconds: float) -> dict[str, dict[str, float]]:
+def training_alone(
+    session: Session, batch_sizes: Iterable[int], seconds: float
+) -> dict[str, dict[str, float]]:
     """Training steps on a batch that lies ready, for each batch size.
 
     Args:
@@ -46,10 +53,10 @@ def training_alone(session: Any, batch_sizes: Iterable[int], seconds: float) -> 
     Returns:
         ``{str(batch size): {"step_time_ms", "samples_per_sec", "cpu_ms_per_sample"}}``.
     """
-    images, labels = session._next_batch()
+    ready = session._next_batch()
     found = {}
     for size in batch_sizes:
-        batch = (_resized(session.mx, images, size), _resized(session.mx, labels, size))
+        batch = tuple(mapped(lambda array, size=size: _resized(session.mx, array, size), list(ready)))
         session._next_batch = lambda batch=batch: batch  # the instance's own hides the class's
         try:
             session.steps(2)
@@ -64,14 +71,14 @@ def training_alone(session: Any, batch_sizes: Iterable[int], seconds: float) -> 
     return found
 
 
-def gradients(session: Any) -> dict[str, int]:
+def gradients(session: Session) -> dict[str, int]:
     """What a step of this net exchanges: ``{"bytes", "tensors"}``."""
     held = [p.list_grad()[0] for p in session.net.collect_params().values() if p.grad_req != "null"]
     sizes = [int(np.prod(g.shape, dtype=np.int64)) * np.dtype(g.dtype).itemsize for g in held]
     return {"bytes": sum(sizes), "tensors": len(sizes)}
 
 
-def exchange_alone(session: Any, kinds: list[list[int]], repeats: int) -> list[dict[str, float]]:
+def exchange_alone(session: Session, kinds: list[list[int]], repeats: int) -> list[dict[str, float]]:
     """The ranks' exchange without training; all ranks together.
 
     Args:
@@ -96,7 +103,7 @@ def exchange_alone(session: Any, kinds: list[list[int]], repeats: int) -> list[d
     return found
 
 
-def _exchange_of(session: Any, arrays: list[Any], place: int) -> Callable[[], None]:
+def _exchange_of(session: Session, arrays: list[Any], place: int) -> Callable[[], None]:
     if session.exchange is not None:
         return lambda: session.exchange.sum_gradients(arrays)
     store = session.trainer._kvstore or session.mx.kv.create("device")
@@ -115,7 +122,9 @@ def _resized(mx: Any, array: Any, size: int) -> Any:
     copies = [array] * -(-size // array.shape[0])
     if isinstance(array, np.ndarray):
         return np.concatenate(copies)[:size]
-    return (mx.nd.concat(*copies, dim=0) if len(copies) > 1 else array)[:size].copy()
+    if len(copies) > 1:
+        array = mx.np.concatenate(copies) if mx.util.is_np_array() else mx.nd.concat(*copies, dim=0)
+    return array[:size].copy()
 
 
 def _repeat(work: Callable[[], int], seconds: float) -> tuple[int, float, float]:

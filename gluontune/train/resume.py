@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -100,7 +101,7 @@ class Keeper:
         self.every_steps, self.every_s = parse_interval(plan.every)
         self.stopped_by: signal.Signals | None = None
         self._last_step, self._last_time = 0, time.monotonic()
-        self._best = -1.0
+        self._best = -math.inf
 
     def setup(self) -> dict[str, Any]:
         """What the ranks must know."""
@@ -142,7 +143,7 @@ class Keeper:
             raise GluontuneError(f"{path}: a checkpoint of a run with {there}, but this run has {here}")
         notes = [f"{text}; the one before is used" for text in notes]
         self._last_step = header["step"]
-        self._best = max(header["progress"]["result"]["val_accuracy"], default=-1.0)
+        self._best = best_score(header)
         notes.append(f"went on from {path} (step {header['step']})")
         return path, header, notes
 
@@ -161,21 +162,22 @@ class Keeper:
         group: Any,
         step: int,
         progress: dict[str, Any],
-        accuracy: float | None = None,
+        score: float | None = None,
         last: bool = False,
     ) -> list[str]:
         """Have rank 0 write a checkpoint; sentences on what went wrong.
 
         Args:
-            accuracy: of the validation that has just been made. last: wait until it is on the disk.
+            score: of the validation that has just been made; larger is better (an accuracy, minus a loss).
+            last: wait until it is on the disk.
         """
-        best = accuracy is not None and accuracy > self._best
-        extra = {"recipe": self.recipe.to_dict(), "progress": progress, "val_accuracy": accuracy}
+        best = score is not None and score > self._best
+        extra = {"recipe": self.recipe.to_dict(), "progress": progress, "val_score": score}
         answer = group.checkpoint(extra, wait=last or best)
         if answer["skipped"]:  # the one before is still being written: try again after the next window
             return []
         self._last_step, self._last_time = step, time.monotonic()
-        self._best = max(self._best, -1.0 if accuracy is None else accuracy)
+        self._best = self._best if score is None else max(self._best, score)
         if answer["error"] is None:
             return []
         return [f"a checkpoint was not written: {answer['error']}"]
@@ -205,3 +207,11 @@ class Keeper:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def best_score(header: Mapping[str, Any]) -> float:
+    """The best value of the metric until a checkpoint, larger being better; minus infinity: none yet."""
+    done = header["progress"]["result"]
+    metric = done.get("val_metric") or {"mode": "max", "values": done["val_accuracy"]}
+    sign = -1.0 if metric["mode"] == "min" else 1.0
+    return max((sign * value for value in metric["values"] if value is not None), default=-math.inf)

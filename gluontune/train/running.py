@@ -22,6 +22,7 @@ _WINDOW_S = 0.8  # training is waited for, and counted, about this often
 _MIN_WINDOWS = 8
 _MAX_POINTS = 2000  # of a utilization series in a result
 _BY_EPOCH = ("train_loss", "val_accuracy", "val_loss", "epoch_seconds", "elapsed_seconds")
+_KEPT = (*_BY_EPOCH, "val_metric")
 _HOST_BACK_S = 10.0  # a host that went away is given so long before it is asked again
 _BLOWN_UP = 20.0  # a loss this many times the first window's has diverged
 
@@ -171,16 +172,32 @@ class _Progress:
         self.result.steps = saved.get("result", {}).get("steps", 0)
         for name in _BY_EPOCH:
             setattr(self.result, name, list(saved.get("result", {}).get(name, ())))
+        metric = self.group.ready[0]["metric"]
+        before = saved.get("result", {}).get("val_metric") or {}
+        old = (
+            self.result.val_accuracy if metric["name"] == "accuracy" else ()
+        )  # of a checkpoint that knew no other
+        self.result.val_metric = {
+            **metric,
+            "values": list(before.get("values", old)),
+            "samples": before.get("samples"),
+        }
+        target = self.recipe.target_accuracy
+        if target is not None and target > 1 and metric["name"] == "accuracy":
+            raise RunFailed(
+                "UsageError", f"target_accuracy={target:g}: an accuracy is between 0 and 1", "starting"
+            )
 
     def state(self) -> dict[str, Any]:
         """What :meth:`load` takes."""
-        done = {name: getattr(self.result, name) for name in ("steps", *_BY_EPOCH)}
+        done = {name: getattr(self.result, name) for name in ("steps", *_KEPT)}
         own = ("trained_s", "rates", "first_loss", "epoch_start", "losses")
         return {**{name: getattr(self, name) for name in own}, "result": done}
 
     def train(self) -> None:
         per_epoch, window = self.group.batches_per_epoch, 1
-        if self.result.val_accuracy and self._reached(self.result.val_accuracy[-1]):
+        values = self.result.val_metric["values"]
+        if values and self._reached(values[-1]):
             return
         while (done := self.result.steps) < self.total and not self._out_of_time():
             epoch_end = min(self.total, (done // per_epoch + 1) * per_epoch)
@@ -198,9 +215,9 @@ class _Progress:
             self.result.epoch_seconds.append(self.trained_s - self.epoch_start)
             self.result.elapsed_seconds.append(self.trained_s)
             self.epoch_start, self.losses = self.trained_s, []
-            accuracy = self._validate(self.result.steps)
-            over = self._reached(accuracy) or self._out_of_time() or self.result.steps >= self.total
-            self._save(accuracy, last=over)
+            value = self._validate(self.result.steps)
+            over = self._reached(value) or self._out_of_time() or self.result.steps >= self.total
+            self._save(value, last=over)
             if over:
                 return
 
@@ -208,9 +225,11 @@ class _Progress:
         left = self.keeper.steps_until_due(self.result.steps) if self.keeper is not None else None
         return self.total if left is None else left
 
-    def _save(self, accuracy: float | None = None, last: bool = False) -> None:
+    def _save(self, value: float | None = None, last: bool = False) -> None:
         if self.keeper is not None:
-            wrong = self.keeper.save(self.group, self.result.steps, self.state(), accuracy, last)
+            if value is not None and self.result.val_metric["mode"] == "min":
+                value = -value
+            wrong = self.keeper.save(self.group, self.result.steps, self.state(), value, last)
             self.result.notes += [text for text in wrong if text not in self.result.notes]
 
     def _stopped(self) -> bool:
@@ -247,17 +266,23 @@ class _Progress:
             message = f"training diverged: the loss rose from {first:.3g} to {loss:.3g}; {way_out}"
             raise RunFailed("Diverged", message, "training")
 
-    def _validate(self, done: int) -> float:
-        """The validation accuracy, kept in the result."""
+    def _validate(self, done: int) -> float | None:
+        """The value of the validation's metric, kept in the result."""
         _tell(self.on_event, "validating", done / self.total, self._epoch_text(done))
         seen = self.group.validate()
-        self.result.val_accuracy.append(seen["accuracy"])
+        value = seen["metric"]["value"]
+        self.result.val_metric["values"].append(value)
+        self.result.val_metric["samples"] = seen["samples"]
+        if seen["accuracy"] is not None:
+            self.result.val_accuracy.append(seen["accuracy"])
         self.result.val_loss.append(seen["loss"])
-        return float(seen["accuracy"])
+        return value if value is None else float(value)
 
-    def _reached(self, accuracy: float) -> bool:
+    def _reached(self, value: float | None) -> bool:
         target = self.recipe.target_accuracy
-        return target is not None and accuracy >= target
+        if target is None or value is None:
+            return False
+        return value <= target if self.result.val_metric["mode"] == "min" else value >= target
 
     def _out_of_time(self) -> bool:
         return self.recipe.seconds is not None and self.trained_s >= self.recipe.seconds

@@ -18,19 +18,22 @@ import numpy as np
 from gluontune import compute, monitor
 from gluontune.errors import GluontuneError
 from gluontune.parallel import horovod
-from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts, split_batch
+from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts
 from gluontune.parallel.summing import SharedExchange
 from gluontune.recipe import Recipe
-from gluontune.runtime import mxnet
+from gluontune.runtime import as_net_array, mxnet
+from gluontune.train.arrays import first, parts_of, to_numpy
 from gluontune.train.checkpoint import read
-from gluontune.train.checks import check_output
+from gluontune.train.checks import try_one_batch
 from gluontune.train.exchanging import make_averaging, meet, rejoin
 from gluontune.train.feed import Feed, make_feed
-from gluontune.train.job import load_job
-from gluontune.train.preparing import prepare_net
+from gluontune.train.job import Job, load_job
+from gluontune.train.kinds import StepKind, make_kind
+from gluontune.train.metrics import finite, make_score
+from gluontune.train.preparing import prepare_nets
 from gluontune.train.site import site
 from gluontune.train.snapshot import Writer, capture, may_draw, parameters, restore, seed_step
-from gluontune.train.updating import make_trainer
+from gluontune.train.updating import make_trainers
 
 __all__ = ["Session"]
 
@@ -52,7 +55,16 @@ class Session:
         batches_per_epoch: steps in one epoch, the same on all ranks.
         samples_per_step: images of this rank in one step.
         steps_taken: steps since the seeded start, those before a checkpoint included.
+        net: a block with all parameters. nets: what the job's step takes, that block or a dict of several.
+        trainers: by name; one, unless the job updates several nets by itself.
+        kind: how a batch becomes losses and gradients; see :mod:`gluontune.train.kinds`.
     """
+
+    job: Job
+    kind: StepKind
+    net: Any
+    nets: Any
+    trainers: dict[str, Any]
 
     def __init__(
         self,
@@ -68,6 +80,7 @@ class Session:
         self.phase = "starting"
         self._batches: Iterator[Any] | None = None
         self._fresh, self.steps_taken = False, 0
+        self.trainers, self.scaler = {}, None
         self.writer = Writer(**checkpoints) if checkpoints else None
         self.exchange: horovod.Exchange | SharedExchange | None = None
 
@@ -104,9 +117,16 @@ class Session:
         if opened is not None:
             opened()
         self.phase = "building the net"
-        self.net, self.rewrites = prepare_net(self)
-        self.loss = self.job.loss()
-        self._initial = {name: p.data(self.ctxs[0]).asnumpy() for name, p in self._parameters()}
+        made = prepare_nets(self)
+        self.net, self.nets, self.rewrites = made.net, made.nets, made.rewrites
+        self.kind = make_kind(self)
+        self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=_SAMPLED_EVERY)
+        self._initial: dict[str, np.ndarray] = {}
+        self.remember()
+        self.phase = "trying one batch"
+        self._seed()
+        self.tried = try_one_batch(self)
+        self.score = make_score(self.job, self.kind.loss, self.tried)
         self.kvstore = "device"
         if len(self.ctxs) > 1:
             shapes = [p.shape for _, p in self._parameters() if p.grad_req != "null"]
@@ -114,8 +134,7 @@ class Session:
         self.averaging = make_averaging(self)
         # Ranks behind the gradient of an update.
         self._summed_over = self.world if self.averaging is None else 1
-        self._seeds_steps = self.writer is not None and may_draw(self.net)
-        self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=_SAMPLED_EVERY)
+        self._seeds_steps = self.writer is not None and (self.job.step is not None or may_draw(self.net))
         self.reset()
 
     def site(self) -> dict[str, Any]:
@@ -129,6 +148,21 @@ class Session:
 
     def _parameters(self) -> list[tuple[str, Any]]:
         return list(self.net.collect_params().items())
+
+    def remember(self) -> None:
+        """Take the values of the parameters that have some, and are not known yet, as the seeded start."""
+        for name, parameter in self._parameters():
+            if name not in self._initial and parameter._data:
+                self._initial[name] = to_numpy(parameter.data(self.ctxs[0]))
+
+    def named_nets(self) -> dict[str, Any]:
+        """The job's nets by name; ``net``, where there is one."""
+        return self.nets if isinstance(self.nets, dict) else {"net": self.nets}
+
+    @property
+    def trainer(self) -> Any:
+        """The trainer of the one net, or of the first of several."""
+        return next(iter(self.trainers.values()))
 
     def reset(self) -> None:
         """Back to the seeded start: parameters, optimizer, schedule, random streams, first epoch.
@@ -144,16 +178,17 @@ class Session:
         self.phase = "setting up the optimizer"
         self._close_batches()
         for name, parameter in self._parameters():
-            parameter.set_data(self.mx.nd.array(self._initial[name], dtype=parameter.dtype))
+            parameter.set_data(self.array(self._initial[name], parameter.dtype))
         if self.exchange is not None:
             places = {name: p.data(self.ctxs[0]) for name, p in parameters(self.net)}
             self.exchange.take_from_first(places)
         total = max(1, round(recipe.epochs * self.batches_per_epoch))
-        self.trainer = make_trainer(self, recipe, total)
+        self.trainers = make_trainers(self, recipe, total)
         self.scaler = None
         if recipe.dtype == "float16":
             self.scaler = compute.to_mixed_precision(self.net, self.trainer, "float16")
         self._seed()
+        self.kind.begin(True)
         self.epoch, self.steps_taken = 0, 0
         self._losses: list[Any] = []
         self._fresh = not self.rejoins
@@ -168,7 +203,11 @@ class Session:
             close()
         self._batches = None
 
-    def _next_batch(self) -> tuple[Any, Any]:
+    def array(self, values: np.ndarray, dtype: Any = None) -> Any:
+        """An array of MXNet's, of the flavour that the job computes with."""
+        return as_net_array(self.mx.nd.array(values, dtype=values.dtype if dtype is None else dtype))
+
+    def _next_batch(self) -> tuple[Any, ...]:
         """The next batch, over the end of an epoch."""
         for _ in range(2):
             if self._batches is None:
@@ -178,46 +217,34 @@ class Session:
                 return batch
             self._batches = None
             self.epoch += 1
+            self.kind.begin(True)
         raise GluontuneError("the training data gave no batch in a whole epoch")
 
     def step(self) -> int:
-        """One training step, queued asynchronously as Gluon does; returns its number of images."""
-        autograd = self.mx.autograd
+        """One training step, queued asynchronously as Gluon does; returns its number of samples."""
         with self.phases.step() as phase:
             with phase("data"):
-                images, labels = self._next_batch()
+                batch = self._next_batch()
             if self._seeds_steps:
                 seed_step(self.recipe.seed, self.rank, self.steps_taken)
             with phase("copy"):
-                xs, ys = split_batch(images, self.ctxs), split_batch(labels, self.ctxs)
-            with autograd.record():
-                with phase("forward"):
-                    losses = [self._loss_of(x, y) for x, y in zip(xs, ys)]
-                with phase("backward"):
-                    autograd.backward([self.scaler.scale(v) for v in losses] if self.scaler else losses)
-            count = sum(x.shape[0] for x in xs)
-            if len(xs) < len(self.ctxs):
-                clear_idle(self.net.collect_params().values(), len(xs))
-            with phase("update"):
-                (self.scaler or _Plain).step(self.trainer, count * self._summed_over)
-                if self.averaging is not None:
-                    self.averaging.after_step()
+                parts = parts_of(batch, self.ctxs)
+            losses = self.kind.train(parts, phase)
+            count = sum(len(first(part)) for part in parts)
+            if not self.kind.updates:
+                self._update(count, len(parts), phase)
             with phase("metrics"):
                 self._losses.append([value.mean() for value in losses])
         self.steps_taken += 1
         return count
 
-    def _loss_of(self, x: Any, y: Any) -> Any:
-        output = self.net(x)
-        if self.recipe.dtype == "float16":
-            output = output.astype("float32")
-        loss = self.loss(output, y)
-        if loss.shape != (x.shape[0],):
-            raise GluontuneError(
-                f"the loss has shape {loss.shape} for a batch of {x.shape[0]}: it must give one value per "
-                f"sample, ({x.shape[0]},); the net's output has shape {getattr(output, 'shape', type(output))}"
-            )
-        return loss
+    def _update(self, count: int, used: int, phase: Any) -> None:
+        if used < len(self.ctxs):
+            clear_idle(self.net.collect_params().values(), used)
+        with phase("update"):
+            (self.scaler or _Plain).step(self.trainer, count * self._summed_over)
+            if self.averaging is not None:
+                self.averaging.after_step()
 
     def steps(self, count: int) -> dict[str, Any]:
         """Take ``count`` steps and wait until they are really done.
@@ -232,7 +259,7 @@ class Session:
         samples = sum(self.step() for _ in range(count))
         self.phases.wait()
         seconds = time.perf_counter() - start
-        values = [float(v.asscalar()) for step in self._losses for v in step]
+        values = [float(to_numpy(v)) for step in self._losses for v in step]
         return {"samples": samples, "seconds": seconds, "loss": float(np.mean(values))}
 
     def checkpoint(self, extra: dict[str, Any], wait: bool) -> dict[str, Any]:
@@ -261,26 +288,33 @@ class Session:
         if self.averaging is not None:
             self.averaging.agree()
 
-    def check_output(self) -> None:
-        """The net's output against the number of classes, on one batch, before anything is timed."""
-        check_output(self.net, self.feed.sample(self.ctxs[0], staged=True), self.job.classes)
-
     def validate(self) -> dict[str, Any]:
-        """Top-1 accuracy and mean loss over the validation images, by this rank's net."""
+        """The metric and the mean loss over the validation samples, by this rank's net.
+
+        Returns:
+            ``{"metric": {"name", "mode", "value"}, "accuracy", "loss", "samples", "seconds"}``; ``accuracy`` is None
+            where the job has another metric.
+        """
         self.phase = "validating"
-        correct, total, loss = 0.0, 0, 0.0
+        score, total, loss = make_score(self.job, self.kind.loss, self.tried), 0, 0.0
         start = time.perf_counter()
-        for images, labels in self.feed.val.epoch(0):
-            for x, y in zip(split_batch(images, self.ctxs), split_batch(labels, self.ctxs)):
-                output = self.net(x).astype("float32")
-                hits = (output.argmax(axis=1) == y.astype("float32")).sum()
-                loss += float(self.loss(output, y).sum().asscalar())
-                correct += float(hits.asscalar())
-                total += x.shape[0]
+        self.kind.begin(False)
+        for batch in self.feed.val.epoch(0):
+            for place, part in enumerate(parts_of(batch, self.ctxs)):
+                outcome = self.kind.evaluate(place, part)
+                score.update(outcome)
+                loss += float(to_numpy(outcome.loss.sum()))
+                total += len(first(part))
         if total == 0:
             raise GluontuneError("the validation data set is empty")
-        seconds = time.perf_counter() - start
-        return {"accuracy": correct / total, "loss": loss / total, "samples": total, "seconds": seconds}
+        seconds, value = time.perf_counter() - start, score.value()
+        return {
+            "metric": {"name": score.name, "mode": score.mode, "value": finite(value)},
+            "accuracy": value if score.name == "accuracy" else None,
+            "loss": loss / total,
+            "samples": total,
+            "seconds": seconds,
+        }
 
     def memory_mib(self) -> dict[str, float]:
         """Highest resident memory of this process and of its largest ended worker, MiB."""

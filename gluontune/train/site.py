@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gluontune import __version__
 from gluontune.errors import GluontuneError
 
+if TYPE_CHECKING:
+    from gluontune.train.session import Session
+
 __all__ = ["common", "site"]
 
 _MARKED = 16  # images that are compared between ranks
 
 
-def site(session: Any) -> dict[str, Any]:
+def site(session: Session) -> dict[str, Any]:
     """Devices, data and rewrites, for the ladder."""
     shape = session.feed.image_shape
     return {
@@ -24,10 +27,13 @@ def site(session: Any) -> dict[str, Any]:
         "splits": session.job.dataset is not None,
         "image_bytes": shape[0] * shape[1] * shape[2] if shape else None,
         "rewrites": session.rewrites,
+        "step": session.kind.name,
+        "recurrent": session.job.begin is not None,
+        "metric": {"name": session.score.name, "mode": session.score.mode},
     }
 
 
-def common(session: Any) -> dict[str, Any]:
+def common(session: Session) -> dict[str, Any]:
     """What must be alike on all ranks: versions, data, batches in an epoch."""
     versions = {"gluontune": __version__, "mxnet": session.mx.__version__, "numpy": np.__version__}
     return {

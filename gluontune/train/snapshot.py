@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,31 +18,42 @@ from gluontune.errors import GluontuneError
 from gluontune.optim import states
 from gluontune.runtime import mxnet
 from gluontune.train import checkpoint
+from gluontune.train.arrays import to_numpy
+
+if TYPE_CHECKING:
+    from gluontune.train.session import Session
 
 __all__ = ["Writer", "capture", "may_draw", "parameters", "restore", "seed_step"]
 
 _QUIET = ("mxnet.gluon.", "gluoncv.", "gluontune.")  # their blocks draw nothing unless they say "drop"
 
 
-def capture(session: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def capture(session: Session) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Header and arrays of a checkpoint of ``session``, at the end of a step; the arrays are copies."""
-    header, arrays = states.capture(session.trainer)
-    named = {f"optimizer/{key}": value for key, value in arrays.items()}
+    headers, named = {}, {}
+    for place, (name, trainer) in enumerate(session.trainers.items()):
+        headers[name], arrays = states.capture(trainer)
+        own = "optimizer" if place == 0 else f"optimizer.{name}"
+        named.update({f"{own}/{key}": value for key, value in arrays.items()})
     for name, parameter in parameters(session.net):
         named[f"parameter/{name}"] = parameter.data(session.ctxs[0]).asnumpy()
+    for place, array in enumerate(session.kind.state()):
+        named[f"state/{place}"] = to_numpy(array)
     kind, keys, place, has_gauss, cached = np.random.get_state()
     named["random/numpy"] = np.asarray(keys)
     return {
         "step": session.steps_taken,
         "epoch": session.epoch,
         "loader": session.feed.train.state(),
-        "optimizer": header,
+        "optimizer": next(iter(headers.values())),
+        "optimizers": headers,
+        "state_parts": session.kind.state_parts(),
         "scaler": session.scaler.scaler.state_dict() if session.scaler else None,
         "random": {"python": random.getstate(), "numpy": [kind, place, has_gauss, cached]},
     }, named
 
 
-def restore(session: Any, header: dict[str, Any], arrays: dict[str, np.ndarray], path: str) -> None:
+def restore(session: Session, header: dict[str, Any], arrays: dict[str, np.ndarray], path: str) -> None:
     """Put what :func:`capture` gave into a session that was just built or reset; ``path`` names it in errors.
 
     Raises:
@@ -62,9 +73,18 @@ def restore(session: Any, header: dict[str, Any], arrays: dict[str, np.ndarray],
     except GluontuneError as error:
         raise GluontuneError(f"{path}: of another data set or division of it: {error}") from None
     for name, parameter in mine.items():
-        parameter.set_data(mxnet().nd.array(saved[name], dtype=saved[name].dtype))
-    own = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("optimizer/")}
-    states.restore(session.trainer, header["optimizer"], own, path)
+        parameter.set_data(session.array(saved[name]))
+    headers = header.get("optimizers") or {"net": header["optimizer"]}
+    if list(headers) != list(session.trainers):
+        raise GluontuneError(
+            f"{path}: of a job that updates {', '.join(headers)}; this one updates {', '.join(session.trainers)}"
+        )
+    for place, (name, trainer) in enumerate(session.trainers.items()):
+        start = "optimizer/" if place == 0 else f"optimizer.{name}/"
+        own = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith(start)}
+        states.restore(trainer, headers[name], own, path)
+    held = sorted((k for k in arrays if k.startswith("state/")), key=lambda k: int(k.partition("/")[2]))
+    session.kind.set_state([session.array(arrays[k]) for k in held], header.get("state_parts", []))
     if session.scaler and header["scaler"]:
         session.scaler.scaler.load_state_dict(header["scaler"])
     version, internal, gauss = header["random"]["python"]

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gluontune import optim
 from gluontune.recipe import Recipe
 
-__all__ = ["make_trainer"]
+if TYPE_CHECKING:
+    from gluontune.train.session import Session
+
+__all__ = ["make_trainer", "make_trainers"]
 
 
-def make_trainer(session: Any, recipe: Recipe, total_steps: int) -> Any:
-    """A new trainer for the session's net.
+def make_trainers(session: Session, recipe: Recipe, total_steps: int) -> dict[str, Any]:
+    """New trainers: one for each net where the job updates them itself, else one for all. Arguments as below."""
+    if session.kind.updates:
+        return {
+            name: make_trainer(session, recipe, total_steps, net)
+            for name, net in session.named_nets().items()
+        }
+    return {"net": make_trainer(session, recipe, total_steps)}
+
+
+def make_trainer(session: Session, recipe: Recipe, total_steps: int, net: Any = None) -> Any:
+    """A new trainer.
 
     Args:
         session: a built :class:`gluontune.train.session.Session`.
         recipe: its own, or one with other fields of the optimizer.
         total_steps: length of the schedule; ``accumulate`` of them make an update.
+        net: whose parameters; None: all of the session's.
     """
     apart = session.averaging is not None  # parameters are exchanged, not gradients
     servers = recipe.engine == "kvstore" and not apart
@@ -32,7 +46,7 @@ def make_trainer(session: Any, recipe: Recipe, total_steps: int) -> Any:
     warmup = round(recipe.warmup_epochs * session.batches_per_epoch / recipe.accumulate)
     return optim.setup(
         recipe.optimizer,
-        session.net,
+        session.net if net is None else net,
         learning_rate=recipe.learning_rate,
         global_batch_size=recipe.global_batch_size,
         base_batch_size=recipe.base_batch_size,

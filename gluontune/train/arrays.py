@@ -1,0 +1,98 @@
+"""Batches in whatever nesting and flavour (``mx.nd``, ``mx.np``, numpy) a job has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gluontune.parallel.devices import split_batch
+from gluontune.runtime import as_net_array
+
+__all__ = ["as_batch", "described", "first", "flat", "hint_of", "mapped", "parts_of", "to_numpy"]
+
+
+def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """``value`` with each of its arrays changed; lists and tuples keep their nesting.
+
+    >>> mapped(lambda x: x + 1, [1, (2, 3)])
+    [2, (3, 4)]
+    """
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(change, item) for item in value)
+    return change(value)
+
+
+def flat(value: Any) -> list[Any]:
+    """The arrays of ``value`` in order; None counts as no array.
+
+    >>> flat([1, (2, None), [3]])
+    [1, 2, 3]
+    """
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in flat(item)]
+    return [] if value is None else [value]
+
+
+def first(value: Any) -> Any:
+    """The first array of a batch: its length is the batch's."""
+    return flat(value)[0]
+
+
+def as_batch(found: Any) -> tuple[Any, ...]:
+    """What a loader yields, as a tuple: a data set of single arrays gives a tuple of one."""
+    return tuple(found) if isinstance(found, (list, tuple)) else (found,)
+
+
+def parts_of(batch: tuple[Any, ...], ctxs: list[Any]) -> list[tuple[Any, ...]]:
+    """A batch cut along the first axis: one tuple of arrays for each context that gets a part.
+
+    Arrays become ``mx.np`` ones where the process computes with these (``npx.set_np()``).
+    """
+    cut = mapped(lambda array: _Cut(split_batch(array, ctxs)), batch)
+    count = len(first(cut).parts)
+    return [
+        as_net_array(tuple(mapped(lambda found, place=place: found.parts[place], list(cut))))
+        for place in range(count)
+    ]
+
+
+class _Cut:
+    """The parts of one array, as one leaf."""
+
+    def __init__(self, parts: list[Any]):
+        self.parts = parts
+
+
+def to_numpy(array: Any) -> np.ndarray:
+    """A copy on the host, after waiting; bfloat16 as float32."""
+    if not hasattr(array, "asnumpy"):
+        return np.asarray(array)
+    try:
+        return array.asnumpy()
+    except TypeError:  # bfloat16, which numpy does not know
+        return array.astype("float32").asnumpy()
+
+
+def described(batch: Any) -> str:
+    """Shapes and types of a batch, for messages.
+
+    >>> described((np.zeros((2, 3), "float32"), np.zeros(2, "int64")))
+    '(2, 3) float32, (2,) int64'
+    """
+    return ", ".join(_one(array) for array in flat(batch))
+
+
+def hint_of(batch: Any) -> str:
+    """What most often is wrong with such a batch, for messages."""
+    if any(str(getattr(array, "dtype", "")).find("float64") >= 0 for array in flat(batch)):
+        return " (float64: nets compute in float32; have data() give .astype('float32'))"
+    return ""
+
+
+def _one(array: Any) -> str:
+    shape = getattr(array, "shape", None)
+    if shape is None:
+        return type(array).__name__
+    return f"{tuple(shape)} {np.dtype(array.dtype).name if array.dtype is not None else ''}".strip()

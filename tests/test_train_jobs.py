@@ -1,0 +1,364 @@
+"""Every kind of job: regression, one-hot labels, several inputs, a step of its own, recurrent state, several nets, np.
+
+Sessions are built in this process, which costs less than a fresh one for each; what needs one has one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.recipe import Recipe
+from gluontune.runtime import mxnet
+from gluontune.train import run
+from gluontune.train.job import load_module
+from gluontune.train.session import Session
+
+DATA = """
+import numpy as np
+import mxnet as mx
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+
+def points(n, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 6)).astype("float32")
+    return x, (x[:, :1] - 2 * x[:, 1:2]).astype("float32")
+
+def classes(n, seed=0):
+    x, y = points(n, seed)
+    return x, (y[:, 0] > 0).astype("int64")
+
+def dense(*units):
+    net = nn.HybridSequential()
+    for u in units[:-1]:
+        net.add(nn.Dense(u, activation="relu"))
+    net.add(nn.Dense(units[-1]))
+    return net
+"""
+
+REGRESSION = """
+def net(): return dense(16, 1)
+def data(): return gluon.data.ArrayDataset(*points(512)), gluon.data.ArrayDataset(*points(96, 1))
+def loss(): return gluon.loss.L2Loss()
+"""
+
+ONE_HOT = """
+def net(): return dense(16, 2)
+def data():
+    def part(n, seed):
+        x, y = classes(n, seed)
+        return gluon.data.ArrayDataset(x, np.eye(2, dtype="float32")[y])
+    return part(512, 0), part(96, 1)
+def loss(): return gluon.loss.SoftmaxCrossEntropyLoss(sparse_label=False)
+"""
+
+TWO_INPUTS = """
+class Two(nn.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.out, self.aux = nn.Dense(8), nn.Dense(8), nn.Dense(2), nn.Dense(2)
+    def hybrid_forward(self, F, a, b):
+        h = F.relu(self.a(a) + self.b(b))
+        return self.out(h), self.aux(h)
+class Both(gluon.loss.SoftmaxCrossEntropyLoss):
+    def forward(self, outputs, label):
+        return super().forward(outputs[0], label) + 0.3 * super().forward(outputs[1], label)
+def net(): return Two()
+def data():
+    def part(n, seed):
+        x, y = classes(n, seed)
+        return gluon.data.ArrayDataset(x[:, :3], x[:, 3:], y)
+    return part(512, 0), part(96, 1)
+def loss(): return Both()
+"""
+
+OWN_STEP = """
+LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
+def net(): return dense(16, 2)
+def data(): return gluon.data.ArrayDataset(*classes(512)), gluon.data.ArrayDataset(*classes(96, 1))
+def step(net, x, y):
+    out = net(x * 0.5)
+    return LOSS(out, y), out
+"""
+
+RECURRENT = """
+VOCABULARY, WIDTH = 12, 5
+LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
+class Words(gluon.Block):
+    def __init__(self):
+        super().__init__()
+        self.encode, self.rnn = nn.Embedding(VOCABULARY, 8), gluon.rnn.LSTM(16, input_size=8)
+        self.decode = nn.Dense(VOCABULARY, flatten=False)
+    def forward(self, x, hidden):
+        out, hidden = self.rnn(self.encode(x), hidden)
+        return self.decode(out), hidden
+def net(): return Words()
+def data():
+    def part(n):
+        text = (np.arange(n * WIDTH + 1) * 5 % VOCABULARY).astype("float32")
+        return gluon.data.ArrayDataset(text[:-1].reshape(n, WIDTH), text[1:].reshape(n, WIDTH))
+    return part(320), part(64)
+def begin(net, batch_size): return net.rnn.begin_state(batch_size)
+def step(net, x, y, state):
+    out, state = net(x.T, state)
+    return LOSS(out, y.T.expand_dims(2)).mean() + nd.zeros(x.shape[0]), state
+"""
+
+GAN = """
+LOSS = gluon.loss.SigmoidBinaryCrossEntropyLoss()
+def net(): return {"generator": dense(16, 6), "judge": judge()}
+def judge():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(16), nn.BatchNorm(), nn.LeakyReLU(0.2), nn.Dense(1))
+    return net
+def data():
+    def real(n):
+        return gluon.data.SimpleDataset(list(1 + 0.1 * np.random.default_rng(n).normal(size=(n, 6)).astype("float32")))
+    return real(256), real(64)
+def step(nets, real, trainers):
+    n = real.shape[0]
+    noise = nd.random.normal(shape=(n, 4))
+    with autograd.record():
+        fake = nets["generator"](noise)
+        bad = LOSS(nets["judge"](real), nd.ones(n)) + LOSS(nets["judge"](fake.detach()), nd.zeros(n))
+    bad.backward()
+    trainers["judge"].step(n)
+    with autograd.record():
+        good = LOSS(nets["judge"](nets["generator"](noise)), nd.ones(n))
+    good.backward()
+    trainers["generator"].step(n)
+    return bad + good
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def made(text, head=DATA):
+        path = tmp_path / "job.py"
+        path.write_text(head + text)
+        return str(path)
+
+    return made
+
+
+BASE = Recipe(
+    batch_size_per_device=32, optimizer="adam", learning_rate=0.01, lr_scaling="none", wd=0.0, epochs=2
+)
+
+
+@contextlib.contextmanager
+def session(job, **changes):
+    made = Session(BASE.override(job=job, **changes))
+    try:
+        made.build()
+        yield made
+    finally:
+        made.close()
+
+
+def trained(made, epochs=2):
+    """Losses of the first and the last epoch, and the last validation."""
+    losses = [made.steps(made.batches_per_epoch)["loss"] for _ in range(epochs)]
+    return losses[0], losses[-1], made.validate()
+
+
+def test_regression_shows_its_loss_and_no_accuracy(write):
+    result = run(BASE.override(job=write(REGRESSION)))
+    assert result.ok, result.error
+    assert result.val_accuracy == [] and result.val_metric["name"] == "loss"
+    assert result.val_metric["mode"] == "min" and result.val_metric["samples"] == 96
+    assert result.val_metric["values"] == pytest.approx(result.val_loss)
+    assert result.val_loss[1] < result.val_loss[0]
+    target = (result.val_loss[0] + result.val_loss[1]) / 2
+    early = run(BASE.override(job=write(REGRESSION), epochs=6, target_accuracy=target))
+    assert early.ok and len(early.val_loss) == 2  # reached by falling below
+
+
+def test_a_metric_of_the_jobs_own_has_a_name_and_a_direction(write):
+    with session(write(REGRESSION + "def metric(): return mx.metric.MSE()\n")) as made:
+        _, _, seen = trained(made)
+        assert (
+            seen["metric"]["name"] == "mse" and seen["metric"]["mode"] == "min" and seen["accuracy"] is None
+        )
+        assert 0.5 * seen["metric"]["value"] == pytest.approx(seen["loss"], rel=1e-4)
+    own = (
+        REGRESSION
+        + "def metric(): return mx.metric.CustomMetric(lambda y, o: float(abs(y - o).max()), name='worst')\n"
+    )
+    with pytest.raises(GluontuneError, match=r"job.py:\d+: .*worst.*metric_mode"), session(write(own)):
+        pass
+    with session(write(own + "metric_mode = 'min'\n")) as made:
+        assert made.validate()["metric"]["mode"] == "min"
+
+
+def test_one_hot_labels_train_and_validate(write):
+    with session(write(ONE_HOT)) as made:
+        first, last, seen = trained(made, 4)
+        assert last < first and seen["accuracy"] > 0.8
+        output = made.net(mxnet().nd.array(made.job.val._data[0])).asnumpy().argmax(1)
+        assert seen["accuracy"] == pytest.approx(np.mean(output == made.job.val._data[1].argmax(1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (ONE_HOT.replace("sparse_label=False", ""), ["one-hot", "sparse_label=False", "(32, 2)"]),
+        (OWN_STEP.replace("x * 0.5", "x.reshape((4, -1))"), ["step()", "(32, 6) float32, (32,) int64"]),
+        (REGRESSION.replace("points(512)", "(a.astype('float64') for a in points(512))"), ["float64", "astype"]),
+        (REGRESSION.replace("L2Loss()", "L2Loss(batch_axis=1)"), ["loss", "(1,)", "one value per sample, (32,)"]),
+        (TWO_INPUTS.replace("x[:, :3], x[:, 3:], y", "x, y"), ["net failed", "(2, 6)", "'b'"]),
+        (RECURRENT.replace("def begin", "def start"), ["step() takes a state", "def begin"]),
+        (RECURRENT.replace(", state):\n    out", "):\n    state = None\n    out"), ["must take it", "state"]),
+        (RECURRENT.replace(", state\n", "\n"), ["step() must return (loss, state)"]),
+        (GAN.replace("def step", "def stride"), ["ndarray of shape (6,)", "define step(net, *batch)"]),
+        (OWN_STEP.replace("dense(16, 2)", "{'a': dense(2), 'b': dense(2)}").replace("def step", "def stride"),
+         ["a, b", "def step(nets, *batch)"]),
+        (GAN.replace('return {"generator": dense(16, 6)', 'return {"generator": 3'), ["'generator'", "int", "Block"]),
+        (OWN_STEP + "def metric(): return 3\n", ["metric()", "int", "EvalMetric"]),
+        (OWN_STEP.replace("LOSS(out, y), out", "LOSS(out, y)") + "def metric(): return mx.metric.F1()\n",
+         ["step()", "(loss, output)"]),
+        (REGRESSION.replace("*points(96, 1)", "points(96, 1)[0][:, :5], points(96, 1)[1]"),
+         ["validation batch", "(32, 5)"]),
+        (REGRESSION + "def metric(): return mx.metric.F1()\n", ["metric", "output (32, 1) float32"]),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_told_before_anything_is_timed(write, text, words):
+    with pytest.raises(GluontuneError) as caught, session(write(text)):
+        pass
+    told = str(caught.value)
+    assert "job.py:" in told and "\n" not in told
+    assert all(word in told for word in words), told
+
+
+def test_several_inputs_and_several_outputs(write):
+    with session(write(TWO_INPUTS), hybridize="static") as made:
+        first, last, seen = trained(made, 3)
+        assert last < first and math.isfinite(seen["loss"]) and seen["accuracy"] is None
+    score = "lambda y, o: float((o.argmax(1) == y).mean()), name='accuracy of both', allow_extra_outputs=True"
+    with session(write(TWO_INPUTS + f"def metric(): return mx.metric.CustomMetric({score})\n")) as made:
+        assert made.validate()["metric"]["mode"] == "max"
+
+
+def test_a_step_of_the_jobs_own(write):
+    with session(write(OWN_STEP), hybridize="hybridized") as made:
+        first, last, seen = trained(made, 4)
+        assert last < first and seen["metric"]["name"] == "accuracy" and seen["accuracy"] > 0.8
+    with (
+        pytest.raises(UsageError, match=r"rewrites=.*step\(\)"),
+        session(write(OWN_STEP), rewrites=["pool-to-mean"]),
+    ):
+        pass
+
+
+def test_recurrent_state_is_carried_and_begun_anew(write):
+    with session(write(RECURRENT)) as made:
+        assert made.batches_per_epoch == 10
+        batch = made._next_batch()  # row j goes on where it ended
+        after = made._next_batch()
+        assert (batch[1].asnumpy()[:, -1] == after[0].asnumpy()[:, 0]).all()
+        made.steps(1)
+        held = [array.asnumpy() for array in made.kind.state()]
+        assert len(held) == 2 and np.abs(held[0]).max() > 0
+        made.kind.begin(True)
+        made.steps(1)
+        assert made.kind.state_parts() == [32]
+        first, last, seen = trained(made, 3)
+        assert last < first and seen["metric"]["name"] == "loss"
+
+
+def test_several_nets_update_themselves_and_validation_changes_nothing(write):
+    with session(write(GAN)) as made:
+        names = ["generator", "judge"]
+        assert list(made.trainers) == names and made.kind.updates
+        values = lambda: {n: p.data().asnumpy() for n, p in made.net.collect_params().items()}  # noqa: E731
+        start = values()
+        assert all((start[n] == made._initial[n]).all() for n in start)  # the trial has left no trace
+        moving = [n for n in start if n.endswith("running_var")]
+        assert moving and (start[moving[0]] == 1).all()
+        made.steps(3)
+        now = values()
+        assert all((now[n] != start[n]).any() for n in now if n.endswith("weight"))
+        made.validate()
+        again = values()
+        assert all((again[n] == now[n]).all() for n in now)
+        assert [t.num_update for t in made.trainers.values()] == [3, 3]
+    for field, value in (("accumulate", 2), ("engine", "kvstore")):
+        with (
+            pytest.raises(GluontuneError, match=rf"{field}="),
+            session(write(GAN), **{field: value, "devices": "auto"}),
+        ):
+            pass
+
+
+def test_a_checkpoint_holds_state_and_all_trainers(write):
+    from gluontune.train.snapshot import capture, restore
+
+    for text in (RECURRENT, GAN):
+        with session(write(text)) as made:
+            made.steps(3)
+            header, arrays = capture(made)
+            before = [p.data().asnumpy() for p in made.net.collect_params().values()]
+            held = [a.asnumpy() for a in made.kind.state()]
+            made._seed()
+            want = made.steps(2)["loss"]
+            made.reset()
+            restore(made, header, arrays, "x.ckpt")
+            assert all(
+                (a == p.data().asnumpy()).all() for a, p in zip(before, made.net.collect_params().values())
+            )
+            assert all((a == b.asnumpy()).all() for a, b in zip(held, made.kind.state()))
+            made._close_batches()
+            made._seed()
+            assert made.steps(2)["loss"] == pytest.approx(want, rel=1e-5)
+
+
+def test_a_net_of_mx_np_is_first_class(write):
+    head = DATA.replace(
+        "from mxnet.gluon import nn\n", "from mxnet.gluon import nn\nfrom mxnet import npx\nnpx.set_np()\n"
+    )
+    try:
+        for text in (REGRESSION, ONE_HOT, OWN_STEP):
+            with session(write(text, head), hybridize="static") as made:
+                first, last, _ = trained(made, 3)
+                assert last < first
+        image = (
+            "def net():\n    n = nn.HybridSequential()\n    n.add(nn.Conv2D(8, 3), nn.GlobalAvgPool2D())\n"
+        )
+        image += "    n.add(nn.Dense(10))\n    return n\n"
+        for loader in ("gluon", "resident"):
+            options = {"dataset": "sample", "train_samples": 64, "val_samples": 32, "loader": loader}
+            with session(write(image, head), **options) as made:
+                assert made.validate()["metric"]["name"] == "accuracy" and math.isfinite(
+                    made.steps(2)["loss"]
+                )
+    finally:
+        mxnet().npx.reset_np()
+
+
+def test_a_script_sees_its_own_arguments(write, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gluontune", "doctor", "--job", "job.py"])
+    text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--rate', default=3)\n{}\ndef net(): pass\n"
+    module = load_module(write(text.format("opt = p.parse_args()")))
+    assert module.opt.rate == 3 and sys.argv[1] == "doctor"
+    with pytest.raises(GluontuneError, match=r"job.py:\d+: the file ends itself \(exit code 2\).*__main__"):
+        load_module(write(text.format("p.add_argument('must'); p.parse_args()")))
+    training = (
+        OWN_STEP
+        + "n = net(); n.initialize(); n(nd.ones((1, 6)))\nt = gluon.Trainer(n.collect_params(), 'sgd')\n"
+    )
+    with pytest.raises(GluontuneError, match=r"job.py:\d+: the file trains while it is imported"):
+        load_module(write(training + "t.step(1)\n"))
+    assert load_module(write(training + "if __name__ == '__main__':\n    t.step(1)\n")).t is not None
+
+
+def test_a_script_that_holds_its_net_ready(write):
+    with session(
+        write("net = dense(16, 1)\nloss = gluon.loss.L2Loss()\n" + REGRESSION.split("\n")[2] + "\n")
+    ) as made:
+        assert made.validate()["metric"]["name"] == "loss"
