@@ -10,8 +10,8 @@ from gluontune import report
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.ladder import factors, measure
-from gluontune.ladder.climbing import Pace
 from gluontune.ladder.factorplan import Factor, combine, parse_factor, plan
+from gluontune.ladder.pace import Pace
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 from gluontune.train import RunFailed

@@ -51,7 +51,7 @@ def test_a_job_of_the_users_own_climbs(tmp_path):
     out = tmp_path / "out"
     done = subprocess.run(
         ladder("--job", job, "--out", out, "--rungs", "records,hybridized", "--train-samples", "3840", "--json",
-               "--val-samples", "500"),
+               "--val-samples", "500", "--budget", "15m"),
         capture_output=True,
         text=True,
         check=False,
@@ -66,9 +66,11 @@ def test_a_job_of_the_users_own_climbs(tmp_path):
     labels = [v["label"] for v in rows["hybridized"]["variants"]]
     assert any("pool-to-mean" in label for label in labels), labels
     for row in rows.values():
-        assert row["samples_per_sec"]["n"] == 9 and len(row["val_accuracy"]) == 1
-        assert row["utilization"]["cpu_pct"] and row["steadiness"]["mean_pct"] > 0
-        assert sum(row["phases_pct"].values()) == pytest.approx(100, abs=0.5)
+        assert row["samples_per_sec"]["n"] >= 1
+        if row["name"] == "naive" or row["kept"]:
+            assert len(row["val_accuracy"]) == 1
+            assert row["utilization"]["cpu_pct"] and row["steadiness"]["mean_pct"] > 0
+            assert sum(row["phases_pct"].values()) == pytest.approx(100, abs=0.5)
     assert found["sentence"]
     page = (out / "ladder.html").read_text()
     assert "<svg" in page and "hybridized" in page

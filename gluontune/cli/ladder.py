@@ -21,6 +21,8 @@ from gluontune.recipe import Recipe
 
 __all__ = ["register"]
 
+SHORT_S = 900.0  # a climb of less time validates on fewer images
+
 
 def register(app: typer.Typer) -> None:
     app.command("ladder", help=ladder.__doc__)(takes_recipe(ladder))
@@ -30,7 +32,12 @@ def ladder(
     recipe: Recipe,
     given: dict[str, Any],
     out: Path = typer.Option(Path("ladder-out"), "--out", help="Folder for ladder.json and ladder.html."),
-    quick: bool = typer.Option(False, "--quick", help="Short slices and one epoch: minutes, not an hour."),
+    quick: bool = typer.Option(
+        False, "--quick", help="Short slices and one epoch, in five minutes, not an hour."
+    ),
+    budget: Optional[str] = typer.Option(
+        None, "--budget", help="How long the climb may take: 5m (default of --quick), 90s, 1h (default)."
+    ),
     rungs: Optional[str] = typer.Option(None, "--rungs", help="Climb only these, comma-separated."),
     resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted climb in --out."),
     time_limit: float = TIME_LIMIT_OPTION,
@@ -38,7 +45,8 @@ def ladder(
 ) -> int:
     """Climb the ladder: measure each rung on this machine, keep what helps, say what does not.
 
-    The flags below describe the naive script that the climb starts from.
+    It ends within its budget: trainings are shortened to fit, and what there is no time for is said. The flags
+    below describe the naive script that the climb starts from.
     """
     from gluontune import ladder as room
     from gluontune import report
@@ -46,12 +54,16 @@ def ladder(
     pace = room.QUICK if quick else room.FULL
     if "epochs" not in given:
         recipe = recipe.override(epochs=pace.epochs)
+    budget_s = room.parse_budget(budget) if budget is not None else pace.budget_s
+    if "val_samples" not in given and recipe.job is None and budget_s <= SHORT_S:
+        recipe = recipe.override(val_samples=room.FEW_VALIDATE)
     names = [n.strip() for n in rungs.split(",") if n.strip()] if rungs else None
     with stdout_reserved(), report.LiveLadder(stderr if as_json else stdout) as live:
         found = room.climb(
             recipe,
             out=out,
             pace=pace,
+            budget_s=budget_s,
             rungs=names,
             resume=resume,
             on_event=live.on_event,

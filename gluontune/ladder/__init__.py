@@ -7,19 +7,34 @@ from typing import Any
 from gluontune import lazy
 
 _HOMES = {
-    "FULL": "climbing",
-    "Pace": "climbing",
-    "QUICK": "climbing",
+    "FEW_VALIDATE": "pace",
+    "FULL": "pace",
+    "Pace": "pace",
+    "QUICK": "pace",
     "RUNGS": "rungs",
     "EsgdPlan": "evolving",
     "climb": "climbing",
     "esgd": "evolving",
+    "parse_budget": "budget",
     "KNOBS": "knobs",
     "scale": "scaling",
     "tune": "tuning",
 }
 
-__all__ = ["EsgdPlan", "FULL", "KNOBS", "QUICK", "RUNGS", "Pace", "climb", "esgd", "scale", "tune"]
+__all__ = [
+    "EsgdPlan",
+    "FEW_VALIDATE",
+    "FULL",
+    "KNOBS",
+    "QUICK",
+    "RUNGS",
+    "Pace",
+    "climb",
+    "esgd",
+    "parse_budget",
+    "scale",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -48,6 +48,9 @@ class Book:
             best=None,
             verdict=None,
             sentence=None,
+            budget=None,
+            revisited=[],
+            proof=None,
         )
         return cls(document, folder)
 
@@ -80,6 +83,7 @@ class Book:
             "status": "skipped",
             "reason": "interrupted before it was finished",
             "verdict": "n/a",
+            "measurable": True,
             "kept": False,
             "finished": False,
             "samples_per_sec": None,
@@ -90,9 +94,12 @@ class Book:
             "epoch_seconds": [],
             "elapsed_seconds": [],
             "val_accuracy": [],
+            "accuracy_runs": [],
+            "seconds_to_accuracy": None,
             "train_loss": [],
             "steadiness": {},
             "phases_pct": {},
+            "phases": {},
             "utilization": {},
             "peak_rss_mib": None,
             "peak_gpu_mib": None,
@@ -109,7 +116,7 @@ class Book:
         """Copy what the report shows of a training run into its row, and save the run beside."""
         for name in (
             "epoch_seconds", "elapsed_seconds", "val_accuracy", "train_loss", "steadiness", "phases_pct",
-            "utilization", "peak_rss_mib", "peak_gpu_mib", "warmup_seconds",
+            "utilization", "phases", "peak_rss_mib", "peak_gpu_mib", "warmup_seconds",
         ):  # fmt: skip
             row[name] = getattr(result, name)
         row["notes"] = [*row["notes"], *(note for note in result.notes if note not in row["notes"])]
@@ -135,8 +142,8 @@ class Book:
         self.save()
 
     def kept_accuracies(self) -> list[float]:
-        """Final validation accuracies of the rungs kept so far."""
-        return [r["val_accuracy"][-1] for r in self.document["rungs"] if r["kept"] and r["val_accuracy"]]
+        """Final validation accuracies of all trainings of the rungs kept so far."""
+        return [value for r in self.document["rungs"] if r["kept"] for value in r.get("accuracy_runs", ())]
 
     def save(self) -> None:
         if self.folder is not None:

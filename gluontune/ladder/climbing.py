@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gluontune import datasets, monitor
+from gluontune import datasets
 from gluontune.files import writable_folder
+from gluontune.ladder.batching import Batches
+from gluontune.ladder.beginning import fit_length, what_limits
 from gluontune.ladder.book import Book
+from gluontune.ladder.budget import Budget
+from gluontune.ladder.contest import Contest
 from gluontune.ladder.devices import compare_counts, look_into
-from gluontune.ladder.judge import choose, compare, judge, next_best, undecided
-from gluontune.ladder.measure import Contender, interleave
+from gluontune.ladder.judge import choose, compare, judge, judge_accuracy, next_best
+from gluontune.ladder.measure import DISTURBED_PCT, Contender
+from gluontune.ladder.pace import QUICK, Pace
 from gluontune.ladder.predicting import note, predict
 from gluontune.ladder.rungs import RUNGS, Rung, Site
+from gluontune.ladder.trainings import Trainings
+from gluontune.monitor.others import OtherLoad
 from gluontune.recipe import Recipe
-from gluontune.result import RunResult
 from gluontune.train import RunFailed
 
-__all__ = ["FULL", "QUICK", "Pace", "climb"]
+__all__ = ["climb"]
 
-_SECOND_LOOK = 3  # times the rounds of the first, where that one was undecided
+_LOOK_S = 0.5  # at what others do, before measuring
+_SHORTER = 0.6  # of a rung's time, where others disturb: more slices would not make it certain
+_LEAST_S = 6.0  # a rung is not begun with less
 
 OnEvent = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long a ladder takes its time: ``rounds`` slices of ``slice_s`` seconds for each contender."""
-
-    name: str
-    rounds: int
-    slice_s: float
-    epochs: float
-
-
-QUICK = Pace("quick", rounds=9, slice_s=0.3, epochs=1)
-FULL = Pace("full", rounds=12, slice_s=1.0, epochs=2)
 
 
 def climb(
@@ -46,21 +39,29 @@ def climb(
     *,
     out: str | Path | None = None,
     pace: Pace = QUICK,
+    budget_s: float | None = None,
     rungs: Iterable[str] | None = None,
     resume: bool = False,
     on_event: OnEvent | None = None,
     time_limit: float = 600.0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    """Climb the ladder with one job and return what ``ladder.json`` holds.
+    """Climb the ladder with one job, within a time, and return what ``ladder.json`` holds.
+
+    Time goes where it decides something: a clear contest ends after four slices of each variant, one that is not after
+    up to 36 (:mod:`gluontune.ladder.sequential` holds the error); trainings are made where they can change a verdict
+    (:mod:`gluontune.ladder.trainings`). What the time does not suffice for is said, never guessed.
 
     Args:
-        recipe: the naive script; every rung changes it further. Its ``epochs`` count.
+        recipe: the naive script; every rung changes it further. Its ``epochs`` count, as far as the budget allows.
         out: folder for ``ladder.json`` and the rungs' RunResults; written after each rung.
         pace: ``QUICK`` or ``FULL``.
+        budget_s: seconds that the climb may take; None takes the pace's.
         rungs: names of the rungs to climb; all by default. ``naive`` is always climbed.
-        resume: go on with what ``out`` holds from an interrupted climb of the same recipe.
+        resume: go on with what ``out`` holds from an interrupted climb of the same recipe; the budget begins anew.
         on_event: called with the events that the live table shows.
         time_limit: seconds after which a silent training process counts as hung.
+        clock: seconds that only grow, for tests.
 
     Raises:
         GluontuneError: the data set cannot be opened, the folder cannot be written, there is nothing
@@ -73,13 +74,15 @@ def climb(
     if recipe.job is None:
         datasets.open(recipe.dataset)  # a missing data set is told before anything is started
     book = Book.open(recipe, pace.name, Path(out) if out is not None else None, resume, names)
-    climber = _Climber(recipe, book, pace, names, on_event or (lambda event: None), time_limit)
+    budget = Budget(pace.budget_s if budget_s is None else budget_s, clock)
+    climber = _Climber(recipe, book, pace, budget, names, on_event or (lambda event: None), time_limit)
     try:
         climber.climb()
     except KeyboardInterrupt:
         book.document["complete"] = False
     finally:
         climber.close()
+        book.document["budget"] = {"seconds": budget.total_s, "spent_seconds": budget.spent_s}
         book.save()
     climber.tell({"event": "ladder-end", "ladder": book.document})
     return book.document
@@ -89,13 +92,23 @@ class _Climber:
     """One climb: the contenders that live from rung to rung, and the book that is kept."""
 
     def __init__(
-        self, recipe: Recipe, book: Book, pace: Pace, names: list[str], tell: OnEvent, time_limit: float
+        self,
+        recipe: Recipe,
+        book: Book,
+        pace: Pace,
+        budget: Budget,
+        names: list[str],
+        tell: OnEvent,
+        time_limit: float,
     ):
         self.recipe, self.book, self.pace, self.names, self.tell = recipe, book, pace, names, tell
-        self.time_limit = time_limit
+        self.budget, self.time_limit = budget, time_limit
+        self.trainings = Trainings(book, budget, tell, time_limit)
         self.naive = Contender(recipe, "naive", time_limit)
         self.best: Contender | None = None
         self.field: list[Contender] = []
+        self.still: list[str] = list(names)
+        self.others_pct = 0.0
         self._site: Site | None = None
 
     def close(self) -> None:
@@ -108,13 +121,14 @@ class _Climber:
         event = {"rungs": self.names, "mode": self.pace.name, "dataset": document["dataset"]}
         self.tell({"event": "ladder-start", **event})
         for place, name in enumerate(self.names):
+            self.still = self.names[place:]
             row = self.book.finished(name)
             if row is not None:
                 self._take_over(row)
                 continue
-            started = time.monotonic()
-            left = self._seconds_left(self.names[place:])
+            began = time.monotonic()
             rung = RUNGS[name]
+            left = max(0.0, self.budget.left_s)
             self.tell({"event": "rung-start", "name": name, "sentence": rung.sentence, "seconds_left": left})
             row = self.book.new_row(name, rung.sentence)
             try:
@@ -124,7 +138,7 @@ class _Climber:
                 self._failed(row, failure)
                 row["finished"] = True
             finally:
-                row["seconds"] = time.monotonic() - started
+                row["seconds"] = time.monotonic() - began
                 for contender in self.field:
                     if contender is not self.best:
                         contender.close()
@@ -138,6 +152,8 @@ class _Climber:
         if row["kept"]:
             same = row["name"] == "naive"
             recipe = Recipe.from_dict(row["recipe"])
+            if same:  # at the length that fitted into the budget then
+                self.naive = Contender(recipe, "naive", self.time_limit)
             self.best = self.naive if same else Contender(recipe, "best", self.time_limit)
         self.tell({"event": "rung-end", "row": row})
 
@@ -151,27 +167,54 @@ class _Climber:
         if not variants:
             row.update(status="skipped", reason=reason or "nothing to change")
             return
+        if self.budget.free_s < _LEAST_S:
+            row.update(status="skipped", reason="not measured: the budget was used up by the rungs before it")
+            return
         self.field = [Contender(base.override(**v.changes), v.label, self.time_limit) for v in variants]
-        references = list({id(c): c for c in (self.naive, self.best) if c is not None}.values())
         self._progress(row["name"], "predicting", 0.0, ", ".join(c.label for c in self.field), None)
         guesses = predict(rung.name, self.best, self.field, self.site, self.pace.slice_s)
-        self._measure(row, [*references, *self.field])
+        self._measure(row, self.field, races=rung.name != "large-batch")
         chosen = compare(row, self.field, variants, self.naive, self.best)
         note(row, guesses)
         if chosen is None:
             raise next(c.failure for c in self.field if c.failure is not None)
-        judge(row, self._train(row, chosen), self.book.kept_accuracies(), has_best=self.best is not None)
-        while (another := next_best(row, self.field)) is not None:
-            chosen = another
-            choose(row, chosen, self.field, self.naive)
+        judge(row, self.others_pct, has_best=self.best is not None)
+        if rung.name == "large-batch" and self.best is not None and self.book.kept_accuracies():
+            chosen = self._by_time_to_accuracy(row, chosen)
             note(row, guesses)
-            judge(row, self._train(row, chosen), self.book.kept_accuracies(), has_best=True)
+        else:
+            chosen = self._checked(row, chosen, guesses)
         if rung.name == "multi-device" and self.best is not None:
             self._count_devices(row)
         if row["kept"]:
             if self.best is not None and self.best is not self.naive:
                 self.best.close()
             self.best = chosen
+
+    def _checked(self, row: dict[str, Any], chosen: Contender, guesses: Any) -> Contender:
+        """The fastest variant that keeps its accuracy."""
+        while True:
+            lost = judge_accuracy(row, self.trainings.check(row, chosen, self.best))
+            another = next_best(row, self.field) if lost and row["measurable"] else None
+            if another is None:
+                return chosen
+            chosen = another
+            choose(row, chosen, self.field, self.naive)
+            note(row, guesses)
+            judge(row, self.others_pct, has_best=True)
+
+    def _by_time_to_accuracy(self, row: dict[str, Any], fastest: Contender) -> Contender:
+        assert self.best is not None
+        told = lambda text: self._progress(row["name"], "training", 0.0, text, None)  # noqa: E731
+        search = Batches(row, self.best, self.naive, self.field, self.trainings, told)
+        row["measurable"] = True
+        winner = search.search()
+        search.enter()
+        self.field += [c for c in search.added if c not in self.field]
+        if winner is None:
+            for entry in row["variants"]:
+                entry["chosen"] = False
+        return winner or fastest
 
     def _count_devices(self, row: dict[str, Any]) -> None:
         """Which number of devices is best, and where the steps of the others go."""
@@ -187,73 +230,57 @@ class _Climber:
         self._measure(row, [self.naive])
         if self.naive.failure is not None:
             raise self.naive.failure
+        self.trainings.look_at(self.naive)
+        self.naive = fit_length(row, self.naive, self.trainings, self.pace.slice_s)
+        self.recipe = self.naive.recipe
         compare(row, [self.naive], RUNGS["naive"].variants(self.recipe, self.site), self.naive, None)
-        result = self._train(row, self.naive)
-        judge(row, result, [], has_best=False)
-        row.update(verdict="n/a", kept=True, reason=None)
+        self.trainings.check(row, self.naive, None)
+        row.update(status="ran", verdict="n/a", kept=True, reason=None)
         self.best = self.naive
-        facts = {
-            name: getattr(self.recipe, name)
-            for name in (
-                "num_workers",
-                "loader",
-                "hybridize",
-                "dtype",
-                "batch_size_per_device",
-                "num_devices",
-            )
-        }
-        facts["usable_cores"] = self.site.cores
-        facts["device"] = "gpu" if self.site.gpus and self.recipe.devices != "cpu" else "cpu"
-        self.book.document["verdict"] = monitor.verdict(result.phases, result.utilization, facts).to_dict()
+        self.book.document["verdict"] = what_limits(self.book, row, self.recipe, self.site)
 
-    def _measure(self, row: dict[str, Any], field: list[Contender]) -> None:
-        name = row["name"]
-        labels = ", ".join(c.label for c in field)
+    def _measure(self, row: dict[str, Any], field: list[Contender], races: bool = True) -> None:
+        """The contest of a rung, beside what others do to the machine."""
+        name, began = row["name"], self.budget.spent_s
+        self._progress(name, "starting", 0.0, ", ".join(c.label for c in field), None)
+        calm = self.budget.wait(lambda: self._disturbed(name))
+        seconds = self.budget.slices_s(name, self.still) * (1.0 if calm else _SHORTER)
 
-        def on_round(done: int, rounds: int) -> None:
-            rates = {c.label: c.rates[-1] for c in field if c.rates and c.failure is None}
+        def on_round(number: int) -> None:
+            rates = {c.label: c.rates[-1] for c in field if c.rates and c.failure is None and c.cut is None}
             fastest = max(rates, key=lambda label: rates[label], default="")
-            detail = f"round {done}/{rounds}: {fastest} {rates.get(fastest, 0):,.0f} img/s"
-            self._progress(name, "measuring", done / rounds, detail, rates.get(fastest))
+            detail = f"round {number}: {fastest} {rates.get(fastest, 0):,.0f} samples/s"
+            done = min(1.0, (self.budget.spent_s - began) / max(seconds, 1e-6))
+            self._progress(name, "measuring", done, detail, rates.get(fastest))
 
-        def more() -> int:
-            ratio = undecided(self.field, self.best)
-            if ratio is None:
-                return 0
-            low, high = ratio["ci95"]
-            rounds = _SECOND_LOOK * self.pace.rounds
-            row["notes"].append(
-                f"undecided after {self.pace.rounds} rounds ({low:.2f}–{high:.2f}× the recipe before it), so measured "
-                f"in {rounds} more"
-            )
-            return rounds
-
-        self._progress(name, "starting", 0.0, labels, None)
-        interleave(
+        others = OtherLoad()
+        contest = Contest(
+            None if field == [self.naive] else self.best,
+            self.naive,
             field,
-            rounds=self.pace.rounds,
             slice_s=self.pace.slice_s,
+            races=races,
+            time_up=lambda: self.budget.spent_s - began >= seconds,
+            over=lambda: self.budget.free_s <= 0,
             on_round=on_round,
-            on_disturbed=row["notes"].append,
-            more=more,
         )
+        contest.run()
+        self.others_pct = others.read()
+        row["contest_decided"] = contest.decided
+        if self.others_pct >= DISTURBED_PCT:
+            row["notes"].append(
+                f"other programs took {self.others_pct:.0f} % of the cores while this was measured, which changes what "
+                "threads gain: repeat it on a machine that does nothing else"
+            )
 
-    def _train(self, row: dict[str, Any], contender: Contender) -> RunResult:
-        """Train the chosen variant; its result is saved beside, whatever comes."""
-        result = RunResult(recipe=contender.recipe.to_dict(), machine=self.book.document["machine"])
-        name = row["name"]
-        try:
-            contender.train(result, lambda event: self.tell({**event, "name": name}))
-        except RunFailed as failure:
-            result.status, result.error = "failed", failure.to_dict()
-            raise
-        except KeyboardInterrupt:
-            result.status = "interrupted"
-            raise
-        finally:
-            self.book.enter_run(row, result)
-        return result
+    def _disturbed(self, name: str) -> bool:
+        """Whether others work on this machine just now, while all that is ours is paused."""
+        others = OtherLoad()
+        time.sleep(_LOOK_S)
+        taken = others.read()
+        if taken >= DISTURBED_PCT:
+            self._progress(name, "waiting", 0.0, f"other programs take {taken:.0f} % of the cores", None)
+        return taken >= DISTURBED_PCT
 
     def _failed(self, row: dict[str, Any], failure: RunFailed) -> None:
         row.update(status="failed", verdict="n/a", kept=False, error=failure.to_dict(), reason=str(failure))
@@ -272,26 +299,12 @@ class _Climber:
             }
         )
 
-    def _seconds_left(self, names: list[str]) -> float | None:
-        """A guess from what the rungs so far took, training made faster by the best speedup so far."""
-        rows = [r for r in self.book.document["rungs"] if r["status"] == "ran"]
-        if not rows:
-            return None
-        training = sum(rows[0]["epoch_seconds"]) / max(r["speedup_vs_naive"] or 1.0 for r in rows)
-        measuring = 4 * self.pace.rounds * self.pace.slice_s * 1.5 + 8.0
-        return len(names) * (training + measuring)
-
     @property
     def site(self) -> Site:
         """The machine and the job, as the naive process found them; guessed where it never started."""
         if self._site is None:
-            self._start_naive()
+            self.naive.launch()  # a resumed climb has no naive process yet
+            self.naive.warm_up(self.pace.slice_s)
             ready = self.naive.group.ready[0] if self.naive.group is not None else {}
             self._site = Site.of(ready, self.book.document["machine"], self.recipe)
         return self._site
-
-    def _start_naive(self) -> None:
-        """A resumed climb has no naive process yet."""
-        if self.naive.group is None and self.naive.failure is None:
-            self.naive.launch()
-            self.naive.warm_up(self.pace.slice_s)

@@ -63,7 +63,7 @@ def compare_counts(
         ``{"rows": [{"label", "devices", "samples_per_sec", "efficiency", "exchange_share", "input_share"}], "best",
         "sentence"}``; None where nothing can be compared.
     """
-    ran = [c for c in field if c.failure is None and len(c.rates) == len(one.rates) > 0]
+    ran = [c for c in field if c.failure is None and c.rates and one.rates]
     if one.failure is not None or not ran:
         return None
     alone = one.recipe.num_devices
@@ -79,7 +79,7 @@ def compare_counts(
 def _row(
     c: Contender, one: Contender, alone: int, shares: Mapping[str, Optional[float]], gpus: bool
 ) -> dict[str, Any]:
-    count, ratio = c.recipe.num_devices, None if c is one else stats.ratio_interval(c.rates, one.rates)
+    count, ratio = c.recipe.num_devices, None if c is one else _ratio(c.rates, one.rates)
     speedup = 1.0 if ratio is None else ratio["median"]
     return {
         "label": c.label,
@@ -90,6 +90,12 @@ def _row(
         "exchange_share": shares.get("exchange"),
         "input_share": shares.get("input"),
     }
+
+
+def _ratio(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
+    """Of the rounds that both were measured in: a slow one leaves its contest early."""
+    together = min(len(mine), len(theirs))
+    return stats.ratio_interval(mine[:together], theirs[:together])
 
 
 def _sentence(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], gpus: bool) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 from gluontune import datasets, stats
 from gluontune.errors import UsageError
 from gluontune.ladder.book import dataset_facts
-from gluontune.ladder.climbing import QUICK, Pace
 from gluontune.ladder.crossing import first_crossing
 from gluontune.ladder.factorplan import (
     Factor,
@@ -31,6 +30,7 @@ from gluontune.ladder.factorplan import (
 )
 from gluontune.ladder.ledger import Ledger
 from gluontune.ladder.measure import Contender, interleave
+from gluontune.ladder.pace import QUICK, Pace
 from gluontune.ladder.repeat import train_once
 from gluontune.ladder.rungs import Site
 from gluontune.recipe import Recipe

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from gluontune import stats
-from gluontune.ladder.measure import Contender
+from gluontune.ladder.accuracy import Loss
+from gluontune.ladder.measure import DISTURBED_PCT, Contender
 from gluontune.ladder.rungs import Variant
-from gluontune.result import RunResult
+from gluontune.ladder.sequential import ratio_at_look
 
-__all__ = ["PARITY_POINTS", "choose", "compare", "judge", "next_best", "undecided", "verdict_of"]
+__all__ = [
+    "MAYBE",
+    "PARITY_POINTS",
+    "WORTH",
+    "choose",
+    "compare",
+    "judge",
+    "judge_accuracy",
+    "next_best",
+    "verdict_of",
+]
 
 PARITY_POINTS = 0.02  # a rung may cost so much validation accuracy at equal epochs, and no more
 TIE = 0.03  # variants whose medians are this close are as fast as each other
 WORTH = 1.01  # a gain below one per cent is not worth a change
-MAYBE = 1.05  # where no gain is proven, but one of so much is not ruled out either, it is worth a second look
+MAYBE = 1.05  # where no gain is proven, but one of so much is not ruled out either, measuring goes on
+HOPELESS = 0.4  # of the best: what is cut off while it warms up cannot become as fast as that
+BEYOND_LOAD = 0.5  # of the recipe before it: so slow that the load of others is no excuse
 
 
 def verdict_of(ratio: dict[str, Any]) -> str:
@@ -33,22 +45,6 @@ def verdict_of(ratio: dict[str, Any]) -> str:
     if low > 1.0 and ratio["median"] >= WORTH:
         return "helped"
     return "hurt" if high < 1.0 else "no gain"
-
-
-def undecided(field: Sequence[Contender], best: Contender | None) -> dict[str, Any] | None:
-    """The widest ratio of a contest that has shown no gain and has not ruled one out; None: it is decided.
-
-    A greedy climb that drops a good rung for the noise of its machine pays for it on all that follow: many
-    optimizations bring little without the others. A second look, longer than the first, is cheap beside that;
-    it lets a change without effect pass as a gain in about 3 instead of 2 of 100 cases (simulated, 10 % noise).
-    """
-    if best is None or best.failure is not None:
-        return None
-    ratios = [stats.ratio_interval(c.rates, best.rates) for c in field if c.failure is None]
-    if not ratios or any(verdict_of(ratio) == "helped" for ratio in ratios):
-        return None
-    widest = max(ratios, key=lambda ratio: ratio["ci95"][1])
-    return widest if widest["ci95"][1] >= MAYBE else None
 
 
 def compare(
@@ -72,15 +68,16 @@ def compare(
             "label": variant.label,
             "changes": _plain(variant.changes),
             "status": "failed" if contender.failure else "ran",
-            "reason": str(contender.failure) if contender.failure else None,
+            "reason": str(contender.failure) if contender.failure else contender.cut,
             "samples_per_sec": None,
             "ratio_to_previous": None,
             "chosen": False,
+            "lost": False,
         }
-        if contender.failure is None:
+        if contender.failure is None and contender.rates:
             entry["samples_per_sec"] = stats.interval(contender.rates)
-            if best is not None and best.failure is None and best is not contender:
-                entry["ratio_to_previous"] = stats.ratio_interval(contender.rates, best.rates)
+            if best is not None and best.rates and best is not contender:
+                entry["ratio_to_previous"] = _against(contender, best, len(field))
         row["variants"].append(entry)
     ran = [
         (c, e["samples_per_sec"]["median"]) for c, e in zip(field, row["variants"]) if e["samples_per_sec"]
@@ -93,6 +90,14 @@ def compare(
     return chosen
 
 
+def _against(contender: Contender, best: Contender, many: int) -> dict[str, Any]:
+    """The ratio to the best; what was cut off while it warmed up stayed twice below a quarter of it."""
+    if contender.cut and len(contender.rates) == 1:
+        median = contender.rates[0] / stats.interval(best.rates)["median"]
+        return {"median": median, "ci95": [0.0, max(median, HOPELESS)], "n": 1}
+    return ratio_at_look(contender.rates, best.rates, many)
+
+
 def choose(row: dict[str, Any], chosen: Contender, field: Sequence[Contender], naive: Contender) -> None:
     """Make one variant the row's: its throughput, ratios, recipe and changes."""
     for contender, entry in zip(field, row["variants"]):
@@ -103,8 +108,9 @@ def choose(row: dict[str, Any], chosen: Contender, field: Sequence[Contender], n
     row["recipe"] = chosen.recipe.to_dict()
     if chosen is naive:
         row["speedup_vs_naive"], row["speedup_ci95"] = 1.0, [1.0, 1.0]
-    elif naive.failure is None:
-        speedup = stats.ratio_interval(chosen.rates, naive.rates)
+    elif naive.rates and chosen.rates:
+        together = min(len(chosen.rates), len(naive.rates))  # the naive script leaves a long contest early
+        speedup = stats.ratio_interval(chosen.rates[:together], naive.rates[:together])
         row["speedup_vs_naive"], row["speedup_ci95"] = speedup["median"], speedup["ci95"]
 
 
@@ -118,23 +124,24 @@ def next_best(row: dict[str, Any], field: Sequence[Contender]) -> Contender | No
     first = next(e for e in row["variants"] if e["chosen"])
     for contender, entry in zip(field, row["variants"]):
         ratio = entry["ratio_to_previous"]
-        if entry is first or entry["reason"] is not None or ratio is None:
+        if entry is first or entry["lost"] or ratio is None:
             continue
         if verdict_of(ratio) == "helped":
-            first["reason"] = row["reason"]
+            first["reason"], first["lost"] = row["reason"], True
             row["reason"] = None
             return contender
     return None
 
 
-def judge(row: dict[str, Any], result: RunResult, kept: Sequence[float], *, has_best: bool) -> None:
-    """Fill a row with verdict, ``kept`` and the reason, from its throughput and its accuracy.
+def judge(row: dict[str, Any], others_pct: float, *, has_best: bool) -> None:
+    """Fill a row with verdict, ``kept`` and the reason, from its throughput.
+
+    Beside other programs threads lose more than they get, and what would help alone seems to hurt: such a verdict is
+    not given then. Neither is one where the time was too short to tell.
 
     Args:
-        row: as :func:`compare` left it.
-        result: of the training of the chosen variant.
-        kept: final validation accuracies of the rungs kept so far; their median is the reference, so that
-            neither one lucky run nor one unlucky run moves the gate.
+        row: as :func:`compare` left it; ``row["contest_decided"]`` says whether the contest ended with an answer.
+        others_pct: percent of the cores that others took meanwhile.
         has_best: whether there was a recipe to compare with.
     """
     row["status"] = "ran"
@@ -144,18 +151,37 @@ def judge(row: dict[str, Any], result: RunResult, kept: Sequence[float], *, has_
     ratio = row["ratio_to_previous"]
     row["verdict"] = verdict_of(ratio)
     row["kept"] = row["verdict"] == "helped"
+    if row["kept"]:
+        return
     low, high = ratio["ci95"]
-    if row["verdict"] != "helped":
-        row["reason"] = f"{ratio['median']:.2f}× the recipe before it (95 %: {low:.2f}–{high:.2f})"
-    if kept and result.val_accuracy:
-        reference, accuracy = statistics.median(kept), result.val_accuracy[-1]
-        if accuracy < reference - PARITY_POINTS:
-            row.update(verdict="hurt", kept=False)
-            lost = 100 * (reference - accuracy)
-            row["reason"] = (
-                f"validation accuracy {100 * accuracy:.1f} %, {lost:.1f} points below the kept rungs' "
-                f"{100 * reference:.1f} % at equal epochs (throughput {ratio['median']:.2f}×)"
-            )
+    bounds = f" (95 %: {low:.2f}–{high:.2f})" if low > 0 else ""
+    measured = f"{ratio['median']:.2f}× the recipe before it{bounds}"
+    row["reason"] = measured
+    if others_pct >= DISTURBED_PCT and high >= BEYOND_LOAD:
+        _not_measurable(row, f"other programs took {others_pct:.0f} % of the cores; it measured {measured}")
+    elif row["verdict"] == "no gain" and not row.get("contest_decided", True) and high >= MAYBE:
+        _not_measurable(row, f"{ratio['n']} slices do not tell, and there was no time for more; {measured}")
+
+
+def judge_accuracy(row: dict[str, Any], loss: Loss | None) -> bool:
+    """Take a gain back where accuracy was lost for certain; whether that is so.
+
+    One run that lost a little may be an unlucky one: it is not called hurt before a second has lost, too, unless the
+    accuracy has collapsed.
+    """
+    if loss is None or not row["kept"] or not loss.certain(PARITY_POINTS):
+        return False
+    ratio = row["ratio_to_previous"]
+    row.update(
+        kept=False, verdict="hurt", reason=f"{loss.words} at equal epochs (throughput {ratio['median']:.2f}×)"
+    )
+    if loss.runs < 2 and not loss.collapsed:
+        _not_measurable(row, f"{loss.words} in one run, and there was no time for a second")
+    return True
+
+
+def _not_measurable(row: dict[str, Any], why: str) -> None:
+    row.update(verdict="n/a", kept=False, measurable=False, reason=f"not measurable here now: {why}")
 
 
 def _plain(changes: Any) -> dict[str, Any]:

@@ -24,12 +24,13 @@ class Turns(Protocol):
 
     def launch(self) -> None: ...
 
-    def warm_up(self, slice_s: float) -> None: ...
+    def warm_up(self, slice_s: float) -> Any: ...
 
     def slice(self) -> None: ...
 
 
 T = TypeVar("T", bound=Turns)
+_LONG_STEP_S = 0.3
 DISTURBED_PCT = (
     10.0  # of the usable cores, taken by others: two training threads on two cores then lose a half
 )
@@ -46,14 +47,16 @@ class Contender:
     Attributes:
         rates: images a second of each of its slices in the current comparison.
         failure: why it could not be measured, or None.
+        cut: why it was given no more slices, or None; it was measured until then.
     """
 
     def __init__(self, recipe: Recipe, label: str, time_limit: float = 600.0):
         self.recipe, self.label, self.time_limit = recipe, label, time_limit
         self.rates: list[float] = []
         self.failure: RunFailed | None = None
+        self.cut: str | None = None
         self.group: Group | None = None
-        self._steps, self._warm = 1, False
+        self._steps, self._step_s, self._warm = 1, 0.0, False
 
     def launch(self) -> None:
         """Start the processes, unless they are there, without waiting for them."""
@@ -62,20 +65,33 @@ class Contender:
             with self.guarded():
                 self.group = Group(self.recipe, die_with_parent=True, time_limit=self.time_limit, wait=False)
 
-    def warm_up(self, slice_s: float) -> None:
-        """Two steps for compilation and caches, then find how many fill a slice."""
+    def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
+        """Two steps for compilation and caches, then find how many fill a slice.
+
+        Args:
+            too_slow: samples a second; what stays below, twice, is not warmed up any further.
+
+        Returns:
+            samples a second of the last steps; 0 where there is nothing to warm up.
+        """
         group = self.group
         if group is None or self._warm:
-            return
+            return 0.0
         with self.guarded():
             group.wait()
             group.steps(2)
-            seen = group.steps(2)
-            for _ in range(2):  # the first estimate still holds some warming up
-                self._steps = max(2, round(slice_s / max(seen["seconds"], 1e-6) * seen["count"]))
-                seen = group.steps(self._steps)
+            seen = group.steps(1)
+            if too_slow and seen["samples"] / seen["seconds"] < too_slow:
+                seen = group.steps(1)
+            elif seen["seconds"] < slice_s:
+                for _ in range(2):  # the first estimate still holds some warming up
+                    self._steps = max(1, round(slice_s / max(seen["seconds"], 1e-6) * seen["count"]))
+                    seen = group.steps(self._steps)
+            self._step_s = seen["seconds"] / seen["count"]
             group.pause()
             self._warm = True
+            return seen["samples"] / seen["seconds"]
+        return 0.0
 
     def train(self, result: RunResult, on_event: Callable[[dict[str, Any]], None] | None = None) -> None:
         """The recipe's whole training from its seeded start, into ``result``; paused again afterwards.
@@ -108,7 +124,8 @@ class Contender:
             return
         with self.guarded():
             group.resume()
-            group.steps(1)
+            if self._step_s < _LONG_STEP_S:  # waking up is then a part of it that counts
+                group.steps(1)
             seen = group.steps(self._steps)
             group.pause()
             self.rates.append(seen["samples"] / seen["seconds"])
@@ -126,7 +143,6 @@ def interleave(
     slice_s: float,
     on_round: Callable[[int, int], None] | None = None,
     on_disturbed: Callable[[str], None] | None = None,
-    more: Callable[[], int] | None = None,
 ) -> list[T]:
     """Measure contenders in turn, ``rounds`` times over; the order turns with each round.
 
@@ -139,7 +155,6 @@ def interleave(
         on_round: called with ``(round, rounds)``.
         on_disturbed: called at the end with a sentence if other programs took a tenth of the cores or more: threads
             that wait for each other then lose much more than that.
-        more: called once, after those rounds; measuring goes on for as many rounds as it returns.
 
     Returns:
         those that were measured in every round.
@@ -151,16 +166,12 @@ def interleave(
     for contender in field:
         contender.warm_up(slice_s)
     others = OtherLoad() if on_disturbed is not None else None
-    number = 0
-    while number < rounds:
+    for number in range(rounds):
         turn = number % len(field)
         for contender in field[turn:] + field[:turn]:
             contender.slice()
-        number += 1
         if on_round is not None:
-            on_round(number, rounds)
-        if number == rounds and more is not None:
-            rounds, more = rounds + more(), None
+            on_round(number + 1, rounds)
     if others is not None and on_disturbed is not None and (taken := others.read()) >= DISTURBED_PCT:
         on_disturbed(
             f"other programs took {taken:.0f} % of the cores while this was measured, which changes what threads "

@@ -201,17 +201,29 @@ def _enough_images(recipe: Recipe, site: Site) -> str | None:
 
 #: Makes more of each step than SGD does. On CIFAR-10 a rate of 0.03 suits batch 128, and 0.02 to 0.05 differ little.
 _MUON = {"optimizer": "muon", "learning_rate": 0.02, "base_batch_size": 64, "lr_scaling": "sqrt", "wd": 0.1}
+#: On ResNet-20 and the sample; LARS's paper scales by the root, LAMB's too.
+_LARS = {"optimizer": "lars", "learning_rate": 4.0, "base_batch_size": 128, "lr_scaling": "sqrt", "wd": 1e-4}
+_LAMB = {"optimizer": "lamb", "learning_rate": 0.01, "base_batch_size": 128, "lr_scaling": "sqrt", "wd": 0.05}
+_LENGTH = 0.75  # of the naive epochs, for an optimizer that makes more of each step
 
 
-@_rung("large-batch", "a larger batch, its rate scaled and warmed up, or with Muon's steps", _enough_images)
+@_rung("large-batch", "a larger batch, by the time it needs to the same accuracy", _enough_images)
 def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
+    """Candidates that may arrive earlier; the ladder trains them in the order of what their speed promises."""
     sizes = [recipe.batch_size_per_device * factor for factor in (2, 4, 8)]
     sizes = [batch for batch in sizes if site.num_train >= batch * recipe.num_devices * _MIN_UPDATES]
     warmup = min(1.0, 0.2 * recipe.epochs)
     found = [Variant(f"batch {n}", {"batch_size_per_device": n, "warmup_epochs": warmup}) for n in sizes]
-    if recipe.optimizer != "muon":
-        muon = [n for n in sizes if n >= 4 * recipe.batch_size_per_device]  # where its price is a small one
-        found += [Variant(f"batch {n}, Muon", {"batch_size_per_device": n, **_MUON}) for n in muon[:1]]
+    if recipe.optimizer == "muon":
+        return found
+    short = round(_LENGTH * recipe.epochs, 3)
+    for name, layerwise in (("LARS", _LARS), ("LAMB", _LAMB)):
+        if sizes[1:]:  # they are for batches that plain steps cannot use
+            changes = {"batch_size_per_device": sizes[-1], "warmup_epochs": warmup, **layerwise}
+            found.append(Variant(f"batch {sizes[-1]}, {name}", changes))
+    for n in sizes[:2]:
+        changes = {"batch_size_per_device": n, "epochs": short, **_MUON}
+        found.append(Variant(f"batch {n}, Muon, {short:g} epochs", changes))
     return found
 
 

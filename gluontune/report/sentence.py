@@ -119,13 +119,15 @@ def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, An
 
 
 def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
-    useless, parts = [], []
+    useless, unknown, parts = [], [], []
     for row in rows:
         what = words.RUNG_WORDS.get(row["name"], words.clean(row["name"], 60))
         if row["name"] == "naive":
             continue
         if row["status"] == "failed":
             parts.append(f"{words.clean(row['name'], 60)} failed{_why(row)}")
+        elif row["status"] == "ran" and row.get("measurable") is False:
+            unknown.append(what)
         elif row["status"] == "ran" and row["verdict"] == "hurt":
             parts.append(f"{what} hurt{_why(row)}")
         elif row["status"] == "ran" and row["verdict"] == "no gain":
@@ -135,6 +137,8 @@ def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
     if useless:
         listed = useless[0] if len(useless) == 1 else f"{', '.join(useless[:-1])} and {useless[-1]}"
         parts.insert(0, f"{listed} did not help {where}")
+    if unknown:
+        parts.append(f"not measurable here now: {', '.join(unknown)}")
     return parts
 
 

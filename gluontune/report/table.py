@@ -127,6 +127,8 @@ def _headings(unit: str, wide: bool) -> list[str]:
 def verdict_text(row: Mapping[str, Any]) -> Text:
     """What became of the rung, as a sign and words."""
     word = row["verdict"] if row["status"] == "ran" else row["status"]
+    if row["status"] == "ran" and row.get("measurable") is False:
+        return Text("? not measurable", style="yellow")
     if row["status"] == "ran" and word == "n/a":
         return Text("start" if row["name"] == "naive" else "measured")
     sign, style = _VERDICTS.get(word, ("", ""))

@@ -122,7 +122,9 @@ def _row_view(row: Row, best: str | None) -> dict[str, Any]:
     speed, previous = row["samples_per_sec"], row["ratio_to_previous"]
     bounds = speed["ci95"] if speed else None
     verdict = row["verdict"] if row["status"] == "ran" else row["status"]
-    if row["status"] == "ran" and verdict == "n/a":
+    if row["status"] == "ran" and row.get("measurable") is False:
+        verdict = "not measurable"
+    elif row["status"] == "ran" and verdict == "n/a":
         verdict = "start" if row["name"] == "naive" else "measured"
     reached = [value for value in row["val_accuracy"] if value is not None]
     trained = [value for value in row["elapsed_seconds"] if value is not None]
@@ -156,6 +158,7 @@ _MARKS = {
     "helped": "▲",
     "hurt": "▼",
     "no gain": "=",
+    "not measurable": "?",
     "failed": "✗",
     "skipped": "–",
     "interrupted": "…",

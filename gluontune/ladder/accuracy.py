@@ -1,0 +1,106 @@
+"""Did a recipe lose accuracy, or is it noise? Intervals for the difference of validation accuracies."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["COLLAPSED", "Loss", "loss_of", "newcombe"]
+
+COLLAPSED = 0.10  # points that the whole interval lies below: no second run is needed to see that
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How much validation accuracy was lost: shares of 1, above 0 is a loss.
+
+    Args:
+        points: reference less candidate. low, high: its 95 % interval.
+        reference, accuracy: the means that were compared. runs: of the candidate.
+    """
+
+    points: float
+    low: float
+    high: float
+    reference: float
+    accuracy: float
+    runs: int
+
+    def certain(self, allowed: float) -> bool:
+        """Whether more than ``allowed`` was lost, and the interval excludes that nothing was."""
+        return self.points > allowed and self.low > 0
+
+    @property
+    def collapsed(self) -> bool:
+        return self.low > COLLAPSED
+
+    @property
+    def words(self) -> str:
+        """
+        >>> Loss(0.11, 0.05, 0.17, 0.70, 0.59, 1).words
+        'validation accuracy 59.0 %, 11.0 points (95 %: 5.0 to 17.0) below the 70.0 % of the kept rungs'
+        """
+        bounds = f"(95 %: {100 * self.low:.1f} to {100 * self.high:.1f})"
+        return (
+            f"validation accuracy {100 * self.accuracy:.1f} %, {100 * self.points:.1f} points {bounds} below the "
+            f"{100 * self.reference:.1f} % of the kept rungs"
+        )
+
+
+def loss_of(kept: Sequence[float], mine: Sequence[float], num_val: int | None) -> Loss:
+    """What a recipe's runs lost against those of the kept recipes.
+
+    Two kinds of noise count: the validation images are a sample (binomial), and two trainings of one recipe differ.
+    Where there are repeats, the spread between runs is known, and the larger of the two is taken (Student's interval,
+    pooled variance, never below the binomial one). One run on each side has the binomial interval alone.
+
+    Args:
+        kept: final accuracies (0 … 1) of the reference. mine: of the candidate. num_val: validation images, if known.
+
+    >>> sure = loss_of([0.79, 0.80, 0.78], [0.30], 2000)
+    >>> sure.certain(0.02), sure.collapsed
+    (True, True)
+    >>> loss_of([0.60], [0.57], 500).certain(0.02)
+    False
+    """
+    first, second = statistics.fmean(kept), statistics.fmean(mine)
+    points = first - second
+    if len(kept) + len(mine) == 2:
+        low, high = newcombe(first, second, num_val) if num_val else (-1.0, 1.0)
+        return Loss(points, low, high, first, second, len(mine))
+    from scipy import stats
+
+    freedom = len(kept) + len(mine) - 2
+    squares = sum((a - first) ** 2 for a in kept) + sum((a - second) ** 2 for a in mine)
+    floor = (first * (1 - first) + second * (1 - second)) / 2 / num_val if num_val else 0.0
+    spread = max(squares / freedom, floor)
+    error = math.sqrt(spread * (1 / len(kept) + 1 / len(mine)))
+    reach = float(stats.t.ppf(0.975, freedom)) * error
+    return Loss(points, points - reach, points + reach, first, second, len(mine))
+
+
+def newcombe(first: float, second: float, num: int) -> tuple[float, float]:
+    """95 % interval of the difference of two shares, each seen on ``num`` images: ``first`` less ``second``.
+
+    Source: Newcombe, *Interval estimation for the difference between independent proportions*, Statistics in Medicine
+    17 (1998), method 10: the squares of the distances to Wilson's bounds are added.
+
+    >>> low, high = newcombe(0.80, 0.70, 2000)
+    >>> round(low, 3), round(high, 3)
+    (0.073, 0.127)
+    """
+    (low1, high1), (low2, high2) = _wilson(first, num), _wilson(second, num)
+    gap = first - second
+    return (
+        gap - math.hypot(first - low1, high2 - second),
+        gap + math.hypot(high1 - first, second - low2),
+    )
+
+
+def _wilson(share: float, num: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share."""
+    middle = (share + z * z / (2 * num)) / (1 + z * z / num)
+    reach = z / (1 + z * z / num) * math.sqrt(share * (1 - share) / num + z * z / (4 * num * num))
+    return middle - reach, middle + reach

@@ -1,0 +1,202 @@
+"""Large batches, chosen by the seconds to the accuracy that the kept recipe reaches.
+
+Images a second say little here: a larger batch is a little faster and learns less from each image, and an optimizer
+that makes more of each step may be slower and still arrive first. So each candidate is trained, with a schedule fitted
+to its length, and counts by the time it took to reach the accuracy of the recipes kept so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gluontune.ladder.judge import PARITY_POINTS, choose, verdict_of
+from gluontune.ladder.measure import Contender
+from gluontune.ladder.sequential import ratio_at_look
+from gluontune.ladder.trainings import Trainings
+from gluontune.train import RunFailed
+
+__all__ = ["SHORTER", "Batches"]
+
+SHORTER = 0.7  # of the length: what arrived is tried with so much less, until it does not arrive any more
+_WORTH = 1.05  # times less to the accuracy, as the slices promise: what cannot win that is not trained
+_SHORTENED = 2  # times at the most
+_PART = 0.5  # of the free time, for one training
+
+
+class Batches:
+    """The trainings of the large-batch rung.
+
+    Args:
+        best: the recipe to beat, measured in the same contest as ``field``. naive: for the ratios to it.
+        trainings: who trains. progress: told what is trained.
+    """
+
+    def __init__(
+        self,
+        row: dict[str, Any],
+        best: Contender,
+        naive: Contender,
+        field: Sequence[Contender],
+        trainings: Trainings,
+        progress: Callable[[str], None],
+    ):
+        self.row, self.best, self.naive, self.trainings, self.progress = row, best, naive, trainings, progress
+        self.field = list(field)
+        kept = trainings.book.kept_accuracies()
+        self.target = sum(kept) / len(kept) - PARITY_POINTS if kept else None
+        self.found: list[dict[str, Any]] = []
+        self.winner: Contender | None = None
+        self.added: list[Contender] = []  # started here, for a shorter length
+
+    def promise(self, contender: Contender) -> dict[str, Any]:
+        """Time of the best recipe ÷ time of this one, for their whole lengths, from the slices of both."""
+        ratio = ratio_at_look(contender.rates, self.best.rates, len(self.field))
+        less = self.best.recipe.epochs / contender.recipe.epochs
+        return {
+            "median": ratio["median"] * less,
+            "ci95": [less * bound for bound in ratio["ci95"]],
+            "n": ratio["n"],
+        }
+
+    def search(self) -> Contender | None:
+        """Train candidates until one arrives clearly earlier; return it, or None. The row says what was seen."""
+        if self.target is None:
+            return None
+        ran = [c for c in self.field if c.failure is None and c.rates and c.cut is None]
+        order = sorted(ran, key=lambda c: -self.promise(c)["median"])
+        for contender in order:
+            if self.promise(contender)["median"] < _WORTH:
+                self._note(contender, "not trained: it is too slow to arrive earlier")
+                continue
+            if self.winner is None:
+                self._try(contender)
+            else:
+                self._note(contender, f"not trained: {self.winner.label} had arrived")
+        if self.winner is not None:
+            self._shorten(self.winner)
+        self._conclude()
+        return self.winner
+
+    def _try(self, contender: Contender) -> bool:
+        """Train one; whether it arrived."""
+        self.progress(f"training {contender.label} for {contender.recipe.epochs:g} epochs")
+        try:
+            result = self.trainings.train(self.row, contender, part=_PART)
+        except RunFailed as failure:
+            self._note(contender, f"failed: {failure}")
+            return False
+        if result is None or not result.val_accuracy:
+            self._note(contender, "not trained: no time was left for it")
+            return False
+        accuracy, seconds = result.val_accuracy[-1], result.elapsed_seconds[-1]
+        arrived = self.target is not None and accuracy >= self.target
+        self.found.append(
+            {
+                "label": contender.label,
+                "epochs": contender.recipe.epochs,
+                "accuracy": accuracy,
+                "curve": [[s, a] for s, a in zip(result.elapsed_seconds, result.val_accuracy)],
+                "seconds": seconds,
+                "arrived": arrived,
+                "ratio": self.promise(contender),
+            }
+        )
+        self._note(contender, None)
+        if arrived:
+            self.winner = contender
+            self.trainings.book.enter_run(self.row, result)
+            self.row["accuracy_runs"] = [accuracy]
+        return arrived
+
+    def _shorten(self, winner: Contender) -> None:
+        """The same with a shorter schedule, as long as it arrives and there is time."""
+        base = winner
+        for _ in range(_SHORTENED):
+            epochs = round(base.recipe.epochs * SHORTER, 3)
+            label = f"{winner.label}, {epochs:g} epochs"
+            shorter = Contender(base.recipe.override(epochs=epochs), label, self.trainings.time_limit)
+            shorter.rates = winner.rates
+            if not self.trainings.budget.affords(self.trainings.seconds_of(shorter), _PART):
+                return
+            self.added.append(shorter)
+            shorter.launch()
+            with shorter.guarded():
+                if shorter.group is not None:
+                    shorter.group.wait()
+            if shorter.failure is not None or not self._try(shorter):
+                shorter.close()
+                return
+            base.close()
+            base = shorter
+
+    def _note(self, contender: Contender, told: str | None) -> None:
+        for entry, own in zip(self.row["variants"], self.field):
+            if own is contender:
+                entry["reason"] = told or entry["reason"]
+                if told is None:
+                    entry["accuracy"], entry["epochs"] = self.found[-1]["accuracy"], self.found[-1]["epochs"]
+                    entry["seconds_to_accuracy"] = (
+                        self.found[-1]["seconds"] if self.found[-1]["arrived"] else None
+                    )
+                    entry["lost"] = not self.found[-1]["arrived"]
+
+    def _conclude(self) -> None:
+        row, target = self.row, self.target or 0.0
+        reference = self.trainings.seconds_of(self.best) - self.trainings.validation.get("seconds", 0.0)
+        row["seconds_to_accuracy"] = {
+            "target": target,
+            "reference_seconds": reference,
+            "seconds": None,
+            "ratio": None,
+            "candidates": self.found,
+        }
+        if self.winner is None:
+            row.update(kept=False)
+            tried = "; ".join(f"{f['label']}: {100 * f['accuracy']:.1f} %" for f in self.found)
+            if tried:
+                row["verdict"] = "no gain"
+                row["reason"] = (
+                    f"nothing that was tried reaches {100 * target:.1f} % earlier than the recipe before it ({tried})"
+                )
+            elif any("no time" in (e["reason"] or "") for e in row["variants"]):
+                row.update(verdict="n/a", measurable=False)
+                row["reason"] = "not measurable here now: no time was left to train any of them"
+            return
+        ratio = self.promise(self.winner)
+        row["seconds_to_accuracy"].update(seconds=self.found_of(self.winner)["seconds"], ratio=ratio)
+        row["verdict"] = verdict_of(ratio)
+        row["kept"] = row["verdict"] == "helped"
+        low, high = ratio["ci95"]
+        said = (
+            f"{ratio['median']:.2f}× less time (95 %: {low:.2f}–{high:.2f}) to {100 * target:.1f} % accuracy"
+        )
+        if row["kept"]:
+            row["notes"].append(
+                f"{said}: {self.winner.label}, {100 * self.found_of(self.winner)['accuracy']:.1f} %"
+            )
+            row["reason"] = None
+        else:
+            row["reason"] = f"{said} than the recipe before it: not certain"
+
+    def found_of(self, contender: Contender) -> dict[str, Any]:
+        return next(f for f in reversed(self.found) if f["label"] == contender.label)
+
+    def enter(self) -> None:
+        """Make the winner the row's choice; a length that was tried here becomes a variant of its own."""
+        winner = self.winner
+        if winner is None:
+            return
+        if winner in self.added:
+            found = self.found_of(winner)
+            changes = {**winner.recipe.differences(self.best.recipe)}
+            entry = {
+                "label": winner.label, "changes": changes, "status": "ran", "reason": None, "chosen": False,
+                "samples_per_sec": None, "ratio_to_previous": None, "lost": False, "predicted": None,
+                "accuracy": found["accuracy"], "epochs": found["epochs"], "seconds_to_accuracy": found["seconds"],
+            }  # fmt: skip
+            sibling = next(e for e, c in zip(self.row["variants"], self.field) if c.rates is winner.rates)
+            entry.update({k: sibling[k] for k in ("samples_per_sec", "ratio_to_previous")})
+            self.field.append(winner)
+            self.row["variants"].append(entry)
+        choose(self.row, winner, self.field, self.naive)

@@ -1,0 +1,181 @@
+"""The trainings of a climb: which can be afforded, what they showed, and whether accuracy was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gluontune import stats
+from gluontune.ladder.accuracy import Loss, loss_of
+from gluontune.ladder.book import Book
+from gluontune.ladder.budget import Budget, BudgetSpent, fit_epochs
+from gluontune.ladder.judge import PARITY_POINTS
+from gluontune.ladder.measure import Contender
+from gluontune.recipe import Recipe
+from gluontune.result import RunResult
+from gluontune.train import RunFailed
+
+__all__ = ["Trainings", "same_arithmetic"]
+
+OnEvent = Callable[[dict[str, Any]], None]
+_NO_ARITHMETIC = {"runtime", "num_workers", "prefetch"}  # the same images in the same order, the same sums
+_PART = 0.4  # of the free time that one training of a rung may take
+_SPARE_PART = 0.1  # the same for one that cannot change the verdict
+_STARTS_S = 8.0  # guessed, for a further process
+
+
+def same_arithmetic(recipe: Recipe, other: Recipe) -> bool:
+    """Whether two recipes compute the same numbers, at another speed.
+
+    >>> same_arithmetic(Recipe(), Recipe(runtime="tuned")), same_arithmetic(Recipe(), Recipe(dtype="bfloat16"))
+    (True, False)
+    """
+    return set(recipe.differences(other)) <= _NO_ARITHMETIC
+
+
+class Trainings:
+    """Trains contenders within the budget, and remembers.
+
+    Args:
+        book: takes the results. tell: is told of progress. time_limit: of the processes.
+    """
+
+    def __init__(self, book: Book, budget: Budget, tell: OnEvent, time_limit: float):
+        self.book, self.budget, self.tell, self.time_limit = book, budget, tell, time_limit
+        self.validation: dict[str, float] = {}  # {"samples", "seconds"} of the naive script
+        self.batches = 0  # in an epoch of the naive script
+
+    def look_at(self, naive: Contender) -> None:
+        """Validate once with the naive script, so that what a training takes is known before it begins."""
+        if naive.group is None:
+            return
+        with naive.guarded():
+            naive.group.resume()
+            seen = naive.group.validate()
+            naive.group.pause()
+            self.validation = {"samples": float(seen["samples"]), "seconds": float(seen["seconds"])}
+            self.batches = naive.group.batches_per_epoch
+
+    def fitted_epochs(self, naive: Contender) -> float | None:
+        """Epochs that fit into the budget, or None where no training does."""
+        rate = stats.interval(naive.rates)["median"]
+        return fit_epochs(
+            naive.recipe.epochs,
+            batches_per_epoch=self.batches,
+            step_s=naive.recipe.global_batch_size / rate,
+            validation_s=self.validation.get("seconds", 0.0),
+            budget_s=self.budget.total_s,
+        )
+
+    @property
+    def num_val(self) -> int | None:
+        found = self.validation.get("samples") or self.book.document.get("num_val")
+        return int(found) if found else None
+
+    def seconds_of(self, contender: Contender) -> float:
+        """What a training of it will take, validation included."""
+        rate = stats.interval(contender.rates)["median"] if contender.rates else 0.0
+        samples = self.book.document.get("samples_per_epoch")
+        if not rate or not samples:
+            return float("inf")
+        return float(samples * contender.recipe.epochs / rate + self.validation.get("seconds", 0.0))
+
+    def train(self, row: dict[str, Any], contender: Contender, *, part: float = _PART) -> RunResult | None:
+        """Train, or say in the row why not; None where there was no time for it.
+
+        Args:
+            part: of the free time that may be spent.
+        """
+        needs = self.seconds_of(contender)
+        if not self.budget.affords(needs, part):
+            return None
+        result = RunResult(recipe=contender.recipe.to_dict(), machine=self.book.document["machine"])
+        # Half as much again, for the machine may become slower; but nothing beyond what is free.
+        check = self.budget.deadline(max(10.0, min(2.0 * needs + 10.0, self.budget.free_s)))
+        name = row["name"]
+
+        def on_event(event: dict[str, Any]) -> None:
+            self.tell({**event, "name": name})
+            check()
+
+        try:
+            contender.train(result, on_event)
+        except BudgetSpent:
+            row["notes"].append(
+                f"a training was given up: {contender.label} took longer than the budget allows"
+            )
+            return None
+        except RunFailed as failure:
+            result.status, result.error = "failed", failure.to_dict()
+            self.book.enter_run(row, result)
+            raise
+        except KeyboardInterrupt:
+            result.status = "interrupted"
+            self.book.enter_run(row, result)
+            raise
+        return result
+
+    def check(self, row: dict[str, Any], contender: Contender, best: Contender | None) -> Loss | None:
+        """Train a rung's choice where that is worth its time, and say what accuracy was lost.
+
+        A change that computes the same numbers, or one that brought nothing, is trained only where time abounds.
+        What loses accuracy is trained once more, by another seed, before it is believed.
+        """
+        row["accuracy_runs"] = []
+        same = best is not None and same_arithmetic(contender.recipe, best.recipe)
+        idle = best is not None and (same or not row["kept"])
+        result = self.train(row, contender, part=_SPARE_PART if idle else _PART if best is not None else 1.0)
+        if result is None:
+            self._untrained(row, contender, same)
+            return None
+        self.book.enter_run(row, result)
+        row["accuracy_runs"] = result.val_accuracy[-1:]
+        return self._loss(row, contender)
+
+    def _loss(self, row: dict[str, Any], contender: Contender) -> Loss | None:
+        kept, mine = self.book.kept_accuracies(), row["accuracy_runs"]
+        if not kept or not mine:
+            return None
+        loss = loss_of(kept, mine, self.num_val)
+        if loss.certain(PARITY_POINTS) and not loss.collapsed and row["kept"]:
+            again = self.repeat(row, contender)
+            if again is not None:
+                row["accuracy_runs"] = [*mine, again]
+                loss = loss_of(kept, row["accuracy_runs"], self.num_val)
+                row["notes"].append(
+                    f"trained twice, for the first accuracy was low: {100 * mine[0]:.1f} % and {100 * again:.1f} %"
+                )
+        elif loss.points > PARITY_POINTS and not loss.certain(PARITY_POINTS):
+            row["notes"].append(f"{loss.words}: no more than noise, as far as can be told")
+        return loss
+
+    def repeat(self, row: dict[str, Any], contender: Contender) -> float | None:
+        """Final accuracy of the same recipe by another seed; None where there is no time or no accuracy."""
+        if not self.budget.affords(self.seconds_of(contender) + _STARTS_S, 0.6):
+            return None
+        recipe = contender.recipe.override(seed=contender.recipe.seed + 1)
+        other = Contender(recipe, f"{contender.label}, another seed", self.time_limit)
+        other.rates = contender.rates
+        other.launch()
+        try:
+            with other.guarded():
+                if other.group is not None:
+                    other.group.wait()
+                    result = self.train(row, other, part=1.0)
+                    return result.val_accuracy[-1] if result and result.val_accuracy else None
+        finally:
+            other.close()
+        return None
+
+    def _untrained(self, row: dict[str, Any], contender: Contender, same: bool) -> None:
+        """Without an accuracy: fine where the numbers are the same, else a gain that is not proven."""
+        if same:
+            row["notes"].append("not trained again: it computes the same numbers as the recipe before it")
+        elif row["kept"] and row["name"] != "naive" and self.book.kept_accuracies():
+            seconds = self.seconds_of(contender)
+            row.update(kept=False, verdict="n/a", measurable=False)
+            row["reason"] = (
+                f"not measurable here now: it is {row['ratio_to_previous']['median']:.2f}× as fast, but a training "
+                f"of about {seconds:.0f} s, to see its accuracy, does not fit into what is left of the budget"
+            )
+        row["status"] = "ran"
