@@ -1,0 +1,87 @@
+"""The journal: pieces survive, resumes go on, what does not match is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.journal import Journal
+
+
+def fill(out, **more):
+    with Journal(out, "bench x", {"rounds": 9}, **more) as journal:
+        journal.keep("a", {"rate": 1.5, "of": (1, 2)})
+        journal.keep("b", {"rate": 2})
+    return journal
+
+
+def test_pieces_survive_and_are_not_made_again(tmp_path):
+    out = tmp_path / "x.json"
+    fill(out)
+    with Journal(out, "bench x", {"rounds": 9}, resume=True) as journal:
+        assert journal.resumed == 2
+        assert journal.piece("a", lambda: pytest.fail("made again")) == {"rate": 1.5, "of": [1, 2]}
+        journal.piece("c", lambda: 3)
+    with Journal(out, "bench x", {"rounds": 9}, resume=True) as journal:
+        assert list(journal.pieces) == ["a", "b", "c"]
+
+
+def test_a_line_that_was_cut_off_is_left_out_and_written_over(tmp_path):
+    out = tmp_path / "x.json"
+    path = fill(out).path
+    path.write_bytes(path.read_bytes()[:-4])
+    with Journal(out, "bench x", {"rounds": 9}, resume=True) as journal:
+        assert list(journal.pieces) == ["a"]
+        journal.keep("c", 3)
+    for line in path.read_text().splitlines():
+        json.loads(line)
+
+
+@pytest.mark.parametrize(
+    ("change", "told", "kind"),
+    [
+        ({"kind": "bench y"}, "is of bench y", GluontuneError),
+        ({"given": {"rounds": 3}}, "rounds: then 3, now 9", UsageError),
+        ({"versions": {"mxnet": "1.8"}}, "mxnet: then '1.8'", GluontuneError),
+        ({"machine": {"cpu": "Z80"}}, "another machine", GluontuneError),
+        ({"journal": 99}, "not a journal of this version", GluontuneError),
+    ],
+)
+def test_what_does_not_match_is_refused(tmp_path, change, told, kind):
+    out = tmp_path / "x.json"
+    path = fill(out).path
+    header, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps({**json.loads(header), **change}), *rest]) + "\n")
+    with pytest.raises(kind, match=told):
+        Journal(out, "bench x", {"rounds": 9}, resume=True)
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(GluontuneError, match="nothing to resume there"):
+        Journal(tmp_path / "x.json", "bench x", {}, resume=True)
+    with pytest.raises(UsageError, match="--out FILE"):
+        Journal(None, "bench x", {}, resume=True)
+
+
+def test_a_new_run_keeps_the_old_journal_beside(tmp_path):
+    out = tmp_path / "x.json"
+    fill(out)
+    with Journal(out, "bench x", {"rounds": 3}) as journal:
+        assert not journal.pieces
+    assert '"b"' in (tmp_path / "x.journal.previous.jsonl").read_text()
+
+
+def test_two_runs_do_not_write_one_journal(tmp_path):
+    out = tmp_path / "x.json"
+    with Journal(out, "bench x", {}), pytest.raises(UsageError, match="another run is writing"):
+        Journal(out, "bench x", {})
+
+
+def test_not_a_number_is_refused_before_it_is_written(tmp_path):
+    journal = Journal(tmp_path / "x.json", "bench x", {})
+    with pytest.raises(ValueError, match="JSON"):
+        journal.keep("a", float("nan"))
+    journal.close()
+    assert not Journal(tmp_path / "x.json", "bench x", {}, resume=True).pieces
