@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
-from gluontune.errors import UsageError
+from gluontune.errors import GluontuneError, UsageError
 from gluontune.registry import resolve
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "REGISTRIES",
     "check",
     "entry",
+    "naming",
 ]
 
 #: What the rate is multiplied with when the batch grows by a ratio.
@@ -225,9 +227,25 @@ def check(recipe: Any) -> None:
             raise _bad(recipe, name, way_out.format(recipe))
     for names, contradict, why in _CONTRADICTIONS:
         if contradict(recipe):
-            values = [f"{name}={getattr(recipe, name)!r}" for name in names]
-            said = f"{', '.join(values[:-1])} and {values[-1]}"
-            raise UsageError(f"recipe fields {said} contradict each other: {why.format(recipe)}")
+            raise UsageError(f"{_named(recipe, names)} contradict each other: {why.format(recipe)}")
+
+
+@contextlib.contextmanager
+def naming(recipe: Any, *names: str) -> Iterator[None]:
+    """While it lasts, an error of a part that knows no recipe is told with the fields that are at odds.
+
+    Raises:
+        UsageError: names the fields and their values.
+    """
+    try:
+        yield
+    except GluontuneError as error:
+        raise UsageError(f"{_named(recipe, names)} do not go together here: {error}") from error
+
+
+def _named(recipe: Any, names: Sequence[str]) -> str:
+    values = [f"{name}={getattr(recipe, name)!r}" for name in names]
+    return f"recipe fields {', '.join(values[:-1])} and {values[-1]}"
 
 
 def entry(field: str, name: str) -> Any:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from gluontune import compute, datasets
+from gluontune import compute, datasets, rules
 from gluontune.errors import GluontuneError
 from gluontune.recipe import Recipe
 from gluontune.train.models import build_net
@@ -180,7 +180,8 @@ def _deepened(net: Callable[[], Any], recipe: Recipe) -> Callable[[], Any]:
 
     def build() -> Any:
         found = net()
-        compute.add_stochastic_depth(found, recipe.stochastic_depth)
+        with rules.naming(recipe, "stochastic_depth", "job" if recipe.job else "net"):
+            compute.add_stochastic_depth(found, recipe.stochastic_depth)
         return found
 
     return build

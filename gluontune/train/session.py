@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune import compute, monitor
+from gluontune import compute, monitor, rules
 from gluontune.errors import GluontuneError
 from gluontune.parallel import horovod
 from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts
@@ -102,7 +102,8 @@ class Session:
         )
         self.device = self.ctxs[0].device_type
         self.phase = "preparing the data type"
-        compute.start_process(recipe.dtype, self.device)
+        with rules.naming(recipe, "dtype", "devices"):
+            compute.start_process(recipe.dtype, self.device)
         self._seed()
         self.phase = "opening the data"
         self.job = load_job(recipe)
