@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
         devices,
         exchange,
         scaling,
+        recipes,
     ):
         group.command()(command)
     group.command("operators", help=operators.__doc__)(takes_recipe(operators))
@@ -247,3 +248,28 @@ def networks(
         benchmark.show,
         holds=lambda found: not any(found["figures"][name] for name in ("made_slower", "disagree", "failed")),
     )
+
+
+def recipes(
+    count: Optional[int] = typer.Option(
+        None, "--count", min=1, help="Random recipes (default: the set that covers all pairs of values)."
+    ),
+    seed: int = typer.Option(0, "--seed", min=0, help="Of the draws."),
+    lanes: Optional[int] = typer.Option(
+        None, "--lanes", min=1, help="Recipes at a time (default: usable cores)."
+    ),
+    time_limit: float = typer.Option(60.0, "--time-limit", help="Seconds of silence that count as hung."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with what --out holds."),
+    as_json: bool = JSON_OPTION,
+    out: Optional[Path] = OUT,
+) -> None:
+    """Recipes of all kinds: does each train a few steps, or say before training which fields are at odds?
+
+    Exits with 1 if one neither trains nor is clearly refused.
+    """
+    from gluontune.bench import recipes as benchmark
+
+    work = partial(
+        benchmark.run, count, seed=seed, lanes=lanes, time_limit=time_limit, out=out, resume=resume
+    )
+    carry_out(work, as_json, out, benchmark.show, holds=lambda found: not found["figures"]["failed"])

@@ -24,13 +24,13 @@ from gluontune.parallel.lifeline import die_with_parent
 from gluontune.train.site import common
 from gluontune.train.userfile import what_mxnet_said
 
-__all__ = ["main"]
+__all__ = ["main", "serve"]
 
 
 _BEAT_S = 2.0  # between signs of life while a command is carried out
 
 
-def _serve(setup: dict[str, Any], send: Any) -> None:
+def serve(setup: dict[str, Any], send: Any) -> None:
     """Build the session, then answer commands until ``quit`` or the end of stdin."""
     from gluontune.recipe import Recipe
     from gluontune.train import individual, probe
@@ -152,7 +152,7 @@ def main() -> None:
         _leave_signals_to_parent()
     if setup.get("cpus"):
         runtime.bind_to_cpus(setup["cpus"])
-    _serve(setup, send)
+    serve(setup, send)
     sys.stdout.flush()
     sys.stderr.flush()
     events.flush()

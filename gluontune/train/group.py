@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gluontune.parallel.fleet import Fleet
 from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
 from gluontune.train.faults import FAULTS, RunFailed, difference_between, second_hand
@@ -38,6 +37,7 @@ class Group:
         checkpoints: ``{"folder", "keep"}`` for :meth:`checkpoint`.
         on_log: called with rank and line for each line that a rank prints.
         hosts: where the ranks run; None: here.
+        site: makes the processes here of recipe, world and first commands; None: fresh ones.
 
     Raises (all methods):
         RunFailed: a rank raised, died or hung. The other ranks are ended.
@@ -53,6 +53,7 @@ class Group:
         checkpoints: dict[str, Any] | None = None,
         on_log: Callable[[int, str], None] | None = None,
         hosts: Hosts | None = None,
+        site: Callable[..., Any] | None = None,
     ):
         self.on_log = on_log
         self._heard: dict[int, float] = {}  # when each rank was last heard of
@@ -76,9 +77,9 @@ class Group:
                 "compares": self._compares,
             }
 
-        self.site: Here | Fleet
+        self.site: Any  # Here, Fleet, or another that has what they have
         if hosts is None:
-            self.site = Here(recipe, self.world, setup)
+            self.site = (site or Here)(recipe, self.world, setup)
         else:
             folder = checkpoints["folder"] if checkpoints else None
             self.site = start_on_hosts(recipe, self.world, hosts, setup, folder)

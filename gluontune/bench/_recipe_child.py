@@ -1,0 +1,52 @@
+"""A training process that trains one recipe after another: ``python -m gluontune.bench._recipe_child --events FD``.
+
+As :mod:`gluontune.train.child`, but a new set-up may follow each ``quit``. What a process does only once (its
+environment, AMP's patches) must be the same for all its recipes: :mod:`gluontune.bench._recipe_pool` sees to that.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from gluontune import runtime
+from gluontune.parallel.lifeline import die_with_parent
+from gluontune.train.child import serve
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    events = os.fdopen(int(sys.argv[sys.argv.index("--events") + 1]), "w", encoding="utf-8")
+    lock = threading.Lock()
+
+    def send(**event: Any) -> None:
+        with lock:
+            events.write(json.dumps(event) + "\n")
+            events.flush()
+
+    bound = False
+    while line := sys.stdin.readline():
+        setup = json.loads(line)
+        if "recipe" not in setup:  # a quit, after a recipe that has failed
+            continue
+        if not bound:
+            die_with_parent(setup["parent"])
+            if setup.get("cpus"):
+                runtime.bind_to_cpus(setup["cpus"])
+            bound = True
+        os.environ.update(setup["variables"])
+        serve(setup, send)
+        gc.collect()
+        send(event="idle")
+    events.flush()
+    os.killpg(0, signal.SIGKILL) if os.getpgrp() == os.getpid() else os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
