@@ -6,7 +6,7 @@ is drawn here.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import random
 from collections.abc import Iterable, Mapping
 from itertools import combinations
@@ -31,7 +31,6 @@ BASE: Values = {"dataset": "sample", "train_samples": 44, "val_samples": 20, "ba
 # Values that cost more than others stand later; a covering set takes them where it must.
 _ENGINES = ("local", "shared-memory", "async", "horovod", "kvstore")
 _RESIDUAL = "cifar_resnet20_v1"
-_FIELDS = {f.name for f in dataclasses.fields(Recipe)}
 
 
 def axes() -> dict[str, tuple[Any, ...]]:
@@ -41,7 +40,7 @@ def axes() -> dict[str, tuple[Any, ...]]:
     ((1, 3), True)
     """
     rewrites = REWRITES.names()
-    found: dict[str, tuple[Any, ...]] = {
+    return {
         "net": ("mlp", "small_cnn", _RESIDUAL),
         "batch_size_per_device": (8, 7),
         "accumulate": (1, 3),
@@ -55,12 +54,14 @@ def axes() -> dict[str, tuple[Any, ...]]:
         "rewrites": ((), *((name,) for name in rewrites), tuple(rewrites)),
         "dtype": rules.CHOICES["dtype"],
         "optimizer": tuple(OPTIMIZERS.names()),
-        "lr_scaling": rules.CHOICES["lr_scaling"],
-        "base_batch_size": (64, 8),
+        "optimizer_params": ({}, {"clip_gradient": 0.5}),
+        "lr_scaling": (None, *rules.LR_SCALING),
+        "base_batch_size": (None, 64),
         "momentum": (0.9, 0.0),
-        "wd": (5e-4, 0.0),
+        "wd": (None, 0.0),
         "clip_global_norm": (None, 1.0),
         "schedule": tuple(SCHEDULES.names()),
+        "schedule_params": ({}, {"power": 1.5}, {"unit": "epochs"}),
         "warmup_epochs": (0.0, 0.5),
         "devices": ("auto", "cpu", "gpu"),
         "num_devices": (1, 2),
@@ -74,13 +75,6 @@ def axes() -> dict[str, tuple[Any, ...]]:
         "runtime": rules.CHOICES["runtime"],
         "env": ({}, {"MXNET_ENGINE_TYPE": "NaiveEngine"}),
     }
-    return {name: values for name, values in found.items() if name in _FIELDS}
-
-
-def _with_rate(values: Values) -> Values:
-    """``values`` with the rate of the optimizer's card, and the data's size: a rate drawn at random would diverge."""
-    card = OPTIMIZERS[values.get("optimizer", Recipe().optimizer)]
-    return {**BASE, "learning_rate": card.learning_rate, **values}
 
 
 def unavailable() -> dict[str, tuple[Any, ...]]:
@@ -120,7 +114,7 @@ def draw(rng: random.Random) -> Values:
         if values["stochastic_depth"] and rng.random() < 0.8:
             values["net"] = _RESIDUAL
         if _legal(values):
-            return _with_rate(values)
+            return {**BASE, **values}
 
 
 def _legal(values: Mapping[str, Any]) -> bool:
@@ -141,6 +135,7 @@ def pairs_of(values: Mapping[str, Any], of: Mapping[str, Iterable[Any]]) -> set[
     return {(a, places[a], b, places[b]) for a, b in combinations(places, 2)}
 
 
+@functools.lru_cache(maxsize=4)
 def covering(seed: int = 0) -> tuple[list[Values], list[Values]]:
     """Recipes in which each pair of values occurs that can stand together.
 
@@ -172,8 +167,8 @@ def covering(seed: int = 0) -> tuple[list[Values], list[Values]]:
         row = _row(next(iter(open_pairs)), open_pairs, of, rng)
         for pair in pairs_of(row, of):
             open_pairs.pop(pair, None)
-        trains.append(_with_rate(row))
-    return trains, [_with_rate(values) for values in refused]
+        trains.append({**BASE, **row})
+    return trains, [{**BASE, **values} for values in refused]
 
 
 def _trains(values: Values) -> bool:
