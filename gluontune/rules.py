@@ -258,14 +258,15 @@ def entry(field: str, name: str) -> Any:
 
 
 def _check_entry(recipe: Any, field: str, name: str) -> None:
+    where = f"field {field}"
     try:
         found = entry(field, name)
         if field in PARAMETERS:
-            field = PARAMETERS[field]
-            params: Mapping[str, Any] = getattr(recipe, field)
+            params: Mapping[str, Any] = getattr(recipe, PARAMETERS[field])
+            where = f"fields {field}={name!r} and {PARAMETERS[field]}={dict(params)}"
             found.check(params)
     except UsageError as error:
-        raise UsageError(f"recipe field {field}: {error}") from None
+        raise UsageError(f"recipe {where}: {error}") from None
 
 
 def _bad(recipe: Any, name: str, way_out: str) -> UsageError:

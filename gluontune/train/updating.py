@@ -35,9 +35,10 @@ def make_trainer(session: Session, recipe: Recipe, total_steps: int, net: Any = 
     """
     apart = session.averaging is not None  # parameters are exchanged, not gradients
     servers = recipe.engine == "kvstore" and not apart
-    compression = None
+    compression, kvstore = None, session.kvstore
     if recipe.compression == "2bit":
         compression = {"type": "2bit", "threshold": recipe.compression_threshold}
+        kvstore = "device"  # the one of a process that compresses, even where another measured faster
     exchange = session.exchange.sum_gradients if session.exchange and not apart else None
     if exchange is not None and recipe.compression == "fp16":
         exchange = functools.partial(exchange, compression="fp16")
@@ -61,7 +62,7 @@ def make_trainer(session: Session, recipe: Recipe, total_steps: int, net: Any = 
         momentum=recipe.momentum,
         wd=recipe.wd,
         multi_precision=recipe.dtype == "float16",
-        kvstore=None if apart else "dist_sync" if servers else session.kvstore,
+        kvstore=None if apart else "dist_sync" if servers else kvstore,
         update_on_kvstore=False if servers else None,
         compression_params=compression,
         exchange=exchange,
