@@ -78,6 +78,7 @@ def test_every_recipe_of_the_covering_set_trains_or_is_clearly_refused(tmp_path)
         ({"stochastic_depth": 0.2}, {"net", "stochastic_depth"}),
         ({"devices": "gpu", "num_devices": 64, "last_batch": "keep"}, {"devices", "num_devices"}),
         ({"dtype": "float16", "devices": "cpu"}, {"devices", "dtype"}),
+        ({"schedule": "cosine", "schedule_params": {"pwr": 2}}, {"schedule", "schedule_params"}),
         ({"engine": "local", "exchange_every": 2}, {"engine", "exchange_every"}),
     ],
 )
@@ -108,6 +109,11 @@ def test_runs_of_few_updates_take_every_schedule_and_warm_up():
         for more in ({"schedule": "factor"}, {"warmup_epochs": 0.5}, {"schedule": "multifactor"}):
             found = recipes.train_one({**SMALL, "accumulate": 5, **more}, pool)
             assert found["outcome"] == "trained", found
+
+
+def test_two_contexts_of_one_process_compress():
+    found = recipes.train_one({**SMALL, "num_devices": 2, "compression": "2bit"})
+    assert found["outcome"] == "trained", found
 
 
 def test_command_is_resumed_recipe_by_recipe(tmp_path):

@@ -38,6 +38,7 @@ import psutil
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError
+from gluontune.journal import Journal
 from gluontune.ladder.measure import interleave
 from gluontune.parallel.piped import PipedProcess, end_message
 
@@ -240,6 +241,8 @@ def hold(
     time_limit: float = 300.0,
     say: Callable[[str], None] | None = None,
     finish: Callable[[list[Contender]], None] | None = None,
+    journal: Journal | None = None,
+    key: str = "",
 ) -> list[Contender]:
     """Measure all entrants in interleaved rounds, whose order turns; those that fail carry their ``failure``.
 
@@ -248,25 +251,67 @@ def hold(
         seconds: length of a slice.
         say: called with a line about what is going on.
         finish: called with the contenders before their processes are ended.
+        journal: keeps each round, under ``key``; rounds that it has are not measured again.
 
     Returns:
         a contender for each entrant, in their order.
     """
     tell = say or (lambda line: None)
     field = [_Told(entrant, time_limit, tell) for entrant in entrants]
+    before = _Rounds(journal, key, field)
+
+    def on_round(done: int, of: int) -> None:
+        before.keep(before.count + done)
+        tell(f"round {before.count + done} of {before.count + of} is done")
+
     try:
-        interleave(
-            field,
-            rounds=rounds,
-            slice_s=seconds,
-            on_round=lambda done, of: tell(f"round {done} of {of} is done"),
-        )
+        interleave(field, rounds=max(0, rounds - before.count), slice_s=seconds, on_round=on_round)
+        before.put_in_front()
         if finish is not None:
             finish(list(field))
     finally:
         for contender in field:
             contender.close()
     return list(field)
+
+
+class _Rounds:
+    """The rounds that a journal has kept of a contest, and those that it keeps from now on."""
+
+    def __init__(self, journal: Journal | None, key: str, field: Sequence[Contender]):
+        self.journal, self.key, self.field = journal, key, field
+        self.kept: list[dict[str, Any]] = []
+        while journal is not None and self._name(len(self.kept) + 1) in journal.pieces:
+            self.kept.append(journal.pieces[self._name(len(self.kept) + 1)])
+        self.count = len(self.kept)
+        for contender in field if self.kept else ():
+            if told := self.kept[-1]["failed"].get(contender.entrant.name):
+                contender.failure = ContenderFailed(*told)
+
+    def _name(self, number: int) -> str:
+        return f"{self.key} round {number}".strip()
+
+    def keep(self, number: int) -> None:
+        """Keep what has just been measured: the round ``number``."""
+        if self.journal is None:
+            return
+        there = {c.entrant.name: c for c in self.field}
+        self.journal.keep(
+            self._name(number),
+            {
+                "rates": {n: c.rates[-1] for n, c in there.items() if c.failure is None and c.rates},
+                "memory_mib": {n: c.memory_mib for n, c in there.items()},
+                "failed": {n: [str(c.failure), c.failure.status] for n, c in there.items() if c.failure},
+            },
+        )
+
+    def put_in_front(self) -> None:
+        """Give the contenders the rates of the rounds before."""
+        for contender in self.field:
+            name = contender.entrant.name
+            contender.rates[:0] = [r["rates"][name] for r in self.kept if name in r["rates"]]
+            known = [r["memory_mib"].get(name, 0.0) for r in self.kept]
+            contender.memory_mib = max([contender.memory_mib, *known])
 
 
 class _Told(Contender):

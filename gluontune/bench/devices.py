@@ -7,12 +7,14 @@ batch is the same, too, so that all do the same training. Loading counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gluontune.bench import outcome
 from gluontune.bench.contest import OURS, Entrant, hold
 from gluontune.compute import bfloat16_support
 from gluontune.errors import UsageError
+from gluontune.journal import Journal
 from gluontune.parallel import horovod
 from gluontune.recipe import Recipe
 
@@ -80,12 +82,15 @@ def run(
     engines: Sequence[str] = ENGINES,
     rounds: int = 9,
     seconds: float = 4.0,
+    out: Path | None = None,
+    resume: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Measure, and return the document.
 
     Args:
         recipe: its engine and number of devices are replaced. ranks: of the engines. rounds, seconds: as for ``hold``.
+        out: a journal beside it keeps each round. resume: go on with what it holds.
 
     Returns:
         the document of :func:`gluontune.bench.outcome.document`; ``ratios``: each engine ÷ one process, median and
@@ -99,8 +104,10 @@ def run(
             "Horovod is not installed: make horovod builds it, or leave it out with --only shared-memory --only kvstore"
         )
     field = entrants(recipe, ranks, engines)
-    contenders = hold(field, rounds=rounds, seconds=seconds, say=say)
     conditions = {"recipe": recipe.to_dict(), "ranks": ranks, "rounds": rounds, "seconds": seconds}
+    given = {**conditions, "engines": list(engines)}
+    with Journal(out, "bench devices", given, resume=resume) as journal:
+        contenders = hold(field, rounds=rounds, seconds=seconds, say=say, journal=journal)
     found = outcome.document(contenders, conditions=conditions, unit=UNIT)
     alone = next(row for row in found["rows"] if row["name"] == _ALONE)
     ratios = {

@@ -25,6 +25,7 @@ from gluontune.bench._inference import AGREE_PCT, MODES, OWN_THREADS
 from gluontune.bench.contest import OURS, Contender, Entrant, hold
 from gluontune.compute import bfloat16_support
 from gluontune.errors import GluontuneError, UsageError, nearest
+from gluontune.journal import Journal
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings
 from gluontune.train.trained import recipe_of_source
@@ -51,6 +52,8 @@ def run(
     latencies: int = 200,
     rounds: int = 9,
     seconds: float = 1.0,
+    out: Path | None = None,
+    resume: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Measure the rungs, and return the document.
@@ -61,6 +64,7 @@ def run(
         modes: rungs to run; all by default. The reference always runs.
         batch_size: images in a step of the throughput. val_images: for accuracy and agreement.
         latencies: predictions of one image each. rounds, seconds: as for ``hold``.
+        out: a journal beside it keeps each round. resume: go on with what it holds.
 
     Returns:
         the document of :func:`gluontune.bench.outcome.document`; each row has ``latency_ms`` (``p50``,
@@ -111,12 +115,14 @@ def run(
                 times.update(_one_thread(contender.entrant, latencies, tell))
 
     tell = say or (lambda line: None)
-    field = hold(entrants, rounds=rounds, seconds=seconds, say=tell, finish=finish)
     conditions = {
         "net": recipe.net, "dataset": recipe.dataset, "weights": "random" if source is None else "trained",
         "batch_size": batch_size, "val_images": val_images, "latencies": latencies, "rounds": rounds,
         "seconds": seconds, "threads": cores,
     }  # fmt: skip
+    given = {**conditions, "modes": wanted, "source": None if source is None else str(source)}
+    with Journal(out, "bench inference", given, resume=resume) as journal:
+        field = hold(entrants, rounds=rounds, seconds=seconds, say=tell, finish=finish, journal=journal)
     found = outcome.document(field, conditions=conditions)
     reference = next(c for c in field if c.entrant.name == REFERENCE)
     for row, contender in zip(found["rows"], field):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Union
 
@@ -25,6 +26,7 @@ from gluontune.bench.contest import LIMIT, OURS, Entrant, hold
 from gluontune.bench.places import peer_python
 from gluontune.bench.selecting import selected
 from gluontune.errors import UsageError
+from gluontune.journal import Journal
 from gluontune.loading import ResidentLoader, from_records
 from gluontune.runtime import usable_cores
 
@@ -46,6 +48,8 @@ def run(
     seconds: float = 1.0,
     only: Sequence[str] | None = None,
     peers: PathLike | None = None,
+    out: Path | None = None,
+    resume: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Measure every loader over each file.
@@ -60,6 +64,7 @@ def run(
         rounds, seconds, say: see ``contest.hold``.
         only: keep the contenders whose name holds one of these.
         peers: the peers' environment; see ``places.peer_python``.
+        out: a journal beside it keeps each round and each file. resume: go on with what it holds.
 
     Returns:
         the document of ``outcome.combine``, a part for each file.
@@ -71,12 +76,19 @@ def run(
     if augment not in ("auto", CROP, PAD_CROP):
         raise UsageError(f"augment {augment!r}: choose auto, {CROP} or {PAD_CROP}")
     parts: dict[str, dict[str, Any]] = {}
-    for file in files:
-        path = os.path.abspath(os.fspath(file))
-        name = Path(path).name if Path(path).name not in parts else path
-        parts[name] = _run_one(
-            path, size, batch_size, augment, workers or usable_cores(), rounds, seconds, only, peers, say
-        )
+    most = workers or usable_cores()
+    given = {
+        "size": size, "batch_size": batch_size, "augment": augment, "workers": most, "rounds": rounds,
+        "seconds": seconds, "only": list(only or ()),
+    }  # fmt: skip
+    with Journal(out, "bench loading", given, resume=resume) as journal:
+        for file in files:
+            path = os.path.abspath(os.fspath(file))
+            name = Path(path).name if Path(path).name not in parts else path
+            one = partial(
+                _run_one, path, size, batch_size, augment, most, rounds, seconds, only, peers, say, journal
+            )
+            parts[name] = journal.piece(path, one)
     return outcome.combine(parts)
 
 
@@ -91,6 +103,7 @@ def _run_one(
     only: Sequence[str] | None,
     peers: PathLike | None,
     say: Callable[[str], None] | None,
+    journal: Journal,
 ) -> dict[str, Any]:
     tell, name = say or (lambda line: None), Path(path).name
     kind, own = kind_of(path, size)
@@ -99,7 +112,14 @@ def _run_one(
         field = entrants(path, kind, size, batch_size, chosen, workers, seconds, peer_python(peers), folder)
         names = selected((e.name for e in field), only)
         kept = [e for e in field if e.name in names]
-        done = hold(kept, rounds=rounds, seconds=seconds, say=lambda line: tell(f"{name}: {line}"))
+        done = hold(
+            kept,
+            rounds=rounds,
+            seconds=seconds,
+            say=lambda line: tell(f"{name}: {line}"),
+            journal=journal,
+            key=path,
+        )
     conditions = {
         "file": name,
         "bytes": os.path.getsize(path),

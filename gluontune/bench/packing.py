@@ -18,6 +18,7 @@ from gluontune.bench import outcome
 from gluontune.bench.contest import OURS, Contender, Entrant, hold
 from gluontune.bench.selecting import selected
 from gluontune.errors import UsageError
+from gluontune.journal import Journal
 from gluontune.records.sources import read_source
 from gluontune.runtime import usable_cores
 
@@ -38,6 +39,8 @@ def run(
     rounds: int = 5,
     part: str = "both",
     only: Sequence[str] | None = None,
+    out: Path | None = None,
+    resume: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Measure both packers, first passing files through, then resizing.
@@ -50,6 +53,7 @@ def run(
         rounds, say: see ``contest.hold``.
         part: ``pass-through``, ``resize`` or ``both``.
         only: keep the contenders whose name holds one of these.
+        out: a journal beside it keeps each part. resume: go on with what it holds.
 
     Returns:
         the document of ``outcome.combine`` with the parts ``pass-through`` and ``resize``.
@@ -61,9 +65,19 @@ def run(
     if part not in ("both", *PARTS):
         raise UsageError(f"part {part!r}: choose both, {' or '.join(PARTS)}")
     cores, parts = workers or usable_cores(), {}
-    with tempfile.TemporaryDirectory(prefix="gluontune-bench-") as folder:
+    given = {
+        "src": os.path.abspath(src), "root": str(root), "size": size, "quality": quality, "workers": cores,
+        "rounds": rounds, "only": list(only or ()),
+    }  # fmt: skip
+    with (
+        Journal(out, "bench packing", given, resume=resume) as journal,
+        tempfile.TemporaryDirectory(prefix="gluontune-") as folder,
+    ):
         lst, base = write_list(src, root, Path(folder))
         for name in PARTS if part == "both" else (part,):
+            if name in journal.pieces:
+                parts[name] = journal.pieces[name]
+                continue
             resized = size if name == "resize" else None
             place = Path(folder) / name
             place.mkdir()
@@ -80,6 +94,7 @@ def run(
                 "bytes": sizes,
             }
             parts[name] = outcome.document(done, conditions=conditions)
+            journal.keep(name, parts[name])
     return outcome.combine(parts)
 
 

@@ -61,7 +61,7 @@ def axes() -> dict[str, tuple[Any, ...]]:
         "wd": (None, 0.0),
         "clip_global_norm": (None, 1.0),
         "schedule": tuple(SCHEDULES.names()),
-        "schedule_params": ({}, {"power": 1.5}, {"unit": "epochs"}),
+        "schedule_params": ({}, {"pwr": 1.5}, {"unit": "epochs"}),
         "warmup_epochs": (0.0, 0.5),
         "devices": ("auto", "cpu", "gpu"),
         "num_devices": (1, 2),

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from gluontune import runtime, stats
 from gluontune.bench.exchange import NEVER
 from gluontune.errors import UsageError
+from gluontune.journal import Journal
 from gluontune.ladder.measure import Contender, interleave
 from gluontune.ladder.scaling import measure_link, measure_parts
 from gluontune.parallel import horovod
@@ -35,9 +38,11 @@ def run(
     changes: Mapping[str, Any] | None = None,
     rounds: int = 9,
     seconds: float = 1.0,
+    out: Path | None = None,
+    resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Predict and measure each net on 1 and 2 ranks.
+    """Predict and measure each net on 1 and 2 ranks; with ``out`` a journal beside it keeps each net.
 
     Returns:
         ``{"rows": [{"name", "predicted_samples_per_sec", "samples_per_sec", "error_pct", …}], "link",
@@ -57,47 +62,12 @@ def run(
     ).override(**(changes or {}))  # fmt: skip
     say(f"measuring exchanges over {engine}")
     link, exchanges = measure_link(engine, 2, base)
-    rows = []
-    for net in nets:
-        one = base.override(net=net)
-        say(f"{net}: net and loader alone")
-        with Group(one) as group:
-            parts = measure_parts(group)
-        two = one.override(engine=engine, num_devices=2)
-        field = [
-            Contender(one, "1 rank"),
-            Contender(two, "2 ranks"),
-            Contender(two.override(exchange_every=NEVER), "2 ranks, no exchange"),
-        ]
-        say(f"{net}: measuring 1 and 2 ranks")
-        try:
-            interleave(field, rounds=rounds, slice_s=seconds)
-        finally:
-            for contender in field:
-                contender.close()
-        failed = next((c.failure for c in field if c.failure is not None), None)
-        if failed is not None:
-            raise failed
-        beside = [1e3 * 2 * batch_size / rate for rate in field[2].rates]
-        together = Parts(
-            step_ms=beside, gradient_bytes=parts.gradient_bytes, tensors=parts.tensors, batch=batch_size
-        )
-        guesses = (expected(parts, 1, link), expected(together, 2, link, algorithm))
-        for ranks, guess, contender in zip((1, 2), guesses, field):
-            measured = stats.interval(contender.rates)
-            rows.append(
-                {
-                    "name": f"{net}, {ranks} rank{'s' if ranks > 1 else ''}",
-                    "net": net,
-                    "ranks": ranks,
-                    "predicted_samples_per_sec": guess["samples_per_sec"],
-                    "samples_per_sec": measured,
-                    "error_pct": 100 * (guess["samples_per_sec"] / measured["median"] - 1),
-                    "exchange_ms": guess["exchange_ms"],
-                    "gradient_bytes": parts.gradient_bytes,
-                    "bound_by": guess["bound_by"],
-                }
-            )
+    given = {"recipe": base.to_dict(), "engine": engine, "rounds": rounds, "seconds": seconds}
+    rows: list[dict[str, Any]] = []
+    with Journal(out, "bench scaling", given, resume=resume) as journal:
+        for net in nets:
+            one = partial(_one_net, net, base, link, engine, algorithm, rounds, seconds, say)
+            rows += journal.piece(net, one)
     error = statistics.median(abs(row["error_pct"]) for row in rows)
     of_two = statistics.median(abs(row["error_pct"]) for row in rows if row["ranks"] == 2)
     return {
@@ -110,6 +80,55 @@ def run(
         "machine": runtime.machine_facts(),
         "conditions": {"recipe": base.to_dict(), "rounds": rounds, "seconds": seconds},
     }
+
+
+def _one_net(
+    net: str, base: Recipe, link: Any, engine: str, algorithm: str, rounds: int, seconds: float,
+    say: Callable[[str], None],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The rows of one net."""
+    rows = []
+    batch_size = base.batch_size_per_device
+    one = base.override(net=net)
+    say(f"{net}: net and loader alone")
+    with Group(one) as group:
+        parts = measure_parts(group)
+    two = one.override(engine=engine, num_devices=2)
+    field = [
+        Contender(one, "1 rank"),
+        Contender(two, "2 ranks"),
+        Contender(two.override(exchange_every=NEVER), "2 ranks, no exchange"),
+    ]
+    say(f"{net}: measuring 1 and 2 ranks")
+    try:
+        interleave(field, rounds=rounds, slice_s=seconds)
+    finally:
+        for contender in field:
+            contender.close()
+    failed = next((c.failure for c in field if c.failure is not None), None)
+    if failed is not None:
+        raise failed
+    beside = [1e3 * 2 * batch_size / rate for rate in field[2].rates]
+    together = Parts(
+        step_ms=beside, gradient_bytes=parts.gradient_bytes, tensors=parts.tensors, batch=batch_size
+    )
+    guesses = (expected(parts, 1, link), expected(together, 2, link, algorithm))
+    for ranks, guess, contender in zip((1, 2), guesses, field):
+        measured = stats.interval(contender.rates)
+        rows.append(
+            {
+                "name": f"{net}, {ranks} rank{'s' if ranks > 1 else ''}",
+                "net": net,
+                "ranks": ranks,
+                "predicted_samples_per_sec": guess["samples_per_sec"],
+                "samples_per_sec": measured,
+                "error_pct": 100 * (guess["samples_per_sec"] / measured["median"] - 1),
+                "exchange_ms": guess["exchange_ms"],
+                "gradient_bytes": parts.gradient_bytes,
+                "bound_by": guess["bound_by"],
+            }
+        )
+    return rows
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:

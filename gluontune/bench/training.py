@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
@@ -20,6 +21,7 @@ from gluontune.bench.selecting import selected
 from gluontune.bench.torch_modes import allocator_of, torch_entrants
 from gluontune.compute import bfloat16_support
 from gluontune.errors import GluontuneError, UsageError, nearest
+from gluontune.journal import Journal
 from gluontune.runtime.launch import launch_settings
 
 __all__ = ["NETS", "entrants", "run", "show"]
@@ -45,6 +47,8 @@ def run(
     threads: int | None = None,
     only: Sequence[str] | None = None,
     peers: Path | None = None,
+    out: Path | None = None,
+    resume: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Measure each network at each batch size, and return the document.
@@ -56,6 +60,7 @@ def run(
         threads: of tuned MXNet, ours and PyTorch; default the usable cores.
         only: parts of contenders' names; others are left out.
         peers: the peers' environment.
+        out: a journal beside it keeps each round and each case. resume: go on with what it holds.
         say: told what is going on.
 
     Returns:
@@ -78,14 +83,21 @@ def run(
     tell = say or (lambda line: None)
     python = peer_python(peers)
     cases = []
-    for net in dict.fromkeys(nets):
-        for batch in dict.fromkeys(batch_sizes):
+    conditions = {"threads": threads, "rounds": rounds, "seconds": seconds, "only": list(only or ())}
+    with Journal(out, "bench training", conditions, resume=resume) as journal:
+        for net in dict.fromkeys(nets):
+            for batch in dict.fromkeys(batch_sizes):
+                where = f"{net}, batch {batch}"
+                told = partial(_told, tell, where)
+                case = partial(
+                    _case, net, batch, threads, python, rounds, seconds, only, told, journal, where
+                )
+                cases.append(journal.piece(where, case))
+    return _join(cases, conditions)
 
-            def told(line: str, where: str = f"{net}, batch {batch}") -> None:
-                tell(f"{where}: {line}")
 
-            cases.append(_case(net, batch, threads, python, rounds, seconds, only, told))
-    return _join(cases, {"threads": threads, "rounds": rounds, "seconds": seconds, "only": list(only or ())})
+def _told(tell: Callable[[str], None], where: str, line: str) -> None:
+    tell(f"{where}: {line}")
 
 
 def entrants(
@@ -143,6 +155,8 @@ def _case(
     seconds: float,
     only: Sequence[str] | None,
     say: Callable[[str], None],
+    journal: Journal,
+    where: str,
 ) -> dict[str, Any]:
     wanted = entrants(net, batch, threads, python)
     name = "default"
@@ -151,7 +165,9 @@ def _case(
     if any(e.name in kept and e.peer == _TORCH for e in wanted) and python.is_file():
         name, variables = allocator_of(wanted, say)
     chosen = [e for e in entrants(net, batch, threads, python, variables, name) if e.name in kept]
-    contenders = hold(chosen, rounds=rounds, seconds=seconds, say=say, finish=_note_losses)
+    contenders = hold(
+        chosen, rounds=rounds, seconds=seconds, say=say, finish=_note_losses, journal=journal, key=where
+    )
     shapes = _same_shapes(net, contenders)
     conditions = {"net": net, "batch_size": batch, "image_size": NETS[net], "allocator_of_pytorch": name}
     found = outcome.document(contenders, conditions=conditions, unit=UNIT)

@@ -12,12 +12,24 @@ from gluontune.cli._common import emit, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
 from gluontune.errors import UsageError
 
-__all__ = ["ONLY", "OUT", "PEERS", "ROUNDS", "SECONDS", "carry_out", "numbers_of", "ours_ran", "parts_of"]
+__all__ = [
+    "ONLY",
+    "OUT",
+    "PEERS",
+    "RESUME",
+    "ROUNDS",
+    "SECONDS",
+    "carry_out",
+    "numbers_of",
+    "ours_ran",
+    "parts_of",
+]
 
 PEERS = typer.Option(None, "--peers", help="The peers' environment (default: .peers, from make peers).")
 ROUNDS = typer.Option(9, "--rounds", min=1, help="Interleaved rounds; from 9 on one disturbed is left out.")
 SECONDS = typer.Option(1.0, "--seconds", min=0.05, help="Length of each contender's slice of a round.")
 OUT = typer.Option(None, "--out", help="Write the JSON document to this file, too.")
+RESUME = typer.Option(False, "--resume", help="Go on with what the interrupted run for --out has measured.")
 ONLY = typer.Option(
     None, "--only", help="Measure only the contender of this name, or those whose names hold it; repeatable."
 )

@@ -8,7 +8,7 @@ from typing import Optional
 
 import typer
 
-from gluontune.cli._bench import OUT, carry_out
+from gluontune.cli._bench import OUT, RESUME, carry_out
 from gluontune.cli._common import JSON_OPTION
 
 __all__ = ["devices"]
@@ -27,6 +27,7 @@ def devices(
     ),
     rounds: int = typer.Option(9, "--rounds", min=1, help="Interleaved rounds."),
     seconds: float = typer.Option(4.0, "--seconds", min=0.05, help="Length of each contender's slice."),
+    resume: bool = RESUME,
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
@@ -44,5 +45,14 @@ def devices(
     else:
         base = benchmark.best_recipe(dataset, net, batch_size)
 
-    work = partial(benchmark.run, base, ranks=ranks, engines=engines, rounds=rounds, seconds=seconds)
+    work = partial(
+        benchmark.run,
+        base,
+        ranks=ranks,
+        engines=engines,
+        rounds=rounds,
+        seconds=seconds,
+        out=out,
+        resume=resume,
+    )
     carry_out(work, as_json, out, benchmark.show)

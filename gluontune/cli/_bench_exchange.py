@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._bench import OUT, carry_out, numbers_of, parts_of
+from gluontune.cli._bench import OUT, RESUME, carry_out, numbers_of, parts_of
 from gluontune.cli._common import JSON_OPTION, parse_settings
 
 __all__ = ["exchange", "scaling"]
@@ -97,6 +97,7 @@ def scaling(
     ),
     rounds: int = typer.Option(9, "--rounds", min=1, help="Interleaved rounds of the measurement."),
     seconds: float = typer.Option(1.0, "--seconds", min=0.05, help="Length of each slice."),
+    resume: bool = RESUME,
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
@@ -115,5 +116,7 @@ def scaling(
         changes=parse_settings(settings or []),
         rounds=rounds,
         seconds=seconds,
+        out=out,
+        resume=resume,
     )
     carry_out(work, as_json, out, benchmark.show, holds=lambda found: found["holds"])

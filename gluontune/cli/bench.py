@@ -12,14 +12,13 @@ from typing import Optional
 
 import typer
 
-from gluontune.cli._bench import ONLY, OUT, PEERS, ROUNDS, SECONDS, carry_out, parts_of
+from gluontune.cli._bench import ONLY, OUT, PEERS, RESUME, ROUNDS, SECONDS, carry_out, parts_of
 from gluontune.cli._bench_devices import devices
 from gluontune.cli._bench_exchange import exchange, scaling
 from gluontune.cli._bench_operators import operators
 from gluontune.cli._bench_optimizers import optimizers
 from gluontune.cli._common import JSON_OPTION
 from gluontune.cli._recipe import takes_recipe
-from gluontune.errors import UsageError
 
 __all__ = ["register"]
 
@@ -61,6 +60,7 @@ def loading(
     seconds: float = SECONDS,
     only: Optional[list[str]] = ONLY,
     peers: Optional[Path] = PEERS,
+    resume: bool = RESUME,
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
@@ -78,6 +78,8 @@ def loading(
         seconds=seconds,
         only=only,
         peers=peers,
+        out=out,
+        resume=resume,
     )
 
     carry_out(work, as_json, out, benchmark.show)
@@ -92,6 +94,7 @@ def packing(
     workers: Optional[int] = typer.Option(None, "--workers", min=1, help="Most processes (default: cores)."),
     rounds: int = typer.Option(5, "--rounds", min=1, help="Packings by each contender, interleaved."),
     only: Optional[list[str]] = ONLY,
+    resume: bool = RESUME,
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
@@ -108,6 +111,8 @@ def packing(
         rounds=rounds,
         part=part,
         only=only,
+        out=out,
+        resume=resume,
     )
 
     carry_out(work, as_json, out, benchmark.show)
@@ -150,6 +155,7 @@ def training(
     seconds: float = SECONDS,
     only: Optional[list[str]] = ONLY,
     peers: Optional[Path] = PEERS,
+    resume: bool = RESUME,
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
@@ -165,6 +171,8 @@ def training(
         threads=threads,
         only=only,
         peers=peers,
+        out=out,
+        resume=resume,
     )
 
     carry_out(work, as_json, out, benchmark.show)
@@ -185,7 +193,9 @@ def inference(
     only: Optional[list[str]] = typer.Option(
         None, "--only", help="With --deck: only these networks; repeatable."
     ),
-    resume: bool = typer.Option(False, "--resume", help="With --deck: go on with what --out holds."),
+    resume: bool = typer.Option(
+        False, "--resume", help="Go on with what the interrupted run for --out has measured."
+    ),
     batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images in a step of the throughput."),
     val_images: int = typer.Option(2000, "--val-images", min=1, help="For accuracy and agreement."),
     latencies: int = typer.Option(200, "--latencies", min=1, help="Predictions of one image each."),
@@ -201,8 +211,6 @@ def inference(
     from gluontune.bench import inference as benchmark
     from gluontune.recipe import Recipe
 
-    if resume and not deck:
-        raise UsageError("--resume goes with --deck")
     if deck:
         rounds = rounds or 3
         compare = partial(
@@ -221,6 +229,8 @@ def inference(
         latencies=latencies,
         rounds=rounds or 9,
         seconds=seconds,
+        out=out,
+        resume=resume,
     )
 
     carry_out(work, as_json, out, benchmark.show)
@@ -259,7 +269,7 @@ def recipes(
         None, "--lanes", min=1, help="Recipes at a time (default: usable cores)."
     ),
     time_limit: float = typer.Option(60.0, "--time-limit", help="Seconds of silence that count as hung."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with what --out holds."),
+    resume: bool = RESUME,
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
