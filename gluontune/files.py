@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,15 @@ from typing import IO, Any
 
 from gluontune.errors import GluontuneError
 
-__all__ = ["atomic_write", "cache_dir", "explain_os_error", "set_aside", "write_json", "writable_folder"]
+__all__ = [
+    "atomic_write",
+    "cache_dir",
+    "explain_os_error",
+    "open_regular",
+    "set_aside",
+    "writable_folder",
+    "write_json",
+]
 
 
 def cache_dir() -> Path:
@@ -39,6 +48,29 @@ def explain_os_error(path: str | os.PathLike[str], error: OSError) -> GluontuneE
     }
     reason = cures.get(error.errno or 0, error.strerror or str(error))
     return GluontuneError(f"{os.fspath(path)}: {reason}")
+
+
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """A descriptor to read a regular file: what else bears a file's name may block for ever, or never end.
+
+    Raises:
+        OSError: it cannot be opened; its ``strerror`` says so where it is a FIFO, a device, a socket or a folder.
+
+    >>> open_regular("/dev/zero")
+    Traceback (most recent call last):
+    OSError: [Errno 22] a device, not a regular file: '/dev/zero'
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISREG(mode):
+            return handle
+        kinds = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISDIR, "a folder"), (stat.S_ISSOCK, "a socket"))
+        kind = next((name for test, name in kinds if test(mode)), "a device")
+        raise OSError(errno.EINVAL, f"{kind}, not a regular file", os.fspath(path))
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ def net():
 
 @pytest.fixture
 def hosts(net):
-    return Hosts(net.names, (1, 1), rsh=RSH)
+    return Hosts(net.names, (1, 1), rsh=RSH, insecure_network=True)
 
 
 def below(process):
@@ -87,7 +87,17 @@ TRAIN = (
 def test_the_command_merges_one_result_with_its_hosts_and_their_logs(tmp_path, net):
     (tmp_path / "job.py").write_text("print('hello', flush=True)\ndef data(): return 'sample'\n")
     done = launch(
-        "--hosts", ",".join(net.names), "--rsh", RSH, "--", *TRAIN, "--job", "job.py", "--json", cwd=tmp_path
+        "--hosts",
+        ",".join(net.names),
+        "--rsh",
+        RSH,
+        "--insecure-network",
+        "--",
+        *TRAIN,
+        "--job",
+        "job.py",
+        "--json",
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -114,12 +124,12 @@ def test_a_checkpoint_is_gone_on_from_where_other_hosts_do_not_have_it(tmp_path,
         'exec ip netns exec $host "$@"\n'
     )
     script.chmod(0o755)
-    apart = Hosts(hosts.names, hosts.slots, rsh=str(script))
+    apart = Hosts(hosts.names, hosts.slots, rsh=str(script), insecure_network=True)
     again = run(recipe, hosts=apart, checkpoints=Checkpoints(tmp_path / "a", every="7steps", resume=True))
     assert again.ok and "went on from" in again.notes[0], (again.error, again.notes)
     got = checkpoint.read(tmp_path / "a" / checkpoint.name_of(whole.steps))[1]
     assert all(want[name].tobytes() == got[name].tobytes() for name in want)
-    turned = Hosts(tuple(reversed(hosts.names)), hosts.slots, rsh=str(script))
+    turned = Hosts(tuple(reversed(hosts.names)), hosts.slots, rsh=str(script), insecure_network=True)
     lost = run(recipe, hosts=turned, checkpoints=Checkpoints(tmp_path / "a", resume=True))
     assert lost.status == "failed" and "does not have this folder" in lost.error["message"]
 
@@ -160,7 +170,7 @@ def test_unequal_software_is_named(tmp_path, net):
     with pytest.raises(
         RunFailed, match=rf"host {net.names[1]} has gluontune .*source .*, host {net.names[0]} has"
     ):
-        Group(SMALL, hosts=Hosts(net.names, (1, 1), rsh=str(script)))
+        Group(SMALL, hosts=Hosts(net.names, (1, 1), rsh=str(script), insecure_network=True))
 
 
 def test_unequal_data_are_named(tmp_path, hosts, net):
@@ -185,7 +195,10 @@ def test_a_port_in_use_is_named(net, engine):
         holder.stdout.readline()
         try:
             with pytest.raises(RunFailed, match=f"host {net.names[0]}: port 9455 .*cannot be taken"):
-                Group(SMALL.override(engine=engine), hosts=Hosts(net.names, (1, 1), rsh=RSH, port=9455))
+                Group(
+                    SMALL.override(engine=engine),
+                    hosts=Hosts(net.names, (1, 1), rsh=RSH, port=9455, insecure_network=True),
+                )
         finally:
             holder.kill()
 
@@ -218,6 +231,7 @@ def test_nothing_on_any_host_outlives_the_launcher(tmp_path, net, number):
         ",".join(net.names),
         "--rsh",
         RSH,
+        "--insecure-network",
         "--",
     ]
     with open(said, "wb") as log:
@@ -285,7 +299,19 @@ def over_ssh(tmp_path, net):
         script.write_text("\n".join(lines) + "\n")
         script.chmod(0o755)
         inside = [*RSH.split(), net.names[0], sys.executable, "-m", "gluontune", "launch"]
-        yield [*inside, "--hosts", f"localhost,{net.addresses[1]}", "--rsh", str(script), "--"], sshd, ssh
+        yield (
+            [
+                *inside,
+                "--hosts",
+                f"localhost,{net.addresses[1]}",
+                "--rsh",
+                str(script),
+                "--insecure-network",
+                "--",
+            ],
+            sshd,
+            ssh,
+        )
 
 
 def captured(command):

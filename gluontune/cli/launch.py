@@ -52,6 +52,12 @@ def launch(
     connect_timeout: float = typer.Option(
         30.0, "--connect-timeout", min=1, help="Seconds in which each host must answer."
     ),
+    insecure_network: bool = typer.Option(
+        False,
+        "--insecure-network",
+        help="Let the hosts meet on a network: the engines have no password, and who reaches MXNet's kvstore can run "
+        "code as you. For networks that are yours alone.",
+    ),
     restart: int = typer.Option(
         0,
         "--restart",
@@ -65,7 +71,8 @@ def launch(
     Example: gluontune launch -n 2 --engine kvstore -- train --dataset sample --epochs 1 --json
 
     With --hosts, each machine needs this folder, the same gluontune and the same data, and must reach the others
-    on any port; GLUONTUNE_*, MXNET_*, OMP_* and NCCL_* go along. All ends when one rank or host fails.
+    on any port, which --insecure-network must allow; GLUONTUNE_*, MXNET_*, OMP_* and NCCL_* go along. All ends when
+    one rank or host fails.
     """
     from gluontune.cli.main import main
     from gluontune.parallel.hosts import Hosts
@@ -76,7 +83,16 @@ def launch(
         raise UsageError(
             f"launch runs `train`, not {given!r}: write gluontune launch -n 2 -- train --epochs 1"
         )
-    ours = ("--engine", "--num-devices", "--hosts", "--rsh", "--python", "--port", "--connect-timeout")
+    ours = (
+        "--engine",
+        "--num-devices",
+        "--hosts",
+        "--rsh",
+        "--python",
+        "--port",
+        "--connect-timeout",
+        "--insecure-network",
+    )
     taken = [flag for flag in ours if any(word.split("=")[0] == flag for word in command)]
     if taken:
         raise UsageError(
@@ -84,11 +100,13 @@ def launch(
         )
     options = ["--restart", str(restart)] if restart else []
     if hosts is None:
-        for flag, value in (("--rsh", rsh), ("--python", python), ("--port", port)):
+        given_away = (("--rsh", rsh), ("--python", python), ("--port", port))
+        for flag, value in (*given_away, ("--insecure-network", insecure_network)):
             if value:
                 raise UsageError(f"{flag} goes with --hosts")
     else:
         ranks = ranks or Hosts.parse(hosts).total
         options += ["--hosts", hosts, "--port", str(port), "--connect-timeout", str(connect_timeout)]
+        options += ["--insecure-network"] if insecure_network else []
         options += [*(["--rsh", rsh] if rsh else []), *(["--python", python] if python else [])]
     return main([*command, "--engine", engine, "--num-devices", str(ranks or 2), *options])

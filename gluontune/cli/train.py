@@ -47,6 +47,7 @@ def train(
     python: Optional[str] = typer.Option(None, "--python", hidden=True),
     port: int = typer.Option(0, "--port", hidden=True),
     connect_timeout: float = typer.Option(30.0, "--connect-timeout", hidden=True),
+    insecure_network: bool = typer.Option(False, "--insecure-network", hidden=True),
     list_nets: bool = typer.Option(False, "--list-nets", help="Show the names that --net takes here."),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
@@ -64,7 +65,14 @@ def train(
         )
     where = None
     if hosts is not None:  # from `launch`, which shows these options
-        where = Hosts.parse(hosts, rsh=rsh, python=python, port=port, connect_s=connect_timeout)
+        where = Hosts.parse(
+            hosts,
+            rsh=rsh,
+            python=python,
+            port=port,
+            connect_s=connect_timeout,
+            insecure_network=insecure_network,
+        )
     plan = None
     if checkpoint is not None:
         plan = room.Checkpoints(checkpoint, checkpoint_every, keep, resume)

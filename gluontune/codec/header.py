@@ -11,10 +11,13 @@ import struct
 import zlib
 from typing import Any, NamedTuple
 
+from gluontune.codec.sizes import claimed_size, too_large
+
 __all__ = [
     "ImageError",
     "ImageInfo",
     "JpegHeader",
+    "check_size",
     "fault",
     "inspect",
     "jpeg_header",
@@ -61,6 +64,8 @@ class JpegHeader(NamedTuple):
         height, width: pixels. components: 1 grey, 3 colour, 4 CMYK. bits: per component.
         orientation: EXIF's 1 (upright) to 8.
         scan: byte at which the image data begin.
+        coefficients: of all scans together, where there are several; 0 for a single one.
+        progressive: its scans refine one another.
     """
 
     height: int
@@ -69,6 +74,8 @@ class JpegHeader(NamedTuple):
     bits: int
     orientation: int
     scan: int
+    coefficients: int = 0
+    progressive: bool = False
 
 
 def kind_of(data: Any) -> str | None:
@@ -116,7 +123,37 @@ def inspect(data: bytes) -> ImageInfo:
         return _inspect_png(data)
     if kind is None:
         raise ImageError(f"not an image (begins with {bytes(data[:12])!r})")
+    check_size(data, kind)
     return ImageInfo(kind)
+
+
+def check_size(data: Any, kind: str | None, header: JpegHeader | None = None) -> None:
+    """Look at what an image claims to be, before a decoder believes it; see :mod:`gluontune.codec.sizes`.
+
+    Args:
+        data: the whole file, as bytes or a memoryview of bytes. header: of a JPEG file, where it is known.
+
+    Raises:
+        ImageError: too many pixels, or more than so few bytes can hold.
+
+    >>> check_size(b"GIF89a" + bytes([255] * 4), "gif")
+    Traceback (most recent call last):
+    gluontune.codec.header.ImageError: it claims 65,535 x 65,535 pixels; at most 178,956,970 are taken ...
+    """
+    if kind == "jpg":
+        header = header or jpeg_header(data)
+        scans = bytes(data[header.scan :]).count(b"\xff\xda") if header.progressive else 1
+        why = too_large(
+            kind, header.width, header.height, len(data), coefficients=header.coefficients, scans=scans
+        )
+    else:
+        size = claimed_size(data, kind) if kind else None
+        depth = 24
+        if kind == "png" and size is not None:
+            depth = data[24] * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}.get(data[25], 1) if len(data) > 25 else 1
+        why = too_large(str(kind), *size, len(data), depth=depth) if size is not None else None
+    if why is not None:
+        raise ImageError(why)
 
 
 def fault(data: Any) -> str | None:
@@ -161,19 +198,20 @@ def suffix(data: Any) -> str:
     return f".{kind_of(memoryview(data)[:16]) or 'jpg'}"
 
 
-_last_jpeg: tuple[bytes, ImageInfo | None] = (b"-", None)
+_last_jpeg: tuple[bytes, ImageInfo | None, JpegHeader | None] = (b"-", None, None)
 
 
 def _inspect_jpeg(data: bytes) -> ImageInfo:
     """The images of a set often have the same header, so the last one is remembered."""
     global _last_jpeg
-    start, info = _last_jpeg
-    if info is None or not data.startswith(start):
+    start, info, header = _last_jpeg
+    if info is None or header is None or not data.startswith(start):
         header = jpeg_header(data)
         plain = header.orientation == 1 and header.components in (1, 3) and header.bits == 8
         info = ImageInfo("jpg", header.width, header.height, *header[2:5], plain)
         start = data[: header.scan + 2]
-        _last_jpeg = (start, info)
+        _last_jpeg = (start, info, header)
+    check_size(data, "jpg", header)
     if not data.endswith(JPEG_END, len(start)) and data.find(JPEG_END, len(start)) < 0:
         raise ImageError("truncated JPEG (no end of image)")
     return info
@@ -191,14 +229,14 @@ def jpeg_header(data: Any) -> JpegHeader:
     >>> import cv2, numpy as np
     >>> data = memoryview(cv2.imencode(".jpg", np.zeros((5, 7, 3), np.uint8))[1]).cast("B")
     >>> jpeg_header(data)
-    JpegHeader(height=5, width=7, components=3, bits=8, orientation=1, scan=609)
+    JpegHeader(height=5, width=7, components=3, bits=8, orientation=1, scan=609, coefficients=0, progressive=False)
     >>> jpeg_header(data[:30])
     Traceback (most recent call last):
     gluontune.codec.header.ImageError: truncated JPEG (it ends inside its header)
     """
     at, size = 2, len(data)
     width = height = components = bits = 0
-    orientation = 1
+    orientation, frame = 1, 0
     while True:
         if at + 4 > size:
             raise ImageError("truncated JPEG (it ends inside its header)")
@@ -219,7 +257,7 @@ def jpeg_header(data: Any) -> JpegHeader:
         if marker in _SIZE_MARKERS and at + 10 <= size:
             bits = data[at + 4]
             height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
-            components = data[at + 9]
+            components, frame = data[at + 9], at
         elif marker == 0xDA:
             break
         elif marker == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
@@ -227,7 +265,18 @@ def jpeg_header(data: Any) -> JpegHeader:
         at += 2 + length
     if not (width and height and components):
         raise ImageError("damaged JPEG (no image size)")
-    return JpegHeader(height, width, components, bits, orientation, at)
+    progressive = data[frame + 1] & 3 == 2
+    several = progressive or (at + 4 < size and data[at + 4] < components)
+    coefficients = _coefficients(data, frame, width * height) if several else 0
+    return JpegHeader(height, width, components, bits, orientation, at, coefficients, progressive)
+
+
+def _coefficients(data: Any, frame: int, pixels: int) -> int:
+    """How many a JPEG file has, from the sampling factors of its components."""
+    factors = [data[k] for k in range(frame + 11, min(len(data), frame + 11 + 3 * data[frame + 9]), 3)]
+    areas = [(f >> 4) * (f & 15) for f in factors]
+    most = max((f >> 4 for f in factors), default=1) * max((f & 15 for f in factors), default=1)
+    return pixels * sum(areas) // max(1, most)
 
 
 def _exif_orientation(tiff: Any) -> int:
@@ -273,6 +322,7 @@ def _inspect_png(data: bytes) -> ImageInfo:
         at = end + 4
     if len(header) != 13:
         raise ImageError("damaged PNG (no header)")
+    check_size(data, "png")
     width, height, bits, color = struct.unpack(">IIBB", header[:10])
     channels = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}.get(color, 0)
     plain = orientation == 1 and not transparent and bits == 8 and color in (0, 2)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gluontune.codec.header import PNG, ImageError, ImageInfo, jpeg_header, kind_of
+from gluontune.codec.header import PNG, ImageError, ImageInfo, check_size, jpeg_header, kind_of
 from gluontune.codec.raw import raw_to_pixels
 
 __all__ = ["ImageFacts", "decode", "decode_image", "facts", "resize_image"]
@@ -47,7 +47,7 @@ def facts(data: Any) -> ImageFacts | None:
 
 
 def decode(data: Any, channels: int = 0) -> np.ndarray | None:
-    """Pixels as uint8 (H, W, C), RGB or grey; None where the decoder gives up.
+    """Pixels as uint8 (H, W, C), RGB or grey; None where the decoder gives up, or would take too much memory.
 
     Args:
         data: the encoded image.
@@ -63,11 +63,13 @@ def decode(data: Any, channels: int = 0) -> np.ndarray | None:
     buffer = np.frombuffer(data, np.uint8)
     if not len(buffer):
         return None
-    if kind_of(data[:16]) == "npy":
+    kind = kind_of(data[:16])
+    if kind == "npy":
         return _raw(data, channels)
     try:
+        check_size(memoryview(data).cast("B"), kind)
         pixels = cv2.imdecode(buffer, flag)
-    except cv2.error:
+    except (cv2.error, ImageError):
         return None
     if pixels is None:
         return None

@@ -24,6 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gluontune.codec.sizes import max_pixels
+
 __all__ = ["decoder_name", "load", "why_not"]
 
 SOURCES = sorted(Path(__file__).with_name("csrc").glob("*.[ch]"))
@@ -164,6 +166,7 @@ def declare(library: Any) -> Any:
         ("gt_prepare", None, []),
         ("gt_crc32", ctypes.c_uint32, [ctypes.c_char_p, n]),
         ("gt_gather", i, [ctypes.c_char_p, ctypes.c_char_p, c, i, i, c, n, c, c, c]),
+        ("gt_limit", None, [ctypes.c_int64]),
         ("gt_header", i, [c, n, ctypes.POINTER(i * 7)]),
         ("gt_headers", None, [i, c, c, c]),
         ("gt_decode_many", None, [c, i, c, c, c, c, c, c, i, i, i, i, c, c]),
@@ -171,4 +174,5 @@ def declare(library: Any) -> Any:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     library.gt_prepare()
+    library.gt_limit(max_pixels())
     return library

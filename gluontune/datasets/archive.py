@@ -11,6 +11,7 @@ import bz2
 import contextlib
 import io
 import lzma
+import os
 import stat
 import tarfile
 import zipfile
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable
 
 from gluontune.errors import GluontuneError
-from gluontune.files import explain_os_error
+from gluontune.files import explain_os_error, open_regular
 
 __all__ = ["Limits", "members"]
 
@@ -53,7 +54,7 @@ def members(path: Path, limits: Limits = Limits()) -> Iterator[tuple[str, Callab
     Raises:
         GluontuneError: it is no archive, damaged, cut off, or holds what it should not.
     """
-    with _explained(path), path.open("rb") as stream:
+    with _explained(path), os.fdopen(open_regular(path), "rb") as stream:
         head = stream.read(512)
         stream.seek(0)
         walk = _zip_members if head[:4] in (b"PK\x03\x04", b"PK\x05\x06") else _tar_members
@@ -65,12 +66,17 @@ def _explained(path: Path) -> Iterator[None]:
     """Turn what the readers of archives raise into one of our errors."""
     try:
         yield
-    except (zlib.error, lzma.LZMAError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise GluontuneError(
-            f"{path}: not a whole tar or zip archive ({error}); was the download cut off?"
-        ) from error
+    except GluontuneError:
+        raise
     except OSError as error:
         raise explain_os_error(path, error) from error
+    except (
+        Exception
+    ) as error:  # the readers raise a dozen kinds, from IndexError to MemoryError, on damaged bytes
+        reason = str(error) or type(error).__name__
+        raise GluontuneError(
+            f"{path}: not a whole tar or zip archive ({reason}); was the download cut off?"
+        ) from error
 
 
 def _refuse(path: Path, name: str, reason: str) -> GluontuneError:
@@ -156,11 +162,12 @@ def _zip_members(
 
     def read(entry: zipfile.ZipInfo) -> bytes:
         nonlocal real
-        try:
-            with _explained(path), archive.open(entry) as source:
-                data = source.read(limits.file_bytes + 1)
-        except (NotImplementedError, RuntimeError) as error:
-            raise GluontuneError(f"{path}: {entry.filename!r} cannot be read: {error}") from error
+        with _explained(path):
+            try:
+                with archive.open(entry) as source:
+                    data = source.read(limits.file_bytes + 1)
+            except (NotImplementedError, RuntimeError) as error:
+                raise GluontuneError(f"{path}: {entry.filename!r} cannot be read: {error}") from error
         real += len(data)
         _check_inflation(path, real, size, limits)
         if len(data) != entry.file_size:

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 
 from gluontune.codec import native
-from gluontune.codec.header import ImageError, jpeg_header, jpeg_is_whole, kind_of, png_is_whole
+from gluontune.codec.header import ImageError, check_size, jpeg_header, jpeg_is_whole, kind_of, png_is_whole
 from gluontune.codec.raw import raw_to_pixels
 from gluontune.errors import GluontuneError
 from gluontune.loading.augment import Augment, Box, Draws
@@ -163,6 +163,10 @@ class Decoder:
             check_header(header is not None, header is not None and jpeg_is_whole(data, header.scan))
         elif kind == "png" and not png_is_whole(data):
             raise GluontuneError("a truncated PNG image: its end is missing")
+        try:
+            check_size(data, kind, header)
+        except ImageError as error:
+            raise GluontuneError(f"an image that is too large: {error}") from error
         box = None
         if header is not None and header.orientation == 1:
             box = self.augment.box(draws, i, header.height, header.width, self.shape)

@@ -102,6 +102,12 @@ class Agent:
         self.listener = dialing.Listener(token)
         return {"port": self.listener.port}
 
+    def do_settle(self, address: str) -> dict[str, Any]:
+        """The search is over: listen at the address that was found, and nowhere else."""
+        if self.listener is not None:
+            self.listener.settle(address)
+        return {}
+
     def do_dial(self, targets: list[tuple[str, int, str]]) -> dict[str, Any]:
         return {"found": dialing.dial(targets, attempts=2)}
 
@@ -127,8 +133,8 @@ class Agent:
         self.cluster = kvstore.start_helpers(names, runtime.child_env(runtime_name), shared)
         return {}
 
-    def do_meeting(self, slots: list[int], port: int) -> dict[str, Any]:
-        self.meeting = horovod.start_meeting(slots, port=port)
+    def do_meeting(self, slots: list[int], port: int, address: str) -> dict[str, Any]:
+        self.meeting = horovod.start_meeting(slots, port=port, address=address)
         return {"envs": self.meeting.envs}
 
     def do_start(

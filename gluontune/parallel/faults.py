@@ -60,7 +60,11 @@ class _Launch:
     ):
         self.folder, self.hosts = Path(folder), hosts
         self.log = self.folder / "said.txt"
-        where = ["--hosts", ",".join(hosts.names), "--rsh", RSH] if hosts is not None else ["-n", "2"]
+        where = (
+            ["--hosts", ",".join(hosts.names), "--rsh", RSH, "--insecure-network"]
+            if hosts is not None
+            else ["-n", "2"]
+        )
         train = (
             "train --net small_cnn --loader resident --devices cpu --batch-size-per-device 32 "
             f"--checkpoint {folder} --checkpoint-every 10steps --keep 1 {flags}"

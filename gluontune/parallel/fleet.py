@@ -12,6 +12,7 @@ from typing import Any
 
 from gluontune.errors import GluontuneError
 from gluontune.parallel import horovod, kvstore
+from gluontune.parallel.dialing import is_loopback
 from gluontune.parallel.hosts import Hosts, Place
 from gluontune.parallel.link import Link, LinkLost, RemoteRank
 from gluontune.parallel.wire import HOST_CUT_S, LINK_SILENT_S
@@ -111,6 +112,9 @@ class Fleet:
             )
         self.addresses = {first: candidates[reached[0]]}
         self.addresses.update({name: found[name][reached[0]]["own"] for name in others})
+        self._check_network()
+        for name, own in self.addresses.items():
+            self.links[name].ask("settle", address=own)
         for place, name in enumerate(others):  # the others among themselves
             known = others[:place]
             targets = [(self.addresses[n], ports[n], tokens[n]) for n in known]
@@ -123,6 +127,16 @@ class Fleet:
             watched = [(n, self.addresses[n], ports[n], tokens[n]) for n in (first, *known)]
             self.links[name].ask("watch", targets=watched)
 
+    def _check_network(self) -> None:
+        """No engine has a password: whoever reaches its ports can take part, and run code through the kvstore."""
+        name, address = next(iter(self.addresses.items()))
+        if not is_loopback(address) and not self.hosts.insecure_network:
+            raise GluontuneError(
+                f"host {name} would be reached at {address}, where MXNet's kvstore unpickles what anyone sends it and "
+                "Horovod's meeting place has no password:\non a network that is yours alone say --insecure-network "
+                "(SECURITY.md); else join the hosts by a tunnel (WireGuard) and say so there"
+            )
+
     def _start_engine(self, engine: str) -> list[dict[str, str]]:
         """Helpers or meeting place; the engine's variables for each rank."""
         names = list(self.links)
@@ -131,7 +145,7 @@ class Fleet:
         if engine == "horovod":
             self._check_own_names()
             slots = [sum(place.host == name for place in self.places) for name in names]
-            envs = first.ask("meeting", slots=slots, port=self.hosts.port)["envs"]
+            envs = first.ask("meeting", slots=slots, port=self.hosts.port, address=address)["envs"]
             if self.addresses:
                 for place, env in zip(self.places, envs):
                     env.update(horovod.network_env(address, self._interface(place.host)))
@@ -148,7 +162,7 @@ class Fleet:
         """Horovod 0.28 forgets HOROVOD_GLOO_IFACE when it makes process sets, and takes the host's own name."""
         for name, address in self.addresses.items():
             named, hostname = self._facts[name]["named"], self._facts[name]["hostname"]
-            if all(other.startswith("127.") for other in named):
+            if not is_loopback(address) and all(is_loopback(other) for other in named):
                 raise GluontuneError(
                     f"host {name}: its own name {hostname} stands for {', '.join(named) or 'no address'}, where the "
                     f"other hosts would not find its ranks: put '{address} {hostname}' into its /etc/hosts, or use "

@@ -60,11 +60,12 @@ class Meeting:
         self.server.stop()
 
 
-def start_meeting(slots: Sequence[int], *, port: int = 0) -> Meeting:
+def start_meeting(slots: Sequence[int], *, port: int = 0, address: str = "127.0.0.1") -> Meeting:
     """Open a meeting place on this machine; its ``envs`` are for ranks that run here, too.
 
     Args:
-        slots: ranks on each host. port: TCP port; 0: a free one.
+        slots: ranks on each host. port: TCP port; 0: a free one. address: where it listens, and nowhere else; it
+            has no password.
 
     Raises:
         GluontuneError: Horovod is not installed, or the port is in use.
@@ -77,15 +78,12 @@ def start_meeting(slots: Sequence[int], *, port: int = 0) -> Meeting:
     text = ",".join(f"host{k}:{count}" for k, count in enumerate(slots))
     plan = hosts.get_host_assignments(hosts.parse_hosts(text), sum(slots))
     server = http.RendezvousServer()
-    if port:  # Horovod's own server takes any port that is free
-        free_port("0.0.0.0", port)
-        server._httpd = http.RendezvousHTTPServer(("0.0.0.0", port), http.RendezvousHandler, 0)
-        server._listen_thread = threading.Thread(target=server._httpd.serve_forever, daemon=True)
-        server._listen_thread.start()
-    else:
-        port = server.start()
+    port = free_port(address, port)  # Horovod's own server takes any port that is free, on all addresses
+    server._httpd = http.RendezvousHTTPServer((address, port), http.RendezvousHandler, 0)
+    server._listen_thread = threading.Thread(target=server._httpd.serve_forever, daemon=True)
+    server._listen_thread.start()
     server.init(plan)
-    common = {**launcher.create_run_env_vars("127.0.0.1", ["lo"], port), **_PATIENT}
+    common = {**launcher.create_run_env_vars(address, ["lo"], port), **_PATIENT}
     envs = [{**common, **launcher.create_slot_env_vars(slot)} for slot in plan]
     return Meeting([{name: str(value) for name, value in env.items()} for env in envs], server, port)
 

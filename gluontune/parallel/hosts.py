@@ -41,6 +41,7 @@ class Hosts:
         python: the command that runs Python there; None: the path of this one.
         port: TCP port of the scheduler (kvstore) or the meeting place (Horovod) on the first host; 0: a free one.
         connect_s: seconds in which a host must answer.
+        insecure_network: the ranks may meet at other addresses than loopback, where the engines trust everybody.
 
     >>> hosts = Hosts.parse("node1:4,node2:4")
     >>> [(p.host, p.local_rank, p.local_ranks) for p in hosts.places(6)][3:]
@@ -53,6 +54,7 @@ class Hosts:
     python: Optional[str] = None
     port: int = 0
     connect_s: float = 30.0
+    insecure_network: bool = False
 
     def __post_init__(self) -> None:
         if len(set(self.names)) != len(self.names):

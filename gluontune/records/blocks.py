@@ -22,12 +22,13 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Union
+from typing import Any, BinaryIO, Callable, Union
 
 from gluontune.codec.header import ImageError
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import open_regular
 from gluontune.records.gathering import Gatherer
-from gluontune.records.layout import frame, image_record
+from gluontune.records.layout import MAX_RECORD, frame, image_record
 from gluontune.records.sources import Item
 from gluontune.records.transform import Transform
 
@@ -65,14 +66,21 @@ class Block:
 
 
 def make_block(
-    items: list[Item], first: int, transform: Transform, gatherer: Gatherer | None = None
+    items: list[Item],
+    first: int,
+    transform: Transform,
+    gatherer: Gatherer | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Block:
-    """Read, transform and frame ``items``, whose first stands at position ``first`` of the packing order."""
+    """Read, transform and frame ``items``, whose first stands at position ``first`` of the packing order.
+
+    Once ``stopped`` says so, nobody wants the block, and what it holds so far is returned.
+    """
     block = Block(count=len(items))
     pieces: list[Any] = []
     at = 0
     span = len(items) if gatherer is not None else 0
-    while at < len(items):
+    while at < len(items) and not stopped():
         if gatherer is not None and span:
             gathered = gatherer.gather(items[at : at + span], transform.exact)
             block.keys += [item.key for item in items[at : at + len(gathered.sizes)]]
@@ -121,16 +129,21 @@ def _reason(error: Exception) -> str:
 
 
 def _read_file(path: str) -> bytes:
-    """The whole file, with as few system calls as a small one allows."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    """The whole of a regular file, with as few system calls as a small one allows."""
+    handle = open_regular(path)
     try:
         data = os.read(handle, 65536)
         if len(data) < 65536:
             return data
-        pieces = [data]
-        while data:
-            data = os.read(handle, max(os.fstat(handle).st_size - 65536, 65536))
+        if os.fstat(handle).st_size >= MAX_RECORD:
+            raise ImageError(
+                f"{os.fstat(handle).st_size:,} bytes: a record must be shorter than {MAX_RECORD:,}"
+            )
+        pieces, size = [data], len(data)
+        while data and size < MAX_RECORD:  # it may grow as it is read
+            data = os.read(handle, min(max(os.fstat(handle).st_size - size, 65536), MAX_RECORD))
             pieces.append(data)
+            size += len(data)
         return b"".join(pieces)
     finally:
         os.close(handle)
@@ -153,6 +166,7 @@ class BlockMaker:
         self._mine = threading.local()
         self.gatherer = Gatherer.find() if transform.copies and not processes else None
         self._children: list[subprocess.Popen[bytes]] = []
+        self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="gluontune-pack")
 
     def blocks(self, jobs: Iterable[tuple[list[Item], int]]) -> Iterator[Block]:
@@ -167,7 +181,7 @@ class BlockMaker:
 
     def _make(self, items: list[Item], first: int) -> Block:
         if not self.processes:
-            return make_block(items, first, self.transform, self.gatherer)
+            return make_block(items, first, self.transform, self.gatherer, self._stopped.is_set)
         child = getattr(self._mine, "child", None)
         if child is None:
             child = self._mine.child = _start_child()
@@ -188,11 +202,13 @@ class BlockMaker:
             self.gatherer.give_back(block.data)
 
     def close(self) -> None:
-        """Drop what waits and end the workers."""
+        """Drop what waits and end the workers, in the middle of a block if need be."""
+        self._stopped.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
         for child in self._children:
             with contextlib.suppress(OSError):
                 child.stdin.close()  # type: ignore[union-attr]
+            child.terminate()
         self._pool.shutdown(wait=True)
         for child in self._children:
             child.stdout.close()  # type: ignore[union-attr]

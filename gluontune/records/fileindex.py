@@ -11,7 +11,7 @@ from typing import Any, Union
 import numpy as np
 
 from gluontune.errors import GluontuneError
-from gluontune.files import explain_os_error
+from gluontune.files import explain_os_error, open_regular
 from gluontune.records.checksums import side_path
 from gluontune.records.layout import HEAD, LENGTH_MASK, DamagedRecordError, padded
 
@@ -23,7 +23,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 def map_file(path: str) -> tuple[mmap.mmap | None, memoryview]:
     """Map a file for reading; an empty file is an empty view."""
     try:
-        with open(path, "rb") as stream:
+        with os.fdopen(open_regular(path), "rb") as stream:
             if os.fstat(stream.fileno()).st_size == 0:
                 return None, memoryview(b"")
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)

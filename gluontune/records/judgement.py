@@ -75,7 +75,10 @@ def _check_end_of_checksums(survey: Survey) -> None:
     last = int(survey.rows["offset"].max()) if len(survey.rows) else -1
     matched = [c.found.offset for c in survey.checked if c.row >= 0]
     beyond = [c for c in survey.checked if c.row < 0 and c.found.offset > max([last, *matched])]
-    if survey.all_rows and beyond:
+    # Or, where bytes were cut out before it, by a record whose id the index names and no row does.
+    unnamed = {key for _, key, _ in survey.index.rows} - set(survey.rows["key"].tolist())
+    named = [c for c in survey.checked if c.row < 0 and not c.found.doubtful and c.key in unnamed]
+    if survey.all_rows and (beyond or named):
         survey.all_rows = False
         survey.report.problems.append(
             f"{survey.path}: the .crc file ends before the records do: it was cut, or records were appended"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Union
 
 from gluontune.errors import GluontuneError, UsageError, nearest
-from gluontune.files import explain_os_error
+from gluontune.files import explain_os_error, open_regular
 from gluontune.records.layout import MAX_KEY, label_bytes
 
 __all__ = ["EXTENSIONS", "Item", "Source", "read_source", "split_shards"]
@@ -221,7 +221,7 @@ def _columns(
 
 def _lines(path: Path) -> list[str]:
     try:
-        with open(path, encoding="utf-8-sig", newline="") as stream:
+        with os.fdopen(open_regular(path), encoding="utf-8-sig", newline="") as stream:
             return stream.readlines()
     except OSError as error:
         raise explain_os_error(path, error) from error

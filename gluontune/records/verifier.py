@@ -155,6 +155,8 @@ class Survey:
         self.decode = decode
         self.report = VerifyReport(self.path)
         self._map, self.view = map_file(self.path)
+        if not len(self.view):
+            raise GluontuneError(f"{self.path}: the file is empty: there is no record in it")
         self.rows = self._read_rows()
         self.index = _Index(self.path, index)
         self._known = Counter(zip(self.rows["length"].tolist(), self.rows["crc"].tolist()))

@@ -86,9 +86,10 @@ static int has_magic(const uint8_t *p, size_t n) {
 /* Read a whole file; -1: it cannot be read, -2: there is no room. */
 static long read_whole(const char *path, uint8_t *to, size_t room) {
   struct stat status;
-  int file = open(path, O_RDONLY | O_CLOEXEC);
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for its writer */
   if (file < 0) return -1;
-  size_t have = 0, want = fstat(file, &status) || status.st_size < 0 ? 0 : (size_t)status.st_size;
+  int regular = !fstat(file, &status) && S_ISREG(status.st_mode) && status.st_size > 0;
+  size_t have = 0, want = regular ? (size_t)status.st_size : 0;
   long got = want <= room ? 1 : -2;
   while (have < want && got > 0) {
     got = read(file, to + have, want - have);

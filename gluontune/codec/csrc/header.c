@@ -19,10 +19,33 @@ static int orientation_of(const uint8_t *t, size_t n) {
   return 1;
 }
 
+static int64_t max_pixels = 178956970;
+
+/* The most pixels that a file may claim; see sizes.py. */
+void gt_limit(int64_t pixels) { max_pixels = pixels; }
+
+/* Does it claim too much for its length, or for the memory that it is given? sof, sos: its frame's and first scan's
+ * markers. What is refused here is left to the interpreter, which says why. */
+static int is_too_large(const uint8_t *p, size_t n, size_t sof, size_t sos) {
+  int64_t h = p[sof + 5] << 8 | p[sof + 6], w = p[sof + 7] << 8 | p[sof + 8], pixels = h * w;
+  int parts = p[sof + 9], progressive = (p[sof + 1] & 3) == 2, scans = 0;
+  if (pixels > max_pixels || (pixels > 1 << 22 && (int64_t)n < pixels / 512)) return 1;
+  if (!progressive && (sos + 4 >= n || p[sos + 4] >= parts)) return 0;
+  int64_t area = 0, most_h = 1, most_v = 1;
+  for (int k = 0; k < parts && sof + 11 + 3 * (size_t)k < n; k++) {
+    int f = p[sof + 11 + 3 * k];
+    area += (f >> 4) * (f & 15);
+    if (f >> 4 > most_h) most_h = f >> 4;
+    if ((f & 15) > most_v) most_v = f & 15;
+  }
+  if (pixels * area / (most_h * most_v) > max_pixels / 4 * 3) return 1;
+  for (size_t k = sos; progressive && k + 1 < n; k++) scans += p[k] == 0xFF && p[k + 1] == 0xDA;
+  return scans > 500;
+}
+
 /* height, width, components, bits, orientation, byte of the first scan, whether the end is there. */
 int gt_header(const uint8_t *p, size_t n, int *out) {
-  size_t at = 2;
-  int found = 0;
+  size_t at = 2, sof = 0;
   out[0] = out[1] = out[2] = out[3] = 0;
   out[4] = 1;
   if (n < 4 || p[0] != 0xFF || p[1] != 0xD8) return GT_UNSUPPORTED;
@@ -39,14 +62,15 @@ int gt_header(const uint8_t *p, size_t n, int *out) {
     if (m >= 0xC0 && m <= 0xCF && m != 0xC4 && m != 0xC8 && m != 0xCC && at + 10 <= n) {
       out[3] = p[at + 4];
       out[0] = p[at + 5] << 8 | p[at + 6]; out[1] = p[at + 7] << 8 | p[at + 8]; out[2] = p[at + 9];
-      found = 1;
+      sof = at;
     } else if (m == 0xE1 && at + 10 <= n && !memcmp(p + at + 4, "Exif\0\0", 6)) {
       size_t end = at + 2 + length < n ? at + 2 + length : n;
       out[4] = end > at + 10 ? orientation_of(p + at + 10, end - at - 10) : 1;
     }
     at += 2 + length;
   }
-  if (!found || !out[0] || !out[1] || !out[2]) return GT_BROKEN;
+  if (!sof || !out[0] || !out[1] || !out[2]) return GT_BROKEN;
+  if (is_too_large(p, n, sof, at)) return GT_UNSUPPORTED;
   out[5] = (int)at;
   out[6] = p[n - 2] == 0xFF && p[n - 1] == 0xD9;
   for (size_t k = n; !out[6] && k >= at + 2; k--) out[6] = p[k - 2] == 0xFF && p[k - 1] == 0xD9;

@@ -1,0 +1,134 @@
+"""How large an image claims to be, and whether that is too large: read from its header, before any memory is taken.
+
+A file of 500 bytes can claim 20,000 × 20,000 pixels; a decoder believes it and takes gigabytes. Two questions settle
+it: is it more than :func:`max_pixels`, and could so few bytes hold so many pixels at all?
+
+``GLUONTUNE_MAX_PIXELS`` sets the first limit; 178,956,970 (a quarter of a GiB of RGB, as in Pillow) unless it is set.
+A JPEG file in several scans (a progressive one) is kept as coefficients until its end, two bytes for each: it may
+have 0.75 of them for each pixel that is allowed, which is 256 MiB, and 500 scans, each of which walks through them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from typing import Any
+
+from gluontune.errors import UsageError
+
+__all__ = ["MAX_PIXELS", "MAX_SCANS", "VARIABLE", "claimed_size", "max_pixels", "too_large"]
+
+VARIABLE = "GLUONTUNE_MAX_PIXELS"
+MAX_PIXELS = 178_956_970
+MAX_SCANS = 500  # libjpeg-turbo's own limit where it is fuzzed
+COEFFICIENTS = 0.75  # of one pixel, in a JPEG file of several scans
+_SMALL = 1 << 22  # pixels: what claims fewer is left to the decoder
+_DEFLATE = 1032  # the most that a byte of a PNG can stand for (zlib's technical details)
+_TIFF_SIZES = {3: "H", 4: "I"}
+
+
+def max_pixels() -> int:
+    """The most pixels that an image may have.
+
+    Raises:
+        UsageError: ``GLUONTUNE_MAX_PIXELS`` is no whole number above 0.
+
+    >>> max_pixels()
+    178956970
+    """
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        return MAX_PIXELS
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 40:
+        raise UsageError(f"{VARIABLE}={text!r}: give a whole number of pixels, from 1 to 2^40 - 1")
+    return int(text)
+
+
+def claimed_size(data: Any, kind: str) -> tuple[int, int] | None:
+    """Width and height as a header of this kind says them; None where it does not say. For all but JPEG.
+
+    >>> claimed_size(b"GIF89a" + struct.pack("<HH", 7, 5), "gif")
+    (7, 5)
+    """
+    view = memoryview(data)
+    try:
+        if kind == "png" and bytes(view[12:16]) == b"IHDR":
+            width, height = struct.unpack_from(">II", view, 16)
+        elif kind == "gif":
+            width, height = struct.unpack_from("<HH", view, 6)
+        elif kind == "bmp":
+            old = struct.unpack_from("<I", view, 14)[0] == 12
+            width, height = map(abs, struct.unpack_from("<HH" if old else "<ii", view, 18))
+        elif kind == "webp":
+            width, height = _webp_size(view)
+        elif kind == "pnm":
+            width, height = _pnm_size(view)
+        elif kind == "tiff":
+            width, height = _tiff_size(view)
+        else:
+            return None
+    except (struct.error, ValueError, KeyError):
+        return None
+    return width, height
+
+
+def too_large(
+    kind: str, width: int, height: int, length: int, *, depth: int = 24, coefficients: int = 0, scans: int = 1
+) -> str | None:
+    """Why an image that claims this size cannot be taken, or None.
+
+    Args:
+        length: bytes of the file. depth: bits of a pixel (PNG). coefficients: of a JPEG file in several scans; 0 for
+            one scan. scans: how many there are.
+
+    >>> too_large("jpg", 20000, 20000, 521)
+    'it claims 20,000 x 20,000 pixels; at most 178,956,970 are taken (GLUONTUNE_MAX_PIXELS sets the limit)'
+    >>> too_large("jpg", 9000, 9000, 521)
+    'it claims 9,000 x 9,000 pixels, which 521 bytes cannot hold'
+    """
+    pixels = width * height
+    if scans > MAX_SCANS:
+        return f"a JPEG file in {scans:,} scans; at most {MAX_SCANS} are taken"
+    if pixels <= _SMALL and VARIABLE not in os.environ:
+        return None
+    limit, claim = max_pixels(), f"it claims {width:,} x {height:,} pixels"
+    way_out = f"({VARIABLE} sets the limit)"
+    if pixels > limit:
+        return f"{claim}; at most {limit:,} are taken {way_out}"
+    if coefficients > COEFFICIENTS * limit:
+        return f"{claim} in several scans; at most {int(COEFFICIENTS * limit):,} coefficients are taken {way_out}"
+    if pixels > _SMALL:
+        # Huffman codes take a bit for each block of 64 pixels at the least.
+        least = {"jpg": pixels // 512, "png": pixels * depth // (8 * _DEFLATE)}.get(kind, 0)
+        if length < least:
+            return f"{claim}, which {length:,} bytes cannot hold"
+    return None
+
+
+def _webp_size(view: memoryview) -> tuple[int, int]:
+    kind = bytes(view[12:16])
+    if kind == b"VP8X":
+        return (int.from_bytes(view[24:27], "little") + 1, int.from_bytes(view[27:30], "little") + 1)
+    if kind == b"VP8L":
+        word = struct.unpack_from("<I", view, 21)[0]
+        return (word & 0x3FFF) + 1, (word >> 14 & 0x3FFF) + 1
+    width, height = struct.unpack_from("<HH", view, 26)
+    return width & 0x3FFF, height & 0x3FFF
+
+
+def _pnm_size(view: memoryview) -> tuple[int, int]:
+    text = re.sub(rb"#[^\n]*\n?", b" ", bytes(view[2:4096]))
+    width, height = text.split(None, 2)[:2]
+    return int(width), int(height)
+
+
+def _tiff_size(view: memoryview) -> tuple[int, int]:
+    order = "<" if bytes(view[:2]) == b"II" else ">"
+    start = struct.unpack_from(order + "I", view, 4)[0]
+    sizes = {}
+    for n in range(struct.unpack_from(order + "H", view, start)[0]):
+        tag, kind, _ = struct.unpack_from(order + "HHI", view, start + 2 + 12 * n)
+        if tag in (256, 257) and kind in _TIFF_SIZES:
+            sizes[tag] = struct.unpack_from(order + _TIFF_SIZES[kind], view, start + 10 + 12 * n)[0]
+    return sizes[256], sizes[257]
