@@ -26,6 +26,8 @@ _HOMES = {
     "GluonLoader": "gluon",
     "SafeDataLoader": "dataloader",
     "DeviceLoader": "adapters",
+    "RecordDataset": "recorddataset",
+    "TorchLoader": "pytorch",
     "to_device": "adapters",
     "from_files": "splits",
     "from_records": "splits",

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gluontune.loading.base import Loader
+from gluontune.errors import UsageError
 from gluontune.registry import Registry, resolve
 
 __all__ = ["LOADERS", "LoaderInfo", "build"]
+
+FRAMEWORKS = ("numpy", "torch")
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,10 @@ def build(
     partition: str = "shard",
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-) -> Loader:
+    framework: str = "numpy",
+    device: Any = None,
+    normalize: bool = False,
+) -> Any:
     """Build the loader ``name`` over ``split``.
 
     Args:
@@ -89,6 +94,9 @@ def build(
         prefetch: batches made ahead; None lets the loader choose.
         mean, std: of each channel, for pixels of 0 … 1. A loader that yields float32 applies them; the
             others carry them for the device.
+        framework: ``numpy`` gives what the loader yields; ``torch`` a :class:`gluontune.loading.TorchLoader` around it,
+            a drop-in for PyTorch's DataLoader.
+        device, normalize: of the ``TorchLoader``.
 
     Raises:
         UsageError: unknown names, values out of range.
@@ -101,8 +109,15 @@ def build(
     >>> images.shape, images.dtype.name, labels.shape, len(loader)
     ((100, 28, 28, 1), 'uint8', (100,), 20)
     """
-    factory = resolve(LOADERS[name].factory)
-    return factory(
+    info = LOADERS[name]
+    if framework not in FRAMEWORKS:
+        raise UsageError(f"framework={framework!r}: choose one of {', '.join(FRAMEWORKS)}")
+    if framework != "torch" and (device is not None or normalize):
+        raise UsageError("device and normalize go with framework='torch'")
+    if framework == "torch" and info.yields != "uint8-nhwc":
+        raise UsageError(f"loader {name!r} yields MXNet's NDArrays: with framework='torch' use 'threaded' or 'resident'")
+    factory = resolve(info.factory)
+    loader = factory(
         split,
         batch_size=batch_size,
         image_shape=image_shape,
@@ -118,3 +133,8 @@ def build(
         mean=mean,
         std=std,
     )
+    if framework == "numpy":
+        return loader
+    from gluontune.loading.pytorch import TorchLoader
+
+    return TorchLoader(loader, device, normalize)

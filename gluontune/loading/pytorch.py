@@ -1,0 +1,173 @@
+"""Our loaders for PyTorch: batches as tensors without a copy, on the GPU ahead of time, resumed in mid-epoch.
+
+PyTorch is imported when the first batch is made. Batches stay in the layout that they were decoded into: a tensor has
+the shape (N, C, H, W) and the strides of ``torch.channels_last``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gluontune.errors import UsageError
+from gluontune.loading.base import Loader
+from gluontune.runtime.pytorch import torch
+
+__all__ = ["TorchLoader", "to_tensors"]
+
+
+def to_tensors(images: np.ndarray, labels: np.ndarray) -> tuple[Any, Any]:
+    """A numpy batch as tensors that read the same memory.
+
+    Args:
+        images: uint8 (N, H, W, C).
+        labels: int64 (N,).
+
+    Returns:
+        uint8 (N, C, H, W) in ``torch.channels_last``, and int64 (N,). The memory is used again only when both the
+        tensor and its views are gone.
+    """
+    library = torch()
+    return library.from_numpy(images).permute(0, 3, 1, 2), library.from_numpy(np.ascontiguousarray(labels))
+
+
+class TorchLoader:
+    """Any of our numpy loaders in the place of ``torch.utils.data.DataLoader``.
+
+    ``for images, labels in loader`` is one epoch; each loop is the next one, shuffled anew, unless ``set_epoch`` says
+    which. ``len(loader)`` is the number of batches.
+
+    Args:
+        loader: a loader that yields uint8 numpy batches; see ``gt.loading.build(..., framework="torch")``.
+        device: where the batches go; None leaves them in main memory. For a CUDA device they are copied through
+            page-locked memory on a stream of their own, ``ahead`` batches before you ask.
+        normalize: float32 ``(pixels / 255 - mean) / std`` with the loader's ``mean`` and ``std`` (of pixels of 0 … 1),
+            made on the device; else the batch stays uint8.
+        ahead: batches on their way to a CUDA device.
+
+    Raises:
+        UsageError: the loader yields NDArrays, or is to be normalized without ``mean`` and ``std``.
+    """
+
+    def __init__(self, loader: Loader, device: Any = None, normalize: bool = False, ahead: int = 2):
+        if loader.yields != "uint8-nhwc":
+            raise UsageError(
+                f"loader {loader.name!r} yields MXNet's NDArrays: with framework='torch' use 'threaded' or 'resident'"
+            )
+        if ahead < 1:
+            raise UsageError(f"ahead={ahead}: give a whole number of at least 1")
+        self.loader, self.device, self.ahead = loader, device, ahead
+        self.mean, self.std = getattr(loader, "mean", None), getattr(loader, "std", None)
+        if normalize and (self.mean is None or self.std is None):
+            raise UsageError("normalize=True needs mean and std of each channel, for pixels of 0 to 1")
+        self.normalize = bool(normalize)
+        self._epoch, self._done = 0, 0  # what the caller has got: the loader itself may be ahead of it
+        self._scale: Any = None
+
+    def __len__(self) -> int:
+        return self.loader.order.num_batches(self._epoch)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self.epoch(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next loop is epoch ``epoch``, as ``DistributedSampler.set_epoch``; a resumed epoch goes on where it was.
+
+        Raises:
+            UsageError: below 0.
+        """
+        if epoch < 0:
+            raise UsageError(f"epoch={epoch}: epochs are numbered from 0")
+        if epoch != self._epoch:
+            self._epoch, self._done = epoch, 0
+
+    def epoch(self, n: int) -> Iterator[tuple[Any, Any]]:
+        """The batches of epoch ``n``: the same for the same seed, whatever the threads."""
+        resumed = self.loader._resume_at
+        batches = self.loader.epoch(n)
+        self._epoch, self._done = n, resumed[1] if resumed is not None and resumed[0] == n else 0
+        return self._run(n, batches)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the caller stands: a batch that was handed out counts as used, one on its way does not."""
+        return {**self.loader.state(), "epoch": self._epoch, "batch": self._done}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where ``state`` was taken, with the same batches byte for byte.
+
+        Raises:
+            UsageError: the state is of another data set, batch size, seed or sharding.
+        """
+        self.loader.restore(state)
+        self._epoch, self._done = int(state["epoch"]), int(state["batch"])
+
+    def close(self) -> None:
+        """End the loader's threads. It can be closed twice."""
+        self.loader.close()
+
+    def __enter__(self) -> TorchLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, n: int, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        device = None if self.device is None else torch().device(self.device)
+        cuda = device is not None and device.type == "cuda"
+        made = self._copied(batches, device) if cuda else self._placed(batches, device)
+        try:
+            for batch in made:
+                if self._epoch == n:
+                    self._done += 1
+                yield batch
+                del batch  # the loader may use its memory again as soon as the caller lets it go
+            if self._epoch == n:
+                self._epoch, self._done = n + 1, 0
+        finally:
+            made.close()
+            batches.close()  # type: ignore[attr-defined]
+
+    def _placed(self, batches: Iterator[tuple[Any, Any]], device: Any) -> Any:
+        for images, labels in batches:
+            tensors = to_tensors(images, labels)
+            del images
+            if device is not None:
+                tensors = (tensors[0].to(device), tensors[1].to(device))
+            yield self._finish(*tensors)
+            del tensors
+
+    def _copied(self, batches: Iterator[tuple[Any, Any]], device: Any) -> Any:
+        """Through page-locked memory, on a stream of its own, ``ahead`` batches before they are wanted."""
+        cuda = torch().cuda
+        side = cuda.Stream(device)
+        waiting: deque[tuple[Any, Any]] = deque()
+        more = True
+        while more or waiting:
+            while more and len(waiting) <= self.ahead:
+                item = next(batches, None)
+                if item is None:
+                    more = False
+                    break
+                with cuda.stream(side):
+                    pinned = [tensor.pin_memory() for tensor in to_tensors(*item)]
+                    waiting.append(tuple(tensor.to(device, non_blocking=True) for tensor in pinned))  # type: ignore[arg-type]
+            if waiting:
+                images, labels = waiting.popleft()
+                here = cuda.current_stream(device)
+                here.wait_stream(side)
+                for tensor in (images, labels):
+                    tensor.record_stream(here)  # its memory is not given away before the work on it is done
+                yield self._finish(images, labels)
+
+    def _finish(self, images: Any, labels: Any) -> tuple[Any, Any]:
+        if not self.normalize:
+            return images, labels
+        library = torch()
+        if self._scale is None or self._scale[0].device != images.device:
+            mean, std = (np.asarray(v, np.float64).reshape(-1, 1, 1) for v in (self.mean, self.std))
+            both = (1 / (255 * std), mean / std)
+            self._scale = [library.as_tensor(v, dtype=library.float32, device=images.device) for v in both]
+        return images.float().mul_(self._scale[0]).sub_(self._scale[1]), labels
