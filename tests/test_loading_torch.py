@@ -87,7 +87,7 @@ def test_resumed_in_mid_epoch_gives_the_same_batches_byte_for_byte(packed, name,
 def test_epochs_go_on_by_themselves_and_set_epoch_says_which(packed):
     with make(packed) as loader:
         first, second = ([y.tolist() for _, y in loader] for _ in range(2))
-        assert first != second and sorted(sum(first, [])) != sorted(sum(second, []))
+        assert first != second and len(first) == len(second) == 6
         loader.set_epoch(0)
         assert [y.tolist() for _, y in loader] == first
         with pytest.raises(UsageError, match="epoch=-1"):
