@@ -7,6 +7,9 @@ from typing import Any
 from gluontune import lazy
 
 _HOMES = {
+    "Callback": "callbacks",
+    "Moment": "callbacks",
+    "load": "loaded",
     "Checkpoints": "resume",
     "Group": "group",
     "Job": "job",
@@ -18,7 +21,7 @@ _HOMES = {
     "run": "running",
 }
 
-__all__ = ["Checkpoints", "Group", "Job", "RunFailed", "build_net", "drive", "load_job", "net_names", "run"]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Iterable
 from typing import Any, Callable
 
 from gluontune import monitor, runtime, stats
@@ -12,6 +13,7 @@ from gluontune.errors import UsageError
 from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
+from gluontune.train.callbacks import Callback, Callbacks, Moment
 from gluontune.train.group import FAULTS, Group, RunFailed
 from gluontune.train.resume import Checkpoints, Keeper
 
@@ -36,6 +38,7 @@ def run(
     restarts: int = 0,
     on_log: Callable[[int, str], None] | None = None,
     hosts: Hosts | str | None = None,
+    callbacks: Iterable[Callback | Callable[[Moment], Any]] = (),
 ) -> RunResult:
     """Train one recipe in fresh processes and return what it showed. Never raises for a failed run.
 
@@ -49,6 +52,9 @@ def run(
         on_log: called with rank and line for each line that a training process prints.
         hosts: where the recipe's ``num_devices`` ranks run, such as ``"node1:4,node2:4"``, reached by ssh; None:
             all on this machine.
+        callbacks: see :mod:`gluontune.train.callbacks`: objects with methods ``run_start``, ``steps_end``,
+            ``epoch_end``, ``run_end``, or functions; each gets a :class:`gt.train.Moment` in this process, and
+            ``now.stop()`` ends the run. What one raises comes out of this call.
 
     Raises:
         GluontuneError: the checkpoints' folder cannot be used, or has those of another model or data set.
@@ -58,7 +64,14 @@ def run(
     >>> result = gt.train.run(fast)
     >>> result.status, len(result.val_accuracy)
     ('ok', 1)
+    >>> def early(now):
+    ...     if now.event == "steps_end" and now.loss > 0:
+    ...         now.stop("one look is enough")
+    >>> result = gt.train.run(fast, callbacks=[early])
+    >>> result.steps, result.notes
+    (1, ['stopped by early: one look is enough at step 1'])
     """
+    calls = Callbacks(callbacks)
     if restarts and checkpoints is None:
         raise UsageError(f"restarts={restarts} needs checkpoints to go on from: give --checkpoint DIR")
     if isinstance(hosts, str):
@@ -76,6 +89,7 @@ def run(
                     keeper,
                     on_event,
                     {"time_limit": time_limit, "on_log": on_log, "hosts": hosts},
+                    calls,
                 )
             except RunFailed as failure:
                 again = failure.kind in FAULTS or (failure.kind == "HostUnreachable" and left < restarts)
@@ -97,6 +111,7 @@ def _attempt(
     keeper: Keeper | None,
     on_event: Callable[[Event], None] | None,
     options: dict[str, Any],
+    calls: Callbacks,
 ) -> None:
     """Start the processes and train, from the newest checkpoint where there is one."""
     started = time.perf_counter()
@@ -110,7 +125,7 @@ def _attempt(
             group.restore(str(path.resolve()))
         result.hosts = group.site.facts()
         result.warmup_seconds = time.perf_counter() - started
-        drive(group, result, on_event, keeper, header.get("progress"))
+        drive(group, result, on_event, keeper, header.get("progress"), calls)
 
 
 def drive(
@@ -119,6 +134,7 @@ def drive(
     on_event: Callable[[Event], None] | None = None,
     keeper: Keeper | None = None,
     progress: dict[str, Any] | None = None,
+    calls: Callbacks | None = None,
 ) -> None:
     """Train the group's recipe from its seeded start to its end, filling ``result`` as it goes.
 
@@ -134,12 +150,14 @@ def drive(
         group.reset()
     result.env = dict(group.applied_env)
     with monitor.Monitor(pid=group.pids) as watch:
-        run_state = _Progress(group, result, watch, on_event, keeper)
+        run_state = _Progress(group, result, watch, on_event, keeper, calls or Callbacks())
         run_state.load(progress)
         clean = False
         try:
             with keeper.listening() if keeper is not None else contextlib.nullcontext():
+                run_state.call("run_start")
                 run_state.train()
+                run_state.call("run_end")
             clean = True
         finally:
             watch.stop()
@@ -156,7 +174,10 @@ class _Progress:
         watch: Any,
         on_event: Callable[[Event], None] | None,
         keeper: Keeper | None,
+        calls: Callbacks,
     ):
+        self.calls = calls
+        self.loss: float | None = None  # of the last window
         self.group, self.result, self.watch, self.on_event = group, result, watch, on_event
         self.keeper, self.recipe = keeper, group.recipe
         self.total = max(1, round(self.recipe.epochs * group.batches_per_epoch))
@@ -209,6 +230,7 @@ class _Progress:
                 self.losses.append([seen["loss"], count])
                 window = self._next_window(seen["seconds"] / count)
                 self._report(self.result.steps)
+                self.call("steps_end")
                 if self.keeper and self.result.steps < epoch_end and self.keeper.due(self.result.steps):
                     self._save()
             self.result.train_loss.append(sum(v * n for v, n in self.losses) / sum(n for _, n in self.losses))
@@ -216,10 +238,36 @@ class _Progress:
             self.result.elapsed_seconds.append(self.trained_s)
             self.epoch_start, self.losses = self.trained_s, []
             value = self._validate(self.result.steps)
+            self.call("epoch_end")
             over = self._reached(value) or self._out_of_time() or self.result.steps >= self.total
             self._save(value, last=over)
             if over:
                 return
+
+    def call(self, event: str) -> None:
+        """Tell the callbacks where the run stands."""
+        result, before = self.result, self.calls.stopped_by
+        if not self.calls.each:
+            return
+        self.calls.tell(
+            Moment(
+                event,
+                self.recipe,
+                result.steps,
+                self.total,
+                self.group.batches_per_epoch,
+                len(result.train_loss),
+                self.trained_s,
+                self.rates[-1] if self.rates else None,
+                self.loss,
+                *(values[-1] if values else None for values in (result.train_loss, result.val_loss)),
+                val_value=result.val_metric["values"][-1] if result.val_metric["values"] else None,
+                val_metric=result.val_metric["name"],
+                stopped_by=before,
+            )
+        )
+        if self.calls.stopped_by is not None and before is None:
+            result.notes.append(f"stopped by {self.calls.stopped_by} at step {result.steps}")
 
     def _until_checkpoint(self) -> int:
         left = self.keeper.steps_until_due(self.result.steps) if self.keeper is not None else None
@@ -249,6 +297,7 @@ class _Progress:
         self.result.steps += count
         self.rates.append(seen["samples"] / seen["seconds"])
         self._check_loss(seen["loss"])
+        self.loss = seen["loss"]
         return seen
 
     def _next_window(self, step_s: float) -> int:
@@ -285,6 +334,9 @@ class _Progress:
         return value <= target if self.result.val_metric["mode"] == "min" else value >= target
 
     def _out_of_time(self) -> bool:
+        """The time is up, or a callback has ended the run."""
+        if self.calls.stopped_by is not None:
+            return True
         return self.recipe.seconds is not None and self.trained_s >= self.recipe.seconds
 
     def _epoch_text(self, done: int) -> str:

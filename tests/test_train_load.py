@@ -1,0 +1,126 @@
+"""The trained net back from its checkpoints, and callbacks that see a run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gluontune as gt
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.runtime import mxnet
+
+FAST = gt.Recipe(
+    net="small_cnn", loader="resident", train_samples=512, val_samples=200, batch_size_per_device=32,
+    rewrites=("pool-to-mean",), hybridize="static", epochs=2,
+)  # fmt: skip
+
+JOB = """
+import numpy as np
+from mxnet import gluon, nd
+
+class Pairs(gluon.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        x = np.random.RandomState(i).rand(3).astype("float32")
+        return x, np.float32(i % 2)
+
+def net():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(4, activation="relu"), gluon.nn.Dense(2))
+    return net
+
+def data():
+    return Pairs(), Pairs()
+"""
+
+
+def test_the_net_that_is_loaded_scores_what_the_run_said(tmp_path):
+    result = gt.train.run(FAST, checkpoints=gt.train.Checkpoints(tmp_path))
+    assert result.ok
+    net, nd = gt.train.load(tmp_path, pixels=True), mxnet().nd
+    from gluontune.loading.splits import seeded_subset
+
+    data = gt.datasets.open("sample")
+    split = seeded_subset(data.test, FAST.val_samples, FAST.seed)
+    with gt.loading.build(
+        "resident", split, batch_size=50, image_shape=data.image_shape, last_batch="keep"
+    ) as of:
+        hits = [
+            (net(nd.array(images, dtype="uint8")).asnumpy().argmax(1) == labels)
+            for images, labels in of.epoch(0)
+        ]
+    assert np.mean(np.concatenate(hits)) == pytest.approx(result.val_accuracy[-1])
+
+
+def test_a_jobs_own_net_comes_back(tmp_path):
+    (tmp_path / "job.py").write_text(JOB)
+    recipe = gt.Recipe(job=str(tmp_path / "job.py"), batch_size_per_device=16, epochs=1)
+    result = gt.train.run(recipe, checkpoints=gt.train.Checkpoints(tmp_path / "kept"))
+    assert result.ok, result.error
+    net = gt.train.load(tmp_path / "kept")
+    assert net(mxnet().nd.ones((5, 3))).shape == (5, 2)
+    with pytest.raises(UsageError, match="pixels=True"):
+        gt.train.load(tmp_path / "kept", pixels=True)
+    (tmp_path / "job.py").write_text(JOB.replace("Dense(4", "Dense(5"))
+    with pytest.raises(GluontuneError, match="of another net"):
+        gt.train.load(tmp_path / "kept")
+
+
+def test_nothing_to_load(tmp_path):
+    with pytest.raises(GluontuneError, match="no checkpoint in this folder"):
+        gt.train.load(tmp_path)
+
+
+class Watcher(gt.train.Callback):
+    def __init__(self):
+        self.seen = []
+
+    def run_start(self, now):
+        self.seen.append((now.event, now.total_steps))
+
+    def steps_end(self, now):
+        assert now.samples_per_sec > 0
+        assert np.isfinite(now.loss)
+
+    def epoch_end(self, now):
+        self.seen.append((now.event, now.epoch, round(now.val_value, 3)))
+
+    def run_end(self, now):
+        self.seen.append((now.event, now.steps))
+
+
+def test_callbacks_see_events_in_their_order():
+    watcher, names = Watcher(), []
+    result = gt.train.run(FAST, callbacks=[watcher, lambda now: names.append(now.event)])
+    first, second = (round(value, 3) for value in result.val_accuracy)
+    assert watcher.seen == [
+        ("run_start", 32),
+        ("epoch_end", 1, first),
+        ("epoch_end", 2, second),
+        ("run_end", 32),
+    ]
+    assert names[0] == "run_start"
+    assert names[1] == "steps_end"
+    assert names[-2:] == ["epoch_end", "run_end"]
+
+
+def test_a_callback_ends_the_run_which_is_validated_once_more(tmp_path):
+    class Enough(gt.train.Callback):
+        def epoch_end(self, now):
+            now.stop("one epoch")
+
+    result = gt.train.run(FAST, callbacks=[Enough()], checkpoints=gt.train.Checkpoints(tmp_path))
+    assert (result.status, result.steps, len(result.val_accuracy)) == ("ok", 16, 1)
+    assert any("stopped by Enough: one epoch at step 16" in note for note in result.notes)
+    gt.train.load(tmp_path)
+
+
+def test_what_a_callback_raises_comes_out_and_what_is_none_is_refused():
+    def wrong(now):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        gt.train.run(FAST, callbacks=[wrong])
+    with pytest.raises(UsageError, match=r"inherit from gt\.train\.Callback"):
+        gt.train.run(FAST, callbacks=[3])
