@@ -20,7 +20,7 @@ mx = mxnet()
 
 OPTIONS = {"lars": {"wd": 0.1, "trust_coefficient": 0.1}, "muon": {"wd": 0.1}}
 
-def train(kv, on_kvstore, optimizer):
+def train(kv, on_kvstore, optimizer, sets):
     rank, workers = (kv.rank, kv.num_workers) if kv else (0, 1)
     mx.random.seed(3 + rank)  # the other worker starts elsewhere and must be brought to one net
     net = mx.gluon.nn.Dense(2, in_units=3)
@@ -28,17 +28,27 @@ def train(kv, on_kvstore, optimizer):
     trainer = gt.optim.setup(optimizer, net, learning_rate=0.5, global_batch_size=8, kvstore=kv, schedule="cosine",
                              total_updates=10, update_on_kvstore=on_kvstore, **OPTIONS[optimizer])
     rng = np.random.default_rng(0)
-    for _ in range(10):
+    for number in range(10):
+        if number == 6 and sets:
+            trainer.set_learning_rate(trainer.learning_rate * 0.5)
         x = rng.normal(size=(8, 3)).astype("float32")
         mine = mx.nd.array(x[rank * 8 // workers : (rank + 1) * 8 // workers])
         with mx.autograd.record():
             loss = ((net(mine) - 1) ** 2).sum(axis=1)
         loss.backward()
         trainer.step()
+    if not sets:
+        try:
+            trainer.set_learning_rate(0.1)
+        except ValueError as error:
+            assert "parameter servers" in str(error)
+        else:
+            assert kv is None
     return net.weight.data().asnumpy().ravel().tolist() + net.bias.data().asnumpy().tolist()
 
 if os.environ.get("DMLC_ROLE") == "worker":
-    print(json.dumps(train(mx.kv.create("dist_sync"), sys.argv[1] == "True" or None, sys.argv[2])), flush=True)
+    on_kvstore = sys.argv[1] == "True" or None
+    print(json.dumps(train(mx.kv.create("dist_sync"), on_kvstore, sys.argv[2], not on_kvstore)), flush=True)
 """
 
 
@@ -63,7 +73,7 @@ def test_two_workers_train_the_same_net_as_one_process(optimizer, on_kvstore):
     try:
         scope = {}
         exec(WORKER, scope)
-        expected = scope["train"](None, None, optimizer)
+        expected = scope["train"](None, None, optimizer, sets=on_kvstore == "None")
         for worker in cluster[2:]:
             out, err = worker.communicate(timeout=120)
             assert worker.returncode == 0, err

@@ -121,8 +121,52 @@ def test_the_rate_has_one_source():
     assert trainer.num_update == 0
     trainer.step(ignore_stale_grad=True)
     assert trainer.num_update == 1 and trainer.learning_rate == pytest.approx(peak / 4)
-    with pytest.raises(UsageError, match="schedule alone"):
-        trainer.set_learning_rate(0.5)
+
+
+@pytest.mark.parametrize("name", optim.list_optimizers())
+def test_a_rate_that_was_set_counts_from_then_on(name, tmp_path):
+    """gluon-cv's train_cifar10.py: trainer.set_learning_rate(trainer.learning_rate * lr_decay)."""
+    batches = [samples(8, seed) for seed in range(6)]
+    options = {"name": name, "batch_size": 8, "accumulate": 2, "wd": 0.01}
+    net, whole = make_net(), make_net()
+    steps = lambda n: 0.02 if n <= 1 else 0.002  # noqa: E731
+    trained(whole, batches, **options, schedule=steps)
+    trainer = optim.setup(net=net, learning_rate=0.02, **options)
+    for number, (x, y) in enumerate(batches):
+        if number == 2:
+            trainer.set_learning_rate(trainer.learning_rate * 0.1)
+            assert trainer.learning_rate == pytest.approx(0.002) == trainer.schedule(99)
+        backward(net, x, y)
+        trainer.step(8)
+    assert largest_difference(net, whole) < 1e-6
+    trainer.save_states(str(tmp_path / "states"))
+    again = optim.setup(net=make_net(), learning_rate=0.02, schedule="cosine", total_updates=9, **options)
+    again.load_states(str(tmp_path / "states"))
+    assert again.learning_rate == pytest.approx(0.002) and again.num_update == 3
+    plain = optim.setup(net=make_net(), learning_rate=0.02, schedule="cosine", total_updates=9, **options)
+    plain.save_states(str(tmp_path / "plain"))
+    again.load_states(str(tmp_path / "plain"))
+    assert again.learning_rate == pytest.approx(0.02)  # the schedule is back
+
+
+@pytest.mark.parametrize("on_kvstore", [None, True])
+def test_a_rate_is_set_on_two_contexts(on_kvstore):
+    net, whole = make_net(TWO), make_net(TWO)
+    trainer = optim.setup("nag", net, learning_rate=0.02, batch_size=8, update_on_kvstore=on_kvstore)
+    for rate in (0.02, 0.005, 0.0):
+        trainer.set_learning_rate(np.float32(rate))
+        backward(net, *samples(8), TWO)
+        trainer.step(8)
+    trained(whole, [samples(8)] * 3, TWO, schedule=lambda n: (0.02, 0.02, 0.005, 0.0)[n], batch_size=8)
+    assert largest_difference(net, whole) < 1e-6
+
+
+@pytest.mark.parametrize("rate", [-1, math.nan, math.inf, "fast", None])
+def test_a_rate_that_is_none_is_refused(rate):
+    trainer = optim.setup("sgd", make_net(), batch_size=8)
+    with pytest.raises(UsageError, match=r"set_learning_rate\(.*finite number"):
+        trainer.set_learning_rate(rate)
+    assert trainer.learning_rate == pytest.approx(0.1 / 8)
 
 
 def test_the_card_gives_what_is_left_out():

@@ -147,4 +147,12 @@ def _init_amp() -> None:
     for module in (mx.nd, mx.sym):
         for name in _FLOAT32_OPERATORS:
             _operators[module, name] = getattr(module, name)
-    import_module("mxnet.contrib.amp").init(target_dtype="bfloat16")
+    amp = import_module("mxnet.contrib.amp")
+    listed = import_module("mxnet.contrib.amp.amp").list_fp32_ops(amp.amp.bfloat16)
+    amp.init(target_dtype="bfloat16", fp32_ops=[name for name in listed if _takes_arrays(mx, name)])
+
+
+def _takes_arrays(mx: Any, name: str) -> bool:
+    """Whether an operator has inputs: AMP's wrapper fails on a symbol of zeros, eye, arange or random numbers."""
+    types = mx.operator.get_operator_arguments(name).types
+    return not types or any("NDArray" in kind or "Symbol" in kind for kind in types)

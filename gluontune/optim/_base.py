@@ -72,14 +72,17 @@ def squares(arrays: list[Any]) -> Any:
     if not any(is_large(a) for a in wide):
         return nd.multi_sum_sq(*wide, num_arrays=len(wide))
     small = [a for a in wide if not is_large(a)]
-    sums = iter(nd.multi_sum_sq(*small, num_arrays=len(small)) if small else ())
-    return nd.concat(*(_square_of_large(a) if is_large(a) else next(sums) for a in wide), dim=0)
+    sums = nd.multi_sum_sq(*small, num_arrays=len(small)) if small else None
+    # A slice: under npx.set_np() a single element has no axis.
+    each = (sums[place : place + 1] for place in range(len(small)))
+    return nd.concat(*(_square_of_large(a) if is_large(a) else next(each) for a in wide), dim=0)
 
 
 def _square_of_large(array: Any) -> Any:
     flat, size = array.reshape((-1,)), array.size
     blocks = [flat[start : start + _BLOCK] for start in range(0, size, _BLOCK)]
-    return nd.add_n(*(nd.dot(block, block) for block in blocks))
+    # Under npx.set_np() the product of two vectors has no axis.
+    return nd.add_n(*(nd.dot(block, block) for block in blocks)).reshape((1,))
 
 
 def subtract_all(

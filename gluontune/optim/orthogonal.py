@@ -45,7 +45,7 @@ def _orthogonalized(F: Any, x: Any, count: int, rows: int, cols: int) -> Any:
         x, rows, cols = F.swapaxes(x, 1, 2), cols, rows
     x = F.L2Normalization(x, mode="instance", eps=1e-14)
     by_gram = cols >= 3 * rows and count * rows * rows * cols >= _WORTH_THE_GRAM
-    x = _steps_on_gram(F, x, rows) if by_gram else _steps(F, x)
+    x = _steps_on_gram(F, x) if by_gram else _steps(F, x)
     return F.swapaxes(x, 1, 2) if tall else x
 
 
@@ -58,7 +58,7 @@ def _steps(F: Any, x: Any) -> Any:
     return x
 
 
-def _steps_on_gram(F: Any, x: Any, rows: int) -> Any:
+def _steps_on_gram(F: Any, x: Any) -> Any:
     """The same steps, taken by the small matrices alone: all are polynomials of XXᵀ, and commute.
 
     Four products with the wide matrix instead of ten. X is multiplied, and XXᵀ made anew, after the third step: from
@@ -66,16 +66,20 @@ def _steps_on_gram(F: Any, x: Any, rows: int) -> Any:
     Newton-Schulz", https://tridao.me/blog/2026/gram-newton-schulz/.
     """
     a, b, c = _QUINTIC
-    one = a * (F.eye(rows, ctx=x.context) if F is nd else F.eye(rows)).expand_dims(0)
     for steps in _STEPS:
-        gram, turn = F.linalg.gemm2(x, x, transpose_b=True), None
+        gram, share, turn = F.linalg.gemm2(x, x, transpose_b=True), a, None
         for step in range(steps):
-            rest = F.linalg.gemm(gram, gram, gram, alpha=c, beta=b)  # the step is aI + rest
-            turn = F.broadcast_add(rest, one) if turn is None else F.linalg.gemm(rest, turn, turn, beta=a)
+            # The step is aI + rest, all steps so far are share I + turn. No identity is made: within a graph that
+            # were an operator without inputs, on which AMP's wrapper fails.
+            rest = F.linalg.gemm(gram, gram, gram, alpha=c, beta=b)
+            if turn is None:
+                turn = rest
+            else:
+                turn, share = F.linalg.gemm(rest, turn, a * turn + share * rest), a * share
             if step + 1 < steps:
                 half = F.linalg.gemm(rest, gram, gram, beta=a)
                 gram = F.linalg.gemm(half, rest, half, beta=a)
-        x = F.linalg.gemm2(turn, x)
+        x = F.linalg.gemm(turn, x, x, beta=share)
     return x
 
 

@@ -46,6 +46,7 @@ def capture(trainer: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "params": _params(trainer),
         "states": [[index, _flatten(state, arrays)] for index, state in sorted(updater.states.items())],
         "progress": {name: _flatten(getattr(optimizer, name), arrays) for name in _progress(optimizer)},
+        "fixed_rate": trainer.fixed_rate,
         "micro_steps": trainer._micro_steps,
         "samples": trainer._samples,
         "sums": _flatten(trainer._sums, arrays),
@@ -84,6 +85,7 @@ def restore(trainer: Any, header: dict[str, Any], arrays: dict[str, np.ndarray],
         updater.states_synced = dict.fromkeys(updater.states, False)
     for name, value in header["progress"].items():
         setattr(optimizer, name, _build(value, arrays))
+    trainer.restore_rate(header.get("fixed_rate"))
     optimizer.num_update = header["num_update"]
     counts = {int(index): count for index, count in header["counts"]}
     devices = {ctx.device_id for ctx in trainer._contexts}
@@ -171,7 +173,7 @@ def _sums_in_place(trainer: Any, sums: Any, fname: str) -> Any:
     """The sums of a begun accumulation, each on the context of its gradient."""
     if sums is None:
         return None
-    grads = [param.list_grad() for param in trainer._trained()]
+    grads = trainer._grads()
     if [len(s) for s in sums] != [len(g) for g in grads]:
         raise GluontuneError(f"{fname}: saved within an accumulation on another number of contexts")
     return [

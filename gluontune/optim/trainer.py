@@ -10,6 +10,7 @@ from typing import Any
 from gluontune.errors import UsageError
 from gluontune.optim import states
 from gluontune.optim._base import squares
+from gluontune.optim.schedules import constant
 from gluontune.runtime import mxnet
 
 mx = mxnet()
@@ -32,7 +33,8 @@ class TunedTrainer(mx.gluon.Trainer):
 
     Args:
         params, optimizer, kvstore, update_on_kvstore, compression_params: as ``gluon.Trainer``'s.
-        schedule: the function ``num_update -> lr`` that is the one source of the rate.
+        schedule: the function ``num_update -> lr`` that is the one source of the rate, until
+            :meth:`set_learning_rate` replaces it.
         global_batch_size: samples of one :meth:`step`, over all contexts and workers.
         accumulate: steps whose gradients make one update.
         clip_global_norm: largest L2 norm of the whole averaged gradient; None: no clipping.
@@ -53,7 +55,8 @@ class TunedTrainer(mx.gluon.Trainer):
         **kwargs: Any,
     ):
         self.exchange = exchange
-        self.schedule = schedule
+        self.schedule = self._first_schedule = schedule
+        self.fixed_rate: float | None = None
         self.global_batch_size = global_batch_size
         self.accumulate = accumulate
         self.clip_norm = clip_global_norm
@@ -95,10 +98,43 @@ class TunedTrainer(mx.gluon.Trainer):
         return self._optimizer.num_update
 
     def set_learning_rate(self, lr: float) -> None:
-        """Refused: the rate has one source, the schedule."""
-        raise UsageError(
-            f"set_learning_rate({lr!r}): this trainer's rate comes from its schedule alone; give setup() another one"
-        )
+        """Train with this rate from the next update on; it takes the schedule's place for good.
+
+        The rate still has one source: :attr:`schedule` is then that constant, :attr:`learning_rate` agrees at
+        once, multipliers of single parameters still apply, and :meth:`save_states` keeps it. Call it on each
+        worker alike. A plain loop's ``trainer.set_learning_rate(trainer.learning_rate * decay)`` works as with
+        ``gluon.Trainer``; under a falling schedule it freezes the rate that was reached.
+
+        Args:
+            lr: finite, at least 0; the rate of an update, whatever ``accumulate`` and the workers are.
+
+        Raises:
+            UsageError: no such number; or updates on a parameter server, which has an optimizer of its own.
+        """
+        try:
+            rate = float(lr)
+        except (TypeError, ValueError):
+            rate = math.nan
+        if not (math.isfinite(rate) and rate >= 0):
+            raise UsageError(f"set_learning_rate({lr!r}): give a finite number of at least 0")
+        if self._distributed and self._update_on_kvstore:
+            raise UsageError(
+                f"set_learning_rate({lr!r}): the parameter servers update by an optimizer and a schedule of their "
+                "own, which no worker can reach; use update_on_kvstore=False"
+            )
+        self.fixed_rate = rate
+        self._follow(constant(base_lr=rate))
+
+    def _follow(self, schedule: Any) -> None:
+        """Take the rate from ``schedule``: here, and in the optimizer's one adapter."""
+        self.schedule = self._optimizer.lr_scheduler.schedule = schedule
+
+    def restore_rate(self, rate: float | None) -> None:
+        """The rate as saved states have it: one that was set, or (None) the schedule of :func:`setup`."""
+        self.fixed_rate = None
+        self._follow(self._first_schedule)
+        if rate is not None:
+            self.set_learning_rate(rate)
 
     def step(self, batch_size: float | None = None, ignore_stale_grad: bool = False) -> None:
         """Sum the gradients over devices and workers, average them over the batch, update the weights.
@@ -136,7 +172,7 @@ class TunedTrainer(mx.gluon.Trainer):
         else:
             super()._allreduce_grads()
         if self.exchange is not None:
-            self.exchange([param.list_grad()[0] for param in self._trained()])
+            self.exchange([grads[0] for grads in self._grads()])
 
     def _push_and_pull(self) -> None:
         """What gluon's trainer does in one call, in two: a dist kvstore refuses to compress in ``pushpull``."""
@@ -148,12 +184,16 @@ class TunedTrainer(mx.gluon.Trainer):
     def _trained(self) -> list[Any]:
         return [param for param in self._params if param.grad_req != "null"]
 
+    def _grads(self) -> list[list[Any]]:
+        """The gradients of each trained parameter by context, as NDArrays: a net of mx.np has the same memory."""
+        return [[grad.as_nd_ndarray() for grad in param.list_grad()] for param in self._trained()]
+
     def _gather(self, batch_size: float) -> bool:
         """Add the gradients of this micro-batch to the sums; True once they make an update."""
         self._samples += batch_size
         self._micro_steps += 1
         last = self._micro_steps == self.accumulate
-        grads = [param.list_grad() for param in self._trained()]
+        grads = self._grads()
         if self._sums is None:
             # A copy: Gluon writes the next gradient into the same buffer.
             self._sums = [[grad.copy() for grad in per_context] for per_context in grads]
@@ -167,10 +207,8 @@ class TunedTrainer(mx.gluon.Trainer):
 
     def _clip(self, rescale: float) -> None:
         """Scale the reduced gradients so that their averaged norm is at most ``clip_norm``; never waits."""
-        trained = self._trained()
-        for place in range(len(self._contexts)):
-            grads = [param.list_grad()[place] for param in trained]
-            norm = mx.nd.sqrt(mx.nd.sum(squares(grads))) * rescale
+        for grads in zip(*self._grads()):  # of one context
+            norm = mx.nd.sqrt(mx.nd.sum(squares(list(grads)))) * rescale
             keep = mx.nd.minimum(self.clip_norm / (norm + 1e-12), 1.0)
             for grad in grads:
                 # In float32, where a small factor is not rounded to nothing.
