@@ -41,7 +41,13 @@ class Split:
 
 
 def make(packed, name="threaded", **more):
-    settings = {"batch_size": 8, "image_shape": (24, 24, 3), "augment": "pad-crop-flip", "shuffle": True, "seed": 3}
+    settings = {
+        "batch_size": 8,
+        "image_shape": (24, 24, 3),
+        "augment": "pad-crop-flip",
+        "shuffle": True,
+        "seed": 3,
+    }
     return build(name, Split(packed), **{**settings, "framework": "torch", "num_workers": 2, **more})
 
 

@@ -22,8 +22,9 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def pack(
-        src: str = typer.Argument(
-            ..., help="Folder with a sub-folder for each class, a .lst, or a .csv file."
+        src: List[str] = typer.Argument(  # noqa: UP006
+            ...,
+            help="Folder with a sub-folder for each class, a .lst, a .csv, or .tar archives (WebDataset).",
         ),
         out: str = typer.Argument(..., help="The .rec file; .idx and .crc are written beside it."),
         resize: Optional[int] = typer.Option(None, help="Shorter side in pixels. Default: as it is."),
@@ -54,7 +55,7 @@ def register(app: typer.Typer) -> None:
 
         with _common.stdout_reserved(), progress_bar("packing", "images") as progress:
             report = pack_records(
-                src,
+                src if len(src) > 1 else src[0],
                 out,
                 resize=resize,
                 crop=crop,

@@ -30,6 +30,7 @@ from gluontune.files import open_regular
 from gluontune.records.gathering import Gatherer
 from gluontune.records.layout import MAX_RECORD, frame, image_record
 from gluontune.records.sources import Item
+from gluontune.records.tarshards import place_of, read_member
 from gluontune.records.transform import Transform
 
 __all__ = ["Block", "BlockMaker", "Skip", "make_block", "serve"]
@@ -129,7 +130,10 @@ def _reason(error: Exception) -> str:
 
 
 def _read_file(path: str) -> bytes:
-    """The whole of a regular file, with as few system calls as a small one allows."""
+    """The whole of a regular file or of an archive's member, with as few system calls as a small one allows."""
+    place = place_of(path)
+    if place is not None:
+        return read_member(place)
     handle = open_regular(path)
     try:
         data = os.read(handle, 65536)

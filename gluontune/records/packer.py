@@ -15,6 +15,7 @@ from gluontune.records.blocks import BlockMaker, Skip
 from gluontune.records.gathering import available
 from gluontune.records.partfile import PartFile
 from gluontune.records.sources import Item, Source, read_source, split_shards
+from gluontune.records.tarshards import place_of
 from gluontune.records.transform import Transform
 from gluontune.runtime import usable_cores
 
@@ -72,7 +73,7 @@ class PackReport:
 
 
 def pack(
-    src: PathLike,
+    src: PathLike | Sequence[PathLike],
     out: PathLike,
     *,
     resize: int | None = None,
@@ -98,8 +99,8 @@ def pack(
     of workers, and after a kill and ``resume`` too. Shards hold the same order, cut into ``shards`` pieces.
 
     Args:
-        src: folder of class folders, ``.lst``, or ``.csv``/``.tsv``; see ``read_source`` for ``root``,
-            ``path_column``, ``label_columns``, ``shuffle`` and ``seed``.
+        src: folder of class folders, ``.lst``, ``.csv``/``.tsv``, or one or several ``.tar`` archives (WebDataset
+            shards); see ``read_source`` for ``root``, ``path_column``, ``label_columns``, ``shuffle`` and ``seed``.
         out: the ``.rec`` file; with shards ``OUT-00000-of-00004.rec`` and so on.
         resize, crop, format, quality, color, exact: what happens to each image, see ``Transform``.
         shards: number of files.
@@ -227,7 +228,8 @@ def _mean_size(items: list[Item]) -> float:
     sizes = []
     for item in items[:: max(1, len(items) // 64)]:
         with contextlib.suppress(OSError):
-            sizes.append(os.stat(item.path).st_size)
+            place = place_of(item.path)
+            sizes.append(os.stat(item.path).st_size if place is None else place[2])
     return max(1.0, sum(sizes) / len(sizes)) if sizes else 1.0
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, Union
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.files import explain_os_error, open_regular
 from gluontune.records.layout import MAX_KEY, label_bytes
+from gluontune.records.tarshards import is_tar, tar_samples
 
 __all__ = ["EXTENSIONS", "Item", "Source", "read_source", "split_shards"]
 
@@ -50,7 +51,7 @@ class Source:
 
 
 def read_source(
-    src: PathLike,
+    src: PathLike | Sequence[PathLike],
     *,
     root: PathLike | None = None,
     path_column: str | None = None,
@@ -62,7 +63,8 @@ def read_source(
 
     Args:
         src: a folder with one sub-folder a class (labels 0, 1, … in the order of their sorted names), a
-            ``.lst`` (``key<TAB>label…<TAB>path``), or a ``.csv``/``.tsv`` with a header row.
+            ``.lst`` (``key<TAB>label…<TAB>path``), a ``.csv``/``.tsv`` with a header row, or ``.tar`` archives, one
+            or several: WebDataset shards or class folders.
         root: folder that relative paths of a list or table start from; None: the folder it lies in.
         path_column: CSV column with the path; None: the one called path, file, image, …, else the first.
         label_columns: CSV columns with labels; None: all others. One column of words becomes classes.
@@ -72,8 +74,13 @@ def read_source(
     Raises:
         GluontuneError: nothing to pack, or a row that cannot be packed (its line is named).
     """
-    path = Path(src)
-    if path.is_dir():
+    several = [Path(one) for one in src] if isinstance(src, (list, tuple)) else [Path(src)]  # type: ignore[arg-type]
+    if not several or (len(several) > 1 and not all(is_tar(one) for one in several)):
+        raise UsageError("several sources are several .tar archives; give one folder, .lst or .csv")
+    path = several[0]
+    if is_tar(path) and not path.is_dir():
+        source = _read_tars(several)
+    elif path.is_dir():
         source = _read_folder(path)
     elif path.suffix.lower() == ".lst":
         source = _read_list(path, Path(root) if root is not None else path.parent)
@@ -84,7 +91,7 @@ def read_source(
     elif not path.exists():
         raise GluontuneError(f"{path}: no such file or folder")
     else:
-        raise UsageError(f"{path}: give a folder with a sub-folder for each class, a .lst or a .csv file")
+        raise UsageError(f"{path}: give a folder with a sub-folder for each class, a .lst, .csv or .tar file")
     if not source.items:
         raise GluontuneError(f"{path}: no images in it")
     if (source.kind != "list") if shuffle is None else shuffle:
@@ -120,6 +127,19 @@ def _read_folder(folder: Path) -> Source:
         (float(label), file) for label, (_, files) in enumerate(f for f in found if f[1]) for file in files
     )
     return Source([Item(key, label, file) for key, (label, file) in enumerate(pairs)], classes, "folder")
+
+
+def _read_tars(archives: list[Path]) -> Source:
+    missing = next((one for one in archives if not one.exists()), None)
+    if missing is not None:
+        raise GluontuneError(f"{missing}: no such file or folder")
+    found, classes = tar_samples(archives, EXTENSIONS)
+    for label, place in found:
+        try:
+            label_bytes(label)
+        except UsageError as error:
+            raise GluontuneError(f"{place}: {error}") from None
+    return Source([Item(key, label, place) for key, (label, place) in enumerate(found)], classes, "tar")
 
 
 def _images_below(folder: Path) -> Iterable[str]:

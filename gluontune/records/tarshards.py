@@ -1,0 +1,148 @@
+"""Images inside tar archives: WebDataset shards, and class folders that were put into a tar.
+
+A member is read where it lies: its place is written as a path, ``shard.tar!OFFSET+SIZE!member``, so that it goes
+through lists, plans and worker processes as a file does. (Format: the WebDataset documentation, "The WebDataset
+Format": members with the same name up to the first dot are one sample.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gluontune.errors import GluontuneError
+from gluontune.files import explain_os_error, open_regular
+
+__all__ = ["is_tar", "place_of", "read_member", "tar_samples"]
+
+LABEL_KEYS = ("label", "cls", "class")
+_PLACE = re.compile(r"(.+\.tar)!(\d+)\+(\d+)!", re.S)
+
+
+def is_tar(path: Any) -> bool:
+    """Whether the name is that of an uncompressed tar archive, or of a compressed one, which is refused later.
+
+    >>> is_tar("a-000.tar"), is_tar("a.tar.gz"), is_tar("a.lst")
+    (True, True, False)
+    """
+    return ".tar" in Path(path).suffixes[-2:] or Path(path).suffix in (".tgz", ".tbz2", ".txz")
+
+
+def place_of(path: str) -> tuple[str, int, int] | None:
+    """Archive, offset and size of a member written as a path; None for the path of a file.
+
+    >>> place_of("a/s-0.tar!512+90!cat/1.jpg"), place_of("a/cat/1.jpg")
+    (('a/s-0.tar', 512, 90), None)
+    """
+    found = _PLACE.match(path) if "!" in path else None
+    return (found[1], int(found[2]), int(found[3])) if found else None
+
+
+def read_member(place: tuple[str, int, int]) -> bytes:
+    """The bytes of one member.
+
+    Raises:
+        OSError: the archive is gone or shorter than it was.
+    """
+    archive, offset, size = place
+    handle = open_regular(archive)
+    try:
+        pieces, at = [], offset
+        while at < offset + size:
+            piece = os.pread(handle, offset + size - at, at)
+            if not piece:
+                raise OSError(None, "the archive ends inside this member")
+            pieces.append(piece)
+            at += len(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(handle)
+
+
+def tar_samples(
+    archives: Sequence[Path], extensions: frozenset[str]
+) -> tuple[list[tuple[Any, str]], list[str] | None]:
+    """(label, place) of each image in the order of the archives, and the class names if labels have names.
+
+    A label is the number in ``.cls`` (or ``.cls2`` …: several labels), else ``label`` in ``.json``, else the folder
+    that the image lies in.
+
+    Raises:
+        GluontuneError: no archive, a compressed or damaged one, or a sample without a label (it is named).
+    """
+    found: list[tuple[Any, str]] = []
+    for archive in archives:
+        for name, parts in _samples(archive):
+            images = sorted(part for part in parts if "." + part.rpartition(".")[2].lower() in extensions)
+            if images:
+                offset, size = parts[images[0]]
+                place = f"{archive}!{offset}+{size}!{name}.{images[0]}"
+                found.append((_label(archive, name, parts), place))
+    names = [label for label, _ in found if isinstance(label, str)]
+    if not names:
+        return found, None
+    if len(names) < len(found):
+        raise GluontuneError(
+            f"{archives[0]}: {len(names)} of {len(found)} samples have no label of their own but a folder; "
+            "give all of them a .cls or .json, or none"
+        )
+    classes = sorted(set(names))
+    rank = {name: float(k) for k, name in enumerate(classes)}
+    return [(rank[label], place) for label, place in found], classes
+
+
+def _samples(archive: Path) -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
+    """Samples in the archive's order: name up to the first dot, and where each of its members lies."""
+    try:
+        os.close(open_regular(archive))
+        with tarfile.open(archive, "r:") as tar:
+            last = ""
+            parts: dict[str, tuple[int, int]] = {}
+            for member in tar:
+                folder, _, file = member.name.rpartition("/")
+                if not member.isreg() or file.startswith("."):
+                    continue
+                stem, _, extension = file.partition(".")
+                name = f"{folder}/{stem}" if folder else stem
+                if name != last and parts:
+                    yield last, parts
+                    parts = {}
+                last = name
+                parts[extension] = (member.offset_data, member.size)
+            if parts:
+                yield last, parts
+    except OSError as error:
+        raise explain_os_error(archive, error) from error
+    except tarfile.TarError as error:
+        raise GluontuneError(
+            f"{archive}: no whole, uncompressed tar archive ({error}); unpack a compressed one first (gunzip)"
+        ) from error
+
+
+def _label(archive: Path, name: str, parts: dict[str, tuple[int, int]]) -> Any:
+    def text(part: str) -> str:
+        return read_member((str(archive), *parts[part])).decode("utf-8", "replace").strip()
+
+    numbers = sorted(part for part in parts if re.fullmatch(r"cls\d*", part))
+    try:
+        if numbers:
+            values = tuple(float(text(part)) for part in numbers)
+            return values[0] if len(values) == 1 else values
+        if "json" in parts:
+            facts = json.loads(text("json"))
+            label = next((facts[key] for key in LABEL_KEYS if key in facts), None)
+            if label is not None:
+                return tuple(map(float, label)) if isinstance(label, list) else float(label)
+    except (ValueError, TypeError, AttributeError):
+        raise GluontuneError(f"{archive}: sample {name}: its label is not a number") from None
+    folder = name.rpartition("/")[0].rpartition("/")[2]
+    if not folder or folder == ".":
+        raise GluontuneError(
+            f"{archive}: sample {name} has no label: a member {name}.cls, 'label' in {name}.json, or a class folder"
+        )
+    return folder
