@@ -51,6 +51,7 @@ class Book:
             budget=None,
             revisited=[],
             proof=None,
+            files=None,
         )
         return cls(document, folder)
 

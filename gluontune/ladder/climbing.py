@@ -15,6 +15,7 @@ from gluontune.ladder.book import Book
 from gluontune.ladder.budget import Budget
 from gluontune.ladder.contest import Contest
 from gluontune.ladder.devices import compare_counts, look_into
+from gluontune.ladder.finishing import finish
 from gluontune.ladder.judge import choose, compare, judge, judge_accuracy, next_best
 from gluontune.ladder.measure import DISTURBED_PCT, Contender
 from gluontune.ladder.pace import QUICK, Pace
@@ -145,6 +146,7 @@ class _Climber:
                 self.field = []
                 self.book.enter(row)
             self.tell({"event": "rung-end", "row": row})
+        finish(self.naive, self.best, self.trainings, self.pace.slice_s, self._say_proof)
         document["complete"] = True
 
     def _take_over(self, row: dict[str, Any]) -> None:
@@ -281,6 +283,9 @@ class _Climber:
         if taken >= DISTURBED_PCT:
             self._progress(name, "waiting", 0.0, f"other programs take {taken:.0f} % of the cores", None)
         return taken >= DISTURBED_PCT
+
+    def _say_proof(self, text: str) -> None:
+        self._progress("proof", "proof", 0.0, text, None)
 
     def _failed(self, row: dict[str, Any], failure: RunFailed) -> None:
         row.update(status="failed", verdict="n/a", kept=False, error=failure.to_dict(), reason=str(failure))

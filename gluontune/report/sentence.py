@@ -40,12 +40,32 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
     where = f"on this {_device(ladder)}"
     naive = next((row for row in measured if row["name"] == "naive"), None)
     best = _best(ladder, measured)
-    parts = [_headline(ladder, rows, measured, naive, best, where)]
+    speed = _headline(ladder, rows, measured, naive, best, where)
+    proof = proof_words(ladder)
+    parts = [proof, f"throughput: {speed}"] if proof else [speed]
     if not ladder["complete"]:
         parts.append(f"interrupted: {_count(len(measured), 'rung')} measured so far")
     if naive is not None:
         parts += _accuracy_lost(naive, best) + _held_back(ladder, naive, best)
     return parts + _not_helpful(rows, where)
+
+
+def proof_words(ladder: Mapping[str, Any]) -> str | None:
+    """The headline of a proven ladder; None where naive and best were not trained to one accuracy.
+
+    >>> proof_words({"proof": {"reached": True, "same_accuracy": True, "target": 0.78, "pairs": [{}],
+    ...     "seconds": {"naive": 42.0, "best": 9.7}, "ratio": {"median": 4.33, "ci95": [4.1, 4.6]}}})
+    '9.7 s instead of 42 s to 78.0 % accuracy: 4.3× (95 %: 4.1–4.6), one training of each'
+    """
+    proof = ladder.get("proof") or {}
+    ratio = proof.get("ratio")
+    if not proof.get("reached") or not ratio or not proof.get("same_accuracy") or ratio["median"] <= 1:
+        return None
+    seconds, runs = proof["seconds"], len(proof["pairs"])
+    times = f"{words.duration(seconds['best'])} instead of {words.duration(seconds['naive'])}"
+    each = "one training of each" if runs == 1 else f"{runs} trainings of each, in turn"
+    gain = words.ratio_with_interval(ratio["median"], ratio["ci95"])
+    return f"{times} to {words.accuracy(proof['target'])} accuracy: {gain}, {each}"
 
 
 def _nothing_measured(ladder: dict[str, Any]) -> str:

@@ -1,0 +1,36 @@
+"""The end of a climb: the proof, and the files for the user's hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gluontune.ladder.handing import hand_over
+from gluontune.ladder.measure import Contender
+from gluontune.ladder.proof import prove
+from gluontune.ladder.trainings import Trainings
+
+__all__ = ["finish"]
+
+
+def finish(
+    naive: Contender,
+    best: Contender | None,
+    trainings: Trainings,
+    slice_s: float,
+    tell: Callable[[str], None],
+) -> None:
+    """Train naive and best in turn, with what is left of the budget; then write ``best.yaml`` and ``best.py``.
+
+    Args:
+        slice_s: for warming up what a resumed climb has not started yet. tell: told what is trained.
+    """
+    book = trainings.book
+    if best is not None and best is not naive and naive.failure is None:
+        trainings.budget.release_proof()
+        for contender in (naive, best):
+            contender.launch()
+            contender.warm_up(slice_s)
+        if best.failure is None and naive.failure is None:
+            book.document["proof"] = prove(naive, best, trainings, tell)
+    if book.document["best"] is not None and book.folder is not None:
+        book.document["files"] = hand_over(book.document, book.folder)

@@ -1,0 +1,112 @@
+"""What a climb leaves in the user's hand: the recipe, the script, and the proof's words."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from gluontune.ladder import handing
+from gluontune.ladder.proof import _conclude
+from gluontune.recipe import Recipe
+from gluontune.report import sentence_parts
+from gluontune.result import RunResult
+
+RATIO = {"median": 1.3, "ci95": [1.2, 1.4], "n": 6}
+
+
+def climbed(**changes):
+    base = Recipe(epochs=1, val_samples=2000)
+    fields = {"runtime": "tuned", "loader": "resident", "hybridize": "static", "rewrites": ["pool-to-mean"]}
+    best = base.override(**{**fields, **changes})
+    rungs = [
+        {"name": "naive", "kept": True, "recipe": base.to_dict(), "changes": {}, "ratio_to_previous": None},
+        {"name": "environment", "kept": True, "changes": {"runtime": "tuned"}, "ratio_to_previous": RATIO},
+        {"name": "records", "kept": True, "changes": {"loader": "resident"}, "ratio_to_previous": RATIO},
+        {"name": "hybridized", "kept": False, "changes": {"dtype": "bfloat16"}, "ratio_to_previous": RATIO},
+    ]
+    return {
+        "base_recipe": base.to_dict(),
+        "best": {"recipe": best.to_dict()},
+        "dataset": {"name": "sample"},
+        "rungs": rungs,
+    }
+
+
+def test_the_recipe_says_what_each_change_brought_and_carries_nothing_of_the_quick_climb(tmp_path):
+    assert handing.hand_over(climbed(), tmp_path) == {
+        "yaml": "best.yaml",
+        "script": "best.py",
+        "reason": None,
+    }
+    text = (tmp_path / "best.yaml").read_text()
+    assert "runtime: tuned  # environment: 1.30x the speed here" in text
+    read = Recipe.from_yaml(tmp_path / "best.yaml")
+    assert (read.loader, read.rewrites, read.hybridize) == ("resident", ("pool-to-mean",), "static")
+    fields = [line.split(":")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert not {"epochs", "dataset", "val_samples", "train_samples", "seed"} & set(fields)
+    assert "bfloat16" not in text and "epochs" in text  # the length is spoken of, in a comment
+
+
+def test_a_shorter_schedule_that_was_kept_is_a_change_of_its_own(tmp_path):
+    handing.hand_over(climbed(epochs=0.5), tmp_path)
+    assert Recipe.from_yaml(tmp_path / "best.yaml").epochs == 0.5
+
+
+def test_the_script_is_short_plain_and_does_not_train_by_our_loop(tmp_path):
+    handing.hand_over(climbed(), tmp_path)
+    text = (tmp_path / "best.py").read_text()
+    ast.parse(text)
+    assert len(text.splitlines()) <= 120 and max(map(len, text.splitlines())) <= 120
+    assert "gt.train" not in text and "autograd.record" in text and "trainer.step" in text
+    assert "'resident'" in text and "pool-to-mean" in text and "OMP_NUM_THREADS" in text
+    assert text.count("# environment: 1.30x the speed here") == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"engine": "shared-memory", "num_devices": 2}, {"job": "job.py"}, {"accumulate": 2}],
+)
+def test_where_a_plain_script_cannot_say_it_none_is_written_and_that_is_said(tmp_path, changes):
+    found = handing.hand_over(climbed(**changes), tmp_path)
+    assert found["script"] is None and found["reason"] and not (tmp_path / "best.py").exists()
+    assert (tmp_path / "best.yaml").exists()
+
+
+def trained(accuracy, seconds, speed=500.0):
+    rate = {"median": speed, "ci95": [speed * 0.98, speed * 1.02], "n": 9}
+    return RunResult(
+        recipe=Recipe().to_dict(), val_accuracy=[accuracy], elapsed_seconds=[seconds], samples_per_sec=rate
+    )
+
+
+def test_the_proof_is_the_headline_and_throughput_stands_below_it():
+    found = _conclude(0.76, [{"naive": trained(0.78, 40.0), "best": trained(0.79, 8.0)}], 2000)
+    assert found["ratio"]["median"] == pytest.approx(5.0) and found["same_accuracy"] and found["reached"]
+    low, high = found["ratio"]["ci95"]
+    assert 4.5 < low < 5.0 < high < 5.5
+    rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
+    naive = {"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate}
+    best = {
+        **naive,
+        "name": "records",
+        "verdict": "helped",
+        "speedup_vs_naive": 4.2,
+        "speedup_ci95": [4, 4.4],
+    }
+    ladder = {"schema_version": 1, "rungs": [naive, best], "best": {"name": "records"}, "proof": found}
+    head, below, *_ = sentence_parts(ladder)
+    assert head == "8.0 s instead of 40 s to 76.0 % accuracy: 5.0× (95 %: 4.9–5.1), one training of each"
+    assert below.startswith("throughput: 4.2× faster than naive")
+
+
+def test_a_best_that_does_not_reach_the_accuracy_proves_nothing():
+    found = _conclude(0.76, [{"naive": trained(0.78, 40.0), "best": trained(0.60, 8.0)}], 2000)
+    assert not found["reached"] and found["ratio"] is None and not found["same_accuracy"]
+    rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
+    ladder = {
+        "schema_version": 1,
+        "rungs": [{"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate}],
+        "proof": found,
+    }
+    assert "instead of" not in sentence_parts(ladder)[0]
