@@ -120,7 +120,10 @@ def trust_ratios(trainer: Any) -> dict[str, float]:
         if param.grad_req == "null" or not optimizer.trusts(index):
             continue
         weight = float(param.list_data()[0].as_nd_ndarray().astype("float32").norm().asscalar())
-        grad = float(param.list_grad()[0].as_nd_ndarray().astype("float32").norm().asscalar()) * optimizer.rescale_grad
+        grad = (
+            float(param.list_grad()[0].as_nd_ndarray().astype("float32").norm().asscalar())
+            * optimizer.rescale_grad
+        )
         below = grad + optimizer._get_wd(index) * weight + optimizer.eps
         ratios[param.name] = optimizer.trust_coefficient * weight / below if weight and below else 1.0
     return ratios
