@@ -10,7 +10,7 @@ import numpy as np
 from gluontune.codec import image
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.loading.base import sample_error
-from gluontune.records import RecordReader
+from gluontune.records import RecordReader, boxes_of
 from gluontune.runtime.pytorch import torch
 
 __all__ = ["RecordDataset"]
@@ -29,6 +29,7 @@ class RecordDataset:
         transform: called with the image.
         kind: ``tensor`` uint8 (C, H, W); ``numpy`` uint8 (H, W, C); ``bytes``, as they are packed.
         channels: 3 (RGB), 1 (grey) or 0 for what the image has.
+        boxes: the label is that of a detection record; give its objects, see :func:`gluontune.records.boxes_of`.
 
     Raises:
         GluontuneError: no such file, or damage. UsageError: an unknown ``kind``.
@@ -50,13 +51,14 @@ class RecordDataset:
         transform: Optional[Callable[[Any], Any]] = None,
         kind: str = "tensor",
         channels: int = 3,
+        boxes: bool = False,
     ):
         if kind not in KINDS or channels not in (0, 1, 3):
             raise UsageError(
                 f"kind={kind!r}, channels={channels}: kind is {', '.join(KINDS)}; channels 0, 1, 3"
             )
         self.reader = RecordReader(path)
-        self.transform, self.kind, self.channels = transform, kind, channels
+        self.transform, self.kind, self.channels, self.boxes = transform, kind, channels, boxes
 
     def __len__(self) -> int:
         return len(self.reader)
@@ -72,6 +74,12 @@ class RecordDataset:
         index %= len(self)
         header, payload = self.reader.unpack(index)
         picture = self._picture(index, payload)
+        if self.boxes:
+            try:
+                objects = boxes_of(header.label)
+            except GluontuneError as error:
+                raise sample_error(self, index, error) from error
+            return picture if self.transform is None else self.transform(picture), objects
         label: Any = np.array(header.label, np.float32) if np.ndim(header.label) else float(header.label)
         if isinstance(label, float) and label.is_integer():
             label = int(label)
