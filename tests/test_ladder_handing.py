@@ -110,3 +110,31 @@ def test_a_best_that_does_not_reach_the_accuracy_proves_nothing():
         "proof": found,
     }
     assert "instead of" not in sentence_parts(ladder)[0]
+
+
+def test_advice_that_the_climb_has_followed_is_not_given_again():
+    rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
+    naive = {"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate}
+    told = {
+        "sentence": "The net uses only 50 % of the cores: give it more threads.",
+        "next_rung": "environment",
+    }
+    ladder = {"schema_version": 1, "rungs": [naive], "verdict": told}
+    assert any("give it more threads" in part for part in sentence_parts(ladder))
+    ladder["rungs"].append({**naive, "name": "environment", "verdict": "no gain", "kept": False})
+    parts = sentence_parts(ladder)
+    assert not any("more threads" in part for part in parts) and any("50 % of the cores" in p for p in parts)
+
+
+def test_what_failed_and_what_mxnet_cannot_do_stand_with_their_rung():
+    from gluontune.report.read import check_ladder
+    from gluontune.report.views import ladder_view
+
+    row = {"name": "mixed-precision", "status": "ran", "kept": False, "variants": [
+        {"label": "bfloat16", "changes": {}, "status": "failed", "reason": "out of memory"}]}  # fmt: skip
+    document = {"schema_version": 1, "rungs": [row], "machine": {"cpu": {"flags": ["amx_bf16"]}}}
+    why = ladder_view(check_ladder(document), "l", "l0")["rows"][0]["why"]
+    assert "The variant bfloat16 could not be trained here: out of memory" in why
+    assert any("AMX" in sentence for sentence in why)
+    document["machine"] = {"cpu": {"flags": ["avx2"]}}
+    assert not any("AMX" in s for s in ladder_view(check_ladder(document), "l", "l0")["rows"][0]["why"])

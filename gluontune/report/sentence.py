@@ -128,6 +128,9 @@ def _accuracy_lost(naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
 def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
     intro = "what limits it" if best is naive else "what held you back"
     said = _inside(str(ladder["verdict"].get("sentence") or ""))
+    climbed = {row["name"] for row in ladder["rungs"] if row["status"] == "ran"}
+    if said and ladder["verdict"].get("next_rung") in climbed:  # advice that the climb has followed is none
+        said = said.partition(": ")[0].partition("; try ")[0]
     if said:
         return [f"{intro}: {said}"]
     phases = {name: share for name, share in naive["phases_pct"].items() if name != "rest"}
