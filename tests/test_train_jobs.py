@@ -362,3 +362,51 @@ def test_a_script_that_holds_its_net_ready(write):
         write("net = dense(16, 1)\nloss = gluon.loss.L2Loss()\n" + REGRESSION.split("\n")[2] + "\n")
     ) as made:
         assert made.validate()["metric"]["name"] == "loss"
+
+
+def test_rungs_that_make_no_sense_for_a_job_say_why(write):
+    from gluontune.ladder.rungs import RUNGS, Site
+
+    with session(write(GAN)) as made:
+        ready = made.site()
+        site = Site.of({**ready, "num_train": 10**6}, {}, made.recipe)
+        assert site.step == "updates" and site.metric == "loss"
+    why = {name: RUNGS[name].requires(made.recipe, site) for name in RUNGS.names()}
+    assert "its own updates" in why["large-batch"] and "its own updates" in why["multi-device"]
+    assert "Gluon datasets" in why["records"]
+    assert why["hybridized"] is None and why["multi-worker"] is None
+    with session(write(REGRESSION)) as made:
+        site = Site.of({**made.site(), "num_train": 10**6}, {}, made.recipe)
+    assert "measures loss" in RUNGS["large-batch"].requires(made.recipe, site)
+
+
+def test_a_time_to_accuracy_needs_an_accuracy():
+    from gluontune.ladder.crossing import accuracies
+    from gluontune.result import RunResult
+
+    metric = {"name": "rmse", "mode": "min", "values": [1.0]}
+    with pytest.raises(GluontuneError, match="measures rmse"):
+        accuracies(RunResult(recipe={"job": "job.py"}, val_metric=metric))
+
+
+def test_debug_shows_where_in_its_process_a_run_failed(write, capfd):
+    from gluontune.cli.main import main
+
+    fails = "COUNT = []\n" + OWN_STEP.replace(
+        "    out =", "    COUNT.append(1); out = 3 if len(COUNT) > 6 else", 1
+    )
+    flags = ["train", "--job", write(fails), "--epochs", "1"]
+    assert main([*flags, "--debug"]) == 1
+    err = capfd.readouterr().err
+    assert "Traceback (most recent call last)" in err and "in step" in err
+    assert "(while training)" in err.splitlines()[-1] and "job.py:" in err.splitlines()[-1]
+    assert main(flags) == 1
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_the_doctor_says_what_does_not_fit_before_anything_trains(write, capfd):
+    from gluontune.cli.main import main
+
+    assert main(["doctor", "--job", write(ONE_HOT.replace("sparse_label=False", ""))]) == 1
+    err = capfd.readouterr().err
+    assert "job.py:" in err and "sparse_label=False" in err and "Traceback" not in err

@@ -101,7 +101,9 @@ def train(
         stderr.print(f"note: {note}", markup=False, soft_wrap=True)
     if result.error is not None:
         show_traceback(result.error)
-        stderr.print(f"error: {result.error['message']} (while {result.error['phase']})", markup=False)
+        stderr.print(
+            f"error: {result.error['message']} (while {result.error['phase']})", markup=False, soft_wrap=True
+        )
     return 0 if result.ok else 130 if result.status == "interrupted" else 1
 
 

@@ -95,6 +95,7 @@ class Book:
             "epoch_seconds": [],
             "elapsed_seconds": [],
             "val_accuracy": [],
+            "val_metric": {},
             "accuracy_runs": [],
             "seconds_to_accuracy": None,
             "train_loss": [],
@@ -116,7 +117,7 @@ class Book:
     def enter_run(self, row: dict[str, Any], result: RunResult) -> None:
         """Copy what the report shows of a training run into its row, and save the run beside."""
         for name in (
-            "epoch_seconds", "elapsed_seconds", "val_accuracy", "train_loss", "steadiness", "phases_pct",
+            "epoch_seconds", "elapsed_seconds", "val_accuracy", "val_metric", "train_loss", "steadiness", "phases_pct",
             "utilization", "phases", "peak_rss_mib", "peak_gpu_mib", "warmup_seconds",
         ):  # fmt: skip
             row[name] = getattr(result, name)

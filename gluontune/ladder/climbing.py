@@ -20,6 +20,7 @@ from gluontune.ladder.judge import choose, compare, judge, judge_accuracy, next_
 from gluontune.ladder.measure import DISTURBED_PCT, Contender
 from gluontune.ladder.pace import QUICK, Pace
 from gluontune.ladder.predicting import note, predict
+from gluontune.ladder.quality import judge_quality
 from gluontune.ladder.rungs import RUNGS, Rung, Site
 from gluontune.ladder.trainings import Trainings
 from gluontune.monitor.others import OtherLoad
@@ -197,6 +198,7 @@ class _Climber:
         """The fastest variant that keeps its accuracy."""
         while True:
             lost = judge_accuracy(row, self.trainings.check(row, chosen, self.best))
+            lost = lost or judge_quality(row, self.book.document["rungs"])
             another = next_best(row, self.field) if lost and row["measurable"] else None
             if another is None:
                 return chosen

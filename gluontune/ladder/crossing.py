@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluontune import stats
+from gluontune.errors import GluontuneError
+from gluontune.result import RunResult
 
 __all__ = ["first_crossing", "summarize", "sustained_crossing"]
 
@@ -96,3 +98,18 @@ def _student(values: Sequence[float]) -> list[float]:
     n, mean = len(values), math.fsum(values) / len(values)
     reach = float(tables.t.ppf(0.975, n - 1)) * _deviation(values) / math.sqrt(n)
     return [mean - reach, mean + reach]
+
+
+def accuracies(result: RunResult) -> list[float]:
+    """A run's validation accuracies by epoch.
+
+    Raises:
+        GluontuneError: its job measures something else.
+    """
+    name = result.val_metric.get("name", "accuracy")
+    if name != "accuracy":
+        raise GluontuneError(
+            f"{result.recipe.get('job')}: this job measures {name}, so it has no time to an accuracy; train with "
+            f"target_accuracy=VALUE ends at that value of {name}"
+        )
+    return list(result.val_accuracy)

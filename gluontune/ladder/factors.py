@@ -14,7 +14,7 @@ from typing import Any
 from gluontune import datasets, stats
 from gluontune.errors import UsageError
 from gluontune.ladder.book import dataset_facts
-from gluontune.ladder.crossing import first_crossing
+from gluontune.ladder.crossing import accuracies, first_crossing
 from gluontune.ladder.factorplan import (
     Factor,
     FactorSet,
@@ -249,7 +249,7 @@ def _throughput_row(chosen: FactorSet, contender: Contender, base: Contender) ->
 
 
 def _tta_row(chosen: FactorSet, seed: int, result: Any, targets: Sequence[float]) -> dict[str, Any]:
-    places = [first_crossing(result.val_accuracy, target) for target in targets]
+    places = [first_crossing(accuracies(result), target) for target in targets]
     row: dict[str, Any] = {"kind": "tta", "set": list(chosen), "seed": seed, "status": "ran", "reason": None}
     row["seconds"] = [None if place is None else result.elapsed_seconds[place] for place in places]
     row["epochs"] = [None if place is None else place + 1 for place in places]

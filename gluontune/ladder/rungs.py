@@ -33,6 +33,8 @@ class Site:
         rewrites: names of the rewrites that have something to do in this net on this device.
         num_train: training images in one epoch.
         amx: whether the CPU has AMX and the kernel gives it to this process.
+        step: ``usual`` (net and loss), ``step`` (the job's own) or ``updates`` (the job's own, updates included).
+        metric: what validation measures, such as ``accuracy``.
     """
 
     cores: int
@@ -43,6 +45,8 @@ class Site:
     rewrites: tuple[str, ...]
     num_train: int
     amx: bool = False
+    step: str = "usual"
+    metric: str = "accuracy"
 
     @classmethod
     def of(cls, ready: Mapping[str, Any], machine: Mapping[str, Any], recipe: Recipe) -> Site:
@@ -64,6 +68,8 @@ class Site:
             rewrites=tuple(ready.get("rewrites", ())),
             num_train=num_train,
             amx=runtime.amx_support(flags).level == "granted",
+            step=str(ready.get("step", "usual")),
+            metric=str((ready.get("metric") or {}).get("name", "accuracy")),
         )
 
 
@@ -164,6 +170,8 @@ def _hybridized(recipe: Recipe, site: Site) -> list[Variant]:
 
 
 def _has_half_precision(recipe: Recipe, site: Site) -> str | None:
+    if site.gpus and site.step != "usual":
+        return "float16 casts what goes into the net, and only the job's step() knows that"
     if site.gpus or site.bf16:
         return None
     return (
@@ -191,6 +199,13 @@ _MIN_UPDATES = 30  # in one epoch: with fewer, an epoch cannot show whether a ba
 
 
 def _enough_images(recipe: Recipe, site: Site) -> str | None:
+    if site.step == "updates":
+        return "the job's step() does its own updates, and says itself what a batch means to them"
+    if site.metric != "accuracy":
+        return (
+            f"a larger batch is judged by the time to an accuracy, and this job measures {site.metric}; set "
+            "batch_size_per_device yourself"
+        )
     if site.num_train < 2 * recipe.global_batch_size * _MIN_UPDATES:
         return (
             f"{site.num_train} training images make fewer than {_MIN_UPDATES} updates an epoch at twice the "
@@ -228,6 +243,8 @@ def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
 
 
 def _two_devices(recipe: Recipe, site: Site) -> str | None:
+    if site.step == "updates":
+        return "the job's step() does its own updates, on one device"
     if site.gpus == 1:
         return "one GPU in this machine"
     if not site.gpus and site.cores < 2:

@@ -10,7 +10,7 @@ from gluontune import datasets, stats
 from gluontune.errors import UsageError
 from gluontune.ladder.book import dataset_facts
 from gluontune.ladder.cost import gpu_joules, usd
-from gluontune.ladder.crossing import first_crossing, summarize, sustained_crossing
+from gluontune.ladder.crossing import accuracies, first_crossing, summarize, sustained_crossing
 from gluontune.ladder.ledger import Ledger
 from gluontune.ladder.parity import parity
 from gluontune.ladder.repeat import Clocks, train_once
@@ -169,7 +169,7 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
         the whole run as ``spent``; ``val_accuracy`` with ``train_elapsed`` and ``wall_elapsed`` by epoch;
         ``start_seconds``, ``warmup_seconds``; ``samples_per_sec``; ``mlperf``: times for the log.
     """
-    accuracy, length = list(result.val_accuracy), result.recipe["epochs"]
+    accuracy, length = accuracies(result), result.recipe["epochs"]
     walls = [end for _, end, _ in clocks.evaluations][: len(accuracy)]
     evals = [end - begin for begin, end, _ in clocks.evaluations][: len(accuracy)]
     first = first_crossing(accuracy, target)

@@ -18,7 +18,7 @@ from gluontune.result import SCHEMA_VERSION, RunResult
 __all__ = ["Collected", "Source", "check_ladder", "check_row", "collect", "load", "reason_of", "row_of"]
 
 _MAPPINGS = ("steadiness", "phases_pct", "utilization", "changes", "recipe")
-_OPTIONAL_MAPPINGS = ("samples_per_sec", "ratio_to_previous", "error")
+_OPTIONAL_MAPPINGS = ("val_metric", "samples_per_sec", "ratio_to_previous", "error")
 _LISTS = ("epoch_seconds", "elapsed_seconds", "val_accuracy", "train_loss", "notes", "variants")
 _NUMBERS = ("speedup_vs_naive", "peak_rss_mib", "peak_gpu_mib", "warmup_seconds", "seconds")
 _KINDS: dict[Any, str] = {dict: "a mapping", list: "a list", str: "text"}

@@ -102,7 +102,6 @@ def rung_cells(row: Mapping[str, Any], wide: bool) -> list[str]:
     """The figures of a rung in the order of the table's columns."""
     speed = row["samples_per_sec"] or {}
     previous = row["ratio_to_previous"] or {}
-    reached = [value for value in row["val_accuracy"] if value is not None]
     gain = row["speedup_vs_naive"]
     cells = [words.rate(speed.get("median"))]
     if wide:
@@ -113,7 +112,7 @@ def rung_cells(row: Mapping[str, Any], wide: bool) -> list[str]:
     else:
         cells.append(words.ratio(gain))
     busy = words.number(row["steadiness"].get("mean_pct"))
-    cells.append(words.accuracy(reached[-1] if reached else None))
+    cells.append(words.reached(row) or words.accuracy(None))
     cells.append("—" if busy is None else f"{busy:.0f} %")
     return cells
 
@@ -169,9 +168,8 @@ def plain_row(row: Mapping[str, Any], unit: str) -> str:
             parts.append(f"predicted {words.prediction(row)}")
     if row["speedup_vs_naive"] is not None and row["name"] != "naive":
         parts.append(f"{words.ratio(row['speedup_vs_naive'])} naive")
-    reached = [value for value in row["val_accuracy"] if value is not None]
-    if reached:
-        parts.append(f"accuracy {words.accuracy(reached[-1])}")
+    if words.reached(row):
+        parts.append(words.reached(row, named=True))
     if reason_of(row):
         parts.append(reason_of(row))
     return f"{words.clean(row['name'], 24)}: " + "; ".join(parts)
@@ -206,5 +204,5 @@ def summary(source: Source) -> dict[str, Any]:
     if source.study is not None:
         return {"path": str(source.path), "kind": source.study["key"], "sentence": source.study["headline"]}
     row = row_of(source.run, source.label, str(source.path)) if source.run is not None else {}
-    kept = ("status", "samples_per_sec", "val_accuracy", "peak_rss_mib", "error")
+    kept = ("status", "samples_per_sec", "val_accuracy", "val_metric", "peak_rss_mib", "error")
     return {"path": str(source.path), "kind": "run", **{key: row.get(key) for key in kept}}

@@ -149,7 +149,6 @@ def _row_view(row: Row, best: str | None) -> dict[str, Any]:
         verdict = "not measurable"
     elif row["status"] == "ran" and verdict == "n/a":
         verdict = "start" if row["name"] == "naive" else "measured"
-    reached = [value for value in row["val_accuracy"] if value is not None]
     trained = [value for value in row["elapsed_seconds"] if value is not None]
     return {
         "name": words.clean(row["name"], 80),
@@ -168,7 +167,7 @@ def _row_view(row: Row, best: str | None) -> dict[str, Any]:
         "speedup_ci": _ci(row["speedup_vs_naive"], row["speedup_ci95"]),
         "previous": words.ratio(previous["median"] if previous else None),
         "previous_ci": _ci(previous["median"], previous["ci95"]) if previous else "",
-        "accuracy": words.accuracy(reached[-1] if reached else None),
+        "accuracy": words.reached(row) or words.accuracy(None),
         "trained": words.duration(trained[-1] if trained else None),
         "busy": _percent(row["steadiness"].get("mean_pct")),
         "steady": _score(row["steadiness"]),

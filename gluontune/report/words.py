@@ -158,6 +158,27 @@ def accuracy(value: float | None) -> str:
     return "—" if value is None else f"{100 * value:.1f} %"
 
 
+def reached(row: Mapping[str, Any], named: bool = False) -> str:
+    """What a run's validation showed last: its accuracy, else its metric by name; "" where there is nothing.
+
+    Args:
+        named: say "accuracy", too.
+
+    >>> reached({"val_accuracy": [0.7, 0.8]}), reached({"val_accuracy": [0.8]}, named=True)
+    ('80.0 %', 'accuracy 80.0 %')
+    >>> reached({"val_accuracy": [], "val_metric": {"name": "rmse", "mode": "min", "values": [2.0, 1.25]}})
+    'rmse 1.25'
+    """
+    shares = [value for value in row["val_accuracy"] if value is not None]
+    if shares:
+        return ("accuracy " if named else "") + accuracy(shares[-1])
+    metric = row.get("val_metric") or {}
+    values = [number(value) for value in metric.get("values", ())]
+    return (
+        f"{clean(metric.get('name') or '', 20)} {values[-1]:.4g}" if values and values[-1] is not None else ""
+    )
+
+
 def points(difference: float) -> str:
     """
     >>> points(0.031)
