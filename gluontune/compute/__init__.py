@@ -27,6 +27,7 @@ _HOMES = {
     "MODES": "mode",
     "to_mixed_precision": "mixed",
     "MixedPrecision": "mixed",
+    "refuse_np": "mixed",
     "check_hybridizable": "check",
     "HybridizeCheck": "check",
     "profile": "profiling",

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute import process
+from gluontune.compute._kinds import as_called, either_kind
 from gluontune.runtime import mxnet
 
 __all__ = [
@@ -37,6 +38,7 @@ bfloat16 = np.dtype([("bfloat16", np.uint16)])  # as MXNet names it in Python
 class MeanGlobalAvgPool2D(nn.GlobalAvgPool2D):
     """Global average pooling as a mean over height and width."""
 
+    @either_kind
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         return F.mean(x, axis=_spatial(self), keepdims=True)
 
@@ -46,12 +48,13 @@ class _BlockedMean(MeanGlobalAvgPool2D):
 
     channels = 0
 
+    @either_kind
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         one = F.slice(x, begin=(0, 0, 0, 0), end=(1, self.channels, 1, 1))
         ones = F.BlockGrad(F.ones_like(F.transpose(one, axes=(1, 0, 2, 3))))
         each = {"num_filter": self.channels, "num_group": self.channels}
         same = F.Convolution(x, ones, kernel=(1, 1), no_bias=True, **each)  # AMP casts both
-        return super().hybrid_forward(F, same)
+        return as_called(super().hybrid_forward, F, same)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _remake_blocked_mean, (self.channels,), self.__dict__
@@ -76,9 +79,10 @@ class MeanAvgPool2D(nn.AvgPool2D):
     result. A reshape to the known size would not do: in MXNet 1.9 one that does not fit corrupts memory.
     """
 
+    @either_kind
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         mean = F.mean(x, axis=_spatial(self), keepdims=True)
-        return F.elemwise_add(mean, F.BlockGrad(F.zeros_like(super().hybrid_forward(F, x))))
+        return F.elemwise_add(mean, F.BlockGrad(F.zeros_like(as_called(super().hybrid_forward, F, x))))
 
 
 class PaddedConv2D(nn.Conv2D):
@@ -89,17 +93,18 @@ class PaddedConv2D(nn.Conv2D):
 
     padded_to = 4
 
+    @either_kind
     def hybrid_forward(self, F: Any, x: Any, weight: Any, bias: Any = None) -> Any:
         axis = self._kwargs["layout"].find("C")
         extra = self.padded_to - self.weight.shape[axis]
-        return super().hybrid_forward(
-            F, _with_zeros(F, x, extra, axis), _with_zeros(F, weight, extra, axis), bias
-        )
+        padded = _with_zeros(F, x, extra, axis), _with_zeros(F, weight, extra, axis)
+        return as_called(super().hybrid_forward, F, *padded, bias)
 
 
 class FusedBatchNorm(nn.BatchNorm):
     """BatchNorm that applies the relu after it in the same kernel, forward and backward."""
 
+    @either_kind
     def hybrid_forward(
         self, F: Any, x: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any
     ) -> Any:
@@ -111,9 +116,10 @@ class FusedBatchNorm(nn.BatchNorm):
 class Float32Conv2D(nn.Conv2D):
     """A convolution that stays in float32 where AMP casts the others to bfloat16."""
 
+    @either_kind
     def hybrid_forward(self, F: Any, x: Any, weight: Any, bias: Any = None) -> Any:
         if process.started_dtype() != "bfloat16":
-            return super().hybrid_forward(F, x, weight, bias)
+            return as_called(super().hybrid_forward, F, x, weight, bias)
         inputs = [F.amp_cast(x, dtype="float32"), weight, *([] if bias is None else [bias])]
         out = process.float32_operator(F, "Convolution")(*inputs, name="fwd", **self._kwargs)
         return out if self.act is None else self.act(out)
@@ -122,14 +128,16 @@ class Float32Conv2D(nn.Conv2D):
 class Bfloat16BatchNorm(nn.BatchNorm):
     """BatchNorm over float32 that hands on bfloat16, in a process where AMP computes in it."""
 
+    @either_kind
     def hybrid_forward(self, F: Any, x: Any, **parameters: Any) -> Any:
-        out = super().hybrid_forward(F, x, **parameters)
+        out = as_called(super().hybrid_forward, F, x, **parameters)
         return F.amp_cast(out, dtype=bfloat16) if process.started_dtype() == "bfloat16" else out
 
 
 class PassedActivation(nn.Activation):
     """A relu that the BatchNorm before it has already applied."""
 
+    @either_kind
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         return x
 

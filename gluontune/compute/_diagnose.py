@@ -44,7 +44,7 @@ _REASONS = (
         "Use F.where, F.contrib.cond or F.contrib.while_loop, or move the decision out of the network.",
     ),
     (
-        r"'Symbol' object has no attribute '(shape|size|ndim|context|ctx|dtype|stype)'",
+        r"'_?Symbol' object has no attribute '(shape|size|ndim|context|ctx|dtype|stype)'",
         "it asks a Symbol for what only an NDArray has",
         "Use shapes without numbers: F.reshape with 0, -1 … -4, F.slice_like, F.broadcast_like, F.shape_array.",
     ),

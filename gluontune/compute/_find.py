@@ -96,7 +96,7 @@ def _sums_to_order(root: Any, seen: dict[int, Seen]) -> int:
     before = root._cached_graph, root._in_format, root._out_format
     try:
         root._cached_graph = ()
-        _, symbol = root._get_graph(*seen[id(root)].inputs[0])
+        _, symbol = root._get_graph(*seen[id(root)].arguments[0])
         return _graph.order_sums(symbol)[1]
     except Exception:  # a user's code may raise anything when it is traced; check_hybridizable says what
         return 0

@@ -11,7 +11,7 @@ import numpy as np
 
 from gluontune.compute.process import started_dtype
 
-__all__ = ["GradientCheck"]
+__all__ = ["GradientCheck", "first_gross"]
 
 GROSS = {"bfloat16": 0.5}  # of an array's largest gradient; a wrong layout gives about 1
 GROSS_FLOAT32 = 0.05
@@ -38,18 +38,20 @@ class GradientCheck:
         if len(self._plain) < 2:
             return ""
         first, plain = self._plain
-        if self._first_gross(first, plain):
+        if first_gross(first, plain) is not None:
             return ""
-        return self._first_gross(self._now(), plain)
-
-    def _first_gross(self, mine: dict[str, Any], plain: dict[str, Any]) -> str:
-        limit = GROSS.get(started_dtype() or "", GROSS_FLOAT32)
-        scales = {k: float(np.abs(v).max()) if v.size else 0.0 for k, v in plain.items()}
-        least = SMALL * max(scales.values(), default=0.0)
-        for key, scale in scales.items():
-            if scale > least and not float(np.abs(mine[key] - plain[key]).max()) <= limit * scale:
-                return key
-        return ""
+        return first_gross(self._now(), plain) or ""
 
     def _now(self) -> dict[str, Any]:
         return {k: p.list_grad()[0].astype("float32").asnumpy() for k, p in self._trained.items()}
+
+
+def first_gross(mine: dict[Any, Any], plain: dict[Any, Any]) -> Any:
+    """The first key whose gradient is grossly another in ``mine`` than in ``plain``, or None."""
+    limit = GROSS.get(started_dtype() or "", GROSS_FLOAT32)
+    scales = {k: float(np.abs(v).max()) if v.size else 0.0 for k, v in plain.items()}
+    least = SMALL * max(scales.values(), default=0.0)
+    for key, scale in scales.items():
+        if scale > least and not float(np.abs(mine[key] - plain[key]).max()) <= limit * scale:
+            return key
+    return None

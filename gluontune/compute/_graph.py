@@ -74,7 +74,10 @@ def order_sums(symbol: Any) -> tuple[Any, int]:
         if node["op"] == _SUM and is_free(node["inputs"][1]) and not is_free(node["inputs"][0]):
             node["inputs"].reverse()
             count += 1
-    return (mxnet().sym.load_json(json.dumps(graph)) if count else symbol), count
+    if not count:
+        return symbol, 0
+    ordered = mxnet().sym.load_json(json.dumps(graph))
+    return ordered.as_np_ndarray() if isinstance(symbol, mxnet().sym.np._Symbol) else ordered, count
 
 
 def _remake(plain: type) -> Any:

@@ -94,6 +94,7 @@ def _from_symbol(spec: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[], 
     from gluontune.runtime import mxnet
 
     mx = mxnet()
+    mx.util.set_np_shape(spec["np_shape"])  # the graph's operators may be mx.np's; its arrays need not be
     arrays = mx.nd.load(spec["arrays"])
     inputs = [arrays[name] for name in spec["inputs"]]
     graph = mx.sym.load(spec["symbol"])

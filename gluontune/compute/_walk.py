@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluontune.errors import UsageError
-from gluontune.runtime import mxnet
+from gluontune.runtime import as_net_array, mxnet, uses_np
 
-__all__ = ["Seen", "as_imperative", "check_inputs", "clear_caches", "walk", "watch"]
+__all__ = ["Seen", "as_imperative", "clear_caches", "flat", "sample_of", "walk", "watch"]
 
 
 def walk(net: Any) -> Iterator[tuple[str, Any]]:
@@ -50,10 +50,11 @@ def as_imperative(net: Any) -> Iterator[None]:
 
 @dataclass
 class Seen:
-    """What one block took and gave in a forward pass: shapes and identities of its arrays, by call."""
+    """What one block took and gave in a forward pass, by call: its arrays, and its arguments as they were."""
 
     inputs: list[list[Any]]
     outputs: list[list[Any]]
+    arguments: list[tuple[Any, ...]]
 
     def input_shapes(self) -> list[tuple[int, ...]]:
         return [call[0].shape for call in self.inputs if call and hasattr(call[0], "shape")]
@@ -74,16 +75,17 @@ def watch(net: Any, *inputs: Any) -> dict[int, Seen]:
     Raises:
         UsageError: the net fails on these inputs (wrong shape or type, never initialized).
     """
-    check_inputs(inputs)
+    _check_inputs(inputs)
     seen: dict[int, Seen] = {}
     handles = []
     parameters = net.collect_params().values()
     unknown = [(p, dict(vars(p))) for p in parameters if p._data is None]
 
     def note(block: Any, args: Any, out: Any) -> None:
-        entry = seen.setdefault(id(block), Seen([], []))
+        entry = seen.setdefault(id(block), Seen([], [], []))
         entry.inputs.append(_arrays(args))
         entry.outputs.append(_arrays(out))
+        entry.arguments.append(tuple(args))
 
     try:
         for _, block in walk(net):
@@ -97,21 +99,68 @@ def watch(net: Any, *inputs: Any) -> dict[int, Seen]:
 
         for parameter, state in unknown:  # shapes inferred from a wrong input would stay in the net
             vars(parameter).update(state)
-        raise UsageError(f"net fails on this input before any hybridization: {first_line(error)}") from error
+        raise UsageError(
+            f"net fails on this input before any hybridization: {first_line(error)}{_mixed_kinds(net)}"
+        ) from error
     finally:
         for handle in handles:
             handle.detach()
     return seen
 
 
-def check_inputs(inputs: tuple[Any, ...]) -> None:
+def sample_of(net: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of one call of ``net``, from what the user gave as sample inputs.
+
+    One list or tuple alone may stand for one argument (the net takes a list) or for all of them; what the net
+    takes is found by trying. Arrays become the kind that the net computes with.
+
+    Raises:
+        UsageError: no array among them, or the net takes neither.
+    """
+    _check_inputs(inputs)
+    given = tuple(as_net_array(value, net) for value in inputs)
+    if len(given) != 1 or not isinstance(given[0], (list, tuple)):
+        return given
+    several = tuple(given[0])
+    errors = []
+    for arguments in (given, several):
+        try:
+            watch(net, *arguments)
+        except UsageError as error:
+            errors.append(error)
+        else:
+            return arguments
+    raise errors[-1]
+
+
+def _mixed_kinds(net: Any) -> str:
+    """What to add to an error where a network's arrays and the active semantics are of different kinds."""
+    built, active = uses_np(net), uses_np()
+    if built == active:
+        return ""
+    if built:
+        return (
+            "; its parameters are mx.np arrays, but npx.set_np() is not active in this thread: call it first"
+        )
+    return "; its parameters are mx.nd arrays, made before npx.set_np() was called: call it before building the net"
+
+
+def _check_inputs(inputs: tuple[Any, ...]) -> None:
     """Sample inputs must be NDArrays: anything else fails deep inside MXNet with an obscure message."""
     nd = mxnet().nd.NDArray
     for place, value in enumerate(inputs):
         if value is not None and not any(isinstance(a, nd) for a in _arrays(value)):
             raise UsageError(
-                f"sample input {place} is a {type(value).__name__}: give an mx.nd.NDArray as the network takes it"
+                f"sample input {place} is a {type(value).__name__}: give an mx.nd.NDArray as the network takes it "
+                "(or an mx.np array)"
             )
+
+
+def flat(value: Any) -> list[Any]:
+    """The items of nested lists and tuples, in order, without None."""
+    if isinstance(value, (list, tuple)):
+        return [item for part in value for item in flat(part)]
+    return [] if value is None else [value]
 
 
 def _arrays(value: Any) -> list[Any]:

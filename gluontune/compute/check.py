@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
 from gluontune.compute._diagnose import Finding, explain, first_line, source
+from gluontune.compute._passes import difference, run, varies
 from gluontune.compute._preserve import check_initialized, preserved
-from gluontune.compute._walk import Seen, walk, watch
+from gluontune.compute._walk import Seen, flat, sample_of, walk, watch
 from gluontune.compute.mode import set_mode
 from gluontune.errors import UsageError
 from gluontune.runtime import mxnet
@@ -57,7 +54,8 @@ def check_hybridizable(net: Any, *inputs: Any, tolerance: float | None = None) -
 
     Args:
         net: an initialized Gluon block.
-        inputs: a sample batch, as the network takes it.
+        inputs: a sample batch, as the network takes it: one argument each (a recurrent net's states are a list),
+            or all in one list.
         tolerance: largest relative difference that counts as the same (default 1e-3, in bfloat16 0.1).
 
     Raises:
@@ -75,6 +73,7 @@ def check_hybridizable(net: Any, *inputs: Any, tolerance: float | None = None) -
     check_initialized(net)
     if not inputs:
         raise UsageError("check_hybridizable needs a sample batch: check_hybridizable(net, x)")
+    inputs = sample_of(net, inputs)
     seen = watch(net, *inputs)
     result = HybridizeCheck(findings=_static_findings(net))
     with preserved(net), warnings.catch_warnings():
@@ -112,16 +111,16 @@ def _compare(
 ) -> None:
     set_mode(net, "imperative")
     try:
-        draws = _varies(net, inputs, True)
-        comparable = not draws or not _varies(net, inputs, False)
-        plain = _run(net, inputs, not draws)
+        draws = varies(net, inputs, True)
+        comparable = not draws or not varies(net, inputs, False)
+        plain = run(net, inputs, not draws)
     except Exception as error:  # works in prediction, but not while gradients are recorded
         result.findings.append(explain(net, error))
         return
     set_mode(net, "hybridized")
     try:
-        compiled = _run(net, inputs, not draws)
-        frozen = draws and not _varies(net, inputs, True)
+        compiled = run(net, inputs, not draws)
+        frozen = draws and not varies(net, inputs, True)
     except Exception as error:
         result.findings.append(explain(net, error))
         return
@@ -133,8 +132,8 @@ def _compare(
         return
     if draws:
         result.notes.append("the network draws random numbers in training: compared in prediction mode")
-    result.output_error = _difference(plain[0], compiled[0])
-    result.gradient_error = _difference(plain[1], compiled[1])
+    result.output_error = difference(plain[0], compiled[0])
+    result.gradient_error = difference(plain[1], compiled[1])
     if max(result.output_error, result.gradient_error) > tol:
         detail = f"outputs differ by {result.output_error:.1e}, gradients by {result.gradient_error:.1e}"
         result.findings.append(_locate(net, seen, lambda *args: _differs(*args) > tol, detail))
@@ -142,55 +141,18 @@ def _compare(
     _other_batch_size(net, inputs, result, tol)
 
 
-def _varies(net: Any, inputs: tuple[Any, ...], training: bool) -> bool:
-    """Whether two calls on the same input give different outputs."""
-    return _difference(_run(net, inputs, training)[0], _run(net, inputs, training)[0]) > 1e-6
-
-
 def _differs(block: Any, inputs: tuple[Any, ...]) -> float:
     set_mode(block, "imperative")
-    plain = _run(block, inputs, True)
+    plain = run(block, inputs, True)
     set_mode(block, "hybridized")
-    return max(map(_difference, plain, _run(block, inputs, True)))
+    return max(map(difference, plain, run(block, inputs, True)))
 
 
 def _freezes(block: Any, inputs: tuple[Any, ...]) -> bool:
     set_mode(block, "imperative")
-    varies = _varies(block, inputs, True)
+    varied = varies(block, inputs, True)
     set_mode(block, "hybridized")
-    return varies and not _varies(block, inputs, True)
-
-
-def _run(net: Any, inputs: tuple[Any, ...], training: bool) -> tuple[list[Any], list[Any]]:
-    """Outputs and gradients (of parameters) as numpy arrays, from the same weights and averages."""
-    mx = mxnet()
-    with _same_averages(net):
-        with mx.autograd.record(train_mode=training):
-            outputs = _flat(net(*inputs))
-            heads = [o.astype("float32").square().sum() for o in outputs if o.dtype != np.int64]
-        parameters = [
-            p for p in net.collect_params().values() if p.grad_req != "null" and p._grad is not None
-        ]
-        for parameter in parameters:
-            parameter.zero_grad()
-        if parameters:
-            mx.autograd.backward(heads)
-        gradients = [_numpy(g) for p in parameters for g in p.list_grad()]
-        return [_numpy(o) for o in outputs], gradients
-
-
-@contextlib.contextmanager
-def _same_averages(net: Any) -> Iterator[None]:
-    """Running averages come back after each pass, so that every pass starts from the same."""
-    parameters = [p for p in net.collect_params().values() if p.grad_req == "null" and p._data]
-    saved = [(array, array.copy()) for p in parameters for array in p._data]
-    try:
-        yield
-    finally:
-        mxnet().nd.waitall()  # static graphs update them unseen by the engine
-        for array, copy in saved:
-            copy.copyto(array)
-        mxnet().nd.waitall()
+    return varied and not varies(block, inputs, True)
 
 
 def _locate(
@@ -201,14 +163,14 @@ def _locate(
     cure = "What changes from call to call must come in as an input or be drawn by F.random or F.Dropout."
     path, culprit = "", net
     for candidate, block in reversed(list(walk(net))):
-        arguments = seen[id(block)].inputs[0] if id(block) in seen else []
+        arguments = seen[id(block)].arguments[0] if id(block) in seen else ()
         if not arguments or not hasattr(block, "_active"):
             continue
         try:
-            if wrong(block, tuple(arguments)):
+            if wrong(block, arguments):
                 path, culprit = candidate, block
                 break
-        except Exception:  # a block that takes more than arrays cannot be run alone
+        except Exception:  # not every block can be run alone
             continue
     kind = type(culprit)
     return Finding("error", path, kind.__name__, source(kind, "hybrid_forward"), reason, cure, detail)
@@ -216,23 +178,23 @@ def _locate(
 
 def _other_batch_size(net: Any, inputs: tuple[Any, ...], result: HybridizeCheck, tol: float) -> None:
     """The graph must also fit the incomplete batch at the end of an epoch."""
-    flat = _flat(inputs)
-    size = flat[0].shape[0] if flat and flat[0].shape else 0
-    if size < 2 or any(not a.shape or a.shape[0] != size for a in flat) or tol == float("inf"):
+    arrays = flat(inputs)
+    size = arrays[0].shape[0] if arrays and arrays[0].shape else 0
+    if size < 2 or any(not a.shape or a.shape[0] != size for a in arrays) or tol == float("inf"):
         return
     part = tuple(_map(lambda a: a[: size // 2], value) for value in inputs)
     try:
-        compiled, detail = _run(net, part, False)[0], ""  # with the graph that the whole batch compiled
+        compiled, detail = run(net, part, False)[0], ""  # with the graph that the whole batch compiled
     except Exception as error:
         compiled, detail = None, first_line(error)
     set_mode(net, "imperative")
     try:
-        plain = _run(net, part, False)[0]
+        plain = run(net, part, False)[0]
     except Exception:
         return  # no other batch size works imperatively either
-    difference = _difference(plain, compiled) if compiled is not None else float("inf")
-    detail = detail or f"outputs differ by {difference:.1e}"
-    if difference > tol:
+    apart = difference(plain, compiled) if compiled is not None else float("inf")
+    detail = detail or f"outputs differ by {apart:.1e}"
+    if apart > tol:
         result.findings.append(
             Finding(
                 "error", "", type(net).__name__, source(type(net), "hybrid_forward"),
@@ -242,36 +204,10 @@ def _other_batch_size(net: Any, inputs: tuple[Any, ...], result: HybridizeCheck,
         )  # fmt: skip
 
 
-def _difference(mine: Iterable[Any], theirs: Iterable[Any]) -> float:
-    """Largest difference, relative to the largest value of its array."""
-    worst = 0.0
-    for a, b in itertools.zip_longest(mine, theirs):
-        if a is None or b is None or a.shape != b.shape:
-            return float("inf")
-        if not a.size:
-            continue
-        scale = max(float(np.abs(a).max()), 1e-12)
-        difference = float(np.abs(a - b).max()) / scale
-        if not np.array_equal(np.isnan(a), np.isnan(b)):
-            return float("inf")
-        worst = max(worst, 0.0 if np.isnan(difference) else difference)
-    return worst
-
-
 def _default_tolerance() -> float:
     from gluontune.compute.process import started_dtype
 
     return 0.1 if started_dtype() == "bfloat16" else 1e-3
-
-
-def _numpy(array: Any) -> Any:
-    return array.astype("float32").asnumpy()
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, (list, tuple)):
-        return [item for part in value for item in _flat(part)]
-    return [] if value is None else [value]
 
 
 def _map(function: Any, value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 import warnings
 from collections.abc import Sequence
@@ -10,12 +9,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Callable
 
 from gluontune.compute._preserve import check_initialized, preserved, restore
-from gluontune.compute._walk import check_inputs
+from gluontune.compute._walk import flat, sample_of
 from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.race import SETTINGS, Race, Trial
 from gluontune.compute.rewrites import REWRITES, apply_rewrites, rewrites_for
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.runtime import mxnet
+from gluontune.runtime import as_nd_array, as_net_array, mxnet
 from gluontune.stats import ratio_interval
 
 __all__ = ["HybridizeReport", "Trial", "hybridize"]
@@ -84,11 +83,11 @@ def hybridize(
     (['hybridized', 'imperative'], True)
     """
     check_initialized(net)
-    check_inputs(inputs)
     if not inputs or rounds < 3:
         raise UsageError("hybridize(net, x, …): give a sample batch and at least 3 rounds")
-    batches = [tuple(inputs), *(tuple(b) for b in buckets)]
-    device = next(a.context.device_type for a in inputs if a is not None and hasattr(a, "context"))
+    inputs = sample_of(net, inputs)
+    batches = [inputs, *(tuple(as_net_array(b, net)) for b in buckets)]
+    device = next(a.context.device_type for a in flat(inputs) if hasattr(a, "context"))
     names = tuple(rewrites_for(net, *inputs, device=device) if rewrites is None else rewrites)
     for name in names:
         REWRITES[name]
@@ -204,9 +203,7 @@ def _make_step(
     mx = mxnet()
 
     def stand_in(out: Any) -> list[Any]:
-        outs = out if isinstance(out, (list, tuple)) else [out]
-        flat = itertools.chain.from_iterable(o if isinstance(o, (list, tuple)) else [o] for o in outs)
-        return [o.square().mean() for o in flat]
+        return [as_nd_array(o).square().mean() for o in flat(out)]
 
     def step() -> None:
         for batch in batches:

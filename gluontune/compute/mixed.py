@@ -8,9 +8,9 @@ from typing import Any
 from gluontune.compute import process
 from gluontune.compute.scaler import LossScaler
 from gluontune.errors import UsageError
-from gluontune.runtime import mxnet
+from gluontune.runtime import mxnet, uses_np
 
-__all__ = ["MixedPrecision", "to_mixed_precision"]
+__all__ = ["MixedPrecision", "refuse_np", "to_mixed_precision"]
 
 # An epsilon below the smallest float16 is zero there, and the layer divides by it.
 SMALLEST_FLOAT16 = 2.0**-24
@@ -63,7 +63,7 @@ def to_mixed_precision(net: Any, trainer: Any, dtype: str) -> MixedPrecision:
 
     Raises:
         UsageError: a type that cannot run where the parameters are; a trainer that has already stepped
-            or that updates on the kvstore.
+            or that updates on the kvstore; bfloat16 for a net of ``mx.np``, whose operators AMP does not cast.
 
     Example::
 
@@ -87,6 +87,7 @@ def to_mixed_precision(net: Any, trainer: Any, dtype: str) -> MixedPrecision:
                 "dtype 'bfloat16' patches MXNet's operators before a net is built: call "
                 "gt.compute.start_process('bfloat16', 'cpu') first in the process"
             )
+        refuse_np(net)
         return MixedPrecision("bfloat16", LossScaler(1.0, dynamic=False))
     if devices != ["gpu"]:
         where = "a CPU" if devices else "no device yet: initialize it first"
@@ -94,6 +95,15 @@ def to_mixed_precision(net: Any, trainer: Any, dtype: str) -> MixedPrecision:
             f"dtype 'float16': the net is on {where}; MXNet computes float16 on a GPU only (CPU: bfloat16)"
         )
     return _to_float16(net, trainer)
+
+
+def refuse_np(net: Any) -> None:
+    """Raise a UsageError if ``net`` is one of ``mx.np`` in a process that was started for bfloat16."""
+    if process.started_dtype() == "bfloat16" and uses_np(net):
+        raise UsageError(
+            "dtype 'bfloat16': MXNet's AMP casts operators of mx.nd only, and this net is one of mx.np (npx.set_np()): "
+            "it would train in float32 under that name; use float32"
+        )
 
 
 def _to_float16(net: Any, trainer: Any) -> MixedPrecision:

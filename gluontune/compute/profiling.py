@@ -156,10 +156,10 @@ def profile(
 
 def _layer_shapes(net: Any, inputs: tuple[Any, ...]) -> dict[tuple[Any, ...], list[str]]:
     """Paths of convolutions, BatchNorms and poolings by what oneDNN's log says of them."""
-    from gluontune.compute._walk import walk, watch
+    from gluontune.compute._walk import sample_of, walk, watch
     from gluontune.runtime import mxnet
 
-    seen = watch(net, *inputs)
+    seen = watch(net, *sample_of(net, inputs))
     nn = mxnet().gluon.nn
     found: dict[tuple[Any, ...], list[str]] = {}
     for path, block in walk(net):
@@ -260,8 +260,8 @@ def _operators(stats: dict[str, dict[str, float]]) -> list[Operator]:
 def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
     """Write the traced graph, the weights and the batch to ``folder``; the net itself is not touched."""
     from gluontune.compute._preserve import check_initialized, preserved
-    from gluontune.compute._walk import watch
-    from gluontune.runtime import mxnet
+    from gluontune.compute._walk import flat, sample_of, watch
+    from gluontune.runtime import as_nd_array, mxnet, uses_np
 
     mx = mxnet()
     if not isinstance(net, mx.gluon.HybridBlock):
@@ -270,8 +270,9 @@ def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
             "that makes a step, such as 'job.py:make_step'"
         )
     check_initialized(net)
-    if not inputs or not all(isinstance(x, mx.nd.NDArray) for x in inputs):
+    if not inputs or not all(isinstance(x, mx.nd.NDArray) for x in flat(inputs)):
         raise UsageError("profile of a HybridBlock needs a sample batch of NDArrays: profile(net, x)")
+    inputs = sample_of(net, inputs)
     watch(net, *inputs)  # shapes of all parameters
     with preserved(net):
         net._clear_cached_op()
@@ -280,13 +281,15 @@ def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
     parameters = net.collect_params()
     used = set(graph.list_inputs())
     arrays = {name: p.data() for name, p in parameters.items() if name in used}
-    arrays.update(zip(names, inputs))
-    mx.nd.save(os.path.join(folder, "arrays.bin"), {k: v.as_in_context(mx.cpu()) for k, v in arrays.items()})
+    arrays.update(zip(names, flat(inputs)))
+    arrays = {k: as_nd_array(v).as_in_context(mx.cpu()) for k, v in arrays.items()}
+    mx.nd.save(os.path.join(folder, "arrays.bin"), arrays)
     graph.save(os.path.join(folder, "graph.json"), remove_amp_cast=False)
     return {
         "symbol": os.path.join(folder, "graph.json"),
         "arrays": os.path.join(folder, "arrays.bin"),
         "inputs": names,
+        "np_shape": uses_np(net),
         "trained": [n for n, p in parameters.items() if p.grad_req != "null" and n in used],
     }
 

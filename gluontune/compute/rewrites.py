@@ -6,6 +6,7 @@ the change helps. None is ever assumed to help: the callers measure (``gt.comput
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable, NamedTuple
@@ -14,6 +15,8 @@ from gluontune.errors import UsageError
 from gluontune.registry import Registry, resolve
 
 __all__ = ["AppliedRewrites", "Card", "Change", "REWRITES", "Rewrite", "apply_rewrites", "rewrites_for"]
+
+logger = logging.getLogger("gluontune.compute")
 
 
 @dataclass(frozen=True)
@@ -189,11 +192,13 @@ REWRITES.add(
 class AppliedRewrites(Sequence[Change]):
     """The changes that were made, in the order of the network; :meth:`undo` takes them back.
 
-    ``notes`` has one sentence for each rewrite that found nothing to do.
+    ``notes`` has one sentence for each rewrite that found nothing to do, and for each that was taken back because
+    the network failed or computed something else with it; ``refused`` has the first such layer of each.
     """
 
     changes: list[Change] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    refused: list[Change] = field(default_factory=list)
     _net: Any = field(default=None, repr=False)
     _before: list[tuple[Any, type]] = field(default_factory=list, repr=False)
 
@@ -214,7 +219,9 @@ class AppliedRewrites(Sequence[Change]):
         self._before = []
 
 
-def apply_rewrites(net: Any, names: Sequence[str], *sample_inputs: Any) -> AppliedRewrites:
+def apply_rewrites(
+    net: Any, names: Sequence[str], *sample_inputs: Any, verify: bool = True
+) -> AppliedRewrites:
     """Apply rewrites to ``net``, in place.
 
     Outputs and gradients stay the same to rounding; parameters, their names, their order and their files
@@ -226,6 +233,8 @@ def apply_rewrites(net: Any, names: Sequence[str], *sample_inputs: Any) -> Appli
         names: of :data:`REWRITES`. The order does not matter.
         sample_inputs: what the network takes. One forward pass (prediction mode) shows shapes; without
             them, only layers that need no shapes to be known are changed.
+        verify: after each rewrite, compare outputs and gradients on (a part of) the sample, imperative and
+            compiled. A rewrite with which they differ, or which raises, is taken back and told in ``notes``.
 
     Returns:
         the changes as ``(path, rewrite)``, with ``notes`` for rewrites that found nothing, and ``undo()``.
@@ -245,23 +254,37 @@ def apply_rewrites(net: Any, names: Sequence[str], *sample_inputs: Any) -> Appli
     >>> type(net[1]) is nn.GlobalAvgPool2D
     True
     """
-    from gluontune.compute._walk import clear_caches, watch
+    from gluontune.compute._proof import Proof, give
+    from gluontune.compute._walk import clear_caches, sample_of, watch
 
     _check_block(net, sample_inputs)
     if isinstance(names, str):
         names = [names]
     wanted = {REWRITES[name].name for name in names}
     chosen = [rewrite for rewrite in REWRITES if rewrite.name in wanted]  # later ones build on earlier ones
-    seen = watch(net, *sample_inputs) if sample_inputs and chosen else {}
+    inputs = sample_of(net, sample_inputs) if sample_inputs and chosen else ()
+    seen = watch(net, *inputs) if inputs else {}
+    proof = Proof(net, inputs) if verify and inputs else None
     applied = AppliedRewrites(_net=net)
+    if proof is not None and not proof.compares:
+        applied.notes.append("not verified: the net gives no two results alike, or none in training")
     for rewrite in chosen:
         targets = rewrite.targets(net, seen)
         if not targets:
             applied.notes.append(f"{rewrite.name}: nothing to do: {rewrite.nothing}")
-        for path, block, new_class in targets:
-            applied._before.append((block, type(block)))
-            block.__class__ = new_class
-            applied.changes.append(Change(path, rewrite.name))
+            continue
+        before = [(target.block, type(target.block)) for target in targets]
+        give(targets)
+        wrong = proof.wrong(targets, before) if proof is not None else None
+        if wrong is not None:
+            applied.refused.append(Change(wrong.path, rewrite.name))
+            applied.notes.append(
+                f"{rewrite.name}: taken back, because at {wrong.path or 'the net'} {wrong.reason}"
+            )
+            logger.warning("%s", applied.notes[-1])
+            continue
+        applied._before += before
+        applied.changes += [Change(target.path, rewrite.name) for target in targets]
     if applied.changes:
         clear_caches(net)
     return applied
@@ -279,12 +302,12 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
     >>> rewrites_for(mxnet().gluon.nn.GlobalAvgPool2D(), device="cpu")
     ['pool-to-mean']
     """
-    from gluontune.compute._walk import watch
+    from gluontune.compute._walk import sample_of, watch
 
     _check_block(net, inputs)
     kind = getattr(device, "device_type", str(device))
     candidates = [r for r in REWRITES if kind in r.devices and r.applies_here()]
-    seen = watch(net, *inputs) if inputs and candidates else {}
+    seen = watch(net, *sample_of(net, inputs)) if inputs and candidates else {}
     names: list[str] = []
     before: list[tuple[Any, type]] = []
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.runtime import mxnet
+from gluontune.runtime import as_nd_array, mxnet
 
 __all__ = ["LossScaler"]
 
@@ -151,7 +151,7 @@ def _reduce(trainer: Any) -> None:
 
 def _gradients(trainer: Any) -> list[list[Any]]:
     """Gradients by device."""
-    lists = [p.list_grad() for p in trainer._params if p.grad_req != "null"]
+    lists = [as_nd_array(p.list_grad()) for p in trainer._params if p.grad_req != "null"]
     dense = [[g if g.stype == "default" else g.data for g in grads] for grads in lists]
     return [list(per_device) for per_device in zip(*dense)]
 

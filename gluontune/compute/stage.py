@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.compute._kinds import either_kind
 from gluontune.errors import UsageError
 from gluontune.runtime import mxnet, uses_np
 
@@ -46,6 +47,7 @@ class InputStage(gluon.HybridBlock):
         self.mean, self.std = _checked(mean, std)
         self._dtype = _checked_dtype(dtype)
 
+    @either_kind
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         scale = [1 / (255 * s) for s in self.std]
         shift = [-m / s for m, s in zip(self.mean, self.std)]

@@ -65,11 +65,12 @@ def why_no_gain(
 
 def _of_the_network(net: Any, inputs: tuple[Any, ...], dtype: str, device: str) -> list[str]:
     from gluontune.compute._preserve import check_initialized
-    from gluontune.compute._walk import walk, watch
+    from gluontune.compute._walk import sample_of, walk, watch
 
     check_initialized(net)
     if not inputs:
         raise UsageError("why_no_gain needs a sample batch: why_no_gain(net, x, dtype=…)")
+    inputs = sample_of(net, inputs)
     seen = watch(net, *inputs)
     nn = mxnet().gluon.nn
     macs, odd, odd_layers, values, transposed = 0.0, 0.0, [], 0.0, 0

@@ -1,0 +1,74 @@
+"""One pass of a network, forward and backward, as numpy arrays: to compare two ways to run it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gluontune.compute._walk import flat
+from gluontune.runtime import as_nd_array, mxnet
+
+__all__ = ["difference", "run", "varies"]
+
+
+def run(net: Any, inputs: tuple[Any, ...], training: bool) -> tuple[list[Any], list[Any]]:
+    """Outputs and gradients (of parameters) of one pass, from the same weights and averages."""
+    mx = mxnet()
+    with _same_averages(net):
+        with mx.autograd.record(train_mode=training):
+            outputs = [as_nd_array(o) for o in flat(net(*inputs))]
+            heads = [
+                o.astype("float32").square().sum() for o in outputs if o.dtype not in (np.int64, np.bool_)
+            ]
+        parameters = [
+            p for p in net.collect_params().values() if p.grad_req != "null" and p._grad is not None
+        ]
+        for gradient in (as_nd_array(g) for p in parameters for g in p.list_grad()):
+            mx.nd.zeros_like(gradient, out=gradient)  # Parameter.zero_grad() of 1.9.1 refuses mx.np's arrays
+        if parameters:
+            mx.autograd.backward(heads)
+        gradients = [_numpy(g) for p in parameters for g in p.list_grad()]
+        return [_numpy(o) for o in outputs], gradients
+
+
+def varies(net: Any, inputs: tuple[Any, ...], training: bool) -> bool:
+    """Whether two calls on the same input give different outputs."""
+    return difference(run(net, inputs, training)[0], run(net, inputs, training)[0]) > 1e-6
+
+
+def difference(mine: Iterable[Any], theirs: Iterable[Any]) -> float:
+    """Largest difference, relative to the largest value of its array."""
+    worst = 0.0
+    for a, b in itertools.zip_longest(mine, theirs):
+        if a is None or b is None or a.shape != b.shape:
+            return float("inf")
+        if not a.size:
+            continue
+        scale = max(float(np.abs(a).max()), 1e-12)
+        apart = float(np.abs(a - b).max()) / scale
+        if not np.array_equal(np.isnan(a), np.isnan(b)):
+            return float("inf")
+        worst = max(worst, 0.0 if np.isnan(apart) else apart)
+    return worst
+
+
+@contextlib.contextmanager
+def _same_averages(net: Any) -> Iterator[None]:
+    """Running averages come back after each pass, so that every pass starts from the same."""
+    parameters = [p for p in net.collect_params().values() if p.grad_req == "null" and p._data]
+    saved = [(array, array.copy()) for p in parameters for array in p._data]
+    try:
+        yield
+    finally:
+        mxnet().nd.waitall()  # static graphs update them unseen by the engine
+        for array, copy in saved:
+            copy.copyto(array)
+        mxnet().nd.waitall()
+
+
+def _numpy(array: Any) -> Any:
+    return array.astype("float32").asnumpy()

@@ -1,0 +1,143 @@
+"""Does a rewritten network still compute what it did? Outputs and gradients on a sample, in both modes."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gluontune.compute._diagnose import explain, first_line
+from gluontune.compute._gradients import first_gross
+from gluontune.compute._passes import difference, run, varies
+from gluontune.compute._preserve import preserved
+from gluontune.compute._walk import clear_caches, flat
+from gluontune.compute.mode import set_mode
+from gluontune.compute.process import started_dtype
+
+__all__ = ["Proof", "Wrong", "give"]
+
+_MODES = ("imperative", "hybridized")
+_SAMPLES = 4  # of the batch: enough for BatchNorm to have something to average over
+_OUTPUTS = {"bfloat16": 0.2}  # relative; rounding through many layers, not a fault
+_OUTPUTS_FLOAT32 = 5e-3
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """The first layer that a rewrite breaks, and how."""
+
+    path: str
+    reason: str
+
+
+class Proof:
+    """What a network computes as it is, to hold rewritten ones against. The net stays as it was.
+
+    Where it draws random numbers, prediction mode is compared; where it draws there too, only that nothing raises.
+    A network that cannot be compiled is compared in imperative mode alone.
+    """
+
+    def __init__(self, net: Any, inputs: tuple[Any, ...]):
+        self._net, self._inputs, self._training, self._comparable = net, inputs, True, True
+        self._plain: dict[str, Any] = {}
+        part = _part(inputs)
+        with preserved(net), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            set_mode(net, "imperative")
+            if part is not None and self._runs(part):
+                self._inputs = part
+            try:
+                if varies(net, self._inputs, True):
+                    self._training = False
+                    self._comparable = not varies(net, self._inputs, False)
+            except Exception:  # it works in prediction, but not in training: nothing can be compared
+                return
+            for mode in _MODES:
+                set_mode(net, mode)
+                try:
+                    self._plain[mode] = self._pass()
+                except Exception:  # it cannot be compiled
+                    continue
+
+    @property
+    def compares(self) -> bool:
+        """Whether there is anything to compare with."""
+        return bool(self._plain) and self._comparable
+
+    def wrong(self, targets: list[Any], before: list[tuple[Any, type]]) -> Wrong | None:
+        """What the layers just changed break, or None. If something, they have their old classes again."""
+        reason, path = self._compare()
+        if not reason:
+            return None
+        _take_back(before)
+        if not path:  # which of them is it? Each alone; a pair (BatchNorm and its relu) goes together.
+            for size in (1, 2):
+                for start in range(0, len(targets), size):
+                    alone = targets[start : start + size]
+                    give(alone)
+                    told = self._compare()[0]
+                    _take_back(before)
+                    if told:
+                        return Wrong(alone[0].path, told)
+        return Wrong(path or targets[0].path, reason)
+
+    def _compare(self) -> tuple[str, str]:
+        """The reason why the network as it is now is another one, and the block's path where that is known."""
+        with preserved(self._net), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for mode, plain in self._plain.items():
+                clear_caches(self._net)
+                set_mode(self._net, mode)
+                try:
+                    outputs, gradients = self._pass()
+                except Exception as error:
+                    return f"it fails ({mode}): {first_line(error)}", explain(self._net, error).path
+                limit = _OUTPUTS.get(started_dtype() or "", _OUTPUTS_FLOAT32)
+                apart = difference(plain[0], outputs)
+                if self._comparable and apart > limit:
+                    return f"the outputs differ by {apart:.1e} ({mode})", ""
+                gross = first_gross(dict(enumerate(gradients)), dict(enumerate(plain[1])))
+                if self._comparable and gross is not None:
+                    return f"the gradients differ ({mode})", ""
+        return "", ""
+
+    def _pass(self) -> tuple[list[Any], list[Any]]:
+        outputs, gradients = run(self._net, self._inputs, self._training)
+        if not all(np.isfinite(o).all() for o in outputs):
+            return outputs, []
+        return outputs, gradients
+
+    def _runs(self, inputs: tuple[Any, ...]) -> bool:
+        try:
+            run(self._net, inputs, False)
+        except Exception:
+            return False
+        return True
+
+
+def give(targets: list[Any]) -> None:
+    """Give each target's block its new class."""
+    for target in targets:
+        target.block.__class__ = target.new_class
+
+
+def _take_back(before: list[tuple[Any, type]]) -> None:
+    for block, original in reversed(before):
+        block.__class__ = original
+
+
+def _part(inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The first few samples of a batch, where the first axis of every array is the batch's."""
+    arrays = flat(inputs)
+    size = arrays[0].shape[0] if arrays and arrays[0].shape else 0
+    if size <= _SAMPLES or any(not a.shape or a.shape[0] != size for a in arrays):
+        return None
+    return tuple(_first(value) for value in inputs)
+
+
+def _first(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_first(item) for item in value)
+    return None if value is None else value[:_SAMPLES]
