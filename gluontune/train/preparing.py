@@ -59,6 +59,7 @@ def prepare_nets(session: Session) -> Prepared:
             block.initialize(mx.init.Xavier(magnitude=2), ctx=session.ctxs)
         else:
             block.collect_params().reset_ctx(session.ctxs)
+        compute.refuse_np(block)
     if several or job.step is not None:
         if recipe.rewrites:
             raise UsageError(
