@@ -235,6 +235,7 @@ def test_a_contest_that_never_becomes_clear_ends_and_is_not_called_no_gain(machi
     assert slices(found, "environment") == LOOKS[-1]
     assert (row["verdict"], row["kept"], row["measurable"]) == ("n/a", False, False)
     assert "36 slices do not tell" in row["reason"]
+    assert report.ladder_sentence(found).startswith("no gain could be proven on this")
 
 
 def test_beside_other_programs_nothing_is_called_hurt_that_may_not_be(machine, monkeypatch):
@@ -450,7 +451,7 @@ def test_interrupt_keeps_what_was_measured_and_resume_goes_on(machine, tmp_path)
     again = ladder.climb(Recipe(), out=tmp_path, resume=True)
     assert again["complete"] and [r["name"] for r in again["rungs"]] == NAMES
     assert machine.trained[0].loader == "resident"
-    pairs = [r.loader for r in machine.trained].index("gluon")  # the proof; what was finished is not trained again
+    pairs = [r.loader for r in machine.trained].index("gluon")  # the proof
     assert all(r.loader == "resident" for r in machine.trained[:pairs])
     assert again["best"]["name"] == "large-batch"
 

@@ -32,5 +32,6 @@ def finish(
             contender.warm_up(slice_s)
         if best.failure is None and naive.failure is None:
             book.document["proof"] = prove(naive, best, trainings, tell)
-    if book.document["best"] is not None and book.folder is not None:
+    improved = book.document["best"] is not None and book.document["best"]["name"] != "naive"
+    if improved and book.folder is not None:
         book.document["files"] = hand_over(book.document, book.folder)

@@ -101,6 +101,8 @@ def _headline(
     if best is naive:
         if len(measured) == 1:
             return f"only naive was measured: {speed}"
+        if any(row.get("measurable") is False for row in measured):
+            return f"no gain could be proven {where} now: naive runs at {speed}"
         return f"nothing that was tried made this job faster than naive ({speed}) {where}"
     gain, bounds = best["speedup_vs_naive"], best["speedup_ci95"]
     if gain is None:
