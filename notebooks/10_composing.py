@@ -46,9 +46,9 @@ from gluontune.course import (
     race_table,
     table,
 )
+from gluontune.ladder.analysing import analyse
 from gluontune.ladder.factorplan import Factor
-from gluontune.ladder.factors import analyse
-from gluontune.ladder.tta import time_to_accuracy
+from gluontune.ladder.timing import time_to_accuracy
 
 # %%
 predict("times as fast with all factors", 4)

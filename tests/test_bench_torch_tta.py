@@ -12,7 +12,8 @@ from gluontune import report
 from gluontune.bench import torch_tta
 from gluontune.bench.contest import ContenderFailed
 from gluontune.cli.main import main
-from gluontune.ladder import exchange, tta
+from gluontune.ladder import exchange
+from gluontune.ladder import timing as tta
 from gluontune.recipe import Recipe
 
 runs = runpy.run_path(str(Path(__file__).with_name("test_ladder_tta.py")))

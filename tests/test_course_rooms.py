@@ -264,7 +264,7 @@ def crossing(seconds):
 
 
 def test_a_race_in_which_some_never_arrive_is_shown_with_dashes():
-    from gluontune.ladder.tta import conclude
+    from gluontune.ladder.timing import conclude
 
     def row(recipe, seed, reached):
         return {

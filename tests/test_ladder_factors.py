@@ -9,7 +9,8 @@ import pytest
 from gluontune import report
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.ladder import factors, measure
+from gluontune.ladder import analysing as factors
+from gluontune.ladder import measure
 from gluontune.ladder.factorplan import Factor, combine, parse_factor, plan
 from gluontune.ladder.pace import Pace
 from gluontune.recipe import Recipe

@@ -10,7 +10,8 @@ import pytest
 from gluontune import report
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.ladder import cost, exchange, tta
+from gluontune.ladder import cost, exchange
+from gluontune.ladder import timing as tta
 from gluontune.ladder.crossing import summarize
 from gluontune.ladder.parity import parity
 from gluontune.recipe import Recipe

@@ -12,7 +12,7 @@ from gluontune import report
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError
 from gluontune.files import write_json
-from gluontune.ladder import tta
+from gluontune.ladder import timing as tta
 from gluontune.recipe import Recipe
 
 HERE = Path(__file__).parent

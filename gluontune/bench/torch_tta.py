@@ -1,6 +1,6 @@
 """``gluontune tta --against-torch``: time to accuracy beside a careful PyTorch script, repeat by repeat.
 
-The repeats, their order, the statistics and the pages are :mod:`gluontune.ladder.tta`'s; here is only how one
+The repeats, their order, the statistics and the pages are :mod:`gluontune.ladder.timing`'s; here is only how one
 repeat is trained by PyTorch, in the peers' environment, with the mode and the allocator that were the fastest
 for this net in a short trial.
 """
@@ -18,7 +18,7 @@ from gluontune.bench.places import peer_python
 from gluontune.bench.torch_modes import allocator_of, allocators, torch_entrants
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.ladder.repeat import Clocks
-from gluontune.ladder.tta import time_to_accuracy
+from gluontune.ladder.timing import time_to_accuracy
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 

@@ -55,8 +55,8 @@ def factors(
     gluontune factors --rungs environment,hybridized --factor big:batch_size_per_device=256
     """
     from gluontune import ladder, report
+    from gluontune.ladder.analysing import analyse
     from gluontune.ladder.factorplan import parse_factor
-    from gluontune.ladder.factors import analyse
 
     if "target_accuracy" in given:
         raise UsageError("--target-accuracy: say --target, which may be repeated")

@@ -80,7 +80,7 @@ def tta(
     from gluontune import report
     from gluontune.bench import torch_tta
     from gluontune.ladder import cost, exchange
-    from gluontune.ladder.tta import time_to_accuracy
+    from gluontune.ladder.timing import time_to_accuracy
 
     if "target_accuracy" in given:
         raise UsageError(

@@ -19,22 +19,11 @@ _HOMES = {
     "KNOBS": "knobs",
     "scale": "scaling",
     "tune": "tuning",
+    "tta": "timing:time_to_accuracy",
+    "factors": "analysing:analyse",
 }
 
-__all__ = [
-    "EsgdPlan",
-    "FEW_VALIDATE",
-    "FULL",
-    "KNOBS",
-    "QUICK",
-    "RUNGS",
-    "Pace",
-    "climb",
-    "esgd",
-    "parse_budget",
-    "scale",
-    "tune",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -70,7 +70,8 @@ def climb(
             to resume. A rung that fails is a row, never an exception.
     """
     recipe = recipe.override(seconds=None, target_accuracy=None)
-    names = [n for n in RUNGS.names() if rungs is None or n == "naive" or n in [RUNGS[r].name for r in rungs]]
+    wanted = None if rungs is None else {"naive", *(RUNGS[rung].name for rung in rungs)}
+    names = [name for name in RUNGS.names() if wanted is None or name in wanted]
     if out is not None:
         writable_folder(out)
     if recipe.job is None:

@@ -69,6 +69,12 @@ def time_to_accuracy(
         UsageError: a target outside 0 … 1, no repeats, seeds that are too few or repeat.
         GluontuneError: the data set cannot be opened, the folder cannot be written, nothing to resume.
             A run that fails, or never reaches the target, is a row.
+
+    >>> import gluontune as gt
+    >>> fast = gt.Recipe(net="mlp", loader="resident", train_samples=512, val_samples=128, optimizer="adam")
+    >>> found = gt.ladder.tta(fast, target=0.15, repeats=1)
+    >>> found["complete"], found["summary"]["this"]["train_seconds"]["repeats"]
+    (True, 1)
     """
     seeds = _seeds(recipe, repeats, seeds)
     _check_target(target)
