@@ -126,7 +126,8 @@ A mapping of {recipe}.
 ## ladder.json
 `schema_version`, `machine`, `rungs` and `best`. Each rung has `name`, `status` (ran, skipped,
 failed), `reason`, `verdict` (helped, no gain, hurt, n/a), `kept`, `samples_per_sec` (`median`, `ci95`),
-`speedup_vs_naive`, `epoch_seconds`, `val_accuracy`, `steadiness`, `phases_pct`, `peak_rss_mib` and `recipe`. `best` has `name` and `recipe`.
+`speedup_vs_naive`, `epoch_seconds`, `val_accuracy`, `steadiness`, `phases_pct`, `peak_rss_mib` and `recipe`.
+`best` has `name` and `recipe`.
 
 ## Others
 | command | document |
