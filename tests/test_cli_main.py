@@ -8,13 +8,27 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 import gluontune
 from gluontune.cli import main as cli
+from gluontune.cli._help import EXAMPLES, GROUPS
 from gluontune.cli._recipe import field_help
 from gluontune.recipe import Recipe
 
-COMMANDS = ("doctor", "data", "pack", "verify", "size", "train", "ladder", "monitor", "launch", "report")
+COMMANDS = (
+    "doctor",
+    "init",
+    "ladder",
+    "train",
+    "monitor",
+    "report",
+    "data",
+    "pack",
+    "verify",
+    "size",
+    "launch",
+)
 
 
 def test_help_lists_the_commands_in_the_learners_order(capsys):
@@ -38,6 +52,58 @@ def test_every_field_of_the_recipe_is_a_flag_with_its_sentence(capsys):
         assert f"--{name.replace('_', '-')}" in text, name
 
 
+def test_without_a_command_it_says_what_to_do_first(capsys):
+    assert cli.main([]) == 0
+    text = capsys.readouterr().out
+    assert "Three things to do first" in text and "gluontune ladder --quick" in text
+
+
+def test_commands_stand_in_groups_and_none_is_left_out(capsys):
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert re.findall(r"^(\w[\w ]+):$", text, re.M) == ["Options", *GROUPS]
+
+
+def leaves(command, path=()):
+    below = getattr(command, "commands", None)
+    if not below:
+        yield " ".join(path), command
+    for name, inner in (below or {}).items():
+        yield from leaves(inner, (*path, name))
+
+
+def test_each_example_is_one_that_the_command_line_takes():
+    known = dict(leaves(typer.main.get_command(cli.build_app())))
+    assert set(EXAMPLES) <= set(known)
+    for name, examples in EXAMPLES.items():
+        assert len(examples) == 2
+        for example in examples:
+            assert example.startswith(name)
+            known[name].make_context(name, example[len(name) :].split())
+
+
+def test_help_shows_examples_and_groups_of_options(capsys):
+    assert cli.main(["train", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "gluontune train --dataset sample --epochs 1" in text
+    places = [text.index(f"{title}:") for title in ("Options", "Recipe: job", "Recipe: length", "Examples")]
+    assert places == sorted(places) and "default: None" not in text
+
+
+def test_init_writes_a_job_that_trains_and_overwrites_nothing(tmp_path, capsys):
+    job = tmp_path / "job.py"
+    assert cli.main(["init", str(job)]) == 0
+    assert (
+        cli.main(
+            ["train", "--job", str(job), "--epochs", "0.1", "--train-samples", "640", "--val-samples", "64"]
+        )
+        == 0
+    )
+    assert cli.main(["init", str(job)]) == 2
+    assert "not overwritten" in capsys.readouterr().err
+    assert cli.main(["init", str(tmp_path / "job.txt")]) == 2
+
+
 def test_version(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == f"gluontune {gluontune.__version__}"
@@ -47,7 +113,6 @@ def test_version(capsys):
     ("arguments", "code", "words"),
     [
         (["laddr"], 2, "No such command"),
-        ([], 2, ""),
         (["train", "--epochs", "many"], 2, "'--epochs'"),
         (["train", "--dtype", "float31"], 2, "choose one of float32"),
         (["train", "--set", "epochs"], 2, "FIELD=VALUE"),

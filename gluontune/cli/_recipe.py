@@ -19,7 +19,14 @@ from gluontune import rules
 from gluontune.cli._common import parse_settings
 from gluontune.recipe import Recipe
 
-__all__ = ["field_help", "takes_recipe"]
+__all__ = ["PANELS", "field_help", "takes_recipe"]
+
+#: The groups in which `--help` shows the fields, each from the field that begins it.
+PANELS = {
+    "dataset": "Recipe: job", "batch_size_per_device": "Recipe: data", "stochastic_depth": "Recipe: net",
+    "optimizer": "Recipe: optimizer", "devices": "Recipe: devices", "epochs": "Recipe: length",
+    "runtime": "Recipe: process",
+}  # fmt: skip
 
 _NOT_FLAGS = ("env", "rewrites")  # by --set or in the YAML file
 _MAPPINGS = dict(
@@ -55,11 +62,13 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
     ]
     fields = [f for f in dataclasses.fields(Recipe) if f.name not in _NOT_FLAGS]
+    panel = PANELS[fields[0].name]
     for f in fields:
+        panel = PANELS.get(f.name, panel)
         kind = list[str] if f.name in _MAPPINGS else _plain_type(hints[f.name])
         usual = "NAME=VALUE; repeatable" if f.name in _MAPPINGS else f"default: {f.default}"
-        text = f"{helps.get(f.name, '')} [{usual}]"
-        parameters.append(_parameter(f.name, Optional[kind], [_flag(f.name)], text))
+        text = f"{helps.get(f.name, '')} [{usual}]" if usual != "default: None" else helps.get(f.name, "")
+        parameters.append(_parameter(f.name, Optional[kind], [_flag(f.name)], text, panel))
 
     def wrapper(**values: Any) -> Any:
         path, settings = values.pop("recipe_file"), values.pop("settings") or []
@@ -87,8 +96,9 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _parameter(name: str, kind: Any, flags: list[str], text: str) -> inspect.Parameter:
-    option = typer.Option(None, *flags, help=text, show_default=False)
+def _parameter(name: str, kind: Any, flags: list[str], text: str, panel: str = "Recipe") -> inspect.Parameter:
+    metavar = "NAME=VALUE" if typing.get_origin(typing.get_args(kind)[0]) is list else None
+    option = typer.Option(None, *flags, help=text, show_default=False, rich_help_panel=panel, metavar=metavar)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 import gluontune
 from gluontune.cli._common import debugging
+from gluontune.cli._help import FIRST, CommandGroup, dress
 from gluontune.errors import GluontuneError
 
 __all__ = ["build_app", "main"]
@@ -21,35 +21,14 @@ __all__ = ["build_app", "main"]
 # Typer carries a copy of click from 0.2x on: take the base of its errors from wherever it lives.
 ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
-# The order in `--help`: the learner's way through. A command file that is not named here comes last.
-ORDER = (
-    "doctor", "data", "pack", "verify", "size", "train", "ladder", "factors", "tta", "tune", "esgd",
-    "monitor", "launch", "scale", "export", "bench", "report", "course", "assess",
-)  # fmt: skip
-
-
-_RANK = {name: place for place, name in enumerate(ORDER)}
-
-
-def _place(name: str) -> tuple[int, str]:
-    return _RANK.get(name, len(ORDER)), name
-
-
-class _InOrder(TyperGroup):
-    """Lists groups of commands among the commands, in the order above."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(self.commands, key=_place)
-
 
 def build_app() -> typer.Typer:
     """The application with every command file of this package (each defines ``register(app)``)."""
     app = typer.Typer(
         name="gluontune",
-        cls=_InOrder,
+        cls=CommandGroup,
         help="Take an MXNet Gluon training job up the ladder: measure each rung here, keep what helps.",
-        no_args_is_help=True,
-        add_completion=False,
+        invoke_without_command=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -62,15 +41,18 @@ def build_app() -> typer.Typer:
 
     @app.callback()
     def top(
+        context: typer.Context,
         version: bool = typer.Option(False, "--version", callback=version, is_eager=True, help="Show it."),
         debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error (any position)."),
     ) -> None:
-        pass
+        if context.invoked_subcommand is None:
+            print(FIRST, end="")
 
     found = [m.name for m in pkgutil.iter_modules(importlib.import_module("gluontune.cli").__path__)]
     commands = [name for name in found if not name.startswith("_") and name != "main"]
-    for name in sorted(commands, key=_place):
+    for name in sorted(commands):
         importlib.import_module(f"gluontune.cli.{name}").register(app)
+    dress(app)
     return app
 
 

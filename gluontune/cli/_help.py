@@ -1,0 +1,122 @@
+"""How the command line shows itself: groups of commands, examples, options in groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+__all__ = ["EXAMPLES", "FIRST", "GROUPS", "CommandGroup", "HelpedCommand", "dress"]
+
+#: The commands by what one wants to do, in the order of `--help`. One that is not named here comes last.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Start": ("doctor", "init", "ladder"),
+    "Train": ("train", "tune", "esgd", "export", "migrate"),
+    "Measure": ("factors", "tta", "monitor", "bench", "report"),
+    "Data": ("data", "pack", "verify", "size"),
+    "Several machines": ("launch", "scale"),
+    "Learn": ("course", "assess"),
+}
+
+FIRST = """Three things to do first:
+
+  gluontune doctor             what this machine has, and what to mend
+  gluontune ladder --quick     make a small training job fast, on this machine, in minutes
+  gluontune init job.py        write a job file, then: gluontune ladder --job job.py
+
+gluontune --help shows all commands.
+"""
+
+#: Two calls of each command, as its `--help` shows them; a test parses each.
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "doctor": ("doctor", "doctor --job job.py"),
+    "init": ("init job.py", "init work/job.py"),
+    "ladder": ("ladder --quick", "ladder --job job.py --out runs/mine --resume"),
+    "train": (
+        "train --dataset sample --epochs 1",
+        "train --recipe best.yaml --checkpoint ckpt --resume --json",
+    ),
+    "tune": ("tune --dataset sample --budget 10 --out tuned", "tune --dataset cifar10 --out tuned --resume"),
+    "esgd": ("esgd --out esgd", "esgd --out esgd --resume"),
+    "export onnx": ("export onnx ckpt net.onnx", "export onnx ckpt net.onnx --json"),
+    "export zoo": ("export zoo", "export zoo --json"),
+    "factors": ("factors --target 0.80 --out factors", "factors --target 0.80 --out factors --resume"),
+    "tta": ("tta --target 0.80 --repeats 5 --out tta", "tta --target 0.80 --recipe best.yaml --out tta"),
+    "monitor": ("monitor", "monitor -- python train.py"),
+    "bench loading": ("bench loading train.rec", "bench loading train.rec --json"),
+    "bench training": ("bench training", "bench training --json"),
+    "report": ("report runs/ --out report.html", "report base.json new.json --compare --threshold 5"),
+    "data list": ("data list", "data list --json"),
+    "data fetch": ("data fetch cifar10", "data fetch fashion-mnist"),
+    "pack": ("pack photos/ train.rec", "pack photos/ train.rec --resize 256"),
+    "verify": ("verify train.rec", "verify train.rec --repair whole.rec"),
+    "size": ("size train.rec", "size train.rec --json"),
+    "launch": (
+        "launch -n 2 --engine shared-memory -- train --dataset sample",
+        "launch --engine horovod --hosts a:4,b:4 -- train --recipe best.yaml",
+    ),
+    "scale": ("scale --net cifar_resnet20_v1", "scale --net cifar_resnet20_v1 --bandwidth 1.25,12.5"),
+    "course list": ("course list", "course list --json"),
+    "course run": ("course run", "course run --fresh"),
+    "assess": ("assess --new mine.py", "assess mine.py"),
+}
+
+_ORDER = [name for names in GROUPS.values() for name in names]
+
+
+class HelpedCommand(TyperCommand):
+    """A command whose options stand in the groups that ``rich_help_panel`` names, with examples below."""
+
+    examples: tuple[str, ...] = ()
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                argument = parameter.param_type_name == "argument"
+                panel = getattr(parameter, "rich_help_panel", None)
+                groups.setdefault("Arguments" if argument else panel or "Options", []).append(record)
+        for title in sorted(
+            groups, key=lambda t: ("Arguments", "Options").index(t) if t[:2] in "ArOp" else 2
+        ):
+            with formatter.section(title):
+                formatter.write_dl(groups[title])
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"  gluontune {example}\n")
+
+
+class CommandGroup(TyperGroup):
+    """The commands in their groups."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=_place)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        options = [r for r in (p.get_help_record(ctx) for p in self.get_params(ctx)) if r is not None]
+        with formatter.section("Options"):
+            formatter.write_dl(options)
+        rest = [name for name in self.list_commands(ctx) if name not in _ORDER]
+        for title, names in {**GROUPS, "Others": tuple(rest)}.items():
+            shown = [(name, self.commands[name]) for name in names if name in self.commands]
+            if shown:
+                with formatter.section(title):
+                    formatter.write_dl([(name, command.get_short_help_str(200)) for name, command in shown])
+
+
+def _place(name: str) -> tuple[int, str]:
+    return (_ORDER.index(name) if name in _ORDER else len(_ORDER)), name
+
+
+def dress(app: typer.Typer, path: str = "") -> None:
+    """Give every command of ``app``, and of the groups in it, its class with its examples."""
+    for info in app.registered_commands:
+        name = f"{path}{info.name or getattr(info.callback, '__name__', '').replace('_', '-')}"
+        if info.cls is None or info.cls is TyperCommand:
+            info.cls = type("Helped", (HelpedCommand,), {"examples": EXAMPLES.get(name, ())})
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            dress(group.typer_instance, f"{path}{group.name or group.typer_instance.info.name} ")
