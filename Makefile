@@ -15,7 +15,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test lint rooms peers horovod hosts lab course browser docs figures clean
+.PHONY: setup ladder test fuzz lint rooms peers horovod hosts lab course browser docs figures clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,10 @@ ladder: $(STAMP)
 
 test: $(STAMP)
 	$(PY) -m pytest -q $(ARGS)
+
+# New random damages to record files; the seed is printed, and what fails, with the command that runs it alone.
+fuzz: $(STAMP)
+	$(PY) -m gluontune.records.fuzz --damages 2000 $(ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import time
 
 import numpy as np
+import psutil
 import pytest
 
 from gluontune.cli.main import main
 from gluontune.course import assessment
-from gluontune.course.assessment import assessing, grading
+from gluontune.course.assessment import assessing, grading, limits
 from gluontune.course.assessment.fresh import FreshTask, Scale, luck
+from gluontune.course.assessment.supervise import copy_handed_in, lives
 from gluontune.errors import UsageError
 
 SCALE = Scale(
@@ -371,3 +376,133 @@ def test_points_and_wrong_usage(tmp_path, capfd):
     with pytest.raises(UsageError, match="larger than 256 KiB"):
         script.write_text("#" * 300_000)
         assessment.assess(script)
+
+
+def left_of(folder):
+    """Processes of a script in this folder of which any thread still runs."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if str(folder) in process.cwd() and lives(process.pid):
+                found.append(process)
+    return found
+
+
+GOES_ON = """
+import ctypes, os, threading, time
+def train():
+    while True:
+        time.sleep(0.01)
+"""
+ESCAPES = {
+    # its first thread ends, so that it shows as a zombie; another one trains on
+    "zombie": """
+if os.fork() == 0:
+    os.setsid()
+    threading.Thread(target=train).start()
+    ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
+time.sleep(0.5)
+""",
+    # each forks the next and ends: no look round meets one that lives
+    "chain": """
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        if os.fork():
+            os._exit(0)
+time.sleep(0.3)
+""",
+    "crowd": """
+import signal
+for _ in range(12):
+    if os.fork() == 0:
+        os.setsid()
+        for number in set(range(1, 65)) - {9, 19, 32, 33}:
+            signal.signal(number, signal.SIG_IGN)
+        train()
+time.sleep(0.3)
+""",
+}
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_no_process_outlives_the_clock(tmp_path, name):
+    run = run_alone(tmp_path, GOES_ON + ESCAPES[name])
+    assert run["ranks"][0]["code"] == 0 and run["left"] and grading._left(run)[0] == 0
+    assert left_of(tmp_path) == []
+
+
+def test_what_is_handed_in_after_the_clock_has_stopped_does_not_count(tmp_path):
+    late = """
+import os, time
+import gluontune as gt
+out = gt.course.task().out
+(out / "net-symbol.json").write_text("in time")
+if os.fork() == 0:
+    os.setsid()
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(0.001)
+    while True:
+        (out / "net-symbol.json").write_text("late")
+        (out / "net-0000.params").write_text("late")
+        time.sleep(0.01)
+time.sleep(0.2)
+"""
+    run_alone(tmp_path, late)
+    taken = tmp_path / "place" / "taken-0"
+    said = (taken / "net-symbol.json").read_text()
+    assert (tmp_path / "place" / "out-0" / "net-symbol.json").read_text() == "late"
+    # Between the last instruction and the grader's look (50 ms) lies a moment that the clock counts, too.
+    assert said in ("in time", "late", "") and run_alone_stopped(tmp_path)
+
+
+def run_alone_stopped(folder):
+    """What lies there while all stands still is what is taken: it cannot change any more."""
+    taken = folder / "place" / "taken-0"
+    before = {p.name: p.read_bytes() for p in taken.iterdir()}
+    time.sleep(0.2)
+    return before == {p.name: p.read_bytes() for p in taken.iterdir()}
+
+
+def test_what_is_no_file_is_not_handed_in(tmp_path):
+    out, taken = tmp_path / "out", tmp_path / "taken"
+    out.mkdir()
+    os.mkfifo(out / "net-symbol.json")
+    (out / "net-0000.params").symlink_to("/dev/zero")
+    with open(out / "report.json", "wb") as stream:
+        stream.truncate(2 << 30)
+    copy_handed_in(str(out), str(taken))
+    assert list(taken.iterdir()) == []
+
+
+def test_the_graders_processor_priority_and_devices_are_out_of_reach(tmp_path):
+    """One script, five attempts; each is refused, and what it may do for itself still works."""
+    attempts = """
+import json, os, resource
+grader, tried = os.getppid(), {}
+for attack in (
+    "os.sched_setaffinity(grader, {0})", "os.setpriority(os.PRIO_PROCESS, grader, 19)",
+    "os.setpriority(os.PRIO_USER, 0, 19)", "resource.prlimit(grader, resource.RLIMIT_NOFILE, (3, 3))",
+    "os.sched_setscheduler(grader, os.SCHED_IDLE, os.sched_param(0))", "open('/dev/kmsg', 'rb')",
+    "os.listdir('/dev')", "open('/dev/vda', 'rb')", "open('/dev/new', 'wb')",
+):
+    try:
+        exec(attack)
+        tried[attack] = "possible"
+    except OSError as error:
+        tried[attack] = type(error).__name__
+os.sched_setaffinity(0, os.sched_getaffinity(0))
+os.setpriority(os.PRIO_PROCESS, 0, 1)
+open("/dev/null", "wb").write(b"x")
+open("/dev/urandom", "rb").read(1)
+print(json.dumps(tried))
+"""
+    run = run_alone(tmp_path, attempts)
+    assert run["ranks"][0]["code"] == 0, run["ranks"][0]["tail"]
+    tried = json.loads(run["ranks"][0]["tail"].strip().splitlines()[-1])
+    files = {name: answer for name, answer in tried.items() if "/dev" in name}
+    if limits.landlock_version():
+        assert set(files.values()) <= {"PermissionError", "FileNotFoundError"}
+    calls = {name: answer for name, answer in tried.items() if name not in files}
+    assert set(calls.values()) == {"PermissionError"} and len(calls) == 5

@@ -246,17 +246,25 @@ def _reference(
 def _run(
     script: Path, data: Path, facts: Mapping[str, Any], how: Mapping[str, Any], place: Path
 ) -> tuple[dict[str, Any], list[Path]]:
-    """Run a script alone in new folders; returns the report, and each rank's folder of what it handed in."""
+    """Run a script alone in new folders; returns the report, and a copy of what each rank handed in."""
     ranks = len(facts["train_images"])
     tasks, outs = [], []
     for rank in range(ranks):
         home, out = place / f"home-{rank}", place / f"out-{rank}"
         for folder in (home, out):
             folder.mkdir(parents=True)
-        outs.append(out)
+        outs.append(place / f"taken-{rank}")
         own = str(data / f"rank-{rank}")
         setting = json.dumps({"data": own, "out": str(out), "rank": rank, "ranks": ranks})
-        tasks.append({"data": own, "out": str(out), "home": str(home), "env": {VARIABLE: setting}})
+        tasks.append(
+            {
+                "data": own,
+                "out": str(out),
+                "taken": str(outs[-1]),
+                "home": str(home),
+                "env": {VARIABLE: setting},
+            }
+        )
     copy = place / script.name
     shutil.copyfile(script, copy)
     spec = {

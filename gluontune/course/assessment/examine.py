@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.course.assessment.limits import devices
 from gluontune.runtime import child_env
 
 __all__ = ["examine", "main"]
@@ -46,7 +47,7 @@ def examine(
     with tempfile.TemporaryDirectory(prefix="gluontune-examine-") as home:
         spec = {
             "parent": os.getpid(), "memory_mib": 8192, "cpus": None,
-            "read": [*read, *map(str, folders)], "write": [home, "/dev"],
+            "read": [*read, *map(str, folders)], "write": [home, *devices()],
         }  # fmt: skip
         names = list(images)
         header = {"folders": [str(f) for f in folders], "names": names, "facts": dict(facts)}

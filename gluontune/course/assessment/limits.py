@@ -2,16 +2,19 @@
 
 ``python -m gluontune.course.assessment.limits SPEC COMMAND…`` sets them and replaces itself by the command. With
 Linux's Landlock (from 5.13 on) the command, and all that it starts, can read only what the specification
-names, write only there, and look into no process outside (from 6.12 on, signal none either). The kernel
-holds this without any privilege. Source: https://docs.kernel.org/userspace-api/landlock.html
+names, write only there, and look into no process outside (from 6.12 on, signal none either). A seccomp filter keeps
+the affinity, the priority and the limits of other processes out of reach. The kernel holds this without any
+privilege. Sources: https://docs.kernel.org/userspace-api/landlock.html and seccomp_filter.html beside it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
 import json
 import os
+import platform
 import resource
 import site
 import struct
@@ -21,13 +24,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import gluontune
 from gluontune.parallel.lifeline import die_with_parent
 
-__all__ = ["landlock_version", "main", "readable_places", "restrict_files"]
+__all__ = ["devices", "landlock_version", "main", "readable_places", "restrict_calls", "restrict_files"]
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # system calls, the same number on every architecture
 _NO_NEW_PRIVS = 38
+_SECCOMP, _FILTER = 22, 2
+_DENY, _ALLOW = 0x00050001, 0x7FFF0000  # EPERM
+# By machine: its number for the filter; sched_setaffinity, sched_setattr and prlimit; sched_setscheduler and
+# sched_setparam, which ZeroMQ calls for its own threads; setpriority and ioprio_set.
+_CALLS = {
+    "x86_64": (0xC000003E, (203, 314, 302), (144, 142), (141, 251)),
+    "aarch64": (0xC00000B7, (122, 274, 261), (119, 118), (140, 30)),
+}
 _READ, _LIST = 0b1101, 0b1000  # execute, read files, list folders; the last alone
 _DISK_MIB = 2048
 
@@ -53,13 +66,55 @@ def readable_places() -> list[str]:
         "/opt",
         "/proc",
         "/sys",
-        "/dev",
         "/run",
         "/nix",
     }
     known.add(site.getusersitepackages())
     known |= set(filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
     return sorted(place for place in known if os.path.exists(place))
+
+
+def devices() -> list[str]:
+    """The devices that a training script needs: none of a disk, a terminal or the kernel's memory."""
+    plain = [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "shm")]
+    return [place for place in [*plain, *glob.glob("/dev/nvidia*")] if os.path.exists(place)]
+
+
+def restrict_calls() -> bool:
+    """From now on, this process and its children change affinity, priority and limits of themselves alone.
+
+    Calls that name a process (sched_setaffinity, sched_setattr, prlimit, setpriority, ioprio_set) are answered with
+    EPERM unless they name none, which means the caller; sched_setscheduler and sched_setparam where they name an
+    ancestor of this process.
+
+    Returns:
+        Whether the kernel could do it.
+    """
+    known = _CALLS.get(platform.machine())
+    if known is None:
+        return False
+    machine, by_process, by_thread, by_kind = known
+    ancestors = [process.pid for process in psutil.Process().parents()][:64]
+    load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
+    program = [(load, 0, 0, 4), (equal, 1, 0, machine), (answer, 0, 0, _DENY), (load, 0, 0, 0)]
+    if machine == _CALLS["x86_64"][0]:
+        program += [(at_least, 0, 1, 0x40000000), (answer, 0, 0, _DENY)]  # x32's numbers of the same calls
+    for number in by_process:
+        program += [(equal, 0, 4, number), (load, 0, 0, 16), (equal, 1, 0, 0), (answer, 0, 0, _DENY)]
+        program += [(answer, 0, 0, _ALLOW)]
+    for number in by_thread:
+        count = len(ancestors)
+        program += [(equal, 0, count + 3, number), (load, 0, 0, 16)]
+        program += [(equal, count - k, 0, pid) for k, pid in enumerate(ancestors)]
+        program += [(answer, 0, 0, _ALLOW), (answer, 0, 0, _DENY)]
+    for number, kind in zip(by_kind, (0, 1)):  # PRIO_PROCESS, IOPRIO_WHO_PROCESS
+        program += [(equal, 0, 6, number), (load, 0, 0, 16), (equal, 0, 3, kind)]
+        program += [(load, 0, 0, 24), (equal, 0, 1, 0), (answer, 0, 0, _ALLOW), (answer, 0, 0, _DENY)]
+    program += [(answer, 0, 0, _ALLOW)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in program))
+    filters = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(code)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 and libc.prctl(_SECCOMP, _FILTER, filters, 0, 0) == 0
 
 
 def restrict_files(read: Iterable[str], write: Iterable[str]) -> bool:
@@ -117,6 +172,7 @@ def main() -> None:
     if spec.get("cpus") and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, spec["cpus"])
     restrict_files([*readable_places(), *spec["read"]], spec["write"])
+    restrict_calls()
     os.execv(sys.argv[2], sys.argv[2:])
 
 

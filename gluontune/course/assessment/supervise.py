@@ -10,25 +10,33 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import psutil
 
+from gluontune.course.assessment.limits import devices
 from gluontune.errors import GluontuneError
 from gluontune.monitor.sampler import Monitor
 
-__all__ = ["main", "run_script"]
+__all__ = ["HANDED_IN", "copy_handed_in", "lives", "main", "run_script"]
+
+HANDED_IN = ("net-symbol.json", "net-0000.params", "report.json")
 
 _SUBREAPER = 36
 _TICK_S = 0.05
 _GRACE_S = 1.0  # for helpers of a loader to end by themselves after the script
 _ORPHANED_RANK_S = 10.0  # a rank whose partner has ended waits for it in vain
+_STUBBORN_S = 20.0  # in which all that is left must be gone
+_LOOKS = 20  # in a row that find only the dead, before something is said to go on
+_MOST_BYTES = 1 << 30
 _MAX_POINTS = 400
 _LIMITS = "gluontune.course.assessment.limits"
 
@@ -37,9 +45,9 @@ def run_script(spec: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any
     """Run a script under limits in processes of its own, and return what was seen.
 
     Args:
-        spec: ``command`` (the interpreter and its arguments), ``tasks`` (for each rank its folders and what
-            ``GLUONTUNE_TASK`` says), ``engine``, ``seconds`` and ``memory_mib`` (the limits), ``read`` and
-            ``folder``.
+        spec: ``command`` (the interpreter and its arguments), ``tasks`` (for each rank its folders, ``taken`` for a
+            copy of what it has handed in when the clock stops, and what ``GLUONTUNE_TASK`` says), ``engine``,
+            ``seconds`` and ``memory_mib`` (the limits), ``read`` and ``folder``.
         env: its environment.
 
     Returns:
@@ -81,6 +89,7 @@ class _Supervisor:
         self.cluster: Any = None
         self.meeting: Any = None
         self.stopped_by: str | None = None
+        self.left: dict[int, str] = {}
 
     def work(self) -> dict[str, Any]:
         try:
@@ -93,6 +102,7 @@ class _Supervisor:
                     self._look(started, watch.latest() or {})
                     time.sleep(_TICK_S)
                 seconds = max(end["seconds"] for end in self.ends.values())
+            self._take_copies()
             left = self._end_rest()
         finally:
             self._end_rest(at_once=True)
@@ -134,7 +144,7 @@ class _Supervisor:
             "memory_mib": self.spec["memory_mib"],
             "cpus": cpus_for_rank(rank, count) if count > 1 else None,
             "read": [*self.spec["read"], task["data"]],
-            "write": [home, task["out"], "/dev"],
+            "write": [home, task["out"], *devices()],
         }
         env = {**env, **task["env"], "HOME": home, "TMPDIR": home, "PYTHONUNBUFFERED": "1"}
         log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the supervisor
@@ -179,42 +189,127 @@ class _Supervisor:
                 if process.returncode is None:
                     process.kill()
 
+    def _take_copies(self) -> None:
+        """What is handed in is what lies there when the clock stops: the rest stands still while it is copied."""
+        rest = [process.pid for process in self._rest()]
+        _signal(rest, signal.SIGSTOP)
+        for task in self.spec["tasks"]:
+            copy_handed_in(task["out"], task["taken"])
+        if not self.stopped_by:
+            _signal(rest, signal.SIGCONT)
+
     def _end_rest(self, at_once: bool = False) -> list[str]:
-        """End what the script has left behind; returns what that was."""
+        """End what the script has left behind, until no descendant is left; returns what that was."""
         deadline = time.monotonic() + (0 if at_once or self.stopped_by else _GRACE_S)
-        left: dict[int, str] = {}
+        last = deadline + _STUBBORN_S
+        left = self.left
         while rest := self._rest():
             if time.monotonic() < deadline:
                 time.sleep(_TICK_S)
                 continue
+            if time.monotonic() > last:
+                raise GluontuneError(
+                    f"processes of the script cannot be ended: {sorted(p.pid for p in rest)}"
+                )
             for process in rest:
-                with contextlib.suppress(psutil.Error):
-                    left.setdefault(process.pid, " ".join(process.cmdline())[:120] or process.name())
-                    process.kill()
-            _reap(rest)
+                left.setdefault(process.pid, _command(process))
+            _signal([process.pid for process in rest], signal.SIGKILL)
+            self._outrun()
         return [] if self.stopped_by else sorted(left.values())
 
+    def _outrun(self) -> None:
+        """Kill what forks and ends faster than a look round takes: its orphans are children of this process."""
+        ours = {process.pid for process in (self.cluster.processes if self.cluster else [])}
+        until = time.monotonic() + _TICK_S
+        while time.monotonic() < until:
+            children = [pid for pid in _own_children() if pid not in ours]
+            _signal(children, signal.SIGKILL)
+            for pid in children:
+                with contextlib.suppress(OSError):  # a rank was waited for already
+                    os.waitpid(pid, os.WNOHANG)
+
     def _rest(self) -> list[psutil.Process]:
-        """Running descendants, without the helpers that are ours."""
+        """Descendants that are left, without the helpers that are ours.
+
+        Each is a child of this process or below one, and a child stays listed until it is waited for. So nothing is
+        left only where no child is: what forks and ends faster than one can look still leaves its dead here.
+        """
         ours = {p.pid for p in (self.cluster.processes if self.cluster else [])}
-        found = []
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                if process.pid in ours or process.status() == psutil.STATUS_ZOMBIE:
-                    continue
-                found.append(process)
-        return found
+        dead: list[int] = []
+        for _ in range(_LOOKS):
+            children = [pid for pid in _own_children() if pid not in ours]
+            if not children:
+                return []
+            dead = [pid for pid in children if not lives(pid)]
+            for pid in dead:
+                with contextlib.suppress(OSError):
+                    os.waitpid(pid, os.WNOHANG)
+            if len(dead) < len(children):
+                break
+        found = {process.pid: process for process in psutil.Process().children(recursive=True)}
+        alive = [process for pid, process in found.items() if pid not in ours and lives(pid)]
+        if not alive:  # one after the other, each dead before it is met
+            self.left.setdefault(dead[-1] if dead else 0, "processes that follow one another")
+            self._outrun()
+            return self._rest()
+        return alive
 
     def _tail(self, rank: int, size: int = 3000) -> str:
         handle = self.logs[rank].fileno()
         return os.pread(handle, size, max(0, os.fstat(handle).st_size - size)).decode("utf-8", "replace")
 
 
-def _reap(processes: list[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(OSError):  # it becomes ours only when its own parent has ended
-            os.waitpid(process.pid, os.WNOHANG)
-    time.sleep(_TICK_S)
+def lives(pid: int) -> bool:
+    """Whether any thread of a process still runs. Where its first one has ended, it shows as a zombie and trains on.
+
+    >>> lives(os.getpid())
+    True
+    """
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return False
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as stream:
+                state = stream.read().rpartition(b")")[2].split()[0]
+            if state not in (b"Z", b"X", b"x"):
+                return True
+    return False
+
+
+def copy_handed_in(out: str, taken: str) -> None:
+    """Copy the files that count: regular ones of a sound size. What else bears their names is left out."""
+    os.makedirs(taken, exist_ok=True)
+    for name in HANDED_IN:
+        with contextlib.suppress(OSError):
+            source = os.open(os.path.join(out, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(source, "rb") as reading:
+                status = os.fstat(source)
+                if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+                    continue
+                with open(os.path.join(taken, name), "wb") as writing:
+                    shutil.copyfileobj(reading, writing, 1 << 20)
+
+
+def _command(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):  # a zombie has none any more
+        return " ".join(process.cmdline())[:120] or process.name()
+    return f"process {process.pid}"
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def _own_children() -> list[int]:
+    found: list[int] = []
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children") as stream:
+            found += map(int, stream.read().split())
+    return found
 
 
 def _interrupted(*_: object) -> None:
