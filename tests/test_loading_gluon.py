@@ -303,3 +303,30 @@ def test_errors_cross_the_thread_and_an_abandoned_epoch_ends_it(split):
 def test_thread_pools_on_a_shared_handle_are_refused():
     with pytest.raises(UsageError, match="wrong records"):
         safe_dataloader(mx.gluon.data.SimpleDataset([1, 2]), 1, thread_pool=True)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samplers_of_one_s_own_say_the_order(workers):
+    from gluontune.loading import safe_dataloader
+    from gluontune.runtime import mxnet
+
+    data = mxnet().gluon.data
+    rows = data.SimpleDataset(list(range(7)))
+
+    def batches(*given, **options):
+        with safe_dataloader(rows, *given, num_workers=workers, **options) as loader:
+            found = [[batch.asnumpy().tolist() for batch in loader] for _ in range(2)]
+        assert found[0] == found[1]
+        return found[0]
+
+    assert batches(3, False, data.SequentialSampler(5), "discard") == [[0, 1, 2]]
+    assert batches(2, sampler=data.FilterSampler(lambda n: n > 3, rows)) == [[4, 5], [6]]
+    pairs = data.BatchSampler(data.SequentialSampler(4), 2, "keep")
+    assert batches(batch_sampler=pairs, auto_reload=True, pin_device_id=0) == [[0, 1], [2, 3]]
+    for wrong in (
+        {},
+        {"batch_size": 2, "batch_sampler": pairs},
+        {"batch_size": 2, "shuffle": True, "sampler": [1]},
+    ):
+        with pytest.raises(UsageError, match=r"batch_size|sampler"):
+            safe_dataloader(rows, **wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from gluontune import optim
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.optim import _setup
 from gluontune.recipe import Recipe
+from gluontune.registry import resolve
 from gluontune.runtime import mxnet
 from gluontune.train.updating import make_trainer
 
@@ -446,3 +448,47 @@ def test_a_lambda_cannot_travel_and_says_so():
     adapter = pickle.loads(pickle.dumps(optim.to_mxnet(lambda n: 0.1)))
     with pytest.raises(UsageError, match="local function"):
         adapter(1)
+
+
+MXNETS = ("nag", "lars", "lamb", "adadelta", "adamax", "nadam", "ftml", "adam", "dcasgd")
+SHARED = (
+    "momentum",
+    "beta1",
+    "beta2",
+    "epsilon",
+    "rho",
+    "eps",
+    "lamda",
+    "bias_correction",
+    "lower_bound",
+    "upper_bound",
+)
+
+
+@pytest.mark.parametrize("name", MXNETS)
+def test_the_defaults_are_mxnet_s(name):
+    own, theirs = resolve(optim.OPTIMIZERS[name].path)(), mx.optimizer.create(name)
+    for field in SHARED:
+        if hasattr(theirs, field):
+            value = getattr(theirs, field)
+            assert getattr(own, field) == (value and pytest.approx(value, rel=1e-6)), field
+    # MXNet's AdaDelta ignores its rate: ours must be 1 to step as it does.
+    assert own.learning_rate == (1.0 if name == "adadelta" else theirs.learning_rate)
+
+
+@pytest.mark.parametrize("wd", [0.0, 0.5])
+@pytest.mark.parametrize("clip", [None, 0.3])
+@pytest.mark.parametrize("name", ["adamax", "nadam", "ftml", "lamb"])
+def test_a_class_in_place_of_mxnet_s_steps_as_it_does(name, clip, wd):
+    options = {"wd": wd, "clip_gradient": clip, "rescale_grad": 0.7}
+    if name == "lamb":
+        options["bias_correction"] = clip is None
+    found = []
+    for kind in (resolve(optim.OPTIMIZERS[name].path), functools.partial(mx.optimizer.create, name)):
+        rng = np.random.RandomState(0)
+        weight = mx.nd.array(rng.uniform(0.5, 1, size=(3, 4)))
+        updater = mx.optimizer.get_updater(kind(param_idx2name={0: "a_weight"}, **options))
+        for _ in range(1 if name == "nadam" else 3):
+            updater(0, mx.nd.array(rng.normal(size=(3, 4))), weight)
+        found.append(weight.asnumpy())
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-4, atol=1e-5)

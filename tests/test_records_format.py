@@ -314,3 +314,15 @@ def test_bad_files_and_indexes(tmp_path):
         RecordReader(path)[1]
     with pytest.raises(GluontuneError, match=r"\.rec"):
         RecordWriter(tmp_path / "a.lst")
+
+
+def test_index_and_records_are_named_as_mxnet_names_them(tmp_path):
+    from gluontune.records import RecordReader, RecordWriter
+
+    with RecordWriter(tmp_path / "other.idx", tmp_path / "records.bin") as writer:
+        writer.write(b"one", label=1, key=4)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other.idx", "records.bin", "records.crc"]
+    with RecordReader(tmp_path / "records.bin", tmp_path / "other.idx") as reader:
+        assert bytes(reader.read_key(4))[-3:] == b"one"
+    with pytest.raises(UsageError, match="not of a record file"):
+        RecordWriter(tmp_path / "a.idx")

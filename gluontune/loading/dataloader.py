@@ -51,7 +51,7 @@ class SeededDataset:
 class _EpochBatches:
     """The batch sampler: lists of ``(seed, index)`` for the epoch that was last set."""
 
-    def __init__(self, order: Order):
+    def __init__(self, order: Any):
         self.order, self.epoch, self.start = order, 0, 0
 
     def __len__(self) -> int:
@@ -63,6 +63,21 @@ class _EpochBatches:
             key = np.random.SeedSequence([order.seed, self.epoch, order.rank, number])
             seed = int(key.generate_state(1)[0]) & 0x7FFFFFFF  # what all three generators take
             yield [(seed, int(i)) for i in indices]
+
+
+class _Sampled:
+    """An :class:`Order` in place of which the user's own batch sampler says what makes a batch."""
+
+    seed, rank = 0, 0
+
+    def __init__(self, sampler: Any, batch_size: int, seed: int):
+        self.sampler, self.batch_size, self.seed = sampler, batch_size, seed
+
+    def num_batches(self, epoch: int) -> int:
+        return len(self.sampler)
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        return [list(batch) for batch in self.sampler]
 
 
 class SafeDataLoader:
@@ -87,7 +102,7 @@ class SafeDataLoader:
     def __init__(
         self,
         dataset: Any,
-        order: Order,
+        order: Any,
         *,
         num_workers: int = 0,
         prefetch: int | None = None,
@@ -177,27 +192,38 @@ class SafeDataLoader:
 
 def safe_dataloader(
     dataset: Any,
-    batch_size: int,
-    *,
-    shuffle: bool = False,
-    last_batch: str = "keep",
+    batch_size: int | None = None,
+    shuffle: bool | None = None,
+    sampler: Any = None,
+    last_batch: str | None = None,
+    batch_sampler: Any = None,
+    batchify_fn: Callable[..., Any] | None = None,
     num_workers: int = 0,
+    pin_memory: bool = False,
+    pin_device_id: int = 0,
+    prefetch: int | None = None,
+    thread_pool: bool = False,
+    timeout: int = 120,
+    try_nopython: bool | None = None,
+    auto_reload: bool = False,
+    *,
     seed: int = 0,
     rank: int = 0,
     world_size: int = 1,
     partition: str = "shard",
-    thread_pool: bool = False,
-    **options: Any,
 ) -> SafeDataLoader:
     """A drop-in for ``gluon.data.DataLoader(dataset, batch_size, …)`` without its traps.
 
     Args:
         dataset: any Gluon data set (``ImageFolderDataset(...).transform_first(...)``, …).
-        batch_size, shuffle, last_batch, num_workers: as in Gluon.
+        batch_size, shuffle, sampler, last_batch, batch_sampler: as in Gluon, and what contradicts itself there is
+            refused here. A sampler's own order is kept; it must give the same number of samples each time.
+        batchify_fn, num_workers, pin_memory, prefetch, timeout: as in Gluon.
+        pin_device_id, try_nopython, auto_reload: taken, without effect: pages are locked for device 0, and batches
+            of the next epoch are made when it begins.
         seed: of the shuffling and of each batch's random numbers (Python's, numpy's and MXNet's).
         rank, world_size, partition: this process's share of the samples; all have equally many batches.
         thread_pool: refused, see the message.
-        options: ``prefetch``, ``pin_memory``, ``batchify_fn``, ``timeout``, as in Gluon.
 
     >>> data = mxnet().gluon.data.SimpleDataset(list(range(6)))
     >>> [batch.asnumpy().tolist() for batch in safe_dataloader(data, 4)]
@@ -208,8 +234,36 @@ def safe_dataloader(
             "thread_pool=True: threads that share one record file handle return wrong records without an error "
             "(MXNet 1.9 seeks on it); use num_workers, or gt.loading.ThreadedLoader"
         )
-    order = Order(len(dataset), batch_size, shuffle, seed, last_batch, rank, world_size, partition)
+    own = {"sampler": sampler, "batch_sampler": batch_sampler}
+    _check_samplers(batch_size, shuffle, last_batch, world_size, **own)
+    order: Any
+    if sampler is not None or batch_sampler is not None:
+        if batch_sampler is None:
+            assert batch_size is not None, "checked"
+            batch_sampler = mxnet().gluon.data.BatchSampler(sampler, batch_size, last_batch or "keep")
+        order = _Sampled(batch_sampler, batch_size or getattr(batch_sampler, "_batch_size", 1), seed)
+    else:
+        order = Order(
+            len(dataset), batch_size, bool(shuffle), seed, last_batch or "keep", rank, world_size, partition
+        )
+    options = {"batchify_fn": batchify_fn, "pin_memory": pin_memory, "prefetch": prefetch, "timeout": timeout}
     return SafeDataLoader(dataset, order, num_workers=num_workers, **options)
+
+
+def _check_samplers(
+    batch_size: Any, shuffle: Any, last_batch: Any, world_size: int, sampler: Any, batch_sampler: Any
+) -> None:
+    """Refuse what Gluon refuses, and samplers of several processes, which only they could divide."""
+    if batch_sampler is not None and (batch_size or shuffle or sampler is not None or last_batch):
+        raise UsageError("batch_sampler: it says all; leave out batch_size, shuffle, sampler and last_batch")
+    if batch_sampler is None and batch_size is None:
+        raise UsageError("batch_size: give it, or a batch_sampler")
+    if sampler is not None and shuffle:
+        raise UsageError("sampler and shuffle=True contradict each other: the sampler says the order")
+    if world_size > 1 and (sampler is not None or batch_sampler is not None):
+        raise UsageError(
+            f"world_size={world_size}: a sampler of your own must itself give each process its share"
+        )
 
 
 def check_shared_memory(dataset: Any, batch_size: int, batches: int, path: str = "/dev/shm") -> None:

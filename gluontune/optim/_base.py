@@ -160,7 +160,7 @@ class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
 
     def clipped(self, grads: list[Any]) -> tuple[list[Any], float]:
         """Gradients and the factor that is still to be applied to them; clipped if the user wants that."""
-        if not self.clip_gradient:
+        if not self.clip_gradient or self.clip_gradient < 0:  # below 0 MXNet's kernels do not clip either
             return grads, self.rescale_grad
         limit = self.clip_gradient
         return [nd.clip(g * self.rescale_grad, -limit, limit) for g in grads], 1.0

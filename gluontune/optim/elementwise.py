@@ -15,16 +15,22 @@ class _OneByOne(TunedOptimizer):
 
     #: How many arrays of the weight's shape the rule keeps.
     arrays = 2
+    #: Whether ``clip_gradient`` limits the gradient with decay added to it, as in MXNet's own optimizer of the name.
+    clips_decayed = False
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, ...]:
         return tuple(nd.zeros_like(weight) for _ in range(self.arrays))
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
-        grads, rescale = self.clipped(grads)
+        limit = self.clip_gradient if self.clips_decayed else None
+        grads, rescale = (grads, self.rescale_grad) if limit else self.clipped(grads)
         lists = (indices, weights, grads, states, self._get_lrs(indices), self._get_wds(indices))
         for index, w, g, state, lr, wd in zip(*lists):
             age = self._index_update_count[index]
-            self.rule(w, g if rescale == 1.0 else g * rescale, state, lr, wd, age)
+            g = g if rescale == 1.0 else g * rescale
+            if limit:
+                g, wd = nd.clip(g + wd * w, -limit, limit), 0.0
+            self.rule(w, g, state, lr, wd, age)
 
     @abc.abstractmethod
     def rule(self, w: Any, g: Any, state: Any, lr: float, wd: float, age: int) -> None:
@@ -76,6 +82,7 @@ class GTFTML(_OneByOne):
     """
 
     arrays = 1
+    clips_decayed = True
 
     def __init__(self, beta1: float = 0.6, beta2: float = 0.999, epsilon: float = 1e-8, **kwargs: Any):
         super().__init__(**kwargs)
@@ -104,8 +111,8 @@ class GTAdaDelta(_OneByOne):
         kwargs: of ``mx.optimizer.Optimizer``; the paper's rule is ``learning_rate=1``.
     """
 
-    def __init__(self, rho: float = 0.9, epsilon: float = 1e-5, **kwargs: Any):
-        super().__init__(**kwargs)
+    def __init__(self, rho: float = 0.9, epsilon: float = 1e-5, learning_rate: float = 1.0, **kwargs: Any):
+        super().__init__(learning_rate=learning_rate, **kwargs)
         self.rho = rho
         self.epsilon = epsilon
 
@@ -129,8 +136,17 @@ class GTAdaMax(_OneByOne):
         beta1, beta2, epsilon: 0.9, 0.999, 1e-8.
     """
 
-    def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, **kwargs: Any):
-        super().__init__(**kwargs)
+    clips_decayed = True
+
+    def __init__(
+        self,
+        learning_rate: float = 0.002,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        **kwargs: Any,
+    ):
+        super().__init__(learning_rate=learning_rate, **kwargs)
         self.beta1 = beta1
         self.beta2 = beta2
         self.epsilon = epsilon
@@ -155,15 +171,18 @@ class GTNadam(_OneByOne):
         schedule_decay: of the momentum's warm-up, 0.004.
     """
 
+    clips_decayed = True
+
     def __init__(
         self,
+        learning_rate: float = 0.001,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,
         schedule_decay: float = 0.004,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        super().__init__(learning_rate=learning_rate, **kwargs)
         self.beta1 = beta1
         self.beta2 = beta2
         self.epsilon = epsilon

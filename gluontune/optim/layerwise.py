@@ -75,6 +75,7 @@ class GTAdamW(_TwoMoments):
         kwargs: of ``mx.optimizer.Optimizer``; ``wd`` is multiplied by the rate.
     """
 
+    bias_correction = True
     #: LAMB's kernel takes a norm of 0 to mean "no ratio": bounded to 0, layers get none.
     no_ratio: ClassVar[dict[str, float]] = {"upper_bound": 0.0}
 
@@ -99,7 +100,7 @@ class GTAdamW(_TwoMoments):
             nd.contrib.multi_lamb_update(
                 ws, gs, [s[0] for s in ss], [s[1] for s in ss], out=ws, step_count=some_ages,
                 lrs=lrs, wds=wds, epsilon=self.epsilon, rescale_grad=self.rescale_grad,
-                bias_correction=True, **self.options(), **limits,
+                bias_correction=self.bias_correction, **self.options(), **limits,
             )  # fmt: skip
 
     def _descend_alone(
@@ -108,10 +109,11 @@ class GTAdamW(_TwoMoments):
         """The same for one large layer, by the kernels that are fastest there; norms keep their digits."""
         options = {"rescale_grad": self.rescale_grad, **self.options()}
         if limits is self.no_ratio:
-            correction = math.sqrt(1.0 - self.beta2**age)
+            first = 1.0 - self.beta1**age if self.bias_correction else 1.0
+            correction = math.sqrt(1.0 - self.beta2**age) if self.bias_correction else 1.0
             if wd:
                 weight *= 1.0 - lr * wd
-            rate, epsilon = lr * correction / (1.0 - self.beta1**age), self.epsilon * correction
+            rate, epsilon = lr * correction / first, self.epsilon * correction
             nd.adam_update(
                 weight,
                 grad,
@@ -125,7 +127,14 @@ class GTAdamW(_TwoMoments):
             )
             return
         turn = nd.lamb_update_phase1(
-            weight, grad, *state, t=age, wd=wd, epsilon=self.epsilon, bias_correction=True, **options
+            weight,
+            grad,
+            *state,
+            t=age,
+            wd=wd,
+            epsilon=self.epsilon,
+            bias_correction=self.bias_correction,
+            **options,
         )
         norms = nd.sqrt(squares([weight, turn]))
         nd.lamb_update_phase2(weight, turn, norms[:1], norms[1:], out=weight, lr=lr, **limits)
@@ -141,19 +150,23 @@ class GTLAMB(GTAdamW):
     Args:
         beta1, beta2, epsilon: of Adam; epsilon is 1e-6 as in the paper's code.
         lower_bound, upper_bound: limits of :math:`\|w\|` in the ratio.
+        bias_correction: of the two moments.
         kwargs: of ``mx.optimizer.Optimizer``.
     """
 
     def __init__(
         self,
+        learning_rate: float = 0.001,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-6,
         lower_bound: float | None = None,
         upper_bound: float | None = None,
+        bias_correction: bool = True,
         **kwargs: Any,
     ):
-        super().__init__(beta1=beta1, beta2=beta2, epsilon=epsilon, **kwargs)
+        super().__init__(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, **kwargs)
+        self.bias_correction = bias_correction
         self.lower_bound = lower_bound
         self.upper_bound = upper_bound
 

@@ -15,11 +15,18 @@ class _TrustSGD(TunedOptimizer):
     """SGD with momentum whose rate of each layer is multiplied by a trust ratio, in a few kernels in all."""
 
     def __init__(
-        self, momentum: float = 0.9, trust_coefficient: float = 0.001, eps: float = 0.0, **kwargs: Any
+        self,
+        momentum: float = 0.0,
+        lazy_update: bool = True,
+        eta: float | None = None,
+        eps: float = 0.0,
+        trust_coefficient: float = 0.001,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.momentum = momentum
-        self.trust_coefficient = trust_coefficient
+        self.lazy_update = lazy_update  # of row_sparse gradients, which these rules do not take
+        self.trust_coefficient = trust_coefficient if eta is None else eta
         self.eps = eps
 
     def create_state(self, index: int, weight: Any) -> Any:
@@ -79,7 +86,7 @@ class GTNAG(TunedOptimizer):
         kwargs: of ``mx.optimizer.Optimizer``.
     """
 
-    def __init__(self, momentum: float = 0.9, **kwargs: Any):
+    def __init__(self, momentum: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
         self.momentum = momentum
 
@@ -114,7 +121,7 @@ class GTLARS(_TrustSGD):
 
     Args:
         momentum: in [0, 1).
-        trust_coefficient: :math:`\eta`.
+        trust_coefficient: :math:`\eta`; MXNet's name for it, ``eta``, is taken too.
         eps: added to the denominator.
         kwargs: of ``mx.optimizer.Optimizer``.
 
@@ -166,7 +173,7 @@ class GTLBSGD(_TrustSGD):
 
     def __init__(
         self,
-        momentum: float = 0.9,
+        momentum: float = 0.0,
         batch_scale: int = 1,
         warmup_strategy: str = "linear",
         warmup_updates: int = 0,

@@ -6,6 +6,7 @@ import contextlib
 import os
 import zlib
 from array import array
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Union
 
@@ -27,8 +28,9 @@ class RecordWriter:
     one writer belongs to one thread.
 
     Args:
-        path: the final ``.rec`` file.
-        index: also write ``.idx`` (MXNet's format).
+        path: the final record file, ``.rec`` by custom.
+        index: also write ``.idx`` (MXNet's format) beside it; or the path of the index. As for
+            ``MXIndexedRecordIO``, ``RecordWriter("a.idx", "a.rec")`` gives the index first.
         checksums: also write ``.crc``, with which ``verify`` finds damage inside a payload.
 
     Raises:
@@ -43,11 +45,15 @@ class RecordWriter:
     ['a.crc', 'a.idx', 'a.rec']
     """
 
-    def __init__(self, path: PathLike, index: bool = True, checksums: bool = True):
+    def __init__(self, path: PathLike, index: PathLike | bool = True, checksums: bool = True):
+        index_path = None if isinstance(index, bool) else os.fspath(index)
         self.path = os.fspath(path)
-        if not self.path.endswith(".rec"):
-            raise UsageError(f"{self.path}: a record file's name ends in .rec")
-        self.index, self.checksums = index, checksums
+        if index_path is not None and self.path.endswith(".idx"):  # MXIndexedRecordIO's order
+            self.path, index_path = index_path, self.path
+        if self.path.endswith((".idx", ".crc")) or index_path == self.path:
+            raise UsageError(f"{self.path}: the name of an index, not of a record file; give NAME.rec")
+        self.index_path = index_path or str(side_path(self.path, ".idx"))
+        self.index, self.checksums = bool(index), checksums
         self._keys, self._offsets, self._lengths, self._crcs = (array("q") for _ in range(4))
         self._used: set[int] | None = None  # only needed once keys stop increasing
         self._position = 0
@@ -110,11 +116,12 @@ class RecordWriter:
             return
         try:
             remove_side_files(self.path)
+            _remove(self.index_path)
             stream, self._stream = self._stream, None
             del stream
             self._file.__exit__(None, None, None)
             if self.index:
-                with atomic_write(side_path(self.path, ".idx"), "w") as text:
+                with atomic_write(self.index_path, "w") as text:
                     text.write(index_text(self._keys, self._offsets))
             if self.checksums:
                 rows = make_rows(*(list(c) for c in (self._keys, self._offsets, self._lengths, self._crcs)))
@@ -157,8 +164,11 @@ def index_text(keys: Any, offsets: Any) -> str:
 def remove_side_files(path: PathLike) -> None:
     """Remove ``.idx`` and ``.crc`` of a record file that is about to be replaced."""
     for suffix in (".idx", ".crc"):
-        side = side_path(path, suffix)
-        try:
-            side.unlink(missing_ok=True)
-        except OSError as error:
-            raise explain_os_error(side, error) from error
+        _remove(side_path(path, suffix))
+
+
+def _remove(path: PathLike) -> None:
+    try:
+        Path(path).unlink(missing_ok=True)
+    except OSError as error:
+        raise explain_os_error(path, error) from error
