@@ -234,8 +234,7 @@ def safe_dataloader(
             "thread_pool=True: threads that share one record file handle return wrong records without an error "
             "(MXNet 1.9 seeks on it); use num_workers, or gt.loading.ThreadedLoader"
         )
-    own = {"sampler": sampler, "batch_sampler": batch_sampler}
-    _check_samplers(batch_size, shuffle, last_batch, world_size, **own)
+    _check_samplers(batch_size, shuffle, last_batch, world_size, sampler, batch_sampler)
     order: Any
     if sampler is not None or batch_sampler is not None:
         if batch_sampler is None:
@@ -243,11 +242,19 @@ def safe_dataloader(
             batch_sampler = mxnet().gluon.data.BatchSampler(sampler, batch_size, last_batch or "keep")
         order = _Sampled(batch_sampler, batch_size or getattr(batch_sampler, "_batch_size", 1), seed)
     else:
+        assert batch_size is not None, "checked"
         order = Order(
             len(dataset), batch_size, bool(shuffle), seed, last_batch or "keep", rank, world_size, partition
         )
-    options = {"batchify_fn": batchify_fn, "pin_memory": pin_memory, "prefetch": prefetch, "timeout": timeout}
-    return SafeDataLoader(dataset, order, num_workers=num_workers, **options)
+    return SafeDataLoader(
+        dataset,
+        order,
+        num_workers=num_workers,
+        prefetch=prefetch,
+        pin_memory=pin_memory,
+        batchify_fn=batchify_fn,
+        timeout=timeout,
+    )
 
 
 def _check_samplers(
