@@ -240,7 +240,8 @@ def safe_dataloader(
         if batch_sampler is None:
             assert batch_size is not None, "checked"
             batch_sampler = mxnet().gluon.data.BatchSampler(sampler, batch_size, last_batch or "keep")
-        order = _Sampled(batch_sampler, batch_size or getattr(batch_sampler, "_batch_size", 1), seed)
+        size = int(batch_size or getattr(batch_sampler, "_batch_size", 1) or 1)
+        order = _Sampled(batch_sampler, size, seed)
     else:
         assert batch_size is not None, "checked"
         order = Order(
