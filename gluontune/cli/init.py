@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
             raise UsageError(f"{file}: a job is a Python file; give a name that ends in .py")
         if file.exists():
             raise UsageError(f"{file}: this file exists and is not overwritten; give another name")
-        template = Path(train.__file__).with_name("job_template.py")
+        template = Path(train.__file__).with_name("job.py.template")
         with files.atomic_write(file, "w") as out:
             out.write(template.read_text(encoding="utf-8"))
         if as_json:
