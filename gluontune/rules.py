@@ -121,6 +121,14 @@ _TOO_LARGE: tuple[tuple[str, Holds, str], ...] = (
 # Fields that contradict each other: which, when, why and the way out.
 _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
     (
+        ("env", "loader", "num_workers"),
+        lambda r: (
+            r.loader == "gluon" and r.num_workers > 0 and r.env.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
+        ),
+        "that engine computes in the thread which forks the workers, and a fork of OpenMP's threads hangs; use "
+        "num_workers=0 or loader='threaded'",
+    ),
+    (
         ("dtype", "devices"),
         lambda r: r.dtype == "float16" and r.devices == "cpu",
         "MXNet has no float16 convolution on a CPU; use dtype='bfloat16' or devices='gpu'",

@@ -219,3 +219,11 @@ def test_parameters_are_flags(monkeypatch):
         UsageError, match="--optimizer-params 'eps': write FIELD=VALUE, such as --optimizer-params beta1"
     ):
         CliRunner().invoke(app, ["--optimizer-params", "eps"], catch_exceptions=False)
+
+
+def test_forked_workers_of_a_thread_that_computes_are_refused():
+    naive = {"env": {"MXNET_ENGINE_TYPE": "NaiveEngine"}}
+    with pytest.raises(UsageError, match="num_workers=2 contradict each other"):
+        Recipe(num_workers=2, **naive)
+    assert Recipe(num_workers=0, **naive).env == naive["env"]
+    assert Recipe(num_workers=2, loader="threaded", **naive).num_workers == 2
