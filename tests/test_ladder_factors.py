@@ -256,7 +256,7 @@ def test_the_command_for_real(tmp_path, monkeypatch, capfd):
     found = json.loads(capfd.readouterr().out)
     sets = by_name(found)
     assert list(sets) == ["base", "resident", "static", "resident + static"]
-    assert all(entry["throughput"]["samples_per_sec"]["n"] == 3 for entry in sets.values())
+    assert all(entry["throughput"]["samples_per_sec"]["n"] >= 3 for entry in sets.values())
     assert all(entry["tta"][0]["converged"] and not entry["tta"][1]["converged"] for entry in sets.values())
     assert "DNC" in (tmp_path / "factors.html").read_text()
     assert main(["factors", "--rungs", ""]) == 2 and "no factor" in capfd.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -79,13 +80,21 @@ print("RESULT", y.asscalar(), abs(grad).sum())
 
 
 def test_a_step_with_the_wish_for_amx_computes_what_one_without_does():
-    """On a machine with AMX it computes with it; on any other the wish must do no harm."""
-    results = []
+    """On a machine with AMX it computes with it; on any other the wish must do no harm, nor mend or hide a fault."""
+    results: list[list[float]] = []
+    faults = []
     for extra in ({"DNNL_MAX_CPU_ISA": "AVX512_CORE_BF16"}, {**AMX_ENV, "DNNL_VERBOSE": "1"}):
         environ = {**os.environ, "OMP_NUM_THREADS": "1", **extra}
         done = subprocess.run([sys.executable, "-c", STEP], env=environ, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-800:]
+        if done.returncode:  # a CPU without avx512 has no bfloat16 convolution, with the wish or without
+            faults.append(done.stderr.strip().splitlines()[-1])
+            continue
         results.append([float(v) for v in done.stdout.split("RESULT")[1].split()[:2]])
         used = "avx512_core_amx_bf16" in done.stdout
+    if faults:
+        assert (
+            "avx512" not in Path("/proc/cpuinfo").read_text() and len(faults) == 2 and faults[0] == faults[1]
+        ), faults
+        return
     assert results[1] == pytest.approx(results[0], rel=2e-2)
     assert used == (amx_support().level == "granted")

@@ -16,6 +16,7 @@ from scipy.stats import binomtest
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.export.check import open_session
+from gluontune.runtime.system import System
 
 __all__ = ["quantize_onnx"]
 
@@ -197,6 +198,8 @@ def _quantize(source: Path, target: Path, images: np.ndarray, batch_size: int, k
         per_channel=True,
         activation_type=tools.QuantType.QUInt8,
         weight_type=tools.QuantType.QInt8,
+        # Without VNNI, products of uint8 and int8 are added in 16 bits and saturate; 7 bits of weight cannot.
+        reduce_range="avx512_vnni" not in System().flags(),
         nodes_to_exclude=kept,
     )
 

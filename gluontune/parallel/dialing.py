@@ -21,6 +21,7 @@ __all__ = ["Listener", "dial", "is_loopback", "own_addresses", "own_name_stands_
 
 _DIAL_S = 4.0
 _CALLER_S = 2.0  # in which a caller must have said its token
+_HEARD = 4096
 _MOST_CALLERS = 256  # at once; one more, and the one that was silent longest goes
 _READY = b"here\n"
 _END = b"\n"
@@ -125,7 +126,9 @@ class Listener:
     def _listen_to(self, caller: socket.socket) -> None:
         since, said = self._callers[caller]
         try:
-            heard = caller.recv(len(self._token) - len(said))
+            heard = caller.recv(
+                _HEARD
+            )  # all that it said: closing on unread bytes would reset the connection
         except OSError:
             heard = b""
         said += heard

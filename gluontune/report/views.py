@@ -53,7 +53,10 @@ def _with_limits(shown: dict[str, Any], row: Row, machine: Mapping[str, Any]) ->
             shown["why"].append(
                 f"The variant {words.clean(variant['label'], 80)} could not be trained here: {why}"
             )
-    flags = (machine.get("cpu") or {}).get("flags") or []
+    cpu = machine.get("cpu")
+    flags = cpu.get("flags") if isinstance(cpu, Mapping) else None
+    if not isinstance(flags, (list, str)):
+        flags = []
     if row["name"] == "mixed-precision" and row["status"] == "ran" and "amx_bf16" in flags:
         shown["why"].append(_AMX_SAYS)
     return shown
