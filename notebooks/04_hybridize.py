@@ -123,7 +123,7 @@ print(f"The largest difference between the outputs is {fold['max_difference']:.1
 # once and keeps it. *Rewrites* change the net to an equal one that avoids slow paths; the ladder knows some.
 
 # %%
-report = gt.compute.hybridize(net, x, rounds=3, seconds=20 if quick else 60)
+report = gt.compute.hybridize(net, x, budget_s=20 if quick else 60, refresh=True)
 steps = {
     t.name: t.step_ms
     for t in report.trials

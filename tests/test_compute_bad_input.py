@@ -33,7 +33,7 @@ def entrances(net, *inputs):
     """Each call that takes a user's net and a batch."""
     return {
         "check": lambda: check_hybridizable(net, *inputs),
-        "hybridize": lambda: hybridize(net, *inputs, rounds=3, seconds=0.5),
+        "hybridize": lambda: hybridize(net, *inputs, budget_s=30, refresh=True),
         "why": lambda: why_no_gain(net, *inputs, dtype="bfloat16"),
         "profile": lambda: profile(net, *inputs, steps=1),
         "rewrites": lambda: apply_rewrites(net, REWRITES.names(), *inputs),
@@ -90,7 +90,7 @@ def test_shared_parameters():
     x = mx.nd.random.uniform(shape=(3, 4))
     assert check_hybridizable(net, x).ok
     before = {k: p.data().asnumpy() for k, p in net.collect_params().items()}
-    assert hybridize(net, x, rounds=3, seconds=0.5).chosen.step_ms
+    assert hybridize(net, x, budget_s=30, refresh=True).chosen.step_ms
     assert net[0].weight is net[1].weight
     for key, parameter in net.collect_params().items():
         np.testing.assert_array_equal(parameter.data().asnumpy(), before[key])
@@ -125,7 +125,7 @@ def test_custom_operators():
     x = mx.nd.random.uniform(shape=(3, 4))
     check = check_hybridizable(net, x)
     assert check.ok and check.gradient_error < 1e-5
-    report = hybridize(net, x, rounds=3, seconds=0.5)
+    report = hybridize(net, x, budget_s=30, refresh=True)
     assert report.chosen.step_ms
     np.testing.assert_allclose(net(x).asnumpy(), 2 * net.dense(x).asnumpy(), rtol=1e-5)
 
@@ -144,7 +144,7 @@ def test_several_outputs():
     net = Several()
     net.initialize()
     x = mx.nd.random.uniform(shape=(3, 4))
-    assert hybridize(net, x, rounds=3, seconds=0.5).chosen.step_ms
+    assert hybridize(net, x, budget_s=30, refresh=True).chosen.step_ms
     first, (second, third) = net(x)
     assert (first.shape, second.shape, third.shape) == ((3, 4), (3, 4), (3,))
 
@@ -163,12 +163,12 @@ def test_a_net_that_is_hybridized_already_and_a_loss_that_raises_half_way():
         return out.sum()
 
     with pytest.raises((RuntimeError, GluontuneError), match="half-way"):
-        hybridize(net, x, loss=loss, rewrites=[], rounds=3, seconds=0.5)
+        hybridize(net, x, loss=loss, rewrites=[], budget_s=30, refresh=True)
     assert len(calls) >= 20
     assert net._active and net._cached_op is compiled and dict(net._flags)["static_shape"]
     assert type(net[3]) is nn.GlobalAvgPool2D
     np.testing.assert_array_equal(net[0].weight.data().asnumpy(), before)
-    assert hybridize(net, x, rounds=3, seconds=0.5).chosen.step_ms  # and it can be chosen for still
+    assert hybridize(net, x, budget_s=30, refresh=True).chosen.step_ms  # and it can be chosen for still
 
 
 def test_a_step_function_that_raises_half_way(tmp_path):

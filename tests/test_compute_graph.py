@@ -176,7 +176,7 @@ def test_a_rewrite_that_gives_other_gradients_fails_and_is_not_chosen(monkeypatc
     # As if fuse-bn-relu did not look where the map comes from: outputs are right, gradients are not.
     monkeypatch.setattr(_find, "_blocked_outputs", lambda net, seen: Everything())
     net, x = gated_net()
-    report = hybridize(net, x, rewrites=["fuse-bn-relu"], rounds=3, seconds=1)
+    report = hybridize(net, x, rewrites=["fuse-bn-relu"], budget_s=30, refresh=True)
     rewritten = [t for t in report.trials if t.rewrites and t.settings != "imperative"]
     assert rewritten and all("is not that of the plain network" in t.error for t in rewritten)
     assert report.chosen.rewrites == () and type(net.body[0]) is nn.BatchNorm

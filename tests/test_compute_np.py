@@ -124,7 +124,7 @@ def test_an_np_net_is_raced_and_refuses_what_is_not_its_kind(set_np):
     net = nn.HybridSequential()
     net.add(nn.Dense(4, activation="relu"), nn.Dense(2))
     net.initialize()
-    report = hybridize(net, mx.nd.ones((4, 3)), rewrites=[], rounds=3, seconds=1)
+    report = hybridize(net, mx.nd.ones((4, 3)), rewrites=[], budget_s=30, refresh=True)
     assert report.chosen.step_ms and not any(t.error for t in report.trials)
 
 

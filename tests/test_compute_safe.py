@@ -96,7 +96,7 @@ def test_several_inputs_are_taken_everywhere(make, inputs):
     net.initialize()
     assert check_hybridizable(net, *inputs()).ok
     assert apply_rewrites(net, REWRITES.names(), *inputs()).refused == []
-    report = hybridize(net, *inputs(), rounds=3, seconds=1)
+    report = hybridize(net, *inputs(), budget_s=30, refresh=True)
     assert report.chosen.step_ms and not any(t.error for t in report.trials)
 
 

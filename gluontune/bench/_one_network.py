@@ -64,7 +64,7 @@ class Network:
 
         self.chosen = self._build()
         began = time.perf_counter()
-        report = compute.hybridize(self.chosen, self.x, rounds=rounds, seconds=seconds)
+        report = compute.hybridize(self.chosen, self.x, rounds=rounds, budget_s=seconds, refresh=True)
         self.steps = {"gluontune": self._step(self.chosen)}
         for mode, flags in PLAIN.items():
             net = self._build()

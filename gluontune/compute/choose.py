@@ -2,48 +2,70 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from numbers import Integral
 from typing import Any, Callable
 
+from gluontune.compute import _remember
+from gluontune.compute._eliminate import Budget, Contest
 from gluontune.compute._preserve import check_initialized, preserved, restore
 from gluontune.compute._walk import flat, sample_of
 from gluontune.compute.mode import topmost_hybrid
-from gluontune.compute.race import SETTINGS, Race, Trial
+from gluontune.compute.race import SETTINGS, Race, Trial, present_mode, ratio
 from gluontune.compute.rewrites import REWRITES, apply_rewrites, rewrites_for
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.runtime import as_nd_array, as_net_array, mxnet
-from gluontune.stats import ratio_interval
 
 __all__ = ["HybridizeReport", "Trial", "hybridize"]
 
-FIRST = ("imperative", "hybridized", "static_alloc", "static")
 WORTH = 1.02  # what is hardly faster here can be slower in the next process, whose memory lies elsewhere
-NEAR = 1.15  # a plain mode this close to the best in the first race runs in the last one, too
+ENOUGH = 1.5  # a race cut short is run again for a budget so many times as large
 
 
 @dataclass
 class HybridizeReport:
-    """What :func:`hybridize` tried and chose; ``net`` is the user's, now in the chosen mode."""
+    """What :func:`hybridize` tried and chose; ``net`` is the user's, now in the chosen mode.
+
+    Args:
+        trials: in the order in which they were first run; each says when it was ``dropped``.
+        seconds: what the call cost, all told. cached: whether an earlier race on this machine decided.
+        notes: in sentences, what a reader of the choice should know; what the budget left untried, too.
+    """
 
     net: Any
     chosen: Trial
     trials: list[Trial]
     notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    cached: bool = False
+
+    @property
+    def dropped(self) -> dict[str, str]:
+        """Names of the trials that left the race before its last heat, and when."""
+        return {t.name: t.dropped for t in self.trials if t.dropped}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         rows = [{k: v for k, v in asdict(_bare(t)).items() if not k.startswith("_")} for t in self.trials]
-        return {"chosen": self.chosen.name, "trials": rows, "notes": self.notes}
+        plain = {"seconds": self.seconds, "cached": self.cached, "dropped": self.dropped}
+        return {"chosen": self.chosen.name, "trials": rows, "notes": self.notes, **plain}
 
     def __str__(self) -> str:
         lines = []
         for t in sorted(self.trials, key=lambda t: t.step_ms["median"] if t.step_ms else float("inf")):
-            what = f"{t.step_ms['median']:8.2f} ms" if t.step_ms else f"failed: {t.error}"
-            lines.append(f"{'→' if t is self.chosen else ' '} {t.name:50} {what}")
-        return "\n".join(lines + self.notes)
+            what = (
+                f"{t.step_ms['median']:8.2f} ms"
+                if t.step_ms
+                else f"failed: {t.error}"
+                if t.error
+                else "not run"
+            )
+            gone = f"  (dropped {t.dropped})" if t.dropped else ""
+            lines.append(f"{'→' if t is self.chosen else ' '} {t.name:50} {what}{gone}")
+        how = "remembered from an earlier race" if self.cached else "raced"
+        return "\n".join([*lines, *self.notes, f"{how}; {self.seconds:.1f} s"])
 
 
 def hybridize(
@@ -52,8 +74,10 @@ def hybridize(
     loss: Callable[[Any], Any] | None = None,
     rewrites: Sequence[str] | None = None,
     buckets: Sequence[tuple[Any, ...]] = (),
-    rounds: int = 7,
-    seconds: float = 60.0,
+    steps: int | None = None,
+    budget_s: float | None = None,
+    rounds: int = 8,
+    refresh: bool = False,
 ) -> HybridizeReport:
     """Measure modes and rewrites on this network and batch, interleaved, and keep the fastest.
 
@@ -62,14 +86,21 @@ def hybridize(
     gradients are as before afterwards. Something other than the best plain mode is chosen only if its
     interval says that it is faster, and its median by how much: 2 % at least.
 
+    The race must cost less than it saves. It looks at each way to run for two steps, drops what is far behind, and
+    times the rest in heats, until its budget is spent. The outcome is remembered in the cache folder
+    (:func:`gluontune.files.cache_dir`) for this graph, these shapes, this machine, these versions and threads.
+
     Args:
         net: an initialized Gluon block; it is left in the chosen mode, with the chosen rewrites applied.
         inputs: a training batch as it will be, in shape, type and device.
         loss: takes the output, gives the loss; None takes the mean square as a stand-in.
         rewrites: names to try; None tries all that apply here.
         buckets: further input tuples of other shapes; a step then runs each in turn.
-        rounds: interleaved repeats of each candidate, at least 3.
-        seconds: budget; after it no round is begun (three are always made).
+        steps: training steps to come, where they are known. Where even one look would cost more than 5 % of them,
+            nothing is run, and the net stays in the mode that it is in.
+        budget_s: seconds that the race may take; None is 15 s, or 5 % of the steps to come if that is less.
+        rounds: interleaved repeats in the last heat, at least 3; 8 are always made where there is time.
+        refresh: race anew, whatever is remembered.
 
     Raises:
         UsageError: the net is not initialized, or fails on the input in imperative mode.
@@ -78,77 +109,104 @@ def hybridize(
     >>> mx = mxnet()
     >>> net = mx.gluon.nn.Dense(4, in_units=8)
     >>> net.initialize()
-    >>> report = hybridize(net, mx.nd.ones((2, 8)), rounds=3)
-    >>> sorted({t.settings for t in report.trials})[:2], report.chosen in report.trials
-    (['hybridized', 'imperative'], True)
+    >>> report = hybridize(net, mx.nd.ones((2, 8)), steps=20)
+    >>> report.chosen.name, report.notes[0][:46]
+    ('imperative', '20 steps to come are too few to pay for a race')
+    >>> report = hybridize(net, mx.nd.ones((2, 8)), budget_s=5.0, refresh=True)
+    >>> report.chosen in report.trials, report.cached, hybridize(net, mx.nd.ones((2, 8)), budget_s=5.0).cached
+    (True, False, True)
     """
+    began = Race.clock()
     check_initialized(net)
-    if not inputs or rounds < 3:
-        raise UsageError("hybridize(net, x, …): give a sample batch and at least 3 rounds")
+    _check_numbers(inputs, steps, budget_s, rounds)
     inputs = sample_of(net, inputs)
     batches = [inputs, *(tuple(as_net_array(b, net)) for b in buckets)]
     device = next(a.context.device_type for a in flat(inputs) if hasattr(a, "context"))
     names = tuple(rewrites_for(net, *inputs, device=device) if rewrites is None else rewrites)
     for name in names:
         REWRITES[name]
-    step, deadline = _make_step(net, batches, loss), time.monotonic() + seconds
-    with preserved(net), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        race = Race(net, step, inputs)
-        hybrid = bool(topmost_hybrid(net))
-        trials = [Trial(s, r) for r in dict.fromkeys(((), names)) for s in (FIRST if hybrid else FIRST[:1])]
-        race.run(trials, rounds, deadline - seconds / 2)
-        if trials[0].error:
-            raise UsageError(f"net fails on this input in imperative mode: {trials[0].error}")
-        best = _fastest(trials)
-        more = _variations(best)
-        if more:
-            race.run([trials[0], best, *more], rounds, deadline - seconds / 4)
-            joined = _joined(best, more)
-            if joined:
-                race.run([trials[0], best, *joined], rounds, deadline - seconds / 8)
-            more += joined
-            trials += more
-        # The verdict is of a race of its own, long enough for an interval; it may overrun the budget.
-        finalists = _finalists(trials, best, more)
-        race.run(finalists, max(rounds, 8), deadline, least=min(rounds + 1, 8))
-        restore(race.plain)
-    report = _judge(net, trials, finalists, len(batches))
-    for block in topmost_hybrid(net):
-        block.hybridize(**SETTINGS[report.chosen.settings])
-    apply_rewrites(net, report.chosen.rewrites, *inputs)
+    step, budget = _make_step(net, batches, loss), Budget(budget_s, steps)
+    key = _remember.fingerprint(net, batches, loss, names)
+    report = None if refresh else _remembered(net, key, names, budget)
+    if report is None and budget.hopeless:
+        report = _as_it_is(net, f"{steps} steps to come are too few to pay for a race")
+    if report is None:
+        report = _raced(net, inputs, batches, step, names, budget, rounds, began, key)
+    if report.chosen.step_ms:
+        for block in topmost_hybrid(net):
+            block.hybridize(**SETTINGS[report.chosen.settings])
+        apply_rewrites(net, report.chosen.rewrites, *inputs, verify=False)  # verified before the race
+    report.seconds = Race.clock() - began
     return report
 
 
-def _variations(best: Trial) -> list[Trial]:
-    """The winner of the first race without each of its rewrites, and with other bulk sizes."""
-    more = []
-    if len(best.rewrites) > 1:
-        for left_out in best.rewrites:
-            more.append(Trial(best.settings, tuple(r for r in best.rewrites if r != left_out)))
-    if best.settings == "static":
-        more += [Trial(s, best.rewrites) for s in SETTINGS if s.startswith("static, ")]
-    return more
+def _check_numbers(inputs: tuple[Any, ...], steps: int | None, budget_s: float | None, rounds: int) -> None:
+    if not inputs or rounds < 3:
+        raise UsageError("hybridize(net, x, …): give a sample batch and at least 3 rounds")
+    if steps is not None and (not isinstance(steps, Integral) or steps < 0):
+        raise UsageError(f"hybridize: steps={steps!r}: a number of training steps, 0 or more, or None")
+    if budget_s is not None and not budget_s > 0:
+        raise UsageError(f"hybridize: budget_s={budget_s!r}: seconds, more than 0, or None")
 
 
-def _joined(best: Trial, more: list[Trial]) -> list[Trial]:
-    """The winner of the first race without all the rewrites that it was faster without, if these are several."""
-    faster = [t for t in more if t.step_ms and _median(t) < _median(best)]
-    left = tuple(r for r in best.rewrites if all(r in t.rewrites for t in faster))
-    return [Trial(best.settings, left)] if left and len(best.rewrites) - len(left) > 1 else []
+def _remembered(net: Any, key: str, names: tuple[str, ...], budget: Budget) -> HybridizeReport | None:
+    """The outcome of an earlier race; None where there is none, or this budget could tell more."""
+    found = _remember.recall(key, names)
+    if found is None:
+        return None
+    step_s = found["chosen"].step_ms["median"] / 1e3
+    if not found["complete"] and budget.seconds(step_s) > ENOUGH * found["budget_s"]:
+        return None
+    return HybridizeReport(net, found["chosen"], found["trials"], found["notes"], cached=True)
 
 
-def _finalists(trials: list[Trial], best: Trial, more: list[Trial]) -> list[Trial]:
-    """Imperative, the plain modes that may be the best, the best of all, and of its variations; each once.
+def _as_it_is(net: Any, why: str, trials: Sequence[Trial] = ()) -> HybridizeReport:
+    present = present_mode(net)
+    chosen = next((t for t in trials if t.settings == present), None) or Trial(present, ())
+    trials = list(dict.fromkeys([*trials, chosen]))
+    return HybridizeReport(net, chosen, trials, [f"{why}: the net stays as it is, {present}"])
 
-    The first race is short: of plain modes it cannot tell apart, the last one decides.
-    """
-    plain = [t for t in trials if t.step_ms and not t.rewrites and t.settings in FIRST]
-    limit = NEAR * _median(_fastest(plain))
-    picked = [trials[0], *(t for t in plain if _median(t) <= limit), best]
-    if any(t.step_ms for t in more):
-        picked.append(_fastest(more))
-    return list({id(t): t for t in picked}.values())
+
+def _raced(
+    net: Any,
+    inputs: tuple[Any, ...],
+    batches: list[tuple[Any, ...]],
+    step: Callable[[], None],
+    names: tuple[str, ...],
+    budget: Budget,
+    rounds: int,
+    began: float,
+    key: str,
+) -> HybridizeReport:
+    refused: list[str] = []
+
+    def hold(given: Sequence[str]) -> tuple[str, ...]:
+        applied = apply_rewrites(net, given, *inputs)
+        applied.undo()
+        gone = {change.rewrite for change in applied.refused}
+        refused.extend(note for note in applied.notes if note.split(":")[0] in gone)
+        return tuple(name for name in given if name not in gone)
+
+    with preserved(net), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        race = Race(net, step, inputs)
+        contest = Contest(race, budget, rounds, hold, began)
+        contest.run(names, bool(topmost_hybrid(net)))
+        restore(race.plain)
+    if contest.reference.error:
+        raise UsageError(f"net fails on this input in imperative mode: {contest.reference.error}")
+    if len(contest.trials) == 1 and contest.untried:
+        step_ms = contest.reference.step_ms or {}
+        why = f"a step takes {step_ms['median']:.3g} ms: the budget ({budget}) is too small to pay for a race"
+        return _as_it_is(net, why, contest.trials)
+    report = _judge(net, contest.trials, contest.finalists, len(batches))
+    report.notes += refused
+    if contest.untried:
+        report.notes.append(f"not tried, for the budget ({budget}) was spent: {', '.join(contest.untried)}")
+    rows, spent = [_bare(t) for t in report.trials], budget.seconds(report.chosen._times[0])
+    chosen = rows[report.trials.index(report.chosen)]
+    _remember.keep(key, rows, chosen, report.notes, contest.complete, spent)
+    return report
 
 
 def _judge(net: Any, trials: list[Trial], finalists: list[Trial], batches: int) -> HybridizeReport:
@@ -156,14 +214,16 @@ def _judge(net: Any, trials: list[Trial], finalists: list[Trial], batches: int) 
     baseline = trials[0]
     for trial in trials:
         if trial.step_ms and trial.speedup and trial.settings != "imperative":
-            gain = trial.step_ms["median"] * (trial.speedup["median"] - 1)
-            trial.break_even_steps = int(trial.compile_s * 1e3 / gain) + 1 if gain > 0 else None
-    chosen = _best_plain([t for t in finalists if not t.rewrites and "bulks" not in t.settings], batches)
+            saved = trial.step_ms["median"] * (trial.speedup["median"] - 1)
+            trial.break_even_steps = int(trial.compile_s * 1e3 / saved) + 1 if saved > 0 else None
+    plain = [t for t in trials if not t.rewrites and "bulks" not in t.settings]
+    # Where none is in the last heat, all were far behind.
+    chosen = _best_plain([t for t in plain if t in finalists] or plain, batches)
     for trial in finalists:
         if trial in (chosen, baseline) or not trial.step_ms:
             continue
-        ratio = ratio_interval(chosen._times, trial._times)
-        if ratio["ci95"][0] > 1.0 and ratio["median"] >= WORTH:
+        gain = ratio(chosen._times, trial._times)
+        if gain["ci95"][0] > 1.0 and gain["median"] >= WORTH:
             chosen = trial
     report = HybridizeReport(net, chosen, trials)
     _add_notes(report, batches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -15,7 +16,7 @@ from gluontune.compute.rewrites import apply_rewrites
 from gluontune.errors import GluontuneError
 from gluontune.stats import interval, ratio_interval
 
-__all__ = ["SETTINGS", "Race", "Trial"]
+__all__ = ["SETTINGS", "Race", "Trial", "present_mode", "ratio"]
 
 # What is tried besides the three modes; oneDNN's subgraph backend is for inference and left out.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -24,6 +25,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "static, bulks of 1": {**MODES["static"], "forward_bulk_size": 1, "backward_bulk_size": 1},
     "static, bulks of 100": {**MODES["static"], "forward_bulk_size": 100, "backward_bulk_size": 100},
 }
+REFERENCE_ROUNDS = 3  # so often a reference that is far behind runs in a heat
+SHORT_S = 0.05  # a step shorter than this runs once untimed first; a longer one fills the caches itself
 
 
 @dataclass(eq=False)
@@ -33,11 +36,12 @@ class Trial:
     Args:
         settings: ``imperative``, ``hybridized``, ``static_alloc``, ``static`` or one with a bulk size.
         rewrites: those applied.
-        step_ms: ``{"median", "ci95", "n"}`` of forward, loss and backward; None if it failed.
+        step_ms: ``{"median", "ci95", "n"}`` of forward, loss and backward; None if it failed or was not run.
         compile_s: the first step less a later one.
         memory_mib: growth of resident memory at the first steps (0 if it reused memory that was there).
         break_even_steps: steps after which compiling has paid against imperative; None if it never does.
         speedup: against imperative without rewrites, from interleaved pairs: ``{"median", "ci95", "n"}``.
+        dropped: when it left the race, and how far behind the best it was; "" for those in the last heat.
         error: first line of what went wrong.
     """
 
@@ -48,8 +52,8 @@ class Trial:
     memory_mib: float = 0.0
     break_even_steps: int | None = None
     speedup: dict[str, Any] | None = None
+    dropped: str = ""
     error: str = ""
-    _first_s: float = field(default=0.0, repr=False)
     _times: list[float] = field(default_factory=list, repr=False)
     _state: Any = field(default=None, repr=False)
 
@@ -57,6 +61,12 @@ class Trial:
     def name(self) -> str:
         """Settings and rewrites in a line."""
         return " + ".join((self.settings, *self.rewrites))
+
+    def took(self, times: Sequence[float], reference: Sequence[float]) -> None:
+        """Take the seconds of steps as what this trial measured, beside those of the reference."""
+        self._times = list(times)
+        self.step_ms = interval([t * 1e3 for t in times])
+        self.speedup = ratio(reference, times) if reference else None
 
 
 class Race:
@@ -66,54 +76,66 @@ class Race:
         net: an initialized block, as it came. step: one training step with it. inputs: a sample batch.
     """
 
+    clock: Callable[[], float] = staticmethod(time.perf_counter)
+
     def __init__(self, net: Any, step: Callable[[], None], inputs: tuple[Any, ...]):
         self.net, self.step, self.inputs = net, step, inputs
         self.plain, self._check = capture(net), GradientCheck(net)
 
-    def run(self, trials: list[Trial], rounds: int, deadline: float, least: int = 3) -> None:
-        """Prepare each trial once, then time them in turn; the first is what the others are compared with.
+    def heat(self, trials: Sequence[Trial], rounds: int, deadline: float, reference: Trial) -> int:
+        """Time the trials in turn; returns how many rounds were made.
 
         Args:
-            deadline: of ``time.monotonic``; after it no round is begun once ``least`` are done.
+            rounds: the most of them. A reference that is no trial itself runs in the first few.
+            deadline: of ``clock``; no round is begun that would not end before it.
         """
-        for trial in trials:
-            trial._times.clear()
-            if trial._state is None and not trial.error:
-                restore(self.plain)
-                self._prepare(trial)
         running = [t for t in trials if not t.error]
-        if not running:
-            return
-        repeats = max(1, min(20, int(0.1 / max(1e-4, max(t._first_s for t in running)))))
-        for round_index in range(rounds):
-            if round_index >= least and time.monotonic() > deadline:
+        times: dict[int, list[float]] = {id(t): [] for t in [reference, *running]}
+        made = 0
+        for number in range(rounds if running else 0):
+            both = (
+                [reference, *running] if reference not in running and number < REFERENCE_ROUNDS else running
+            )
+            price = sum(self._repeats(t) * min(t._times) for t in both)
+            if self.clock() + price > deadline:
                 break
             # Start each round at another trial, so that none always follows the same one.
-            shift = round_index % len(running)
-            for trial in running[shift:] + running[:shift]:
-                restore(trial._state)
-                self.step()  # caches are warm for this one, not for its predecessor
-                start = time.perf_counter()
-                for _ in range(repeats):
-                    self.step()
-                trial._times.append((time.perf_counter() - start) / repeats)
-        for trial in running:
-            trial.step_ms = interval([t * 1e3 for t in trial._times])
-            if running[0] is trials[0]:
-                trial.speedup = ratio_interval(trials[0]._times, trial._times)
+            shift = number % len(both)
+            for trial in both[shift:] + both[:shift]:
+                times[id(trial)].append(self.time(trial))
+            made += 1
+        if made:
+            for trial in [reference, *running]:
+                trial.took(times[id(trial)], times[id(reference)])
+        return made
 
-    def _prepare(self, trial: Trial) -> None:
-        """Three steps, which compile; a rewritten net whose gradients are grossly other ones has failed."""
+    def time(self, trial: Trial) -> float:
+        """Seconds of a step of a trial that was prepared."""
+        restore(trial._state)
+        repeats = self._repeats(trial)
+        if min(trial._times) < SHORT_S:
+            self.step()  # caches are warm for this one, not for its predecessor
+        start = self.clock()
+        for _ in range(repeats):
+            self.step()
+        return (self.clock() - start) / repeats
+
+    def prepare(self, trial: Trial) -> list[float]:
+        """One step that compiles, then two that are timed: their seconds; [] for a trial with an ``error``.
+
+        A rewritten net whose gradients are grossly other ones has failed.
+        """
+        restore(self.plain)
         before = _rss_mib()
         try:
-            apply_rewrites(self.net, trial.rewrites, *self.inputs, verify=False)  # checked below
+            apply_rewrites(self.net, trial.rewrites, *self.inputs, verify=False)  # verified before the race
             for block in topmost_hybrid(self.net):
                 block.hybridize(**SETTINGS[trial.settings])
             seconds = []
             for _ in range(3):
-                start = time.perf_counter()
+                start = self.clock()
                 self.step()
-                seconds.append(time.perf_counter() - start)
+                seconds.append(self.clock() - start)
                 if trial.name == "imperative":
                     self._check.note()
             other = self._check.differing() if trial.rewrites else ""
@@ -122,11 +144,41 @@ class Race:
         except Exception as error:
             told = str(error).strip()
             trial.error = told.splitlines()[0][:300] if told else type(error).__name__
-            return
-        trial._first_s = min(seconds[1:])
-        trial.compile_s = max(0.0, seconds[0] - trial._first_s)
+            return []
+        trial.compile_s = max(0.0, seconds[0] - min(seconds[1:]))
         trial.memory_mib = max(0.0, _rss_mib() - before)
         trial._state = capture(self.net)
+        return seconds[1:]
+
+    def _repeats(self, trial: Trial) -> int:
+        return max(1, min(20, int(0.1 / max(1e-4, min(trial._times)))))
+
+
+def ratio(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
+    """Interval of the ratios of the rounds that both took part in: how many times as fast the second is."""
+    n = min(len(mine), len(theirs))
+    return ratio_interval(mine[:n], theirs[:n])
+
+
+def present_mode(net: Any) -> str:
+    """The name of the mode that ``net`` is in, as near as the modes here come to it.
+
+    >>> from gluontune.runtime import mxnet
+    >>> net = mxnet().gluon.nn.Dense(1)
+    >>> before = present_mode(net)
+    >>> net.hybridize(static_alloc=True, static_shape=True)
+    >>> before, present_mode(net)
+    ('imperative', 'static')
+    """
+    blocks = topmost_hybrid(net)
+    if not blocks or not blocks[0]._active:
+        return "imperative"
+    flags = {key: value for key, value in blocks[0]._flags if key != "inline_limit"}
+    for name, settings in SETTINGS.items():
+        wanted = {key: value for key, value in settings.items() if key != "active"}
+        if settings["active"] and all(flags.get(k, False) == wanted.get(k, False) for k in {*flags, *wanted}):
+            return name
+    return "hybridized"
 
 
 def _rss_mib() -> float:

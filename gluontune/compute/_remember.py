@@ -1,0 +1,213 @@
+"""Races that were run on this machine, remembered: what a race's outcome depends on, and where it is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from types import CodeType
+from typing import Any
+
+from gluontune import __version__
+from gluontune.compute._walk import as_imperative, flat, walk
+from gluontune.compute.mode import topmost_hybrid
+from gluontune.compute.process import started_dtype
+from gluontune.compute.race import SETTINGS, Trial
+from gluontune.errors import GluontuneError
+from gluontune.files import cache_dir, open_regular, write_json
+from gluontune.runtime import machine_facts, mxnet
+
+__all__ = ["fingerprint", "keep", "recall"]
+
+SCHEMA = 1
+# Environment variables that begin so decide how fast a step is.
+_SETTINGS = (
+    "OMP_", "KMP_", "GOMP_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "MXNET_", "MALLOC_", "GLIBC_TUNABLES",
+    "LD_PRELOAD", "CUDA_", "NVIDIA_",
+)  # fmt: skip
+_MACHINE = ("os", "architecture", "libc", "cpu", "memory_limit_mib", "gpus", "gpu_driver", "packages")
+
+
+def fingerprint(
+    net: Any, batches: Sequence[tuple[Any, ...]], loss: Callable[..., Any] | None, names: Sequence[str]
+) -> str:
+    """A digest of all that a race's outcome depends on but the weights' values: graph, shapes, machine, versions.
+
+    Names that count how many blocks a process has made do not enter, so that the next process finds it again.
+    """
+    facts = machine_facts()
+    parts = {
+        "schema": SCHEMA,
+        "gluontune": __version__,
+        "mxnet": mxnet().__version__,
+        "dtype": started_dtype(),
+        "candidates": [list(names), list(SETTINGS)],
+        "inputs": [[_array(a) for a in flat(batch)] for batch in batches],
+        "net": _structure(net),
+        "graphs": [_graph(root, batches[0] if root is net else None) for root in topmost_hybrid(net)],
+        "loss": _callable(loss),
+        "machine": {key: facts[key] for key in _MACHINE},
+        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_SETTINGS)},
+    }
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+def recall(key: str, names: Sequence[str]) -> dict[str, Any] | None:
+    """The remembered race: ``trials``, ``chosen`` (one of them), ``notes``, ``complete`` and ``budget_s``; or None.
+
+    Whatever is not exactly what :func:`keep` writes is as good as nothing.
+    """
+    try:
+        with open(open_regular(_path(key)), encoding="utf-8") as stream:
+            found = json.load(stream)
+        if found["schema_version"] != SCHEMA or found["key"] != key:
+            return None
+        trials = [_trial(row, names) for row in found["trials"]]
+        chosen = trials[_whole(found["chosen"])]
+        budget, complete, notes = found["budget_s"], found["complete"], [str(n) for n in found["notes"]]
+        if not chosen.step_ms or not _positive(budget) or not isinstance(complete, bool):
+            return None
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        return None
+    return {"trials": trials, "chosen": chosen, "notes": notes, "complete": complete, "budget_s": budget}
+
+
+def keep(
+    key: str, trials: Sequence[Trial], chosen: Trial, notes: list[str], complete: bool, budget_s: float
+) -> None:
+    """Remember a race; a folder that cannot be written is no error."""
+    document = {
+        "schema_version": SCHEMA,
+        "key": key,
+        "trials": [{name: getattr(trial, name) for name in _FIELDS} for trial in trials],
+        "chosen": list(trials).index(chosen),
+        "notes": notes,
+        "complete": complete,
+        "budget_s": budget_s,
+    }
+    try:
+        write_json(_path(key), document)
+    except GluontuneError:
+        return
+
+
+def _path(key: str) -> Any:
+    return cache_dir() / "hybridize" / f"{key}.json"
+
+
+_FIELDS = [f.name for f in fields(Trial) if not f.name.startswith("_")]
+_MEASURED = ("step_ms", "speedup")
+
+
+def _trial(row: dict[str, Any], names: Sequence[str]) -> Trial:
+    """A trial from its row. ValueError, KeyError, TypeError: it is none that could be run here."""
+    if set(row) != set(_FIELDS) or row["settings"] not in SETTINGS or not set(row["rewrites"]) <= set(names):
+        raise ValueError("not a trial")
+    for name in _MEASURED:
+        seen = row[name]
+        if seen is not None and not (
+            all(_positive(v) for v in (seen["median"], *seen["ci95"]))
+            and len(seen["ci95"]) == 2
+            and _whole(seen["n"])
+        ):
+            raise ValueError(name)
+    kinds: Any
+    for name, kinds in {
+        "compile_s": (int, float),
+        "memory_mib": (int, float),
+        "dropped": str,
+        "error": str,
+    }.items():
+        if not isinstance(row[name], kinds):
+            raise ValueError(name)
+    if row["break_even_steps"] is not None:
+        _whole(row["break_even_steps"])
+    return Trial(**{**row, "rewrites": tuple(row["rewrites"])})
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _array(array: Any) -> Any:
+    if not hasattr(array, "shape"):
+        return type(array).__name__
+    return [list(array.shape), str(array.dtype), str(getattr(array, "context", "")), type(array).__name__]
+
+
+_PLAIN = (int, float, str)
+_NOT_OWN = ("_prefix", "_name", "_alias", "_empty_prefix", "_active", "_backend", "_profiler_scope_name")
+
+
+def _structure(net: Any) -> list[Any]:
+    """Each block: path, class, the code of its own forward, its attributes as MXNet prints them, its parameters."""
+    rows = []
+    for path, block in walk(net):
+        kind = type(block)
+        code = [
+            _callable(vars(base).get(name))
+            for base in kind.__mro__
+            if not base.__module__.startswith(("mxnet.", "builtins"))
+            for name in ("forward", "hybrid_forward")
+        ]
+        own = repr(block) if not block._children else ""
+        own += json.dumps(
+            {k: v for k, v in vars(block).items() if k not in _NOT_OWN and isinstance(v, _PLAIN)}
+        )
+        parameters = [[list(p.shape or ()), str(p.dtype), p.grad_req] for p in block._reg_params.values()]
+        rows.append([path, kind.__module__, kind.__qualname__, code, own, parameters])
+    return rows
+
+
+def _graph(root: Any, inputs: tuple[Any, ...] | None) -> Any:
+    """Operators and attributes of the traced graph without names; None where it cannot be traced."""
+    if inputs is None:
+        return None
+    before = root._cached_graph, root._in_format, root._out_format
+    try:
+        root._cached_graph = ()
+        with as_imperative(root):
+            _, symbol = root._get_graph(*inputs)
+        graph = json.loads(symbol.tojson(remove_amp_cast=False))
+        nodes = [[n["op"], n.get("attrs"), n["inputs"]] for n in graph["nodes"] if n["op"] != "null"]
+        variables = [i for i, n in enumerate(graph["nodes"]) if n["op"] == "null"]
+        return [nodes, variables, graph["heads"]]
+    except Exception:  # a user's code may raise anything when it is traced
+        return None
+    finally:
+        root._cached_graph, root._in_format, root._out_format = before
+
+
+def _callable(value: Any) -> Any:
+    """What a function computes, as far as its code tells; of a block, its structure."""
+    if value is None:
+        return None
+    if hasattr(value, "_children") and hasattr(value, "_reg_params"):
+        return _structure(value)
+    call = inspect.getattr_static(type(value), "__call__", None)  # an object that is called
+    code = getattr(value, "__code__", None) or getattr(call, "__code__", None)
+    own = [str(getattr(value, name, "")) for name in ("__module__", "__qualname__")]
+    return [type(value).__qualname__, *own, _code(code) if isinstance(code, CodeType) else None]
+
+
+def _code(code: CodeType) -> list[Any]:
+    return [code.co_code.hex(), list(code.co_names), [_constant(c) for c in code.co_consts]]
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return _code(value)
+    return (
+        sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
+    )  # a set's order is random
