@@ -109,7 +109,7 @@ def hybridize(
     >>> mx = mxnet()
     >>> net = mx.gluon.nn.Dense(4, in_units=8)
     >>> net.initialize()
-    >>> report = hybridize(net, mx.nd.ones((2, 8)), steps=20)
+    >>> report = hybridize(net, mx.nd.ones((2, 8)), steps=20, refresh=True)
     >>> report.chosen.name, report.notes[0][:46]
     ('imperative', '20 steps to come are too few to pay for a race')
     >>> report = hybridize(net, mx.nd.ones((2, 8)), budget_s=5.0, refresh=True)
