@@ -56,13 +56,31 @@ def test_a_few_steps_to_come_are_not_raced_for_and_the_net_stays_as_it_is(monkey
     assert "not run" in str(report) and json.dumps(report.to_dict())
 
 
-def test_a_budget_for_the_reference_alone_leaves_the_net_and_says_so(monkeypatch, cache):
+def test_a_budget_for_the_reference_alone_leaves_the_net_and_says_so(monkeypatch):
     pretend(monkeypatch, quick_with_rewrites)
     net, x = small()
     report = hybridize(net, x, budget_s=2)
     assert report.chosen.name == "imperative" and not net._active and len(report.trials) == 1
     assert "the budget (2 s, as given) is too small" in report.notes[0]
-    assert not cache.exists()
+    before = spent()
+    again = hybridize(small()[0], x, budget_s=2.5)
+    assert again.cached and again.notes == report.notes and spent() == before
+    assert not hybridize(small()[0], x, budget_s=20).cached
+
+
+def test_where_steps_of_one_trial_differ_a_look_drops_less(monkeypatch):
+    pretend(monkeypatch, lambda t: 0.1 + 0.05 * (t.settings != "static"))
+    net, x = small()
+    assert "imperative" in hybridize(net, x, rewrites=[]).dropped
+    prepare = Pretended.prepare
+
+    def disturbed(self, trial):
+        first, second = prepare(self, trial)
+        return [first, second * 1.4]
+
+    monkeypatch.setattr(Pretended, "prepare", disturbed)
+    report = hybridize(net, x, rewrites=[], refresh=True)
+    assert not any(told.startswith("after a look") for told in report.dropped.values())
 
 
 def test_a_budget_that_ends_early_goes_to_the_most_promising_first_and_names_the_rest(monkeypatch):

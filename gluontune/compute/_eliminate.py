@@ -149,6 +149,8 @@ class Contest:
         """Whether what comes next would end before its share of the budget does, by what it took so far."""
         if not self._prices:  # the reference: without it there is nothing to say
             return True
+        if len(self.trials) == 1:  # one contender is worth more than the heats of none
+            share = max(share, VARIANTS)
         return self.race.clock() + max(self._prices) <= self._deadline(share)
 
     def _look(self, trials: Sequence[Trial], share: float) -> None:
@@ -166,9 +168,10 @@ class Contest:
     def _drop(
         self, trials: Sequence[Trial], limit: float, measure: Callable[[Sequence[float]], float], when: str
     ) -> list[Trial]:
-        """Those within ``limit`` of the best."""
+        """Those within ``limit`` of the best; more widely where the steps of one and the same trial differ."""
         ran = [t for t in trials if t.step_ms]
         best = min(measure(t._times) for t in ran)
+        limit *= statistics.median(max(t._times) / min(t._times) for t in ran)
         for trial in ran:
             behind = measure(trial._times) / best
             if behind > limit:

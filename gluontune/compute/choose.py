@@ -198,7 +198,11 @@ def _raced(
     if len(contest.trials) == 1 and contest.untried:
         step_ms = contest.reference.step_ms or {}
         why = f"a step takes {step_ms['median']:.3g} ms: the budget ({budget}) is too small to pay for a race"
-        return _as_it_is(net, why, contest.trials)
+        report = _as_it_is(net, why, contest.trials)
+        if report.chosen.step_ms:  # or the next run would pay for as little again
+            rows = [_bare(t) for t in report.trials]
+            _remember.keep(key, rows, rows[-1], report.notes, False, contest.seconds())
+        return report
     report = _judge(net, contest.trials, contest.finalists, len(batches))
     report.notes += refused
     if contest.untried:
