@@ -65,6 +65,9 @@ def test_a_budget_for_the_reference_alone_leaves_the_net_and_says_so(monkeypatch
     before = spent()
     again = hybridize(small()[0], x, budget_s=2.5)
     assert again.cached and again.notes == report.notes and spent() == before
+    static = small()[0]
+    static.hybridize(static_alloc=True, static_shape=True)
+    assert not hybridize(static, x, budget_s=2.5).cached and static._active  # it stays as it is, too
     assert not hybridize(small()[0], x, budget_s=20).cached
 
 
@@ -121,6 +124,9 @@ def test_a_race_is_remembered_for_the_same_net_shapes_machine_and_settings(monke
     assert type(net[3]) is not nn.GlobalAvgPool2D and dict(net._flags)["static_shape"]
     assert [t.name for t in again.trials] == [t.name for t in first.trials] and again.notes == first.notes
     assert "remembered" in str(again) and again.chosen in again.trials
+    static = small()[0]
+    static.hybridize(static_alloc=True)
+    assert hybridize(static, x).cached  # whatever mode it is in
     assert not hybridize(small()[0], x, refresh=True).cached
     assert not hybridize(small()[0], mx.nd.ones((3, 3, 8, 8))).cached
     assert not hybridize(small()[0], x, loss=lambda out: out.sum()).cached

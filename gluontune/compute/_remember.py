@@ -16,7 +16,7 @@ from gluontune import __version__
 from gluontune.compute._walk import as_imperative, flat, walk
 from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.process import started_dtype
-from gluontune.compute.race import SETTINGS, Trial, present_mode
+from gluontune.compute.race import SETTINGS, Trial
 from gluontune.errors import GluontuneError
 from gluontune.files import cache_dir, open_regular, write_json
 from gluontune.runtime import machine_facts, mxnet
@@ -47,7 +47,6 @@ def fingerprint(
         "dtype": started_dtype(),
         "candidates": [list(names), list(SETTINGS)],
         "inputs": [[_array(a) for a in flat(batch)] for batch in batches],
-        "mode": present_mode(net),
         "net": _structure(net),
         "graphs": [_graph(root, batches[0] if root is net else None) for root in topmost_hybrid(net)],
         "loss": _callable(loss),

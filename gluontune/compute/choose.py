@@ -154,6 +154,8 @@ def _remembered(net: Any, key: str, names: tuple[str, ...], budget: Budget) -> H
     found = _remember.recall(key, names)
     if found is None:
         return None
+    if len(found["trials"]) == 1 and present_mode(net) != found["chosen"].settings:
+        return None  # it stayed as it was, for want of seconds: so does this one, which is in another mode
     step_s = found["chosen"].step_ms["median"] / 1e3
     if not found["complete"] and budget.seconds(step_s) > ENOUGH * found["budget_s"]:
         return None
