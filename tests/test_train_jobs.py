@@ -236,6 +236,32 @@ def test_what_does_not_fit_is_told_before_anything_is_timed(write, text, words):
     assert all(word in told for word in words), told
 
 
+TWO_MAPS = """
+class Two(nn.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2D(4, 3), nn.Conv2D(4, 3)
+        self.pool, self.out = nn.GlobalAvgPool2D(), nn.Dense(2)
+    def hybrid_forward(self, F, a, b): return self.out(self.pool(self.a(a) * self.b(b)))
+def net(): return Two()
+def data():
+    def part(n, seed):
+        x = np.random.default_rng(seed).normal(size=(n, 2, 1, 6, 6)).astype("float32")
+        return gluon.data.ArrayDataset(x[:, 0], x[:, 1], (x.mean(axis=(1, 2, 3, 4)) > 0).astype("int64"))
+    return part(128, 0), part(64, 1)
+"""
+
+
+def test_a_net_of_several_inputs_is_rewritten_and_trains_to_the_same_losses(write):
+    job, losses = write(TWO_MAPS), []
+    for names in ((), ("pool-to-mean",)):
+        with session(job, hybridize="static", rewrites=names) as made:
+            assert made.rewrites == ["pool-to-mean", "pad-channels"]
+            assert (type(made.net.pool) is mxnet().gluon.nn.GlobalAvgPool2D) == (not names)
+            losses.append(trained(made)[1])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
 def test_several_inputs_and_several_outputs(write):
     with session(write(TWO_INPUTS), hybridize="static") as made:
         first, last, seen = trained(made, 3)

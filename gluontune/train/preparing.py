@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gluontune import compute
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.train.arrays import described, hint_of
+from gluontune.train.arrays import hint_of
 from gluontune.train.userfile import blaming
 
 if TYPE_CHECKING:
@@ -76,16 +76,9 @@ def prepare_nets(session: Session) -> Prepared:
     ):
         made(*inputs)
         mx.nd.waitall()
-    rewrites: list[str] = []
-    if len(inputs) == 1:
-        rewrites = compute.rewrites_for(made, inputs[0], device=session.device)
+    rewrites = compute.rewrites_for(made, *inputs, device=session.device)
     if recipe.rewrites:
-        if len(inputs) > 1:
-            raise UsageError(
-                f"recipe field rewrites={list(recipe.rewrites)}: the net takes {len(inputs)} inputs "
-                f"({described(inputs)}); rewrites are for nets of one: use rewrites=[]"
-            )
-        compute.apply_rewrites(made, recipe.rewrites, inputs[0])
+        compute.apply_rewrites(made, recipe.rewrites, *inputs)
     if recipe.dtype == "float16":
         made.cast("float16")
     compute.set_mode(made, recipe.hybridize)
