@@ -13,24 +13,22 @@ from gluontune.ladder.batching import Batches
 from gluontune.ladder.beginning import fit_length, what_limits
 from gluontune.ladder.book import Book
 from gluontune.ladder.budget import Budget
-from gluontune.ladder.contest import Contest
 from gluontune.ladder.devices import compare_counts, look_into
 from gluontune.ladder.finishing import finish
 from gluontune.ladder.judge import choose, compare, judge, judge_accuracy, next_best
-from gluontune.ladder.measure import DISTURBED_PCT, Contender
+from gluontune.ladder.measure import Contender
 from gluontune.ladder.pace import QUICK, Pace
 from gluontune.ladder.predicting import note, predict
 from gluontune.ladder.quality import judge_quality
+from gluontune.ladder.revisiting import revisit
+from gluontune.ladder.rounds import Rounds
 from gluontune.ladder.rungs import RUNGS, Rung, Site
 from gluontune.ladder.trainings import Trainings
-from gluontune.monitor.others import OtherLoad
 from gluontune.recipe import Recipe
 from gluontune.train import RunFailed
 
 __all__ = ["climb"]
 
-_LOOK_S = 0.5  # at what others do, before measuring
-_SHORTER = 0.6  # of a rung's time, where others disturb: more slices would not make it certain
 _LEAST_S = 6.0  # a rung is not begun with less
 
 OnEvent = Callable[[dict[str, Any]], None]
@@ -112,6 +110,7 @@ class _Climber:
         self.field: list[Contender] = []
         self.still: list[str] = list(names)
         self.others_pct = 0.0
+        self.rounds = Rounds(budget, pace.slice_s, tell)
         self._site: Site | None = None
 
     def close(self) -> None:
@@ -148,6 +147,8 @@ class _Climber:
                 self.field = []
                 self.book.enter(row)
             self.tell({"event": "rung-end", "row": row})
+        if self.best is not None and self.best is not self.naive and self.naive.failure is None:
+            self.best = revisit(self.best, self.naive, self.site, self.trainings, self.rounds)
         finish(self.naive, self.best, self.trainings, self.pace.slice_s, self._say_proof)
         document["complete"] = True
 
@@ -175,7 +176,7 @@ class _Climber:
             row.update(status="skipped", reason="not measured: the budget was used up by the rungs before it")
             return
         self.field = [Contender(base.override(**v.changes), v.label, self.time_limit) for v in variants]
-        self._progress(row["name"], "predicting", 0.0, ", ".join(c.label for c in self.field), None)
+        self.rounds.progress(row["name"], "predicting", 0.0, ", ".join(c.label for c in self.field))
         guesses = predict(rung.name, self.best, self.field, self.site, self.pace.slice_s)
         self._measure(row, self.field, races=rung.name != "large-batch")
         chosen = compare(row, self.field, variants, self.naive, self.best)
@@ -210,7 +211,7 @@ class _Climber:
 
     def _by_time_to_accuracy(self, row: dict[str, Any], fastest: Contender) -> Contender:
         assert self.best is not None
-        told = lambda text: self._progress(row["name"], "training", 0.0, text, None)  # noqa: E731
+        told = lambda text: self.rounds.progress(row["name"], "training", 0.0, text)  # noqa: E731
         search = Batches(row, self.best, self.naive, self.field, self.trainings, told)
         row["measurable"] = True
         winner = search.search()
@@ -224,7 +225,7 @@ class _Climber:
     def _count_devices(self, row: dict[str, Any]) -> None:
         """Which number of devices is best, and where the steps of the others go."""
         assert self.best is not None
-        self._progress(row["name"], "measuring", 1.0, "exchange and loader alone", None)
+        self.rounds.progress(row["name"], "measuring", 1.0, "exchange and loader alone")
         shares = {c.label: look_into(c) for c in self.field if c.failure is None}
         found = compare_counts(self.best, self.field, shares, bool(self.site.gpus))
         if found is not None:
@@ -245,67 +246,15 @@ class _Climber:
         self.book.document["verdict"] = what_limits(self.book, row, self.recipe, self.site)
 
     def _measure(self, row: dict[str, Any], field: list[Contender], races: bool = True) -> None:
-        """The contest of a rung, beside what others do to the machine."""
-        name, began = row["name"], self.budget.spent_s
-        self._progress(name, "starting", 0.0, ", ".join(c.label for c in field), None)
-        calm = self.budget.wait(lambda: self._disturbed(name))
-        seconds = self.budget.slices_s(name, self.still) * (1.0 if calm else _SHORTER)
-
-        def on_round(number: int) -> None:
-            rates = {c.label: c.rates[-1] for c in field if c.rates and c.failure is None and c.cut is None}
-            fastest = max(rates, key=lambda label: rates[label], default="")
-            detail = f"round {number}: {fastest} {rates.get(fastest, 0):,.0f} samples/s"
-            done = min(1.0, (self.budget.spent_s - began) / max(seconds, 1e-6))
-            self._progress(name, "measuring", done, detail, rates.get(fastest))
-
-        others = OtherLoad()
-        contest = Contest(
-            None if field == [self.naive] else self.best,
-            self.naive,
-            field,
-            slice_s=self.pace.slice_s,
-            races=races,
-            time_up=lambda: self.budget.spent_s - began >= seconds,
-            over=lambda: self.budget.free_s <= 0,
-            on_round=on_round,
-        )
-        contest.run()
-        self.others_pct = others.read()
-        row["contest_decided"] = contest.decided
-        if self.others_pct >= DISTURBED_PCT:
-            row["notes"].append(
-                f"other programs took {self.others_pct:.0f} % of the cores while this was measured, which changes what "
-                "threads gain: repeat it on a machine that does nothing else"
-            )
-
-    def _disturbed(self, name: str) -> bool:
-        """Whether others work on this machine just now, while all that is ours is paused."""
-        others = OtherLoad()
-        time.sleep(_LOOK_S)
-        taken = others.read()
-        if taken >= DISTURBED_PCT:
-            self._progress(name, "waiting", 0.0, f"other programs take {taken:.0f} % of the cores", None)
-        return taken >= DISTURBED_PCT
+        best = None if field == [self.naive] else self.best
+        seconds = self.budget.slices_s(row["name"], self.still)
+        self.others_pct = self.rounds.run(row, best, self.naive, field, seconds, races=races)
 
     def _say_proof(self, text: str) -> None:
-        self._progress("proof", "proof", 0.0, text, None)
+        self.rounds.progress("proof", "proof", 0.0, text)
 
     def _failed(self, row: dict[str, Any], failure: RunFailed) -> None:
         row.update(status="failed", verdict="n/a", kept=False, error=failure.to_dict(), reason=str(failure))
-
-    def _progress(self, name: str, stage: str, done: float, detail: str, rate: float | None) -> None:
-        self.tell(
-            {
-                "event": "progress",
-                "name": name,
-                "stage": stage,
-                "done": done,
-                "detail": detail,
-                "samples_per_sec": rate,
-                "val_accuracy": None,
-                "seconds_left": None,
-            }
-        )
 
     @property
     def site(self) -> Site:

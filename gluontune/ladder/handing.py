@@ -10,6 +10,7 @@ import yaml
 
 from gluontune import runtime
 from gluontune.files import atomic_write
+from gluontune.ladder.revisiting import AGAIN
 from gluontune.recipe import Recipe
 
 __all__ = ["best_script", "best_yaml", "hand_over"]
@@ -57,6 +58,13 @@ def changed_fields(document: Mapping[str, Any]) -> dict[str, str]:
         what = "less time to the accuracy" if by_time else "the speed"
         told = f"{row['name']}: {ratio['median']:.2f}x {what} here" if ratio else row["name"]
         said.update(dict.fromkeys(row["changes"], told))
+    for answer in document.get("revisited") or ():
+        if answer["adopted"] and answer["kind"] == AGAIN:
+            told = f"{answer['rung']}: {answer['ratio']['median']:.2f}x the speed here, on top of the rest"
+            said.update(dict.fromkeys(answer["changes"], told))
+        elif answer["adopted"]:
+            for field in answer["changes"]:
+                said.pop(field, None)
     return said
 
 

@@ -39,7 +39,8 @@ def write_ladder_html(ladder: Mapping[str, Any], path: str | os.PathLike[str]) -
     Raises:
         GluontuneError: a value of the wrong shape, another schema version, a folder that cannot be written.
     """
-    write_html([Source(Path("ladder.json"), "ladder", ladder=check_ladder(ladder))], path)
+    beside = Path(path).parent / "ladder.json"  # where best.py and best.yaml are looked for
+    write_html([Source(beside, "ladder", ladder=check_ladder(ladder))], path)
 
 
 def finish_ladder(ladder: dict[str, Any], folder: str | os.PathLike[str]) -> None:
@@ -100,7 +101,9 @@ def render(sources: Sequence[Source]) -> str:
     ladders = [s for s in sources if s.ladder is not None]
     runs = [s for s in sources if s.run is not None]
     studies = [s for s in sources if s.study is not None]
-    shown = [views.ladder_view(s.ladder or {}, s.label, f"l{n}") for n, s in enumerate(ladders)]
+    shown = [
+        views.ladder_view(s.ladder or {}, s.label, f"l{n}", s.path.parent) for n, s in enumerate(ladders)
+    ]
     data = {
         "ladders": {s.label: light(s.ladder) for s in ladders},
         "runs": {s.label: light(s.run.to_dict()) for s in runs if s.run is not None},

@@ -157,7 +157,21 @@ def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[st
     rungs = _shaped(ladder.get("rungs"), list, f"{source}: rungs") or []
     ladder["rungs"] = [check_row(row, f"{source}: rungs[{place}]") for place, row in enumerate(rungs)]
     ladder["complete"] = ladder.get("complete", True) is not False
+    asked = _shaped(ladder.get("revisited"), list, f"{source}: revisited") or []
+    ladder["revisited"] = [_answer(value, f"{source}: revisited[{n}]") for n, value in enumerate(asked)]
     return ladder
+
+
+def _answer(value: Any, where: str) -> dict[str, Any]:
+    """A rung that was asked again at the end of a climb."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("rung"), str):
+        raise GluontuneError(f"{where}: expected a mapping with a rung")
+    told = {key: None if value.get(key) is None else str(value[key]) for key in ("reason", "interaction")}
+    ratios = {
+        key: _measure(_shaped(value.get(key), dict, f"{where}.{key}") or None) for key in ("first", "ratio")
+    }
+    words = {key: str(value.get(key) or "n/a") for key in ("kind", "verdict")}
+    return {"rung": value["rung"], **words, **told, **ratios, "adopted": value.get("adopted") is True}
 
 
 def check_row(row: Any, where: str = "row") -> dict[str, Any]:

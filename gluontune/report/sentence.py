@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gluontune.report import words
+from gluontune.report.advice import revisited_best
 from gluontune.report.read import check_ladder, reason_of
 
 __all__ = ["ladder_sentence", "sentence_parts"]
@@ -47,7 +48,11 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
         parts.append(f"interrupted: {_count(len(measured), 'rung')} measured so far")
     if naive is not None:
         parts += _accuracy_lost(naive, best) + _held_back(ladder, naive, best)
-    return parts + _not_helpful(rows, where)
+    return (
+        parts
+        + _not_helpful(rows, where)
+        + [a["interaction"] for a in ladder["revisited"] if a["interaction"]]
+    )
 
 
 def proof_words(ladder: Mapping[str, Any]) -> str | None:
@@ -80,7 +85,8 @@ def _nothing_measured(ladder: dict[str, Any]) -> str:
 def _best(ladder: dict[str, Any], measured: list[dict[str, Any]]) -> dict[str, Any]:
     named = ladder["best"].get("name")
     kept = [row for row in measured if row["kept"]]
-    return next((row for row in measured if row["name"] == named), (kept or measured)[-1])
+    found = next((row for row in measured if row["name"] == named), (kept or measured)[-1])
+    return revisited_best(ladder, found) or found
 
 
 def _headline(

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gluontune.report import words
+from gluontune.report.advice import revisited_lines
 from gluontune.report.read import Source, check_ladder, check_row, reason_of, row_of
 from gluontune.report.sentence import ladder_sentence
 
@@ -39,8 +40,8 @@ _MEDIUM, _WIDE, _WIDEST = 76, 100, 118
 class _Ladder:
     """Chooses its columns by the width that the console gives it."""
 
-    def __init__(self, rows: Sequence[dict[str, Any]], unit: str, best: str | None):
-        self.rows, self.unit, self.best = rows, unit, best
+    def __init__(self, rows: Sequence[dict[str, Any]], unit: str, best: str | None, again: Sequence[str]):
+        self.rows, self.unit, self.best, self.again = rows, unit, best, again
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide, medium = options.max_width >= _WIDE, options.max_width >= _MEDIUM
@@ -61,6 +62,9 @@ class _Ladder:
             table.add_row(name, *cells, verdict_text(row), style=style)
         yield table
         yield from _remarks(self.rows)
+        if self.again:
+            yield Text("\nOn top of the best recipe, at the end:")
+            yield from (Text(f"  {line}") for line in self.again)
 
 
 def ladder_table(ladder: Mapping[str, Any]) -> Any:
@@ -78,7 +82,7 @@ def ladder_table(ladder: Mapping[str, Any]) -> Any:
     """
     ladder = check_ladder(ladder)
     unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
-    return _Ladder(ladder["rungs"], unit, ladder["best"].get("name"))
+    return _Ladder(ladder["rungs"], unit, ladder["best"].get("name"), revisited_lines(ladder))
 
 
 def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from gluontune.report import figures, plain, words
+from gluontune.report import charts, plain, words
+from gluontune.report.advice import advice, revisited_best, revisited_lines
 from gluontune.report.read import reason_of, row_of
 from gluontune.report.sentence import sentence_parts
 from gluontune.result import RunResult
@@ -16,12 +18,19 @@ __all__ = ["ladder_view", "runs_view"]
 Row = dict[str, Any]
 
 
-def ladder_view(ladder: Mapping[str, Any], label: str, key: str) -> dict[str, Any]:
-    """One ladder (checked by ``check_ladder``), ready for the template; ``key`` keeps ids apart."""
+def ladder_view(
+    ladder: Mapping[str, Any], label: str, key: str, folder: Path | None = None
+) -> dict[str, Any]:
+    """One ladder (checked by ``check_ladder``), ready for the template; ``key`` keeps ids apart.
+
+    Args:
+        folder: where the climb left ``best.py`` and ``best.yaml``.
+    """
     rows = ladder["rungs"]
     unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
     headline, *rest = (part.replace(" %", "\u00a0%") for part in sentence_parts(ladder))
     best = next((row for row in rows if row["name"] == ladder["best"].get("name")), None)
+    best = revisited_best(ladder, best or (rows[-1] if rows else {})) or best
     recipe = ladder["best"].get("recipe") or (best or {}).get("recipe") or {}
     return {
         "key": key,
@@ -30,14 +39,16 @@ def ladder_view(ladder: Mapping[str, Any], label: str, key: str) -> dict[str, An
         "rest": [part[0].upper() + part[1:] for part in rest if not part.startswith("interrupted:")],
         "facts": _facts_line(ladder),
         "complete": ladder["complete"],
+        "advice": advice(ladder, folder),
+        "revisited": revisited_lines(ladder),
         "unit": unit,
         "tiles": _tiles(ladder, rows, best, unit),
         "rows": [
             _with_limits(_row_view(row, ladder["best"].get("name")), row, ladder["machine"]) for row in rows
         ],
         "predicts": any(row["predicted"] for row in rows),
-        "figures": _figures(key, rows, unit),
-        "utilization": _utilization(key, rows),
+        "figures": charts.figures_of(key, rows, unit),
+        "utilization": charts.utilization_of(key, rows),
         "variants": [_variants(row) for row in rows if len(row["variants"]) > 1],
         "machine": plain.pairs(ladder["machine"]),
         "recipe_yaml": plain.as_yaml(recipe),
@@ -78,8 +89,8 @@ def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
     return {
         "rows": [_row_view(row, None) for row in rows],
         "unit": "samples/s",
-        "figures": _figures("runs", rows, "samples/s"),
-        "utilization": _utilization("runs", rows),
+        "figures": charts.figures_of("runs", rows, "samples/s"),
+        "utilization": charts.utilization_of("runs", rows),
         "labels": [words.clean(row["name"], 80) for row in rows],
         "differences": [
             (words.clean(field, 60), [plain.said(row["recipe"].get(field)) for row in rows])
@@ -173,7 +184,7 @@ def _row_view(row: Row, best: str | None) -> dict[str, Any]:
         "accuracy": words.reached(row) or words.accuracy(None),
         "trained": words.duration(trained[-1] if trained else None),
         "busy": _percent(row["steadiness"].get("mean_pct")),
-        "steady": _score(row["steadiness"]),
+        "steady": charts.score(row["steadiness"]),
         "memory": "—" if row["peak_rss_mib"] is None else f"{row['peak_rss_mib']:,.0f} MiB",
         "why": [sentence for sentence in [reason_of(row), *map(words.clean, row["notes"])] if sentence],
     }
@@ -198,77 +209,6 @@ def _ci(value: float | None, bounds: Any) -> str:
 def _percent(value: Any) -> str:
     known = words.number(value)
     return "—" if known is None else f"{known:.0f} %"
-
-
-def _score(steadiness: Mapping[str, Any]) -> str:
-    score = words.number(steadiness.get("score"))
-    return "" if score is None else f"{score:.2f}"
-
-
-def _figures(key: str, rows: Sequence[Row], unit: str) -> list[dict[str, Any]]:
-    ladder = any(row["name"] == "naive" for row in rows)
-    phases = [phase for phase in words.PHASES if any(row["phases_pct"].get(phase) for row in rows)]
-    others = sorted({p for row in rows for p in row["phases_pct"] if p not in words.PHASES})
-    legend = [(f"{p}: {words.PHASES[p]}", figures.PHASE_SERIES[p]) for p in phases]
-    legend += [(words.clean(p, 40), 7) for p in others]
-    drawn = [
-        (
-            "Throughput",
-            figures.throughput(f"{key}-throughput", rows, unit),
-            _BARS_SAY
-            + (_KEPT_SAY if ladder else "")
-            + (_PREDICTED_SAY if any(row["predicted"] for row in rows) else ""),
-            [],
-        ),
-        ("What each rung brought", figures.gains(f"{key}-gains", rows), _GAINS_SAY, []),
-        ("Where a step's time goes", figures.phases(f"{key}-phases", rows), _PHASES_SAY, legend),
-        (
-            "Accuracy against time",
-            figures.accuracy(f"{key}-accuracy", rows),
-            _CURVES_SAY + (" Dashed: not kept." if ladder else ""),
-            [],
-        ),
-    ]
-    return [{"title": t, "svg": svg, "caption": c, "legend": g} for t, svg, c, g in drawn if svg]
-
-
-_BARS_SAY = "Training throughput, loading included. Whiskers: 95 % interval."
-_KEPT_SAY = (
-    " Blue: kept; grey: not kept. Dashed: naive. In brackets: the speed against naive measured in the same "
-    "minutes, which counts where the machine's own speed drifts."
-)
-_PREDICTED_SAY = " Hollow diamonds: predicted before it was measured."
-_GAINS_SAY = (
-    "Measured in turn with the best rung before it. A whisker that crosses the dashed line shows no certain "
-    "gain. Dots: kept; diamonds: not kept."
-)
-_PHASES_SAY = "Percent of one training step. A phase that shrinks gives its time to the others."
-_CURVES_SAY = "The clock counts training alone."
-
-
-def _utilization(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    found = []
-    for place, row in enumerate(rows):
-        svg = figures.utilization(f"{key}-util{place}", row)
-        if svg is None:
-            continue
-        steady = row["steadiness"]
-        said = [("mean", "mean_pct", "{:.0f} %"), ("below half", "below_50_pct", "{:.0f} % of the time")]
-        said += [("longest idle gap", "longest_idle_gap_s", "{:.1f} s")]
-        values = [(title, words.number(steady.get(name)), form) for title, name, form in said]
-        caption = [f"{title} {form.format(value)}" for title, value, form in values if value is not None]
-        if _score(steady):
-            caption.insert(1, f"steadiness {_score(steady)}")
-        legend = figures.utilization_series(row)
-        found.append(
-            {
-                "name": words.clean(row["name"], 60),
-                "svg": svg,
-                "caption": ", ".join(caption),
-                "legend": legend,
-            }
-        )
-    return found
 
 
 def _variants(row: Row) -> dict[str, Any]:
@@ -296,11 +236,16 @@ def _variants(row: Row) -> dict[str, Any]:
                 "previous": words.ratio(previous["median"] if previous else None),
                 "previous_ci": _ci(previous["median"], previous["ci95"]) if previous else "",
                 "chosen": variant["chosen"],
+                "accuracy": words.accuracy(words.number(variant.get("accuracy"))),
                 "outcome": ": ".join(part for part in (words.clean(outcome, 24), reason) if part),
             }
         )
-    predicts = any(variant["predicted"] for variant in shown)
-    return {"name": words.clean(row["name"], 60), "rows": shown, "predicts": predicts}
+    return {
+        "name": words.clean(row["name"], 60),
+        "rows": shown,
+        "predicts": any(variant["predicted"] for variant in shown),
+        "trained": any(words.number(variant.get("accuracy")) is not None for variant in row["variants"]),
+    }
 
 
 def _base_recipe(ladder: Mapping[str, Any]) -> Mapping[str, Any]:

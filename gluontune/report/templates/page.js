@@ -4,6 +4,8 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");
   if (!button) return;
   const source = document.getElementById(button.dataset.copy);
+  const says = button.textContent;
+  source.closest("details")?.setAttribute("open", "");
   let done = false;
   try {
     await navigator.clipboard.writeText(source.textContent);
@@ -17,5 +19,5 @@ document.addEventListener("click", async (event) => {
     try { done = document.execCommand("copy"); } catch (unsupported) { done = false; }
   }
   button.textContent = done ? "Copied" : "Selected: press Ctrl+C";
-  setTimeout(() => { button.textContent = "Copy"; }, 2500);
+  setTimeout(() => { button.textContent = says; }, 2500);
 });

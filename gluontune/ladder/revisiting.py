@@ -1,0 +1,212 @@
+"""After the last rung: what was dropped is asked again on top of the best recipe, what was kept early is left out once.
+
+One pass from rung to rung is forward selection: it sees each change on top of those before it, never of those after.
+A loader that gains nothing while the net is slow may gain much when it is fast, and noise may have dropped a rung. So
+the best recipe has one more contest, with every question at once (backward elimination and one more forward step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gluontune.ladder.judge import compare, judge, judge_accuracy, verdict_of
+from gluontune.ladder.measure import Contender
+from gluontune.ladder.rounds import Rounds
+from gluontune.ladder.rungs import RUNGS, Site, Variant
+from gluontune.ladder.trainings import Trainings
+from gluontune.recipe import Recipe
+from gluontune.train import RunFailed
+
+__all__ = ["AGAIN", "Question", "interaction", "questions", "revisit"]
+
+AGAIN, WITHOUT = "asked again", "left out"
+_NOT_BY_SPEED = ("naive", "large-batch")  # chosen by the time to an accuracy, among candidates of its own
+_BEYOND_HOPE = 0.6  # of the recipe before it, at best: nothing that was kept later makes up for that
+_PART = 0.5  # of the free time, for one contest
+_LEAST_S = 15.0  # below that no contest is begun
+_STEPS = 2  # changes that are adopted at most, each after a contest of its own
+
+
+@dataclass(frozen=True)
+class Question:
+    """One change to the best recipe that is measured once more.
+
+    Args:
+        rung: whose change it is. kind: ``asked again`` or ``left out``.
+        variant: what changes on top of the best recipe.
+        first: the ratio that the rung had when it was climbed, to the recipe before it.
+    """
+
+    rung: str
+    kind: str
+    variant: Variant
+    first: dict[str, Any] | None
+
+    @property
+    def label(self) -> str:
+        return f"{self.rung}, {self.kind}"
+
+
+def questions(rows: Sequence[dict[str, Any]], best: Recipe, site: Site) -> list[Question]:
+    """What is worth a second question, from the rows of a climb.
+
+    A dropped rung is asked again where something was kept after it, with the variant it had chosen. A kept rung is left
+    out where something was kept after it that does not replace it.
+    """
+    found = []
+    before: dict[str, Any] = {}
+    kept = [place for place, row in enumerate(rows) if row["kept"]]
+    for place, row in enumerate(rows):
+        later = any(k > place for k in kept)
+        if row["kept"]:
+            changes = {field: before.get(field) for field in row["changes"]}
+            now = best.to_dict()
+            stands = all(now[field] == value for field, value in row["changes"].items())
+            if later and changes and stands and row["name"] not in _NOT_BY_SPEED:
+                variant = Variant(f"without {row['name']}", changes)
+                found.append(Question(row["name"], WITHOUT, variant, row["ratio_to_previous"]))
+            before = row["recipe"]
+        elif later and row["status"] == "ran" and row["name"] not in _NOT_BY_SPEED and _may_win(row):
+            rung = RUNGS[row["name"]]
+            variants = [] if rung.requires(best, site) else rung.variants(best, site)
+            chosen = next((v["label"] for v in row["variants"] if v["chosen"]), None)
+            again = next((v for v in variants if v.label == chosen), None)
+            if again is not None:
+                found.append(Question(row["name"], AGAIN, again, row["ratio_to_previous"]))
+    return found
+
+
+def _may_win(row: dict[str, Any]) -> bool:
+    """What lost accuracy loses it again; what was far slower stays so."""
+    ratio = row["ratio_to_previous"]
+    lost = any(entry.get("lost") for entry in row["variants"] if entry["chosen"])
+    accuracy = row["verdict"] == "hurt" and ratio is not None and verdict_of(ratio) == "helped"
+    return ratio is not None and ratio["ci95"][1] >= _BEYOND_HOPE and not lost and not accuracy
+
+
+def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings, rounds: Rounds) -> Contender:
+    """Ask again, adopt what helps, and say in the book what depends on what; return the recipe to go on with.
+
+    The book's ``revisited`` gets an entry a question: ``{"rung", "kind", "changes", "first", "ratio", "verdict",
+    "adopted", "reason", "interaction"}``.
+    """
+    document = trainings.book.document
+    asked = questions(document["rungs"], best.recipe, site)
+    answers = {question.label: _Answer(question) for question in asked}
+    for _ in range(_STEPS):
+        if not asked or _PART * trainings.budget.free_s < _LEAST_S:
+            break
+        field = {q.label: _contender(best, q, trainings.time_limit) for q in asked}
+        helped = _measured([answers[q.label] for q in asked], field, best, naive, trainings, rounds)
+        adopted = _adopted(helped, field, best, trainings)
+        for label, contender in field.items():
+            if adopted is None or label != adopted.question.label:
+                contender.close()
+        document["revisited"] = [answer.to_dict() for answer in answers.values()]
+        if adopted is None:
+            break
+        document["best"] = {
+            **{name: adopted.row[name] for name in ("samples_per_sec", "speedup_vs_naive", "speedup_ci95")},
+            "name": f"{document['best']['name']}, {adopted.question.label}",
+            "recipe": adopted.row["recipe"],
+        }
+        if best is not naive:
+            best.close()
+        best = field[adopted.question.label]
+        asked = [answer.question for answer in helped if answer is not adopted]
+    document["revisited"] = [answer.to_dict() for answer in answers.values()]
+    trainings.book.save()
+    return best
+
+
+@dataclass
+class _Answer:
+    """A question with the row of its contest, which is as that of a rung."""
+
+    question: Question
+    row: dict[str, Any] = field(default_factory=dict)
+    adopted: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        question, ratio = self.question, self.row.get("ratio_to_previous")
+        return {
+            "rung": question.rung,
+            "kind": question.kind,
+            "changes": dict(self.row.get("changes") or question.variant.changes),
+            "first": question.first,
+            "ratio": ratio,
+            "verdict": self.row.get("verdict", "n/a"),
+            "adopted": self.adopted,
+            "reason": self.row.get("reason") if self.row else "no time was left to ask again",
+            "interaction": interaction(question.rung, question.kind, question.first, ratio),
+        }
+
+
+def _contender(best: Contender, question: Question, time_limit: float) -> Contender:
+    return Contender(best.recipe.override(**question.variant.changes), question.label, time_limit)
+
+
+def _measured(
+    answers: Sequence[_Answer],
+    field: Mapping[str, Contender],
+    best: Contender,
+    naive: Contender,
+    trainings: Trainings,
+    rounds: Rounds,
+) -> list[_Answer]:
+    """One contest of all; those that helped, the fastest first."""
+    contest = trainings.book.new_row("asked again", "what was dropped or kept early, on top of the best")
+    others = rounds.run(contest, best, naive, list(field.values()), _PART * trainings.budget.free_s)
+    for answer in answers:
+        question, contender = answer.question, field[answer.question.label]
+        kind = "again" if question.kind == AGAIN else "left-out"
+        row = answer.row = trainings.book.new_row(f"{question.rung}-{kind}", RUNGS[question.rung].sentence)
+        row.update(contest_decided=contest["contest_decided"], reason=None)
+        if compare(row, [contender], [question.variant], naive, best) is None:
+            row.update(status="failed", reason=str(contender.failure))
+        else:
+            judge(row, others, has_best=True)
+    helped = [answer for answer in answers if answer.row["kept"]]
+    return sorted(helped, key=lambda answer: -answer.row["ratio_to_previous"]["median"])
+
+
+def _adopted(
+    helped: Sequence[_Answer], field: Mapping[str, Contender], best: Contender, trainings: Trainings
+) -> _Answer | None:
+    """The first that keeps its accuracy."""
+    for answer in helped:
+        row, contender = answer.row, field[answer.question.label]
+        try:
+            lost = judge_accuracy(row, trainings.check(row, contender, best))
+        except RunFailed as failure:
+            row.update(kept=False, status="failed", reason=str(failure))
+            continue
+        if not lost and row["kept"]:
+            answer.adopted = True
+            return answer
+    return None
+
+
+def interaction(
+    rung: str, kind: str, first: Mapping[str, Any] | None, now: Mapping[str, Any] | None
+) -> str | None:
+    """A sentence where a change is worth another factor on top of all than when it was climbed; None where it is not.
+
+    >>> interaction("records", "asked again", {"median": 1.0, "ci95": [0.96, 1.04]},
+    ...             {"median": 1.5, "ci95": [1.4, 1.6]})
+    'records: 1.00× when it was climbed, 1.50× with what was kept later'
+    >>> interaction("records", "left out", {"median": 1.5, "ci95": [1.4, 1.6]},
+    ...             {"median": 0.66, "ci95": [0.6, 0.7]}) is None
+    True
+    """
+    if first is None or now is None or not now["ci95"][0] > 0:
+        return None
+    low, high = now["ci95"]
+    median = now["median"]
+    if kind == WITHOUT:  # what the rung brings is what is lost without it
+        low, median, high = 1 / high, 1 / median, 1 / low
+    if low <= first["ci95"][1] and first["ci95"][0] <= high:
+        return None
+    return f"{rung}: {first['median']:.2f}× when it was climbed, {median:.2f}× with what was kept later"

@@ -1,0 +1,92 @@
+"""Rounds of slices beside what others do to the machine: wait for calm, measure, say how much others took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gluontune.ladder.budget import Budget
+from gluontune.ladder.contest import Contest
+from gluontune.ladder.measure import DISTURBED_PCT, Contender
+from gluontune.monitor.others import OtherLoad
+
+__all__ = ["Rounds"]
+
+_LOOK_S = 0.5  # at what others do, before measuring
+_SHORTER = 0.6  # of the time, where others disturb: more slices would not make it certain
+
+
+class Rounds:
+    """Runs the contests of a climb within its budget.
+
+    Args:
+        budget: of the climb. slice_s: about how long a slice takes, in seconds.
+        tell: takes the events of the live table.
+    """
+
+    def __init__(self, budget: Budget, slice_s: float, tell: Callable[[dict[str, Any]], None]):
+        self.budget, self.slice_s, self.tell = budget, slice_s, tell
+
+    def run(
+        self,
+        row: dict[str, Any],
+        best: Contender | None,
+        naive: Contender,
+        field: list[Contender],
+        seconds: float,
+        races: bool = True,
+    ) -> float:
+        """Measure ``field`` beside ``best`` and ``naive`` for about ``seconds``.
+
+        The row gets ``contest_decided``, and a note where others disturbed.
+
+        Returns:
+            percent of the cores that others took meanwhile.
+        """
+        name, began = row["name"], self.budget.spent_s
+        self.progress(name, "starting", 0.0, ", ".join(c.label for c in field))
+        if not self.budget.wait(lambda: self._disturbed(name)):
+            seconds *= _SHORTER
+
+        def on_round(number: int) -> None:
+            rates = {c.label: c.rates[-1] for c in field if c.rates and c.failure is None and c.cut is None}
+            fastest = max(rates, key=lambda label: rates[label], default="")
+            detail = f"round {number}: {fastest} {rates.get(fastest, 0):,.0f} samples/s"
+            done = min(1.0, (self.budget.spent_s - began) / max(seconds, 1e-6))
+            self.progress(name, "measuring", done, detail, rates.get(fastest))
+
+        others = OtherLoad()
+        contest = Contest(
+            best,
+            naive,
+            field,
+            slice_s=self.slice_s,
+            races=races,
+            time_up=lambda: self.budget.spent_s - began >= seconds,
+            over=lambda: self.budget.free_s <= 0,
+            on_round=on_round,
+        )
+        contest.run()
+        taken = others.read()
+        row["contest_decided"] = contest.decided
+        if taken >= DISTURBED_PCT:
+            row["notes"].append(
+                f"other programs took {taken:.0f} % of the cores while this was measured, which changes what "
+                "threads gain: repeat it on a machine that does nothing else"
+            )
+        return taken
+
+    def progress(self, name: str, stage: str, done: float, detail: str, rate: float | None = None) -> None:
+        """Tell the live table how far a rung is."""
+        event = {"event": "progress", "name": name, "stage": stage, "done": done, "detail": detail}
+        self.tell({**event, "samples_per_sec": rate, "val_accuracy": None, "seconds_left": None})
+
+    def _disturbed(self, name: str) -> bool:
+        """Whether others work on this machine just now, while all that is ours is paused."""
+        others = OtherLoad()
+        time.sleep(_LOOK_S)
+        taken = others.read()
+        if taken >= DISTURBED_PCT:
+            self.progress(name, "waiting", 0.0, f"other programs take {taken:.0f} % of the cores")
+        return taken >= DISTURBED_PCT

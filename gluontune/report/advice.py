@@ -1,0 +1,104 @@
+"""What a reader does with a ladder: what to keep, which file to run, and what was asked again at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gluontune.errors import GluontuneError
+from gluontune.files import open_regular
+from gluontune.report import words
+
+__all__ = ["advice", "revisited_best", "revisited_lines"]
+
+_LARGEST = 200_000  # bytes of a script or a recipe that a page takes in
+_KEEP = {
+    "environment": "Set threads and allocator before MXNet starts",
+    "multi-worker": "Decode images in worker processes",
+    "records": "Read the images from RecordIO, or keep them in memory",
+    "hybridized": "Compile the net to a graph",
+    "mixed-precision": "Compute in 16 bits",
+    "large-batch": "Take larger steps",
+    "multi-device": "Train in several processes",
+}
+
+
+def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """What to do first: ``{"kept": [(what, gain)], "files": [{"name", "command", "text"}], "without": str}``.
+
+    Args:
+        ladder: as ``check_ladder`` gives it. folder: where ``best.py`` and ``best.yaml`` may lie.
+    """
+    left_out = {a["rung"] for a in ladder["revisited"] if a["adopted"] and a["kind"] == "left out"}
+    kept = []
+    for row in ladder["rungs"]:
+        if row["kept"] and row["name"] != "naive" and row["name"] not in left_out:
+            by_time = (row.get("seconds_to_accuracy") or {}).get("ratio") or {}
+            ratio = words.number(by_time.get("median")) or (row["ratio_to_previous"] or {}).get("median")
+            what = "less time to the accuracy" if by_time else "the speed"
+            kept.append((_what(row["name"]), f"{words.ratio(ratio)} {what}" if ratio else ""))
+    for answer in ladder["revisited"]:
+        if answer["adopted"] and answer["kind"] == "asked again" and answer["ratio"]:
+            kept.append((_what(answer["rung"]), f"{words.ratio(answer['ratio']['median'])} the speed"))
+    files = ladder.get("files") if isinstance(ladder.get("files"), Mapping) else {}
+    shown = []
+    for kind, command in (("script", "python {}"), ("yaml", "gluontune train --recipe {}")):
+        name = (files or {}).get(kind)
+        text = _read(folder, name) if folder is not None and isinstance(name, str) else None
+        if text is not None:
+            shown.append({"name": words.clean(name, 40), "command": command.format(name), "text": text})
+    reason = words.clean((files or {}).get("reason") or "", 200)
+    return {"kept": kept, "files": shown, "without": f"There is no best.py: {reason}." if reason else ""}
+
+
+def _what(rung: str) -> str:
+    return _KEEP.get(rung, words.clean(rung, 60))
+
+
+def _read(folder: Path, name: str) -> str | None:
+    """A file that lies beside the ladder; None where there is none."""
+    if Path(name).name != name:
+        return None
+    try:
+        with open(open_regular(folder / name), encoding="utf-8") as file:
+            return file.read(_LARGEST)
+    except (GluontuneError, OSError, ValueError):
+        return None
+
+
+def revisited_best(ladder: Mapping[str, Any], row: dict[str, Any]) -> dict[str, Any] | None:
+    """The best recipe as a row, where something was adopted after the last rung; None where nothing was."""
+    best = ladder["best"]
+    if not any(a["adopted"] for a in ladder["revisited"]) or not isinstance(
+        best.get("samples_per_sec"), Mapping
+    ):
+        return None
+    return {
+        **row,
+        **{k: best.get(k) for k in ("name", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")},
+    }
+
+
+def revisited_lines(ladder: Mapping[str, Any]) -> list[str]:
+    """A line for each rung that was asked again or left out once, on top of the best recipe.
+
+    >>> revisited_lines({"revisited": [{"rung": "environment", "kind": "asked again", "verdict": "helped",
+    ...     "adopted": True, "reason": None, "interaction": None,
+    ...     "first": {"median": 1.0, "ci95": [0.97, 1.03]}, "ratio": {"median": 1.3, "ci95": [1.2, 1.4]}}]})
+    ['environment, asked again: 1.00× when it was climbed, 1.30× (95 %: 1.20–1.40) on top of the best; adopted']
+    """
+    lines = []
+    for answer in ladder["revisited"]:
+        first, ratio = answer["first"], answer["ratio"]
+        said = []
+        if first and answer["kind"] == "asked again":
+            said.append(f"{words.ratio(first['median'])} when it was climbed")
+        if ratio:
+            said.append(f"{words.ratio_with_interval(ratio['median'], ratio['ci95'])} on top of the best")
+        outcome = (
+            "adopted" if answer["adopted"] else "not adopted" if ratio else answer["reason"] or "not asked"
+        )
+        told = "; ".join(part for part in (", ".join(said), words.clean(outcome, 200)) if part)
+        lines.append(f"{words.clean(answer['rung'], 40)}, {words.clean(answer['kind'], 20)}: {told}")
+    return lines
