@@ -295,7 +295,9 @@ def copy_handed_in(out: str, taken: str) -> None:
 def _command(process: psutil.Process) -> str:
     with contextlib.suppress(psutil.Error):  # a zombie has none any more
         said = " ".join(process.cmdline()) or process.name()
-        return said if len(said) <= 120 else "…" + said[-119:]  # its end tells more than the path of its Python
+        return (
+            said if len(said) <= 120 else "…" + said[-119:]
+        )  # its end tells more than the path of its Python
     return f"process {process.pid}"
 
 
