@@ -177,9 +177,10 @@ def test_a_rewrite_that_gives_other_gradients_fails_and_is_not_chosen(monkeypatc
     monkeypatch.setattr(_find, "_blocked_outputs", lambda net, seen: Everything())
     net, x = gated_net()
     report = hybridize(net, x, rewrites=["fuse-bn-relu"], budget_s=30, refresh=True)
-    assert len(report.trials) == 4 and any(
-        note.startswith("fuse-bn-relu: taken back") for note in report.notes
-    )
+    assert any(note.startswith("fuse-bn-relu: taken back") for note in report.notes)
+    assert not any(
+        trial.rewrites for trial in report.trials
+    )  # however many plain ones this machine's heats called
     # What the proof on a few samples lets through, the race's own check of the whole batch finds.
     monkeypatch.setattr(_proof.Proof, "wrong", lambda self, targets, before: None)
     net, x = gated_net()
