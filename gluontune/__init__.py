@@ -38,7 +38,7 @@ _ROOMS = (
     "train",
 )
 
-__all__ = ["Recipe", "RunResult", "__version__", "applied", *_ROOMS]
+__all__ = ["Recipe", "RunResult", "__version__", "applied", "tuned", *_ROOMS]
 
 
 def __getattr__(name: str) -> Any:
@@ -46,8 +46,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"gluontune.{name}")
     if name == "Recipe":
         return importlib.import_module("gluontune.recipe").Recipe
-    if name == "applied":
-        return importlib.import_module("gluontune.around").applied
+    if name in ("applied", "tuned"):
+        return getattr(importlib.import_module("gluontune.around"), name)
     if name == "RunResult":
         return importlib.import_module("gluontune.result").RunResult
     raise AttributeError(f"module 'gluontune' has no attribute {name!r}")

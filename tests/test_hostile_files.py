@@ -80,7 +80,7 @@ def peak():
 def work(record):
     started = time.monotonic()
     try:
-        if kind == "pack": pack(record, "/dev/shm/never.rec", resize=32)
+        if kind == "pack": pack(record, record + ".packed.rec", resize=32)
         elif kind == "verify":
             found = verify(record)
             if found.damaged: print(found.damaged[0].reason)

@@ -149,16 +149,13 @@ class Slow:
         return index
 
 
-def shared_memory() -> set[str]:
-    return (
-        {name for name in os.listdir("/dev/shm") if name.startswith("mx")}
-        if os.path.isdir("/dev/shm")
-        else set()
-    )
+def shared_memory(pids: list[int]) -> set[str]:
+    """What these processes have left in /dev/shm, where MXNet names a segment by its maker's process id."""
+    made_by = tuple(f"mx_{pid:x}_" for pid in pids)
+    return {name for name in os.listdir("/dev/shm") if name.startswith(made_by)}
 
 
 def test_a_worker_that_is_killed_is_an_error_within_seconds_and_leaves_nothing():
-    before = shared_memory()
     loader = safe_dataloader(Slow(), 4, num_workers=2)
     workers = list(loader._workers)
     batches = iter(loader)
@@ -168,9 +165,9 @@ def test_a_worker_that_is_killed_is_an_error_within_seconds_and_leaves_nothing()
     with pytest.raises(GluontuneError, match=r"worker \(process \d+\) died with exit code -9"):
         for _ in batches:
             pass
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30  # not the loader's own timeout of 120 s
     assert all(worker.exitcode is not None for worker in workers)
-    assert shared_memory() <= before
+    assert not shared_memory([os.getpid(), *(worker.pid for worker in workers)])
     with pytest.raises(GluontuneError, match="closed"):
         next(iter(loader))
 
@@ -272,7 +269,7 @@ def device_threads() -> int:
 
 
 def wait_for_device_threads() -> None:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while device_threads() and time.monotonic() < end:
         time.sleep(0.02)
     assert device_threads() == 0

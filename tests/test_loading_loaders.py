@@ -231,7 +231,7 @@ def test_a_bad_sample_ends_the_epoch_with_its_name(how, workers):
     begin = time.monotonic()
     with pytest.raises(GluontuneError, match="sample 13: "):
         collect(loader)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     wait_for_threads()
     with pytest.raises(GluontuneError, match="sample 13"):  # and it does so again, not hang
         collect(loader)
@@ -259,7 +259,7 @@ def test_a_thread_that_dies_outside_the_loader_s_code_is_noticed(split, monkeypa
     begin = time.monotonic()
     with pytest.raises(GluontuneError, match=r"thread died \(MemoryError: none left\)"):
         collect(ThreadedLoader(split, num_workers=2, **options()))
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
 
 
 def test_files_are_named_in_errors(tmp_path, split):
@@ -279,7 +279,7 @@ def loader_threads() -> int:
 
 
 def wait_for_threads() -> None:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while loader_threads() and time.monotonic() < end:
         time.sleep(0.01)
     assert loader_threads() == 0

@@ -94,14 +94,17 @@ def test_tuned_settings_reach_the_process_and_are_recorded():
     assert "GOMP_SPINCOUNT" not in run(SMALL).env
 
 
-def test_two_ranks_over_the_parameter_server_train_one_net():
-    ranks = SMALL.override(net="small_cnn", engine="kvstore", num_devices=2, batch_size_per_device=32)
+def test_two_ranks_over_the_parameter_server_train_one_net(tmp_path):
+    mark = {"OF_THIS_TEST": str(tmp_path)}  # other tests, and other people, have servers, too
+    ranks = SMALL.override(
+        net="small_cnn", engine="kvstore", num_devices=2, batch_size_per_device=32, env=mark
+    )
     result = run(ranks)
     assert result.ok, result.error
     assert result.steps == 32 and result.val_accuracy[-1] > 0.4
     again = run(ranks)
     assert again.train_loss == result.train_loss
-    assert not [p for p in psutil.process_iter(["cmdline"]) if "r.mxnet()" in str(p.info["cmdline"])]
+    assert not [p for p in psutil.process_iter(["environ"]) if str(tmp_path) in str(p.info["environ"])]
 
 
 def test_a_killed_process_is_an_error_not_a_hang():
@@ -136,7 +139,7 @@ def test_nothing_outlives_a_killed_parent():
     assert all(alive(p) for p in pids)
     parent.kill()
     parent.wait()
-    gone_by = time.monotonic() + 5
+    gone_by = time.monotonic() + 60
     while time.monotonic() < gone_by and any(alive(p) for p in pids):
         time.sleep(0.1)
     assert not [p for p in pids if alive(p)]

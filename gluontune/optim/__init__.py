@@ -39,6 +39,7 @@ _HOMES = {
     "plot_trust_ratios": "plots",
     "scaled_learning_rate": "scaling",
     "setup": "_setup",
+    "setup_recipe": "_recipe",
     "to_mxnet": "adapters",
     "trust_ratios": "large_batch",
     "use_ghost_batch_norm": "ghost",

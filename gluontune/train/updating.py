@@ -42,29 +42,13 @@ def make_trainer(session: Session, recipe: Recipe, total_steps: int, net: Any = 
     exchange = session.exchange.sum_gradients if session.exchange and not apart else None
     if exchange is not None and recipe.compression == "fp16":
         exchange = functools.partial(exchange, compression="fp16")
-    recipe = recipe.resolved()
-    updates = max(1, total_steps // recipe.accumulate)
-    warmup = round(recipe.warmup_epochs * session.batches_per_epoch / recipe.accumulate)
-    return optim.setup(
-        recipe.optimizer,
+    return optim.setup_recipe(
+        recipe,
         session.net if net is None else net,
-        learning_rate=recipe.learning_rate,
-        global_batch_size=recipe.global_batch_size,
-        base_batch_size=recipe.base_batch_size,
-        lr_scaling=recipe.lr_scaling,
-        schedule=recipe.schedule,
-        schedule_params=recipe.schedule_params,
-        total_updates=updates,
+        steps=total_steps,
         steps_per_epoch=session.batches_per_epoch,
-        warmup_updates=min(warmup, updates - 1),
-        clip_global_norm=recipe.clip_global_norm,
-        accumulate=recipe.accumulate,
-        momentum=recipe.momentum,
-        wd=recipe.wd,
-        multi_precision=recipe.dtype == "float16",
         kvstore=None if apart else "dist_sync" if servers else kvstore,
         update_on_kvstore=False if servers else None,
         compression_params=compression,
         exchange=exchange,
-        **recipe.optimizer_params,
     )
