@@ -84,8 +84,13 @@ def main() -> None:
         "reference/recipe.md",
         "# Recipe and RunResult\n\n::: gluontune.recipe.Recipe\n\n::: gluontune.result.RunResult\n",
     )
-    nav.append("* [Recipe and RunResult](recipe.md)")
-    index.append("- [Recipe and RunResult](recipe.md)")
+    write(
+        "reference/around.md",
+        "# Around your own loop\n\n::: gluontune.around.tuned\n\n::: gluontune.around.applied\n",
+    )
+    for name, page in (("Recipe and RunResult", "recipe.md"), ("Around your own loop", "around.md")):
+        nav.append(f"* [{name}]({page})")
+        index.append(f"- [{name}]({page})")
     for room in rooms:
         write(f"reference/{room}.md", room_page(room))
         nav.append(f"* [gt.{room}]({room}.md)")
@@ -127,7 +132,15 @@ A mapping of {recipe}.
 `schema_version`, `machine`, `rungs` and `best`. Each rung has `name`, `status` (ran, skipped,
 failed), `reason`, `verdict` (helped, no gain, hurt, n/a), `kept`, `samples_per_sec` (`median`, `ci95`),
 `speedup_vs_naive`, `epoch_seconds`, `val_accuracy`, `steadiness`, `phases_pct`, `peak_rss_mib` and `recipe`.
-`best` has `name` and `recipe`.
+`best` has `name` and `recipe`; `budget` has `seconds` and `spent_seconds`.
+
+`revisited`, what was asked again on top of the best recipe: `rung`, `kind` (`asked again`, `left out`), `changes`,
+`first` and `ratio` (`median`, `ci95`, `n`: as climbed, and now), `verdict`, `adopted`, `reason`, `interaction`.
+
+`proof`, naive and best trained in turn to one accuracy: `target`, `pairs` (`naive` and `best`: `seconds`, `accuracy`),
+`seconds`, `ratio`, `same_accuracy`, `reached`.
+
+`files`: `yaml` and `script`, names beside the document, and `reason` where there is no script.
 
 ## Others
 | command | document |
