@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from gluontune import train
 from gluontune.ladder import handing
 from gluontune.ladder.proof import _conclude
 from gluontune.recipe import Recipe
@@ -65,12 +70,71 @@ def test_the_script_is_short_plain_and_does_not_train_by_our_loop(tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"engine": "shared-memory", "num_devices": 2}, {"job": "job.py"}, {"accumulate": 2}],
+    [{"engine": "shared-memory", "num_devices": 2}, {"accumulate": 2}],
 )
 def test_where_a_plain_script_cannot_say_it_none_is_written_and_that_is_said(tmp_path, changes):
     found = handing.hand_over(climbed(**changes), tmp_path)
     assert found["script"] is None and found["reason"] and not (tmp_path / "best.py").exists()
     assert (tmp_path / "best.yaml").exists()
+
+
+REGRESSION = """
+import numpy as np
+from mxnet import gluon, metric as metrics
+from mxnet.gluon import nn
+
+def net():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(64, activation="relu"), nn.BatchNorm(), nn.Dense(1))
+    return net
+
+def data():
+    x = np.random.default_rng(0).normal(size=(1200, 8)).astype("float32")
+    y = (np.sin(x[:, :1]) + x[:, 1:2]).astype("float32")
+    return gluon.data.ArrayDataset(x[:1000], y[:1000]), gluon.data.ArrayDataset(x[1000:], y[1000:])
+
+def loss():
+    return gluon.loss.L2Loss()
+
+def metric():
+    return metrics.MAE()
+"""
+
+
+def run_script(folder):
+    done = subprocess.run(
+        [sys.executable, "best.py", "3"], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"epoch (\d): [\d,]+ samples/s, (\w+) ([\d.]+), [\d.]+ s", done.stdout)
+    assert [int(epoch) for epoch, _, _ in found] == [1, 2, 3], done.stdout
+    return found[0][1], [float(value) for _, _, value in found], done.stderr
+
+
+def test_a_job_of_gluon_data_sets_gets_a_script_that_trains_it(tmp_path):
+    (tmp_path / "my job.py").write_text(REGRESSION)
+    document = climbed(job=str(tmp_path / "my job.py"), loader="gluon", rewrites=[], optimizer="adam")
+    handing.hand_over(document, tmp_path)
+    text = (tmp_path / "best.py").read_text()
+    assert len(text.splitlines()) <= 120 and "#   runtime: environment: 1.30x the speed here" in text
+    name, errors, said = run_script(tmp_path)
+    assert name == "mae" and errors[-1] < 0.8 * errors[0] and errors[-1] < 0.5
+    assert "started without settings" not in said  # it has started itself again with them
+
+
+def test_a_job_of_a_named_data_set_gets_the_loader_that_the_climb_found(tmp_path):
+    template = Path(train.__file__).with_name("job.py.template").read_text()
+    few = template.replace('"sample"  #', '"synthetic:train=600,test=200,size=24x24"  #')
+    assert few != template
+    (tmp_path / "job.py").write_text(few)
+    handing.hand_over(climbed(job=str(tmp_path / "job.py"), batch_size_per_device=30), tmp_path)
+    name, right, _ = run_script(tmp_path)
+    assert name == "accuracy" and right[-1] > 0.3
+
+
+def test_a_job_whose_step_is_its_own_is_trained_by_our_loop(tmp_path):
+    found = handing.hand_over(climbed(job="job.py"), tmp_path, "step")
+    assert found["script"] is None and "step()" in found["reason"]
 
 
 def trained(accuracy, seconds, speed=500.0):

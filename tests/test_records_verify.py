@@ -256,7 +256,7 @@ def test_random_damages_that_nobody_has_seen(capfd):
 DAMAGES_THAT_LOST = [
     [12345, 8425], [12345, 1798], [777, 8147], [2, 1245], [4242, 9509], [20261121, 5526],
     [900001, 1446], [900001, 3154], [900002, 1447], [900003, 6320], [900004, 267], [900004, 2757],
-    [910002, 8272],
+    [910002, 8272], [244963086, 3276], [244963086, 3570],
 ]  # fmt: skip
 
 
@@ -285,6 +285,13 @@ def test_concurrent_reads_are_right_and_the_count_notices_wrong_ones(monkeypatch
     original = RecordReader.unpack
     monkeypatch.setattr(RecordReader, "unpack", lambda self, i: original(self, i - i % 100 // 99))
     assert concurrent_reads(4000)["wrong"] > 0
+
+
+def test_a_file_that_was_cut_to_nothing_must_be_refused_as_empty(monkeypatch):
+    result = damage_trials(1, 1109865727, first=870)
+    assert result["trials"] == 1 and not any(v for k, v in result.items() if k != "trials")
+    monkeypatch.setattr("gluontune.records.damaging.GluontuneError", KeyError)  # as if it were not said
+    assert damage_trials(1, 1109865727, first=870)["crashes"] == 1
 
 
 def test_the_fuzz_command_prints_its_counts(capsys, monkeypatch):

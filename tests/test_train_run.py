@@ -145,6 +145,15 @@ def test_nothing_outlives_a_killed_parent():
     assert not [p for p in pids if alive(p)]
 
 
+def test_a_group_that_is_killed_by_another_thread_fails_for_who_waits_for_it():
+    with Group(SMALL) as group:
+        killer = threading.Timer(1.0, group.kill)
+        killer.start()
+        with pytest.raises(RunFailed, match="SIGKILL"):
+            group.steps(10**6)
+        killer.join()
+
+
 def test_a_paused_group_does_nothing_and_comes_back():
     with Group(SMALL) as group:
         group.steps(2)

@@ -149,7 +149,7 @@ class _Climber:
             self.tell({"event": "rung-end", "row": row})
         if self.best is not None and self.best is not self.naive and self.naive.failure is None:
             self.best = revisit(self.best, self.naive, self.site, self.trainings, self.rounds)
-        finish(self.naive, self.best, self.trainings, self.pace.slice_s, self._say_proof)
+        finish(self.naive, self.best, self.trainings, self.pace.slice_s, self._say_proof, self.site.step)
         document["complete"] = True
 
     def _take_over(self, row: dict[str, Any]) -> None:

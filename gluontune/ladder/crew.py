@@ -174,7 +174,8 @@ class Crew:
             except BaseException:
                 for future in futures:
                     future.cancel()
-                self.close()  # ends what the threads wait for
+                for group in self._groups:
+                    group.kill()  # the threads that wait for them hear of it; closed they may be when nobody waits
                 raise
 
     def close(self) -> None:

@@ -18,11 +18,13 @@ def finish(
     trainings: Trainings,
     slice_s: float,
     tell: Callable[[str], None],
+    step: str = "usual",
 ) -> None:
     """Train naive and best in turn, with what is left of the budget; then write ``best.yaml`` and ``best.py``.
 
     Args:
         slice_s: for warming up what a resumed climb has not started yet. tell: told what is trained.
+        step: the kind of the job's training step.
     """
     book = trainings.book
     if best is not None and best is not naive and naive.failure is None:
@@ -34,4 +36,4 @@ def finish(
             book.document["proof"] = prove(naive, best, trainings, tell)
     improved = book.document["best"] is not None and book.document["best"]["name"] != "naive"
     if improved and book.folder is not None:
-        book.document["files"] = hand_over(book.document, book.folder)
+        book.document["files"] = hand_over(book.document, book.folder, step)

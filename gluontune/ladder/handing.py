@@ -19,8 +19,11 @@ __all__ = ["best_script", "best_yaml", "hand_over"]
 _OF_THE_CLIMB = ("train_samples", "val_samples", "seconds", "target_accuracy")
 
 
-def hand_over(document: Mapping[str, Any], folder: Path) -> dict[str, str | None]:
+def hand_over(document: Mapping[str, Any], folder: Path, step: str = "usual") -> dict[str, str | None]:
     """Write ``best.yaml``, and ``best.py`` where a script of one process can be written.
+
+    Args:
+        step: the kind of the job's training step, as ``Site`` has it.
 
     Returns:
         ``{"yaml", "script"}``: names of the files, and ``"reason"`` where there is no script.
@@ -28,21 +31,25 @@ def hand_over(document: Mapping[str, Any], folder: Path) -> dict[str, str | None
     best = Recipe.from_dict(document["best"]["recipe"])
     with atomic_write(folder / "best.yaml") as file:
         file.write(best_yaml(document).encode("utf-8"))
-    reason = _no_script(best)
+    reason = _no_script(best, step)
     if reason is None:
+        script = best_script(document) if best.job is None else job_script(document)
         with atomic_write(folder / "best.py") as file:
-            file.write(best_script(document).encode("utf-8"))
+            file.write(script.encode("utf-8"))
     return {"yaml": "best.yaml", "script": None if reason else "best.py", "reason": reason}
 
 
-def _no_script(best: Recipe) -> str | None:
+def _no_script(best: Recipe, step: str) -> str | None:
     if best.engine != "local" or best.num_devices > 1:
         return "several processes: gluontune launch starts them"
+    if best.dtype == "float16":
+        return "float16 needs more than a plain script: gluontune train --recipe best.yaml"
     if best.job is not None:
-        return "the net and the data are those of the job: gluontune train --recipe best.yaml trains it"
+        own = "the job's own step() trains in gluontune's loop: gluontune train --recipe best.yaml trains it"
+        return None if step == "usual" else own
     if best.net in ("mlp", "small_cnn", "softmax") or best.net.startswith("sigmoid_"):
         return "its net is one of gluontune's own small ones"
-    if best.dtype == "float16" or best.stochastic_depth or best.accumulate > 1:
+    if best.stochastic_depth or best.accumulate > 1:
         return "its training step needs more than a plain script"
     return None
 
@@ -102,15 +109,13 @@ def best_script(document: Mapping[str, Any]) -> str:
     """A Gluon training script of the best recipe: pieces of gluontune, none of its training loop."""
     best = Recipe.from_dict(document["best"]["recipe"]).resolved()
     said = changed_fields(document)
-    env = runtime.applied(runtime.child_env(best.runtime, best.env, processes=1))
 
     def why(*names: str) -> str:
         told = dict.fromkeys(said[name] for name in names if name in said)
         return f"  # {'; '.join(told)}" if told else ""
 
     values = {
-        "environment": "".join(f'    "{k}": "{v}",\n' for k, v in sorted(env.items())),
-        "why_environment": why("runtime", "env"),
+        **_environment(best, said),
         "dataset": repr(best.dataset),
         "loader": repr(best.loader),
         "workers": best.num_workers,
@@ -142,102 +147,33 @@ def best_script(document: Mapping[str, Any]) -> str:
         "schedule_params": repr(dict(best.schedule_params)),
         "clip": repr(best.clip_global_norm),
     }
-    return _SCRIPT.format(**values)
+    return _template("best.py").format(**values)
 
 
-_SCRIPT = '''"""The training that gluontune ladder found fastest on this machine. Change it as you like."""
-
-import os
-import random
-import sys
-import time
-
-# Read when the process starts, so it starts itself again with them.{why_environment}
-ENVIRONMENT = {{
-{environment}}}
-if any(os.environ.get(name) != value for name, value in ENVIRONMENT.items()):
-    os.environ.update(ENVIRONMENT)
-    os.execv(sys.executable, [sys.executable, *sys.argv])
-
-import numpy as np
-
-import gluontune as gt
-
-mx = gt.runtime.mxnet()
-EPOCHS = float(sys.argv[1]) if len(sys.argv) > 1 else {epochs}{why_epochs}
-BATCH = {batch}{why_batch}
-ctx = mx.gpu() if mx.context.num_gpus() else mx.cpu()
-gt.compute.start_process({dtype}, ctx.device_type){why_dtype}
+def job_script(document: Mapping[str, Any]) -> str:
+    """The same for a job file: its net, data, loss and metric, and ``gt.tuned`` with ``best.yaml`` around them."""
+    best = Recipe.from_dict(document["best"]["recipe"]).resolved()
+    said = changed_fields(document)
+    return _template("best_job.py").format(
+        **_environment(best, said),
+        changes="".join(f"#   {field}: {told}\n" for field, told in said.items()) or "#   none\n",
+        job=repr(str(Path(str(best.job)).resolve())),
+        dataset=repr(best.dataset),
+        net=repr(best.net),
+        dtype=repr(best.dtype),
+        seed=best.seed,
+        epochs=repr(best.epochs),
+    )
 
 
-def seed():
-    random.seed({seed})
-    np.random.seed({seed})
-    mx.random.seed({seed})
+def _environment(best: Recipe, said: Mapping[str, str]) -> dict[str, str]:
+    env = runtime.applied(runtime.child_env(best.runtime, best.env, processes=1))
+    told = dict.fromkeys(said[name] for name in ("runtime", "env") if name in said)
+    return {
+        "environment": "".join(f'    "{k}": "{v}",\n' for k, v in sorted(env.items())),
+        "why_environment": f"  # {'; '.join(told)}" if told else "",
+    }
 
 
-seed()
-data = gt.datasets.open({dataset})
-shape = data.image_shape
-common = dict(
-    batch_size=BATCH, image_shape=shape, num_workers={workers}, prefetch={prefetch}, mean=data.mean, std=data.std
-)
-train = gt.loading.build(
-    {loader}, data.train, augment={augment}, shuffle=True, seed={seed}, last_batch={last_batch}, **common
-){why_loader}
-val = gt.loading.build({loader}, data.test, augment="none", last_batch="keep", **common)
-
-try:  # put your own net here
-    from gluoncv.model_zoo import get_model
-except ImportError:
-    from mxnet.gluon.model_zoo.vision import get_model
-
-net = get_model({net}, classes=len(data.classes))
-seed()
-net.initialize(mx.init.Xavier(magnitude=2), ctx=ctx)
-sample = mx.nd.zeros((2, shape[2], shape[0], shape[1]), ctx=ctx)
-net(sample)
-gt.compute.apply_rewrites(net, {rewrites}, sample){why_mode}
-gt.compute.set_mode(net, {mode})
-if train.yields == "uint8-nhwc":  # the pixels are normalized inside the graph
-    net = gt.compute.with_input_stage(net, gt.compute.InputStage(data.mean, data.std))
-    gt.compute.set_mode(net, {mode})
-
-steps = max(1, round(EPOCHS * len(train)))
-trainer = gt.optim.setup(
-    {optimizer}, net, learning_rate={rate}, global_batch_size=BATCH, base_batch_size={base}, lr_scaling={scaling},
-    schedule={schedule}, schedule_params={schedule_params}, total_updates=steps,
-    warmup_updates=round({warmup} * len(train)), momentum={momentum}, wd={wd}, clip_global_norm={clip}{parameters},
-){why_optimizer}
-loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-
-
-def accuracy():
-    right = total = 0
-    for images, labels in val.epoch(0):
-        x, y = gt.loading.to_device(images, labels, ctx)
-        right += int((net(x).astype("float32").argmax(axis=1) == y).sum().asscalar())
-        total += len(labels)
-    return right / total
-
-
-seed()
-done, epoch, seconds = 0, 0, 0.0
-while done < steps:
-    start = time.perf_counter()
-    for images, labels in train.epoch(epoch):
-        x, y = gt.loading.to_device(images, labels, ctx)
-        with mx.autograd.record():
-            loss = loss_of(net(x), y)
-        loss.backward()
-        trainer.step(BATCH)
-        done += 1
-        if done == steps:
-            break
-    mx.nd.waitall()
-    seconds += time.perf_counter() - start
-    epoch += 1
-    speed = done * BATCH / seconds
-    print(f"epoch {{epoch}}: {{speed:,.0f}} img/s, accuracy {{100 * accuracy():.1f}} %, {{seconds:.1f}} s", flush=True)
-net.save_parameters("best.params")
-'''
+def _template(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.template").read_text(encoding="utf-8")

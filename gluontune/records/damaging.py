@@ -162,6 +162,9 @@ class DamageTrial:
         return len(piece) == end - start and bool((piece == np.arange(start, end)).all())
 
     def run(self) -> dict[str, int]:
+        """``silently_wrong``, ``lost_by_repair``, ``missed``; a file cut down to nothing must be refused as empty."""
+        if not self.data:
+            return {"silently_wrong": 0, "lost_by_repair": 0, "missed": int(not self._refused_as_empty())}
         whole = {key for key in self.records if self._is_whole(key)}
         with Survey(self.path, decode=False) as survey:
             report = survey.report
@@ -184,6 +187,13 @@ class DamageTrial:
         moved = {key for key in gone if self.records[key] in told}
         self.wrong_keys = len(moved)
         return {"silently_wrong": wrong, "lost_by_repair": len(gone - moved), "missed": int(missed)}
+
+    def _refused_as_empty(self) -> bool:
+        try:
+            with Survey(self.path, decode=False):
+                return False
+        except GluontuneError as error:
+            return "the file is empty" in str(error)
 
     def _read_what_is_called_whole(self, report: Any, proven: set[int]) -> int:
         """Wrong or unreadable records at positions about which ``verify`` said nothing."""

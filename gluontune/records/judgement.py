@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 from gluontune.records.keys import decide_keys
-from gluontune.records.layout import HEAD, LENGTH_MASK, padded
+from gluontune.records.layout import FIRST, HEAD, LAST, LENGTH_MASK, MIDDLE, WHOLE, padded
 
 if TYPE_CHECKING:
     from gluontune.records.structure import Broken, Found
@@ -110,11 +110,17 @@ def _decide(survey: Survey) -> None:
 
 
 def _fits(survey: Survey, broken: Broken) -> bool:
-    """Is the break just a broken magic number? Then the length behind it leads to the next record."""
-    if broken.offset + 8 > len(survey.view):
-        return False
-    _, word = HEAD.unpack_from(survey.view, broken.offset)
-    return word >> 29 == 0 and broken.offset + 8 + padded(word & LENGTH_MASK) == broken.until
+    """Is the break just a broken magic number? Then the lengths behind it lead, part by part, to the next record."""
+    view, at, flags = survey.view, broken.offset, (WHOLE, FIRST)
+    while at + 8 <= broken.until:
+        magic, word = HEAD.unpack_from(view, at)
+        flag, at = word >> 29, at + 8 + padded(word & LENGTH_MASK)
+        if flag not in flags or (flags != (WHOLE, FIRST) and magic != 0xCED7230A):
+            return False
+        if flag in (WHOLE, LAST):
+            return at == broken.until
+        flags = (MIDDLE, LAST)
+    return False
 
 
 def _length_may_be_wrong(found: Found, until: int | None) -> bool:

@@ -13,10 +13,12 @@ _HOMES = {
     "Checkpoints": "resume",
     "Group": "group",
     "Job": "job",
+    "Outcome": "outcome",
     "RunFailed": "group",
     "build_net": "models",
     "drive": "running",
     "load_job": "job",
+    "make_score": "metrics",
     "net_names": "models",
     "run": "running",
 }

@@ -197,8 +197,13 @@ class Group:
         for rank in self.ranks:
             rank.signal(signal.SIGCONT)
 
+    def kill(self) -> None:
+        """From another thread: end the ranks at once, so that whoever waits for an answer gets ``RunFailed``."""
+        for rank in list(self.ranks):
+            rank.signal(signal.SIGKILL)
+
     def close(self) -> None:
-        """End all processes of the group; safe to call twice."""
+        """End all processes of the group; safe to call twice, but not while another thread waits for an answer."""
         with contextlib.suppress(OSError):
             self._pass_on_logs()
         self.ranks = []
