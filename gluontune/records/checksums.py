@@ -31,6 +31,7 @@ NAME = b"GLUONTUNE-CRC-2\n"
 HEAD_SIZE = 32
 ROW = np.dtype([("key", "<i8"), ("offset", "<u8"), ("length", "<u4"), ("crc", "<u4"), ("check", "<u4")])
 _FACTOR = np.uint32(0x85EBCA6B)
+_LARGEST = 1 << 48  # bytes of a record file
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -76,25 +77,39 @@ def mended_rows(rows: np.ndarray, limit: int = 1000) -> np.ndarray:
     """``rows``, with those put right in which one byte was altered; the others that are damaged stay so.
 
     Of the 7,140 ways to change one byte only the true one satisfies the check word: another does by chance once in
-    600,000 damaged rows. Where two do, the row stays as it is.
+    600,000 damaged rows. A row of which two bytes were altered has no true one, so what is found must also lie between
+    its neighbours, as records do. Where two ways do all that, the row stays as it is.
 
     >>> rows = make_rows([7], [0], [100], [0xDEADBEEF])
     >>> hurt = rows.copy(); hurt["offset"] ^= 64
     >>> bool(row_is_sound(hurt)[0]), mended_rows(hurt).tolist() == rows.tolist()
     (False, True)
     """
-    mended = rows.copy()
-    for place in np.flatnonzero(~row_is_sound(rows))[:limit].tolist():
+    mended, right = rows.copy(), row_is_sound(rows)
+    for place in np.flatnonzero(~right)[:limit].tolist():
         original = np.frombuffer(rows[place : place + 1].tobytes(), np.uint8)
         ways = np.repeat(original[None], ROW.itemsize * 255, axis=0)
         ways[np.arange(len(ways)), np.repeat(np.arange(ROW.itemsize), 255)] ^= np.tile(
             np.arange(1, 256, dtype=np.uint8), ROW.itemsize
         )
         found = ways.view(ROW)[:, 0]
-        sound = found[row_is_sound(found)]
+        sound = [row for row in found[row_is_sound(found)] if _fits_between(rows, right, place, row)]
         if len(sound) == 1:
             mended[place] = sound[0]
     return mended
+
+
+def _fits_between(rows: np.ndarray, right: np.ndarray, place: int, row: np.void) -> bool:
+    """Whether the record that ``row`` tells of lies behind that of the nearest right row before it, and before the next."""
+    before, behind = np.flatnonzero(right[:place]), np.flatnonzero(right[place + 1 :])
+    start, end = int(row["offset"]), int(row["offset"]) + 8 + int(row["length"])
+    if start % 4 or end > _LARGEST:
+        return False
+    if len(before):
+        last = rows[before[-1]]
+        if start < int(last["offset"]) + 8 + int(last["length"]):
+            return False
+    return not len(behind) or end <= int(rows["offset"][place + 1 + behind[0]])
 
 
 def read_checksums(path: PathLike, lenient: bool = False) -> tuple[bytes, np.ndarray]:
