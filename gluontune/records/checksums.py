@@ -100,7 +100,7 @@ def mended_rows(rows: np.ndarray, limit: int = 1000) -> np.ndarray:
 
 
 def _fits_between(rows: np.ndarray, right: np.ndarray, place: int, row: np.void) -> bool:
-    """Whether the record that ``row`` tells of lies behind that of the nearest right row before it, and before the next."""
+    """Whether the record that ``row`` tells of lies between those of the nearest right rows."""
     before, behind = np.flatnonzero(right[:place]), np.flatnonzero(right[place + 1 :])
     start, end = int(row["offset"]), int(row["offset"]) + 8 + int(row["length"])
     if start % 4 or end > _LARGEST:
