@@ -15,7 +15,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test fuzz lint rooms peers horovod hosts lab course browser docs figures clean
+.PHONY: setup ladder test fuzz lint rooms peers horovod hosts lab course browser docs figures dist clean
 
 setup: $(STAMP)
 
@@ -132,5 +132,18 @@ docs: $(STAMP)
 	DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q --strict
 	@echo "gluontune: the site is at site/index.html"
 
+# The sdist and the wheel, in dist/: checked, and the wheel tried in clean environments, outside the source tree.
+# DIST_TRIES: pythons and extras, such as "python3.9: python3.11:cpu"; a wheel of mxnet needs minutes and 1 GB.
+DIST := .dist
+DIST_TRIES ?= $(PY): $(PY):cpu
+dist: $(STAMP)
+	[ -e $(DIST)/.ready ] || { $(PY) -m venv --clear $(DIST) && $(DIST)/bin/python -m pip \
+	  --disable-pip-version-check install -q build 'hatchling>=1.24' twine check-wheel-contents && touch $(DIST)/.ready; }
+	rm -rf dist
+	$(DIST)/bin/python -m build -q --no-isolation -o dist .
+	$(DIST)/bin/twine check --strict dist/*
+	$(DIST)/bin/check-wheel-contents dist/*.whl
+	DIST_TRIES='$(DIST_TRIES)' $(PY) -m pytest -q tests/wheel_real.py $(ARGS)
+
 clean:
-	rm -rf site $(VENV) .peers .rooms ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf site $(VENV) .peers .rooms .dist ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

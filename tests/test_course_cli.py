@@ -74,6 +74,38 @@ def test_the_source_trees_lessons_are_listed(capfd):
     assert all("?" in lesson["question"] for lesson in listed)
 
 
+def test_a_wheels_lessons_are_copied_before_they_are_opened(folder, tmp_path, monkeypatch):
+    site_packages = tmp_path / "site-packages" / "gluontune"
+    site_packages.mkdir(parents=True)
+    folder.rename(site_packages / "_notebooks")
+    monkeypatch.setattr(lessons_module.gluontune, "__file__", str(site_packages / "__init__.py"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    lessons = find_lessons()
+    assert [lesson.name for lesson in lessons] == ["00_first", "01_second"]
+    mine = lessons_module.unpack(lessons)
+    assert [str(lesson.path) for lesson in mine] == ["notebooks/00_first.ipynb", "notebooks/01_second.ipynb"]
+    mine[0].path.write_text("worked in", encoding="utf-8")
+    lessons_module.unpack(lessons)
+    assert mine[0].path.read_text(encoding="utf-8") == "worked in", "what a learner wrote is kept"
+    assert lessons_module.unpack(mine) == mine
+
+
+def test_lessons_are_listed_without_the_notebook_tools_and_run_says_what_is_missing(
+    folder, monkeypatch, capfd
+):
+    for name in ("nbformat", "papermill", "jupyterlab"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("gluontune.course.running.module_exists", lambda name: False)
+    assert main(["course", "list", "--folder", str(folder)]) == 0
+    for command in ("run", "open"):
+        assert main(["course", command, "--folder", str(folder)]) == 1
+        assert "pip install 'gluontune[notebooks]'" in capfd.readouterr().err
+    (folder / "02_broken.ipynb").write_text("{}", encoding="utf-8")
+    assert main(["course", "list", "--folder", str(folder)]) == 1
+    assert "02_broken.ipynb: not a notebook" in capfd.readouterr().err
+
+
 def test_a_run_sums_up_resumes_and_is_exported(folder, tmp_path, capfd):
     out, site = tmp_path / "out", tmp_path / "site"
     arguments = ["course", "run", "--folder", str(folder), "--out", str(out), "-p", "epochs=3", "--json"]

@@ -41,6 +41,7 @@ from gluontune.errors import GluontuneError
 from gluontune.journal import Journal
 from gluontune.ladder.measure import interleave
 from gluontune.parallel.piped import PipedProcess, end_message
+from gluontune.runtime.packages import to_make
 
 __all__ = ["LIMIT", "OURS", "Contender", "ContenderFailed", "Entrant", "hold"]
 
@@ -116,7 +117,7 @@ class Contender:
         with self._guarded():
             python = self.entrant.python or Path(sys.executable)
             if not python.is_file():
-                raise ContenderFailed("not installed: make peers", "missing")
+                raise ContenderFailed(f"not installed: {to_make('peers')}", "missing")
             setup = {
                 "target": self.entrant.target,
                 "settings": dict(self.entrant.settings),
@@ -216,7 +217,7 @@ class Contender:
         if event["event"] != "error":
             return ContenderFailed(end_message(process, "its process"), log=process.tail())
         if event["missing"]:
-            cure = "make peers" if self.entrant.python is not None else f"pip install {event['missing']}"
+            cure = to_make("peers") if self.entrant.python is not None else f"pip install {event['missing']}"
             return ContenderFailed(f"{event['missing']} is not installed: {cure}", "missing")
         return ContenderFailed(f"{event['type']}: {event['message']}", log=process.tail())
 

@@ -17,6 +17,7 @@ from gluontune.errors import UsageError
 from gluontune.journal import Journal
 from gluontune.parallel import horovod
 from gluontune.recipe import Recipe
+from gluontune.runtime.packages import to_make
 
 __all__ = ["ENGINES", "best_recipe", "entrants", "run", "show"]
 
@@ -101,7 +102,8 @@ def run(
     """
     if "horovod" in engines and horovod.installed() is None:
         raise UsageError(
-            "Horovod is not installed: make horovod builds it, or leave it out with --only shared-memory --only kvstore"
+            "Horovod is not installed: leave it out with --only shared-memory --only kvstore, or: "
+            + to_make("horovod")
         )
     field = entrants(recipe, ranks, engines)
     conditions = {"recipe": recipe.to_dict(), "ranks": ranks, "rounds": rounds, "seconds": seconds}

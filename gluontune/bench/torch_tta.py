@@ -21,6 +21,7 @@ from gluontune.ladder.repeat import Clocks
 from gluontune.ladder.timing import time_to_accuracy
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
+from gluontune.runtime.packages import to_make
 
 __all__ = ["MODES", "fastest", "run", "train_once"]
 
@@ -66,7 +67,7 @@ def run(
         raise UsageError(f"--torch-mode {mode!r}: choose from {', '.join(map(repr, MODES))}")
     python = peer_python(peers)
     if not python.is_file():
-        raise GluontuneError(f"--against-torch: no PyTorch at {python}: make peers")
+        raise GluontuneError(f"--against-torch: no PyTorch at {python}: {to_make('peers')}")
     settings = _earlier(out) if resume else None
     if settings is None:
         settings = fastest(twin, python, say or (lambda line: None), mode)

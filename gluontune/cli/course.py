@@ -11,7 +11,7 @@ from gluontune.cli._common import JSON_OPTION, emit, parse_settings, stderr, std
 
 __all__ = ["register"]
 
-FOLDER = typer.Option(None, "--folder", help="The notebooks; default: ./notebooks, or the source tree's.")
+FOLDER = typer.Option(None, "--folder", help="The notebooks [default: ./notebooks, or those of gluontune].")
 NAMES = typer.Argument(None, metavar="[LESSON…]", help="02, or 02_multi_worker; none: all.")
 OUT = typer.Option(Path("runs/course"), "--out", help="Folder of executed notebooks, results, summary.json.")
 SET = typer.Option([], "--set", "-p", help="A parameter of the lessons, NAME=VALUE; repeatable.")
@@ -55,10 +55,15 @@ def open_command(
     port: int = typer.Option(8888, "--port", help="Of JupyterLab on 127.0.0.1; the next free one is taken."),
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open a browser."),
 ) -> None:
-    """Open JupyterLab on this machine only, with a token, our kernel and our launch settings."""
-    from gluontune.course.lessons import find_lessons, lab, pick
+    """Open JupyterLab on this machine only, with a token, our kernel and our launch settings.
 
-    lessons = find_lessons(folder)
+    The lessons of an installed wheel are first copied into ./notebooks; a file that is there is kept.
+    """
+    from gluontune.course.lessons import find_lessons, lab, pick, unpack
+    from gluontune.course.running import need
+
+    need("jupyterlab")
+    lessons = unpack(find_lessons(folder))
     first = pick(lessons, [lesson])[0] if lesson else None
     raise typer.Exit(lab(lessons, first=first, port=port, browser=browser))
 

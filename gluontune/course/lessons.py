@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -10,16 +11,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import gluontune
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError, nearest
-from gluontune.report.words import clean
+from gluontune.files import atomic_write, writable_folder
 
-__all__ = ["Lesson", "find_lessons", "lab", "pick"]
+__all__ = ["Lesson", "find_lessons", "lab", "pick", "unpack"]
 
 _NAME = "[0-9][0-9]_*.ipynb"
 
@@ -42,7 +43,7 @@ def find_lessons(folder: str | os.PathLike[str] | None = None) -> list[Lesson]:
     """The lessons of a folder, in order.
 
     Args:
-        folder: None looks for ``notebooks`` here, and beside the package.
+        folder: None looks for ``notebooks`` here, beside the package (a source tree) and in it (a wheel).
 
     Raises:
         UsageError: no lessons there.
@@ -50,7 +51,7 @@ def find_lessons(folder: str | os.PathLike[str] | None = None) -> list[Lesson]:
     if folder is not None:
         places = [Path(folder)]
     else:
-        places = [Path("notebooks"), Path(gluontune.__file__).resolve().parent.parent / "notebooks"]
+        places = [Path("notebooks"), _package().parent / "notebooks", _in_wheel()]
     for place in places:
         found = [_read(path) for path in sorted(place.glob(_NAME))]
         if found:
@@ -58,6 +59,38 @@ def find_lessons(folder: str | os.PathLike[str] | None = None) -> list[Lesson]:
     raise UsageError(
         f"{places[0]}: no lessons (NN_topic.ipynb) there; give the notebooks folder of the source tree with --folder"
     )
+
+
+def unpack(lessons: Sequence[Lesson], folder: str | os.PathLike[str] = "notebooks") -> list[Lesson]:
+    """Lessons to work in: those of an installed wheel are copied, others stay where they are.
+
+    A file that is there already is kept, with what was written into it.
+
+    Args:
+        lessons: of :func:`find_lessons`.
+        folder: where copies go.
+
+    Returns:
+        The lessons, with the paths to open.
+    """
+    if any(lesson.path.parent != _in_wheel() for lesson in lessons):
+        return list(lessons)
+    place, mine = writable_folder(folder), []
+    for lesson in lessons:
+        path = place / lesson.path.name
+        if not path.exists():
+            with atomic_write(path, "wb") as out:
+                out.write(lesson.path.read_bytes())
+        mine.append(replace(lesson, path=path))
+    return mine
+
+
+def _package() -> Path:
+    return Path(gluontune.__file__).resolve().parent
+
+
+def _in_wheel() -> Path:
+    return _package() / "_notebooks"
 
 
 def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
@@ -79,13 +112,11 @@ def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
 
 
 def _read(path: Path) -> Lesson:
-    import nbformat
-
-    try:
-        cells = nbformat.read(path, as_version=4).cells  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise GluontuneError(f"{path}: not a notebook: {clean(str(error), 200)}") from error
-    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    try:  # plain JSON, so that lessons can be listed without the extra [notebooks]
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise GluontuneError(f"{path}: not a notebook of format 4: {error}") from error
     title = re.search(r"^# (.+)$", text, re.M)
     question = re.search(r"\*\*Question\.\*\* (.+?)(?:\n\s*\n|\Z)", text, re.S)
     plain = re.sub(r"[`*]", "", " ".join(question.group(1).split())) if question else ""

@@ -21,11 +21,23 @@ from gluontune import runtime
 from gluontune.course.exercises._registry import RIGHT
 from gluontune.course.lessons import Lesson
 from gluontune.course.solutions import solved_notebook
-from gluontune.errors import UsageError
+from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import atomic_write, writable_folder, write_json
 from gluontune.report.words import clean
+from gluontune.runtime.packages import module_exists
 
-__all__ = ["Outcome", "parameters_of", "run_lessons"]
+__all__ = ["Outcome", "need", "parameters_of", "run_lessons"]
+
+
+def need(module: str) -> None:
+    """Raise a GluontuneError that says how to install ``module``, where it is not.
+
+    >>> need("nothing_of_this_name")
+    Traceback (most recent call last):
+    gluontune.errors.GluontuneError: nothing_of_this_name is not installed: pip install 'gluontune[notebooks]'
+    """
+    if not module_exists(module):
+        raise GluontuneError(f"{module} is not installed: pip install 'gluontune[notebooks]'")
 
 
 @dataclass
@@ -86,7 +98,9 @@ def run_lessons(
 
     Raises:
         UsageError: a parameter that no lesson has.
+        GluontuneError: papermill is not installed.
     """
+    need("papermill")
     given = dict(parameters or {})
     known = {lesson.name: parameters_of(lesson) for lesson in lessons}
     for name in given:

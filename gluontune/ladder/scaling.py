@@ -18,6 +18,7 @@ from gluontune.parallel.scaling import (
     minimum_bandwidth,
 )
 from gluontune.recipe import Recipe
+from gluontune.runtime.packages import to_make
 from gluontune.train import Group
 
 __all__ = ["BANDWIDTHS", "DEVICES", "SCHEMA", "measure_link", "measure_parts", "scale"]
@@ -142,7 +143,7 @@ def measure_link(
         GluontuneError: the engine is not installed.
     """
     if engine == "horovod" and horovod.installed() is None:
-        raise GluontuneError("Horovod is not installed: make horovod, or choose --engine kvstore")
+        raise GluontuneError(f"Horovod is not installed: choose --engine kvstore, or: {to_make('horovod')}")
     probe = (base or Recipe()).override(
         net="softmax", loader="resident", num_workers=0, runtime="tuned", engine=engine, num_devices=ranks,
         batch_size_per_device=8, rewrites=(), exchange_every=1,

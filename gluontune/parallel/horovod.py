@@ -21,12 +21,13 @@ import numpy as np
 from gluontune.errors import GluontuneError
 from gluontune.parallel.kvstore import free_port
 from gluontune.runtime import mxnet
+from gluontune.runtime.packages import to_make
 
 __all__ = ["Exchange", "Meeting", "installed", "join", "network_env", "start_meeting"]
 
 _MISSING = (
-    "Horovod is not installed for this mxnet: `make horovod` builds it (about 75 s; it needs g++ and cmake), "
-    "or use engine='kvstore' (--engine kvstore)"
+    "Horovod is not installed for this mxnet: use engine='kvstore' (--engine kvstore), or build it "
+    f"(about 75 s; it needs g++ and cmake): {to_make('horovod')}"
 )
 
 # Gloo takes a rank that is silent for 30 s as lost, and ends the process. A ladder pauses whole groups for

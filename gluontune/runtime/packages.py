@@ -7,9 +7,17 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-__all__ = ["installed_packages", "is_mxnet_distribution", "module_exists", "mxnet_wheels"]
+__all__ = ["installed_packages", "is_mxnet_distribution", "module_exists", "mxnet_wheels", "to_make"]
 
+#: What a target of our Makefile makes, for those who installed a wheel and have no Makefile.
+_WITHOUT_MAKE = {
+    "horovod": "pip install 'setuptools<70' wheel cloudpickle psutil pyyaml packaging && HOROVOD_WITH_MXNET=1 "
+    "HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 "
+    "pip install --no-build-isolation horovod==0.28.1",
+    "peers": "python -m venv .peers && .peers/bin/pip install torch 'numpy<2.3' simplejpeg lmdb opencv-python-headless",
+}
 _DIST_FOLDER = re.compile(r"^(?P<name>.+?)-(?P<version>[^-]+?)(-py\d[\d.]*)?\.(dist-info|egg-info)$")
 
 
@@ -62,3 +70,17 @@ def mxnet_wheels(installed: Mapping[str, str] | None = None) -> dict[str, str]:
     have = installed_packages() if installed is None else installed
     names = sorted((n for n in have if is_mxnet_distribution(n)), key=lambda n: ("cu" not in n, n))
     return {name: have[name] for name in names}
+
+
+def to_make(target: str, makefile: Path | None = None) -> str:
+    """The command that brings ``target``: ``make TARGET`` in a source tree, its own steps elsewhere.
+
+    Args:
+        target: ``horovod`` or ``peers``.
+        makefile: of the source tree; default: beside the package.
+
+    >>> to_make("peers", Path("/no/Makefile"))[:21]
+    'python -m venv .peers'
+    """
+    place = Path(__file__).resolve().parents[2] / "Makefile" if makefile is None else makefile
+    return f"make {target}" if place.is_file() else _WITHOUT_MAKE[target]

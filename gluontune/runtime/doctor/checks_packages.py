@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.importing import library_fix
+from gluontune.runtime.packages import to_make
 from gluontune.runtime.system import System
 
 __all__: list[str] = []
@@ -146,7 +147,7 @@ def onnxruntime(system: System, options: Options) -> Verdict:
 
 
 _REBUILD = (
-    "make horovod, or: HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install --no-cache-dir --force-reinstall --no-deps "
+    "HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install --no-cache-dir --force-reinstall --no-deps "
     "--no-build-isolation horovod==0.28.1 (after mxnet)"
 )
 
@@ -155,7 +156,7 @@ _REBUILD = (
 def horovod(system: System, options: Options) -> Verdict:
     version = system.packages.get("horovod")
     if version is None:
-        fix = "make horovod (needs g++ and cmake)"
+        fix = f"{to_make('horovod')} (needs g++ and cmake)"
         message = "Horovod is not installed: several processes work through MXNet's kvstore alone"
         return Verdict("info", message, "not installed", fix)
     library = system.horovod_library
@@ -190,6 +191,6 @@ def horovod(system: System, options: Options) -> Verdict:
             "warning",
             "Horovod was built without NCCL: gradients of GPUs are summed by way of the CPU",
             built,
-            "HOROVOD_GPU_OPERATIONS=NCCL make horovod (needs NCCL's headers)",
+            f"export HOROVOD_GPU_OPERATIONS=NCCL; {to_make('horovod')} (needs NCCL's headers)",
         )
     return Verdict("ok", "Horovod fits this mxnet", built)
