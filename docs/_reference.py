@@ -30,6 +30,15 @@ def write(path: str, text: str) -> None:
         file.write(text)
 
 
+def examples_page() -> str:
+    """The scripts of ``examples/``, whole."""
+    folder = ROOT / "examples"
+    lines = [(folder / "README.md").read_text(encoding="utf-8").rstrip(), ""]
+    for path in sorted(folder.glob("*.py")):
+        lines += [f"## {path.name}", "", "```python", path.read_text(encoding="utf-8").rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
 def room_page(room: str) -> str:
     """The public functions and classes of a room, from their docstrings."""
     module = importlib.import_module(f"gluontune.{room}")
@@ -101,8 +110,13 @@ def main() -> None:
     cli = ["# The command line", "", "`gluontune COMMAND --help` says the same.", ""]
     write("reference/cli.md", "\n".join(cli + command_pages(get_command(build_app()), "gluontune")))
     write("reference/json.md", json_page())
+    write("reference/examples.md", examples_page())
     write("reference/index.md", "\n".join(index) + "\n")
-    write("reference/SUMMARY.md", "\n".join([*nav, "* [Command line](cli.md)", "* [JSON](json.md)"]) + "\n")
+    write(
+        "reference/SUMMARY.md",
+        "\n".join([*nav, "* [Command line](cli.md)", "* [JSON](json.md)", "* [Examples](examples.md)"])
+        + "\n",
+    )
     guides = ["* [All guides](index.md)"]
     for name in HOWTO:
         title = (ROOT / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8").splitlines()[0][2:]
