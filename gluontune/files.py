@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -77,6 +78,8 @@ def open_regular(path: str | os.PathLike[str]) -> int:
 def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
     """Open a file beside ``path``; it takes the place of ``path`` only if the block ends well.
 
+    The file is the process's own that opened it: what a forked one writes or closes of it is lost.
+
     Args:
         path: the final place; its folder is made if it is missing.
         mode: ``"wb"`` or ``"w"``.
@@ -91,14 +94,17 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
     >>> out.read_text()
     'whole'
     """
-    final = Path(path)
+    final, opener = Path(path), os.getpid()
     temporary = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{final.name}.", suffix=".part", dir=final.parent)
         encoding = None if "b" in mode else "utf-8"
         with os.fdopen(handle, mode, encoding=encoding) as stream:
+            _written_here.add(stream)
             yield stream
+            if os.getpid() != opener:
+                return
             stream.flush()
             os.fsync(stream.fileno())
         umask = os.umask(0)
@@ -109,9 +115,25 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
     except OSError as error:
         raise explain_os_error(final, error) from error
     finally:
-        if temporary is not None:
+        if temporary is not None and os.getpid() == opener:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+
+
+_written_here: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """In a forked process: the parent's unwritten bytes, which it has a copy of, go nowhere."""
+    for stream in [stream for stream in _written_here if not stream.closed]:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno(), inheritable=False)
+        os.close(nowhere)
+    _written_here.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def write_json(path: str | os.PathLike[str], document: Any) -> None:

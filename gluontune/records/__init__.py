@@ -9,6 +9,8 @@ from gluontune import lazy
 __all__ = [
     "DamagedRecordError",
     "IRHeader",
+    "MXIndexedRecordIO",
+    "MXRecordIO",
     "PackReport",
     "RecordReader",
     "RecordWriter",
@@ -27,6 +29,8 @@ __all__ = [
 _HOMES = {
     "DamagedRecordError": "layout",
     "IRHeader": "layout",
+    "MXIndexedRecordIO": "dropin",
+    "MXRecordIO": "dropin",
     "PackReport": "packer",
     "RecordReader": "reader",
     "RecordWriter": "writer",

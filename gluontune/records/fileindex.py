@@ -15,7 +15,7 @@ from gluontune.files import explain_os_error, open_regular
 from gluontune.records.checksums import side_path
 from gluontune.records.layout import HEAD, LENGTH_MASK, DamagedRecordError, padded
 
-__all__ = ["find_index", "map_file", "read_index", "record_ends", "scan"]
+__all__ = ["find_index", "index_rows", "map_file", "read_index", "record_ends", "scan"]
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -61,10 +61,7 @@ def read_index(path: PathLike) -> tuple[Any, np.ndarray]:
     Raises:
         GluontuneError: a row is not ``key<TAB>offset``; the message names the line.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise explain_os_error(path, error) from error
+    data = _bytes_of(path)
     fields = data.split()
     rows = data.count(b"\t")
     if len(fields) == 2 * rows and rows == data.count(b"\n") + (
@@ -76,7 +73,23 @@ def read_index(path: PathLike) -> tuple[Any, np.ndarray]:
     return _read_index_slowly(path, data)
 
 
-def _read_index_slowly(path: PathLike, data: bytes) -> tuple[Any, np.ndarray]:
+def index_rows(path: PathLike) -> tuple[list[str], list[int]]:
+    """Keys as they are written, and offsets, of an ``.idx`` file.
+
+    Raises:
+        GluontuneError: as :func:`read_index`.
+    """
+    return _rows(path, _bytes_of(path))
+
+
+def _bytes_of(path: PathLike) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+
+
+def _rows(path: PathLike, data: bytes) -> tuple[list[str], list[int]]:
     keys, offsets = [], []
     for number, line in enumerate(data.splitlines(), 1):
         if not line.strip():
@@ -88,6 +101,11 @@ def _read_index_slowly(path: PathLike, data: bytes) -> tuple[Any, np.ndarray]:
             )
         keys.append(key.decode("utf-8", "replace"))
         offsets.append(int(offset))
+    return keys, offsets
+
+
+def _read_index_slowly(path: PathLike, data: bytes) -> tuple[Any, np.ndarray]:
+    keys, offsets = _rows(path, data)
     try:
         return np.array([int(k) for k in keys], np.int64), np.array(offsets, np.int64)
     except (ValueError, OverflowError):

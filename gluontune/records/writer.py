@@ -63,6 +63,11 @@ class RecordWriter:
     def __len__(self) -> int:
         return len(self._keys)
 
+    @property
+    def position(self) -> int:
+        """Bytes written so far: where the next record will start."""
+        return self._position
+
     def write(self, payload: bytes, label: Label, key: int | None = None) -> None:
         """Add an image record.
 
