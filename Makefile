@@ -15,7 +15,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test fuzz lint rooms peers horovod hosts lab course browser docs figures dist clean
+.PHONY: setup torch ladder test fuzz lint rooms peers horovod hosts lab course browser docs figures dist clean
 
 setup: $(STAMP)
 
@@ -34,10 +34,21 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	@$(PY) -c 'import cv2' 2>/dev/null || $(PIP) install -q -c constraints.txt --force-reinstall --no-deps opencv-python-headless
 	@touch $(STAMP)
 
+# PyTorch, for the tests of the bridge: the build for CPUs, which PyPI lacks for Linux. Without it they are left out.
+# (Not part of setup: beside PyTorch 2 a plain "import gluoncv" fails, where gluontune does not import it.)
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
+torch: $(STAMP)
+	@if $(PY) -c 'import torch' 2>/dev/null; then exit 0; fi; \
+	version=$$($(PY) -c 'import sys; print("2.13.0" if sys.version_info >= (3, 10) else "2.8.0")'); \
+	[ "$$(uname -s)" = Darwin ] || version=$$version+cpu; \
+	$(PIP) install -q -c constraints.txt torch==$$version 2>/dev/null || \
+	$(PIP) install -q --retries 1 --timeout 20 -c constraints.txt torch==$$version --extra-index-url $(TORCH_INDEX) || \
+	echo "gluontune: PyTorch's build for CPUs could not be had: the tests of gt.bridge are left out" >&2
+
 ladder: $(STAMP)
 	$(VENV)/bin/gluontune ladder --quick --out ladder-out $(ARGS)
 
-test: $(STAMP)
+test: $(STAMP) torch
 	$(PY) -m pytest -q -n auto --dist loadfile --durations=10 $(ARGS)
 
 # New random damages to record files; the seed is printed, and what fails, with the command that runs it alone.

@@ -21,7 +21,7 @@ from gluontune.result import RunResult
 ROOT = Path(__file__).resolve().parents[1]
 #: For authors of gluontune, not for users.
 INNER = {"files", "registry", "stats", "codec", "errors", "course"}
-HOWTO = ("own-job", "import", "batch", "several-machines", "jupyterlab", "gpu", "records")
+HOWTO = ("own-job", "import", "batch", "several-machines", "jupyterlab", "pytorch", "gpu", "records")
 
 
 def write(path: str, text: str) -> None:

@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 _ROOMS = (
     "bench",
+    "bridge",
     "codec",
     "compute",
     "course",
@@ -23,6 +24,7 @@ _ROOMS = (
     "errors",
     "export",
     "files",
+    "graph",
     "ladder",
     "loading",
     "monitor",

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from gluontune.errors import GluontuneError
-from gluontune.runtime import amx, cuda, elf, packages
+from gluontune.runtime import amx, cuda, elf, gluoncv, packages
 
 __all__ = ["mxnet", "mxnet_library"]
 
@@ -32,8 +32,9 @@ def mxnet() -> ModuleType:
     """Import mxnet so that it works here, and return it. A plain ``import mxnet`` works from then on.
 
     Puts back the aliases that numpy 1.24 removed, lets setuptools stand in for the distutils that Python
-    3.12 dropped, and loads the CUDA libraries of pip's ``nvidia-*`` wheels for a GPU build of MXNet. It is
-    idempotent, may be called from any thread, and costs nothing after the first call.
+    3.12 dropped, lets gluoncv be imported beside PyTorch 2, and loads the CUDA libraries of pip's ``nvidia-*``
+    wheels for a GPU build of MXNet. It is idempotent, may be called from any thread, and costs nothing after
+    the first call.
 
     Raises:
         GluontuneError: mxnet cannot be imported; the message names the library or wheel that is missing
@@ -92,6 +93,7 @@ def _import_mxnet() -> ModuleType:
     if missing:
         raise _missing_cuda(missing)
     amx.prepare()
+    gluoncv.spare_from_torch()
     try:
         return importlib.import_module("mxnet")
     except Exception as error:

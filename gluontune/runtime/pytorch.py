@@ -7,18 +7,30 @@ from types import ModuleType
 
 from gluontune.errors import GluontuneError
 
-__all__ = ["torch"]
+__all__ = ["INSTALL", "OLDEST", "torch"]
+
+OLDEST = (2, 1)
+INSTALL = (
+    "pip install torch --extra-index-url https://download.pytorch.org/whl/cpu (or plain: pip install torch)"
+)
 
 
 def torch() -> ModuleType:
     """PyTorch, imported when it is first needed.
 
     Raises:
-        GluontuneError: it is not installed, or cannot be imported.
+        GluontuneError: it is not installed, cannot be imported, or is older than 2.1.
     """
     try:
-        return importlib.import_module("torch")
+        found = importlib.import_module("torch")
     except ImportError as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-            raise GluontuneError("PyTorch is not installed: pip install torch") from error
+            raise GluontuneError(f"PyTorch is not installed: {INSTALL}") from error
         raise GluontuneError(f"PyTorch cannot be imported: {error}") from error
+    version = str(getattr(found, "__version__", ""))
+    numbers = version.split("+")[0].split(".")[:2]
+    if all(n.isdigit() for n in numbers) and tuple(map(int, numbers)) < OLDEST:
+        raise GluontuneError(
+            f"PyTorch {version} is too old, {'.'.join(map(str, OLDEST))} or newer is wanted: {INSTALL}"
+        )
+    return found

@@ -1,0 +1,192 @@
+"""How far a converted module and its net agree: outputs, gradients, running statistics."""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gluontune.bridge.source import traced
+from gluontune.errors import UsageError
+from gluontune.runtime.pytorch import torch
+
+__all__ = ["Agreement", "check"]
+
+# Operators that make arrays from nothing, float32 where nothing is said.
+_MAKERS = ("_zeros", "_ones", "_full", "_arange", "one_hot")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Greatest differences, each relative to the greatest absolute value of the array of MXNet's.
+
+    Args:
+        outputs: of each output, in order. gradients: by parameter (training only).
+        statistics: by auxiliary state, after one step in training mode; of a running mean relative to the deviation
+            too. MXNet changes them in the backward pass, the module in the forward pass.
+    """
+
+    outputs: tuple[float, ...]
+    gradients: dict[str, float] = field(default_factory=dict)
+    statistics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def output(self) -> float:
+        """The worst of the outputs."""
+        return max(self.outputs, default=0.0)
+
+    @property
+    def gradient(self) -> float:
+        """The worst of the gradients, each relative to the greatest gradient of the whole net.
+
+        >>> Agreement((0.0,), {"a": 1e-9, "b": 2e-9}).gradient
+        2e-09
+        """
+        return max(self.gradients.values(), default=0.0)
+
+    def __str__(self) -> str:
+        told = f"outputs differ by {self.output:.1e}"
+        if self.gradients:
+            worst = max(self.gradients, key=self.gradients.__getitem__)
+            told += f", gradients by {self.gradient:.1e} ({worst})"
+        return told + (
+            f", running statistics by {max(self.statistics.values()):.1e}" if self.statistics else ""
+        )
+
+
+def check(net: Any, module: Any, sample: Any, *, train: bool = False, dtype: str = "float32") -> Agreement:
+    """Run the same sample through the Gluon net and its module and compare.
+
+    Both are copied first; neither is changed. In training mode dropout is off on both sides, the loss is a
+    fixed random weighting of the outputs, and gradients of all parameters are compared too.
+
+    Args:
+        net: the HybridBlock. module: of ``to_torch(net)``. sample: a numpy array (or NDArray), or a tuple of them.
+        train: compare training mode. dtype: "float32" or "float64", in which both compute.
+    """
+    if dtype not in ("float32", "float64"):
+        raise UsageError(f"check compares in float32 or float64, not {dtype!r}")
+    samples = [_numpy(s) for s in (sample if isinstance(sample, (tuple, list)) else (sample,))]
+    samples = [s.astype(dtype) if s.dtype.kind == "f" else s for s in samples]
+    theirs = _in_mxnet(net, samples, train, dtype)
+    ours = _in_torch(module, samples, train, dtype)
+    if len(theirs[0]) != len(ours[0]):
+        raise UsageError(f"the net has {len(theirs[0])} outputs, the module {len(ours[0])}")
+    scale = max((np.abs(g).max() for g in theirs[1].values() if g.size), default=0.0)
+    return Agreement(
+        tuple(_gap(a, b) for a, b in zip(ours[0], theirs[0])),
+        {n: _gap(ours[1].get(n, np.zeros(())), g, scale) for n, g in theirs[1].items()},
+        {n: _gap(ours[2][n], s, _spread(n, theirs[2])) for n, s in theirs[2].items() if n in ours[2]},
+    )
+
+
+def _spread(name: str, states: dict[str, np.ndarray]) -> float:
+    """The largest deviation behind a running mean: a mean is compared with what it is the mean of, and may be 0."""
+    variance = states.get(name.replace("mean", "var")) if "mean" in name else None
+    return 0.0 if variance is None or not variance.size else float(np.sqrt(np.abs(variance).max()))
+
+
+def _gap(ours: np.ndarray, theirs: np.ndarray, scale: float = 0.0) -> float:
+    if ours.shape != theirs.shape and ours.shape:
+        return float("inf")
+    if not theirs.size:
+        return 0.0
+    largest = max(float(np.abs(theirs).max()), scale)
+    gap = float(np.abs(ours.astype("float64") - theirs.astype("float64")).max())
+    if not np.isfinite(gap):
+        return float("inf")
+    return gap / largest if largest else gap
+
+
+def _numpy(array: Any) -> np.ndarray:
+    return array.asnumpy() if hasattr(array, "asnumpy") else np.asarray(array)
+
+
+def _weights(shape: tuple[int, ...], number: int, dtype: str) -> np.ndarray:
+    return np.random.default_rng(number).standard_normal(shape).astype(dtype)
+
+
+def _steady(symbol: str, dtype: str) -> str:
+    """A symbol's JSON in which nothing is dropped, and what it makes itself is of ``dtype``."""
+    document = json.loads(symbol)
+    for node in document["nodes"]:
+        attrs = node.get("attrs", {})
+        if node["op"] in ("Dropout", "RNN") and "p" in attrs:
+            attrs["p"] = "0"
+        if node["op"] != "null" and attrs.get("dtype") == "float32":
+            attrs["dtype"] = dtype
+        if node["op"] in _MAKERS and "dtype" not in attrs:
+            attrs["dtype"] = dtype
+    return json.dumps(document)
+
+
+def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> Any:
+    from gluontune.runtime import mxnet
+
+    mx = mxnet()
+    names, symbol = traced(net, len(samples))
+    symbol = mx.sym.load_json(_steady(symbol.tojson(), dtype))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "Cannot decide type for the following arguments": for the inputs
+        block = mx.gluon.SymbolBlock(symbol, [mx.sym.var(name) for name in names])
+    values = net.collect_params()
+    for name, parameter in block.collect_params().items():
+        source = values[name]
+        parameter.grad_req = source.grad_req
+        data = source.data(source.list_ctx()[0]).copy()
+        parameter._load_init(
+            data.astype(dtype) if data.dtype.__name__.startswith("float") else data,
+            mx.cpu(),
+            cast_dtype=True,
+            dtype_source="saved",
+        )
+    arrays = [mx.nd.array(s, dtype=s.dtype) for s in samples]
+    if not train:
+        return [o.asnumpy() for o in _listed(block(*arrays))], {}, {}
+    with mx.autograd.record():
+        outputs = _listed(block(*arrays))
+        loss = mx.nd.add_n(
+            *[
+                (o * mx.nd.array(_weights(o.shape, i, dtype), dtype=dtype)).sum()
+                for i, o in enumerate(outputs)
+            ]
+        )
+    loss.backward()
+    found = block.collect_params()
+    grads = {n: p.grad().asnumpy() for n, p in found.items() if p.grad_req != "null"}
+    states = {n: found[n].data().asnumpy() for n in symbol.list_auxiliary_states()}
+    return [o.asnumpy() for o in outputs], grads, states
+
+
+def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -> Any:
+    library = torch()
+    module = copy.deepcopy(module).to("cpu", getattr(library, dtype)).train(train)
+    if isinstance(module, library.fx.GraphModule) and dtype != "float32":
+        for node in module.graph.nodes:
+            if node.kwargs.get("dtype") == "float32":
+                node.kwargs = {**node.kwargs, "dtype": dtype}
+        module.recompile()
+    for part in module.modules():
+        if isinstance(getattr(part, "p", None), float):
+            part.p = 0.0
+    tensors = [library.from_numpy(s.copy()) for s in samples]
+    with library.set_grad_enabled(train):
+        outputs = _listed(module(*tensors))
+    if not train:
+        return [o.numpy() for o in outputs], {}, {}
+    loss = sum(
+        (o * library.from_numpy(_weights(tuple(o.shape), i, dtype))).sum() for i, o in enumerate(outputs)
+    )
+    loss.backward()
+    grads = {
+        n: (library.zeros_like(p) if p.grad is None else p.grad).numpy() for n, p in module.named_parameters()
+    }
+    return [o.detach().numpy() for o in outputs], grads, {n: b.numpy() for n, b in module.named_buffers()}
+
+
+def _listed(outputs: Any) -> list[Any]:
+    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]

@@ -1,0 +1,276 @@
+"""A graph of MXNet's as a ``torch.fx.GraphModule``."""
+
+from __future__ import annotations
+
+import importlib
+import operator as python_operator
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluontune.bridge.registry import OPERATORS, Operator, keywords
+from gluontune.bridge.source import Source, open_source
+from gluontune.errors import GluontuneError, UnknownNameError
+from gluontune.graph.schemas import parse, schema
+from gluontune.graph.symbol import Graph, Node
+from gluontune.runtime.pytorch import torch
+
+__all__ = ["to_torch"]
+
+# Inputs that training gives and inference does not.
+_LABELS = {"label"}
+_CONTROL = ("_foreach", "_while_loop", "_cond")
+_STATES = {
+    "weight",
+    "bias",
+    "gamma",
+    "beta",
+    "moving_mean",
+    "moving_var",
+    "running_mean",
+    "running_var",
+    "parameters",
+}
+_FIRST_SIZE = {"Convolution": "num_filter", "FullyConnected": "num_hidden", "Embedding": "input_dim"}
+
+
+def to_torch(
+    net: Any, params: Any = None, *, inputs: int | Sequence[str] | None = None, dtype: str | None = None
+) -> Any:
+    """A PyTorch module that computes what the Gluon net or the symbol computes.
+
+    Parameters keep Gluon's names; running statistics are buffers; ``.train()`` and ``.eval()`` act as Gluon's
+    training and predict modes. A symbol needs no mxnet. The weights are copied, not shared.
+
+    Args:
+        net: a ``HybridBlock``, a symbol of mxnet's, or the path of a ``-symbol.json``.
+        params: the ``.params`` file or a dict of arrays; of a block None takes its own.
+        inputs: how many inputs a block takes, where it was not yet hybridized and run and takes more than one;
+            of a symbol the names of its inputs, in the order that the module shall take them.
+        dtype: "float32" or "float64" to convert the floating parameters to.
+
+    Returns:
+        A ``torch.fx.GraphModule``. It takes the inputs in the net's order and returns a tensor, or a tuple of
+        them. ``module.inputs`` has their names.
+
+    Raises:
+        GluontuneError: an operator is not known, an array is missing or of another shape, the graph has control
+            flow, parameters are float16 and no dtype is given, or PyTorch is missing.
+
+    >>> text = '''{"nodes": [{"op": "null", "name": "data", "inputs": []},
+    ...   {"op": "null", "name": "fc_weight", "inputs": []},
+    ...   {"op": "FullyConnected", "name": "fc", "attrs": {"num_hidden": "2", "no_bias": "True"},
+    ...    "inputs": [[0, 0, 0], [1, 0, 0]]}],
+    ...   "arg_nodes": [0, 1], "heads": [[2, 0, 0]], "attrs": {"mxnet_version": ["int", 10901]}}'''
+    >>> module = to_torch(text, {"fc_weight": np.array([[1, 2], [3, 4]], "float32")})
+    >>> module(torch().ones(1, 2)).tolist()
+    [[3.0, 7.0]]
+    """
+    library = torch()
+    importlib.import_module("gluontune.bridge.operators")
+    source = open_source(net, params, inputs)
+    _refuse_unknown(source.graph)
+    names = _inputs(source)
+    root = library.nn.Module()
+    _put_arrays(library, root, source, dtype)
+    module = library.fx.GraphModule(root, _Builder(library, root, source, names).build(), "GluonModule")
+    module.inputs = names
+    return module.train(False)
+
+
+def _refuse_unknown(graph: Graph) -> None:
+    for node in graph.nodes:
+        if node.op in _CONTROL or node.subgraphs:
+            raise GluontuneError(
+                f"{graph.source}: layer {node.name} is control flow ({node.op}), which the bridge does not convert: "
+                "unroll it in the net"
+            )
+    missing = {op: layers for op, layers in graph.operators().items() if op not in OPERATORS}
+    if not missing:
+        return
+    told = "; ".join(f"{op} (layer {layers[0]}{_more(layers)})" for op, layers in sorted(missing.items()))
+    raise GluontuneError(
+        f"{graph.source}: not known to the bridge: {told}. Register it: "
+        f"@gt.bridge.operator({min(missing)!r}) above a function of its inputs and attributes in torch"
+    )
+
+
+def _more(layers: list[str]) -> str:
+    return f" and {len(layers) - 1} more" if len(layers) > 1 else ""
+
+
+def _slots(node: Node) -> tuple[str, ...]:
+    try:
+        return schema(node.op or "").inputs
+    except UnknownNameError:
+        return ()
+
+
+def _roles(graph: Graph) -> dict[str, set[str]]:
+    """Variable to the names of the operators' inputs that it fills."""
+    found: dict[str, set[str]] = {name: set() for name in graph.variables()}
+    for node in graph.nodes:
+        for place, (at, _) in enumerate(node.inputs):
+            slots = _slots(node)
+            if graph.nodes[at].op is None and place < len(slots):
+                found[graph.nodes[at].name].add(slots[place])
+    return found
+
+
+def _inputs(source: Source) -> list[str]:
+    graph, arrays = source.graph, source.arrays
+    auxiliary = set(graph.auxiliary())
+    free = [name for name in graph.variables() if name not in arrays]
+    roles = _roles(graph)
+    states = [n for n in free if n in auxiliary]
+    if states:
+        raise GluontuneError(
+            f"{graph.source}: auxiliary states are missing: {_listed(states)}. Save them with net.export, "
+            "or with save_checkpoint's aux_params"
+        )
+    named = set(source.inputs or ())
+    lacking = [n for n in free if n not in named and roles[n] & _STATES]
+    if lacking:
+        raise GluontuneError(
+            f"{graph.source}: the parameters lack {_listed(lacking)}. Are symbol and .params of the same net?"
+        )
+    if source.inputs is None:
+        return free
+    return [*[n for n in source.inputs if n in free], *[n for n in free if n not in named]]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _put_arrays(library: Any, root: Any, source: Source, dtype: str | None) -> None:
+    graph = source.graph
+    auxiliary, used = set(graph.auxiliary()), set(graph.variables())
+    expected = _first_sizes(graph)
+    for node in graph.nodes:
+        if node.op is not None or node.name not in source.arrays or node.name not in used:
+            continue
+        array = source.arrays[node.name]
+        _check_shape(graph, node, array, expected.get(node.name))
+        if array.dtype == np.float16 and dtype is None:
+            raise GluontuneError(
+                f"{graph.source}: parameter {node.name} is float16: pass dtype='float32' to convert the parameters"
+            )
+        tensor = library.from_numpy(np.array(array, order="C"))
+        if dtype and tensor.is_floating_point():
+            tensor = tensor.to(getattr(library, dtype))
+        home, leaf = _home(library, root, node.name)
+        if node.name in auxiliary or not tensor.is_floating_point():
+            home.register_buffer(leaf, tensor)
+        else:
+            trained = node.name not in source.frozen
+            home.register_parameter(leaf, library.nn.Parameter(tensor, requires_grad=trained))
+
+
+def _home(library: Any, root: Any, name: str) -> tuple[Any, str]:
+    """The module that keeps a parameter: names with dots are kept by nested modules."""
+    *path, leaf = name.split(".")
+    for part in path:
+        if not hasattr(root, part):
+            root.add_module(part, library.nn.Module())
+        root = getattr(root, part)
+    return root, leaf
+
+
+def _first_sizes(graph: Graph) -> dict[str, int]:
+    found = {}
+    for node in graph.nodes:
+        key = _FIRST_SIZE.get(node.op or "")
+        if key:
+            for place in (1, 2):
+                if place < len(node.inputs) and (place == 1 or node.op != "Embedding"):
+                    found[graph.nodes[node.inputs[place][0]].name] = int(node.attrs[key])
+    return found
+
+
+def _check_shape(graph: Graph, node: Node, array: np.ndarray, first: int | None) -> None:
+    wanted = node.shape
+    if wanted is not None and wanted != array.shape:
+        raise GluontuneError(
+            f"{graph.source}: parameter {node.name} has shape {array.shape}, the symbol wants {wanted}"
+        )
+    if first is not None and (not array.shape or array.shape[0] != first):
+        raise GluontuneError(
+            f"{graph.source}: parameter {node.name} has shape {array.shape}, its layer wants {first} rows"
+        )
+
+
+class _Builder:
+    def __init__(self, library: Any, root: Any, source: Source, inputs: list[str]):
+        self.torch, self.root, self.graph, self.inputs = library, root, source.graph, inputs
+        self.fx = library.fx.Graph()
+        self.arrays = source.arrays
+        self.values: dict[int, Any] = {}
+        self.tuples: set[int] = set()
+
+    def build(self) -> Any:
+        variables = {node.name: number for number, node in enumerate(self.graph.nodes) if node.op is None}
+        roles = _roles(self.graph)
+        for name in self.inputs:
+            optional = roles[name] and roles[name] <= _LABELS
+            place = re.sub(r"\W", "_", name)
+            made = self.fx.placeholder(place, default_value=None) if optional else self.fx.placeholder(place)
+            self.values[variables[name]] = made
+        self.like = self._like()
+        for number, node in enumerate(self.graph.nodes):
+            if node.op is not None:
+                self._add(number, node)
+            elif number not in self.values:
+                self.values[number] = self.fx.get_attr(node.name)
+        outputs = [self._value(entry) for entry in self.graph.outputs]
+        self.fx.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
+        return self.fx
+
+    def _like(self) -> Any:
+        """A tensor on the device that the arrays made from nothing belong on."""
+        return next(iter(self.values.values()), None)
+
+    def _value(self, entry: tuple[int, int]) -> Any:
+        number, place = entry
+        if number in self.tuples:
+            return self.fx.call_function(python_operator.getitem, (self.values[number], place))
+        if place:
+            node = self.graph.nodes[number]
+            raise GluontuneError(
+                f"layer {node.name}: output {place} of {node.op} is used, which the bridge does not give"
+            )
+        return self.values[number]
+
+    def _add(self, number: int, node: Node) -> None:
+        entry = OPERATORS[node.op or ""]
+        args = tuple(self._value(pair) for pair in node.inputs)
+        attrs = self._attributes(entry, node)
+        if entry.stateful:
+            name = self._name(node.name)
+            self.root.add_module(name, entry.run(**attrs))
+            made = self.fx.call_module(name, args)
+        else:
+            if entry.source:
+                attrs["like"] = self.like
+            made = self.fx.call_function(entry.run, args, attrs)
+        self.values[number] = made
+        if entry.returns_tuple(node.attrs):
+            self.tuples.add(number)
+
+    def _attributes(self, entry: Operator, node: Node) -> dict[str, Any]:
+        try:
+            known = schema(node.op or "")
+            defaults: Mapping[str, Any] = {
+                key: parse(attribute, attribute.default, key) for key, attribute in known.attributes.items()
+            }
+        except UnknownNameError:
+            defaults = {}
+        return keywords(entry, node.attrs, node.name, defaults)
+
+    def _name(self, layer: str) -> str:
+        name = re.sub(r"\W", "_", layer) or "layer"
+        while hasattr(self.root, name):
+            name += "_"
+        return name

@@ -1,0 +1,14 @@
+"""What each of MXNet's operators means in torch, a file a family. Importing this fills the registry."""
+
+from gluontune.bridge.operators import (  # noqa: F401
+    creating,
+    elementwise,
+    indexing,
+    matrix,
+    neural,
+    normalizing,
+    pooling,
+    recurrent,
+    reducing,
+    shaping,
+)

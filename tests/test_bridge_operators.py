@@ -1,0 +1,145 @@
+"""Every operator of the bridge: hypothesis draws attributes and shapes, MXNet says what is right.
+
+``GLUONTUNE_OPERATOR_EXAMPLES=50`` draws more of each operator than the suite does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import gluontune as gt
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+importlib.import_module("gluontune.bridge.operators")
+OPERATORS = gt.bridge.OPERATORS
+DRAWN = sorted(entry.name for entry in OPERATORS if entry.sample is not None)
+EXAMPLES = int(os.environ.get("GLUONTUNE_OPERATOR_EXAMPLES", "4"))
+FIXED = ("index", "integer", "length")  # inputs that have no gradient
+
+
+class FromHypothesis:
+    def __init__(self, data):
+        self._data = data
+
+    def int(self, low, high):
+        return self._data.draw(st.integers(low, high))
+
+    def pick(self, values):
+        return self._data.draw(st.sampled_from(list(values)))
+
+    def shape(self, least=1, most=4):
+        return tuple(self.int(1, 4) for _ in range(self.int(least, most)))
+
+
+def fill(kind, shape, *rest, rng):
+    if kind == "integer":
+        return rng.integers(0, rest[0], shape).astype("int32")
+    if kind == "index":
+        return rng.integers(0, rest[0], shape).astype("float64")
+    if kind == "length":
+        return rng.integers(1, rest[0] + 1, shape).astype("float64")
+    if kind == "boxes":  # corners, the second beyond the first
+        low = rng.uniform(0, 0.6, (*shape[:-1], 2))
+        return np.concatenate([low, low + rng.uniform(0.05, 0.4, low.shape)], -1)
+    if kind == "positive":
+        return rng.uniform(0.2, 3.0, shape)
+    if kind == "above_one":
+        return rng.uniform(1.2, 3.0, shape)
+    if kind == "unit":
+        return rng.uniform(-0.9, 0.9, shape)
+    if kind == "distinct":
+        count = int(np.prod(shape))
+        return (rng.permutation(count) - count / 2 + 0.3).reshape(shape) / 7
+    if kind == "given":
+        return np.asarray(rest[0], "float64").reshape(shape)
+    return rng.standard_normal(shape)
+
+
+def symbol_of(mx, name, sample):
+    """A symbol of the one operator, with all its outputs."""
+    names = [f"x{i}" for i in range(len(sample.inputs))]
+    attrs = {k: str(len(names)) if v == "?" else str(v) for k, v in sample.attrs.items()}
+    attrs = {k: v for k, v in attrs.items() if v != "None" or k in ("axis", "end", "begin")}
+    nodes = [{"op": "null", "name": n, "inputs": []} for n in names]
+    nodes.append({"op": name, "name": "op", "attrs": attrs, "inputs": [[i, 0, 0] for i in range(len(names))]})
+    document = {
+        "nodes": nodes,
+        "arg_nodes": list(range(len(names))),
+        "heads": [[len(names), 0, 0]],
+        "attrs": {"mxnet_version": ["int", 10901]},
+    }
+    outputs = mx.sym.load_json(json.dumps(document)).get_internals().list_outputs()
+    if OPERATORS[name].returns_tuple(gt.graph.read_symbol(document).nodes[-1].attrs):
+        document["heads"] = [[len(names), i, 0] for i in range(len(outputs) - len(names))]
+    return document
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_an_operator_computes_what_mxnet_computes(name):
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
+              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(data=st.data())
+    def compare(data):
+        sample = OPERATORS[name].sample(FromHypothesis(data))
+        compare_with_mxnet(name, sample, np.random.default_rng(data.draw(st.integers(0, 9))))
+
+    compare()
+
+
+def compare_with_mxnet(name, sample, rng):
+    mx = gt.runtime.mxnet()
+    arrays = {f"x{i}": fill(*each, rng=rng) for i, each in enumerate(sample.inputs)}
+    document = symbol_of(mx, name, sample)
+    symbol = mx.sym.load_json(json.dumps(document))
+    auxiliary = symbol.list_auxiliary_states()
+    arguments = symbol.list_arguments()
+    module = gt.bridge.to_torch(document, {n: arrays[n] for n in auxiliary}, inputs=arguments)
+    assert gt.graph.read_symbol(document).auxiliary() == auxiliary
+    assert module.inputs == arguments
+    kinds = {f"x{i}": each[0] for i, each in enumerate(sample.inputs)}
+    moved = [n for n in arguments if sample.grads and kinds[n] not in FIXED]
+
+    kept = {n: "int32" if kinds[n] == "integer" else sample.dtype for n in arguments}
+    given_to = {n: mx.nd.array(arrays[n], dtype=kept[n]) for n in arguments}
+    states = {n: mx.nd.array(arrays[n], dtype=sample.dtype) for n in auxiliary}
+    slopes = {n: mx.nd.zeros(arrays[n].shape, dtype=sample.dtype) for n in moved}
+    bound = symbol.bind(
+        mx.cpu(), given_to, slopes, {n: "write" if n in slopes else "null" for n in arguments}, states
+    )
+    training = sample.train or sample.grads
+    wanted = bound.forward(is_train=training)
+
+    tensors = {n: torch.tensor(arrays[n], dtype=torch.float64) for n in arguments}
+    for n in moved:
+        tensors[n].requires_grad_()
+    found = module.train(training)(*tensors.values())
+    found = list(found) if isinstance(found, tuple) else [found]
+    assert len(found) == len(wanted)
+    close = 2e-6 if sample.dtype == "float64" else 2e-5
+    for ours, theirs in zip(found, wanted):
+        assert tuple(ours.shape) == theirs.shape
+        np.testing.assert_allclose(
+            ours.detach().double().numpy(), theirs.asnumpy().astype("float64"), rtol=close, atol=close
+        )
+    if not moved:
+        return
+    heads = [rng.standard_normal(w.shape) for w in wanted]
+    bound.backward([mx.nd.array(h, dtype=w.dtype) for h, w in zip(heads, wanted)])
+    losses = [(o * torch.tensor(h)).sum() for o, h in zip(found, heads) if o.requires_grad]
+    if losses:
+        sum(losses).backward()
+    for n in moved:
+        ours = torch.zeros(()) if tensors[n].grad is None else tensors[n].grad
+        theirs = slopes[n].asnumpy()
+        np.testing.assert_allclose(ours.expand(theirs.shape).numpy(), theirs, rtol=10 * close, atol=close)
+    for n in auxiliary:  # MXNet changes them in the backward pass
+        np.testing.assert_allclose(
+            module.state_dict()[n].numpy(), states[n].asnumpy(), rtol=close, atol=close
+        )
