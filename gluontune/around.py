@@ -102,6 +102,7 @@ def tuned(
     val: Any = None,
     epochs: float | None = None,
     ctx: Any = None,
+    ranks: Any = None,
 ) -> Tuned:
     """Loader, net and trainer as a recipe has them, for the training loop that you have.
 
@@ -118,9 +119,12 @@ def tuned(
         val: a Gluon dataset for validation. Named data sets bring theirs.
         epochs: length of the schedule; None: the recipe's.
         ctx: an ``mx.Context``; None: the first GPU, or the CPU.
+        ranks: what ``gt.parallel.start_ranks`` gave, for a recipe of several processes (``shared-memory``). Without it
+            this process takes the batch of all; with it the loop calls ``trainer.step(len(y) * ranks.world)``.
 
     Raises:
-        UsageError: a file that is no recipe; a data type that a running process cannot take; a net that does not fit.
+        UsageError: a file that is no recipe; a data type that a running process cannot take; a net that does not fit;
+            other ranks than the recipe's.
 
     >>> import gluontune as gt
     >>> mx = gt.runtime.mxnet()
@@ -138,22 +142,20 @@ def tuned(
     """
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.from_yaml(recipe)
     _check_dtype(recipe)
-    _tell_environment(recipe)
-    if recipe.global_batch_size != recipe.batch_size_per_device or recipe.engine != "local":
-        logger.warning(
-            "the recipe trains %d processes or devices (%s): this process takes their whole batch of %d; `gluontune "
-            "train --recipe FILE` runs all of them",
-            recipe.num_devices, recipe.engine, recipe.global_batch_size,
-        )  # fmt: skip
-        recipe = recipe.override(
-            engine="local", num_devices=1, batch_size_per_device=recipe.global_batch_size, exchange_every=1,
-            compression="none",
-        )  # fmt: skip
+    _tell_environment(recipe, 1 if ranks is None else ranks.world)
+    recipe = _for_one_process(recipe) if ranks is None else _for(ranks, recipe)
     mx = mxnet()
     ctx = ctx or (mx.gpu() if mx.context.num_gpus() and recipe.devices != "cpu" else mx.cpu())
     found = datasets.open(data) if isinstance(data, str) else data
     named = isinstance(found, datasets.Dataset)
-    loader, check = _named_loaders(recipe, found) if named else _gluon_loaders(recipe, found, val)
+    share = (
+        {}
+        if ranks is None
+        else {"rank": ranks.rank, "world_size": ranks.world, "partition": recipe.partition}
+    )
+    loader, check = (
+        _named_loaders(recipe, found, share) if named else _gluon_loaders(recipe, found, val, share)
+    )
     inputs = _sample(found, named, net, ctx)
     if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
         net.initialize(mx.init.Xavier(magnitude=2), ctx=ctx)
@@ -167,14 +169,37 @@ def tuned(
         net = compute.with_input_stage(net, compute.InputStage(found.mean, found.std))
         compute.set_mode(net, recipe.hybridize)
     steps = max(1, round((recipe.epochs if epochs is None else epochs) * len(loader)))
-    trainer = optim.setup_recipe(recipe, net, steps=steps, steps_per_epoch=len(loader))
+    exchange = {} if ranks is None else {"exchange": ranks.exchange.sum_gradients}
+    trainer = optim.setup_recipe(recipe, net, steps=steps, steps_per_epoch=len(loader), **exchange)
     if named or ctx.device_type == "gpu":
         loader = loading.DeviceLoader(loader, ctx)
         check = None if check is None else loading.DeviceLoader(check, ctx)
     return Tuned(loader, net, trainer, check)
 
 
-def _named_loaders(recipe: Recipe, data: Any) -> tuple[Any, Any]:
+def _for_one_process(recipe: Recipe) -> Recipe:
+    if recipe.engine == "local" and recipe.num_devices == 1:
+        return recipe
+    logger.warning(
+        "the recipe trains %d processes or devices (%s): this process takes their whole batch of %d; `gluontune train "
+        "--recipe FILE` runs all of them, and so does gt.parallel.start_ranks in your script",
+        recipe.num_devices, recipe.engine, recipe.global_batch_size,
+    )  # fmt: skip
+    alone = {"engine": "local", "num_devices": 1, "exchange_every": 1, "compression": "none"}
+    return recipe.override(batch_size_per_device=recipe.global_batch_size, **alone)
+
+
+def _for(ranks: Any, recipe: Recipe) -> Recipe:
+    if recipe.engine != "shared-memory" or recipe.num_devices != ranks.world or recipe.exchange_every > 1:
+        raise UsageError(
+            f"gt.tuned: {ranks.world} ranks, and the recipe has engine={recipe.engine!r}, num_devices="
+            f"{recipe.num_devices}, exchange_every={recipe.exchange_every}: ranks are for engine='shared-memory', as "
+            "many as its num_devices, with exchange_every=1"
+        )
+    return recipe
+
+
+def _named_loaders(recipe: Recipe, data: Any, share: dict[str, Any]) -> tuple[Any, Any]:
     common: dict[str, Any] = {
         "batch_size": recipe.batch_size_per_device,
         "image_shape": data.image_shape or (224, 224, 3),
@@ -191,12 +216,13 @@ def _named_loaders(recipe: Recipe, data: Any) -> tuple[Any, Any]:
         shuffle=True,
         seed=recipe.seed,
         last_batch=recipe.last_batch,
+        **share,
         **common,
     )
     return train, loading.build(recipe.loader, data.test, augment="none", last_batch="keep", **common)
 
 
-def _gluon_loaders(recipe: Recipe, data: Any, val: Any) -> tuple[Any, Any]:
+def _gluon_loaders(recipe: Recipe, data: Any, val: Any, share: dict[str, Any]) -> tuple[Any, Any]:
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise UsageError(
             f"gt.tuned: data is a {type(data).__name__}: give the name of a data set or a Gluon dataset"
@@ -217,6 +243,7 @@ def _gluon_loaders(recipe: Recipe, data: Any, val: Any) -> tuple[Any, Any]:
         last_batch=recipe.last_batch,
         num_workers=workers,
         seed=recipe.seed,
+        **share,
     )
     check = None if val is None else loading.safe_dataloader(val, batch_size, num_workers=workers)
     return train, check
@@ -236,9 +263,9 @@ def _sample(data: Any, named: bool, net: Any, ctx: Any) -> tuple[Any, ...]:
     return tuple(runtime.as_net_array(inputs, net))
 
 
-def _tell_environment(recipe: Recipe) -> None:
+def _tell_environment(recipe: Recipe, processes: int) -> None:
     """Warn where this process was started with other settings than the recipe's."""
-    wanted = runtime.applied(runtime.child_env(recipe.runtime, recipe.env))
+    wanted = runtime.applied(runtime.child_env(recipe.runtime, recipe.env, processes=processes))
     lacking = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
     if lacking:
         given = " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(lacking.items()))

@@ -70,7 +70,11 @@ def test_the_script_is_short_plain_and_does_not_train_by_our_loop(tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"engine": "shared-memory", "num_devices": 2}, {"accumulate": 2}],
+    [
+        {"engine": "kvstore", "num_devices": 2},
+        {"engine": "shared-memory", "num_devices": 2, "exchange_every": 4},
+        {"dtype": "float16"},
+    ],
 )
 def test_where_a_plain_script_cannot_say_it_none_is_written_and_that_is_said(tmp_path, changes):
     found = handing.hand_over(climbed(**changes), tmp_path)
@@ -106,9 +110,32 @@ def run_script(folder):
         [sys.executable, "best.py", "3"], cwd=folder, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    found = re.findall(r"epoch (\d): [\d,]+ samples/s, (\w+) ([\d.]+), [\d.]+ s", done.stdout)
+    found = re.findall(r"epoch (\d): [\d,]+ samples/s, (\w+) ([\d.]+)(?: %)?, [\d.]+ s", done.stdout)
     assert [int(epoch) for epoch, _, _ in found] == [1, 2, 3], done.stdout
     return found[0][1], [float(value) for _, _, value in found], done.stderr
+
+
+def test_the_script_runs_two_processes_where_the_climb_kept_two(tmp_path):
+    document = climbed(
+        dataset="synthetic:train=600,test=200,size=24x24", net="small_cnn", accumulate=2,
+        engine="shared-memory", num_devices=2, batch_size_per_device=15,
+    )  # fmt: skip
+    handing.hand_over(document, tmp_path)
+    (tmp_path / "best.py").write_text(
+        (tmp_path / "best.py").read_text().replace("img/s, acc", "samples/s, acc")
+    )
+    name, right, _ = run_script(tmp_path)
+    assert name == "accuracy" and right[-1] > 30  # ten classes; printed once, by rank 0
+    assert (tmp_path / "best.params").is_file()
+
+
+def test_a_job_in_two_processes(tmp_path):
+    (tmp_path / "job.py").write_text(REGRESSION)
+    two = {"engine": "shared-memory", "num_devices": 2, "batch_size_per_device": 32}
+    job = {"job": str(tmp_path / "job.py"), "loader": "gluon", "rewrites": [], "optimizer": "adam"}
+    handing.hand_over(climbed(**job, **two), tmp_path)
+    name, errors, _ = run_script(tmp_path)
+    assert name == "mae" and errors[-1] < 0.8 * errors[0]
 
 
 def test_a_job_of_gluon_data_sets_gets_a_script_that_trains_it(tmp_path):

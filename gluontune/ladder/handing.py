@@ -12,6 +12,7 @@ from gluontune import runtime
 from gluontune.files import atomic_write
 from gluontune.ladder.revisiting import AGAIN
 from gluontune.recipe import Recipe
+from gluontune.train.models import SMALL_NETS
 
 __all__ = ["best_script", "best_yaml", "hand_over"]
 
@@ -40,17 +41,14 @@ def hand_over(document: Mapping[str, Any], folder: Path, step: str = "usual") ->
 
 
 def _no_script(best: Recipe, step: str) -> str | None:
-    if best.engine != "local" or best.num_devices > 1:
-        return "several processes: gluontune launch starts them"
+    ranks = best.engine == "shared-memory" and best.exchange_every == 1
+    if not ranks and (best.engine != "local" or best.num_devices > 1):
+        return "its processes need more than a plain script: gluontune train --recipe best.yaml starts them"
     if best.dtype == "float16":
         return "float16 needs more than a plain script: gluontune train --recipe best.yaml"
     if best.job is not None:
         own = "the job's own step() trains in gluontune's loop: gluontune train --recipe best.yaml trains it"
         return None if step == "usual" else own
-    if best.net in ("mlp", "small_cnn", "softmax") or best.net.startswith("sigmoid_"):
-        return "its net is one of gluontune's own small ones"
-    if best.stochastic_depth or best.accumulate > 1:
-        return "its training step needs more than a plain script"
     return None
 
 
@@ -123,6 +121,16 @@ def best_script(document: Mapping[str, Any]) -> str:
         "why_loader": why("loader", "num_workers"),
         "batch": best.batch_size_per_device,
         "why_batch": why("batch_size_per_device"),
+        "whole": "GLOBAL_BATCH" if best.num_devices > 1 else "BATCH",
+        "ranks": best.num_devices,
+        "why_ranks": why("num_devices", "engine"),
+        "partition": repr(best.partition),
+        "accumulate": best.accumulate,
+        "updates": f"steps // {best.accumulate}" if best.accumulate > 1 else "steps",
+        "per_update": f" / {best.accumulate}" if best.accumulate > 1 else "",
+        "stochastic_depth": best.stochastic_depth,
+        "why_depth": why("stochastic_depth"),
+        "own_net": best.net in SMALL_NETS.names(),
         "augment": repr(best.augment) if best.augment else "data.augment",
         "net": repr(best.net),
         "epochs": repr(best.epochs),
@@ -147,27 +155,32 @@ def best_script(document: Mapping[str, Any]) -> str:
         "schedule_params": repr(dict(best.schedule_params)),
         "clip": repr(best.clip_global_norm),
     }
-    return _template("best.py").format(**values)
+    return _filled("best.py", values)
 
 
 def job_script(document: Mapping[str, Any]) -> str:
     """The same for a job file: its net, data, loss and metric, and ``gt.tuned`` with ``best.yaml`` around them."""
     best = Recipe.from_dict(document["best"]["recipe"]).resolved()
     said = changed_fields(document)
-    return _template("best_job.py").format(
+    several = best.num_devices > 1
+    values = {
         **_environment(best, said),
-        changes="".join(f"#   {field}: {told}\n" for field, told in said.items()) or "#   none\n",
-        job=repr(str(Path(str(best.job)).resolve())),
-        dataset=repr(best.dataset),
-        net=repr(best.net),
-        dtype=repr(best.dtype),
-        seed=best.seed,
-        epochs=repr(best.epochs),
-    )
+        "changes": "".join(f"#   {field}: {told}\n" for field, told in said.items()) or "#   none\n",
+        "job": repr(str(Path(str(best.job)).resolve())),
+        "dataset": repr(best.dataset),
+        "net": repr(best.net),
+        "dtype": repr(best.dtype),
+        "seed": best.seed,
+        "epochs": repr(best.epochs),
+        "ranks": best.num_devices,
+        "with_ranks": ", ranks=RANKS" if several else "",
+        "of_all": " * RANKS.world" if several else "",
+    }
+    return _filled("best_job.py", values)
 
 
 def _environment(best: Recipe, said: Mapping[str, str]) -> dict[str, str]:
-    env = runtime.applied(runtime.child_env(best.runtime, best.env, processes=1))
+    env = runtime.applied(runtime.child_env(best.runtime, best.env, processes=best.num_devices))
     told = dict.fromkeys(said[name] for name in ("runtime", "env") if name in said)
     return {
         "environment": "".join(f'    "{k}": "{v}",\n' for k, v in sorted(env.items())),
@@ -175,5 +188,14 @@ def _environment(best: Recipe, said: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _template(name: str) -> str:
-    return Path(__file__).with_name(f"{name}.template").read_text(encoding="utf-8")
+def _filled(name: str, values: Mapping[str, Any]) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(f"{name}.j2").render(values)

@@ -14,6 +14,8 @@ _HOMES = {
     "expected": "scaling",
     "minimum_bandwidth": "scaling",
     "Cluster": "kvstore",
+    "Ranks": "ranks",
+    "start_ranks": "ranks",
     "Hosts": "hosts",
     "choose_kvstore": "devices",
     "contexts": "devices",

@@ -152,6 +152,8 @@ def _fault(survey: Survey, checked: Checked, of_images: bool, offsets: set[int])
         return checked.fault
     if checked.row >= 0:
         return ""
+    if checked.found.holds is not None:
+        return f"another record starts inside it, at byte {checked.found.holds:,}"
     # No checksum: the end of an image tells whether the length is right.
     sure = of_images and checked.kind is not None
     if checked.found.doubtful and not sure:

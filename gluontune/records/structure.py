@@ -23,12 +23,17 @@ CHUNK = 64 << 20
 
 @dataclass
 class Found:
-    """A record whose framing holds. ``doubtful``: no record follows where it ends, so its length may be wrong."""
+    """A record whose framing is right.
+
+    ``doubtful``: no record follows where it ends, so its length may be wrong. ``holds``: where another one starts
+    inside what it claims.
+    """
 
     offset: int
     behind: int
     spans: list[tuple[int, int]]
     doubtful: bool = False
+    holds: int | None = None
 
 
 @dataclass
@@ -122,7 +127,8 @@ def walk(view: memoryview, known: Known, familiar: Known) -> Iterator[Found | Br
         else:
             at = min(found.behind, size)
             if at == size:
-                at = _swallowed(view, heads, found, known)
+                at = _swallowed(view, heads, found, known, familiar)
+                found.holds = at if at < size else None
 
 
 def _why(view: memoryview, at: int) -> str:
@@ -164,13 +170,20 @@ def _next(view: memoryview, heads: _Heads, own_start: int, other_start: int, bel
     return nearest
 
 
-def _swallowed(view: memoryview, heads: _Heads, last: Found, known: Known) -> int:
-    """The file's end; or, where a cut made the last record reach to it by chance, a known record inside that."""
-    if not known(last):
-        for candidate in heads.others(last.offset % 4, last.offset + 1, len(view)):
-            found, _, _ = _try(view, heads, candidate)
-            if found is not None and known(found):
-                return candidate
+def _swallowed(view: memoryview, heads: _Heads, last: Found, known: Known, familiar: Known) -> int:
+    """The file's end; or, where a cut made the last record reach to it by chance, the record inside that.
+
+    That one is known; or its header has a known key, it ends with the file, and the last one's padding is not zeros.
+    """
+    if known(last):
+        return len(view)
+    odd = any(view[last.spans[-1][1] : last.behind]) or last.behind > len(view)
+    for candidate in heads.others(last.offset % 4, last.offset + 1, len(view)):
+        found, _, _ = _try(view, heads, candidate)
+        if found is not None and (
+            known(found) or (odd and found.spans[-1][1] <= len(view) <= found.behind and familiar(found))
+        ):
+            return candidate
     return len(view)
 
 
