@@ -15,7 +15,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup torch ladder test fuzz lint rooms peers horovod hosts lab course browser docs figures dist clean
+.PHONY: setup torch ladder test fuzz lint rooms peers horovod hosts strangers lab course browser docs figures dist clean
 
 setup: $(STAMP)
 
@@ -115,6 +115,10 @@ horovod: $(STAMP)
 hosts: $(STAMP)
 	@$(PY) -c 'import horovod' 2>/dev/null || $(MAKE) --no-print-directory horovod
 	$(PY) -m pytest -q tests/hosts_real.py $(ARGS)
+
+# MXNet's own unit tests with our parts in MXNet's place: make strangers FROM=PATH, a checkout of MXNet v1.x (only read).
+strangers: $(STAMP)
+	$(PY) tests/strangers_real.py "$(FROM)" $(ARGS)
 
 # JupyterLab with a kernel that has gluontune's launch settings.
 lab: $(STAMP)

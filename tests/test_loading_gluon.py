@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -179,6 +181,19 @@ def test_closing_ends_the_workers_and_can_be_done_twice():
     loader.close()
     loader.close()
     assert all(worker.exitcode is not None for worker in workers)
+
+
+def test_a_loader_that_is_dropped_ends_though_a_dead_worker_holds_a_lock():
+    script = """
+import os, signal, gluontune as gt
+loader = gt.loading.safe_dataloader(list(range(8)), 4, num_workers=1)
+assert [batch.shape for batch in loader] == [(4,), (4,)]
+os.kill(loader._workers[0].pid, signal.SIGKILL)  # idle: it waits for a batch, with the queue's lock
+del loader
+print("ended")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "ended\n", done.stderr
 
 
 def test_one_pool_serves_all_epochs():

@@ -8,6 +8,7 @@ shared handle (here it is never used).
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -120,7 +121,7 @@ class SafeDataLoader:
         if num_workers:
             ahead = max(1, ahead)
             check_shared_memory(dataset, order.batch_size, ahead + num_workers)
-        from_gluon = mxnet().gluon.data.DataLoader
+        from_gluon = mxnet().gluon.data.dataloader.DataLoader  # though ours may stand in gluon.data
         self._loader = from_gluon(
             SeededDataset(dataset),
             batch_sampler=self._batches,
@@ -133,6 +134,7 @@ class SafeDataLoader:
         pool = self._loader._worker_pool
         self._workers = list(pool._pool) if pool is not None else []
         self._timeout = timeout
+        self._owner = os.getpid()
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -188,6 +190,11 @@ class SafeDataLoader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        # Gluon's own end of a pool can wait for ever for a lock. (A forked worker has a copy of its parent's loader.)
+        if getattr(self, "_workers", None) and self._owner == os.getpid():
+            self._abandon()
 
 
 def safe_dataloader(
