@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["interval", "ratio_interval"]
+__all__ = ["LEAST", "bounds", "interval", "ratio_interval", "said"]
+
+#: Values below which an interval is computed, for decisions, but not shown: two values say next to nothing.
+LEAST = 3
 
 
 def interval(values: Sequence[float]) -> dict[str, Any]:
@@ -43,12 +46,49 @@ def interval(values: Sequence[float]) -> dict[str, Any]:
 def ratio_interval(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
     """Median and 95 % interval of the pairwise ratios of two interleaved series.
 
+    Args:
+        mine, theirs: positive numbers in one unit, of equal length; ``mine[i] / theirs[i]`` is a ratio.
+
+    Returns:
+        As :func:`interval` has it, without a unit.
+
+    Raises:
+        ValueError: other lengths, no values, or values that are not positive.
+
     >>> ratio_interval([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])["median"]
     2.0
     """
     if len(mine) != len(theirs):
         raise ValueError(f"interleaved series have equal lengths, not {len(mine)} and {len(theirs)}")
     return interval([a / b for a, b in zip(mine, theirs)])
+
+
+def bounds(measured: Mapping[str, Any] | None) -> list[float] | None:
+    """The interval to show a reader: none of fewer than :data:`LEAST` values, and none that reaches below zero.
+
+    Args:
+        measured: ``{"median", "ci95", "n"}`` of :func:`interval`; without ``n`` it counts as large enough.
+
+    >>> bounds(interval([4.0, 5.0])), bounds({"median": 2.0, "ci95": [1.9, 2.1], "n": 9})
+    (None, [1.9, 2.1])
+    """
+    found, n = (measured or {}).get("ci95"), (measured or {}).get("n", LEAST)
+    few = isinstance(n, (int, float)) and n < LEAST
+    return None if not found or few or found[0] < 0 else list(found)
+
+
+def said(measured: Mapping[str, Any], form: str = ",.0f", scale: float = 1.0) -> str:
+    """A median, with its interval in brackets where there is one to show.
+
+    Args:
+        measured: of :func:`interval`. form: of each number. scale: each number is multiplied by it.
+
+    >>> said({"median": 2.04, "ci95": [1.9, 2.1], "n": 9}, ".1f"), said(interval([4.0, 5.0]), ".1f")
+    ('2.0 (1.9-2.1)', '4.5')
+    """
+    around = bounds(measured)
+    shown = f"{scale * measured['median']:{form}}"
+    return f"{shown} ({scale * around[0]:{form}}-{scale * around[1]:{form}})" if around else shown
 
 
 def _student_bounds(ordered: list[float]) -> tuple[float, float]:

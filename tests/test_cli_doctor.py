@@ -62,11 +62,18 @@ def test_brackets_in_a_command_are_not_swallowed(machine, capfd):
     assert "gluontune[export]" in capfd.readouterr().out.replace("\n", "")
 
 
-def test_the_table_puts_what_is_wrong_last(machine, capfd):
+def test_what_matters_comes_first_and_what_is_ok_is_folded(machine, tmp_path, capfd):
     machine(packages={"numpy": "2.1.0"})
     main(["doctor", "--only", "numpy", "--only", "python"])
     said = capfd.readouterr().out
-    assert said.index("python") < said.index("numpy 2.1.0")
+    assert said.index("numpy 2.1.0") < said.index("python"), "what was asked for is shown, ok or not"
+    main(["doctor", "--data", str(tmp_path)])
+    short = capfd.readouterr().out
+    main(["doctor", "--data", str(tmp_path), "--all"])
+    full = capfd.readouterr().out
+    assert "operating-system" in full and "operating-system" not in short and "(--all shows them)" in short
+    assert len(short.splitlines()) < len(full.splitlines()) and "mend: nothing" not in full
+    assert short.splitlines()[1].startswith("error")
 
 
 def test_unknown_check_and_missing_data(machine, tmp_path, capfd):

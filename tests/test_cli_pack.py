@@ -80,3 +80,11 @@ def test_verify_finds_and_repairs(folder, tmp_path, capfd):
     assert (tmp_path / "b.classes").read_text() == "cat\ndog\n"
     code, _, error = run(capfd, "verify", tmp_path / "none.rec")
     assert code == 1 and error.startswith("error: ") and "no such file" in error
+
+
+def test_verify_of_some_other_file_says_so(tmp_path, capfd):
+    other = tmp_path / "README.md"
+    other.write_text("# No records here\n" * 100, encoding="utf-8")
+    assert main(["verify", str(other)]) == 1
+    said = capfd.readouterr().out
+    assert "this is no record file" in said and "whole" not in said and "--repair" not in said

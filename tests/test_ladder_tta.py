@@ -112,8 +112,19 @@ def test_statistics_of_repeats_by_hand(machine):
     deviation = math.sqrt(sum((t - 33) ** 2 for t in times) / 2)
     assert found["mean"] == pytest.approx(33.0) and found["median"] == 33.0 and found["failed"] == 0
     assert found["cv_pct"] == pytest.approx(100 * deviation / 33)
-    reach = 4.302653 * deviation / math.sqrt(3)  # t(0.975, 2)
-    assert found["mean_ci95"] == pytest.approx([33 - reach, 33 + reach], rel=1e-5)
+    reach = 4.302653 * deviation / math.sqrt(3) / 33  # t(0.975, 2)
+    assert found["mean_ci95"] == pytest.approx([33 * math.exp(-reach), 33 * math.exp(reach)], rel=1e-5)
+
+
+def test_two_repeats_have_no_interval_and_three_none_below_zero(machine):
+    machine.epoch_s = lambda recipe: 10.0 * (1 + recipe.seed)
+    found = tta.time_to_accuracy(Recipe(loader="resident"), target=0.8, repeats=2, against=Recipe())
+    times = found["summary"]["this"]["train_seconds"]
+    assert times["ci95"] is None and times["mean_ci95"] is None and times["cv_pct"] > 0
+    assert found["ratio"]["train_seconds"]["ci95"] is None
+    assert "95 %" not in "".join(report.tta_lines(found))
+    wild = summarize([1.0, 2.0, 60.0])
+    assert wild["mean_ci95"][0] > 0 and wild["ci95"][0] > 0
 
 
 def test_failures_are_counted_and_enter_the_expected_time(machine):

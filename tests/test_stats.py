@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from gluontune.stats import _left_out, interval, ratio_interval
+from gluontune.stats import _left_out, bounds, interval, ratio_interval, said
 
 
 @pytest.mark.parametrize("n", [3, 9, 12, 20])
@@ -51,3 +51,13 @@ def test_ratios_are_pairwise():
 def test_what_cannot_be_measured_is_refused(values):
     with pytest.raises(ValueError, match="positive"):
         interval(values)
+
+
+def test_no_interval_of_two_values_is_shown_and_none_below_zero():
+    two = interval([1.0, 9.0])
+    assert two["ci95"][0] > 0, "it is there for decisions, and wide"
+    assert bounds(two) is None and said(two, ".1f") == "5.0"
+    assert bounds(interval([1.0, 9.0, 60.0]))[0] > 0
+    assert bounds({"median": 1.0, "ci95": [-0.5, 2.5], "n": 5}) is None
+    assert bounds(None) is None and bounds({"median": 1.0, "ci95": None}) is None
+    assert said({"median": 0.5, "ci95": [0.4, 0.6], "n": 4}, ".0f", 100) == "50 (40-60)"

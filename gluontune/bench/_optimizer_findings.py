@@ -213,7 +213,7 @@ def _group_cells(group: Mapping[str, Any], timed: bool) -> list[str]:
     cells = [
         group["group"],
         f"{100 * found['median']:.2f}" if found else "failed",
-        f"{100 * found['ci95'][0]:.2f}-{100 * found['ci95'][1]:.2f}" if found and found["n"] > 1 else "",
+        f"{100 * found['ci95'][0]:.2f}-{100 * found['ci95'][1]:.2f}" if stats.bounds(found) else "",
         ", ".join(seeds) if len(seeds) > 1 else "",
         f"{group['epoch_seconds']:.1f}" if group["epoch_seconds"] else "",
         "; ".join(dict.fromkeys(group["failed"])),
@@ -221,13 +221,17 @@ def _group_cells(group: Mapping[str, Any], timed: bool) -> list[str]:
     return cells + ([_epochs_text(list(group["epochs_to_target"].values()))] if timed else [])
 
 
+def _around(measured: Mapping[str, Any], digits: int) -> str:
+    bounds = stats.bounds(measured)
+    return f"{bounds[0]:.{digits}f}-{bounds[1]:.{digits}f}" if bounds else ""
+
+
 def _step_cells(r: Mapping[str, Any]) -> list[str]:
     if r["status"] != "ok":
         return [r["part"], r["name"], "failed", "", "", r["reason"]]
     time, ratio = r["step_time_ms"], r["ratio_to_sgd"]
     return [
-        r["part"], r["name"], f"{time['median']:.2f}", f"{time['ci95'][0]:.2f}-{time['ci95'][1]:.2f}",
-        f"{ratio['median']:.3f}", f"{ratio['ci95'][0]:.3f}-{ratio['ci95'][1]:.3f}",
+        r["part"], r["name"], f"{time['median']:.2f}", _around(time, 2), f"{ratio['median']:.3f}", _around(ratio, 3),
     ]  # fmt: skip
 
 

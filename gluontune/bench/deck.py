@@ -203,8 +203,7 @@ def show(found: Mapping[str, Any], console: Any) -> None:
             seen, deck = row[key], row["deck"][key]
             rates = [seen[mode]["median"] for mode in ("off", "on")]
             shown = [f"{1e3 / rate if key == 'latency' else rate:,.1f}" for rate in rates]
-            low, high = seen["speedup"]["ci95"]
-            cells.append(f"{', '.join(shown)}\n{seen['speedup']['median']:.2f} ({low:.2f}-{high:.2f})")
+            cells.append(f"{', '.join(shown)}\n{stats.said(seen['speedup'], '.2f')}")
             cells.append("" if deck is None else f"{deck:.2f}")
         table.add_row(*cells, f"{row['output_delta']:.0e}")
     console.print(table)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gluontune import stats
 from gluontune.bench import outcome
 from gluontune.bench.contest import OURS, Entrant, hold
 from gluontune.compute import bfloat16_support
@@ -127,5 +128,4 @@ def show(found: Mapping[str, Any], console: Any) -> None:
         {**found, "ours": {}}, console, f"{recipe['net']}, {recipe['dataset']}, {recipe['dtype']}", UNIT
     )
     for name, ratio in found["ratios"].items():
-        low, high = ratio["ci95"]
-        console.print(f"{name} ÷ {_ALONE}: {ratio['median']:.2f} ({low:.2f}-{high:.2f})", highlight=False)
+        console.print(f"{name} ÷ {_ALONE}: {stats.said(ratio, '.2f')}", highlight=False)

@@ -224,10 +224,9 @@ def _engine_verdict(document: Mapping[str, Any]) -> dict[str, Any]:
         return {"holds": False, "sentence": f"no figures for batch {BAR['batch']}, async against horovod"}
     ratio, mine, theirs = rival["async_ratio"], ours["val_accuracy"], rival["val_accuracy"]
     points = 100 * (mine["median"] - theirs["median"]) if mine and theirs else None
-    low, high = ratio["ci95"]
     sentence = (
         f"batch {BAR['batch']}, {document['given']['recipe']['num_devices']} learners: async ÷ {rival['engine']} "
-        f"{ratio['median']:.2f} ({low:.2f}-{high:.2f}), accuracy "
+        f"{stats.said(ratio, '.2f')}, accuracy "
         + ("not measured" if points is None else f"{points:+.1f} points")
     )
     holds = ratio["median"] >= BAR["ratio"] and points is not None and points >= -BAR["points"]

@@ -92,11 +92,11 @@ def _show(found: Mapping[str, Any], console: Any, title: str, unit: str) -> None
             table.add_row(row["name"], row["status"], "", "", "", row["reason"])
             continue
         rate, ratio = row[unit], row["ratio_to_best_peer"]
-        low, high = rate["ci95"]
+        around = stats.bounds(rate)
         table.add_row(
             row["name"],
             f"{rate['median']:,.0f}",
-            f"{low:,.0f}-{high:,.0f}",
+            f"{around[0]:,.0f}-{around[1]:,.0f}" if around else "",
             f"{ratio['median']:.2f}" if ratio else "",
             f"{row['memory_mib']:,.0f}",
         )
@@ -111,22 +111,14 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
     notes = {(row["peer"], row["note"]) for row in found["rows"] if row.get("note")}
     lines = [f"{peer}: {note}" for peer, note in sorted(notes)]
     for ratio in found["ours"].get("ratio_to", {}).values():
-        low, high = ratio["ci95"]
-        lines.append(
-            f"{found['ours']['name']} ÷ {ratio['row']}: {ratio['median']:.2f} ({low:.2f}-{high:.2f})"
-        )
+        lines.append(f"{found['ours']['name']} ÷ {ratio['row']}: {stats.said(ratio, '.2f')}")
     if limit.get("reason"):
         lines.append(f"limit not measured: {limit['reason']}")
     for name, value in limit.items():
         if isinstance(value, dict) and name != "share":
-            low, high = value["ci95"]
-            lines.append(f"limit, {limit['how']}: {value['median']:,.0f} a second ({low:,.0f}-{high:,.0f})")
+            lines.append(f"limit, {limit['how']}, a second: {stats.said(value)}")
     if "share" in limit:
-        low, high = limit["share"]["ci95"]
-        median = limit["share"]["median"]
-        lines.append(
-            f"share of it that is reached: {100 * median:.0f} % ({100 * low:.0f}-{100 * high:.0f} %)"
-        )
+        lines.append(f"share of it that is reached, %: {stats.said(limit['share'], '.0f', 100)}")
     return lines
 
 

@@ -279,8 +279,7 @@ def show(found: Mapping[str, Any], console: Any) -> None:
             f"{case['parameters']:,} parameters, the same shapes in all contenders", highlight=False
         )
         for name, ratio in case["figures"].items():
-            low, high = ratio["ci95"]
-            text = f"{ratio['median']:.2f} ({low:.2f}-{high:.2f}), {ratio['ours']} ÷ {ratio['theirs']}"
+            text = f"{stats.said(ratio, '.2f')}, {ratio['ours']} ÷ {ratio['theirs']}"
             console.print(f"{_WORDS[name]}: {text}", highlight=False)
     if len(found["cases"]) > 1:
         for name, ratio in found["figures"].items():

@@ -44,6 +44,9 @@ def register(app: typer.Typer) -> None:
         only: Optional[List[str]] = typer.Option(  # noqa: UP006
             None, "--only", metavar="ID", help="Run this check alone; may be given several times."
         ),
+        everything: bool = typer.Option(
+            False, "--all", help="Show the checks that found nothing wrong, too."
+        ),
         settings: bool = typer.Option(
             False, "--settings", help='Show the launch settings: eval "$(gluontune doctor --settings)".'
         ),
@@ -75,10 +78,10 @@ def register(app: typer.Typer) -> None:
         if install_kernel:
             _install_kernel(as_json)
         if not settings and not install_kernel:
-            _examine(data, only or [], as_json)
+            _examine(data, only or [], as_json, everything or bool(only))
 
 
-def _examine(data: Path | None, only: list[str], as_json: bool) -> None:
+def _examine(data: Path | None, only: list[str], as_json: bool, everything: bool) -> None:
     from gluontune.runtime.doctor import Options, iter_checks
 
     findings = []
@@ -89,8 +92,15 @@ def _examine(data: Path | None, only: list[str], as_json: bool) -> None:
     if as_json:
         emit({"findings": [finding.to_dict() for finding in findings]})
     else:
-        stdout.print(_table(findings))
-        stdout.print(_summary(findings), markup=False, highlight=False, soft_wrap=True)
+        shown = [f for f in findings if everything or f.severity != "ok"]
+        if shown:
+            stdout.print(_table(shown))
+        stdout.print(
+            _summary(findings, folded=len(shown) < len(findings)),
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
 
@@ -121,30 +131,31 @@ def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: b
 
 
 def _table(findings: list[Finding]) -> Table:
-    """What is wrong comes last, where a terminal shows it."""
+    """What matters most comes first."""
     from gluontune.runtime.doctor import SEVERITIES
 
     table = Table(show_header=True, header_style="bold", box=None, pad_edge=False)
     table.add_column("severity", no_wrap=True)
     table.add_column("check", no_wrap=True)
     table.add_column("finding, evidence and what mends it", overflow="fold")
-    for finding in sorted(findings, key=lambda f: SEVERITIES.index(f.severity)):
+    for finding in sorted(findings, key=lambda f: -SEVERITIES.index(f.severity)):
         text = Text(finding.message)
         if finding.evidence and finding.severity == "ok":
             text.append(f" ({finding.evidence})", style="dim")
         elif finding.evidence:
             text.append(f"\n  seen: {finding.evidence}", style="dim")
-        if finding.fix and finding.severity != "ok":
+        if finding.fix and finding.severity != "ok" and not finding.fix.startswith("nothing to mend"):
             text.append(f"\n  mend: {finding.fix}", style="bold")
         table.add_row(Text(finding.severity, style=_STYLES[finding.severity]), finding.id, text)
     return table
 
 
-def _summary(findings: list[Finding]) -> str:
+def _summary(findings: list[Finding], folded: bool) -> str:
     count = Counter(finding.severity for finding in findings)
     errors, warnings = count["error"], count["warning"]
     counted = f"{len(findings)} check{'s' * (len(findings) != 1)}: {errors} error{'s' * (errors != 1)}, "
     counted += f"{warnings} warning{'s' * (warnings != 1)}, {count['info']} to know, {count['ok']} ok"
+    counted += " (--all shows them)" if folded else ""
     advice = "Mend the errors first: what they name cannot work." if errors else "Nothing here cannot work."
     return f"\n{counted}. {advice}"
 

@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 import typer
 
+from gluontune import stats
 from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, show_traceback, stderr
 from gluontune.cli._progress import progress_line
 from gluontune.cli._recipe import takes_recipe
@@ -125,10 +126,9 @@ def metric_line(metric: Mapping[str, Any]) -> str:
 
 def _show(result: Any) -> None:
     rate = result.samples_per_sec
-    low, high = rate["ci95"]
-    print(
-        f"throughput   {rate['median']:,.0f} samples/s (95 %: {low:,.0f}-{high:,.0f}, n={rate['n']} windows)"
-    )
+    around = stats.bounds(rate)
+    shown = f"95 %: {around[0]:,.0f}-{around[1]:,.0f}, " if around else ""
+    print(f"throughput   {rate['median']:,.0f} samples/s ({shown}n={rate['n']} windows)")
     print(metric_line(result.val_metric))
     print(f"training     {sum(result.epoch_seconds):.1f} s in {result.steps} steps")
     shares = sorted(result.phases_pct.items(), key=lambda item: -item[1])

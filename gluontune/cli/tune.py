@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from gluontune import stats
 from gluontune.cli._common import (
     JSON_OPTION,
     TIME_LIMIT_OPTION,
@@ -99,12 +100,12 @@ def _show(found: dict[str, Any], out: Path) -> None:
             continue
         if row["remark"]:
             name.append(f"  ({row['remark']})", style="dim")
-        low, high = row["samples_per_sec"]["ci95"]
+        around = stats.bounds(row["samples_per_sec"])
         table.add_row(
             row["stage"],
             name,
             f"{row['samples_per_sec']['median']:,.0f}",
-            f"{low:,.0f}–{high:,.0f}",
+            f"{around[0]:,.0f}–{around[1]:,.0f}" if around else "",
             f"{row['speedup_vs_start']:.2f}",
             str(row["round_eliminated"] or ""),
         )

@@ -74,6 +74,10 @@ def _print_report(report: VerifyReport) -> None:
     def line(text: str) -> None:
         _common.stdout.print(text, highlight=False, soft_wrap=True, markup=False)
 
+    if report.no_record_file:
+        line(f"{report.path}: this is no record file: no record starts anywhere in it")
+        line("gluontune pack FOLDER OUT.rec makes one of images")
+        return
     for damage in report.damaged[:SHOWN]:
         where = "" if damage.index is None else f"record {damage.index}, "
         line(f"{where}byte {damage.offset:,}: {damage.reason}")

@@ -17,6 +17,7 @@ from gluontune.compute.race import SETTINGS, Race, Trial, present_mode, ratio
 from gluontune.compute.rewrites import REWRITES, apply_rewrites, rewrites_for
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.runtime import as_nd_array, as_net_array, mxnet
+from gluontune.stats import bounds
 
 __all__ = ["HybridizeReport", "Trial", "hybridize"]
 
@@ -248,8 +249,10 @@ def _best_plain(modes: list[Trial], batches: int) -> Trial:
 
 def _add_notes(report: HybridizeReport, batches: int) -> None:
     chosen, baseline = report.chosen, report.trials[0]
-    low, high = chosen.speedup["ci95"] if chosen.speedup else (1.0, 1.0)
-    report.notes.append(f"{chosen.name}: {low:.2f}–{high:.2f} times as fast as {baseline.name}")
+    speedup = chosen.speedup or {"median": 1.0, "ci95": [1.0, 1.0]}
+    around = bounds(speedup)
+    times = f"{around[0]:.2f}–{around[1]:.2f}" if around else f"{speedup['median']:.2f}"
+    report.notes.append(f"{chosen.name}: {times} times as fast as {baseline.name}")
     compiled = [t for t in report.trials if t.settings != "imperative" and not t.rewrites and t.step_ms]
     slower = [t.name for t in compiled if t.speedup and t.speedup["ci95"][1] < 1.0]
     if slower:

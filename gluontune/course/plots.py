@@ -10,6 +10,7 @@ from typing import Any, Callable, Union
 
 import numpy as np
 
+from gluontune import stats
 from gluontune.course.figures import Markup, framed
 from gluontune.errors import UsageError
 from gluontune.report.svg import INK, SERIES, draw, label
@@ -284,7 +285,7 @@ def _measured(value: Any) -> tuple[float, float, float] | None:
     if value is None:
         return None
     if isinstance(value, Mapping):
-        low, high = value.get("ci95") or (value["median"], value["median"])
+        low, high = stats.bounds(value) or (value["median"], value["median"])
         return float(value["median"]), float(low), float(high)
     return float(value), float(value), float(value)
 

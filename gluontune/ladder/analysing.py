@@ -316,5 +316,5 @@ def _time_gains(sets: Sequence[Mapping[str, Any]], place: int) -> dict[FactorSet
 
 
 def _of_runs(interval: Mapping[str, Any]) -> dict[str, Any]:
-    """One run has no interval, and must not look certain."""
-    return {"median": interval["median"], "ci95": interval["ci95"] if interval["n"] > 1 else None}
+    """A run or two have no interval, and must not look certain."""
+    return {"median": interval["median"], "ci95": stats.bounds(interval)}

@@ -53,9 +53,10 @@ def summarize(reached: Sequence[float], spent_in_vain: Sequence[float] = ()) -> 
         spent_in_vain: seconds spent by each repeat that did not.
 
     Returns:
-        ``repeats``, ``reached``, ``failed``; ``mean``, ``mean_ci95`` (Student's), ``median``, ``ci95`` (of
-        the median), ``cv_pct`` (sample standard deviation ÷ mean), ``median_of_all``, ``expected_seconds``.
-        What cannot be said is None: all if nothing reached the target, an interval if one did.
+        ``repeats``, ``reached``, ``failed``; ``mean``, ``mean_ci95`` (Student's, of the logarithm), ``median``,
+        ``ci95`` (of the median), ``cv_pct`` (sample standard deviation ÷ mean), ``median_of_all``,
+        ``expected_seconds``.
+        What cannot be said is None: all if nothing reached the target, an interval if fewer than three did.
 
     Source: Coleman et al., *Analysis of DAWNBench*, 2019 (coefficient of variation, share of runs);
     Hansen et al., *Real-parameter black-box optimization benchmarking*, 2010 (expected running time).
@@ -77,8 +78,9 @@ def summarize(reached: Sequence[float], spent_in_vain: Sequence[float] = ()) -> 
     found["expected_seconds"] = (math.fsum(times) + math.fsum(spent_in_vain)) / len(times)
     found["median_of_all"] = _median_with_failures(sorted(times), count)
     if len(times) > 1:
-        found["ci95"], found["mean_ci95"] = middle["ci95"], _student(times)
         found["cv_pct"] = 100 * _deviation(times) / found["mean"]
+    if len(times) >= stats.LEAST:
+        found["ci95"], found["mean_ci95"] = middle["ci95"], _around_mean(times)
     return found
 
 
@@ -92,12 +94,13 @@ def _deviation(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
-def _student(values: Sequence[float]) -> list[float]:
+def _around_mean(values: Sequence[float]) -> list[float]:
+    """Student's interval of the mean on the logarithmic scale (delta method): never below zero."""
     from scipy import stats as tables
 
     n, mean = len(values), math.fsum(values) / len(values)
-    reach = float(tables.t.ppf(0.975, n - 1)) * _deviation(values) / math.sqrt(n)
-    return [mean - reach, mean + reach]
+    reach = float(tables.t.ppf(0.975, n - 1)) * _deviation(values) / math.sqrt(n) / mean
+    return [mean * math.exp(-reach), mean * math.exp(reach)]
 
 
 def accuracies(result: RunResult) -> list[float]:

@@ -192,7 +192,7 @@ class Heats:
         if candidate.rates:
             row["samples_per_sec"] = stats.interval(candidate.rates)
             speedup = stats.ratio_interval(candidate.rates, candidate.from_start)
-            row["speedup_vs_start"], row["speedup_ci95"] = speedup["median"], speedup["ci95"]
+            row["speedup_vs_start"], row["speedup_ci95"] = speedup["median"], stats.bounds(speedup)
 
     def _progress(self, stage: str, detail: str, rate: float | None) -> None:
         left = max(0.0, self.budget_s - self.spent_s)

@@ -111,7 +111,7 @@ def choose(row: dict[str, Any], chosen: Contender, field: Sequence[Contender], n
     elif naive.rates and chosen.rates:
         together = min(len(chosen.rates), len(naive.rates))  # the naive script leaves a long contest early
         speedup = stats.ratio_interval(chosen.rates[:together], naive.rates[:together])
-        row["speedup_vs_naive"], row["speedup_ci95"] = speedup["median"], speedup["ci95"]
+        row["speedup_vs_naive"], row["speedup_ci95"] = speedup["median"], stats.bounds(speedup)
 
 
 def next_best(row: dict[str, Any], field: Sequence[Contender]) -> Contender | None:

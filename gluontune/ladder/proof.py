@@ -72,6 +72,7 @@ def _conclude(target: float, pairs: Sequence[Mapping[str, RunResult]], num_val: 
     ratio = None
     if reached and len(pairs) >= 2:
         ratio = stats.ratio_interval(times["naive"], times["best"])
+        ratio["ci95"] = stats.bounds(ratio)
     elif reached:
         ratio = {
             **quotient(_of_speed(pairs[0]["naive"], times), _of_speed(pairs[0]["best"], times, "best")),

@@ -269,7 +269,6 @@ def _ratio(mine: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]
     both = [(a["first"], b["first"]) for a, b in pairs if a["first"] and b["first"]]
     found: dict[str, Any] = {"pairs": len(pairs), "pairs_without_a_time": len(pairs) - len(both)}
     for name in ("train_seconds", "wall_seconds"):
-        found[name] = (
-            stats.ratio_interval([b[name] for _, b in both], [a[name] for a, _ in both]) if both else None
-        )
+        ratio = stats.ratio_interval([b[name] for _, b in both], [a[name] for a, _ in both]) if both else None
+        found[name] = ratio and {**ratio, "ci95": stats.bounds(ratio)}
     return found

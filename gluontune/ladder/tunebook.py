@@ -131,11 +131,12 @@ class TuneBook:
             "recipe": short.to_dict(),
             "samples_per_sec": stats.interval(rates),
             "speedup_vs_start": speedup["median"],
-            "speedup_ci95": speedup["ci95"],
+            "speedup_ci95": stats.bounds(speedup),
         }
         low, high = speedup["ci95"]
+        around = f" (95 %: {low:.2f}–{high:.2f})" if stats.bounds(speedup) else ""
         self.document["sentence"] = (
-            f"{speedup['median']:.2f} times as fast as the recipe as it was (95 %: {low:.2f}–{high:.2f}), by {name}."
+            f"{speedup['median']:.2f} times as fast as the recipe as it was{around}, by {name}."
             if labels
             else "Nothing that was tried is faster than the recipe as it is."
         )

@@ -73,6 +73,13 @@ class VerifyReport:
         """No fault at all."""
         return not self.damaged and not self.problems
 
+    @property
+    def no_record_file(self) -> bool:
+        """Nothing in it begins as a record does, and no index or checksums say otherwise: some other file."""
+        if not self.damaged or self.whole or any("no record starts" not in d.reason for d in self.damaged):
+            return False
+        return not any(Path(self.path).with_suffix(suffix).exists() for suffix in (".idx", ".crc"))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gluontune import stats
 from gluontune.report import plain, words
 from gluontune.report.factor_figures import set_bars
 from gluontune.report.study import row, study
@@ -120,7 +121,7 @@ def _cell(value: Any) -> str:
     """
     if isinstance(value, Mapping):
         if "median" in value:
-            low, high = value.get("ci95") or (None, None)
+            low, high = stats.bounds(value) or (None, None)
             around = f" ({words.rate(low)}–{words.rate(high)})" if low is not None else ""
             return f"{words.rate(value['median'])}{around}"
         inner = {k: v for k, v in value.items() if words.number(v) is not None and k != "n"}

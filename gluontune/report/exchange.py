@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gluontune import stats
 from gluontune.report.shell import write_study
 from gluontune.report.study import row, study
 from gluontune.report.svg import SERIES, draw
@@ -152,14 +153,13 @@ def _deck_table() -> dict[str, Any]:
 
 def _rate(entry: Mapping[str, Any]) -> str:
     rate = entry["samples_per_sec"]
-    return f"{rate['median']:,.0f} ({rate['ci95'][0]:,.0f}–{rate['ci95'][1]:,.0f})" if rate else "failed"
+    return stats.said(rate).replace("-", "–") if rate else "failed"
 
 
 def _ratio(value: Mapping[str, Any] | None, scale: float, digits: int) -> str:
     if not value:
         return ""
-    low, high = value["ci95"]
-    return f"{scale * value['median']:.{digits}f} ({scale * low:.{digits}f}–{scale * high:.{digits}f})"
+    return stats.said(value, f".{digits}f", scale).replace("-", "–")
 
 
 def _percent(entry: Mapping[str, Any]) -> str:

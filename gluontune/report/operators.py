@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gluontune import stats
 from gluontune.report import words
 from gluontune.report.study import row, study
 from gluontune.report.svg import INK, SERIES, draw, label
@@ -103,8 +104,9 @@ def _table(kind: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _cell(r: Mapping[str, Any] | None, name: str) -> str:
     if r is None or r["status"] != "ok":
         return "—"
-    low, high = (words.rate(bound / 1e9) for bound in r[name]["ci95"])
-    return f"{words.rate(r[name]['median'] / 1e9)} ({low}–{high}), {_percent(r['share_of_peak'])}"
+    bounds = stats.bounds(r[name])
+    around = f" ({words.rate(bounds[0] / 1e9)}–{words.rate(bounds[1] / 1e9)})" if bounds else ""
+    return f"{words.rate(r[name]['median'] / 1e9)}{around}, {_percent(r['share_of_peak'])}"
 
 
 def roofline(name: str, rows: Sequence[Mapping[str, Any]], peaks: Mapping[str, Any]) -> str | None:

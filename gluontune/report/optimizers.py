@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gluontune import stats
 from gluontune.bench._deck_logs import BATCHES, LOGS
 from gluontune.bench._optimizer_findings import DECK_TARGET, NETS, table
 from gluontune.report.shell import write_study
@@ -178,7 +179,7 @@ def _step_figures(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         axes = figure.add_axes((0.36, 0.13, 0.61, 0.85))
         for place, r in enumerate(rows):
             ratio = r["ratio_to_sgd"]
-            low, high = ratio["ci95"]
+            low, high = stats.bounds(ratio) or [ratio["median"]] * 2
             axes.barh(
                 place, ratio["median"], height=0.62, color=SERIES[4 if r["part"] == "whole step" else 5]
             )

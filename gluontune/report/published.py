@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gluontune import stats
 from gluontune.errors import GluontuneError
 from gluontune.report import figures
 from gluontune.report.study import row, study
@@ -47,10 +48,11 @@ def cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, Mapping):
-        low, high = value["ci95"]
-        places = max(len(str(v).partition(".")[2]) for v in (value["median"], low, high))
+        around = stats.bounds(value)
+        places = max(len(str(v).partition(".")[2]) for v in (value["median"], *(around or ())))
         note = f" {value['note']}" if "note" in value else ""
-        return f"{value['median']:,.{places}f} ({low:,.{places}f}–{high:,.{places}f}){note}"
+        shown = f" ({around[0]:,.{places}f}–{around[1]:,.{places}f})" if around else ""
+        return f"{value['median']:,.{places}f}{shown}{note}"
     return f"{value:,}" if isinstance(value, (int, float)) else str(value)
 
 

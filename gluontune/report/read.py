@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gluontune import monitor
+from gluontune import monitor, stats
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import explain_os_error
 from gluontune.report import documents
@@ -253,7 +253,7 @@ def _measure(value: dict[str, Any] | None) -> dict[str, Any] | None:
     median = number((value or {}).get("median"))
     if value is None or median is None or median <= 0:  # a rate or ratio of zero was not measured
         return None
-    return {**value, "median": median, "ci95": _bounds(value.get("ci95"))}
+    return {**value, "median": median, "ci95": stats.bounds({**value, "ci95": _bounds(value.get("ci95"))})}
 
 
 def _bounds(value: Any) -> list[float] | None:
