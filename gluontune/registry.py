@@ -41,6 +41,7 @@ class Registry(Generic[T]):
     def __init__(self, kind: str):
         self.kind = kind
         self._entries: dict[str, T] = {}
+        self._aliases: dict[str, str] = {}
 
     def add(self, name: str, entry: T) -> T:
         """Add ``entry`` under ``name``; a second entry of the same name is a programming error."""
@@ -49,18 +50,22 @@ class Registry(Generic[T]):
         self._entries[name] = entry
         return entry
 
+    def alias(self, other: str, name: str) -> None:
+        """Let ``other`` find the entry ``name`` too; listings leave it out."""
+        self._aliases[other] = name
+
     def register(self, name: str) -> Callable[[T], T]:
         """Decorator form of :meth:`add`."""
         return lambda entry: self.add(name, entry)
 
     def __getitem__(self, name: str) -> T:
         try:
-            return self._entries[name]
+            return self._entries[self._aliases.get(name, name)]
         except (KeyError, TypeError):
             raise UnknownNameError(self.kind, str(name), self._entries) from None
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return name in self._entries or name in self._aliases
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._entries.values())

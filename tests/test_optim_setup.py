@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import pickle
 from types import SimpleNamespace
@@ -249,7 +250,7 @@ def test_lbsgd_under_a_plain_trainer_never_aliases_the_gradient_buffer():
     """mx's LBSGD: micro-gradients 1 and 3 gave -6 where -2 is right (their mean, at rate 1)."""
     param = mx.gluon.Parameter("w_weight", shape=(1,), init=mx.init.Zero())
     param.initialize()
-    options = {"learning_rate": 1.0, "batch_scale": 2, "momentum": 0.0}
+    options = {"learning_rate": 1.0, "batch_scale": 2, "momentum": 0.0, "warmup_updates": 0}
     trainer = mx.gluon.Trainer([param], "gtlbsgd", options)
     for scale, expected in ((1, 0), (3, -2), (5, -2), (1, -5)):
         with mx.autograd.record():
@@ -268,6 +269,48 @@ def test_lbsgd_warms_up_to_the_rate_and_not_beyond(strategy, second):
     for optimizer.num_update in (2, 4, 400):
         rates.append(optimizer._get_lr(0))
     assert rates == pytest.approx([0.4 * second, 0.4, 0.4])
+
+
+def test_lbsgd_takes_mxnets_own_warm_up():
+    said = {"warmup_epochs": 2, "updates_per_epoch": 4, "begin_epoch": 1, "num_epochs": 9}
+    optimizer = mx.optimizer.create("gtlbsgd", learning_rate=0.4, batch_scale=2, **said)
+    rates = []
+    for optimizer.num_update in (0, 2, 4):
+        rates.append(optimizer._get_lr(0))
+    assert rates == pytest.approx([0.3, 0.35, 0.4])
+
+
+def _arguments(kind):
+    """Name and default of each argument of a class, its bases included."""
+    found = {}
+    for part in kind.__mro__:
+        if "__init__" in vars(part):
+            for name, argument in inspect.signature(part.__init__).parameters.items():
+                found.setdefault(name, argument.default)
+    return found
+
+
+MXNETS = [name for name in optim.OPTIMIZERS.names() if name in mx.optimizer.Optimizer.opt_registry]
+
+
+@pytest.mark.parametrize("name", MXNETS)
+def test_classes_take_mxnets_arguments_by_place_and_name(name):
+    ours, theirs = resolve(optim.OPTIMIZERS[name].path), mx.optimizer.Optimizer.opt_registry[name]
+    mine, its = _arguments(ours), _arguments(theirs)
+    assert set(its) <= set(mine)
+    other = {key for key in its if mine[key] != its[key]}
+    # eta is the trust coefficient; MXNet's AdaDelta has no rate, and 1 is what it then steps by.
+    assert other <= {"lars": {"eta"}, "adadelta": {"learning_rate"}}.get(name, set())
+    places = [list(inspect.signature(kind.__init__).parameters) for kind in (ours, theirs)]
+    places = [[each for each in place if each != "kwargs"] for place in places]
+    assert places[0][: len(places[1])] == places[1]
+
+
+def test_lambs_other_names():
+    net = make_net(ONE)
+    assert type(optim.setup("multilamb", net, batch_size=4)._optimizer).__name__ == "GTLAMB"
+    assert Recipe(optimizer="multi_lamb").optimizer == "multi_lamb"
+    assert "multilamb" not in optim.list_optimizers()
 
 
 @pytest.mark.parametrize("ctx", [ONE, TWO], ids=["one", "two"])

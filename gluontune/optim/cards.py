@@ -221,6 +221,9 @@ _add(
     when_not="Small batches: adamw.",
     instead_of="MXNet's scales biases, gammas and betas by their trust ratio too.",
 )  # fmt: skip
+# Where code asks for LAMB's kernel of many layers by name: GTLAMB is that.
+OPTIMIZERS.alias("multilamb", "lamb")
+OPTIMIZERS.alias("multi_lamb", "lamb")
 _add(
     "novograd", "gluontune.optim.layerwise:GTNovoGrad",
     "v = b2 v + (1-b2) |g|² (one number a layer); m = b1 m + g/(√v + eps) + wd w; w -= lr m",

@@ -53,12 +53,21 @@ class GTAdam(mx.optimizer.Adam):
     """MXNet's Adam with a bias correction for the betas that its kernel really uses.
 
     Args:
+        learning_rate, epsilon, lazy_update: of ``mx.optimizer.Adam``.
         beta1, beta2: of Adam; rounded to float32.
-        kwargs: of ``mx.optimizer.Adam``.
+        kwargs: of ``mx.optimizer.Optimizer``.
     """
 
-    def __init__(self, beta1: float = 0.9, beta2: float = 0.999, **kwargs: Any):
-        super().__init__(beta1=_float32(beta1), beta2=_float32(beta2), **kwargs)
+    def __init__(
+        self,
+        learning_rate: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        lazy_update: bool = True,
+        **kwargs: Any,
+    ):
+        super().__init__(learning_rate, _float32(beta1), _float32(beta2), epsilon, lazy_update, **kwargs)
 
 
 @mx.optimizer.register

@@ -20,6 +20,7 @@ class _TrustSGD(TunedOptimizer):
         lazy_update: bool = True,
         eta: float | None = None,
         eps: float = 0.0,
+        momentum_correction: bool = True,
         trust_coefficient: float = 0.001,
         **kwargs: Any,
     ):
@@ -123,6 +124,8 @@ class GTLARS(_TrustSGD):
         momentum: in [0, 1).
         trust_coefficient: :math:`\eta`; MXNet's name for it, ``eta``, is taken too.
         eps: added to the denominator.
+        lazy_update, momentum_correction: MXNet's, taken without effect: these gradients are never sparse, and MXNet
+            corrects the momentum of its first four layers only.
         kwargs: of ``mx.optimizer.Optimizer``.
 
     >>> mx.optimizer.create("gtlars", momentum=0.9).trust_coefficient
@@ -162,11 +165,14 @@ class GTLBSGD(_TrustSGD):
     that is used once the warm-up is over.
 
     Args:
-        momentum: in [0, 1).
+        momentum, multi_precision: as for MXNet's SGD.
         batch_scale: micro-batches of one update; their averaged gradients are averaged.
         warmup_strategy: how the rate goes from ``learning_rate / batch_scale`` to ``learning_rate``:
             ``linear``, ``power2``, ``sqrt``; or ``lars``: no warm-up, but trust ratios as in LARS.
-        warmup_updates: length of the warm-up.
+        warmup_epochs, updates_per_epoch: the length of the warm-up, as MXNet says it; or
+        warmup_updates: the same in updates of the weights.
+        begin_epoch: epochs that were trained before.
+        num_epochs: taken without effect, as in MXNet.
         trust_coefficient: of ``lars``.
         kwargs: of ``mx.optimizer.Optimizer``.
     """
@@ -174,13 +180,22 @@ class GTLBSGD(_TrustSGD):
     def __init__(
         self,
         momentum: float = 0.0,
-        batch_scale: int = 1,
+        multi_precision: bool = False,
         warmup_strategy: str = "linear",
-        warmup_updates: int = 0,
+        warmup_epochs: float = 5,
+        batch_scale: int = 1,
+        updates_per_epoch: int = 32,
+        begin_epoch: int = 0,
+        num_epochs: int = 60,
+        warmup_updates: int | None = None,
         trust_coefficient: float = 0.001,
         **kwargs: Any,
     ):
-        super().__init__(momentum=momentum, trust_coefficient=trust_coefficient, **kwargs)
+        super().__init__(
+            momentum=momentum, trust_coefficient=trust_coefficient, multi_precision=multi_precision, **kwargs
+        )
+        if warmup_updates is None:
+            warmup_updates = round(warmup_epochs * updates_per_epoch)
         if warmup_strategy not in ("linear", "power2", "sqrt", "lars"):
             raise UsageError(f"warmup_strategy={warmup_strategy!r}: choose one of linear, power2, sqrt, lars")
         if batch_scale < 1 or warmup_updates < 0:
@@ -190,6 +205,7 @@ class GTLBSGD(_TrustSGD):
         self.batch_scale = int(batch_scale)
         self.warmup_strategy = warmup_strategy
         self.warmup_updates = warmup_updates
+        self.updates_before = begin_epoch * updates_per_epoch
 
     def create_state(self, index: int, weight: Any) -> list[Any]:
         # A list, because the number of gathered micro-gradients is part of the state and changes in place.
@@ -198,9 +214,10 @@ class GTLBSGD(_TrustSGD):
 
     def _get_lrs(self, indices: list[int]) -> list[float]:
         share = 1.0
-        if self.warmup_strategy != "lars" and self.num_update < self.warmup_updates:
+        update = self.num_update + self.updates_before
+        if self.warmup_strategy != "lars" and update < self.warmup_updates:
             least = 1.0 / self.batch_scale
-            done = WARMUP_MODES[self.warmup_strategy](self.num_update / self.warmup_updates)
+            done = WARMUP_MODES[self.warmup_strategy](update / self.warmup_updates)
             share = least + (1.0 - least) * done
         return [lr * share for lr in super()._get_lrs(indices)]
 
