@@ -44,6 +44,7 @@ class RunResult:
         env: environment variables that gluontune set for the run.
         hosts: of a run on several machines: ``{"name", "address", "ranks", "versions", "machine"}`` of each.
         notes: remarks for the reader, one sentence each.
+        schema_version: of this layout.
 
     >>> from gluontune.recipe import Recipe
     >>> r = RunResult(recipe=Recipe().to_dict(), val_accuracy=[0.5, 0.7])

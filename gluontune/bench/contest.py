@@ -253,6 +253,8 @@ def hold(
         say: called with a line about what is going on.
         finish: called with the contenders before their processes are ended.
         journal: keeps each round, under ``key``; rounds that it has are not measured again.
+        entrants: what to measure, see :class:`Entrant`.
+        time_limit: seconds after which a silent contender has failed.
 
     Returns:
         a contender for each entrant, in their order.

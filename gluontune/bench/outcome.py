@@ -72,7 +72,12 @@ def combine(parts: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def show(found: Mapping[str, Any], console: Any, title: str = "", unit: str = UNIT) -> None:
-    """Print the table of a document (one for each part), our ratios to each peer, and the limit."""
+    """Print the table of a document (one for each part), our ratios to each peer, and the limit.
+
+    Args:
+        found: of :func:`document`. console: a ``rich`` console.
+        title: above the table. unit: the key of each row's figure, such as ``images_per_sec``.
+    """
     if "parts" not in found:
         _show(found, console, title, unit)
         return

@@ -67,6 +67,9 @@ def check(net: Any, module: Any, sample: Any, *, train: bool = False, dtype: str
     Args:
         net: the HybridBlock. module: of ``to_torch(net)``. sample: a numpy array (or NDArray), or a tuple of them.
         train: compare training mode. dtype: "float32" or "float64", in which both compute.
+
+    Raises:
+        UsageError: another dtype, or a module with another number of outputs.
     """
     if dtype not in ("float32", "float64"):
         raise UsageError(f"check compares in float32 or float64, not {dtype!r}")

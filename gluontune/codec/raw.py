@@ -18,7 +18,11 @@ __all__ = ["pixels_to_raw", "raw_to_pixels"]
 
 
 def pixels_to_raw(pixels: np.ndarray) -> bytes:
-    """Pixels, (H, W, C) uint8 in RGB order, as a raw record's payload: a standard ``.npy`` file."""
+    """Pixels, (H, W, C) uint8 in RGB order, as a raw record's payload: a standard ``.npy`` file.
+
+    Args:
+        pixels: a numpy array.
+    """
     import numpy as np
 
     stream = io.BytesIO()

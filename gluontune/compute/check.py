@@ -24,6 +24,11 @@ class HybridizeCheck:
 
     ``output_error`` and ``gradient_error`` are the largest relative differences between both modes (None
     if compiling failed); ``notes`` say how they were taken.
+
+    Args:
+        findings: what stands against hybridizing, each with its file and line.
+        output_error, gradient_error: largest relative differences between both modes; None if compiling failed.
+        notes: how they were taken.
     """
 
     findings: list[Finding] = field(default_factory=list)

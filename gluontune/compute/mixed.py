@@ -98,7 +98,16 @@ def to_mixed_precision(net: Any, trainer: Any, dtype: str) -> MixedPrecision:
 
 
 def refuse_np(net: Any) -> None:
-    """Raise a UsageError if ``net`` is one of ``mx.np`` in a process that was started for bfloat16."""
+    """Raise a UsageError if ``net`` is one of ``mx.np`` in a process that was started for bfloat16.
+
+    Args:
+        net: a Gluon block.
+
+    Raises:
+        UsageError: it is such a net.
+
+    >>> refuse_np(mxnet().gluon.nn.Dense(2))  # a net of mx.nd is welcome
+    """
     if process.started_dtype() == "bfloat16" and uses_np(net):
         raise UsageError(
             "dtype 'bfloat16': MXNet's AMP casts operators of mx.nd only, and this net is one of mx.np (npx.set_np()): "

@@ -61,6 +61,11 @@ class Profile:
 
     ``primitives`` are oneDNN's, slowest first; ``operators`` MXNet's ten heaviest; ``onednn_ms`` the sum
     of all primitives.
+
+    Args:
+        step_ms: of the whole step. onednn_ms: the sum of all primitives.
+        primitives: oneDNN's, slowest first. operators: MXNet's ten heaviest.
+        cures: what takes slow ones away, and the milliseconds in question. notes: remarks, one sentence each.
     """
 
     step_ms: float

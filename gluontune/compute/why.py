@@ -36,6 +36,9 @@ def why_no_gain(
         phases_pct: shares of the phases of a measured step, as in ``RunResult.phases_pct``; a phase whose
             name has ``data``, ``load`` or ``wait`` in it counts as waiting for input.
 
+    Raises:
+        UsageError: another dtype or device, or no sample batch.
+
     >>> mx = mxnet()
     >>> net = mx.gluon.nn.Dense(3, in_units=5)
     >>> net.initialize()

@@ -189,7 +189,13 @@ def add(name: str, archive: Any, progress: Progress = lambda d, t: None) -> dict
 
 
 def make(name: str, progress: Progress = lambda d, t: None, **options: Any) -> dict[str, Any]:
-    """Generate a data set: ``sample`` (``source=``, ``out=``, ``fast=``) or ``synthetic:…``."""
+    """Generate a data set: ``sample`` (``source=``, ``out=``, ``fast=``) or ``synthetic:…``.
+
+    Args:
+        name: ``sample`` or ``synthetic:…``.
+        progress: called with (done, in all).
+        options: of the data set: ``source=``, ``out=``, ``fast=``.
+    """
     info = _able(name, "maker", "make")
     assert info.maker is not None
     if info.name == "synthetic":

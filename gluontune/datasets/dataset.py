@@ -33,6 +33,7 @@ class DatasetInfo:
         mean, std: of each channel over the training images, in units of 0 … 1; None if it depends.
         augment: usual augmentation of its training images, a name of ``gt.loading``; None if it depends.
         sha256: of the download.
+        probe: ``"module:function"`` that says whether the data set is here without a download, or None.
     """
 
     name: str

@@ -26,6 +26,10 @@ PathLike = Union[str, "os.PathLike[str]"]
 class Split(ABC):
     """One part of a data set. Reading is safe from any thread and in forked or spawned processes.
 
+    Args:
+        slug, part: the data set's name and ``train`` or ``test``. classes: their names, in order.
+        places: int64 (N,), where each sample lies in what holds them.
+
     Attributes:
         labels: int64 (N,), class numbers, read-only.
         rec_path: the ``.rec`` file that holds exactly these samples in this order, or None.

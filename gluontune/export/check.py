@@ -73,6 +73,7 @@ def check_outputs(
     Args:
         net: the net that was exported. images: normalized float32, (N, C, H, W).
         pixels: what the file takes where its preprocessing is inside: uint8, (N, H, W, C).
+        path: the ONNX file.
 
     Raises:
         GluontuneError: ONNX Runtime refuses the file or the batch, or the outputs differ in number or shape.
@@ -104,6 +105,10 @@ def agreement(net: Any, path: str | Path, batches: Iterable[tuple[Any, Any]], st
         batches: ``(images, labels)``: images uint8 (N, H, W, C) with a ``stage``, else float32 (N, C, H, W).
         stage: turns the images into what ``net`` takes; the file is given pixels or normalized images,
             whichever it takes.
+        net: the Gluon net that was exported. path: the ONNX file.
+
+    Raises:
+        GluontuneError: there is no image to compare on, or ONNX Runtime refuses the file.
     """
     session = open_session(path)
     takes_pixels = session.get_inputs()[0].type == "tensor(uint8)"

@@ -19,8 +19,20 @@ def set_parameters(net: Any, arrays: Mapping[str, Any], source: str = "parameter
 
     Names may begin with ``net.``, as those of a net behind an input stage do.
 
+    Args:
+        net: an initialized Gluon block. arrays: NDArrays or numpy arrays by name.
+        source: what an error calls them.
+
     Raises:
         GluontuneError: one is missing, left over, or of another shape; names it.
+
+    >>> from gluontune.runtime import mxnet
+    >>> import numpy as np
+    >>> net = mxnet().gluon.nn.Dense(1, in_units=2)
+    >>> net.initialize()
+    >>> set_parameters(net, {"weight": np.ones((1, 2)), "bias": np.zeros(1)})
+    >>> net(mxnet().nd.ones((1, 2))).asnumpy().tolist()
+    [[2.0]]
     """
     mx = mxnet()
     mine = net._collect_params_with_prefix()

@@ -65,6 +65,7 @@ def export_zoo(
         build: a new net from its name, such as ``lambda name: gt.train.build_net(name, 10)``.
         folder: for the files. names: of :data:`ZOO`, or of other nets for 224 × 224 images; all of it by default.
         keep: leave the files; otherwise each is removed once it has been compared.
+        on_row: called with each row as it is done.
 
     Returns:
         rows ``{"name", "status": "equal|differs|failed", "reason", "relative_error", "dynamic_batch", "nodes",

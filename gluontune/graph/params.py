@@ -56,7 +56,11 @@ def read_params(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def write_params(path: str | Path, arrays: Mapping[str, Any]) -> None:
-    """Write arrays as ``mx.nd.save`` does; names are written as given (``arg:`` and ``aux:`` for ``export``'s)."""
+    """Write arrays as ``mx.nd.save`` does; names are written as given (``arg:`` and ``aux:`` for ``export``'s).
+
+    Args:
+        path: the file. arrays: numpy arrays by name; their dtypes are kept.
+    """
     with atomic_write(path) as stream:
         stream.write(struct.pack("<QQQ", _LIST, 0, len(arrays)))
         for value in arrays.values():

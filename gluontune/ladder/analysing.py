@@ -68,6 +68,8 @@ def analyse(
         every_set: run factors alone and pairs to the targets, too, not only the cumulative and leave-one-out sets.
         pace: slices of the throughput measurement.
         out: folder for ``factors.json``, written after each piece; ``resume`` goes on with it.
+        on_event: called as :func:`gt.train.run` calls it.
+        time_limit: seconds of silence after which a run counts as hung.
 
     Returns:
         what ``factors.json`` holds: ``factors``, ``sets`` (each with ``throughput`` and ``tta``),

@@ -132,6 +132,9 @@ def fit_epochs(
 def parse_budget(text: str) -> float:
     """Seconds from ``5m``, ``300s``, ``1.5h``; a number alone is minutes.
 
+    Args:
+        text: a number and a unit.
+
     Raises:
         UsageError: not of that form, or less than half a minute.
 

@@ -14,6 +14,7 @@ class Pace:
     Args:
         rounds: slices of each contender, where something else than a climb measures by this pace.
         slice_s: seconds of a slice. epochs: of a training. budget_s: seconds of the whole climb.
+        name: ``quick``, ``full`` or another.
     """
 
     name: str

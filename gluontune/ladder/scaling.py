@@ -59,6 +59,7 @@ def scale(
         latency_us: of a message. overhead_ms: of an exchange. servers: of the parameter server; None: one for each
             device, as clusters run it. hidden: share of the exchange behind the backward pass.
         shared_loader: samples a second that one common source (file server) gives to all devices; None: no limit.
+        say: called with a line about what is going on. time_limit: seconds of silence after which a run counts as hung.
 
     Returns:
         ``{"note", "parts", "minimum_bandwidth_gb_per_sec", "rows": [{"algorithm", "gb_per_sec", …}]}``, rows as from

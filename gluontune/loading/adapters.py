@@ -34,6 +34,9 @@ def to_device(images: Any, labels: Any, ctx: Any) -> Any:
         ``(images, labels)`` on one context; for a list, a list of such pairs: shares as equal as they
         can be, and none that is empty (Gluon's ``split_and_load`` fails on 3 samples for 4 devices).
 
+    Raises:
+        UsageError: an empty list of contexts.
+
     >>> mx = mxnet()
     >>> batch, classes = np.zeros((3, 8, 8, 3), np.uint8), np.arange(3)
     >>> images, labels = to_device(batch, classes, mx.cpu())

@@ -232,6 +232,9 @@ def safe_dataloader(
         rank, world_size, partition: this process's share of the samples; all have equally many batches.
         thread_pool: refused, see the message.
 
+    Raises:
+        UsageError: arguments that contradict each other, or ``thread_pool``.
+
     >>> data = mxnet().gluon.data.SimpleDataset(list(range(6)))
     >>> [batch.asnumpy().tolist() for batch in safe_dataloader(data, 4)]
     [[0, 1, 2, 3], [4, 5]]

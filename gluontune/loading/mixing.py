@@ -24,6 +24,9 @@ __all__ = ["cutmix", "mixup", "random_erasing", "soft_labels"]
 def soft_labels(labels: np.ndarray, num_classes: int, smoothing: float = 0.0) -> np.ndarray:
     """Class numbers as probabilities, float32 (N, num_classes): ``1 - smoothing`` on the label, the rest on all alike.
 
+    Args:
+        labels: int (N,), 0 … ``num_classes`` - 1. smoothing: 0 … 1.
+
     Source: Szegedy et al., "Rethinking the Inception Architecture" (2016), section 7.
 
     Raises:
@@ -86,9 +89,18 @@ def cutmix(
     """A box of each image replaced by that of the one before it; labels are mixed by the box's true area.
 
     The box has the image's shape and is cut off at the border, as in ``torchvision.transforms.v2.CutMix``.
+
+    Args:
+        images, labels, rng, num_classes, alpha, smoothing: as :func:`mixup`'s.
+
     Source: Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers" (2019).
 
-    Args, returns, raises: as :func:`mixup`.
+    Returns and raises as :func:`mixup`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> mixed, targets = cutmix(np.zeros((4, 8, 8, 3), np.uint8), np.arange(4), rng, num_classes=4)
+    >>> mixed.shape, targets.shape
+    ((4, 8, 8, 3), (4, 4))
     """
     share = _share(rng, alpha)
     height, width = images.shape[1:3]
@@ -122,6 +134,11 @@ def random_erasing(
 
     Raises:
         UsageError: a value out of range.
+
+    >>> white = np.full((2, 32, 32, 3), 255, np.uint8)
+    >>> erased = random_erasing(white, np.random.default_rng(0), probability=1.0)
+    >>> erased.shape, bool((erased == 0).any())
+    ((2, 32, 32, 3), True)
     """
     low, high = ratio
     if not (0 <= probability <= 1 and 0 < area[0] <= area[1] <= 1 and 0 < low <= high and 0 <= value <= 255):

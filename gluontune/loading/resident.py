@@ -33,6 +33,7 @@ class ResidentLoader(Loader):
         prefetch: unused; a batch is made faster than it could be handed over.
         mean, std: kept as attributes for the device; the pixels stay as they are.
         others: see :class:`gluontune.loading.base.Loader`.
+        split: of a data set, or anything with ``labels``, ``__len__`` and ``read(i)``.
 
     Raises:
         GluontuneError: the images would take more than half of the usable memory, or one of them

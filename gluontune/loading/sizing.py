@@ -18,7 +18,16 @@ __all__ = ["Point", "SizeReport", "choose", "deck_rule", "size"]
 
 @dataclass
 class SizeReport:
-    """What :func:`size` measured and chose; ``to_dict()`` is what ``gluontune size --json`` prints."""
+    """What :func:`size` measured and chose; ``to_dict()`` is what ``gluontune size --json`` prints.
+
+    Args:
+        choice: the loader and workers to take, with their figures. reason: why, in a sentence.
+        points: all that were measured.
+        needed_samples_per_sec: what the step wants. step_time_ms: of a step; None: none was given.
+        usable_cores: of this machine. rule: the deck's rule beside it (workers, samples a second).
+        decode_samples_per_sec: of one thread. decoder: its name. mean_bytes: of an encoded sample.
+        disk: what the disk gives, or None. notes: remarks, one sentence each.
+    """
 
     choice: Point
     reason: str

@@ -21,6 +21,9 @@ PathLike = Union[str, "os.PathLike[str]"]
 def from_files(files: Sequence[PathLike], labels: Sequence[int]) -> Split:
     """Image files and their class numbers, as a split that every loader reads.
 
+    Args:
+        files: paths of images. labels: an int for each.
+
     >>> len(from_files(["a.jpg", "b.jpg"], [0, 1]))
     2
 
@@ -37,6 +40,9 @@ def from_records(path: PathLike) -> Split:
     """All records of a ``.rec`` file in its order; an ``.idx`` beside it is used.
 
     Records that carry several labels give the first of them.
+
+    Args:
+        path: the ``.rec`` file.
 
     Raises:
         GluontuneError: no such file, damage that hides the records, or no records in it.

@@ -183,6 +183,7 @@ class ThreadedLoader(Loader):
         scaled: allow scaled JPEG decoding where the crop is larger than the image (see ``decode``).
         mean, std: kept as attributes for the device; the pixels stay as they are.
         others: see :class:`gluontune.loading.base.Loader`.
+        split: of a data set, or anything with ``labels``, ``__len__`` and ``read(i)``.
 
     Raises:
         GluontuneError: (while iterating) a sample cannot be read or decoded; the message names it.

@@ -105,6 +105,9 @@ class Log:
 def read_log(path: Pathlike) -> Log:
     """Read what :class:`JsonLines` wrote; lines that are cut or damaged are left out and numbered.
 
+    Args:
+        path: the file.
+
     Raises:
         GluontuneError: the file cannot be read, is no log of gluontune's, or of a newer version.
     """
@@ -162,6 +165,9 @@ def _header(record: dict[str, Any] | None, path: Pathlike) -> dict[str, Any]:
 def run_result(log: Log, recipe: Mapping[str, Any] | None = None) -> RunResult:
     """A log as a :class:`RunResult`: utilization, steadiness (of what is marked "train", else of all), peaks.
 
+    Args:
+        log: of :func:`read_log`. recipe: of the run, as plain values.
+
     >>> log = Log(samples=[{"t_s": 1.0, "cpu_pct": 50.0, "rss_mib": 10.0}, {"t_s": 2.0, "cpu_pct": 50.0}])
     >>> run_result(log).steadiness["mean_pct"]
     50.0
@@ -184,6 +190,9 @@ def run_result(log: Log, recipe: Mapping[str, Any] | None = None) -> RunResult:
 
 def prometheus_text(sample: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> str:
     """A sample in Prometheus's text format; N/A fields are left out.
+
+    Args:
+        sample: of a :class:`Monitor`. labels: put on each line.
 
     Source: Prometheus, *Exposition formats*, text-based format 0.0.4.
 

@@ -59,6 +59,7 @@ class Monitor:
         max_samples: the newest so many are kept (the peaks count all).
         on_sample: is given each sample; its errors count as faults.
         pynvml: NVML's binding, for tests. clock: seconds that run, for tests.
+        pcie: PCIe traffic too, see :class:`NvmlSampler`.
 
     Raises:
         UsageError: a period that is zero, negative or no number; a GPU that is not there.

@@ -53,7 +53,15 @@ def thin(table: dict[str, Any], max_points: int) -> dict[str, Any]:
 def steadiness_of(
     series: dict[str, Any], spans: Iterable[tuple[float, float]] | None = None
 ) -> dict[str, Any]:
-    """Steadiness of a whole series: the main device's figures, its name and those of each device."""
+    """Steadiness of a whole series: the main device's figures, its name and those of each device.
+
+    Args:
+        series: of :meth:`Monitor.series`. spans: seconds (from, to) that count; None: all.
+
+    >>> found = steadiness_of({"t_s": [0.0, 1.0, 2.0], "cpu_pct": [50.0, 50.0, 50.0]})
+    >>> found["mean_pct"], found["device"]
+    (50.0, 'cpu')
+    """
     spans = None if spans is None else list(spans)
     times, gpus = series["t_s"], series.get("gpu_util_pct") or {}
     by_device = {"cpu": steadiness(times, series["cpu_pct"], spans=spans)}

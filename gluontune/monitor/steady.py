@@ -93,6 +93,9 @@ def steadiness(
 def together(by_device: Mapping[str, Values]) -> list[float | None]:
     """The mean over several devices at each sample; a device without a value then is left out.
 
+    Args:
+        by_device: percent at each sample, None where there is none; all of one length.
+
     >>> together({"0": [100, 50, None], "1": [0, None, None]})
     [50.0, 50.0, None]
     """

@@ -119,6 +119,12 @@ def fit_step_time(batch_sizes: Sequence[int], step_time_ms: Sequence[float]) -> 
 def compare(predicted: Mapping[str, Any], measured_samples_per_sec: float) -> dict[str, float]:
     """A prediction beside what was measured; the error in percent of the measured.
 
+    Args:
+        predicted: of :func:`expected_throughput`. measured_samples_per_sec: above 0.
+
+    Raises:
+        UsageError: the measured figure is not above 0.
+
     >>> compare({"samples_per_sec": 110.0}, 100.0)
     {'predicted_samples_per_sec': 110.0, 'measured_samples_per_sec': 100.0, 'error_pct': 10.0}
     """
@@ -145,6 +151,9 @@ def attainable_flops(
         ``{"flops_per_sec", "intensity", "bound_by"}``; intensity in FLOP a byte, bound by ``memory`` or
         ``compute``.
 
+    Raises:
+        UsageError: a number that is not above 0.
+
     Source: Williams, Waterman, Patterson, *Roofline: An Insightful Visual Performance Model*, CACM 52(4), 2009.
 
     >>> attainable_flops(flops=2e6, moved_bytes=1e6, peak_flops=1e12, peak_bytes=1e11)
@@ -169,6 +178,9 @@ def measured_peaks(size: int = 1024, repeats: int = 5) -> dict[str, float]:
 
     Returns:
         ``{"flops_per_sec", "bytes_per_sec"}``; a copy reads and writes each byte.
+
+    >>> sorted(measured_peaks(size=64, repeats=1))
+    ['bytes_per_sec', 'flops_per_sec']
     """
     import numpy as np
 

@@ -174,6 +174,9 @@ def create(
         params: the ``gluon.Parameter`` list in the trainer's order; exempt ones get ``wd_mult`` 0.
         schedule: a function ``num_update -> lr``.
         name, momentum, wd, multi_precision, exempt, optimizer_params: as :func:`setup`'s.
+
+    Raises:
+        UnknownNameError: no such optimizer. UsageError: a parameter that it does not have.
     """
     card = OPTIMIZERS[name]
     card.check(optimizer_params)

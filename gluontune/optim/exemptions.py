@@ -29,5 +29,13 @@ def is_exempt(param: Any) -> bool:
 
     Decay pulls scales and offsets away from what normalization needs, and the trust ratio of a vector
     that starts at zero means nothing (Goyal et al., arXiv:1706.02677; You et al., arXiv:1708.03888).
+
+    Args:
+        param: its name and shape decide.
+
+    >>> from gluontune.runtime import mxnet
+    >>> net = mxnet().gluon.nn.Dense(4, in_units=3)
+    >>> [is_exempt(p) for p in (net.weight, net.bias)]
+    [False, True]
     """
     return exempt_name(param.name) or (param.shape is not None and len(param.shape) <= 1)

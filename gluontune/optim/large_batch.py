@@ -18,6 +18,9 @@ def noise_sigma(batch_size: int, base_batch_size: int) -> float:
     The covariance of the mean of M noisy gradients is (1 + sigma²)/M times that of one, so
     sigma² = batch_size / base_batch_size - 1. Hoffer, Hubara & Soudry, arXiv:1705.08741, section 4.
 
+    Raises:
+        UsageError: a batch that is smaller than the base batch, or below 1.
+
     >>> noise_sigma(1280, 128)
     3.0
     """
@@ -36,6 +39,13 @@ def gradient_noise(loss: Any, sigma: float) -> Any:
     Args:
         loss: one number for each sample, shape (batch,).
         sigma: standard deviation of the factors.
+
+    Raises:
+        UsageError: ``sigma`` is negative or not finite.
+
+    >>> from gluontune.runtime import mxnet
+    >>> gradient_noise(mxnet().nd.ones((8,)), sigma=0.1).shape
+    (8,)
     """
     from gluontune.runtime import mxnet
 
@@ -111,6 +121,18 @@ def trust_ratios(trainer: Any) -> dict[str, float]:
 
     Raises:
         UsageError: another optimizer.
+
+    >>> import gluontune as gt
+    >>> mx = gt.runtime.mxnet()
+    >>> net = mx.gluon.nn.Dense(2, in_units=3)
+    >>> net.initialize()
+    >>> trainer = gt.optim.setup("lars", net, learning_rate=0.1, batch_size=4)
+    >>> with mx.autograd.record():
+    ...     loss = net(mx.nd.ones((4, 3))).sum()
+    >>> loss.backward()
+    >>> trainer.step(4)
+    >>> all(ratio > 0 for ratio in trust_ratios(trainer).values())
+    True
     """
     optimizer = trainer.optimizer
     if not hasattr(optimizer, "trust_coefficient"):

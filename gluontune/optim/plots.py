@@ -55,6 +55,9 @@ def plot_schedule(
     Returns:
         The matplotlib figure.
 
+    Raises:
+        UsageError: ``updates`` below 1, or a file format that matplotlib does not know.
+
     >>> from gluontune.optim.schedules import factor
     >>> figure = plot_schedule(factor(base_lr=1, step=250, factor=0.5))
     >>> rates = figure.axes[0].lines[0].get_ydata()
@@ -74,7 +77,11 @@ def plot_schedule(
 
 
 def plot_range_test(found: Any, *, path: str | Path | None = None) -> Any:
-    """Draw a :class:`RangeTest`: loss, smoothed loss and the suggested rate, over a logarithmic axis."""
+    """Draw a :class:`RangeTest`: loss, smoothed loss and the suggested rate, over a logarithmic axis.
+
+    Args:
+        found: of :func:`find_learning_rate`. path: file to write (.png, .svg or .pdf).
+    """
     figure, axes = _figure("Range test", "learning rate", "loss")
     axes.semilogx(found.learning_rates, found.losses, alpha=0.3, label="loss")
     axes.semilogx(found.learning_rates, found.smoothed, label="smoothed")
@@ -92,6 +99,12 @@ def plot_trust_ratios(
     Args:
         ratios: what :func:`gt.optim.trust_ratios` returned, once or in a list.
         path: file to write.
+
+    Raises:
+        UsageError: there is no layer in them.
+
+    >>> len(plot_trust_ratios({"conv0": 0.01, "dense0": 0.02}).axes[0].patches)
+    2
     """
     readings = [ratios] if isinstance(ratios, Mapping) else list(ratios)
     if not readings or not readings[0]:

@@ -24,6 +24,9 @@ def scaled_learning_rate(
         base_batch_size: samples that ``learning_rate`` was chosen for; None: this very batch.
         rule: ``linear``, ``sqrt`` or ``none``.
 
+    Raises:
+        UsageError: a rate or batch that is not above 0, or another rule.
+
     >>> scaled_learning_rate(0.1, global_batch_size=1024, base_batch_size=256)
     0.4
     >>> scaled_learning_rate(0.1, global_batch_size=1024, base_batch_size=256, rule="sqrt")

@@ -47,6 +47,7 @@ def split_batch(batch: Any, ctxs: list[Any]) -> list[Any]:
 
     Args:
         batch: NDArray or numpy array, shape (N, ...); its dtype is kept.
+        ctxs: the contexts.
 
     >>> [part.shape for part in split_batch(mxnet().nd.zeros((3, 2)), contexts("cpu", 4))]
     [(1, 2), (1, 2), (1, 2)]

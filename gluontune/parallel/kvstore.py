@@ -33,6 +33,7 @@ class Cluster:
     Args:
         worker_env: environment variables for every worker.
         processes: the scheduler first, then the servers. names: of each.
+        log: the file that they write to.
     """
 
     worker_env: dict[str, str]

@@ -134,6 +134,10 @@ def expected(
 ) -> dict[str, Any]:
     """What the model expects of ``devices`` devices at the same batch for each (weak scaling).
 
+    Args:
+        parts: step, gradients and loader as measured. devices: how many. link: the connection of each.
+        algorithm: ``ring`` or ``parameter-server``. servers: of the latter.
+
     Returns:
         ``devices``, ``samples_per_sec``, ``efficiency`` (against as many times one device), ``step_ms``,
         ``exchange_ms``, ``exchange_share`` of the step, and ``bound_by``: ``compute``, ``stragglers``, ``exchange``
@@ -203,6 +207,9 @@ def minimum_bandwidth(model_bytes: float, samples: float, batch: int, seconds_pe
     """Least bandwidth, GB/s, at which a second learner can bring any speedup.
 
     In the time of one mini-batch a learner must send its gradient and receive the weights: twice the model's bytes.
+
+    Args:
+        model_bytes: of all parameters. samples: in an epoch. batch: of a learner. seconds_per_epoch: of one learner.
 
     Source: Zhang et al., *GaDei*, 2017, table 3 (deck 001, "Minimum bandwidth requirement for any speedup").
 

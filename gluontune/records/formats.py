@@ -56,6 +56,7 @@ def compare_formats(src: PathLike, resize: int = 256, repeats: int = 3, seed: in
     Args:
         src: what ``pack`` takes. resize: shorter side, pixels; raw pixels are cut to the middle square.
         repeats: readings of everything, each in another random order.
+        seed: of the orders.
 
     Raises:
         GluontuneError: nothing to pack.

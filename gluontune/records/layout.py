@@ -54,7 +54,11 @@ Label = Union[float, int, Sequence[float], "np.ndarray"]
 
 
 class DamagedRecordError(GluontuneError):
-    """A record that cannot be what was written. ``index`` is its position or None, ``offset`` its byte."""
+    """A record that cannot be what was written. ``index`` is its position or None, ``offset`` its byte.
+
+    Args:
+        message: what is wrong.
+    """
 
     def __init__(self, message: str, index: int | None = None, offset: int | None = None):
         super().__init__(message)

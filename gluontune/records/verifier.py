@@ -59,6 +59,7 @@ class VerifyReport:
         damaged: faults of records and index rows, by offset.
         unchecked: records without a checksum: their framing and image were looked at, their bytes are not proven.
         problems: faults that harm no record: of the side files, of padding.
+        path: the file.
     """
 
     path: str

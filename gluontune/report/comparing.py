@@ -55,6 +55,9 @@ def compare(sources: Sequence[Source], threshold_pct: float = 5.0) -> list[Compa
     more than two points lower. The interval is the one for two independent runs: the half-widths of both
     intervals on the logarithmic scale, added in quadrature.
 
+    Args:
+        sources: of :func:`collect`; the first is the baseline.
+
     Raises:
         UsageError: fewer than two, a threshold outside 0 … 100, or runs of different data sets.
     """
@@ -76,7 +79,11 @@ def compare(sources: Sequence[Source], threshold_pct: float = 5.0) -> list[Compa
 
 
 def comparison_table(found: Sequence[Comparison]) -> Table:
-    """The comparisons as a terminal table; differences and findings stand below each name."""
+    """The comparisons as a terminal table; differences and findings stand below each name.
+
+    Args:
+        found: of :func:`compare`.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(
         f"against {words.clean(found[0].baseline, 60)}" if found else "run", overflow="fold", ratio=1

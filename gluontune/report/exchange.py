@@ -26,7 +26,11 @@ _DECK = (
 
 
 def write_exchange_html(document: Mapping[str, Any], path: Path) -> None:
-    """One self-contained HTML page."""
+    """One self-contained HTML page.
+
+    Args:
+        document: of ``gluontune bench exchange``. path: of the HTML file.
+    """
     write_study(path, exchange_view(document, "exchange"), document)
 
 

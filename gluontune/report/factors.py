@@ -44,7 +44,11 @@ def factors_sentence(document: Mapping[str, Any]) -> str:
 
 
 def factors_tables(document: Mapping[str, Any]) -> list[Table]:
-    """The sets, and what pairs give against what they promise, for a terminal."""
+    """The sets, and what pairs give against what they promise, for a terminal.
+
+    Args:
+        document: a ``factors.json``.
+    """
     return [_terminal(table) for table in _tables(document)]
 
 
@@ -122,7 +126,11 @@ def _time(found: Mapping[str, Any] | None) -> str:
 
 
 def finish_factors(document: dict[str, Any], folder: str | Path) -> None:
-    """Give the document its sentence; write ``factors.json`` and ``factors.html``."""
+    """Give the document its sentence; write ``factors.json`` and ``factors.html``.
+
+    Args:
+        document: of :func:`gt.ladder.factors`. folder: where the files go.
+    """
     document["sentence"] = factors_sentence(document)
     write_json(Path(folder) / "factors.json", words.finite(document))
     write_study(Path(folder) / "factors.html", factors_view(document, "factors"), document)

@@ -244,7 +244,11 @@ _FIGURES: dict[str, Callable[[Mapping[str, Any]], list[dict[str, Any]]]] = {
 
 
 def write_optimizers_html(document: Mapping[str, Any], path: Path) -> None:
-    """One self-contained HTML page."""
+    """One self-contained HTML page.
+
+    Args:
+        document: of ``gluontune bench optimizers``. path: of the HTML file.
+    """
     write_study(path, optimizers_view(document, "optimizers"), document)
 
 

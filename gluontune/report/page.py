@@ -62,6 +62,9 @@ def write_runs_html(
         results: the runs; failed ones are rows that say why.
         path: the HTML file.
         labels: how the report calls the runs; "run 1", "run 2", … if left out.
+
+    Raises:
+        ValueError: not one label for each result.
     """
     names = list(labels) if labels is not None else [f"run {n}" for n in range(1, len(results) + 1)]
     if len(names) != len(results):
@@ -70,12 +73,29 @@ def write_runs_html(
 
 
 def write_html(sources: Sequence[Source], path: str | os.PathLike[str]) -> None:
-    """Write one report of all ``sources``: the ladders, the runs side by side, then the studies."""
+    """Write one report of all ``sources``: the ladders, the runs side by side, then the studies.
+
+    Args:
+        sources: of :func:`collect`. path: of the HTML file.
+
+    >>> import json, pathlib, tempfile
+    >>> from gluontune.recipe import Recipe
+    >>> from gluontune.report import collect
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> found = RunResult(recipe=Recipe().to_dict(), val_accuracy=[0.5])
+    >>> _ = (folder / "run.json").write_text(json.dumps(found.to_dict()))
+    >>> write_html(collect([folder]).sources, folder / "report.html")
+    >>> (folder / "report.html").is_file()
+    True
+    """
     write_page(path, render(sources))
 
 
 def write_svg(sources: Sequence[Source], path: str | os.PathLike[str]) -> None:
     """Write the first figure of ``sources`` as a picture of its own, for a README or a slide.
+
+    Args:
+        sources: of :func:`collect`. path: of the SVG file.
 
     Raises:
         UsageError: nothing here has a figure.
@@ -92,7 +112,11 @@ def write_svg(sources: Sequence[Source], path: str | os.PathLike[str]) -> None:
 
 
 def write_document_html(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write the page of a study, a search or a benchmark, as :mod:`gluontune.report.documents` knows them."""
+    """Write the page of a study, a search or a benchmark, as :mod:`gluontune.report.documents` knows them.
+
+    Args:
+        document: as the command wrote it. path: of the HTML file.
+    """
     write_study(path, documents.view(document, str(path)), document)
 
 

@@ -55,6 +55,9 @@ class Collected:
 def load(path: str | Path) -> Source:
     """Read one result: a run, a ladder, a study, a search, a benchmark, or a log of ``gluontune monitor``.
 
+    Args:
+        path: the file.
+
     Raises:
         GluontuneError: the file is missing, cut off, of another schema version, or something else.
     """
@@ -88,6 +91,12 @@ def collect(paths: Sequence[str | Path]) -> Collected:
 
     A folder stands for its ladder.json and studies or, if it has none, for every result below it. What is named
     must be readable; a file that merely lies in a folder and cannot be used is listed as left out.
+
+    Args:
+        paths: files and folders.
+
+    Raises:
+        UsageError: no result in what was named. GluontuneError: a named file that cannot be read.
     """
     found = Collected()
     for path in map(Path, paths):
@@ -139,6 +148,9 @@ def _label(sources: Sequence[Source]) -> None:
 
 def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[str, Any]:
     """A ladder with every key that a report reads: missing ones are filled with "nothing".
+
+    Args:
+        document: a ``ladder.json``. source: what an error calls it.
 
     Raises:
         GluontuneError: another schema version, or a value of the wrong shape (names the key).

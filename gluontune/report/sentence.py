@@ -32,7 +32,11 @@ def ladder_sentence(ladder: Mapping[str, Any]) -> str:
 
 
 def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
-    """The clauses of :func:`ladder_sentence`; the first is the headline."""
+    """The clauses of :func:`ladder_sentence`; the first is the headline.
+
+    Args:
+        ladder: a ``ladder.json``.
+    """
     ladder = check_ladder(ladder)
     rows = ladder["rungs"]
     measured = [row for row in rows if row["status"] == "ran" and row["samples_per_sec"]]

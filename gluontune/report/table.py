@@ -180,7 +180,11 @@ def plain_row(row: Mapping[str, Any], unit: str) -> str:
 
 
 def print_sources(console: Console, sources: Sequence[Source]) -> None:
-    """Print what was read: each ladder with its sentence, then the runs in one table."""
+    """Print what was read: each ladder with its sentence, then the runs in one table.
+
+    Args:
+        console: a ``rich`` console. sources: of :func:`collect`.
+    """
     for source in sources:
         if source.ladder is not None:
             console.print(ladder_table(source.ladder))

@@ -42,6 +42,9 @@ def titles(document: Mapping[str, Any]) -> dict[str, str]:
 def load_tta(path: str | Path) -> dict[str, Any]:
     """Read a ``tta.json``, or the one in a folder.
 
+    Args:
+        path: the file or its folder.
+
     Raises:
         GluontuneError: missing, not one, or of another schema version.
     """
@@ -64,6 +67,9 @@ def load_tta(path: str | Path) -> dict[str, Any]:
 
 def check_comparable(other: Mapping[str, Any], where: str | Path, dataset: str, target: float) -> None:
     """Refuse to show another result beside this one where the two did not ask the same.
+
+    Args:
+        other: the other ``tta.json``. where: its file. dataset, target: of this one.
 
     Raises:
         UsageError: another data set or another target; names both.
@@ -106,7 +112,11 @@ def _seconds(median: float | None, bounds: Any) -> str:
 
 
 def tta_table(document: Mapping[str, Any]) -> Table:
-    """The repeats, for a terminal."""
+    """The repeats, for a terminal.
+
+    Args:
+        document: a ``tta.json``.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("recipe", max_width=20, overflow="fold")
     for heading in ("seed", "status", "epochs", "training s", "sustained s", "all s", "final"):
@@ -133,7 +143,11 @@ def _repeat_cells(r: Mapping[str, Any], named: Mapping[str, str]) -> list[str]:
 
 
 def summary_lines(document: Mapping[str, Any]) -> list[str]:
-    """Each recipe's statistics, the ratio and the parity, one sentence each."""
+    """Each recipe's statistics, the ratio and the parity, one sentence each.
+
+    Args:
+        document: a ``tta.json``.
+    """
     lines = []
     for name, found in document["summary"].items():
         times, wall = found["train_seconds"], found["wall_seconds"]

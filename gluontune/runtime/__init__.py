@@ -76,7 +76,11 @@ def usable_cores() -> int:
 
 
 def memory_limit_mib() -> int | None:
-    """Memory that this process may use, in MiB: the smallest cgroup limit, at most the machine's memory."""
+    """Memory that this process may use, in MiB: the smallest cgroup limit, at most the machine's memory.
+
+    >>> (memory_limit_mib() or 1) > 0
+    True
+    """
     from gluontune.runtime.cpu import Cpu
 
     return Cpu().memory_limit_mib()

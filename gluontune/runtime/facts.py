@@ -30,6 +30,9 @@ def machine_facts(system: System | None = None) -> dict[str, Any]:
     It is written into results that are published, so it holds no host name, user name or path. A fact
     that cannot be had is None.
 
+    Args:
+        system: for tests; None: this machine.
+
     Returns:
         ``os``, ``distribution``, ``architecture``, ``libc``, ``python``; ``cpu``: ``model``, ``flags``,
         ``physical_cores``, ``logical_cores``, ``usable_cores``, ``quota_cores``; ``memory_mib``,
@@ -98,7 +101,14 @@ def capability(gpu: Gpu) -> str | None:
 
 
 def gpu_count(system: System | None = None) -> int:
-    """GPUs that a process with this environment would see: NVML's, cut by ``CUDA_VISIBLE_DEVICES``."""
+    """GPUs that a process with this environment would see: NVML's, cut by ``CUDA_VISIBLE_DEVICES``.
+
+    Args:
+        system: for tests; None: this machine.
+
+    >>> gpu_count() >= 0
+    True
+    """
     return len((system or System()).visible_gpus)
 
 
@@ -120,8 +130,15 @@ def can_run_mxnet_on_gpu(system: System | None = None) -> tuple[bool, str]:
     Nothing is run on a GPU and mxnet is not imported: the GPUs come from NVML, the machine code from
     ``libmxnet.so`` itself.
 
+    Args:
+        system: for tests; None: this machine.
+
     Returns:
         (yes or no, one sentence for the user).
+
+    >>> yes, why = can_run_mxnet_on_gpu()
+    >>> isinstance(yes, bool) and bool(why)
+    True
     """
     system = system or System()
     gpus, library = system.visible_gpus, system.mxnet_library

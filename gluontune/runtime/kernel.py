@@ -42,6 +42,7 @@ def install_kernel(
     Args:
         name: of the kernel; papermill's ``-k`` takes it.
         prefix: below it, ``share/jupyter/kernels/NAME`` is written; default this environment.
+        system: for tests; None: this machine.
 
     Returns:
         The folder of the kernel.

@@ -161,9 +161,13 @@ def cpus_for_rank(rank: int, processes: int, *, system: System | None = None) ->
 
     Args:
         rank: local rank, 0 … ``processes`` - 1.
+        system: for tests; None: this machine.
 
     Raises:
         UsageError: a rank outside that range.
+
+    >>> len(cpus_for_rank(0, 1)) >= 1
+    True
     """
     if processes < 1 or not 0 <= rank < processes:
         raise UsageError(f"rank={rank}, processes={processes}: ranks go from 0 to processes - 1")
@@ -202,6 +206,7 @@ def child_env(
         env: variables that win over both.
         processes: processes that share this machine, for ``tuned``.
         environ: the caller's environment; default ``os.environ``.
+        system: for tests; None: this machine.
 
     Raises:
         UsageError: another runtime.

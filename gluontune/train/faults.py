@@ -23,6 +23,7 @@ class RunFailed(GluontuneError):
 
     Args:
         log: the last that the process printed. traceback: of the process, where it could still tell one.
+        kind: of the error, such as ``Diverged``. message: what happened. phase: when.
     """
 
     def __init__(self, kind: str, message: str, phase: str, log: str = "", traceback: str = ""):

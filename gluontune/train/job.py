@@ -108,6 +108,10 @@ def load_job(recipe: Recipe) -> Job:
 
     Raises:
         GluontuneError: the job file, its data or its functions do not fit; names the file and function.
+
+    >>> from gluontune.recipe import Recipe
+    >>> load_job(Recipe(dataset="sample")).__class__.__name__
+    'Job'
     """
     module = load_module(recipe.job) if recipe.job else None
 

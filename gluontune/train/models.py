@@ -81,7 +81,11 @@ def _zoos() -> list[Any]:
 
 
 def net_names() -> list[str]:
-    """Every name that :func:`build_net` takes here."""
+    """Every name that :func:`build_net` takes here.
+
+    >>> "small_cnn" in net_names()
+    True
+    """
     names = set(SMALL_NETS.names())
     for _, known in _zoos():
         names |= known

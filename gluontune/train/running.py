@@ -142,6 +142,7 @@ def drive(
 
     Args:
         keeper: of checkpoints. progress: of the checkpoint that the group has been restored from.
+        group: the ranks. result: is filled. on_event: as :func:`run`'s. calls: the callbacks.
 
     Raises:
         RunFailed: a rank failed, or the loss diverged.
