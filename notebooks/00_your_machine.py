@@ -34,7 +34,7 @@ import gluontune as gt
 from gluontune.course import check, compare, predict, show, table
 
 machine = gt.runtime.machine_facts()
-predict("percent of the cores that training uses, as MXNet is installed", 100)
+predict("percent of the cores that training uses, as MXNet is installed", ...)
 
 # %% [markdown]
 # ## What is here

@@ -37,8 +37,8 @@ import gluontune as gt
 from gluontune.course import check, compare, predict, show, table
 
 DECK_SAMPLES_PER_SEC = 307
-predict("images a second", 500)
-predict("percent of a step spent waiting for data", 50)
+predict("images a second", ...)
+predict("percent of a step spent waiting for data", ...)
 
 # %% [markdown]
 # ## Measure

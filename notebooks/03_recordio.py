@@ -52,8 +52,8 @@ from gluontune.course import (
 
 data = gt.datasets.open(dataset)
 count = min(quick_samples if quick else 4000, len(data.train))
-predict("times as fast, reading bytes", 10)
-predict("times as fast, feeding a device", 10)
+predict("times as fast, reading bytes", ...)
+predict("times as fast, feeding a device", ...)
 
 # %% [markdown]
 # ## What a record file is

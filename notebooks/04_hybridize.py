@@ -33,8 +33,8 @@ import gluontune as gt
 from gluontune.course import bars, check, compare, deck_graph_memory, folded, net_memory, predict, show, table
 
 mx = gt.runtime.mxnet()
-predict("bytes that the symbolic graph holds", 160)
-predict("times as fast with hybridize", 941 / 664)
+predict("bytes that the symbolic graph holds", ...)
+predict("times as fast with hybridize", ...)
 
 # %% [markdown]
 # ## Two ways to compute the same

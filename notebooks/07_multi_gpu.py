@@ -37,8 +37,8 @@ from gluontune.course import bars, check, compare, in_turn, kept_run, lines, pre
 from gluontune.loading.order import Order
 from gluontune.parallel import horovod
 
-predict("times as fast: several devices against one", 2)
-predict("percent of a step that goes into the exchange", 18)
+predict("times as fast: several devices against one", ...)
+predict("percent of a step that goes into the exchange", ...)
 
 # %% [markdown]
 # ## More devices, the deck's figures
@@ -103,8 +103,8 @@ gap = np.abs(gradients["parts"] - gradients["whole"]).max() / np.abs(gradients["
 print(f"Sum over two parts against the whole batch: they differ by {gap:.0e} of the largest gradient.")
 
 # %% [markdown]
-# The same, but for rounding. With BatchNorm it would not be: each device takes its mean over its own part, as deck 003's
-# *ghost batches* do.
+# The same, but for rounding. With BatchNorm it would not be: each device takes its mean over its own part, as the
+# *ghost batches* of the deck "Fundamentals of Deep Learning for Multi-GPUs" do.
 #
 # An incomplete batch is where plain Gluon breaks: three images over four contexts.
 

@@ -34,8 +34,8 @@ import numpy as np
 import gluontune as gt
 from gluontune.course import bars, check, compare, descent, lines, paths, predict, show, table
 
-predict("points looked at until the line fits: stochastic, as a share of full descent", 1)
-predict("times as many updates: plain SGD against momentum, until height 0.1", 2)
+predict("points looked at until the line fits: stochastic, as a share of full descent", ...)
+predict("times as many updates: plain SGD against momentum, until height 0.1", ...)
 
 # %% [markdown]
 # ## A line through points

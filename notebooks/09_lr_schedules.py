@@ -35,8 +35,8 @@ from gluontune.course import bars, check, compare, lines, predict, show, table
 mx = gt.runtime.mxnet()
 s = gt.optim.schedules
 UPDATES = 1500
-predict("the rate of update 251", 0.5)
-predict("points of accuracy between the best and the worst schedule", 2)
+predict("the rate of update 251", ...)
+predict("points of accuracy between the best and the worst schedule", ...)
 
 # %% [markdown]
 # ## The deck's two plots

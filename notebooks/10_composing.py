@@ -51,9 +51,9 @@ from gluontune.ladder.factorplan import Factor
 from gluontune.ladder.timing import time_to_accuracy
 
 # %%
-predict("times as fast with all factors", 4)
-predict("measured gain of all factors, as a share of the product of their gains", 1)
-predict("times as fast to the accuracy with the large batch", 1.5)
+predict("times as fast with all factors", ...)
+predict("measured gain of all factors, as a share of the product of their gains", ...)
+predict("times as fast to the accuracy with the large batch", ...)
 
 # %% [markdown]
 # ## Images a second mislead
@@ -83,7 +83,7 @@ bars(
 
 # %% [markdown]
 # ## Factors
-# A *factor* is a change that is on or off. Three of them: images decoded once and kept in memory (lesson 02), the graph
+# A *factor* is a change that is on or off. Three of them: images decoded once and kept in memory (lesson 03), the graph
 # (lesson 04), and a batch 4 times as large with the rate by the linear rule (lesson 06).
 
 # %%
@@ -215,8 +215,8 @@ for name, title in titles.items():
 #
 # ## Cost
 # Time has a price by the hour, so on one machine the first is also the cheapest. With more devices it need not be: four cost
-# four times as much an hour. In deck 004 ResNet-56 cost the same on one, two and four GPUs, and more on eight. From deck
-# 000's images a second on one and on four V100s:
+# four times as much an hour. In the deck "Practical Deep Learning Systems Performance" ResNet-56 cost the same on one, two
+# and four GPUs, and more on eight. From the images a second of "The Steady State" on one and on four V100s:
 
 # %%
 v100 = {

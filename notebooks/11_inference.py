@@ -38,9 +38,9 @@ from gluontune.course import bars, check, compare, kept_folder, kept_run, predic
 from gluontune.files import write_json
 from gluontune.train.trained import trained
 
-predict("times as fast with oneDNN, one image at a time", 17.0)
-predict("times as fast: the best rung that agrees, against imperative", 2)
-predict("p99 as a multiple of p50, one image at a time", 1.2)
+predict("times as fast with oneDNN, one image at a time", ...)
+predict("times as fast: the best rung that agrees, against imperative", ...)
+predict("p99 as a multiple of p50, one image at a time", ...)
 
 # %% [markdown]
 # ## Two figures, not one

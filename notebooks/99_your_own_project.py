@@ -38,8 +38,8 @@ import gluontune as gt
 from gluontune.course import bars, check, compare, kept_run, kept_study, predict, show, table
 from gluontune.train.examining import examine
 
-predict("times as fast with the recipe as the job is now", 2)
-predict("percent of a step spent waiting for data, as the job is now", 30)
+predict("times as fast with the recipe as the job is now", ...)
+predict("percent of a step spent waiting for data, as the job is now", ...)
 
 # %% [markdown]
 # ## The job

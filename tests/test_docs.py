@@ -24,7 +24,7 @@ PLAIN = {
     "10": "CIFAR-10; images of the sample, in thousands", "80": "the target of tta-cifar10", "95": "% interval",
     "3.9": "Python", "3.12": "Python", "5.0": "compute capability", "8.6": "compute capability", "2.0": "licence",
     "1.9.1": "mxnet", "100": "H100", "200": "H200, B200", "11": "CUDA", "86": "x86-64", "64": "x86-64",
-    "2019": "the deck",
+    "2018": "a deck", "2019": "the deck", "2020": "a deck", "9": "a lecture",
     "20": "ResNet-20", "224": "pixels of the loading table", "30": "seconds, held by the tests of launch",
     "50": "ResNet-50",
     "10,000": "images of the sample", "2,000": "images of the sample", "5": "points below the grader's reference",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from gluontune.errors import UsageError
 
@@ -11,12 +12,25 @@ __all__ = ["compare", "predict"]
 _PREDICTED: dict[str, float] = {}
 
 
-def predict(question: str, value: float) -> None:
+def predict(question: str, value: Any) -> None:
     """Write a prediction down; the lesson compares it later.
+
+    Args:
+        question: as the lesson asks it.
+        value: a number; ``...``, as the lesson comes, is no prediction yet.
+
+    Raises:
+        UsageError: something else than a number.
 
     >>> predict("images a second", 500)
     written down: images a second = 500
+    >>> predict("cores busy", ...)
+    cores busy: no prediction yet. Put a number in place of ... and run this cell again.
     """
+    if value is ...:
+        _PREDICTED.pop(question, None)
+        print(f"{question}: no prediction yet. Put a number in place of ... and run this cell again.")
+        return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise UsageError(f"predict({question!r}, {value!r}): give a number; a wrong one teaches as much")
     _PREDICTED[question] = float(value)
