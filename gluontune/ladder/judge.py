@@ -7,7 +7,7 @@ from typing import Any
 
 from gluontune import stats
 from gluontune.ladder.accuracy import Loss
-from gluontune.ladder.measure import DISTURBED_PCT, Contender
+from gluontune.ladder.measure import DISTURBED_PCT, OTHERS, Contender
 from gluontune.ladder.rungs import Variant
 from gluontune.ladder.sequential import ratio_at_look
 
@@ -158,7 +158,8 @@ def judge(row: dict[str, Any], others_pct: float, *, has_best: bool) -> None:
     measured = f"{ratio['median']:.2f}× the recipe before it{bounds}"
     row["reason"] = measured
     if others_pct >= DISTURBED_PCT and high >= BEYOND_LOAD:
-        _not_measurable(row, f"other programs took {others_pct:.0f} % of the cores; it measured {measured}")
+        row["notes"] = [note for note in row["notes"] if not note.startswith(OTHERS)]  # said by the reason
+        _not_measurable(row, f"{OTHERS} {others_pct:.0f} % of the cores; it measured {measured}")
     elif row["verdict"] == "no gain" and not row.get("contest_decided", True) and high >= MAYBE:
         _not_measurable(row, f"{ratio['n']} slices do not tell, and there was no time for more; {measured}")
 

@@ -34,6 +34,7 @@ _LONG_STEP_S = 0.3
 DISTURBED_PCT = (
     10.0  # of the usable cores, taken by others: two training threads on two cores then lose a half
 )
+OTHERS = "other programs took"  # how a sentence about them begins
 
 
 class Contender:
@@ -174,7 +175,7 @@ def interleave(
             on_round(number + 1, rounds)
     if others is not None and on_disturbed is not None and (taken := others.read()) >= DISTURBED_PCT:
         on_disturbed(
-            f"other programs took {taken:.0f} % of the cores while this was measured, which changes what threads "
-            "gain: repeat it on a machine that does nothing else"
+            f"{OTHERS} {taken:.0f} % of the cores while this was measured, which changes what threads gain: "
+            "repeat it on a machine that does nothing else"
         )
     return [c for c in field if c.failure is None and len(c.rates) == rounds]

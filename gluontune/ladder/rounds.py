@@ -8,7 +8,7 @@ from typing import Any
 
 from gluontune.ladder.budget import Budget
 from gluontune.ladder.contest import Contest
-from gluontune.ladder.measure import DISTURBED_PCT, Contender
+from gluontune.ladder.measure import DISTURBED_PCT, OTHERS, Contender
 from gluontune.monitor.others import OtherLoad
 
 __all__ = ["Rounds"]
@@ -72,8 +72,7 @@ class Rounds:
         row["contest_decided"] = contest.decided
         if taken >= DISTURBED_PCT:
             row["notes"].append(
-                f"other programs took {taken:.0f} % of the cores while this was measured, which changes what "
-                "threads gain: repeat it on a machine that does nothing else"
+                f"{OTHERS} {taken:.0f} % of the cores meanwhile, which changes what threads gain"
             )
         return taken
 
