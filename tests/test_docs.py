@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import gluontune as gt
 from gluontune import report
 from gluontune.errors import GluontuneError
 from gluontune.report.published import check_published
@@ -53,6 +54,21 @@ def measured() -> set[str]:
             " ".join([document["title"], *document["notes"]])
         )
     return found
+
+
+def test_the_rung_of_the_contributors_guide_runs(monkeypatch):
+    from gluontune.ladder import rungs
+
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("### A rung")[1].split("###")[0]
+    code = "\n".join(line[4:] for line in text.splitlines() if line.startswith("    "))
+    added = {}
+    monkeypatch.setattr(rungs.RUNGS, "add", added.__setitem__)
+    exec(code, vars(rungs).copy())
+    site = rungs.Site.of({"num_train": 10_000}, {}, gt.Recipe())
+    (rung,) = added.values()
+    assert rung.requires(gt.Recipe(), site) is None
+    for variant in rung.variants(gt.Recipe(), site):
+        assert gt.Recipe().override(**variant.changes) != gt.Recipe()
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda p: str(p.relative_to(ROOT)))

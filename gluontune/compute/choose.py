@@ -238,9 +238,10 @@ def _judge(net: Any, trials: list[Trial], finalists: list[Trial], batches: int) 
 
 
 def _best_plain(modes: list[Trial], batches: int) -> Trial:
-    """The fastest of MXNet's own modes; of the two static ones that whose shapes are fixed, where there is one shape.
+    """The fastest of MXNet's own modes.
 
-    It does the same work with less to decide at each step; the other must win by what any finalist must.
+    Where all batches have one shape, ``static`` (``static_shape=True``) is taken instead of ``static_alloc``: it does
+    the same work and decides less at each step.
     """
     best = _fastest(modes)
     fixed = [t for t in modes if t.settings == "static" and t.step_ms]

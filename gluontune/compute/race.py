@@ -123,7 +123,7 @@ class Race:
     def prepare(self, trial: Trial) -> list[float]:
         """One step that compiles, then two that are timed: their seconds; [] for a trial with an ``error``.
 
-        A rewritten net whose gradients are grossly other ones has failed.
+        A rewritten net has failed if its gradients are clearly different.
         """
         restore(self.plain)
         before = _rss_mib()

@@ -1,4 +1,4 @@
-"""Several training processes that serve the individuals of a population, whoever is free taking the next."""
+"""A pool of training processes: each takes the next individual of a population as soon as it is free."""
 
 from __future__ import annotations
 

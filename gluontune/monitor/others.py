@@ -14,7 +14,7 @@ __all__ = ["OtherLoad"]
 
 
 class OtherLoad:
-    """The load of all that this process and its children do not cause, from the making of it on.
+    """The CPU load of all other processes, since this object was made; this process and its children do not count.
 
     Counted on the cores that this process may use; time that a hypervisor gave to another machine counts too. Looking
     asks every process of the tree once, so it belongs before and after what is timed.

@@ -229,5 +229,5 @@ class TunedTrainer(mx.gluon.Trainer):
         states.load(self, fname)
 
     def __repr__(self) -> str:
-        rate = self.learning_rate if math.isfinite(self.num_update) else float("nan")
-        return f"TunedTrainer({type(self._optimizer).__name__}, num_update={self.num_update}, lr={rate:g})"
+        name = type(self._optimizer).__name__
+        return f"TunedTrainer({name}, num_update={self.num_update}, lr={self.learning_rate:g})"

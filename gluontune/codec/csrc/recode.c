@@ -8,11 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int make_plane(gt_plane *plane, int width, int height, int stride) {
+static void set_plane(gt_plane *plane, int width, int height, int stride) {
   plane->width = width;
   plane->height = height;
   plane->stride = (size_t)stride;
-  return 1;
 }
 
 /* Decode into d->planes; the number of components, or 0 where the file is of another kind. */
@@ -41,7 +40,7 @@ static int read_planes(gt_decoder *d, int eighths, int grey) {
     unsigned width = (j->image_width * (unsigned)(p->h * p->scaled) + (unsigned)(h_max * 8) - 1) / (unsigned)(h_max * 8);
     if (p->scaled < 1 || p->scaled > 8 || p->width != width || p->v * p->scaled > 64) return 0;
     int stride = (int)(p->blocks_w * (unsigned)p->scaled + 63) & ~31;
-    make_plane(&d->planes[k], (int)p->width, (int)p->height, stride);
+    set_plane(&d->planes[k], (int)p->width, (int)p->height, stride);
     if (!gt_grow((void **)&d->planes[k].data, &d->planes[k].have, (size_t)stride * (size_t)(steps * p->v * p->scaled) + 64)) {
       snprintf(d->message, sizeof d->message, "no memory for its pixels");
       longjmp(d->escape, 1);
@@ -148,7 +147,7 @@ int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int c
     gt_plane *to = &d->resized[k];
     int part = k ? 2 : 1, rows = k ? (out_h + 15) / 16 * 8 : (out_h + 15) / 16 * 16;
     int stride = k ? (out_w + 15) / 16 * 8 : (out_w + 15) / 16 * 16;
-    make_plane(to, (out_w + part - 1) / part, (out_h + part - 1) / part, stride);
+    set_plane(to, (out_w + part - 1) / part, (out_h + part - 1) / part, stride);
     if (!gt_grow((void **)&to->data, &to->have, (size_t)stride * (size_t)rows + 64)) longjmp(d->escape, 1);
     double per_y = (double)(p->v * p->scaled) / (v_max * 8), per_x = (double)(p->h * p->scaled) / (h_max * 8);
     double first[2] = {top * by_y * per_y, left * by_x * per_x}, step[2] = {part * by_y * per_y, part * by_x * per_x};
