@@ -21,7 +21,7 @@ importlib.import_module("gluontune.bridge.operators")
 OPERATORS = gt.bridge.OPERATORS
 DRAWN = sorted(entry.name for entry in OPERATORS if entry.sample is not None)
 EXAMPLES = int(os.environ.get("GLUONTUNE_OPERATOR_EXAMPLES", "4"))
-FIXED = ("index", "integer", "length")  # inputs that have no gradient
+FIXED = ("index", "integer", "length", "rois")  # inputs that have no gradient
 
 
 class FromHypothesis:
@@ -48,6 +48,14 @@ def fill(kind, shape, *rest, rng):
     if kind == "boxes":  # corners, the second beyond the first
         low = rng.uniform(0, 0.6, (*shape[:-1], 2))
         return np.concatenate([low, low + rng.uniform(0.05, 0.4, low.shape)], -1)
+    if kind == "detections":  # class, score, corners
+        rows = fill("boxes", (*shape[:-1], 4), rng=rng)
+        scores = fill("distinct", (*shape[:-1], 1), rng=rng)
+        scores = (scores - scores.min() + 0.1) / (np.ptp(scores) + 0.2)
+        return np.concatenate([rng.integers(0, 2, (*shape[:-1], 1)), scores, rows], -1)
+    if kind == "rois":  # image, corners
+        rows = fill("boxes", (*shape[:-1], 4), rng=rng) * rest[1]
+        return np.concatenate([rng.integers(0, rest[0], (*shape[:-1], 1)), rows], -1)
     if kind == "positive":
         return rng.uniform(0.2, 3.0, shape)
     if kind == "above_one":

@@ -8,7 +8,7 @@ import sys
 import pytest
 import typer
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -105,6 +105,7 @@ def test_missing_file_is_named(tmp_path):
         Recipe.from_yaml(tmp_path / "nowhere.yaml")
 
 
+@settings(deadline=None)
 @given(
     batch=st.integers(1, 4096),
     rate=st.floats(1e-5, 10),

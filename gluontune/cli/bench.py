@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
         training,
         inference,
         networks,
+        bridge,
         optimizers,
         devices,
         exchange,
@@ -258,6 +259,37 @@ def networks(
         benchmark.show,
         holds=lambda found: not any(found["figures"][name] for name in ("made_slower", "disagree", "failed")),
     )
+
+
+def bridge(
+    nets: Optional[str] = typer.Option(
+        None, "--nets", help="Comma-separated (default: all of gluoncv's zoo)."
+    ),
+    quick: bool = typer.Option(False, "--quick", help="The first of each family."),
+    gradients: str = typer.Option(
+        "family", "--gradients", help="Compared for: family (one of each), all, none."
+    ),
+    resume: bool = RESUME,
+    time_limit: float = typer.Option(300.0, "--time-limit", help="Seconds for one network."),
+    as_json: bool = JSON_OPTION,
+    out: Optional[Path] = OUT,
+) -> None:
+    """gluoncv's zoo as PyTorch modules: which networks convert, and how far outputs and gradients agree.
+
+    Exits with 1 if a network that traces does not convert, or disagrees.
+    """
+    from gluontune.bench import bridge as benchmark
+
+    work = partial(
+        benchmark.run,
+        parts_of(nets),
+        quick=quick,
+        gradients=gradients,
+        out=out,
+        resume=resume,
+        time_limit=time_limit,
+    )
+    carry_out(work, as_json, out, benchmark.show, holds=lambda found: benchmark.holds(found["figures"]))
 
 
 def recipes(

@@ -11,4 +11,5 @@ from gluontune.bridge.operators import (  # noqa: F401
     recurrent,
     reducing,
     shaping,
+    vision,
 )

@@ -1,0 +1,80 @@
+"""Networks of gluoncv's zoo, converted and compared, in a process of their own."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from typing import Any
+
+__all__ = ["Judge", "make"]
+
+
+def make() -> Judge:
+    """Called in the process."""
+    return Judge()
+
+
+class Judge:
+    """Builds networks with random weights, converts them and says how far both agree."""
+
+    def __init__(self) -> None:
+        from gluontune.runtime import mxnet
+        from gluontune.runtime.pytorch import torch
+
+        self.mx = mxnet()
+        known = importlib.import_module("gluoncv.model_zoo.model_zoo")._models
+        self.info = {"names": sorted(known), "torch": torch().__version__, "mxnet": self.mx.__version__}
+
+    def judge(self, net_name: str, shape: list[int], gradients: bool) -> dict[str, Any]:
+        """``{"status": "not traced" | "not converted" | "converted", "reason", "float32", …}``."""
+        import numpy as np
+
+        from gluontune import bridge
+        from gluontune.bridge.source import traced
+
+        row: dict[str, Any] = {"status": "not traced", "reason": ""}
+        row.update(dict.fromkeys(("float32", "float64", "gradients", "statistics", "operators")))
+        x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+        try:
+            net = self._build(net_name)
+            net(self.mx.nd.array(x))
+            _, symbol = traced(net)
+            row["operators"] = len({node["op"] for node in _nodes(symbol)} - {"null"})
+            row["status"] = "not converted"
+            module = bridge.to_torch(net)
+            row["float32"] = bridge.check(net, module, x).output
+            row["float64"] = bridge.check(net, module, x, dtype="float64").output
+            if gradients:
+                two = np.concatenate([x, x[::-1] + 0.1 * x * x])[
+                    :2
+                ]  # of one image a BatchNorm's mean is exactly 0
+                found = bridge.check(net, module, two, train=True, dtype="float64")
+                row["gradients"] = found.gradient
+                row["statistics"] = max(found.statistics.values(), default=0.0)
+            row["status"] = "converted"
+        except Exception as error:
+            row["reason"] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+        gc.collect()
+        return row
+
+    def _build(self, name: str) -> Any:
+        """With random weights: nothing is downloaded."""
+        zoo = importlib.import_module("gluoncv.model_zoo")
+        self.mx.random.seed(1)
+        failure: Exception | None = None
+        for options in ({"pretrained_base": False}, {}, {"pretrained_base": False, "classes": ["a", "b"]}):
+            try:
+                net = zoo.get_model(name, **options)
+                break
+            except (TypeError, ValueError, AssertionError) as error:
+                failure = failure or error
+        else:
+            raise failure or ValueError(name)
+        net.initialize(self.mx.init.Xavier(magnitude=2), force_reinit=False)
+        return net
+
+
+def _nodes(symbol: Any) -> list[dict[str, Any]]:
+    import json
+
+    return list(json.loads(symbol.tojson())["nodes"])
