@@ -52,6 +52,19 @@ def test_running_means_of_zero_are_compared_by_their_deviation():
     assert max(found.statistics.values()) < 1e-6 and found.gradient < 1e-10
 
 
+def test_statistics_that_no_gradient_passes_stay_as_mxnet_leaves_them():
+    """ResNet v2 begins with a BatchNorm of fixed gamma and beta: MXNet, which counts in the backward pass, skips it."""
+    net, x = net_of("cifar_resnet20_v2", (4, 3, 32, 32))
+    module = gt.bridge.to_torch(net)
+    found = gt.bridge.check(net, module, x + 1, train=True, dtype="float64")
+    assert max(found.statistics.values()) < 1e-6
+    first = next(iter(dict(module.named_buffers()).values()))
+    others = [b.clone() for b in module.buffers()]
+    module.train()(torch.from_numpy(x + 1))
+    assert torch.equal(first, others[0])
+    assert not torch.equal(list(module.buffers())[-1], others[-1])
+
+
 def test_a_wrong_weight_is_seen_by_check(resnet):
     net, x = resnet
     module = gt.bridge.to_torch(net)

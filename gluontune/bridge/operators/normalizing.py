@@ -35,7 +35,9 @@ def _sync_sample(draw: Draw) -> Sample:
 class BatchNorm(torch.nn.Module):
     """Batch normalization whose running variance is the biased one, as MXNet keeps it.
 
-    gamma, beta and the running statistics are inputs; the statistics are changed in place in training.
+    gamma, beta and the running statistics are inputs; the statistics are changed in place in training, but where
+    no gradient passes: MXNet changes them in the backward pass, so one at the input with a fixed gamma and beta
+    (ResNet v2) keeps 0 and 1.
     """
 
     def __init__(self, eps: float = 1e-3, momentum: float = 0.9, fix_gamma: bool = True,
@@ -60,16 +62,21 @@ class BatchNorm(torch.nn.Module):
         return (out, *seen) if self.output_mean_var else out
 
     def _train(self, x: Any, gamma: Any, beta: Any, mean: Any, var: Any, count: int, seen: Any) -> Any:
-        if seen is not None:  # one number a channel: it is its own mean
-            with torch.no_grad():
-                mean.mul_(self.momentum).add_(seen[0], alpha=1 - self.momentum)
-                var.mul_(self.momentum)
-            return torch.batch_norm(x, gamma, beta, None, None, True, 0.0, self.eps, False)
         new_mean, new_var = mean.clone(), var.clone()  # the backward pass keeps what it is given
-        out = torch.batch_norm(x, gamma, beta, new_mean, new_var, True, 1 - self.momentum, self.eps, False)
-        with torch.no_grad():  # torch has added the unbiased variance
-            mean.copy_(new_mean)
-            var.mul_(self.momentum / count).add_(new_var, alpha=(count - 1) / count)
+        if seen is not None:  # one number a channel: it is its own mean
+            out = torch.batch_norm(x, gamma, beta, None, None, True, 0.0, self.eps, False)
+            new_mean = torch.lerp(seen[0], mean, self.momentum)
+            new_var = var * self.momentum
+        else:
+            out = torch.batch_norm(
+                x, gamma, beta, new_mean, new_var, True, 1 - self.momentum, self.eps, False
+            )
+            # torch has added the unbiased variance
+            new_var = var * (self.momentum / count) + new_var * ((count - 1) / count)
+        if out.requires_grad:
+            with torch.no_grad():
+                mean.copy_(new_mean)
+                var.copy_(new_var)
         return out
 
 
