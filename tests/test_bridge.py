@@ -65,6 +65,22 @@ def test_statistics_that_no_gradient_passes_stay_as_mxnet_leaves_them():
     assert not torch.equal(list(module.buffers())[-1], others[-1])
 
 
+def test_weights_are_read_when_mxnet_is_at_rest(resnet, monkeypatch):
+    """In predict mode MXNet orders convolutions' weights anew behind the back of who reads them."""
+    mx = gt.runtime.mxnet()
+    told = []
+    wait, read = mx.nd.waitall, mx.gluon.Parameter.data
+    monkeypatch.setattr(mx.nd, "waitall", lambda: (told.append("waits"), wait()))
+    monkeypatch.setattr(
+        mx.gluon.Parameter, "data", lambda self, ctx=None: (told.append("reads"), read(self, ctx))[1]
+    )
+    module = gt.bridge.to_torch(resnet[0])
+    assert told[0] == "waits" and "reads" in told
+    told.clear()
+    gt.bridge.check(resnet[0], module, resnet[1])
+    assert "waits" in told
+
+
 def test_a_wrong_weight_is_seen_by_check(resnet):
     net, x = resnet
     module = gt.bridge.to_torch(net)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.bridge.source import traced
+from gluontune.bridge.source import settle, traced
 from gluontune.errors import UsageError
 from gluontune.runtime.pytorch import torch
 
@@ -137,6 +137,7 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
         warnings.simplefilter("ignore")  # "Cannot decide type for the following arguments": for the inputs
         block = mx.gluon.SymbolBlock(symbol, [mx.sym.var(name) for name in names])
     values = net.collect_params()
+    settle()
     for name, parameter in block.collect_params().items():
         source = values[name]
         parameter.grad_req = source.grad_req

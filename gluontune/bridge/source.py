@@ -41,6 +41,17 @@ def open_source(net: Any, params: Any, inputs: int | Sequence[str] | None) -> So
     )
 
 
+def settle() -> None:
+    """Wait until MXNet is at rest: only then may weights be read.
+
+    A convolution in predict mode orders its weight anew for oneDNN while other work goes on, and nothing holds back
+    who copies it in that moment: ``asnumpy`` then returns other numbers (seen in ResNet-50 right after ``net(x)``).
+    """
+    from gluontune.runtime import mxnet
+
+    mxnet().nd.waitall()
+
+
 def _named(graph: Graph, inputs: int | Sequence[str] | None) -> list[str] | None:
     if inputs is None or isinstance(inputs, int):
         return None
@@ -108,6 +119,7 @@ def _of_block(
         structural = {name: p.name for name, p in net._collect_params_with_prefix().items()}
         return {structural.get(name, name): array for name, array in given.items()}, set()
     arrays, frozen = {}, set()
+    settle()
     for name, parameter in net.collect_params().items():
         if name not in wanted:
             continue
@@ -128,6 +140,8 @@ def _arrays(params: Any) -> dict[str, np.ndarray] | None:
     if isinstance(params, (str, Path)):
         return read_params(params)
     if isinstance(params, Mapping):
+        if any(hasattr(v, "asnumpy") for v in params.values()):
+            settle()
         return {
             (k[4:] if k.startswith(("arg:", "aux:")) else k): v.asnumpy()
             if hasattr(v, "asnumpy")
