@@ -66,10 +66,13 @@ class Judge:
             try:
                 net = zoo.get_model(name, **options)
                 break
-            except (TypeError, ValueError, AssertionError) as error:
+            except Exception as error:  # gluoncv raises even Warning for a keyword that it does not take
                 failure = failure or error
         else:
             raise failure or ValueError(name)
+        for name, parameter in net.collect_params().items():  # those of traced parts name no initializer
+            if parameter.init is None and name.endswith(("gamma", "_var", "beta", "bias", "_mean")):
+                parameter.init = "ones" if name.endswith(("gamma", "_var")) else "zeros"
         net.initialize(self.mx.init.Xavier(magnitude=2), force_reinit=False)
         return net
 

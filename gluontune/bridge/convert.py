@@ -82,7 +82,12 @@ def to_torch(
 
 def _refuse_unknown(graph: Graph) -> None:
     for node in graph.nodes:
-        if node.op in _CONTROL or node.subgraphs:
+        if node.subgraphs and node.op not in _CONTROL:
+            raise GluontuneError(
+                f"{graph.source}: layer {node.name} was fused by MXNet ({node.op}), as in quantized nets: "
+                "convert the float32 net"
+            )
+        if node.op in _CONTROL:
             raise GluontuneError(
                 f"{graph.source}: layer {node.name} is control flow ({node.op}), which the bridge does not convert: "
                 "unroll it in the net"
