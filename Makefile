@@ -15,7 +15,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup torch ladder test fuzz lint rooms peers horovod hosts strangers lab course browser docs figures dist clean
+.PHONY: setup torch ladder test fuzz lint rooms peers horovod hosts strangers lab course browser docs axe figures dist clean
 
 setup: $(STAMP)
 
@@ -146,6 +146,11 @@ docs: $(STAMP)
 	$(PIP) install -q -c constraints.txt -e '.[docs]'
 	DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q --strict
 	@echo "gluontune: the site is at site/index.html"
+
+# The site's pages against axe-core's rules of accessibility, in light and dark.
+axe: docs
+	$(PIP) install -q -c constraints.txt playwright axe-playwright-python
+	$(PY) -m pytest -q tests/axe_real.py $(ARGS)
 
 # The sdist and the wheel, in dist/: checked, and the wheel tried in clean environments, outside the source tree.
 # DIST_TRIES: pythons and extras, such as "python3.9: python3.11:cpu"; a wheel of mxnet needs minutes and 1 GB.

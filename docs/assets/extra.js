@@ -1,0 +1,4 @@
+// Each block's copy button stands in a landmark; a name of its own tells them apart.
+const nameCopyButtons = () => document.querySelectorAll(".md-code__nav").forEach(
+  (nav, number) => nav.setAttribute("aria-label", `Code ${number + 1}`));
+new MutationObserver(nameCopyButtons).observe(document.documentElement, {childList: true, subtree: true});

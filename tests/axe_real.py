@@ -1,0 +1,48 @@
+"""The documentation site against axe-core: ``make axe`` builds it and then runs this, in Chromium."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+#: One of each kind; all pages together take minutes.
+PAGES = (
+    "index.html",
+    "tutorial.html",
+    "glossary.html",
+    "how-to/import.html",
+    "reference/loading.html",
+    "figures.html",
+)
+SITE = Path(__file__).resolve().parents[1] / "site"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_has_a_fault(scheme):
+    from axe_playwright_python.sync_playwright import Axe
+    from playwright.sync_api import sync_playwright
+
+    pages = [SITE / name for name in PAGES]
+    assert all(path.is_file() for path in pages), "make docs builds the site"
+    faults = []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_context(color_scheme=scheme, viewport={"width": 1366, "height": 900}).new_page()
+        for path in pages:
+            page.goto(path.as_uri())
+            for fault in Axe().run(page).response["violations"]:
+                node = fault["nodes"][0]
+                faults.append(
+                    (
+                        path.name,
+                        fault["id"],
+                        len(fault["nodes"]),
+                        node["target"],
+                        node["failureSummary"][:250],
+                    )
+                )
+        browser.close()
+    assert not faults
