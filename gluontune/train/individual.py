@@ -19,7 +19,7 @@ from gluontune.files import atomic_write
 from gluontune.optim import states
 from gluontune.train.arrays import parts_of, to_numpy
 from gluontune.train.metrics import hits_of
-from gluontune.train.snapshot import parameters, seed_step
+from gluontune.train.snapshot import parameters, seed_step, weights_of
 from gluontune.train.updating import make_trainers
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _adopt(
 
 def _mark(session: Session) -> None:
     """Remember parameters and optimizer as they are now."""
-    session.marked = (_weights(session), states.capture(session.trainer))
+    session.marked = (weights_of(session), states.capture(session.trainer))
 
 
 def _back_off(session: Session) -> None:
@@ -128,7 +128,7 @@ def _finite(value: float) -> float | None:
 
 def _write(session: Session, *, path: str) -> dict[str, Any]:
     """Write the parameters; tell which of them are not trained."""
-    write_weights(path, _weights(session))
+    write_weights(path, weights_of(session))
     fixed = [name for name, parameter in parameters(session.net) if parameter.grad_req == "null"]
     return {"fixed": fixed}
 
@@ -136,10 +136,6 @@ def _write(session: Session, *, path: str) -> dict[str, Any]:
 _COMMANDS: dict[str, Any] = {
     "adopt": _adopt, "mark": _mark, "back_off": _back_off, "score": _score, "write": _write,
 }  # fmt: skip
-
-
-def _weights(session: Session) -> dict[str, np.ndarray]:
-    return {name: p.data(session.ctxs[0]).asnumpy() for name, p in parameters(session.net)}
 
 
 def _put(session: Session, weights: dict[str, np.ndarray], source: str) -> None:

@@ -23,7 +23,7 @@ from gluontune.train.arrays import to_numpy
 if TYPE_CHECKING:
     from gluontune.train.session import Session
 
-__all__ = ["Writer", "capture", "may_draw", "parameters", "restore", "seed_step"]
+__all__ = ["Writer", "capture", "may_draw", "parameters", "restore", "seed_step", "weights_of"]
 
 _QUIET = ("mxnet.gluon.", "gluoncv.", "gluontune.")  # their blocks draw nothing unless they say "drop"
 
@@ -35,8 +35,7 @@ def capture(session: Session) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         headers[name], arrays = states.capture(trainer)
         own = "optimizer" if place == 0 else f"optimizer.{name}"
         named.update({f"{own}/{key}": value for key, value in arrays.items()})
-    for name, parameter in parameters(session.net):
-        named[f"parameter/{name}"] = parameter.data(session.ctxs[0]).asnumpy()
+    named.update({f"parameter/{name}": array for name, array in weights_of(session).items()})
     for place, array in enumerate(session.kind.state()):
         named[f"state/{place}"] = to_numpy(array)
     kind, keys, place, has_gauss, cached = np.random.get_state()
@@ -51,6 +50,16 @@ def capture(session: Session) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "scaler": session.scaler.scaler.state_dict() if session.scaler else None,
         "random": {"python": random.getstate(), "numpy": [kind, place, has_gauss, cached]},
     }, named
+
+
+def weights_of(session: Session) -> dict[str, np.ndarray]:
+    """Copies of all parameters, by name, of the first context.
+
+    They are read when MXNet is at rest: a convolution in predict mode orders its weight anew for oneDNN, and who copies
+    it meanwhile gets other numbers.
+    """
+    session.mx.nd.waitall()
+    return {name: p.data(session.ctxs[0]).asnumpy() for name, p in parameters(session.net)}
 
 
 def restore(session: Session, header: dict[str, Any], arrays: dict[str, np.ndarray], path: str) -> None:
