@@ -18,7 +18,7 @@ from gluontune.codec import native
 from gluontune.codec.header import ImageError, inspect
 from gluontune.codec.recode import recode_jpeg
 from gluontune.records.blocks import BlockMaker, make_block
-from gluontune.records.gathering import Gatherer
+from gluontune.records.bulk_copy import BulkCopier
 from gluontune.records.layout import MAGIC
 from gluontune.records.sources import Item
 from gluontune.records.transform import Transform
@@ -136,7 +136,7 @@ def test_checksums_equal_zlibs(data, more):
 
 
 def test_gathered_blocks_equal_those_made_in_python(tmp_path):
-    gatherer = Gatherer.find()
+    gatherer = BulkCopier.find()
     if gatherer is None:
         return
     turned = Image.Exif()
@@ -164,7 +164,7 @@ def test_gathered_blocks_equal_those_made_in_python(tmp_path):
 
 
 def test_a_gathered_block_keeps_its_memory_until_it_is_given_back(tmp_path):
-    if Gatherer.find() is None:
+    if BulkCopier.find() is None:
         return
     items = []
     for i in range(40):

@@ -23,7 +23,7 @@ from gluontune.records import blocks as blocks_room
 from gluontune.records import formats as formats_room
 from gluontune.records import packer as packer_room
 from gluontune.records.blocks import BlockMaker
-from gluontune.records.killing import kill_trials
+from gluontune.records.kill_trials import kill_trials
 from gluontune.records.sources import read_source
 from gluontune.records.transform import Transform
 

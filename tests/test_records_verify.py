@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records import DamagedRecordError, RecordReader, RecordWriter, repair, verify
 from gluontune.records import fuzz as fuzz_room
-from gluontune.records.damaging import DamageTrial
+from gluontune.records.damage_trials import DamageTrial
 from gluontune.records.fuzz import concurrent_reads, damage_trials
 from gluontune.records.layout import MAGIC
 from gluontune.records.verifier import Survey
@@ -270,7 +270,7 @@ def test_the_trials_notice_a_verifier_and_a_reader_that_do_not_look(monkeypatch)
     monkeypatch.setattr(RecordReader, "_compare", lambda *_: None)
     assert damage_trials(40, seed=1)["silently_wrong"] > 0
     monkeypatch.undo()
-    monkeypatch.setattr("gluontune.records.judgement._match_checksums", lambda survey: [
+    monkeypatch.setattr("gluontune.records.diagnosis._match_checksums", lambda survey: [
         setattr(c, "row", min(i, len(survey.rows) - 1)) for i, c in enumerate(survey.checked)
     ])  # fmt: skip
     result = damage_trials(40, seed=1)
@@ -290,7 +290,7 @@ def test_concurrent_reads_are_right_and_the_count_notices_wrong_ones(monkeypatch
 def test_a_file_that_was_cut_to_nothing_must_be_refused_as_empty(monkeypatch):
     result = damage_trials(1, 1109865727, first=870)
     assert result["trials"] == 1 and not any(v for k, v in result.items() if k != "trials")
-    monkeypatch.setattr("gluontune.records.damaging.GluontuneError", KeyError)  # as if it were not said
+    monkeypatch.setattr("gluontune.records.damage_trials.GluontuneError", KeyError)  # as if it were not said
     assert damage_trials(1, 1109865727, first=870)["crashes"] == 1
 
 
@@ -303,7 +303,7 @@ def test_the_fuzz_command_prints_its_counts(capsys, monkeypatch):
     printed = json.loads(capsys.readouterr().out)
     assert printed["damages"]["trials"] == 5 and printed["reads"]["wrong"] == 0
     monkeypatch.setattr(RecordReader, "_compare", lambda *_: (_ for _ in ()).throw(DamagedRecordError("x")))
-    monkeypatch.setattr("gluontune.records.damaging.repair", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr("gluontune.records.damage_trials.repair", lambda *a, **k: 1 / 0)
     assert fuzz_room.main(["--damages", "5", "--seed", "3"]) == 1
     assert (
         "crashes 1: python -m gluontune.records.fuzz --damages 1 --seed 3 --first 4"

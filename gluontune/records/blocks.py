@@ -1,7 +1,7 @@
 """Blocks of images made into framed records, on threads or in worker processes.
 
 A block is a few consecutive images. Decoding and encoding release Python's lock, and so does the compiled codec,
-which reads and frames a block of plain files in one call (``gathering``): threads do. Without it, copying tiny files
+which reads and frames a block of plain files in one call (``bulk_copy``): threads do. Without it, copying tiny files
 is all Python, so there each thread hands its blocks to a process of its own. Such a worker is a fresh
 interpreter (nothing forked from a process that may hold CUDA or MXNet) that ends when its input does, so that
 none outlives a killed packer.
@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Callable, Union
 from gluontune.codec.header import ImageError
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import open_regular
-from gluontune.records.gathering import Gatherer
+from gluontune.records.bulk_copy import BulkCopier
 from gluontune.records.layout import MAX_RECORD, frame, image_record
 from gluontune.records.sources import Item
 from gluontune.records.tarshards import place_of, read_member
@@ -70,7 +70,7 @@ def make_block(
     items: list[Item],
     first: int,
     transform: Transform,
-    gatherer: Gatherer | None = None,
+    gatherer: BulkCopier | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Block:
     """Read, transform and frame ``items``, whose first stands at position ``first`` of the packing order.
@@ -168,7 +168,7 @@ class BlockMaker:
     def __init__(self, transform: Transform, workers: int, processes: bool):
         self.transform, self.workers, self.processes = transform, workers, processes
         self._mine = threading.local()
-        self.gatherer = Gatherer.find() if transform.copies and not processes else None
+        self.gatherer = BulkCopier.find() if transform.copies and not processes else None
         self._children: list[subprocess.Popen[bytes]] = []
         self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="gluontune-pack")

@@ -60,6 +60,14 @@ def compare_formats(src: PathLike, resize: int = 256, repeats: int = 3, seed: in
 
     Raises:
         GluontuneError: nothing to pack.
+
+    >>> from PIL import Image
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> (folder / "robin").mkdir()  # a folder is a class
+    >>> for red in range(4):
+    ...     Image.new("RGB", (40, 32), (60 * red, 0, 0)).save(folder / "robin" / f"{red}.png")
+    >>> [row.name for row in compare_formats(folder, resize=32, repeats=1)][:3]
+    ['files', 'JPEG records', 'raw-pixel records']
     """
     folder = Path(tempfile.mkdtemp(prefix="gluontune-formats-"))
     try:

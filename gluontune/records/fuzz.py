@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.records.damaging import DamageTrial
-from gluontune.records.killing import kill_trials, step_trials
+from gluontune.records.damage_trials import DamageTrial
+from gluontune.records.kill_trials import kill_trials, step_trials
 from gluontune.records.reading import concurrent_reads
 
 __all__ = ["concurrent_reads", "damage_trials", "kill_trials", "main"]

@@ -12,8 +12,8 @@ from typing import Any, Callable, Optional, Union
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records.blocks import BlockMaker, Skip
-from gluontune.records.gathering import available
-from gluontune.records.partfile import PartFile
+from gluontune.records.bulk_copy import available
+from gluontune.records.partial_file import PartialFile
 from gluontune.records.sources import Item, Source, read_source, split_shards
 from gluontune.records.tarshards import place_of
 from gluontune.records.transform import Transform
@@ -185,7 +185,7 @@ class _Job:
         items = self.source.items[positions.start : positions.stop]
         part_source = Source(items, self.source.classes, self.source.kind)
         job = part_source.fingerprint(self.transform, place, self.source.classes)
-        part = PartFile(path, items, positions.start, job, resume, self.source.classes)
+        part = PartialFile(path, items, positions.start, job, resume, self.source.classes)
         try:
             self._refuse(part.skips, "an earlier run left it out, so pack anew without --resume")
             first = positions.start + part.done

@@ -7,7 +7,6 @@ Format": members with the same name up to the first dot are one sample.)
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tarfile
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.errors import GluontuneError
-from gluontune.files import explain_os_error, open_regular
+from gluontune.files import explain_os_error, open_regular, parse_json
 
 __all__ = ["is_tar", "place_of", "read_member", "tar_samples"]
 
@@ -134,7 +133,7 @@ def _label(archive: Path, name: str, parts: dict[str, tuple[int, int]]) -> Any:
             values = tuple(float(text(part)) for part in numbers)
             return values[0] if len(values) == 1 else values
         if "json" in parts:
-            facts = json.loads(text("json"))
+            facts = parse_json(text("json"))
             label = next((facts[key] for key in LABEL_KEYS if key in facts), None)
             if label is not None:
                 return tuple(map(float, label)) if isinstance(label, list) else float(label)

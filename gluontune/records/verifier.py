@@ -270,7 +270,7 @@ class Survey:
         return None
 
     def _judge(self) -> None:
-        from gluontune.records.judgement import judge
+        from gluontune.records.diagnosis import judge
 
         judge(self)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from gluontune import files as files_room
 from gluontune.errors import GluontuneError
-from gluontune.records import partfile, writer
+from gluontune.records import partial_file, writer
 from gluontune.records.layout import MAGIC
 from gluontune.records.packer import pack
 
@@ -117,7 +117,7 @@ def _run_to_line(folder: Path, name: str, shards: int, line: int | None) -> int 
 
 def _count_lines(kill_at: int | None) -> list[int]:
     """Count this thread's lines in the files that write; SIGKILL at the one numbered ``kill_at``."""
-    watched = {partfile.__file__, files_room.__file__, writer.__file__}
+    watched = {partial_file.__file__, files_room.__file__, writer.__file__}
     counted = [0]
 
     def at_line(frame: Any, event: str, argument: Any) -> Any:

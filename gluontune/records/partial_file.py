@@ -25,7 +25,7 @@ from typing import IO
 import numpy as np
 
 from gluontune.errors import GluontuneError
-from gluontune.files import atomic_write, explain_os_error
+from gluontune.files import atomic_write, explain_os_error, parse_json
 from gluontune.records.blocks import Block, Skip
 from gluontune.records.checksums import (
     HEAD_SIZE,
@@ -41,10 +41,10 @@ from gluontune.records.layout import DamagedRecordError, join_parts
 from gluontune.records.sources import Item
 from gluontune.records.writer import index_text, remove_side_files
 
-__all__ = ["PartFile"]
+__all__ = ["PartialFile"]
 
 
-class PartFile:
+class PartialFile:
     """One ``.rec`` in the making.
 
     Args:
@@ -123,7 +123,7 @@ class PartFile:
 
     def _check_job(self, line: bytes) -> None:
         with contextlib.suppress(ValueError, TypeError, KeyError):
-            if json.loads(line)["job"] == self.fingerprint.hex():
+            if parse_json(line)["job"] == self.fingerprint.hex():
                 return
         raise GluontuneError(
             f"{self.plan_path}: the interrupted job had other images, another order or other options; "
@@ -289,6 +289,6 @@ class PartFile:
 def _read_skips(lines: list[bytes]) -> dict[int, Skip]:
     found: dict[int, Skip] = {}
     for line in lines:
-        position, path, reason = json.loads(line)
+        position, path, reason = parse_json(line)
         found[position] = Skip(int(position), path, reason)
     return found

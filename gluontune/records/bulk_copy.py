@@ -14,16 +14,16 @@ from gluontune.errors import UsageError
 from gluontune.records.layout import IMAGE_HEAD, label_bytes
 from gluontune.records.sources import Item
 
-__all__ = ["Gathered", "Gatherer", "available"]
+__all__ = ["CopiedBlock", "BulkCopier", "available"]
 
 ROOM = 8 << 20  # bytes of records in one call
 
 
 @dataclass(frozen=True)
-class Gathered:
+class CopiedBlock:
     """Framed records of the first few items, as many as could be made."""
 
-    data: memoryview  # of a buffer that `Gatherer.give_back` takes for the next block
+    data: memoryview  # of a buffer that `BulkCopier.give_back` takes for the next block
     sizes: list[int]  # framed
     lengths: list[int]
     crcs: list[int]
@@ -34,7 +34,7 @@ def available() -> bool:
     return native.load() is not None
 
 
-class Gatherer:
+class BulkCopier:
     """Makes records of plain JPEG files (or any, if ``exact``) one after the other, until one needs a closer look."""
 
     def __init__(self, library: Any):
@@ -42,17 +42,17 @@ class Gatherer:
         self._free: deque[bytearray] = deque()
 
     @staticmethod
-    def find() -> Gatherer | None:
+    def find() -> BulkCopier | None:
         """A gatherer for any number of threads, or None without a compiled codec."""
         library = native.load()
-        return None if library is None else Gatherer(library)
+        return None if library is None else BulkCopier(library)
 
     def give_back(self, data: Any) -> None:
-        """``data`` of a :class:`Gathered` is written: its memory, whose pages are there, serves the next block."""
+        """``data`` of a :class:`CopiedBlock` is written: its memory, whose pages are there, serves the next block."""
         if isinstance(data, memoryview) and isinstance(data.obj, bytearray):
             self._free.append(data.obj)
 
-    def gather(self, items: list[Item], exact: bool) -> Gathered:
+    def gather(self, items: list[Item], exact: bool) -> CopiedBlock:
         """Records of ``items`` from the first on, up to one that this cannot make."""
         heads, paths, sizes = [], [], array("I")
         try:
@@ -75,4 +75,4 @@ class Gatherer:
             ctypes.addressof(ctypes.c_char.from_buffer(buffer)), ROOM, start, start + 4 * count, start + 8 * count,
         )  # fmt: skip
         found = [results[k * count : k * count + done].tolist() for k in range(3)]
-        return Gathered(memoryview(buffer)[: sum(found[0])], *found)
+        return CopiedBlock(memoryview(buffer)[: sum(found[0])], *found)

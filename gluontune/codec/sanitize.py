@@ -1,0 +1,158 @@
+"""The compiled codec under sanitizers: ``python -m gluontune.codec.sanitize --cases 20000``.
+
+Compiles ``csrc`` with gcc's or clang's address and undefined-behaviour sanitizers, and gives it damaged images,
+headers, files and sizes: half of the cases one after the other, half in bursts of 8 threads. A finding is printed with
+the command that runs its cases alone. Exit code 0: nothing was found; 1: a finding; 2: there is no sanitizer here.
+Source: Serebryany et al., "AddressSanitizer: A Fast Address Sanity Checker", USENIX ATC 2012.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from gluontune.codec import native
+from gluontune.errors import GluontuneError
+
+__all__ = ["build", "main", "run"]
+
+CASES = 16  # in a group: the first half one by one, the second half at once
+FLAGS = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
+         "-DGT_DEEPBIND=0")  # fmt: skip
+CHUNK_S = 600  # a group that hangs is a finding
+STARTS = 10  # of a process that ends before its first case
+PART = 4000  # cases of one process: what a burst had broken cannot hide behind it for long
+
+
+def build(folder: Path, sources: Path | None = None) -> tuple[Path, str]:
+    """Compile the codec with sanitizers into ``folder``.
+
+    Args:
+        folder: where the library is put.
+        sources: a folder of C files in place of the package's own.
+
+    Returns:
+        The library, and the runtime that must be loaded before all else (``LD_PRELOAD``).
+
+    Raises:
+        GluontuneError: no compiler, no sanitizer, or no libjpeg-turbo; it says which.
+    """
+    compiler = native.find_compiler()
+    if not compiler:
+        raise GluontuneError("no C compiler here (Debian, Ubuntu: apt install gcc)")
+    if not any(True for _ in native.jpeg_libraries()):
+        raise GluontuneError("no libjpeg-turbo here; Pillow's wheel brings one")
+    library, command = folder / "codec.so", compiler.split()
+    files = sorted((sources or native.SOURCES[0].parent).glob("*.c"))
+    said = ""
+    for extra in ((), ("-DGT_PLAIN",)):
+        done = subprocess.run(
+            [*command, *FLAGS, *extra, "-shared", "-fPIC", "-o", str(library), *map(str, files), "-ldl", "-lm"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        said = done.stderr.strip()
+        if done.returncode == 0:
+            break
+    else:
+        raise GluontuneError(
+            f"{compiler} has no sanitizers here: {said.splitlines()[-1] if said else 'no reason'}"
+        )
+    runtime = ""
+    for name in ("libasan.so", f"libclang_rt.asan-{os.uname().machine}.so"):
+        found = subprocess.run(
+            [*command, f"-print-file-name={name}"], capture_output=True, text=True, check=False
+        ).stdout.strip()
+        if os.path.isabs(found) and os.path.exists(found):
+            runtime = os.path.realpath(found)
+            break
+    if not runtime:
+        raise GluontuneError(
+            f"{compiler} has no runtime of the address sanitizer (Debian, Ubuntu: apt install gcc)"
+        )
+    return library, runtime
+
+
+def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> dict[str, object]:
+    """Give the sanitized codec ``cases`` cases; each is named by ``seed`` and its number.
+
+    Args:
+        cases: how many; rounded up to whole groups of 16.
+        seed: of the random numbers.
+        first: number of the first case, a multiple of 16.
+        sources: see :func:`build`.
+
+    Returns:
+        ``{"seed", "first", "cases", "findings", "seconds", "made", "refused"}``: ``made`` and ``refused`` count what
+        the codec gave an image for, and what it would not take.
+
+    Raises:
+        GluontuneError: as :func:`build`; or the runtime of the sanitizers does not start here.
+    """
+    started = time.monotonic()
+    total = {"made": 0, "refused": 0, "findings": 0}
+    with tempfile.TemporaryDirectory(prefix="gluontune-asan-") as place:
+        library, runtime = build(Path(place), sources)
+        options = "detect_leaks=0:exitcode=99:allocator_may_return_null=1:handle_segv=1"
+        env = {**os.environ, "LD_PRELOAD": runtime, "PYTHONMALLOC": "malloc", "ASAN_OPTIONS": options,
+               "UBSAN_OPTIONS": "print_stacktrace=1:exitcode=99", "OMP_NUM_THREADS": "1",
+               "OPENBLAS_NUM_THREADS": "1"}  # fmt: skip
+        last = first + -(-cases // CASES) * CASES
+        begin, starts, at = first, 0, Path(place) / "at"
+        while begin < last:
+            end = min(begin + PART, last)
+            at.unlink(missing_ok=True)
+            command = [sys.executable, "-m", "gluontune.codec.sanitized", str(library), place, str(seed)]
+            try:
+                done = subprocess.run([*command, str(begin), str(end)], env=env, capture_output=True, text=True,
+                                      timeout=CHUNK_S, check=False)  # fmt: skip
+                code, out, said = done.returncode, done.stdout, done.stderr
+            except subprocess.TimeoutExpired:
+                code, out, said = -1, "", f"no answer for {CHUNK_S} s"
+            if code == 0:
+                counts = json.loads(out.splitlines()[-1])
+                total["made"] += counts["made"]
+                total["refused"] += counts["refused"]
+                begin = end
+                continue
+            if not at.exists():  # older runtimes do not start at every random layout of memory
+                starts += 1
+                if starts < STARTS:
+                    continue
+                reason = (said.strip().splitlines() or ["it said nothing"])[-1][:300]
+                raise GluontuneError(f"the sanitizers' runtime {runtime} does not start here: {reason}")
+            total["findings"] += 1
+            group = int(at.read_text() or begin)
+            print(f"{said.strip()[-6000:]}\nfinding (code {code}): python -m gluontune.codec.sanitize "
+                  f"--cases {CASES} --seed {seed} --first {group}", file=sys.stderr)  # fmt: skip
+            begin = max(group, begin) + CASES
+    seconds = round(time.monotonic() - started, 1)
+    return {"seed": seed, "first": first, "cases": last - first, **total, "seconds": seconds}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the cases that the arguments ask for."""
+    parser = argparse.ArgumentParser(prog="python -m gluontune.codec.sanitize", description=__doc__)
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, help="default: a new one each time, which is printed")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case, a multiple of 16")
+    parser.add_argument("--sources", type=Path, help="a folder of C files in place of the package's own")
+    chosen = parser.parse_args(argv)
+    seed = secrets.randbelow(1 << 31) if chosen.seed is None else chosen.seed
+    try:
+        found = run(chosen.cases, seed, chosen.first - chosen.first % CASES, chosen.sources)
+    except GluontuneError as error:
+        print(f"gluontune: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(found, indent=2))
+    return int(bool(found["findings"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

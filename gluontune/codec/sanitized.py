@@ -1,0 +1,268 @@
+"""The process in which :mod:`gluontune.codec.sanitize` gives the sanitized codec its cases.
+
+``python -m gluontune.codec.sanitized LIBRARY FOLDER SEED FIRST LAST``. Every buffer that the codec sees is exactly as
+long as it is told, in memory of its own, so that one byte beyond is found.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import sys
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.codec import native
+from gluontune.codec.sanitize import CASES
+
+__all__ = ["Cases", "corpus", "damaged"]
+
+_MOST_PIXELS = 300_000  # of a case; what claims more is refused by its header
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+_libc.free.restype, _libc.free.argtypes = None, [ctypes.c_void_p]
+
+
+class Memory:
+    """``size`` bytes of their own, at ``at``; not one more."""
+
+    def __init__(self, size: int, data: bytes | None = None):
+        self.size, self.at = size, _libc.malloc(size)
+        if data is not None:
+            ctypes.memmove(self.at, data, size)
+
+    def __del__(self) -> None:
+        _libc.free(self.at)
+
+
+def corpus() -> list[bytes]:
+    """Small JPEG files of every kind that the codec meets: colour, grey, progressive, CMYK, restarts, Exif."""
+    from PIL import Image
+
+    rng, found = np.random.default_rng(5), []
+    for height, width in ((8, 8), (1, 1), (17, 33), (64, 48), (97, 133), (1, 200), (120, 3)):
+        noise = rng.integers(0, 256, (max(1, height // 4), max(1, width // 4), 3), np.uint8)
+        image = Image.fromarray(noise).resize((width, height))
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        kinds: list[tuple[Any, dict[str, Any]]] = [(image, {"subsampling": s}) for s in (0, 1, 2)]
+        kinds += [(image, {"progressive": True}), (image.convert("L"), {}), (image.convert("CMYK"), {})]
+        kinds += [
+            (image, {"exif": exif, "optimize": True}),
+            (image, {"restart_marker_blocks": 2, "quality": 98}),
+        ]
+        for one, options in kinds:
+            stream = io.BytesIO()
+            one.save(stream, "JPEG", **{"quality": 85, **options})
+            found.append(stream.getvalue())
+    return found
+
+
+def damaged(rng: np.random.Generator, files: list[bytes]) -> bytes:
+    """One of ``files``, or two of them spliced: bytes changed, cut off, taken out, put in, or nothing at all."""
+    data = bytearray(files[rng.integers(len(files))])
+    for _ in range(int(rng.choice([0, 1, 1, 2, 4, 12]))):
+        if len(data) < 4:
+            break
+        kind, at = rng.integers(8), int(rng.integers(len(data)))
+        if kind <= 2:  # in the header more often than in the pixels
+            at = at if kind == 2 else int(rng.integers(min(len(data), 700)))
+            data[at] = int(rng.choice([0, 1, 2, 0x11, 0x41, 0x7F, 0x80, 0xFF, rng.integers(256)]))
+        elif kind == 3:
+            del data[at:]
+        elif kind == 4:
+            del data[at : at + int(rng.integers(1, 40))]
+        elif kind == 5:
+            data[at:at] = rng.bytes(int(rng.integers(1, 40)))
+        elif kind == 6:
+            data[at:] = files[rng.integers(len(files))][at:]
+        else:  # the frame: sizes, sampling factors, number of components
+            frame = max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))
+            place = frame + int(rng.integers(4, 20))
+            if frame >= 0 and place < len(data):
+                data[place] = int(
+                    rng.choice([0, 1, 2, 3, 4, 0x11, 0x12, 0x21, 0x22, 0x41, 0x44, rng.integers(256)])
+                )
+    return bytes(data)
+
+
+class Cases:
+    """Gives a library its cases."""
+
+    def __init__(self, library: Any, folder: Path, seed: int):
+        self.library, self.folder, self.seed = library, folder, seed
+        self.files, self.mine = corpus(), threading.local()
+        self.counts = {"made": 0, "refused": 0}
+        self.lock = threading.Lock()
+        library.gt_limit(_MOST_PIXELS)
+
+    def one(self, number: int) -> None:
+        """The case of this number: the same for the same seed."""
+        rng = np.random.default_rng([self.seed, number])
+        kind = int(rng.integers(10))
+        run = (
+            self.decode
+            if kind < 5
+            else self.recode
+            if kind < 8
+            else self.gather
+            if kind == 8
+            else self.checksum
+        )
+        made = run(rng)
+        with self.lock:
+            self.counts["made" if made else "refused"] += 1
+
+    def handle(self) -> int:
+        """A decoder for this thread, which keeps its memory from case to case as a loader's does."""
+        if not hasattr(self.mine, "handle"):
+            self.mine.handle, self.mine.owner = self.library.gt_new(), _Owner(self.library)
+            self.mine.owner.handle = self.mine.handle
+        return int(self.mine.handle)
+
+    def headers(self, files: list[Memory]) -> np.ndarray:
+        addresses = np.array([one.at for one in files], np.uintp)
+        lengths = np.array([one.size for one in files], np.uintp)
+        found = np.empty((len(files), 8), np.int32)
+        self.library.gt_headers(len(files), addresses.ctypes.data, lengths.ctypes.data, found.ctypes.data)
+        return found
+
+    def decode(self, rng: np.random.Generator) -> bool:
+        """A batch: boxes within and beyond the image, at each scale, flipped, padded, colour or grey."""
+        count = int(rng.integers(1, 5))
+        files = [Memory(len(data), data) for data in (damaged(rng, self.files) for _ in range(count))]
+        found = self.headers(files)
+        height, width = (int(v) for v in rng.integers(1, 40, 2))
+        channels, pad = int(rng.choice([1, 3])), int(rng.integers(0, 6))
+        codes, boxes = np.full(count, native.UNSUPPORTED, np.int32), np.zeros((count, 4), np.int32)
+        for k, (h, w, *_, code) in enumerate(found.tolist()):
+            codes[k] = code
+            if code == native.OK:
+                top, left = int(rng.integers(-1, h + 1)), int(rng.integers(-1, w + 1))
+                boxes[k] = (
+                    [0, 0, h, w]
+                    if rng.random() < 0.4
+                    else [top, left, int(rng.integers(0, h + 2)), int(rng.integers(0, w + 2))]
+                )
+        eighths = rng.choice([8, 4, 2, 1], count).astype(np.int32)
+        flips = rng.integers(0, 2, count).astype(np.uint8) if rng.random() < 0.5 else None
+        offsets = (
+            rng.integers(0, 2 * pad + 1, (count, 2)).astype(np.int64) if pad and rng.random() < 0.5 else None
+        )
+        addresses = np.array([one.at for one in files], np.uintp)
+        lengths = np.array([one.size for one in files], np.uintp)
+        out = Memory(count * height * width * channels)
+        self.library.gt_decode_many(
+            self.handle(), count, addresses.ctypes.data, lengths.ctypes.data, boxes.ctypes.data, eighths.ctypes.data,
+            None if flips is None else flips.ctypes.data, None if offsets is None else offsets.ctypes.data,
+            pad, height, width, channels, out.at, codes.ctypes.data,
+        )  # fmt: skip
+        return bool((codes == native.OK).any())
+
+    def recode(self, rng: np.random.Generator) -> bool:
+        data = damaged(rng, self.files)
+        one = Memory(len(data), data)
+        if self.headers([one])[0, 7] != native.OK:
+            return False
+        result = (ctypes.c_size_t * 2)()
+        side, crop, grey = int(rng.choice([0, 1, 7, 8, 16, 33, 64])), rng.random() < 0.5, rng.random() < 0.3
+        quality = int(rng.choice([1, 50, 95, 100]))
+        given = ctypes.cast(one.at, ctypes.c_char_p)
+        code = self.library.gt_recode(
+            self.handle(), given, one.size, side, crop, grey, quality, ctypes.byref(result)
+        )
+        if code != native.OK:
+            return False
+        made = Memory(
+            result[1], ctypes.string_at(result[0], result[1])
+        )  # what it made is read to its last byte
+        return bool(self.headers([made])[0, 7] == native.OK)
+
+    def gather(self, rng: np.random.Generator) -> bool:
+        """Files into records, with room for all of them or too little."""
+        paths: list[bytes] = []
+        heads: list[bytes] = []
+        sizes: list[int] = []
+        for _ in range(int(rng.integers(1, 5))):
+            path = self.folder / f"{threading.get_ident()}-{len(paths)}.jpg"
+            path.write_bytes(damaged(rng, self.files))
+            paths.append(str(path if rng.random() < 0.95 else self.folder).encode())
+            sizes.append(24 + 4 * int(rng.integers(0, 4)))
+            heads.append(rng.bytes(sizes[-1]))
+        names, before = b"\0".join(paths) + b"\0", b"".join(heads)
+        count, room = len(paths), int(rng.choice([64, 1000, 5000, 40_000]))
+        given = Memory(len(names), names), Memory(len(before), before)
+        out, results = Memory(room), np.empty((3, count), np.uint32)
+        lengths = np.array(sizes, np.uint32)
+        done = self.library.gt_gather(
+            *(ctypes.cast(one.at, ctypes.c_char_p) for one in given), lengths.ctypes.data, count,
+            int(rng.integers(2)), out.at, room, results[0].ctypes.data, results[1].ctypes.data,
+            results[2].ctypes.data,
+        )  # fmt: skip
+        return bool(done)
+
+    def checksum(self, rng: np.random.Generator) -> bool:
+        data = rng.bytes(int(rng.integers(0, 700)))
+        one = Memory(len(data), data)
+        found = self.library.gt_crc32(ctypes.cast(one.at, ctypes.c_char_p), one.size)
+        if found != zlib.crc32(data):
+            raise SystemExit(f"a wrong checksum of {len(data)} bytes: {found:#x}")
+        return True
+
+    def group(self, first: int) -> None:
+        """Half of the cases in turn, half at once."""
+        half = CASES // 2
+        for number in range(first, first + half):
+            self.one(number)
+        failed: list[BaseException] = []
+
+        def work(number: int) -> None:
+            try:
+                self.one(number)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work, args=(first + half + k,)) for k in range(half)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failed:
+            raise failed[0]
+
+
+class _Owner:
+    """Frees a thread's decoder with the thread."""
+
+    handle = 0
+
+    def __init__(self, library: Any):
+        self.library = library
+
+    def __del__(self) -> None:
+        if self.handle:
+            self.library.gt_free(self.handle)
+
+
+def main() -> None:
+    """Run the cases; their counts are the last line of stdout."""
+    path, place, seed, first, last = sys.argv[1:]
+    library = native.declare(ctypes.CDLL(path))
+    if not any(library.gt_open(one.encode()) == native.OK for one in native.jpeg_libraries()):
+        raise SystemExit("no libjpeg-turbo can be opened")
+    folder = Path(place) / "files"
+    folder.mkdir(exist_ok=True)
+    cases = Cases(library, folder, int(seed))
+    for group in range(int(first), int(last), CASES):
+        (Path(place) / "at").write_text(str(group))
+        cases.group(group)
+    print(json.dumps(cases.counts))
+
+
+if __name__ == "__main__":
+    main()

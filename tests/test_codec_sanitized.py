@@ -1,0 +1,69 @@
+"""The codec under sanitizers: it is clean, and what is broken on purpose is found."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from gluontune.codec import native
+from gluontune.codec.sanitize import CASES, build, main, run
+from gluontune.codec.sanitized import corpus, damaged
+from gluontune.errors import GluontuneError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sanitizers(tmp_path_factory):
+    try:
+        build(tmp_path_factory.mktemp("built"))
+    except GluontuneError as error:
+        pytest.skip(f"no sanitizers here: {error}")
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """The package's C files, of which a word may be replaced."""
+
+    def break_it(name, before, after):
+        folder = tmp_path / "csrc"
+        shutil.copytree(native.SOURCES[0].parent, folder)
+        text = (folder / name).read_text()
+        assert before in text
+        (folder / name).write_text(text.replace(before, after))
+        return folder
+
+    return break_it
+
+
+def test_the_codec_is_clean_and_some_images_are_made():
+    found = run(3 * CASES, seed=5)
+    assert found["findings"] == 0 and found["cases"] == 48 and found["made"] > 5 and found["refused"] > 5
+
+
+@pytest.mark.parametrize(
+    "name, before, after, word, cases",
+    [
+        ("decode.c", "for (; x + 2 < n; x += 2)", "for (; x + 2 <= n; x += 2)", "heap-buffer-overflow", "320"),
+        ("header.c", "int parts = p[sof + 9],", "int parts = p[sof + 9] << 24 << 6,", "runtime error", "16"),
+    ],
+)  # fmt: skip
+def test_a_fault_that_is_put_in_is_found_and_named(broken, capfd, name, before, after, word, cases):
+    """One byte beyond the last row of a batch; a shift out of an int."""
+    folder = broken(name, before, after)
+    assert main(["--cases", cases, "--seed", "5", "--sources", str(folder)]) == 1
+    said = capfd.readouterr().err
+    assert word in said and name in said
+    assert "finding (code 99): python -m gluontune.codec.sanitize --cases 16 --seed 5 --first " in said
+
+
+def test_no_compiler_is_a_sentence(monkeypatch, capfd):
+    monkeypatch.setattr(native, "find_compiler", lambda: None)
+    assert main(["--cases", "16"]) == 2
+    assert "no C compiler here" in capfd.readouterr().err
+
+
+def test_the_same_number_is_the_same_case():
+    files = corpus()
+    once, again = (damaged(np.random.default_rng([3, 7]), files) for _ in range(2))
+    assert once == again and len({damaged(np.random.default_rng([3, k]), files) for k in range(50)}) > 40
