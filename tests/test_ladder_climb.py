@@ -26,6 +26,7 @@ NAMES = [
     "mixed-precision",
     "large-batch",
     "multi-device",
+    "modern-engine",
 ]
 
 
@@ -52,8 +53,9 @@ def test_a_whole_climb(machine, tmp_path):
         "mixed-precision": "helped",
         "large-batch": "helped",
         "multi-device": "hurt",
+        "modern-engine": "n/a",
     }
-    assert all(row["status"] == "ran" for row in by_name.values())
+    assert {name for name, row in by_name.items() if row["status"] != "ran"} == {"modern-engine"}
     chosen = next(v for v in by_name["hybridized"]["variants"] if v["chosen"])
     assert chosen["changes"] == {"hybridize": "static", "rewrites": ["pool-to-mean"]}
     assert by_name["records"]["changes"]["loader"] == "resident"
@@ -62,10 +64,14 @@ def test_a_whole_climb(machine, tmp_path):
     assert found["complete"]
     assert json.loads((tmp_path / "ladder.json").read_text()) == found
     # The environment and the workers change no sum; they are trained again only where time abounds.
-    assert {p.stem for p in (tmp_path / "runs").iterdir()} == set(NAMES) - {"environment", "multi-worker"}
+    assert {p.stem for p in (tmp_path / "runs").iterdir()} == set(NAMES) - {
+        "environment",
+        "multi-worker",
+        "modern-engine",
+    }
     assert [e["event"] for e in events if e["event"] != "progress"] == [
         "ladder-start",
-        *["rung-start", "rung-end"] * 8,
+        *["rung-start", "rung-end"] * len(NAMES),
         "ladder-end",
     ]
 
@@ -114,8 +120,8 @@ def test_a_clear_contest_ends_early(machine, monkeypatch):
 
 
 def test_a_contest_that_never_becomes_clear_ends_and_is_not_called_no_gain(machine, monkeypatch):
-    noise = random.Random(1)
-    machine.noise = lambda tick: noise.lognormvariate(0, 0.5)
+    noise = random.Random(4)
+    machine.noise = lambda tick: noise.lognormvariate(0, 0.9)
     monkeypatch.setattr(machine, "rate", lambda r: 100.0)
     found = ladder.climb(Recipe(), rungs=["environment"])
     row = rows(found)["environment"]
@@ -133,7 +139,12 @@ def test_beside_other_programs_nothing_is_called_hurt_that_may_not_be(machine, m
     assert row["reason"].startswith("not measurable here now: other programs took 50 %")
     monkeypatch.setattr(machine, "rate", lambda r: 30.0 if r.runtime == "tuned" else 100.0)
     row = rows(ladder.climb(Recipe(), rungs=["environment"]))["environment"]
-    assert row["verdict"] == "hurt"  # no load explains a third of the speed
+    assert (
+        row["verdict"] == "n/a"
+    )  # seen: threads that spin on a core that another program has, 0.3 times as fast
+    monkeypatch.setattr(machine, "rate", lambda r: 30.0 if r.hybridize != "imperative" else 100.0)
+    row = rows(ladder.climb(Recipe(), rungs=["hybridized"]))["hybridized"]
+    assert row["verdict"] == "hurt"  # no load explains a third of the speed there
     machine.others_pct = 0.0
     monkeypatch.setattr(machine, "rate", lambda r: 80.0 if r.runtime == "tuned" else 100.0)
     assert rows(ladder.climb(Recipe(), rungs=["environment"]))["environment"]["verdict"] == "hurt"
@@ -190,7 +201,7 @@ def test_a_climb_ends_within_its_budget_on_any_machine(machine, monkeypatch, slo
     monkeypatch.setattr(measure, "drive", train)
     machine.others_pct = 50.0 if slow > 1 else 0.0
     found = ladder.climb(Recipe(), budget_s=300.0, clock=clock)
-    assert found["complete"] and len(found["rungs"]) == 8
+    assert found["complete"] and len(found["rungs"]) == len(NAMES)
     assert clock.now <= 1.2 * 300, [(r["name"], r["seconds"]) for r in found["rungs"]]
     assert found["budget"]["spent_seconds"] == clock.now
     assert not any(r["verdict"] == "hurt" for r in found["rungs"]) or slow == 1.0
@@ -255,16 +266,16 @@ def test_a_rung_that_breaks_is_a_row(machine):
 def test_a_large_batch_is_chosen_by_the_time_to_the_accuracy(machine):
     def accuracy(r):
         if r.optimizer == "muon":
-            return 0.80 if r.epochs >= 0.5 and r.batch_size_per_device == 128 else 0.6
+            return 0.80 if r.epochs >= 1 and r.batch_size_per_device == 128 else 0.6
         return 0.80 if r.batch_size_per_device == 64 else 0.07
 
     machine.accuracy = accuracy
-    row = rows(ladder.climb(Recipe(), rungs=["large-batch"], budget_s=3600))["large-batch"]
+    row = rows(ladder.climb(Recipe(epochs=2), rungs=["large-batch"], budget_s=3600))["large-batch"]
     assert row["kept"] and row["verdict"] == "helped"
-    assert row["recipe"]["optimizer"] == "muon" and row["recipe"]["epochs"] == pytest.approx(0.525)
+    assert row["recipe"]["optimizer"] == "muon" and row["recipe"]["epochs"] == pytest.approx(1.05)
     found = row["seconds_to_accuracy"]
     tried = {c["label"]: c["arrived"] for c in found["candidates"]}
-    assert tried["batch 128, Muon, 0.75 epochs"] and tried["batch 128, Muon, 0.75 epochs, 0.525 epochs"]
+    assert tried["batch 128, Muon, 1.5 epochs"] and tried["batch 128, Muon, 1.5 epochs, 1.05 epochs"]
     assert not any(
         entry["chosen"] and entry["changes"].get("optimizer") != "muon" for entry in row["variants"]
     )
@@ -306,7 +317,7 @@ def test_naive_that_breaks_does_not_end_the_ladder(machine):
 def test_everything_broken(machine):
     machine.breaks = lambda r: RunFailed("X", "boom", "p")
     found = ladder.climb(Recipe())
-    assert found["best"] is None and len(found["rungs"]) == 8
+    assert found["best"] is None and len(found["rungs"]) == len(NAMES)
     assert {r["status"] for r in found["rungs"]} <= {"failed", "skipped"}
 
 
@@ -324,20 +335,20 @@ def test_a_cpu_without_bfloat16_skips_mixed_precision(machine, monkeypatch):
 
 def test_interrupt_keeps_what_was_measured_and_resume_goes_on(machine, tmp_path):
     def interrupt(recipe):
-        if recipe.loader == "resident" and recipe.dtype == "float32":
+        if recipe.dtype == "bfloat16" and recipe.optimizer == "nag":
             raise KeyboardInterrupt
 
     machine.on_train = interrupt
     found = ladder.climb(Recipe(), out=tmp_path)
     assert not found["complete"]
-    assert [r["name"] for r in found["rungs"] if r["finished"]] == NAMES[:3]
-    assert rows(found)["records"]["reason"].startswith("interrupted")
-    assert rows(found)["records"]["variants"][0]["samples_per_sec"]["n"] >= LOOKS[0]
+    assert [r["name"] for r in found["rungs"] if r["finished"]] == NAMES[:5]
+    assert rows(found)["mixed-precision"]["reason"].startswith("interrupted")
+    assert rows(found)["mixed-precision"]["variants"][0]["samples_per_sec"]["n"] >= LOOKS[0]
     machine.on_train = lambda recipe: None
     machine.trained.clear()
     again = ladder.climb(Recipe(), out=tmp_path, resume=True)
     assert again["complete"] and [r["name"] for r in again["rungs"]] == NAMES
-    assert machine.trained[0].loader == "resident"
+    assert machine.trained[0].dtype == "bfloat16"
     pairs = [r.loader for r in machine.trained].index("gluon")  # the proof
     assert all(r.loader == "resident" for r in machine.trained[:pairs])
     assert again["best"]["name"] == "large-batch"

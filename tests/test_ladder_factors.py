@@ -89,7 +89,7 @@ def machine(monkeypatch):
     pretended = Machine()
     monkeypatch.setattr(measure, "Group", pretended.group)
     monkeypatch.setattr(factors, "train_once", pretended.train_once)
-    monkeypatch.setattr("gluontune.ladder.ledger.runtime.machine_facts", lambda: FACTS)
+    monkeypatch.setattr("gluontune.ladder.resumable.runtime.machine_facts", lambda: FACTS)
     return pretended
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gluontune import train
-from gluontune.ladder import handing
+from gluontune.ladder import best_files as handing
 from gluontune.ladder.proof import _conclude
 from gluontune.recipe import Recipe
 from gluontune.report import sentence_parts

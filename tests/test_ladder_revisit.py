@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from gluontune import ladder, report
-from gluontune.ladder.handing import best_yaml
+from gluontune.ladder.best_files import best_yaml
 from gluontune.recipe import Recipe
 
 TWO = ["environment", "hybridized"]
@@ -41,7 +42,7 @@ def test_what_was_dropped_is_asked_again_on_top_of_the_best(machine, monkeypatch
     assert answer["adopted"] and answer["verdict"] == "helped"
     assert answer["first"]["median"] == pytest.approx(1.0, rel=0.03)
     assert answer["ratio"]["median"] == pytest.approx(1.3, rel=0.03)
-    assert answer["interaction"].startswith("environment: 1.00× when it was climbed, 1.3")
+    assert re.match(r"environment: (0\.99|1\.0\d)× when it was climbed, 1\.[23]", answer["interaction"])
     best = Recipe.from_dict(found["best"]["recipe"])
     assert (best.runtime, best.hybridize) == ("tuned", "static")
     assert found["best"]["name"] == "hybridized, environment, asked again"
@@ -61,7 +62,7 @@ def test_what_was_kept_early_is_left_out_where_it_hurts_by_now(machine, monkeypa
     answer = answers(found)["environment", "left out"]
     assert answer["adopted"] and answer["ratio"]["median"] == pytest.approx(1 / 0.7, rel=0.03)
     assert Recipe.from_dict(found["best"]["recipe"]).runtime == Recipe().runtime
-    assert "0.70× with what was kept later" in answer["interaction"]
+    assert re.search(r"0\.(69|70|71)× with what was kept later", answer["interaction"])
     assert "runtime" not in best_yaml(found)
 
 
@@ -76,6 +77,19 @@ def test_what_loses_accuracy_on_top_of_the_best_is_not_adopted(machine, monkeypa
     answer = answers(found)["records", "asked again"]
     assert answer["verdict"] == "hurt" and not answer["adopted"] and "accuracy 50.0 %" in answer["reason"]
     assert found["best"]["name"] == "hybridized"
+
+
+def test_what_the_proof_shows_to_lose_accuracy_is_taken_back(machine, monkeypatch):
+    monkeypatch.setattr(machine, "rate", late)
+    machine.accuracy = lambda r: 0.5 if r.hybridize == "static" else 0.8
+    found = ladder.climb(Recipe(), rungs=["hybridized"])
+    row = rows(found)["hybridized"]
+    assert (
+        row["accuracy_runs"] == []
+    )  # a graph computes the same but for rounding: there was no time to doubt that
+    assert found["proof"]["same_accuracy"] is False
+    assert (row["verdict"], row["kept"], found["best"]["name"]) == ("hurt", False, "naive")
+    assert "50.0 % in the proof" in row["reason"]
 
 
 def test_a_climb_where_nothing_interacts_changes_nothing(machine):

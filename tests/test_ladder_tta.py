@@ -12,8 +12,8 @@ from gluontune.cli.main import main
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.ladder import cost, exchange
 from gluontune.ladder import timing as tta
-from gluontune.ladder.crossing import summarize
 from gluontune.ladder.parity import parity
+from gluontune.ladder.time_to_target import summarize
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 
@@ -69,7 +69,7 @@ class FakeClocks:
 def machine(monkeypatch):
     pretended = Machine()
     monkeypatch.setattr(tta, "train_once", pretended.train_once)
-    monkeypatch.setattr("gluontune.ladder.ledger.runtime.machine_facts", lambda: FACTS)
+    monkeypatch.setattr("gluontune.ladder.resumable.runtime.machine_facts", lambda: FACTS)
     return pretended
 
 

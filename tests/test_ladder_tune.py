@@ -10,7 +10,7 @@ import pytest
 
 from gluontune import ladder, runtime
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.ladder import heats, measure, tuning
+from gluontune.ladder import measure, racing, tuning
 from gluontune.recipe import Recipe
 from gluontune.runtime.amx import AmxSupport
 from gluontune.runtime.system import System
@@ -87,7 +87,7 @@ def machine(monkeypatch):
         return FakeGroup(recipe, pretended)
 
     monkeypatch.setattr(measure, "Group", group)
-    monkeypatch.setattr(heats.time, "monotonic", lambda: pretended.now)
+    monkeypatch.setattr(racing.time, "monotonic", lambda: pretended.now)
     monkeypatch.setattr(runtime, "machine_facts", lambda: {"cpu": {"flags": ["avx512_bf16"]}})
     monkeypatch.setattr(runtime, "usable_cores", lambda: 2)
     monkeypatch.setattr(runtime, "memory_limit_mib", lambda: 16_000)
@@ -143,10 +143,10 @@ def test_a_choice_that_has_become_useless_is_taken_back(machine, monkeypatch):
 def test_memory_bounds_what_is_alive(machine):
     machine.rss = 1300.0
     ladder.tune(START, budget_minutes=60)
-    assert machine.most_alive == heats.FEWEST_ALIVE
+    assert machine.most_alive == racing.FEWEST_ALIVE
     machine.most_alive, machine.rss = 0, 100.0
     ladder.tune(START, budget_minutes=60)
-    assert machine.most_alive == heats.MOST_ALIVE
+    assert machine.most_alive == racing.MOST_ALIVE
 
 
 def test_the_budget_ends_the_search_and_every_row_says_so(machine):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 __all__ = ["COLLAPSED", "Loss", "loss_of", "newcombe"]
 
+_USUAL = 0.015  # standard deviation of the accuracy of a short training over its seeds
+_KNOWN = 4  # degrees of freedom from which on the runs tell their own spread
 COLLAPSED = 0.10  # points that the whole interval lies below: no second run is needed to see that
 
 
@@ -54,7 +56,9 @@ def loss_of(kept: Sequence[float], mine: Sequence[float], num_val: int | None) -
 
     Two kinds of noise count: the validation images are a sample (binomial), and two trainings of one recipe differ.
     Where there are repeats, the spread between runs is known, and the larger of the two is taken (Student's interval,
-    pooled variance, never below the binomial one). One run on each side has the binomial interval alone.
+    pooled variance, never below the binomial one). Three runs or four do not tell their own spread: as long as they
+    agree, two trainings of one recipe are taken to differ by a point and a half. One run on each side has the binomial
+    interval alone.
 
     Args:
         kept: final accuracies (0 … 1) of the reference. mine: of the candidate. num_val: validation images, if known.
@@ -62,6 +66,8 @@ def loss_of(kept: Sequence[float], mine: Sequence[float], num_val: int | None) -
     >>> sure = loss_of([0.79, 0.80, 0.78], [0.30], 2000)
     >>> sure.certain(0.02), sure.collapsed
     (True, True)
+    >>> loss_of([0.738, 0.743], [0.625], 2000).certain(0.02)
+    True
     >>> loss_of([0.60], [0.57], 500).certain(0.02)
     False
     """
@@ -75,9 +81,11 @@ def loss_of(kept: Sequence[float], mine: Sequence[float], num_val: int | None) -
     freedom = len(kept) + len(mine) - 2
     squares = sum((a - first) ** 2 for a in kept) + sum((a - second) ** 2 for a in mine)
     floor = (first * (1 - first) + second * (1 - second)) / 2 / num_val if num_val else 0.0
-    spread = max(squares / freedom, floor)
+    spread, quantile = max(squares / freedom, floor), float(stats.t.ppf(0.975, freedom))
+    if freedom < _KNOWN and squares / freedom <= _USUAL**2:
+        spread, quantile = floor + _USUAL**2, float(stats.norm.ppf(0.975))
     error = math.sqrt(spread * (1 / len(kept) + 1 / len(mine)))
-    reach = float(stats.t.ppf(0.975, freedom)) * error
+    reach = quantile * error
     return Loss(points, points - reach, points + reach, first, second, len(mine))
 
 

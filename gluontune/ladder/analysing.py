@@ -13,8 +13,6 @@ from typing import Any
 
 from gluontune import datasets, stats
 from gluontune.errors import UsageError
-from gluontune.ladder.book import dataset_facts
-from gluontune.ladder.crossing import accuracies, first_crossing
 from gluontune.ladder.factorplan import (
     Factor,
     FactorSet,
@@ -28,11 +26,13 @@ from gluontune.ladder.factorplan import (
     resolve_factors,
     set_name,
 )
-from gluontune.ladder.ledger import Ledger
 from gluontune.ladder.measure import Contender, interleave
 from gluontune.ladder.pace import QUICK, Pace
 from gluontune.ladder.repeat import train_once
+from gluontune.ladder.results_store import dataset_facts
+from gluontune.ladder.resumable import ResumableDocument
 from gluontune.ladder.rungs import Site
+from gluontune.ladder.time_to_target import accuracies, first_crossing
 from gluontune.recipe import Recipe
 
 __all__ = ["FACTORS_SCHEMA", "analyse"]
@@ -79,6 +79,13 @@ def analyse(
         UsageError: factors that contradict each other, fewer than one, a target outside 0 … 1.
         GluontuneError: the base recipe cannot run, the data set cannot be opened, nothing to resume.
             Another set that fails is a row.
+
+    >>> import gluontune as gt
+    >>> base = gt.Recipe(net="mlp", train_samples=256, val_samples=64)
+    >>> short = gt.ladder.Pace("short", rounds=3, slice_s=0.05, epochs=1)
+    >>> found = gt.ladder.factors(base, factors=["records"], pace=short)
+    >>> [entry["name"] for entry in found["sets"]], found["sets"][-1]["throughput"]["ratio"]["n"]
+    (['base', 'records'], 3)
     """
     targets = sorted(set(targets))
     for target in targets:
@@ -101,28 +108,30 @@ def analyse(
         "pairs": pairs,
         "every_set": every_set,
     }
-    ledger = Ledger("factors", FACTORS_SCHEMA, given, out, resume)
-    ledger.document.update(dataset=dataset_facts(recipe), repeats=repeats)
-    study = _Study(recipe, ledger, pace, on_event or (lambda event: None), time_limit)
+    store = ResumableDocument("factors", FACTORS_SCHEMA, given, out, resume)
+    store.document.update(dataset=dataset_facts(recipe), repeats=repeats)
+    study = _Study(recipe, store, pace, on_event or (lambda event: None), time_limit)
     try:
         study.choose(factors, own)
         study.throughput(pairs)
         study.to_targets(targets, repeats, every_set)
-        ledger.document["complete"] = True
+        store.document["complete"] = True
     except KeyboardInterrupt:
-        ledger.document["complete"] = False
+        store.document["complete"] = False
     finally:
         study.close()
-    conclude(ledger.document)
-    ledger.save()
-    return ledger.document
+    conclude(store.document)
+    store.save()
+    return store.document
 
 
 class _Study:
-    """One analysis: the base contender that lives throughout, and the ledger."""
+    """One analysis: the base contender that lives throughout, and the store."""
 
-    def __init__(self, recipe: Recipe, ledger: Ledger, pace: Pace, tell: OnEvent, time_limit: float):
-        self.recipe, self.ledger, self.pace, self.tell = recipe, ledger, pace, tell
+    def __init__(
+        self, recipe: Recipe, store: ResumableDocument, pace: Pace, tell: OnEvent, time_limit: float
+    ):
+        self.recipe, self.store, self.pace, self.tell = recipe, store, pace, tell
         self.time_limit = time_limit
         self.base = Contender(recipe, "base", time_limit)
         self.field: list[Contender] = []
@@ -133,8 +142,8 @@ class _Study:
             contender.close()
 
     def choose(self, names: Sequence[str] | None, own: Sequence[Factor]) -> None:
-        """The factors: those of the ledger in a resumed analysis, else what the site allows."""
-        document = self.ledger.document
+        """The factors: those of the store in a resumed analysis, else what the site allows."""
+        document = self.store.document
         if "factors" in document:
             self.factors = [Factor(**values) for values in document["factors"]]
             check_factors(self.recipe, self.factors)
@@ -148,7 +157,7 @@ class _Study:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
             raise UsageError(f"no factor to analyse here ({reasons})")
         document.update(factors=[factor.to_dict() for factor in self.factors], skipped=skipped)
-        self.ledger.save()
+        self.store.save()
 
     def _start_base(self) -> None:
         self.base.launch()
@@ -160,7 +169,7 @@ class _Study:
         return recipe_of(self.recipe, [f for f in self.factors if f.name in chosen])
 
     def _done(self, kind: str) -> set[tuple[Any, ...]]:
-        rows = [row for row in self.ledger.document["done"] if row["kind"] == kind]
+        rows = [row for row in self.store.document["done"] if row["kind"] == kind]
         return {(tuple(row["set"]), row.get("seed")) for row in rows}
 
     def throughput(self, pairs: bool) -> None:
@@ -200,12 +209,12 @@ class _Study:
                 done.add(((), None))
             for contender in self.field:
                 contender.close()
-            self.ledger.document["done"] += rows
-            self.ledger.save()
+            self.store.document["done"] += rows
+            self.store.save()
             self.tell({**about, "stage": "done", "done": 1.0, "detail": "", "rows": rows})
 
     def _note(self, sets: str, told: str) -> None:
-        self.ledger.document.setdefault("notes", []).append(f"{sets}: {told}")
+        self.store.document.setdefault("notes", []).append(f"{sets}: {told}")
 
     def to_targets(self, targets: Sequence[float], repeats: int, every_set: bool) -> None:
         if not targets:
@@ -224,15 +233,15 @@ class _Study:
                 self._recipe(chosen).override(seed=seed, target_accuracy=max(targets)),
                 on_event=lambda event, about=about: self.tell({**about, **event}),  # type: ignore[misc]
                 time_limit=self.time_limit,
-                machine=self.ledger.document["machine"],
+                machine=self.store.document["machine"],
             )
             if result.status == "interrupted":
                 raise KeyboardInterrupt
             row = _tta_row(chosen, seed, result, targets)
-            if self.ledger.path is not None:
+            if self.store.path is not None:
                 name = "-".join(chosen) or "base"
-                result.save(self.ledger.path.parent / "runs" / f"{name}-seed{seed}.json")
-            self.ledger.enter(row)
+                result.save(self.store.path.parent / "runs" / f"{name}-seed{seed}.json")
+            self.store.enter(row)
             self.tell({**about, "stage": "done", "done": 1.0, "detail": "", "rows": [row]})
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gluontune.ladder.budget import SHORTEST_UPDATES
 from gluontune.ladder.judge import PARITY_POINTS, choose, verdict_of
 from gluontune.ladder.measure import Contender
-from gluontune.ladder.sequential import ratio_at_look
+from gluontune.ladder.sequential import LOOKS, Scatter, ratio_at_look
 from gluontune.ladder.trainings import Trainings
 from gluontune.train import RunFailed
 
@@ -20,8 +21,9 @@ __all__ = ["SHORTER", "Batches"]
 
 SHORTER = 0.7  # of the length: what arrived is tried with so much less, until it does not arrive any more
 _WORTH = 1.05  # times less to the accuracy, as the slices promise: what cannot win that is not trained
+_SETTLE = 0.3  # of the free time, for making the winner's gain certain
 _SHORTENED = 2  # times at the most
-_PART = 0.5  # of the free time, for one training
+_PART = 0.6  # of the free time, for one training
 
 
 class Batches:
@@ -29,7 +31,7 @@ class Batches:
 
     Args:
         best: the recipe to beat, measured in the same contest as ``field``. naive: for the ratios to it.
-        trainings: who trains. progress: told what is trained.
+        trainings: who trains. progress: told what is trained. scatter: as the contest used it.
     """
 
     def __init__(
@@ -40,10 +42,12 @@ class Batches:
         field: Sequence[Contender],
         trainings: Trainings,
         progress: Callable[[str], None],
+        scatter: Scatter | None = None,
     ):
+        self.scatter = scatter
         self.row, self.best, self.naive, self.trainings, self.progress = row, best, naive, trainings, progress
         self.field = list(field)
-        kept = trainings.book.kept_accuracies()
+        kept = trainings.results.kept_accuracies()
         self.target = sum(kept) / len(kept) - PARITY_POINTS if kept else None
         self.found: list[dict[str, Any]] = []
         self.winner: Contender | None = None
@@ -51,7 +55,7 @@ class Batches:
 
     def promise(self, contender: Contender) -> dict[str, Any]:
         """Time of the best recipe ÷ time of this one, for their whole lengths, from the slices of both."""
-        ratio = ratio_at_look(contender.rates, self.best.rates, len(self.field))
+        ratio = ratio_at_look(contender.rates, self.best.rates, len(self.field), self.scatter)
         less = self.best.recipe.epochs / contender.recipe.epochs
         return {
             "median": ratio["median"] * less,
@@ -75,6 +79,7 @@ class Batches:
                 self._note(contender, f"not trained: {self.winner.label} had arrived")
         if self.winner is not None:
             self._shorten(self.winner)
+            self._settle(self.winner)
         self._conclude()
         return self.winner
 
@@ -105,30 +110,40 @@ class Batches:
         self._note(contender, None)
         if arrived:
             self.winner = contender
-            self.trainings.book.enter_run(self.row, result)
+            self.trainings.results.enter_run(self.row, result)
             self.row["accuracy_runs"] = [accuracy]
         return arrived
 
     def _shorten(self, winner: Contender) -> None:
         """The same with a shorter schedule, as long as it arrives and there is time."""
-        base = winner
+        base, samples = winner, self.trainings.results.document.get("samples_per_epoch") or 0
         for _ in range(_SHORTENED):
             epochs = round(base.recipe.epochs * SHORTER, 3)
-            label = f"{winner.label}, {epochs:g} epochs"
-            shorter = Contender(base.recipe.override(epochs=epochs), label, self.trainings.time_limit)
-            shorter.rates = winner.rates
+            if epochs * samples < SHORTEST_UPDATES * base.recipe.global_batch_size:
+                return
+            shorter = base.shortened(epochs, f"{winner.label}, {epochs:g} epochs")
             if not self.trainings.budget.affords(self.trainings.seconds_of(shorter), _PART):
+                shorter.hand_to(base)
                 return
             self.added.append(shorter)
-            shorter.launch()
-            with shorter.guarded():
-                if shorter.group is not None:
-                    shorter.group.wait()
-            if shorter.failure is not None or not self._try(shorter):
-                shorter.close()
+            if not self._try(shorter):
+                shorter.hand_to(base)
                 return
-            base.close()
             base = shorter
+
+    def _settle(self, winner: Contender) -> None:
+        """More slices of the winner and the best, in turn, until it is certain that the winner arrives earlier."""
+        self.progress(f"measuring {winner.label} beside the recipe before it")
+        budget, best = self.trainings.budget, self.best
+        until = budget.spent_s + _SETTLE * max(0.0, budget.free_s)
+        while len(winner.rates) < LOOKS[-1] and budget.spent_s < until:
+            if len(winner.rates) in LOOKS and self.promise(winner)["ci95"][0] > 1:
+                return
+            pair = (best, winner) if len(winner.rates) % 2 else (winner, best)
+            for contender in pair:
+                contender.slice()
+            if best.failure is not None or winner.failure is not None:
+                return
 
     def _note(self, contender: Contender, told: str | None) -> None:
         for entry, own in zip(self.row["variants"], self.field):

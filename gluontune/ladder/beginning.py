@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune import monitor
-from gluontune.ladder.book import Book
 from gluontune.ladder.measure import Contender
+from gluontune.ladder.results_store import ResultsStore
 from gluontune.ladder.rungs import Site
 from gluontune.ladder.trainings import Trainings
 from gluontune.recipe import Recipe
@@ -16,12 +16,12 @@ __all__ = ["fit_length", "what_limits"]
 _FACTS = ("num_workers", "loader", "hybridize", "dtype", "batch_size_per_device", "num_devices")
 
 
-def fit_length(row: dict[str, Any], naive: Contender, trainings: Trainings, slice_s: float) -> Contender:
+def fit_length(row: dict[str, Any], naive: Contender, trainings: Trainings) -> Contender:
     """The naive script, shortened with all trainings of the climb to what the budget allows; the row says so.
 
     Where not even a short one fits, no accuracy is looked at.
     """
-    document = trainings.book.document
+    document = trainings.results.document
     document["num_val"] = trainings.num_val
     document["samples_per_epoch"] = trainings.batches * naive.recipe.global_batch_size or None
     fitted = trainings.fitted_epochs(naive)
@@ -36,16 +36,11 @@ def fit_length(row: dict[str, Any], naive: Contender, trainings: Trainings, slic
             f"each training is {fitted:g} epochs long instead of {asked:g}, to fit into the budget of "
             f"{trainings.budget.total_s / 60:.3g} min"
         )
-        rates = naive.rates
-        naive.close()
-        naive = Contender(naive.recipe.override(epochs=fitted), "naive", naive.time_limit)
-        naive.launch()
-        naive.warm_up(slice_s)
-        naive.rates = rates
+        naive = naive.shortened(fitted, "naive")
     return naive
 
 
-def what_limits(book: Book, row: dict[str, Any], recipe: Recipe, site: Site) -> dict[str, Any]:
+def what_limits(results: ResultsStore, row: dict[str, Any], recipe: Recipe, site: Site) -> dict[str, Any]:
     """The monitor's verdict on the naive training."""
     facts = {name: getattr(recipe, name) for name in _FACTS}
     facts["usable_cores"] = site.cores

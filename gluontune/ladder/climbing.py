@@ -11,7 +11,6 @@ from gluontune import datasets
 from gluontune.files import writable_folder
 from gluontune.ladder.batching import Batches
 from gluontune.ladder.beginning import fit_length, what_limits
-from gluontune.ladder.book import Book
 from gluontune.ladder.budget import Budget
 from gluontune.ladder.devices import compare_counts, look_into
 from gluontune.ladder.finishing import finish
@@ -20,9 +19,10 @@ from gluontune.ladder.measure import Contender
 from gluontune.ladder.pace import QUICK, Pace
 from gluontune.ladder.predicting import note, predict
 from gluontune.ladder.quality import judge_quality
+from gluontune.ladder.results_store import ResultsStore
 from gluontune.ladder.revisiting import revisit
 from gluontune.ladder.rounds import Rounds
-from gluontune.ladder.rungs import RUNGS, Rung, Site
+from gluontune.ladder.rungs import RUNGS, Rung, Site, Variant
 from gluontune.ladder.trainings import Trainings
 from gluontune.recipe import Recipe
 from gluontune.train import RunFailed
@@ -30,6 +30,7 @@ from gluontune.train import RunFailed
 __all__ = ["climb"]
 
 _LEAST_S = 6.0  # a rung is not begun with less
+_SLOWER, _BETWEEN_S = 1.1, 4.0  # times and seconds that the proof may take more than the slices promise
 
 OnEvent = Callable[[dict[str, Any]], None]
 
@@ -66,6 +67,12 @@ def climb(
     Raises:
         GluontuneError: the data set cannot be opened, the folder cannot be written, there is nothing
             to resume. A rung that fails is a row, never an exception.
+
+    >>> import gluontune as gt
+    >>> naive = gt.Recipe(net="mlp", loader="resident", train_samples=256, val_samples=64)
+    >>> found = gt.ladder.climb(naive, rungs=["naive"])  # all rungs where none is named
+    >>> [(rung["name"], rung["status"], rung["kept"]) for rung in found["rungs"]]
+    [('naive', 'ran', True)]
     """
     recipe = recipe.override(seconds=None, target_accuracy=None)
     wanted = None if rungs is None else {"naive", *(RUNGS[rung].name for rung in rungs)}
@@ -74,37 +81,37 @@ def climb(
         writable_folder(out)
     if recipe.job is None:
         datasets.open(recipe.dataset)  # a missing data set is told before anything is started
-    book = Book.open(recipe, pace.name, Path(out) if out is not None else None, resume, names)
+    results = ResultsStore.open(recipe, pace.name, Path(out) if out is not None else None, resume, names)
     budget = Budget(pace.budget_s if budget_s is None else budget_s, clock)
-    climber = _Climber(recipe, book, pace, budget, names, on_event or (lambda event: None), time_limit)
+    climber = _Climber(recipe, results, pace, budget, names, on_event or (lambda event: None), time_limit)
     try:
         climber.climb()
     except KeyboardInterrupt:
-        book.document["complete"] = False
+        results.document["complete"] = False
     finally:
         climber.close()
-        book.document["budget"] = {"seconds": budget.total_s, "spent_seconds": budget.spent_s}
-        book.save()
-    climber.tell({"event": "ladder-end", "ladder": book.document})
-    return book.document
+        results.document["budget"] = {"seconds": budget.total_s, "spent_seconds": budget.spent_s}
+        results.save()
+    climber.tell({"event": "ladder-end", "ladder": results.document})
+    return results.document
 
 
 class _Climber:
-    """One climb: the contenders that live from rung to rung, and the book that is kept."""
+    """One climb: the contenders that live from rung to rung, and the results that are kept."""
 
     def __init__(
         self,
         recipe: Recipe,
-        book: Book,
+        results: ResultsStore,
         pace: Pace,
         budget: Budget,
         names: list[str],
         tell: OnEvent,
         time_limit: float,
     ):
-        self.recipe, self.book, self.pace, self.names, self.tell = recipe, book, pace, names, tell
+        self.recipe, self.results, self.pace, self.names, self.tell = recipe, results, pace, names, tell
         self.budget, self.time_limit = budget, time_limit
-        self.trainings = Trainings(book, budget, tell, time_limit)
+        self.trainings = Trainings(results, budget, tell, time_limit)
         self.naive = Contender(recipe, "naive", time_limit)
         self.best: Contender | None = None
         self.field: list[Contender] = []
@@ -119,12 +126,12 @@ class _Climber:
                 contender.close()
 
     def climb(self) -> None:
-        document = self.book.document
+        document = self.results.document
         event = {"rungs": self.names, "mode": self.pace.name, "dataset": document["dataset"]}
         self.tell({"event": "ladder-start", **event})
         for place, name in enumerate(self.names):
-            self.still = self.names[place:]
-            row = self.book.finished(name)
+            self.still = self._possible(self.names[place:])
+            row = self.results.finished(name)
             if row is not None:
                 self._take_over(row)
                 continue
@@ -132,7 +139,7 @@ class _Climber:
             rung = RUNGS[name]
             left = max(0.0, self.budget.left_s)
             self.tell({"event": "rung-start", "name": name, "sentence": rung.sentence, "seconds_left": left})
-            row = self.book.new_row(name, rung.sentence)
+            row = self.results.new_row(name, rung.sentence)
             try:
                 self._rung(rung, row)
                 row["finished"] = True
@@ -145,9 +152,11 @@ class _Climber:
                     if contender is not self.best:
                         contender.close()
                 self.field = []
-                self.book.enter(row)
+                self.results.enter(row)
             self.tell({"event": "rung-end", "row": row})
-        if self.best is not None and self.best is not self.naive and self.naive.failure is None:
+        if self.best is not None and self.naive.failure is None:
+            if self.best is self.naive:
+                self.budget.release_proof()  # what is there to prove must be found first
             self.best = revisit(self.best, self.naive, self.site, self.trainings, self.rounds)
         finish(self.naive, self.best, self.trainings, self.pace.slice_s, self._say_proof, self.site.step)
         document["complete"] = True
@@ -175,16 +184,17 @@ class _Climber:
         if self.budget.free_s < _LEAST_S:
             row.update(status="skipped", reason="not measured: the budget was used up by the rungs before it")
             return
+        variants = self._affordable(row, variants)
         self.field = [Contender(base.override(**v.changes), v.label, self.time_limit) for v in variants]
         self.rounds.progress(row["name"], "predicting", 0.0, ", ".join(c.label for c in self.field))
         guesses = predict(rung.name, self.best, self.field, self.site, self.pace.slice_s)
         self._measure(row, self.field, races=rung.name != "large-batch")
-        chosen = compare(row, self.field, variants, self.naive, self.best)
+        chosen = compare(row, self.field, variants, self.naive, self.best, self.rounds.scatter)
         note(row, guesses)
         if chosen is None:
             raise next(c.failure for c in self.field if c.failure is not None)
         judge(row, self.others_pct, has_best=self.best is not None)
-        if rung.name == "large-batch" and self.best is not None and self.book.kept_accuracies():
+        if rung.name == "large-batch" and self.best is not None and self.results.kept_accuracies():
             chosen = self._by_time_to_accuracy(row, chosen)
             note(row, guesses)
         else:
@@ -195,12 +205,35 @@ class _Climber:
             if self.best is not None and self.best is not self.naive:
                 self.best.close()
             self.best = chosen
+            self._reserve()
+
+    def _affordable(self, row: dict[str, Any], variants: list[Variant]) -> list[Variant]:
+        """Those of a rung's variants that there is time to start; the row names the others."""
+        most = self.budget.variants(row["name"], self.still, self.rounds.starts_s)
+        kept = sorted(variants, key=lambda variant: variant.rank)[:most]
+        left = [variant.label for variant in variants if variant not in kept]
+        if left:
+            row["notes"].append(f"no time for {', '.join(left)}: a larger --budget tries them, too")
+        return [variant for variant in variants if variant in kept]
+
+    def _possible(self, names: list[str]) -> list[str]:
+        """The rungs that still need time: those that this machine or job rules out need none."""
+        if self.best is None:
+            return names
+        base = self.best.recipe
+        return [name for name in names if RUNGS[name].requires(base, self.site) is None]
+
+    def _reserve(self) -> None:
+        """What the proof needs: one training of each, and some seconds between them."""
+        assert self.best is not None
+        needs = self.trainings.seconds_of(self.naive) + self.trainings.seconds_of(self.best)
+        self.budget.reserve(_SLOWER * needs + _BETWEEN_S)
 
     def _checked(self, row: dict[str, Any], chosen: Contender, guesses: Any) -> Contender:
         """The fastest variant that keeps its accuracy."""
         while True:
             lost = judge_accuracy(row, self.trainings.check(row, chosen, self.best))
-            lost = lost or judge_quality(row, self.book.document["rungs"])
+            lost = lost or judge_quality(row, self.results.document["rungs"])
             another = next_best(row, self.field) if lost and row["measurable"] else None
             if another is None:
                 return chosen
@@ -212,7 +245,8 @@ class _Climber:
     def _by_time_to_accuracy(self, row: dict[str, Any], fastest: Contender) -> Contender:
         assert self.best is not None
         told = lambda text: self.rounds.progress(row["name"], "training", 0.0, text)  # noqa: E731
-        search = Batches(row, self.best, self.naive, self.field, self.trainings, told)
+        scatter = self.rounds.scatter
+        search = Batches(row, self.best, self.naive, self.field, self.trainings, told, scatter)
         row["measurable"] = True
         winner = search.search()
         search.enter()
@@ -237,17 +271,19 @@ class _Climber:
         if self.naive.failure is not None:
             raise self.naive.failure
         self.trainings.look_at(self.naive)
-        self.naive = fit_length(row, self.naive, self.trainings, self.pace.slice_s)
+        self.naive = fit_length(row, self.naive, self.trainings)
         self.recipe = self.naive.recipe
         compare(row, [self.naive], RUNGS["naive"].variants(self.recipe, self.site), self.naive, None)
         self.trainings.check(row, self.naive, None)
         row.update(status="ran", verdict="n/a", kept=True, reason=None)
         self.best = self.naive
-        self.book.document["verdict"] = what_limits(self.book, row, self.recipe, self.site)
+        self._reserve()
+        self.results.document["verdict"] = what_limits(self.results, row, self.recipe, self.site)
 
     def _measure(self, row: dict[str, Any], field: list[Contender], races: bool = True) -> None:
         best = None if field == [self.naive] else self.best
-        seconds = self.budget.slices_s(row["name"], self.still)
+        starting = sum(c.group is None for c in field) * self.rounds.starts_s
+        seconds = self.budget.slices_s(row["name"], self.still, starting)
         self.others_pct = self.rounds.run(row, best, self.naive, field, seconds, races=races)
 
     def _say_proof(self, text: str) -> None:
@@ -263,5 +299,5 @@ class _Climber:
             self.naive.launch()  # a resumed climb has no naive process yet
             self.naive.warm_up(self.pace.slice_s)
             ready = self.naive.group.ready[0] if self.naive.group is not None else {}
-            self._site = Site.of(ready, self.book.document["machine"], self.recipe)
+            self._site = Site.of(ready, self.results.document["machine"], self.recipe)
         return self._site

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from gluontune import stats
-from gluontune.ladder.judge import MAYBE, WORTH
+from gluontune.ladder.judge import LIKELY, MAYBE, WORTH
 from gluontune.ladder.measure import Contender
-from gluontune.ladder.sequential import LOOKS, ratio_at_look
+from gluontune.ladder.sequential import LOOKS, Scatter, hardly_above, ratio_at_look
 
 __all__ = ["Contest"]
 
 TOO_SLOW = 0.25  # of the best recipe's rate: twice below it while warming up, and a variant is not measured any further
-_NAIVE_ROUNDS = 6  # the naive script tells the height of the ladder; the verdict is made against the best
+_NAIVE_ROUNDS = 4  # the naive script tells the height of the ladder; the verdict is made against the best
 _SETTLED = 6  # rounds after which it does not matter any more which of the variants that help is the fastest
+FUTILE = 1.06  # where so much is unlikely, a contest in a hurry ends
+UNCLEAR = 1.2  # where so much is still well possible when the time is up, the question is not answered
 _FAR = 0.7  # of the best: what ends so far below is reported as cut off
 
 
@@ -26,9 +29,12 @@ class Contest:
         slice_s: about how long a slice takes, in seconds.
         races: whether the fastest is looked for. Where something else decides, such as the time to an accuracy, each
             is measured for six rounds and none is cut off but the hopeless.
-        time_up: whether the time for this is over; four rounds are measured all the same, if they can be.
+        scatter: of the contests before.
+        hurries: whether it ends as soon as a gain worth the time is unlikely.
+        time_up: whether the time for this is over, given whether a gain is likely but not proven; four rounds are
+            measured all the same, if they can be.
         over: whether all time is over: measuring ends with the round.
-        on_round: called with the number of the round.
+        on_start: called when all are warm. on_round: called with the number of the round.
 
     Attributes:
         rounds: that were measured.
@@ -43,13 +49,16 @@ class Contest:
         *,
         slice_s: float,
         races: bool = True,
-        time_up: Callable[[], bool],
+        scatter: Scatter,
+        hurries: bool = False,
+        time_up: Callable[[bool], bool],
         over: Callable[[], bool],
+        on_start: Callable[[], None],
         on_round: Callable[[int], None],
     ):
         self.best, self.naive, self.field = best, naive, list(field)
         self.slice_s, self.time_up, self.over, self.on_round = slice_s, time_up, over, on_round
-        self.races = races
+        self.races, self.scatter, self.hurries, self.on_start = races, scatter, hurries, on_start
         self.rounds, self.decided = 0, False
 
     @property
@@ -63,13 +72,40 @@ class Contest:
             contender.rates, contender.cut = [], None
             contender.launch()
         self._warm_up(everyone)
+        self.on_start()
         while self.rounds < LOOKS[-1]:
             self._round(everyone)
             if self.rounds in LOOKS and self._look():
                 self.decided = True
                 return
-            if self.over() or (self.time_up() and self.rounds >= LOOKS[0]):
-                return
+            if self.over() or (self.rounds >= LOOKS[0] and self.time_up(self._likely())):
+                break
+        self.decided = self._futile(UNCLEAR)
+
+    def teach(self) -> None:
+        """Tell the scatter what this contest has shown of it; the verdict is made with what was known before."""
+        for contender in self.field:
+            if contender is self.naive:
+                self.scatter.learn_alone(contender.rates)
+            elif contender.failure is None and self.best is not None:
+                self.scatter.learn(contender.rates, self.best.rates)
+
+    def _likely(self) -> bool:
+        """Whether a variant that is not proven to be faster seems to be."""
+        if self.best is None or not self.best.rates:
+            return False
+        ratios = [self._ratio(c, self.best) for c in self._alive]
+        return any(ratio["median"] >= LIKELY for ratio in ratios)
+
+    def _futile(self, gain: float) -> bool:
+        """Whether none of the variants is likely to bring so much."""
+        best = self.best
+        if best is None or self.rounds < LOOKS[0]:
+            return False
+        return all(hardly_above(c.rates, best.rates, self.scatter) < gain for c in self._alive)
+
+    def _ratio(self, contender: Contender, other: Contender) -> dict[str, Any]:
+        return ratio_at_look(contender.rates, other.rates, len(self.field), self.scatter)
 
     def _warm_up(self, everyone: Sequence[Contender]) -> None:
         floor = 0.0
@@ -105,19 +141,20 @@ class Contest:
         alive = self._alive
         if best.failure is not None or not alive:
             return True
-        many = len(self.field)
         leader = max(alive, key=lambda c: stats.interval(c.rates)["median"])
         for contender in alive:
-            against_best = ratio_at_look(contender.rates, best.rates, many)
+            against_best = self._ratio(contender, best)
             if against_best["ci95"][1] < 1:
                 contender.cut = _cut(contender, against_best["median"], "the best")
             elif contender is not leader:
-                ratio = ratio_at_look(contender.rates, leader.rates, many)
+                ratio = self._ratio(contender, leader)
                 if ratio["ci95"][1] < 1:
                     contender.cut = f"slower than {leader.label} ({ratio['median']:.2f} × it)"
         alive = self._alive
-        ratios = [ratio_at_look(c.rates, best.rates, many) for c in alive]
+        ratios = [self._ratio(c, best) for c in alive]
         if all(ratio["ci95"][1] < MAYBE for ratio in ratios):
+            return True
+        if self.hurries and self._futile(FUTILE):
             return True
         helps = any(r["ci95"][0] > 1 and r["median"] >= WORTH for r in ratios)
         return helps and (len(alive) == 1 or self.rounds >= _SETTLED)

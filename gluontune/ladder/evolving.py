@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from gluontune.errors import UsageError
-from gluontune.ladder.crew import Crew, Life, run_all
-from gluontune.ladder.ledger import Ledger
+from gluontune.ladder.resumable import ResumableDocument
+from gluontune.ladder.worker_pool import Life, WorkerPool, run_all
 from gluontune.optim import evolution
 from gluontune.recipe import Recipe
 from gluontune.train.individual import read_weights, write_weights
@@ -145,12 +145,12 @@ def esgd(
         "plan": dataclasses.asdict(plan),
         "pool": [dataclasses.asdict(entry) for entry in pool],
     }
-    ledger = Ledger("esgd", ESGD_SCHEMA, given, out, resume)
+    store = ResumableDocument("esgd", ESGD_SCHEMA, given, out, resume)
     folder = Path(tempfile.mkdtemp(prefix="gluontune-esgd-")) if out is None else Path(out)
-    document = ledger.document
+    document = store.document
     try:
-        with Crew(recipe, workers, time_limit) as crew:
-            _Search(plan, pool, crew, ledger, folder / "population", on_event).run()
+        with WorkerPool(recipe, workers, time_limit) as worker_pool:
+            _Search(plan, pool, worker_pool, store, folder / "population", on_event).run()
         document["complete"] = True
     except KeyboardInterrupt:
         document["complete"] = False
@@ -158,7 +158,7 @@ def esgd(
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
     document["cost"] = cost(document["done"])
-    ledger.save()
+    store.save()
     return document
 
 
@@ -180,19 +180,25 @@ class _Search:
         self,
         plan: EsgdPlan,
         pool: Sequence[evolution.Entry],
-        crew: Crew,
-        ledger: Ledger,
+        worker_pool: WorkerPool,
+        store: ResumableDocument,
         folder: Path,
         on_event: Callable[[dict[str, Any]], None] | None,
     ):
-        self.plan, self.pool, self.crew, self.ledger, self.folder = plan, pool, crew, ledger, folder
-        self.seed, self.on_event = crew.recipe.seed, on_event
-        self.updates = plan.updates or crew.batches_per_epoch
-        self.done = {piece["name"]: piece for piece in ledger.document["done"]}
+        self.plan, self.pool, self.worker_pool, self.store, self.folder = (
+            plan,
+            pool,
+            worker_pool,
+            store,
+            folder,
+        )
+        self.seed, self.on_event = worker_pool.recipe.seed, on_event
+        self.updates = plan.updates or worker_pool.batches_per_epoch
+        self.done = {piece["name"]: piece for piece in store.document["done"]}
         folder.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> None:
-        plan, document = self.plan, self.ledger.document
+        plan, document = self.plan, self.store.document
         population: list[dict[str, Any]] = [{"name": None, "score": None} for _ in range(plan.population)]
         document["generations"] = []
         for k in range(1, plan.generations + 1):
@@ -203,7 +209,7 @@ class _Search:
                     population = self._evolve(k, v, population)
                 ended = {"name": f"generation {k}", "population": population}
                 self.done[ended["name"]] = ended
-                self.ledger.enter(ended)
+                self.store.enter(ended)
                 self._clean(population)
             population = ended["population"]
             best = min(population, key=lambda one: evolution.ranked_value(one["score"]["fitness"]))
@@ -211,8 +217,8 @@ class _Search:
             document["generations"].append(
                 {"generation": k, "best": best, "population": population, "offspring_share_of_elite": born}
             )
-            document["best"] = {**best, "file": str(self._file(best["name"])) if self.ledger.path else None}
-            self.ledger.save()
+            document["best"] = {**best, "file": str(self._file(best["name"])) if self.store.path else None}
+            self.store.save()
             self._tell(k, 1.0, f"best fitness {best['score']['fitness']:.4g}")
 
     def _sgd(self, k: int, population: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -266,10 +272,10 @@ class _Search:
             nonlocal count
             count += 1
             self.done[record["name"]] = record
-            self.ledger.enter(record)
+            self.store.enter(record)
             self._tell(k, count / len(lives), record["name"])
 
-        return run_all(self.crew, lives, self.done, on_done)
+        return run_all(self.worker_pool, lives, self.done, on_done)
 
     @staticmethod
     def _kept(record: Mapping[str, Any], offspring: bool) -> dict[str, Any]:

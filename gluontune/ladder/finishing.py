@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gluontune.ladder.handing import hand_over
+from gluontune.ladder.best_files import hand_over
 from gluontune.ladder.measure import Contender
 from gluontune.ladder.proof import prove
 from gluontune.ladder.trainings import Trainings
@@ -26,14 +26,19 @@ def finish(
         slice_s: for warming up what a resumed climb has not started yet. tell: told what is trained.
         step: the kind of the job's training step.
     """
-    book = trainings.book
+    results = trainings.results
     if best is not None and best is not naive and naive.failure is None:
         trainings.budget.release_proof()
         for contender in (naive, best):
             contender.launch()
             contender.warm_up(slice_s)
         if best.failure is None and naive.failure is None:
-            book.document["proof"] = prove(naive, best, trainings, tell)
-    improved = book.document["best"] is not None and book.document["best"]["name"] != "naive"
-    if improved and book.folder is not None:
-        book.document["files"] = hand_over(book.document, book.folder, step)
+            proof = results.document["proof"] = prove(naive, best, trainings, tell)
+            if proof and proof["lost"]:
+                reached = 100 * proof["pairs"][-1]["best"]["accuracy"]
+                results.take_back(
+                    f"the best recipe with it ended at {reached:.1f} % in the proof: accuracy was lost"
+                )
+    improved = results.document["best"] is not None and results.document["best"]["name"] != "naive"
+    if improved and results.folder is not None:
+        results.document["files"] = hand_over(results.document, results.folder, step)

@@ -9,9 +9,10 @@ from gluontune import stats
 from gluontune.ladder.accuracy import Loss
 from gluontune.ladder.measure import DISTURBED_PCT, OTHERS, Contender
 from gluontune.ladder.rungs import Variant
-from gluontune.ladder.sequential import ratio_at_look
+from gluontune.ladder.sequential import Scatter, ratio_at_look
 
 __all__ = [
+    "LIKELY",
     "MAYBE",
     "PARITY_POINTS",
     "WORTH",
@@ -26,9 +27,13 @@ __all__ = [
 PARITY_POINTS = 0.02  # a rung may cost so much validation accuracy at equal epochs, and no more
 TIE = 0.03  # variants whose medians are this close are as fast as each other
 WORTH = 1.01  # a gain below one per cent is not worth a change
+LIKELY = 1.10  # where the median is so much, and a gain not proven, measuring may take longer
+COSTS = 0.9  # a change that certainly leaves less than this hurts; a little less is no gain
 MAYBE = 1.05  # where no gain is proven, but one of so much is not ruled out either, measuring goes on
 HOPELESS = 0.4  # of the best: what is cut off while it warms up cannot become as fast as that
 BEYOND_LOAD = 0.5  # of the recipe before it: so slow that the load of others is no excuse
+#: Fields that say who uses which cores: what they bring depends on who else does.
+_OF_CORES = {"runtime", "loader", "num_workers", "engine", "num_devices"}
 
 
 def verdict_of(ratio: dict[str, Any]) -> str:
@@ -44,7 +49,7 @@ def verdict_of(ratio: dict[str, Any]) -> str:
     low, high = ratio["ci95"]
     if low > 1.0 and ratio["median"] >= WORTH:
         return "helped"
-    return "hurt" if high < 1.0 else "no gain"
+    return "hurt" if high < COSTS else "no gain"
 
 
 def compare(
@@ -53,15 +58,18 @@ def compare(
     variants: Sequence[Variant],
     naive: Contender,
     best: Contender | None,
+    scatter: Scatter | None = None,
 ) -> Contender | None:
     """Fill a row with the throughput of its variants; return the one to go on with, or None if none ran.
 
-    That is the first one which ties with the fastest: variants are listed from the smallest change to the
-    largest, and a larger batch, or more workers, that bring nothing are not worth their price.
+    That is the first one which ties with the fastest, of those that help for certain if any do: variants are listed
+    from the smallest change to the largest, and a larger batch, or more workers, that bring nothing are not worth
+    their price.
 
     Args:
         row: gets ``variants``, ``samples_per_sec``, ``ratio_to_previous``, ``speedup_vs_naive``, ``recipe``.
         field: the variants' contenders, measured interleaved with ``naive`` and ``best``.
+        scatter: of the contests so far, as the contest used it.
     """
     for contender, variant in zip(field, variants):
         entry: dict[str, Any] = {
@@ -77,25 +85,30 @@ def compare(
         if contender.failure is None and contender.rates:
             entry["samples_per_sec"] = stats.interval(contender.rates)
             if best is not None and best.rates and best is not contender:
-                entry["ratio_to_previous"] = _against(contender, best, len(field))
+                entry["ratio_to_previous"] = _against(contender, best, len(field), scatter)
         row["variants"].append(entry)
     ran = [
         (c, e["samples_per_sec"]["median"]) for c, e in zip(field, row["variants"]) if e["samples_per_sec"]
     ]
     if not ran:
         return None
-    fastest = max(median for _, median in ran)
-    chosen = next(c for c, median in ran if median * (1 + TIE) >= fastest)
+    proven = [
+        (c, e["samples_per_sec"]["median"])
+        for c, e in zip(field, row["variants"])
+        if e["ratio_to_previous"] and verdict_of(e["ratio_to_previous"]) == "helped"
+    ]
+    fastest = max(median for _, median in proven or ran)
+    chosen = next(c for c, median in proven or ran if median * (1 + TIE) >= fastest)
     choose(row, chosen, field, naive)
     return chosen
 
 
-def _against(contender: Contender, best: Contender, many: int) -> dict[str, Any]:
+def _against(contender: Contender, best: Contender, many: int, scatter: Scatter | None) -> dict[str, Any]:
     """The ratio to the best; what was cut off while it warmed up stayed twice below a quarter of it."""
     if contender.cut and len(contender.rates) == 1:
         median = contender.rates[0] / stats.interval(best.rates)["median"]
         return {"median": median, "ci95": [0.0, max(median, HOPELESS)], "n": 1}
-    return ratio_at_look(contender.rates, best.rates, many)
+    return ratio_at_look(contender.rates, best.rates, many, scatter)
 
 
 def choose(row: dict[str, Any], chosen: Contender, field: Sequence[Contender], naive: Contender) -> None:
@@ -157,10 +170,13 @@ def judge(row: dict[str, Any], others_pct: float, *, has_best: bool) -> None:
     bounds = f" (95 %: {low:.2f}–{high:.2f})" if low > 0 else ""
     measured = f"{ratio['median']:.2f}× the recipe before it{bounds}"
     row["reason"] = measured
-    if others_pct >= DISTURBED_PCT and high >= BEYOND_LOAD:
+    shares_cores = bool(
+        _OF_CORES & set(row.get("changes") or ())
+    )  # spinning threads are 0.3 times as fast there
+    if others_pct >= DISTURBED_PCT and (high >= BEYOND_LOAD or shares_cores):
         row["notes"] = [note for note in row["notes"] if not note.startswith(OTHERS)]  # said by the reason
         _not_measurable(row, f"{OTHERS} {others_pct:.0f} % of the cores; it measured {measured}")
-    elif row["verdict"] == "no gain" and not row.get("contest_decided", True) and high >= MAYBE:
+    elif row["verdict"] == "no gain" and not row.get("contest_decided", True):
         _not_measurable(row, f"{ratio['n']} slices do not tell, and there was no time for more; {measured}")
 
 

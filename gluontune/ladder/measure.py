@@ -97,17 +97,31 @@ class Contender:
     def train(self, result: RunResult, on_event: Callable[[dict[str, Any]], None] | None = None) -> None:
         """The recipe's whole training from its seeded start, into ``result``; paused again afterwards.
 
-        Several ranks begin in fresh processes, because a parameter server cannot forget.
+        Ranks behind a parameter server begin in fresh processes, because it cannot forget.
         """
         group = self.group
         if group is None:
             raise self.failure or RunFailed("Closed", "the contender has ended", "training")
-        if group.world > 1:
+        if group.world > 1 and self.recipe.engine != "shared-memory":
             group.close()
             group = self.group = Group(self.recipe, die_with_parent=True, time_limit=self.time_limit)
         group.resume()
+        if group.recipe.epochs != self.recipe.epochs:
+            group.reset(self.recipe.epochs)
         drive(group, result, on_event)
         group.pause()
+
+    def shortened(self, epochs: float, label: str) -> Contender:
+        """The same recipe with a training of another length, in the same processes: this one has none any more."""
+        other = Contender(self.recipe.override(epochs=epochs), label, self.time_limit)
+        other.rates, other.failure, other.cut = self.rates, self.failure, self.cut
+        self.hand_to(other)
+        return other
+
+    def hand_to(self, other: Contender) -> None:
+        """Give the processes, which differ in the length of a training at most, to another contender."""
+        other.group, self.group = self.group, None
+        other._steps, other._step_s, other._warm = self._steps, self._step_s, self._warm
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:

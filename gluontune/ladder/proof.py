@@ -7,10 +7,10 @@ from typing import Any
 
 from gluontune import stats
 from gluontune.ladder.accuracy import loss_of
-from gluontune.ladder.crossing import first_crossing
 from gluontune.ladder.factorplan import quotient
 from gluontune.ladder.judge import PARITY_POINTS
 from gluontune.ladder.measure import Contender
+from gluontune.ladder.time_to_target import first_crossing
 from gluontune.ladder.trainings import Trainings
 from gluontune.result import RunResult
 from gluontune.train import RunFailed
@@ -29,9 +29,10 @@ def prove(naive: Contender, best: Contender, trainings: Trainings, tell: Any) ->
 
     Returns:
         ``{"target", "pairs": [{"naive": {"seconds", "accuracy"}, "best": …}], "seconds": {"naive", "best"}, "ratio":
-        {"median", "ci95", "n"} | None, "same_accuracy": bool, "reached": bool}``; None where no pair could be trained.
+        {"median", "ci95", "n"} | None, "same_accuracy": bool, "lost": bool, "reached": bool}``; None where no pair
+        could be trained. ``lost`` is said of a collapse, or of several pairs: trainings differ by their seeds, too.
     """
-    rungs = {row["name"]: row["accuracy_runs"] for row in trainings.book.document["rungs"] if row["kept"]}
+    rungs = {row["name"]: row["accuracy_runs"] for row in trainings.results.document["rungs"] if row["kept"]}
     seen = [runs[-1] for runs in rungs.values() if runs]
     if not seen:
         return None
@@ -79,12 +80,14 @@ def _conclude(target: float, pairs: Sequence[Mapping[str, RunResult]], num_val: 
             "n": 1,
         }
     last = {name: [pair[name].val_accuracy[-1] for pair in pairs] for name in times}
+    loss = loss_of(last["naive"], last["best"], num_val)
     return {
         "target": target,
         "pairs": shown,
         "seconds": {name: stats.interval(s)["median"] if s else None for name, s in times.items()},
         "ratio": ratio,
-        "same_accuracy": not loss_of(last["naive"], last["best"], num_val).certain(PARITY_POINTS),
+        "same_accuracy": not loss.certain(PARITY_POINTS),
+        "lost": loss.certain(PARITY_POINTS) and (loss.collapsed or len(pairs) > 1),
         "reached": reached,
     }
 

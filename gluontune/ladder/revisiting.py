@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gluontune.errors import UsageError
 from gluontune.ladder.judge import compare, judge, judge_accuracy, verdict_of
 from gluontune.ladder.measure import Contender
 from gluontune.ladder.rounds import Rounds
@@ -24,9 +25,9 @@ __all__ = ["AGAIN", "Question", "interaction", "questions", "revisit"]
 AGAIN, WITHOUT = "asked again", "left out"
 _NOT_BY_SPEED = ("naive", "large-batch")  # chosen by the time to an accuracy, among candidates of its own
 _BEYOND_HOPE = 0.6  # of the recipe before it, at best: nothing that was kept later makes up for that
-_PART = 0.5  # of the free time, for one contest
-_LEAST_S = 15.0  # below that no contest is begun
-_STEPS = 2  # changes that are adopted at most, each after a contest of its own
+_PART = 0.8  # of the free time, for one contest
+_LEAST_S = 8.0  # for measuring, below which no contest is begun
+_STEPS = 3  # changes that are adopted at most, each after a contest of its own
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Question:
 def questions(rows: Sequence[dict[str, Any]], best: Recipe, site: Site) -> list[Question]:
     """What is worth a second question, from the rows of a climb.
 
-    A dropped rung is asked again where something was kept after it, with the variant it had chosen. A kept rung is left
+    A dropped rung is asked again where something was kept after it, or where the time did not suffice to tell what it
+    brings, with the variant it had chosen. A kept rung is left
     out where something was kept after it that does not replace it.
     """
     found = []
@@ -64,22 +66,33 @@ def questions(rows: Sequence[dict[str, Any]], best: Recipe, site: Site) -> list[
             changes = {field: before.get(field) for field in row["changes"]}
             now = best.to_dict()
             stands = all(now[field] == value for field, value in row["changes"].items())
-            if later and changes and stands and row["name"] not in _NOT_BY_SPEED:
+            if later and changes and stands and row["name"] not in _NOT_BY_SPEED and _fits(best, changes):
                 variant = Variant(f"without {row['name']}", changes)
                 found.append(Question(row["name"], WITHOUT, variant, row["ratio_to_previous"]))
             before = row["recipe"]
-        elif later and row["status"] == "ran" and row["name"] not in _NOT_BY_SPEED and _may_win(row):
+        elif (later or not row["measurable"]) and row["name"] not in _NOT_BY_SPEED and _may_win(row):
             rung = RUNGS[row["name"]]
             variants = [] if rung.requires(best, site) else rung.variants(best, site)
             chosen = next((v["label"] for v in row["variants"] if v["chosen"]), None)
             again = next((v for v in variants if v.label == chosen), None)
-            if again is not None:
+            if again is not None and _fits(best, again.changes):
                 found.append(Question(row["name"], AGAIN, again, row["ratio_to_previous"]))
     return found
 
 
+def _fits(recipe: Recipe, changes: Mapping[str, Any]) -> bool:
+    """Whether the rest of the recipe can do without: PyTorch does not read by Gluon's loader."""
+    try:
+        recipe.override(**changes)
+    except UsageError:
+        return False
+    return True
+
+
 def _may_win(row: dict[str, Any]) -> bool:
     """What lost accuracy loses it again; what was far slower stays so."""
+    if row["status"] != "ran":
+        return False
     ratio = row["ratio_to_previous"]
     lost = any(entry.get("lost") for entry in row["variants"] if entry["chosen"])
     accuracy = row["verdict"] == "hurt" and ratio is not None and verdict_of(ratio) == "helped"
@@ -87,19 +100,20 @@ def _may_win(row: dict[str, Any]) -> bool:
 
 
 def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings, rounds: Rounds) -> Contender:
-    """Ask again, adopt what helps, and say in the book what depends on what; return the recipe to go on with.
+    """Ask again, adopt what helps, and say in the results what depends on what; return the recipe to go on with.
 
-    The book's ``revisited`` gets an entry a question: ``{"rung", "kind", "changes", "first", "ratio", "verdict",
+    The results's ``revisited`` gets an entry a question: ``{"rung", "kind", "changes", "first", "ratio", "verdict",
     "adopted", "reason", "interaction"}``.
     """
-    document = trainings.book.document
+    document = trainings.results.document
     asked = questions(document["rungs"], best.recipe, site)
     answers = {question.label: _Answer(question) for question in asked}
     for _ in range(_STEPS):
-        if not asked or _PART * trainings.budget.free_s < _LEAST_S:
+        now = _affordable(asked, trainings.budget.free_s, rounds.starts_s)
+        if not now:
             break
-        field = {q.label: _contender(best, q, trainings.time_limit) for q in asked}
-        helped = _measured([answers[q.label] for q in asked], field, best, naive, trainings, rounds)
+        field = {q.label: _contender(best, q, trainings.time_limit) for q in now}
+        helped = _measured([answers[q.label] for q in now], field, best, naive, trainings, rounds)
         adopted = _adopted(helped, field, best, trainings)
         for label, contender in field.items():
             if adopted is None or label != adopted.question.label:
@@ -115,10 +129,22 @@ def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings,
         if best is not naive:
             best.close()
         best = field[adopted.question.label]
-        asked = [answer.question for answer in helped if answer is not adopted]
+        won = {answer.question.label for answer in helped}
+        asked = [q for q in asked if (q not in now or q.label in won) and q is not adopted.question]
     document["revisited"] = [answer.to_dict() for answer in answers.values()]
-    trainings.book.save()
+    trainings.results.save()
     return best
+
+
+def _affordable(asked: Sequence[Question], free_s: float, starts_s: float) -> list[Question]:
+    """As many questions as there is time for, those that may bring most before the others."""
+
+    def promise(question: Question) -> float:
+        ratio = float(question.first["median"]) if question.first else 1.0
+        return ratio if question.kind == AGAIN else 1 / ratio
+
+    most = int((_PART * free_s - _LEAST_S) / starts_s + 1e-9) if free_s > 0 else 0
+    return sorted(asked, key=promise, reverse=True)[: max(0, most)]
 
 
 @dataclass
@@ -157,14 +183,15 @@ def _measured(
     rounds: Rounds,
 ) -> list[_Answer]:
     """One contest of all; those that helped, the fastest first."""
-    contest = trainings.book.new_row("asked again", "what was dropped or kept early, on top of the best")
-    others = rounds.run(contest, best, naive, list(field.values()), _PART * trainings.budget.free_s)
+    contest = trainings.results.new_row("asked again", "what was dropped or kept early, on top of the best")
+    seconds = max(_LEAST_S, _PART * trainings.budget.free_s - len(field) * rounds.starts_s)
+    others = rounds.run(contest, best, naive, list(field.values()), seconds)
     for answer in answers:
         question, contender = answer.question, field[answer.question.label]
         kind = "again" if question.kind == AGAIN else "left-out"
-        row = answer.row = trainings.book.new_row(f"{question.rung}-{kind}", RUNGS[question.rung].sentence)
+        row = answer.row = trainings.results.new_row(f"{question.rung}-{kind}", RUNGS[question.rung].sentence)
         row.update(contest_decided=contest["contest_decided"], reason=None)
-        if compare(row, [contender], [question.variant], naive, best) is None:
+        if compare(row, [contender], [question.variant], naive, best, rounds.scatter) is None:
             row.update(status="failed", reason=str(contender.failure))
         else:
             judge(row, others, has_best=True)
@@ -179,7 +206,7 @@ def _adopted(
     for answer in helped:
         row, contender = answer.row, field[answer.question.label]
         try:
-            lost = judge_accuracy(row, trainings.check(row, contender, best))
+            lost = judge_accuracy(row, trainings.check(row, contender, best, alone=True))
         except RunFailed as failure:
             row.update(kept=False, status="failed", reason=str(failure))
             continue

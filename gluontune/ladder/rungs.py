@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluontune import runtime
+from gluontune.ladder.budget import SHORTEST_UPDATES
+from gluontune.optim.torch_rules import TORCH_RULES
 from gluontune.parallel import horovod, shared
 from gluontune.recipe import Recipe
 from gluontune.registry import Registry
+from gluontune.runtime import pytorch
 
 __all__ = ["RUNGS", "Rung", "Site", "Variant"]
 
@@ -35,6 +38,7 @@ class Site:
         amx: whether the CPU has AMX and the kernel gives it to this process.
         step: ``usual`` (net and loss), ``step`` (the job's own) or ``updates`` (the job's own, updates included).
         metric: what validation measures, such as ``accuracy``.
+        torch: whether PyTorch is installed.
     """
 
     cores: int
@@ -47,6 +51,7 @@ class Site:
     amx: bool = False
     step: str = "usual"
     metric: str = "accuracy"
+    torch: bool = False
 
     @classmethod
     def of(cls, ready: Mapping[str, Any], machine: Mapping[str, Any], recipe: Recipe) -> Site:
@@ -70,15 +75,22 @@ class Site:
             amx=runtime.amx_support(flags).level == "granted",
             step=str(ready.get("step", "usual")),
             metric=str((ready.get("metric") or {}).get("name", "accuracy")),
+            torch=pytorch.installed(),
         )
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to climb a rung: a label and the recipe fields that it changes."""
+    """One way to climb a rung.
+
+    Args:
+        label: how the report calls it. changes: recipe fields.
+        rank: where there is no time for all variants, those of the lowest ranks are tried.
+    """
 
     label: str
     changes: Mapping[str, Any]
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -158,8 +170,8 @@ def _records(recipe: Recipe, site: Site) -> list[Variant]:
 @_rung("hybridized", "the net as a symbolic graph, slow operators rewritten where it measures faster")
 def _hybridized(recipe: Recipe, site: Site) -> list[Variant]:
     found = [
-        Variant("hybridize()", {"hybridize": "hybridized"}),
-        Variant("static", {"hybridize": "static"}),
+        Variant("hybridize()", {"hybridize": "hybridized"}, rank=1),
+        Variant("static", {"hybridize": "static"}, rank=2 if site.rewrites else 0),
     ]
     # The first rewrite alone and all of them: what cures one data type's slow path can cost another's.
     for names in dict.fromkeys((site.rewrites[:1], site.rewrites)):
@@ -219,7 +231,9 @@ _MUON = {"optimizer": "muon", "learning_rate": 0.02, "base_batch_size": 64, "lr_
 #: On ResNet-20 and the sample; LARS's paper scales by the root, LAMB's too.
 _LARS = {"optimizer": "lars", "learning_rate": 4.0, "base_batch_size": 128, "lr_scaling": "sqrt", "wd": 1e-4}
 _LAMB = {"optimizer": "lamb", "learning_rate": 0.01, "base_batch_size": 128, "lr_scaling": "sqrt", "wd": 0.05}
-_LENGTH = 0.75  # of the naive epochs, for an optimizer that makes more of each step
+#: Of the naive epochs, for an optimizer that makes more of each step: by the factor of the batch. As many updates as
+#: with the larger batch remain, and those teach more.
+_LENGTHS = {1: 0.5, 2: 0.75, 4: 0.75}
 
 
 @_rung("large-batch", "a larger batch, by the time it needs to the same accuracy", _enough_images)
@@ -228,17 +242,20 @@ def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
     sizes = [recipe.batch_size_per_device * factor for factor in (2, 4, 8)]
     sizes = [batch for batch in sizes if site.num_train >= batch * recipe.num_devices * _MIN_UPDATES]
     warmup = min(1.0, 0.2 * recipe.epochs)
-    found = [Variant(f"batch {n}", {"batch_size_per_device": n, "warmup_epochs": warmup}) for n in sizes]
+    found = [Variant(f"batch {n}", {"batch_size_per_device": n, "warmup_epochs": warmup}, 1) for n in sizes]
     if recipe.optimizer == "muon":
         return found
-    short = round(_LENGTH * recipe.epochs, 3)
     for name, layerwise in (("LARS", _LARS), ("LAMB", _LAMB)):
         if sizes[1:]:  # they are for batches that plain steps cannot use
             changes = {"batch_size_per_device": sizes[-1], "warmup_epochs": warmup, **layerwise}
-            found.append(Variant(f"batch {sizes[-1]}, {name}", changes))
-    for n in sizes[:2]:
-        changes = {"batch_size_per_device": n, "epochs": short, **_MUON}
-        found.append(Variant(f"batch {n}, Muon, {short:g} epochs", changes))
+            found.append(Variant(f"batch {sizes[-1]}, {name}", changes, rank=2))
+    for factor, length in _LENGTHS.items():
+        n = factor * recipe.batch_size_per_device
+        fewest = SHORTEST_UPDATES * n * recipe.num_devices / site.num_train  # epochs
+        short = round(max(length * recipe.epochs, 1.01 * fewest), 3)
+        if short <= 0.75 * recipe.epochs:
+            changes = {"batch_size_per_device": n, "epochs": short, **_MUON}
+            found.append(Variant(f"batch {n}, Muon, {short:g} epochs", changes))
     return found
 
 
@@ -267,6 +284,41 @@ def _multi_device(recipe: Recipe, site: Site) -> list[Variant]:
             found.append(Variant(f"{count} processes, kvstore", changes))
         if horovod.installed():
             found.append(Variant(f"{count} processes, Horovod", {**changes, "engine": "horovod"}))
+    return found
+
+
+def _torch_trains(recipe: Recipe, site: Site) -> str | None:
+    if not site.torch:
+        return f"PyTorch is not installed: {pytorch.INSTALL}"
+    if site.step != "usual":
+        return "the job's step() computes with MXNet's arrays, which PyTorch does not take"
+    if not site.splits:
+        return "the job's data() returns Gluon datasets, which need mxnet in the process that trains"
+    if site.metric not in ("accuracy", "loss"):
+        return f"the job's metric ({site.metric}) is one of MXNet's"
+    if recipe.optimizer not in TORCH_RULES:
+        return f"the torch backend has no optimizer {recipe.optimizer!r}"
+    return None
+
+
+@_rung("modern-engine", "the same net, start, batches and rules, computed by PyTorch", _torch_trains)
+def _modern_engine(recipe: Recipe, site: Site) -> list[Variant]:
+    changes: dict[str, Any] = {
+        "backend": "torch", "hybridize": "hybridized", "rewrites": (), "dtype": "float32", "stochastic_depth": 0.0,
+        "batch_size_per_device": recipe.global_batch_size, "engine": "local", "num_devices": 1,
+        "exchange_every": 1, "compression": "none",
+    }  # fmt: skip
+    if recipe.loader == "gluon":
+        loader = ("resident", 0) if site.fits_memory else ("threaded", site.cores)
+        changes.update(zip(("loader", "num_workers"), loader))
+    changes = {name: value for name, value in changes.items() if getattr(recipe, name) != value}
+    found = [Variant("PyTorch", changes)]
+    if site.cores > 1 and not site.gpus:
+        each = max(1, recipe.global_batch_size // site.cores)
+        several = {"engine": "ddp", "num_devices": site.cores, "batch_size_per_device": each}
+        found.append(Variant(f"PyTorch, {site.cores} processes", {**changes, **several}))
+    if site.bf16:
+        found.append(Variant("PyTorch, bfloat16", {**changes, "dtype": "bfloat16"}))
     return found
 
 

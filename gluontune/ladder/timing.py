@@ -8,12 +8,12 @@ from typing import Any
 
 from gluontune import datasets, stats
 from gluontune.errors import UsageError
-from gluontune.ladder.book import dataset_facts
 from gluontune.ladder.cost import gpu_joules, usd
-from gluontune.ladder.crossing import accuracies, first_crossing, summarize, sustained_crossing
-from gluontune.ladder.ledger import Ledger
 from gluontune.ladder.parity import parity
 from gluontune.ladder.repeat import Clocks, train_once
+from gluontune.ladder.results_store import dataset_facts
+from gluontune.ladder.resumable import ResumableDocument
+from gluontune.ladder.time_to_target import accuracies, first_crossing, summarize, sustained_crossing
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 
@@ -91,8 +91,8 @@ def time_to_accuracy(
     }
     if trainers:
         given["trainers"] = {name: title for name, (title, _) in trainers.items()}
-    ledger = Ledger("tta", TTA_SCHEMA, given, out, resume)
-    document = ledger.document
+    store = ResumableDocument("tta", TTA_SCHEMA, given, out, resume)
+    document = store.document
     document.update(
         dataset=dataset_facts(recipe), rule=RULE, price=dict(price) if price else None, seeds=list(seeds)
     )
@@ -116,15 +116,15 @@ def time_to_accuracy(
                     raise KeyboardInterrupt
                 row = describe(result, clocks, target, sustained=not stop_at_target)
                 row.update(recipe=name, number=number, seed=seed)
-                if ledger.path is not None:
-                    result.save(ledger.path.parent / "runs" / f"{name}-seed{seed}.json")
-                ledger.enter(row)
+                if store.path is not None:
+                    result.save(store.path.parent / "runs" / f"{name}-seed{seed}.json")
+                store.enter(row)
                 tell({"stage": "done", "done": 1.0, "detail": row["status"], "row": row})
         document["complete"] = True
     except KeyboardInterrupt:
         document["complete"] = False
     conclude(document)
-    ledger.save()
+    store.save()
     return document
 
 

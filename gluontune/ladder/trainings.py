@@ -7,20 +7,27 @@ from typing import Any
 
 from gluontune import stats
 from gluontune.ladder.accuracy import Loss, loss_of
-from gluontune.ladder.book import Book
 from gluontune.ladder.budget import Budget, BudgetSpent, fit_epochs
 from gluontune.ladder.judge import PARITY_POINTS
 from gluontune.ladder.measure import Contender
+from gluontune.ladder.results_store import ResultsStore
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 from gluontune.train import RunFailed
 
-__all__ = ["Trainings", "same_arithmetic"]
+__all__ = ["Trainings", "same_arithmetic", "same_but_rounding"]
 
 OnEvent = Callable[[dict[str, Any]], None]
 _NO_ARITHMETIC = {"runtime", "num_workers", "prefetch"}  # the same images in the same order, the same sums
-_PART = 0.4  # of the free time that one training of a rung may take
-_SPARE_PART = 0.1  # the same for one that cannot change the verdict
+_ROUNDING = {
+    *_NO_ARITHMETIC,
+    "loader",
+    "hybridize",
+    "rewrites",
+    "backend",
+}  # each checked to compute the same but for rounding
+_PART = 0.7  # of the free time that one training of a rung may take
+_SPARE_PART = 0.05  # the same for one that hardly can change the verdict
 _STARTS_S = 8.0  # guessed, for a further process
 
 
@@ -33,15 +40,24 @@ def same_arithmetic(recipe: Recipe, other: Recipe) -> bool:
     return set(recipe.differences(other)) <= _NO_ARITHMETIC
 
 
+def same_but_rounding(recipe: Recipe, other: Recipe) -> bool:
+    """Whether two recipes train alike but for rounding and the order of the images.
+
+    >>> same_but_rounding(Recipe(), Recipe(hybridize="static")), same_but_rounding(Recipe(), Recipe(optimizer="muon"))
+    (True, False)
+    """
+    return set(recipe.differences(other)) <= _ROUNDING
+
+
 class Trainings:
     """Trains contenders within the budget, and remembers.
 
     Args:
-        book: takes the results. tell: is told of progress. time_limit: of the processes.
+        results: where the trainings are entered. tell: is told of progress. time_limit: of the processes.
     """
 
-    def __init__(self, book: Book, budget: Budget, tell: OnEvent, time_limit: float):
-        self.book, self.budget, self.tell, self.time_limit = book, budget, tell, time_limit
+    def __init__(self, results: ResultsStore, budget: Budget, tell: OnEvent, time_limit: float):
+        self.results, self.budget, self.tell, self.time_limit = results, budget, tell, time_limit
         self.validation: dict[str, float] = {}  # {"samples", "seconds"} of the naive script
         self.batches = 0  # in an epoch of the naive script
 
@@ -69,13 +85,13 @@ class Trainings:
 
     @property
     def num_val(self) -> int | None:
-        found = self.validation.get("samples") or self.book.document.get("num_val")
+        found = self.validation.get("samples") or self.results.document.get("num_val")
         return int(found) if found else None
 
     def seconds_of(self, contender: Contender) -> float:
         """What a training of it will take, validation included."""
         rate = stats.interval(contender.rates)["median"] if contender.rates else 0.0
-        samples = self.book.document.get("samples_per_epoch")
+        samples = self.results.document.get("samples_per_epoch")
         if not rate or not samples:
             return float("inf")
         return float(samples * contender.recipe.epochs / rate + self.validation.get("seconds", 0.0))
@@ -89,7 +105,7 @@ class Trainings:
         needs = self.seconds_of(contender)
         if not self.budget.affords(needs, part):
             return None
-        result = RunResult(recipe=contender.recipe.to_dict(), machine=self.book.document["machine"])
+        result = RunResult(recipe=contender.recipe.to_dict(), machine=self.results.document["machine"])
         # Half as much again, for the machine may become slower; but nothing beyond what is free.
         check = self.budget.deadline(max(10.0, min(2.0 * needs + 10.0, self.budget.free_s)))
         name = row["name"]
@@ -107,33 +123,40 @@ class Trainings:
             return None
         except RunFailed as failure:
             result.status, result.error = "failed", failure.to_dict()
-            self.book.enter_run(row, result)
+            self.results.enter_run(row, result)
             raise
         except KeyboardInterrupt:
             result.status = "interrupted"
-            self.book.enter_run(row, result)
+            self.results.enter_run(row, result)
             raise
         return result
 
-    def check(self, row: dict[str, Any], contender: Contender, best: Contender | None) -> Loss | None:
+    def check(
+        self, row: dict[str, Any], contender: Contender, best: Contender | None, *, alone: bool = False
+    ) -> Loss | None:
         """Train a rung's choice where that is worth its time, and say what accuracy was lost.
 
-        A change that computes the same numbers, or one that brought nothing, is trained only where time abounds.
-        What loses accuracy is trained once more, by another seed, before it is believed.
+        A change that computes the same numbers, but for rounding at most, or one that brought nothing, is trained only
+        where time abounds; the proof at the end trains it with all others. What loses accuracy is trained once more,
+        by another seed, before it is believed.
+
+        Args:
+            alone: nothing but the proof is trained after it: only what computes the same numbers needs no training.
         """
         row["accuracy_runs"] = []
-        same = best is not None and same_arithmetic(contender.recipe, best.recipe)
+        alike = same_arithmetic if alone else same_but_rounding
+        same = best is not None and alike(contender.recipe, best.recipe)
         idle = best is not None and (same or not row["kept"])
         result = self.train(row, contender, part=_SPARE_PART if idle else _PART if best is not None else 1.0)
         if result is None:
-            self._untrained(row, contender, same)
+            self._untrained(row, contender, best, same)
             return None
-        self.book.enter_run(row, result)
+        self.results.enter_run(row, result)
         row["accuracy_runs"] = result.val_accuracy[-1:]
         return self._loss(row, contender)
 
     def _loss(self, row: dict[str, Any], contender: Contender) -> Loss | None:
-        kept, mine = self.book.kept_accuracies(), row["accuracy_runs"]
+        kept, mine = self.results.kept_accuracies(), row["accuracy_runs"]
         if not kept or not mine:
             return None
         loss = loss_of(kept, mine, self.num_val)
@@ -167,11 +190,20 @@ class Trainings:
             other.close()
         return None
 
-    def _untrained(self, row: dict[str, Any], contender: Contender, same: bool) -> None:
+    def _untrained(
+        self, row: dict[str, Any], contender: Contender, best: Contender | None, same: bool
+    ) -> None:
         """Without an accuracy: fine where the numbers are the same, else a gain that is not proven."""
-        if same:
+        if row["kept"]:
+            row["reason"] = None
+        if best is not None and same_arithmetic(contender.recipe, best.recipe):
             row["notes"].append("not trained again: it computes the same numbers as the recipe before it")
-        elif row["kept"] and row["name"] != "naive" and self.book.kept_accuracies():
+        elif same:
+            if row["kept"]:
+                row["notes"].append(
+                    "not trained alone: it computes the same but for rounding; the proof trains it with all others"
+                )
+        elif row["kept"] and row["name"] != "naive" and self.results.kept_accuracies():
             seconds = self.seconds_of(contender)
             row.update(kept=False, verdict="n/a", measurable=False)
             row["reason"] = (

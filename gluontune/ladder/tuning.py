@@ -16,10 +16,10 @@ from typing import Any
 from gluontune import datasets, stats
 from gluontune.errors import UsageError
 from gluontune.files import writable_folder
-from gluontune.ladder.heats import Candidate, Heats, OutOfBudget
 from gluontune.ladder.judge import TIE, verdict_of
 from gluontune.ladder.knobs import KNOBS, Knob, Option, batch_size_knob, options_of
-from gluontune.ladder.tunebook import TuneBook
+from gluontune.ladder.racing import Candidate, OutOfBudget, Racing
+from gluontune.ladder.tune_results import TuneResults
 from gluontune.recipe import Recipe
 
 __all__ = ["tune"]
@@ -69,6 +69,12 @@ def tune(
         UsageError: an unknown knob, a budget or batch size below what makes sense.
         GluontuneError: the start itself does not train, or the folder cannot be written. An option that
             fails is a row, never an exception.
+
+    >>> import gluontune as gt
+    >>> start = gt.Recipe(net="mlp", loader="resident", train_samples=256, val_samples=64)
+    >>> found = gt.ladder.tune(start, knobs=["threads"], budget_minutes=0.01)  # ten minutes by default
+    >>> found["complete"], found["tried"][0]["stage"]
+    (True, 'start')
     """
     if not budget_minutes > 0 or not slice_s > 0:
         raise UsageError(f"budget_minutes={budget_minutes}, slice_s={slice_s}: give times above 0")
@@ -81,34 +87,34 @@ def tune(
     if recipe.job is None:
         datasets.open(recipe.dataset)  # a missing data set is told before anything is started
     asked = {"knobs": [k.name for k in chosen], "batch_sizes": list(batch_sizes), "slice_s": slice_s}
-    book = TuneBook.open(recipe, asked, Path(out) if out is not None else None, resume)
+    results = TuneResults.open(recipe, asked, Path(out) if out is not None else None, resume)
     if batch_sizes:
         chosen.append(batch_size_knob(batch_sizes))
     tell = on_event or (lambda event: None)
-    heats = Heats(recipe, book, budget_minutes * 60, slice_s, tell, time_limit)
+    heats = Racing(recipe, results, budget_minutes * 60, slice_s, tell, time_limit)
     try:
         _Search(heats).run(chosen)
-        book.document["complete"] = True
+        results.document["complete"] = True
     except KeyboardInterrupt:
-        book.document["notes"].append("interrupted: the same call with resume goes on")
+        results.document["notes"].append("interrupted: the same call with resume goes on")
     finally:
         heats.close()
-        book.save()
-    return book.document
+        results.save()
+    return results.document
 
 
 class _Search:
     """The course of a search: knob by knob, then each choice taken back."""
 
-    def __init__(self, heats: Heats):
-        self.heats, self.book = heats, heats.book
+    def __init__(self, heats: Racing):
+        self.heats, self.results = heats, heats.results
         self.choices: dict[str, Option] = {}  # by the knob's slot
         self.kept: dict[str, dict[str, Any]] = {}  # rows
 
     def run(self, knobs: Sequence[Knob]) -> None:
         self.heats.heat("start", 1, [], ROUNDS[-1])
         self._name_best()
-        site = self.book.site
+        site = self.results.site
         assert site is not None, "the start was measured"
         knobs = [knob for knob in knobs if knob.exists(site)]
         try:
@@ -117,24 +123,24 @@ class _Search:
             self._take_back()
         except OutOfBudget:
             minutes = self.heats.budget_s / 60
-            self.book.document["notes"].append(f"the budget of {minutes:g} minutes ended the search")
-            begun = {row["stage"] for row in self.book.document["tried"]}
+            self.results.document["notes"].append(f"the budget of {minutes:g} minutes ended the search")
+            begun = {row["stage"] for row in self.results.document["tried"]}
             for knob in knobs:
                 if knob.name not in begun:
-                    self.book.row(knob.name, "—", reason=NOT_REACHED)
+                    self.results.row(knob.name, "—", reason=NOT_REACHED)
 
     # -- one knob
 
     def _turn(self, knob: Knob) -> None:
-        site = self.book.site
+        site = self.results.site
         assert site is not None, "the start was measured"
         reason = knob.requires(self.heats.best.recipe, site)
         if reason is not None:
-            self.book.row(knob.name, "—", reason=reason)
+            self.results.row(knob.name, "—", reason=reason)
             return
         field_: list[Candidate] = []
         for option in options_of(knob, self.heats.best.recipe, site):
-            row = self.book.row(knob.name, option.label, remark=option.remark)
+            row = self.results.row(knob.name, option.label, remark=option.remark)
             if option.missing:
                 row["reason"] = option.missing
                 continue
@@ -142,8 +148,8 @@ class _Search:
             row.update(changes=self.heats.changes(recipe), reason=NOT_REACHED)
             field_.append(Candidate(recipe, option.label, row, option))
         if not field_:
-            if self.book.document["tried"][-1]["stage"] != knob.name:
-                self.book.row(knob.name, "—", reason="nothing to change")
+            if self.results.document["tried"][-1]["stage"] != knob.name:
+                self.results.row(knob.name, "—", reason="nothing to change")
             return
         finalists, whole = self._halve(knob.name, field_)
         winner = self._winner(finalists)
@@ -158,7 +164,7 @@ class _Search:
             raise OutOfBudget
 
     def _halve(self, stage: str, field_: list[Candidate]) -> tuple[list[Candidate], bool]:
-        """Heats with more and more repeats for fewer and fewer candidates.
+        """Racing with more and more repeats for fewer and fewer candidates.
 
         Returns:
             the last ones (or those measured until the budget ended), and whether it went to the end.
@@ -205,13 +211,13 @@ class _Search:
 
     def _name_best(self) -> None:
         kept = [id(row) for row in self.kept.values()]
-        for row in self.book.document["tried"]:
+        for row in self.results.document["tried"]:
             row["kept"] = id(row) in kept
         best, start = self.heats.best, self.heats.start
-        self.book.enter_best(
+        self.results.enter_best(
             best.recipe, [choice.label for choice in self.choices.values()], best.rates, start.rates
         )
-        self.book.save()
+        self.results.save()
 
     # -- at the end
 
@@ -223,7 +229,7 @@ class _Search:
                 recipe = self.heats.start.recipe
                 for other, choice in self.choices.items():
                     recipe = recipe if other == slot else choice.on(recipe)
-                row = self.book.row(
+                row = self.results.row(
                     "take back", f"without {option.label}", changes=self.heats.changes(recipe)
                 )
                 row["reason"] = NOT_REACHED

@@ -1,4 +1,4 @@
-"""The search's book: ``tune.json`` as it grows. Each heat is kept, so that a killed search goes on."""
+"""The search's results: ``tune.json`` as it grows. Each round is kept, so that a killed search goes on."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from gluontune import stats
 from gluontune.errors import UsageError
 from gluontune.files import atomic_write, write_json
-from gluontune.ladder.book import dataset_facts
 from gluontune.ladder.knobs import in_short
-from gluontune.ladder.ledger import begin, take_up
+from gluontune.ladder.results_store import dataset_facts
+from gluontune.ladder.resumable import begin, take_up
 from gluontune.ladder.rungs import Site
 from gluontune.recipe import Recipe
 
-__all__ = ["TUNE_SCHEMA", "TuneBook"]
+__all__ = ["TUNE_SCHEMA", "TuneResults"]
 
 TUNE_SCHEMA = 1
 
 
-class TuneBook:
+class TuneResults:
     """What a search has measured so far.
 
     Args:
@@ -33,8 +33,8 @@ class TuneBook:
         self.document, self.folder = document, folder
 
     @classmethod
-    def open(cls, recipe: Recipe, asked: dict[str, Any], folder: Path | None, resume: bool) -> TuneBook:
-        """A new book, or with ``resume`` the one that an interrupted search left in ``folder``.
+    def open(cls, recipe: Recipe, asked: dict[str, Any], folder: Path | None, resume: bool) -> TuneResults:
+        """A new file of results, or with ``resume`` the one that an interrupted search left in ``folder``.
 
         An older ``tune.json`` is kept beside a new one as ``tune.previous.json``.
 
@@ -61,7 +61,7 @@ class TuneBook:
         return cls(document, folder)
 
     @classmethod
-    def _taken_up(cls, recipe: Recipe, asked: dict[str, Any], path: Path | None) -> TuneBook:
+    def _taken_up(cls, recipe: Recipe, asked: dict[str, Any], path: Path | None) -> TuneResults:
         document = take_up(path, TUNE_SCHEMA, "search", "heats")
         assert path is not None
         differs = recipe.differences(Recipe.from_dict(document["base_recipe"], source=str(path)))

@@ -1,4 +1,4 @@
-"""Heats of the search: a few candidates beside the start and the best recipe so far, within a budget."""
+"""Racing of the search: a few candidates beside the start and the best recipe so far, within a budget."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gluontune import runtime, stats
 from gluontune.ladder.knobs import Option
 from gluontune.ladder.measure import Contender, interleave
 from gluontune.ladder.rungs import Site
-from gluontune.ladder.tunebook import TuneBook
+from gluontune.ladder.tune_results import TuneResults
 from gluontune.recipe import Recipe
 
-__all__ = ["FEWEST_ALIVE", "MOST_ALIVE", "Candidate", "Heats", "OutOfBudget"]
+__all__ = ["FEWEST_ALIVE", "MOST_ALIVE", "Candidate", "Racing", "OutOfBudget"]
 
 FEWEST_ALIVE, MOST_ALIVE = 3, 6  # contenders whose processes exist at the same time
 
@@ -48,11 +48,11 @@ class OutOfBudget(Exception):
     """The next heat would end after the budget."""
 
 
-class Heats:
+class Racing:
     """Runs heats and writes them down.
 
     Args:
-        recipe: the start. book: where heats and rows are kept.
+        recipe: the start. results: where heats and rows are kept.
         budget_s, slice_s, time_limit: in seconds, as :func:`gluontune.ladder.tune` has them.
         tell: called with progress events.
 
@@ -63,15 +63,15 @@ class Heats:
     def __init__(
         self,
         recipe: Recipe,
-        book: TuneBook,
+        results: TuneResults,
         budget_s: float,
         slice_s: float,
         tell: Callable[[dict[str, Any]], None],
         time_limit: float,
     ):
-        self.book, self.budget_s, self.slice_s, self.tell = book, budget_s, slice_s, tell
+        self.results, self.budget_s, self.slice_s, self.tell = results, budget_s, slice_s, tell
         self.time_limit = time_limit
-        self.start = self.best = Candidate(recipe, "start", book.row("start", "as it is"))
+        self.start = self.best = Candidate(recipe, "start", results.row("start", "as it is"))
         self.launch_s = 0.0  # what starting one contender took so far
         self.spent_s = 0.0
         self.alive: list[Candidate] = []
@@ -100,7 +100,7 @@ class Heats:
         """Measure a group beside the references, or take what an interrupted search measured."""
         field_ = list({id(c): c for c in (self.start, self.best, *group)}.values())
         changes = [self.changes(c.recipe) for c in field_]
-        heat = self.book.heat(stage, number, rounds, changes)
+        heat = self.results.heat(stage, number, rounds, changes)
         if heat is None:
             heat = self._race(stage, number, field_, rounds)
         self.spent_s += heat["seconds"]
@@ -110,7 +110,7 @@ class Heats:
         for candidate in field_:
             candidate.beside, candidate.from_start = self.best.rates, self.start.rates
             self._fill(candidate)
-        self.book.save()
+        self.results.save()
 
     def _race(self, stage: str, number: int, field_: list[Candidate], rounds: int) -> dict[str, Any]:
         starting = sum(c.contender is None or c.contender.group is None for c in field_)
@@ -135,7 +135,9 @@ class Heats:
             rounds=rounds,
             slice_s=self.slice_s,
             on_round=on_round,
-            on_disturbed=lambda told: self.book.document["notes"].append(f"{stage}, heat {number}: {told}"),
+            on_disturbed=lambda told: self.results.document["notes"].append(
+                f"{stage}, heat {number}: {told}"
+            ),
         )
         for reference in (self.start, self.best):
             if reference.contender is not None and reference.contender.failure is not None:
@@ -162,7 +164,7 @@ class Heats:
                 for candidate, contender in zip(field_, contenders)
             ],
         }
-        self.book.enter_heat(heat)
+        self.results.enter_heat(heat)
         return heat
 
     def _look_around(self) -> None:
@@ -171,7 +173,7 @@ class Heats:
         if contender is None or contender.group is None:
             return
         group = contender.group
-        self.book.enter_site(Site.of(group.ready[0], self.book.document["machine"], self.start.recipe))
+        self.results.enter_site(Site.of(group.ready[0], self.results.document["machine"], self.start.recipe))
         group.resume()
         needed = 2 * group.peak_rss_mib()
         group.pause()

@@ -41,6 +41,11 @@ def hand_over(document: Mapping[str, Any], folder: Path, step: str = "usual") ->
 
 
 def _no_script(best: Recipe, step: str) -> str | None:
+    if best.backend == "torch":
+        return (
+            "PyTorch trains it in gluontune's loop: gluontune train --recipe best.yaml; a PyTorch project of your own "
+            "comes from gluontune migrate"
+        )
     ranks = best.engine == "shared-memory" and best.exchange_every == 1
     if not ranks and (best.engine != "local" or best.num_devices > 1):
         return "its processes need more than a plain script: gluontune train --recipe best.yaml starts them"

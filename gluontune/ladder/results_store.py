@@ -1,4 +1,4 @@
-"""The ladder's book: ``ladder.json`` as it grows, saved after each rung, taken up again by a resume."""
+"""The ladder's results: ``ladder.json`` as it grows, saved after each rung, taken up again by a resume."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from gluontune import datasets
 from gluontune.errors import UsageError
 from gluontune.files import write_json
-from gluontune.ladder.ledger import begin, take_up
+from gluontune.ladder.resumable import begin, take_up
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 
-__all__ = ["LADDER_SCHEMA", "Book", "dataset_facts"]
+__all__ = ["LADDER_SCHEMA", "ResultsStore", "dataset_facts"]
 
 LADDER_SCHEMA = 1
 
 
-class Book:
+class ResultsStore:
     """What a climb has found so far.
 
     Args:
@@ -30,8 +30,10 @@ class Book:
         self.document, self.folder = document, folder
 
     @classmethod
-    def open(cls, recipe: Recipe, mode: str, folder: Path | None, resume: bool, names: Sequence[str]) -> Book:
-        """A new book, or with ``resume`` the one that an interrupted climb left in ``folder``.
+    def open(
+        cls, recipe: Recipe, mode: str, folder: Path | None, resume: bool, names: Sequence[str]
+    ) -> ResultsStore:
+        """A new file of results, or with ``resume`` the one that an interrupted climb left in ``folder``.
 
         An older ``ladder.json`` is kept beside a new one as ``ladder.previous.json``.
         """
@@ -56,7 +58,7 @@ class Book:
         return cls(document, folder)
 
     @classmethod
-    def _taken_up(cls, recipe: Recipe, mode: str, path: Path | None, names: Sequence[str]) -> Book:
+    def _taken_up(cls, recipe: Recipe, mode: str, path: Path | None, names: Sequence[str]) -> ResultsStore:
         document = take_up(path, LADDER_SCHEMA, "climb", "base_recipe")
         assert path is not None
         before = Recipe.from_dict(document["base_recipe"], source=str(path))
@@ -134,6 +136,10 @@ class Book:
     def enter(self, row: dict[str, Any]) -> None:
         """Add a row, name the best recipe so far, and save."""
         self.document["rungs"].append(row)
+        self._name_best()
+        self.save()
+
+    def _name_best(self) -> None:
         kept = [r for r in self.document["rungs"] if r["kept"]]
         if kept:
             best = kept[-1]
@@ -141,7 +147,13 @@ class Book:
                 name: best[name]
                 for name in ("name", "recipe", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")
             }
-        self.save()
+
+    def take_back(self, why: str) -> None:
+        """The proof has lost accuracy: what was kept after the last training that kept it is not kept any more."""
+        kept = [r for r in self.document["rungs"] if r["kept"]]
+        while kept and not kept[-1]["accuracy_runs"]:
+            kept.pop().update(kept=False, verdict="hurt", reason=why)
+        self._name_best()
 
     def kept_accuracies(self) -> list[float]:
         """Final validation accuracies of all trainings of the rungs kept so far."""

@@ -11,10 +11,10 @@ from typing import Any
 import gluontune
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import set_aside, writable_folder, write_json
+from gluontune.files import parse_json, set_aside, writable_folder, write_json
 from gluontune.recipe import Recipe
 
-__all__ = ["Ledger", "begin", "take_up"]
+__all__ = ["ResumableDocument", "begin", "take_up"]
 
 
 def begin(path: Path | None, schema: int, **fields: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def take_up(path: Path | None, schema: int, work: str, key: str) -> dict[str, An
     if path is None:
         raise UsageError(f"resume needs the folder (--out) of the interrupted {work}")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise GluontuneError(f"{path}: nothing to resume there; start without --resume") from None
     except (OSError, ValueError) as error:
@@ -62,7 +62,7 @@ def take_up(path: Path | None, schema: int, work: str, key: str) -> dict[str, An
     return document
 
 
-class Ledger:
+class ResumableDocument:
     """What a piece of long work has found so far, as ``DIR/NAME.json``.
 
     Args:

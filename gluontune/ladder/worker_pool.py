@@ -15,7 +15,7 @@ from gluontune.optim.evolution import ranked_value
 from gluontune.recipe import Recipe
 from gluontune.train import Group, RunFailed
 
-__all__ = ["Crew", "Life", "live", "run_all"]
+__all__ = ["WorkerPool", "Life", "live", "run_all"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _fitness(score: dict[str, Any]) -> float:
     return ranked_value(score["fitness"])
 
 
-class Crew:
+class WorkerPool:
     """``workers`` processes of one recipe; they share the cores evenly.
 
     Args:
@@ -183,7 +183,7 @@ class Crew:
         for group in self._groups:
             group.close()
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -196,7 +196,7 @@ def in_order(found: dict[str, dict[str, Any]], lives: Sequence[Life]) -> list[di
 
 
 def run_all(
-    crew: Crew,
+    worker_pool: WorkerPool,
     lives: Sequence[Life],
     done: dict[str, dict[str, Any]],
     on_done: Callable[[dict[str, Any]], None],
@@ -206,7 +206,7 @@ def run_all(
         life for life in lives if life.name not in done or (life.path is not None and not life.path.is_file())
     ]
     found = {life.name: done[life.name] for life in lives if life not in missing}
-    for life, record in crew.lead(missing):
+    for life, record in worker_pool.lead(missing):
         found[life.name] = record
         on_done(record)
     return in_order(found, lives)
