@@ -11,7 +11,7 @@ import pytest
 import gluontune as gt
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.ladder.crew import Life, live
+from gluontune.ladder.worker_pool import Life, live
 from gluontune.optim import evolution
 from gluontune.train.individual import read_weights
 

@@ -11,6 +11,7 @@ import pytest
 from gluontune import optim
 from gluontune.errors import UsageError
 from gluontune.optim import _base, schedules
+from gluontune.optim.torch_rules import TORCH_RULES, TorchOptimizer
 from gluontune.runtime import mxnet
 
 mx = mxnet()
@@ -271,6 +272,30 @@ def steps(params, trainer, grads, ctx):
 
 def distance(params, expected, ctx):
     return max(norm(params[n].data(ctx).asnumpy() - w) / norm(w) for n, w in expected.items())
+
+
+TORCH = [name for name in CASES if name in TORCH_RULES]
+
+
+def test_the_torch_backend_has_all_optimizers_but_one():
+    assert set(CASES) - set(TORCH) == {"yellowfin"}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_the_torch_backend_follows_the_reference(name):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make torch")
+    case = CASES[name]
+    weights, grads = weights_and_grads("float64")
+    params = {n: torch.nn.Parameter(torch.tensor(w)) for n, w in weights.items()}
+    options = {"momentum": 0.9, **case.options}
+    optimizer = TorchOptimizer(name, params, schedule_of(case), wd=WD, **options)
+    for step in grads:
+        for n, g in step.items():
+            params[n].grad = torch.tensor(g) * BATCH
+        optimizer.step(1 / BATCH)
+    expected = reference(case, weights, grads)
+    for n, w in expected.items():
+        assert norm(params[n].detach().numpy() - w) <= 1e-9 * norm(w), n
 
 
 ONE, TWO = [mx.cpu(0)], [mx.cpu(0), mx.cpu(1)]

@@ -16,7 +16,7 @@ from gluontune.cli.main import main
 from gluontune.datasets.png import encode_grey
 from gluontune.train import Group, RunFailed, checkpoint
 from gluontune.train import group as group_module
-from gluontune.train import site as site_module
+from gluontune.train import self_description as site_module
 from gluontune.train.faults import difference_between, second_hand
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from gluontune.errors import GluontuneError
-from gluontune.parallel.dialing import Listener, dial
 from gluontune.parallel.fleet import Fleet
 from gluontune.parallel.hosts import Hosts
+from gluontune.parallel.reachability import Listener, dial
 
 
 class Strangers:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
+import psutil
 import pytest
 
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
 from gluontune.train import Checkpoints, Group, checkpoint, run
-from gluontune.train.killing import kill_trials
+from gluontune.train.kill_trials import kill_trials
 from gluontune.train.resume import Keeper, parse_interval
-from gluontune.train.snapshot import Writer
+from gluontune.train.writing import Writer
 
 SMALL = Recipe(
     net="small_cnn", loader="resident", train_samples=1024, val_samples=128, learning_rate=0.1, devices="cpu"
@@ -142,6 +145,75 @@ def test_a_run_on_a_full_disk_goes_on(tmp_path):
     assert result.ok and result.val_accuracy
     assert any("a checkpoint was not written: " in note for note in result.notes)
     assert not checkpoint.files(tmp_path / "c")
+
+
+def test_a_folder_that_becomes_read_only_in_mid_run_is_told_and_the_run_goes_on(tmp_path):
+    """Two checkpoints long every rename in the training process is answered as a read-only file system's."""
+    text = (
+        "import errno, os\n"
+        "from gluontune.train.models import build_net\n"
+        "def net(): return build_net('small_cnn', 10)\n"
+        "real, seen = os.replace, []\n"
+        "def replace(a, b, **options):\n"
+        "    if str(b).endswith('.ckpt'):\n"
+        "        seen.append(b)\n"
+        "        if len(seen) in (2, 3):\n"
+        "            raise OSError(errno.EROFS, 'Read-only file system', b)\n"
+        "    return real(a, b, **options)\n"
+        "os.replace = replace\n"
+    )
+    (tmp_path / "job.py").write_text(text)
+    recipe = SMALL.override(job=str(tmp_path / "job.py"), epochs=3)
+    result = run(recipe, checkpoints=Checkpoints(tmp_path / "c", every="8steps", keep=9))
+    told = [note for note in result.notes if "a checkpoint was not written: " in note]
+    assert result.ok and len(result.val_accuracy) == 3
+    assert 1 <= len(told) <= 2 and all("the file system is read-only" in note for note in told)
+    assert checkpoint.newest(tmp_path / "c")[1]["step"] == result.steps and not list(
+        (tmp_path / "c").glob(".step-*.part")
+    )
+
+
+def test_a_clock_that_jumps_back_changes_nothing(tmp_path, monkeypatch):
+    """By a day, over and over, here and in the training process."""
+    text = (
+        "import time\nfrom gluontune.train.models import build_net\n"
+        "def net(): return build_net('small_cnn', 10)\n"
+        "real = time.time\n"
+        "time.time = lambda: real() - 86400 * (int(real() * 7) % 3)\n"
+    )
+    (tmp_path / "job.py").write_text(text)
+    recipe = SMALL.override(job=str(tmp_path / "job.py"))
+    whole = run(SMALL, checkpoints=Checkpoints(tmp_path / "a", every="8steps"))
+    real = time.time
+    monkeypatch.setattr("time.time", lambda: real() - 86400 * (int(real() * 7) % 3))
+    result = run(recipe, checkpoints=Checkpoints(tmp_path / "b", every="1s"))
+    assert result.ok and result.val_accuracy == whole.val_accuracy
+    assert all(0 < seconds < 3600 for seconds in [*result.epoch_seconds, *result.elapsed_seconds])
+    times = result.utilization.get("t_s", [])
+    assert times == sorted(times) and final(tmp_path / "a")[0] == final(tmp_path / "b")[0]
+
+
+def test_a_run_that_stood_still_ends_as_if_it_had_not(tmp_path):
+    """SIGSTOP of the training process, as a laptop's lid or a batch system's preemption does."""
+    recipe = SMALL.override(epochs=2)
+    whole = run(recipe, checkpoints=Checkpoints(tmp_path / "a", every="8steps"))
+    stopped: list[int] = []
+
+    def stop(event):
+        if event["stage"] == "training" and event["done"] > 0.3 and not stopped:
+            for child in psutil.Process().children(recursive=True):
+                stopped.append(child.pid)
+                os.kill(child.pid, signal.SIGSTOP)
+
+                def go_on(pid=child.pid):
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGCONT)
+
+                threading.Timer(2.0, go_on).start()
+
+    result = run(recipe, checkpoints=Checkpoints(tmp_path / "b", every="8steps"), on_event=stop)
+    assert stopped and result.ok and result.val_accuracy == whole.val_accuracy
+    assert final(tmp_path / "a") == final(tmp_path / "b")
 
 
 def test_a_checkpoint_of_another_run_is_refused_with_both_named(tmp_path):

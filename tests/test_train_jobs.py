@@ -407,7 +407,7 @@ def test_rungs_that_make_no_sense_for_a_job_say_why(write):
 
 
 def test_a_time_to_accuracy_needs_an_accuracy():
-    from gluontune.ladder.crossing import accuracies
+    from gluontune.ladder.time_to_target import accuracies
     from gluontune.result import RunResult
 
     metric = {"name": "rmse", "mode": "min", "values": [1.0]}

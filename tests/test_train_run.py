@@ -73,6 +73,11 @@ def test_reset_forgets_all_steps():
         later = group.steps(4)["loss"]
         group.reset()
         assert group.steps(4)["loss"] == fresh != later
+        group.reset(0.25)  # a shorter training, with a schedule fitted to it
+        shorter = RunResult(recipe=group.recipe.to_dict(), machine={})
+        drive(group, shorter)
+    short = run(SMALL.override(epochs=0.25))
+    assert shorter.steps == short.steps == 8 and shorter.val_loss == short.val_loss
 
 
 def test_target_accuracy_and_seconds_end_it_early():

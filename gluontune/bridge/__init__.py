@@ -11,6 +11,8 @@ _HOMES = {
     "OPERATORS": "registry",
     "check": "agreement",
     "from_torch": "weights",
+    "Migrated": "migrating.project",
+    "migrate": "migrating.project",
     "operator": "registry",
     "to_torch": "convert",
 }

@@ -87,6 +87,17 @@ def check(net: Any, module: Any, sample: Any, *, train: bool = False, dtype: str
     )
 
 
+def outputs_of(net: Any, samples: list[np.ndarray], dtype: str) -> list[np.ndarray]:
+    """MXNet's outputs in predict mode, computed in ``dtype``."""
+    return list(_in_mxnet(net, samples, False, dtype)[0])
+
+
+def gradients_of(net: Any, samples: list[np.ndarray], dtype: str) -> Any:
+    """MXNet's outputs in training mode without dropout, gradients, statistics, and the weights of the outputs' sum."""
+    outputs, gradients, states = _in_mxnet(net, samples, True, dtype)
+    return outputs, gradients, states, [_weights(o.shape, i, dtype) for i, o in enumerate(outputs)]
+
+
 def _spread(name: str, states: dict[str, np.ndarray]) -> float:
     """The largest deviation behind a running mean: a mean is compared with what it is the mean of, and may be 0."""
     variance = states.get(name.replace("mean", "var")) if "mean" in name else None

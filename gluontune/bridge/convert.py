@@ -17,7 +17,7 @@ from gluontune.graph.schemas import parse, schema
 from gluontune.graph.symbol import Graph, Node
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["to_torch"]
+__all__ = ["attributes", "inputs_of", "refuse_unknown", "to_torch"]
 
 # Inputs that training gives and inference does not.
 _LABELS = {"label"}
@@ -69,10 +69,9 @@ def to_torch(
     [[3.0, 7.0]]
     """
     library = torch()
-    importlib.import_module("gluontune.bridge.operators")
     source = open_source(net, params, inputs)
-    _refuse_unknown(source.graph)
-    names = _inputs(source)
+    refuse_unknown(source.graph)
+    names = inputs_of(source)
     root = library.nn.Module()
     _put_arrays(library, root, source, dtype)
     module = library.fx.GraphModule(root, _Builder(library, root, source, names).build(), "GluonModule")
@@ -80,7 +79,9 @@ def to_torch(
     return module.train(False)
 
 
-def _refuse_unknown(graph: Graph) -> None:
+def refuse_unknown(graph: Graph) -> None:
+    """Refuse operators that have no meaning here, by name and layer."""
+    importlib.import_module("gluontune.bridge.operators")
     for node in graph.nodes:
         if node.subgraphs and node.op not in _CONTROL:
             raise GluontuneError(
@@ -124,7 +125,7 @@ def _roles(graph: Graph) -> dict[str, set[str]]:
     return found
 
 
-def _inputs(source: Source) -> list[str]:
+def inputs_of(source: Source) -> list[str]:
     graph, arrays = source.graph, source.arrays
     auxiliary = set(graph.auxiliary())
     free = [name for name in graph.variables() if name not in arrays]
@@ -207,6 +208,18 @@ def _check_shape(graph: Graph, node: Node, array: np.ndarray, first: int | None)
         )
 
 
+def attributes(entry: Operator, node: Node) -> dict[str, Any]:
+    """The attributes of a node as its entry in the registry takes them."""
+    try:
+        known = schema(node.op or "")
+        defaults: Mapping[str, Any] = {
+            key: parse(attribute, attribute.default, key) for key, attribute in known.attributes.items()
+        }
+    except UnknownNameError:
+        defaults = {}
+    return keywords(entry, node.attrs, node.name, defaults)
+
+
 class _Builder:
     def __init__(self, library: Any, root: Any, source: Source, inputs: list[str]):
         self.torch, self.root, self.graph, self.inputs = library, root, source.graph, inputs
@@ -251,7 +264,7 @@ class _Builder:
     def _add(self, number: int, node: Node) -> None:
         entry = OPERATORS[node.op or ""]
         args = tuple(self._value(pair) for pair in node.inputs)
-        attrs = self._attributes(entry, node)
+        attrs = attributes(entry, node)
         if entry.stateful:
             name = self._name(node.name)
             self.root.add_module(name, entry.run(**attrs))
@@ -263,16 +276,6 @@ class _Builder:
         self.values[number] = made
         if entry.returns_tuple(node.attrs):
             self.tuples.add(number)
-
-    def _attributes(self, entry: Operator, node: Node) -> dict[str, Any]:
-        try:
-            known = schema(node.op or "")
-            defaults: Mapping[str, Any] = {
-                key: parse(attribute, attribute.default, key) for key, attribute in known.attributes.items()
-            }
-        except UnknownNameError:
-            defaults = {}
-        return keywords(entry, node.attrs, node.name, defaults)
 
     def _name(self, layer: str) -> str:
         name = re.sub(r"\W", "_", layer) or "layer"

@@ -68,7 +68,7 @@ def traced(net: Any, inputs: int | None = None) -> tuple[list[str], Any]:
     Raises:
         GluontuneError: it is no HybridBlock, or its ``hybrid_forward`` cannot be traced; names the layer's class.
     """
-    from gluontune.runtime import mxnet
+    from gluontune.runtime import mxnet, uses_np
 
     mx = mxnet()
     if not isinstance(net, mx.gluon.HybridBlock):
@@ -82,6 +82,8 @@ def traced(net: Any, inputs: int | None = None) -> tuple[list[str], Any]:
     count = inputs or 1
     names = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
     variables = [mx.sym.var(name) for name in names]
+    if uses_np(net):
+        variables = [variable.as_np_ndarray() for variable in variables]
     try:
         outputs = net(*variables)
     except Exception as error:

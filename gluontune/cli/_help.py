@@ -40,6 +40,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "tune": ("tune --dataset sample --budget 10 --out tuned", "tune --dataset cifar10 --out tuned --resume"),
     "esgd": ("esgd --out esgd", "esgd --out esgd --resume"),
     "export onnx": ("export onnx ckpt net.onnx", "export onnx ckpt net.onnx --json"),
+    "migrate": ("migrate job.py torch/", "migrate ckpt torch/ --json"),
     "export zoo": ("export zoo", "export zoo --json"),
     "factors": ("factors --target 0.80 --out factors", "factors --target 0.80 --out factors --resume"),
     "tta": ("tta --target 0.80 --repeats 5 --out tta", "tta --target 0.80 --recipe best.yaml --out tta"),

@@ -1,4 +1,4 @@
-"""``gluontune course``: list, open, run and export the lessons."""
+"""``gluontune course``: list, open, run and export the lessons, and the learner's progress."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ TIME_LIMIT = typer.Option(1800.0, "--time-limit", help="Seconds for one lesson."
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
-    group = typer.Typer(help="List, open, run and export the lessons.", no_args_is_help=True)
+    group = typer.Typer(
+        help="List, open, run and export the lessons; see how far you are.", no_args_is_help=True
+    )
     group.command("list")(list_command)
     group.command("open")(open_command)
+    group.command("status")(status_command)
     group.command("run")(run_command)
     group.command("export")(export_command)
     app.add_typer(group, name="course")
@@ -45,6 +48,33 @@ def list_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION) -
     for lesson in lessons:
         table.add_row(lesson.title, lesson.question)
     stdout.print(table)
+
+
+def status_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION) -> None:
+    """Show how far you are: cells run, predictions made and exercises right, from the notebooks as you saved them."""
+    from gluontune.course.lessons import find_lessons
+    from gluontune.course.progress import progress_of
+
+    found = progress_of(find_lessons(folder))
+    after = next((p for p in found if p.state != "done"), None)
+    if as_json:
+        emit({"lessons": [p.to_dict() for p in found], "next": after.name if after else None})
+        return
+    from rich.table import Table
+
+    table = Table("lesson", "", "cells run", "predicted", "exercises right")
+    for p in found:
+        table.add_row(
+            p.name,
+            p.state,
+            f"{p.cells_run} of {p.cells}",
+            f"{p.predicted} of {p.predictions}",
+            f"{p.right} of {p.exercises}",
+        )
+    stdout.print(table)
+    done = sum(p.state == "done" for p in found)
+    go_on = f"; go on with: gluontune course open {after.name}" if after else ""
+    stdout.print(f"{done} of {len(found)} lessons done{go_on}", highlight=False, soft_wrap=True)
 
 
 def open_command(
@@ -108,7 +138,7 @@ def export_command(
 ) -> None:
     """Make one static site that needs no server; runs the lessons that have not been run."""
     from gluontune.course.lessons import find_lessons, pick
-    from gluontune.course.site import broken_links, write_site
+    from gluontune.course.website import broken_links, write_site
 
     outcomes = _execute(names or [], folder, out, settings, False, solved, time_limit)
     failed = [outcome for outcome in outcomes if outcome.status != "passed"]

@@ -26,8 +26,8 @@ def launch(
     engine: str = typer.Option(
         "kvstore",
         "--engine",
-        help="shared-memory (sums of gradients, one machine), kvstore (MXNet's parameter server), horovod, or "
-        "async (shared weights, nobody waits).",
+        help="shared-memory (sums of gradients, one machine), kvstore (MXNet's parameter server), horovod, "
+        "async (shared weights, nobody waits), or ddp (PyTorch's, with train --backend torch).",
     ),
     hosts: Optional[str] = typer.Option(
         None, "--hosts", help="Machines and the ranks on each: node1:4,node2:4. Default: all ranks here."

@@ -63,7 +63,7 @@ def _gpus(text: str) -> str | list[int]:
 def _around(
     command: list[str], period: float, gpus: str | list[int], out: Optional[Path], as_json: bool
 ) -> bool:
-    from gluontune.monitor.around import run_command
+    from gluontune.monitor.command import run_command
 
     with _log(out, {"command": command}) as log:
         # With --json our stdout holds the document alone: the command's goes to stderr.
@@ -83,7 +83,7 @@ def _watch(
     out: Optional[Path],
     as_json: bool,
 ) -> bool:
-    from gluontune.monitor.around import summary
+    from gluontune.monitor.command import summary
     from gluontune.monitor.live import watch
     from gluontune.monitor.sampler import Monitor
 

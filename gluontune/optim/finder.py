@@ -111,6 +111,17 @@ def find_learning_rate(
     Raises:
         UsageError: a range that is none, no batches.
         GluontuneError: the loss is not finite from the start.
+
+    >>> import gluontune as gt
+    >>> mx = gt.runtime.mxnet()
+    >>> net = mx.gluon.nn.Dense(1, in_units=2)
+    >>> net.initialize()
+    >>> mx.random.seed(0)
+    >>> points = mx.random.normal(shape=(64, 2))
+    >>> batch = points, points.sum(axis=1)
+    >>> found = gt.optim.find_learning_rate(net, mx.gluon.loss.L2Loss(), [batch], optimizer="sgd")
+    >>> found.diverged, 1e-5 < found.suggestion < 10
+    (True, True)
     """
     if not (0 < lr_min < lr_max < math.inf) or updates < 10:
         raise UsageError(

@@ -69,6 +69,11 @@ def use_ghost_batch_norm(net: Any, num_ghosts: int) -> int:
 
     Raises:
         UsageError: the net has no BatchNorm.
+
+    >>> net = mx.gluon.nn.HybridSequential()
+    >>> net.add(mx.gluon.nn.Conv2D(4, 3), mx.gluon.nn.BatchNorm(), mx.gluon.nn.Dense(2))
+    >>> use_ghost_batch_norm(net, num_ghosts=4), type(net[1]).__name__
+    (1, 'GhostBatchNorm')
     """
     probe = GhostBatchNorm(num_ghosts)  # refuses a bad number before anything is changed
     count = 0

@@ -81,6 +81,12 @@ def plot_range_test(found: Any, *, path: str | Path | None = None) -> Any:
 
     Args:
         found: of :func:`find_learning_rate`. path: file to write (.png, .svg or .pdf).
+
+    >>> from gluontune.optim import RangeTest
+    >>> rates, losses = [0.001, 0.01, 0.1, 1.0], [2.3, 2.2, 1.5, 9.0]
+    >>> figure = plot_range_test(RangeTest(rates, losses, losses, suggestion=0.1, diverged=True))
+    >>> figure.axes[0].get_xlabel()
+    'learning rate'
     """
     figure, axes = _figure("Range test", "learning rate", "loss")
     axes.semilogx(found.learning_rates, found.losses, alpha=0.3, label="loss")

@@ -23,7 +23,7 @@ from typing import Any
 
 from gluontune import __version__, runtime
 from gluontune.errors import GluontuneError
-from gluontune.parallel import dialing, horovod, kvstore
+from gluontune.parallel import horovod, kvstore, reachability
 from gluontune.parallel.piped import PipedProcess
 from gluontune.parallel.wire import BEAT_S, HOST_CUT_S, LEASE_S, Lines, frame
 
@@ -53,7 +53,7 @@ class Agent:
         self.ranks: dict[int, PipedProcess] = {}
         self.cluster: kvstore.Cluster | None = None
         self.meeting: horovod.Meeting | None = None
-        self.listener: dialing.Listener | None = None
+        self.listener: reachability.Listener | None = None
         self.folder: tempfile.TemporaryDirectory[str] | None = None
         self._told_trouble = False
 
@@ -95,11 +95,11 @@ class Agent:
             "mxnet": facts["packages"].get("mxnet"),
             "numpy": facts["packages"].get("numpy"),
         }
-        named = {"hostname": socket.gethostname(), "named": dialing.own_name_stands_for()}
-        return {"versions": versions, "machine": facts, "addresses": dialing.own_addresses(), **named}
+        named = {"hostname": socket.gethostname(), "named": reachability.own_name_stands_for()}
+        return {"versions": versions, "machine": facts, "addresses": reachability.own_addresses(), **named}
 
     def do_listen(self, token: str) -> dict[str, Any]:
-        self.listener = dialing.Listener(token)
+        self.listener = reachability.Listener(token)
         return {"port": self.listener.port}
 
     def do_settle(self, address: str) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Agent:
         return {}
 
     def do_dial(self, targets: list[tuple[str, int, str]]) -> dict[str, Any]:
-        return {"found": dialing.dial(targets, attempts=2)}
+        return {"found": reachability.dial(targets, attempts=2)}
 
     def do_watch(self, targets: list[tuple[str, str, int, str]]) -> dict[str, Any]:
         """From now on, tell when another host (name, address, port, token) can no longer be reached from here."""
@@ -121,7 +121,7 @@ class Agent:
         reached, seen = time.monotonic(), {"error": None}
         while time.monotonic() - reached < HOST_CUT_S:
             time.sleep(BEAT_S)
-            seen = dialing.dial([target])[0]
+            seen = reachability.dial([target])[0]
             if seen["own"]:
                 reached = time.monotonic()
         self.tell(cut=name, error=seen["error"])

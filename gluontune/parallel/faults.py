@@ -36,6 +36,8 @@ __all__ = ["FAULTS", "fault_trial", "restart_trial"]
 FAULTS: dict[str, tuple[str, str, int, str]] = {
     "shared-memory rank killed": ("shared-memory", "rank", signal.SIGKILL, "rank 1"),
     "shared-memory rank hung": ("shared-memory", "rank", signal.SIGSTOP, "rank 1"),
+    "ddp rank killed": ("ddp", "rank", signal.SIGKILL, "rank 1"),
+    "ddp rank hung": ("ddp", "rank", signal.SIGSTOP, "rank 1"),
     "kvstore rank killed": ("kvstore", "rank", signal.SIGKILL, "rank 1"),
     "kvstore rank hung": ("kvstore", "rank", signal.SIGSTOP, "rank 1"),
     "kvstore server killed": ("kvstore", "server", signal.SIGKILL, "server 0"),
@@ -69,6 +71,7 @@ class _Launch:
             "train --net small_cnn --loader resident --devices cpu --batch-size-per-device 32 "
             f"--checkpoint {folder} --checkpoint-every 10steps --keep 1 {flags}"
         )
+        train += " --backend torch" if engine == "ddp" else ""
         start = f"launch --engine {engine} {options}"
         with open(self.log, "wb") as said:
             self.command = subprocess.Popen(

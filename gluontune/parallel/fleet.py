@@ -12,9 +12,9 @@ from typing import Any
 
 from gluontune.errors import GluontuneError
 from gluontune.parallel import horovod, kvstore
-from gluontune.parallel.dialing import is_loopback
 from gluontune.parallel.hosts import Hosts, Place
 from gluontune.parallel.link import Link, LinkLost, RemoteRank
+from gluontune.parallel.reachability import is_loopback
 from gluontune.parallel.wire import HOST_CUT_S, LINK_SILENT_S
 
 __all__ = ["Fleet", "HostsDiffer"]

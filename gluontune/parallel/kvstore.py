@@ -21,7 +21,7 @@ __all__ = ["Cluster", "cluster_env", "free_port", "start_cluster", "start_helper
 # SIGTERM to all of its processes must not take the server from ranks that are about to save.
 _SERVE = (
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    "from gluontune.parallel.lifeline import die_with_parent; die_with_parent({parent}); "
+    "from gluontune.parallel.parent_death import die_with_parent; die_with_parent({parent}); "
     "import gluontune.runtime as r; r.mxnet()"
 )
 
@@ -121,6 +121,11 @@ def start_cluster(workers: int, env: Mapping[str, str], *, servers: int = 1) -> 
 
     Raises:
         GluontuneError: a helper cannot be started.
+
+    >>> cluster = start_cluster(2, os.environ)
+    >>> cluster.names, cluster.worker_env["DMLC_ROLE"], cluster.worker_env["DMLC_NUM_WORKER"]
+    (['scheduler', 'server 0'], 'worker', '2')
+    >>> cluster.close()
     """
     host = _own_address()
     shared = cluster_env(workers, servers, host, free_port(host))

@@ -12,7 +12,7 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import UsageError
-from gluontune.parallel.lifeline import die_with_parent
+from gluontune.parallel.parent_death import die_with_parent
 from gluontune.parallel.shared import PATH_VARIABLE, create
 from gluontune.parallel.summing import SharedExchange
 

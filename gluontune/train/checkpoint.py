@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import atomic_write, explain_os_error, writable_folder
+from gluontune.files import atomic_write, explain_os_error, parse_json, writable_folder
 
 __all__ = [
     "DamagedCheckpoint",
@@ -150,7 +150,7 @@ def _opened(path: str | Path, whole: bool) -> Iterator[tuple[IO[bytes], dict[str
                     raise DamagedCheckpoint(f"{path}: damaged (its checksum does not hold)")
                 stream.seek(_LINE)
             try:
-                header = json.loads(stream.readline())
+                header = parse_json(stream.readline())
             except ValueError:
                 raise DamagedCheckpoint(f"{path}: damaged (its header is not JSON)") from None
             yield stream, header

@@ -20,8 +20,7 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError
-from gluontune.parallel.lifeline import die_with_parent
-from gluontune.train.site import common
+from gluontune.parallel.parent_death import die_with_parent
 from gluontune.train.userfile import what_mxnet_said
 
 __all__ = ["main", "serve"]
@@ -34,7 +33,11 @@ def serve(setup: dict[str, Any], send: Any) -> None:
     """Build the session, then answer commands until ``quit`` or the end of stdin."""
     from gluontune.recipe import Recipe
     from gluontune.train import individual, probe
-    from gluontune.train.session import Session
+
+    if setup["recipe"].get("backend") == "torch":
+        from gluontune.train.torch_session import TorchSession as Session
+    else:
+        from gluontune.train.session import Session  # type: ignore[assignment]
 
     start = time.perf_counter()
     recipe = Recipe.from_dict(setup["recipe"])
@@ -60,7 +63,7 @@ def serve(setup: dict[str, Any], send: Any) -> None:
             "steps": lambda c: session.steps(c["count"]),
             "agree": lambda c: session.agree() or {},
             "validate": lambda c: session.validate(),
-            "reset": lambda c: session.reset() or {},
+            "reset": lambda c: session.reset(c.get("epochs")) or {},
             "checkpoint": lambda c: session.checkpoint(c["extra"], c["wait"]),
             "restore": lambda c: session.restore(c["path"]) or {},
             "phases": lambda c: {"report": session.phases.report()},
@@ -99,7 +102,7 @@ def serve(setup: dict[str, Any], send: Any) -> None:
 
 def _await_go(session: Any, send: Any) -> None:
     """Tell what must be alike on all ranks, and go on when it is: ranks that differ may break each other's engine."""
-    send(event="opened", **common(session))
+    send(event="opened", **session.common())
     if json.loads(sys.stdin.readline() or '{"do": "quit"}')["do"] != "go":
         os._exit(0)
 

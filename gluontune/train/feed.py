@@ -16,7 +16,7 @@ from gluontune.train.arrays import as_batch, parts_of
 from gluontune.train.job import Job
 from gluontune.train.userfile import blaming
 
-__all__ = ["Feed", "make_feed"]
+__all__ = ["Feed", "make_feed", "named_loaders"]
 
 
 @dataclass
@@ -63,10 +63,29 @@ def make_feed(recipe: Recipe, job: Job, rank: int, world: int) -> Feed:
     if job.dataset is None:
         return _gluon_feed(recipe, job, rank, world, batch_size)
     data = job.dataset
+    trainer, validator, num_train, shape = named_loaders(recipe, data, rank, world, batch_size)
+    raw = trainer.yields == "uint8-nhwc"
+    dtype = "float16" if recipe.dtype == "float16" else "float32"
+    stage = compute.InputStage(data.mean, data.std, dtype=dtype) if raw else None
+    return Feed(trainer, validator, stage, batch_size, num_train, shape)
+
+
+def named_loaders(
+    recipe: Recipe, data: Any, rank: int, world: int, batch_size: int, **more: Any
+) -> tuple[Any, Any, int, tuple[int, int, int]]:
+    """Loaders of training and validation over a data set of ``gt.datasets``. Only ``gluon`` needs mxnet.
+
+    Args:
+        data: opened. rank, world: which share of the training images. batch_size: of this rank.
+        more: of :func:`gt.loading.build`, for both.
+
+    Returns:
+        both loaders, training images in all, (H, W, C).
+    """
     shape = data.image_shape or (224, 224, 3)
     train = seeded_subset(data.train, recipe.train_samples, recipe.seed)
     val = seeded_subset(data.test, recipe.val_samples, recipe.seed)
-    common = {"image_shape": shape, "mean": data.mean, "std": data.std, "prefetch": recipe.prefetch}
+    common = {"image_shape": shape, "mean": data.mean, "std": data.std, "prefetch": recipe.prefetch, **more}
     trainer = loading.build(
         recipe.loader,
         train,
@@ -90,10 +109,7 @@ def make_feed(recipe: Recipe, job: Job, rank: int, world: int) -> Feed:
         last_batch="keep",
         **common,
     )
-    raw = trainer.yields == "uint8-nhwc"
-    dtype = "float16" if recipe.dtype == "float16" else "float32"
-    stage = compute.InputStage(data.mean, data.std, dtype=dtype) if raw else None
-    return Feed(trainer, validator, stage, batch_size, len(train), shape)
+    return trainer, validator, len(train), shape
 
 
 def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int) -> Feed:

@@ -130,9 +130,11 @@ class Group:
         self._agree()
         return self._ask({"do": "validate"}, ranks=1)[0]
 
-    def reset(self) -> None:
-        """All ranks back to the seeded start."""
-        self._ask({"do": "reset"})
+    def reset(self, epochs: float | None = None) -> None:
+        """All ranks back to the seeded start; ``epochs`` is the length of the training from now on."""
+        if epochs is not None:
+            self.recipe = self.recipe.override(epochs=epochs)
+        self._ask({"do": "reset", "epochs": epochs})
 
     def checkpoint(self, extra: dict[str, Any], wait: bool) -> dict[str, Any]:
         """Rank 0 copies its state and begins to write it: ``{"written", "error", "skipped"}``.

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gluontune.parallel.lifeline import die_with_parent
+from gluontune.parallel.parent_death import die_with_parent
 from gluontune.parallel.piped import PipedProcess, end_message
 from gluontune.parallel.shared import PATH_VARIABLE, steps_of
 

@@ -137,6 +137,14 @@ def make_score(job: Job, loss: Any, sample: Outcome) -> Score:
 
     Raises:
         GluontuneError: ``metric()`` gives no metric, or none whose direction is known.
+
+    >>> nd, losses = mxnet().nd, mxnet().gluon.loss
+    >>> one = Outcome(loss=nd.array([0.1, 2.0]), output=nd.array([[9, 0], [8, 1]]), label=nd.array([0, 1]))
+    >>> loss = losses.SoftmaxCrossEntropyLoss()
+    >>> score = make_score(Job(net=lambda: None, loss=lambda: loss, classes=2), loss, one)
+    >>> score.update(one)
+    >>> score.name, score.mode, score.value()
+    ('accuracy', 'max', 0.5)
     """
     given, mode = job.metric()
     if given is not None:

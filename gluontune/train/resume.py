@@ -23,8 +23,8 @@ __all__ = ["Checkpoints", "Keeper", "parse_interval"]
 # A checkpoint can be gone on from only where these are equal. The others are free: a resumed run may be
 # longer, use another loader's threads, or run elsewhere.
 _SAME = (
-    "dataset", "net", "augment", "train_samples", "seed", "batch_size_per_device", "accumulate", "num_devices",
-    "last_batch", "loader", "optimizer", "dtype", "rewrites",
+    "dataset", "net", "backend", "augment", "train_samples", "seed", "batch_size_per_device", "accumulate",
+    "num_devices", "last_batch", "loader", "optimizer", "dtype", "rewrites",
 )  # fmt: skip
 
 _UNITS = {

@@ -146,6 +146,14 @@ def drive(
 
     Raises:
         RunFailed: a rank failed, or the loss diverged.
+
+    >>> from gluontune.recipe import Recipe
+    >>> recipe = Recipe(net="mlp", loader="resident", train_samples=256, val_samples=64)
+    >>> result = RunResult(recipe=recipe.to_dict())
+    >>> with Group(recipe) as group:
+    ...     drive(group, result)
+    >>> result.steps, len(result.train_loss)
+    (4, 1)
     """
     if progress is None:
         group.reset()

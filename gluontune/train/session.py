@@ -31,9 +31,10 @@ from gluontune.train.job import Job, load_job
 from gluontune.train.kinds import StepKind, make_kind
 from gluontune.train.metrics import finite, make_score
 from gluontune.train.preparing import prepare_nets
-from gluontune.train.site import site
-from gluontune.train.snapshot import Writer, capture, may_draw, parameters, restore, seed_step
+from gluontune.train.self_description import common, site
+from gluontune.train.snapshot import capture, may_draw, parameters, restore, seed_step
 from gluontune.train.updating import make_trainers
+from gluontune.train.writing import Writer
 
 __all__ = ["Session"]
 
@@ -142,6 +143,10 @@ class Session:
         """What the ladder and the other ranks ask of the process that is there."""
         return site(self)
 
+    def common(self) -> dict[str, Any]:
+        """What must be alike on all ranks."""
+        return common(self)
+
     def _seed(self) -> None:
         random.seed(self.recipe.seed)
         np.random.seed(self.recipe.seed)
@@ -165,12 +170,17 @@ class Session:
         """The trainer of the one net, or of the first of several."""
         return next(iter(self.trainers.values()))
 
-    def reset(self) -> None:
+    def reset(self, epochs: float | None = None) -> None:
         """Back to the seeded start: parameters, optimizer, schedule, random streams, first epoch.
+
+        Args:
+            epochs: the length of the training from now on, to which the schedule is fitted; None leaves it.
 
         Raises:
             GluontuneError: steps were taken over a parameter server, which keeps the first run's keys.
         """
+        if epochs is not None and epochs != self.recipe.epochs:
+            self.recipe, self._fresh = self.recipe.override(epochs=epochs), False
         recipe = self.recipe
         if self._fresh:
             return

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from gluontune import runtime
@@ -18,6 +20,7 @@ from gluontune.parallel.piped import PipedProcess
 from gluontune.parallel.shared import PATH_VARIABLE, create
 from gluontune.recipe import Recipe
 from gluontune.train.faults import RunFailed
+from gluontune.train.torch_ranks import MEETING_VARIABLE
 
 __all__ = ["Here", "start_on_hosts"]
 
@@ -46,6 +49,7 @@ class Here:
         self.cluster: Cluster | None = None
         self._meeting: Meeting | None = None
         self._memory: int | None = None  # shared by the ranks
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # where PyTorch's ranks meet
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
         self.applied = runtime.applied(env)
         try:
@@ -57,6 +61,9 @@ class Here:
             if recipe.engine in ("async", "shared-memory"):
                 self._memory, path = _or_failed(create, "EngineMissing")
                 env = {**env, PATH_VARIABLE: path}
+            if recipe.engine == "ddp":
+                self._folder = tempfile.TemporaryDirectory(prefix="gluontune-ddp-")
+                env = {**env, MEETING_VARIABLE: str(Path(self._folder.name) / "meeting")}
             module = _LEARNER if recipe.engine == "async" else _CHILD
             for rank in range(world):
                 cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None
@@ -100,7 +107,9 @@ class Here:
             self._meeting.close()
         if self._memory is not None:
             os.close(self._memory)
-        self.ranks, self.cluster, self._meeting, self._memory = [], None, None, None
+        if self._folder is not None:
+            self._folder.cleanup()
+        self.ranks, self.cluster, self._meeting, self._memory, self._folder = [], None, None, None, None
 
 
 def start_on_hosts(

@@ -1,0 +1,1 @@
+"""A Gluon net as a PyTorch project that needs neither mxnet nor gluontune."""

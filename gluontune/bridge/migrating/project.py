@@ -1,0 +1,141 @@
+"""The project on disk: model.py, operators.py, weights.pt, reference.npz, check.py, README.md."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.bridge.agreement import gradients_of, outputs_of
+from gluontune.bridge.convert import inputs_of, refuse_unknown
+from gluontune.bridge.migrating.calls import trace_calls
+from gluontune.bridge.migrating.classes import Writer
+from gluontune.bridge.migrating.copying import copied
+from gluontune.bridge.migrating.text import model_text
+from gluontune.bridge.migrating.tidying import tidied
+from gluontune.bridge.registry import OPERATORS
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import atomic_write, writable_folder
+from gluontune.runtime.pytorch import torch
+
+__all__ = ["Migrated", "migrate"]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_KEPT = 4096  # numbers of each gradient that the reference holds
+
+
+@dataclass(frozen=True)
+class Migrated:
+    """What was written.
+
+    Args:
+        path: the folder. files: in it. classes: of ``model.py``. parameters: how many numbers are trained.
+        agrees: whether ``check.py`` found agreement. told: what it printed.
+    """
+
+    path: str
+    files: tuple[str, ...]
+    classes: int
+    parameters: int
+    agrees: bool
+    told: str
+
+
+def migrate(net: Any, out: str | Path, sample: Any) -> Migrated:
+    """Write a PyTorch project of a Gluon net that needs neither mxnet nor gluontune, and run its check.
+
+    Args:
+        net: an initialized ``HybridBlock``. out: a folder that is new or empty.
+        sample: a numpy array (or a tuple of them) that the net takes; the check compares on it.
+
+    Returns:
+        What was written, and whether outputs, gradients and statistics of the written project agree with MXNet's.
+
+    Raises:
+        GluontuneError: the net cannot be traced (the message has the line), an operator is not known, or has no
+            text yet; PyTorch is missing. UsageError: ``out`` holds files.
+
+    >>> import tempfile
+    >>> from gluontune.runtime import mxnet
+    >>> net = mxnet().gluon.nn.Dense(3, in_units=2)
+    >>> net.initialize()
+    >>> made = migrate(net, Path(tempfile.mkdtemp()) / "project", np.ones((4, 2), "float32"))
+    >>> made.agrees, made.parameters
+    (True, 9)
+    """
+    library = torch()
+    place = Path(out)
+    if place.is_dir() and any(place.iterdir()):
+        raise UsageError(f"{place}: holds files already; name a new folder")
+    samples = [np.asarray(s) for s in (sample if isinstance(sample, (tuple, list)) else (sample,))]
+    call, source, names = trace_calls(net, len(samples))
+    refuse_unknown(source.graph)
+    inputs = inputs_of(source)
+    writer = Writer(source.graph, source.arrays, names, source.frozen)
+    root = writer.net(call, inputs)
+    needs: set[str] = set()
+    title = f"{type(net).__name__}, migrated from MXNet Gluon."
+    texts = {"model.py": model_text(root, title, needs)}
+    used = set(writer.used)
+    if "BatchNorm" in needs:
+        used.add(OPERATORS["BatchNorm"].run)
+    if used:
+        texts["operators.py"] = copied(used)
+    texts["pyproject.toml"] = "[tool.ruff]\nline-length = 100\n"
+    texts["check.py"] = (_TEMPLATES / "check.txt").read_text(encoding="utf-8")
+    texts["README.md"] = (
+        (_TEMPLATES / "README.txt").read_text(encoding="utf-8").replace("NET", type(net).__name__)
+    )
+    texts["requirements.txt"] = f"torch>={library.__version__.split('+')[0].rsplit('.', 1)[0]}\nnumpy\n"
+    writable_folder(place)
+    for name, text in texts.items():
+        text = tidied(text) if name in ("model.py", "operators.py") else text
+        with atomic_write(place / name) as stream:
+            stream.write(text.encode("utf-8"))
+    weights = {names[n]: library.from_numpy(np.array(a, order="C")) for n, a in source.arrays.items()}
+    with atomic_write(place / "weights.pt") as stream:
+        library.save(weights, stream)
+    with atomic_write(place / "reference.npz") as stream:
+        np.savez(stream, **_reference(net, samples, names))
+    ran = subprocess.run(
+        [sys.executable, "check.py"],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        env=_without_us(),
+        check=False,
+    )
+    if ran.returncode not in (0, 1):
+        raise GluontuneError(
+            f"{place}/check.py does not run: {(ran.stderr.strip().splitlines() or ['?'])[-1]}"
+        )
+    trained = sum(int(a.size) for n, a in source.arrays.items() if n not in source.frozen)
+    count = texts["model.py"].count("\nclass ")
+    files = tuple(sorted(p.name for p in place.iterdir() if p.is_file()))
+    return Migrated(str(place), files, count, trained, ran.returncode == 0, ran.stdout.strip())
+
+
+def _without_us() -> dict[str, str]:
+    import os
+
+    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _reference(net: Any, samples: list[np.ndarray], names: dict[str, str]) -> dict[str, np.ndarray]:
+    """Inputs, and MXNet's outputs, gradients and statistics in float64, by the names of the project."""
+    kept: dict[str, np.ndarray] = {f"input/{i}": s for i, s in enumerate(samples)}
+    wide = [s.astype("float64") if s.dtype.kind == "f" else s for s in samples]
+    for i, array in enumerate(outputs_of(net, wide, "float64")):
+        kept[f"output/{i}"] = array
+    outputs, gradients, states, heads = gradients_of(net, wide, "float64")
+    for i, (array, head) in enumerate(zip(outputs, heads)):
+        kept[f"trained/{i}"], kept[f"head/{i}"] = array, head
+    for name, array in gradients.items():
+        kept[f"gradient/{names[name]}"] = array.reshape(-1)[:: max(1, array.size // _KEPT)]
+    for name, array in states.items():
+        kept[f"state/{names[name]}"] = array
+    return kept

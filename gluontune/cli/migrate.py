@@ -1,0 +1,84 @@
+"""``gluontune migrate``: a Gluon net as a PyTorch project, checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+
+from gluontune.cli._common import JSON_OPTION, emit, stdout, stdout_reserved
+from gluontune.cli._progress import status_line
+from gluontune.cli._recipe import takes_recipe
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.recipe import Recipe
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("migrate", help=migrate.__doc__)(takes_recipe(migrate))
+
+
+def migrate(
+    recipe: Recipe,
+    given: dict[str, Any],
+    places: list[Path] = typer.Argument(
+        ...,
+        metavar="[JOB_OR_RUN] OUT",
+        help="A job.py, a checkpoint (.ckpt) or a folder of them, a .params or .npz file; then a new folder.",
+    ),
+    image_size: Optional[int] = typer.Option(
+        None, "--image-size", min=1, help="Side of the images, where the data set has mixed sizes."
+    ),
+    as_json: bool = JSON_OPTION,
+) -> int:
+    """Write a PyTorch project of a net that needs neither mxnet nor gluontune, and run its check.
+
+    model.py has classes after the Gluon blocks, weights.pt the parameters by Gluon's names, check.py compares outputs,
+    gradients and running statistics with MXNet's. A checkpoint brings its recipe; for .params and .npz files say --net
+    and --dataset (or --job); a job.py alone, or --net alone, has random weights. Exits 1 where the check finds a
+    difference.
+    """
+    source, out = _places(places)
+    if source is not None and source.suffix == ".py":
+        recipe, source = recipe.override(job=str(source)), None
+    with stdout_reserved(), status_line("migrating"):
+        from gluontune.bridge.migrating.project import migrate as write
+        from gluontune.train.trained import recipe_of_source, trained
+
+        keep = [name for name in given if name in ("dataset", "job")]
+        found = trained(recipe_of_source(source, recipe, keep), source, image_size=image_size)
+        made = write(found.net, out, _sample(found))
+    if as_json:
+        emit(vars(made))
+    else:
+        text = (
+            f"{made.path}: {', '.join(made.files)}\n"
+            f"{made.parameters:,} trained numbers, {made.classes} classes in model.py\n{made.told}"
+        )
+        stdout.print(text, markup=False, highlight=False, soft_wrap=True)
+    return 0 if made.agrees else 1
+
+
+def _places(places: list[Path]) -> tuple[Optional[Path], Path]:
+    if len(places) not in (1, 2):
+        raise UsageError(f"migrate: {len(places)} paths given; write [JOB_OR_RUN] OUT")
+    source = places[0] if len(places) == 2 else None
+    if source is not None and source.suffix == ".json":
+        raise UsageError(
+            f"{source}: a symbol has lost its blocks, from which the classes are made: give the job.py or "
+            "--net, with the .params; gt.bridge.to_torch turns the symbol itself into a module"
+        )
+    if source is not None and not source.exists():
+        raise GluontuneError(f"{source}: no such file or folder")
+    return source, places[-1]
+
+
+def _sample(found: Any) -> Any:
+    """Four inputs, normalized pixels by their kind; the net needs nothing more of them."""
+    import numpy as np
+
+    height, width, channels = found.image_shape
+    drawn = np.random.default_rng(found.recipe.seed).standard_normal((4, channels, height, width))
+    return drawn.astype("float32")

@@ -1,0 +1,315 @@
+"""The optimizers' rules for PyTorch's tensors: what the cards say, with the states and exemptions of the MXNet side.
+
+PyTorch's own optimizers of the same names differ in where the rate, the decay and the bias corrections stand, so a
+schedule or a decay would mean something else there. One test holds both sides to the same numpy references.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Callable
+
+from gluontune.errors import UsageError
+from gluontune.optim.cards import OPTIMIZERS
+from gluontune.optim.exemptions import exempt_name
+from gluontune.registry import Registry
+from gluontune.runtime.pytorch import torch
+
+__all__ = ["TORCH_RULES", "TorchOptimizer"]
+
+State = dict[str, Any]
+#: By an optimizer's name, ``rule(state, w, g, lr, wd, t, options, trusted)``: it changes ``w`` and ``state`` in place.
+TORCH_RULES: Registry[Callable[..., None]] = Registry("optimizer of the torch backend")
+
+
+def _kept(state: State, name: str, like: Any) -> Any:
+    if name not in state:
+        state[name] = torch().zeros_like(like)
+    return state[name]
+
+
+def _decayed(g: Any, w: Any, wd: float) -> Any:
+    return g.add(w, alpha=wd) if wd else g
+
+
+@TORCH_RULES.register("sgd")
+@TORCH_RULES.register("lbsgd")
+def _sgd(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
+    g = _decayed(g, w, wd)
+    if not o["momentum"]:
+        w.sub_(g, alpha=lr)
+        return
+    w.add_(_kept(s, "m", w).mul_(o["momentum"]).sub_(g, alpha=lr))
+
+
+@TORCH_RULES.register("nag")
+def _nag(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
+    g = _decayed(g, w, wd)
+    if o["momentum"]:
+        w.add_(_kept(s, "m", w).mul_(o["momentum"]).sub_(g, alpha=lr), alpha=o["momentum"])
+    w.sub_(g, alpha=lr)
+
+
+@TORCH_RULES.register("dcasgd")
+def _dcasgd(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    before = s.setdefault("before", w.clone())
+    step = _decayed(g + o["lamda"] * g * g * (w - before), w, wd)
+    before.copy_(w)
+    w.add_(_kept(s, "m", w).mul_(o["momentum"]).sub_(step, alpha=lr))
+
+
+@TORCH_RULES.register("signum")
+def _signum(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    m = _kept(s, "m", w).mul_(o["momentum"]).add_(_decayed(g, w, wd), alpha=1 - o["momentum"])
+    w.mul_(1 - lr * o["wd_lh"]).sub_(m.sign(), alpha=lr)
+
+
+@TORCH_RULES.register("ftml")
+def _ftml(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    g = _decayed(g, w, wd)
+    v = _kept(s, "v", w).mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"])
+    scale = (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"])
+    w.addcdiv_(g, scale, value=-lr * (1 - o["beta1"]) / (1 - o["beta1"] ** t))
+
+
+@TORCH_RULES.register("adagrad")
+def _adagrad(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    v = _kept(s, "v", w).addcmul_(g, g)
+    step = _decayed(g / (v + o["eps"]).sqrt_(), w, wd)
+    w.sub_(step, alpha=lr)
+
+
+@TORCH_RULES.register("rmsprop")
+def _rmsprop(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    g = _decayed(g, w, wd)
+    v = _kept(s, "v", w).mul_(o["gamma1"]).addcmul_(g, g, value=1 - o["gamma1"])
+    if o["centered"]:
+        mean = _kept(s, "mean", w).mul_(o["gamma1"]).add_(g, alpha=1 - o["gamma1"])
+        scale = (v - mean * mean).add_(o["epsilon"]).sqrt_()
+        w.add_(_kept(s, "delta", w).mul_(o["gamma2"]).addcdiv_(g, scale, value=-lr))
+    else:
+        w.addcdiv_(g, (v + o["epsilon"]).sqrt_(), value=-lr)
+    if o["clip_weights"]:
+        w.clamp_(-o["clip_weights"], o["clip_weights"])
+
+
+@TORCH_RULES.register("adadelta")
+def _adadelta(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    g = _decayed(g, w, wd)
+    squares = _kept(s, "squares", w).mul_(o["rho"]).addcmul_(g, g, value=1 - o["rho"])
+    steps = _kept(s, "steps", w)
+    step = (steps + o["epsilon"]).sqrt_() / (squares + o["epsilon"]).sqrt_() * g
+    steps.mul_(o["rho"]).addcmul_(step, step, value=1 - o["rho"])
+    w.sub_(step, alpha=lr)
+
+
+def _moments(s: State, g: Any, o: Mapping[str, Any]) -> tuple[Any, Any]:
+    m = _kept(s, "m", g).lerp_(g, 1 - o["beta1"])
+    v = _kept(s, "v", g).mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"])
+    return m, v
+
+
+@TORCH_RULES.register("adam")
+def _adam(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    m, v = _moments(s, _decayed(g, w, wd), o)
+    rate = lr * math.sqrt(1 - o["beta2"] ** t) / (1 - o["beta1"] ** t)
+    w.addcdiv_(m, v.sqrt().add_(o["epsilon"]), value=-rate)
+
+
+@TORCH_RULES.register("adamw")
+def _adamw(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    m, v = _moments(s, g, o)
+    if wd:
+        w.mul_(1 - lr * wd)
+    scale = (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"])
+    w.addcdiv_(m, scale, value=-lr / (1 - o["beta1"] ** t))
+
+
+@TORCH_RULES.register("adamax")
+def _adamax(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    g = _decayed(g, w, wd)
+    m = _kept(s, "m", w).lerp_(g, 1 - o["beta1"])
+    largest = _kept(s, "largest", w)
+    largest.copy_(torch().maximum(largest * o["beta2"], g.abs()))
+    w.addcdiv_(m, largest + o["epsilon"], value=-lr / (1 - o["beta1"] ** t))
+
+
+@TORCH_RULES.register("nadam")
+def _nadam(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    def mu(k: int) -> float:
+        return float(o["beta1"] * (1 - 0.5 * 0.96 ** (k * o["schedule_decay"])))
+
+    g = _decayed(g, w, wd)
+    m, v = _moments(s, g, o)
+    now = s["product"] = s.get("product", 1.0) * mu(t)
+    ahead = (1 - mu(t)) / (1 - now) * g + mu(t + 1) / (1 - now * mu(t + 1)) * m
+    w.addcdiv_(ahead, (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"]), value=-lr)
+
+
+@TORCH_RULES.register("lamb")
+def _lamb(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    m, v = _moments(s, g, o)
+    turn = m / (1 - o["beta1"] ** t) / (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"])
+    turn = _decayed(turn, w, wd)
+    if trusted:
+        own, its = w.norm(), turn.norm()
+        if o["lower_bound"] is not None or o["upper_bound"] is not None:
+            own = own.clamp(o["lower_bound"], o["upper_bound"])
+        lr = lr * torch().where((own > 0) & (its > 0), own / its, torch().ones_like(own))
+    w.sub_(lr * turn)
+
+
+@TORCH_RULES.register("novograd")
+def _novograd(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    square = (g * g).sum()
+    s["v"] = square if t == 1 else s["v"].lerp(square, 1 - o["beta2"])
+    m = _kept(s, "m", w).mul_(o["beta1"]).add_(_decayed(g / (s["v"].sqrt() + o["epsilon"]), w, wd))
+    w.sub_(m, alpha=lr)
+
+
+@TORCH_RULES.register("lars")
+def _lars(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    rate: Any = lr
+    if trusted:
+        own, its = w.norm(), g.norm()
+        ratio = o["trust_coefficient"] * own / (its + wd * own + o["eps"])
+        rate = lr * torch().where((own > 0) & (its > 0), ratio, torch().ones_like(own))
+    w.add_(_kept(s, "m", w).mul_(o["momentum"]).sub_(rate * _decayed(g, w, wd)))
+
+
+@TORCH_RULES.register("larc")
+def _larc(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    rate: Any = lr
+    if trusted:
+        own, its = w.norm(), g.norm()
+        ratio = o["trust_coefficient"] * own / (its + wd * own + o["eps"])
+        whole = torch().full_like(own, lr)
+        rate = torch().where((own > 0) & (its > 0), ratio.minimum(whole), whole)
+    w.add_(_kept(s, "m", w).mul_(o["momentum"]).sub_(rate * _decayed(g, w, wd)))
+
+
+@TORCH_RULES.register("muon")
+def _muon(
+    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
+) -> None:
+    if not trusted or w.dim() < 2:
+        _adamw(s, w, g, lr, wd, t, o, trusted)
+        return
+    m = _kept(s, "m", w).mul_(o["momentum"]).add_(g)
+    x = (g + o["momentum"] * m).reshape(len(g), -1)
+    scale = 0.2 * math.sqrt(max(x.shape))
+    if wd:
+        w.mul_(1 - lr * wd)
+    w.sub_(_orthogonalized(x).reshape(w.shape), alpha=lr * scale)
+
+
+def _orthogonalized(x: Any) -> Any:
+    """Five quintic Newton-Schulz steps, as :func:`gluontune.optim.orthogonal.orthogonalized`."""
+    tall = x.shape[0] > x.shape[1]
+    x = x.T if tall else x
+    x = x / (x.norm() + 1e-14)
+    for _ in range(5):
+        gram = x @ x.T
+        x = torch().addmm(x, torch().addmm(gram, gram, gram, alpha=2.0315, beta=-4.7750), x, beta=3.4445)
+    return x.T if tall else x
+
+
+class TorchOptimizer:
+    """An optimizer by its card, for PyTorch's parameters that have Gluon's names.
+
+    Args:
+        name: of ``gt.optim.OPTIMIZERS``. parameters: by name, tensors with gradients.
+        schedule: ``num_update -> lr``, counted from 1. momentum, wd: as :func:`gt.optim.setup`'s.
+        lr_mult, wd_mult: of single parameters, by name. options: further ones of the optimizer's card.
+
+    Raises:
+        UsageError: the torch backend has no such optimizer.
+
+    >>> import gluontune as gt
+    >>> w = torch().nn.Parameter(torch().tensor([[1.0, 2.0]]))
+    >>> w.grad = torch().ones_like(w)
+    >>> optimizer = TorchOptimizer("sgd", {"fc_weight": w}, lambda n: 0.5, momentum=0.0)
+    >>> optimizer.step()
+    >>> w.tolist()
+    [[0.5, 1.5]]
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parameters: Mapping[str, Any],
+        schedule: Callable[[int], float],
+        *,
+        momentum: float = 0.9,
+        wd: float = 0.0,
+        lr_mult: Mapping[str, float] | None = None,
+        wd_mult: Mapping[str, float] | None = None,
+        **options: Any,
+    ):
+        card = OPTIMIZERS[name]
+        if card.name not in TORCH_RULES.names():
+            raise UsageError(
+                f"optimizer {name!r}: the torch backend has {', '.join(TORCH_RULES.names())}; use one of them, or "
+                "backend='mxnet'"
+            )
+        card.check(options)
+        self.name, self.rule, self.schedule, self.wd = name, TORCH_RULES[card.name], schedule, wd
+        if card.name == "lbsgd" and options.get("warmup_strategy") == "lars":
+            self.rule = TORCH_RULES["lars"]
+        self.options = {"eps": 0.0, **card.defaults, "momentum": momentum, **options}
+        self.parameters = dict(parameters)
+        self.lr_mult, self.wd_mult = lr_mult or {}, wd_mult or {}
+        self.num_update = 0
+        self.states: dict[str, State] = {name: {} for name in self.parameters}
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next update."""
+        return self.schedule(self.num_update + 1)
+
+    def step(self, factor: Any = 1.0) -> None:
+        """One update from the gradients that lie in the parameters, each multiplied by ``factor``."""
+        self.num_update += 1
+        lr = self.schedule(self.num_update)
+        limit = self.options.get("clip_gradient")
+        with torch().no_grad():
+            for name, w in self.parameters.items():
+                g = w.grad
+                if g is None:
+                    continue
+                g = g if isinstance(factor, float) and factor == 1.0 else g * factor
+                if limit and limit > 0:
+                    g = g.clamp(-limit, limit)
+                trusted = not (exempt_name(name) or w.dim() <= 1)
+                rate = lr * self.lr_mult.get(name, 1.0)
+                decay = self.wd * self.wd_mult.get(name, 1.0) if trusted else 0.0
+                self.rule(self.states[name], w, g, rate, decay, self.num_update, self.options, trusted)

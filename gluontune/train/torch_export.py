@@ -1,0 +1,150 @@
+"""A job's net for PyTorch's engine: built, initialized and tried by MXNet in a process of its own, written as a graph.
+
+``python -m gluontune.train.torch_export OUT`` reads a recipe from stdin and leaves the symbols of net and loss, the
+parameters of the seeded start and ``job.json`` in the folder OUT. The process that trains reads them without mxnet.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import parse_json
+from gluontune.recipe import Recipe
+
+__all__ = ["Exported", "export_job", "exported"]
+
+_TRIED_BATCHES = 2  # of the training data: enough to try one, and to know the shapes
+
+
+@dataclass
+class Exported:
+    """What PyTorch's engine needs of a job.
+
+    Args:
+        net, loss: symbols as JSON; the loss takes output and label. arrays: of the seeded start, by Gluon's names.
+        names: Gluon's name to the parameter's place in the net, as checkpoints have it.
+        data: name of the data set. metric: its name and mode, ``accuracy`` or ``loss``. axis: of the classes.
+        lr_mult, wd_mult: of single parameters. frozen: parameters that are not trained.
+    """
+
+    net: str
+    loss: str
+    arrays: dict[str, np.ndarray]
+    names: dict[str, str]
+    data: str
+    metric: dict[str, str]
+    axis: int
+    lr_mult: dict[str, float]
+    wd_mult: dict[str, float]
+    frozen: list[str]
+
+
+def exported(recipe: Recipe) -> Exported:
+    """The job of a recipe, exported by a process that has mxnet; this one needs none.
+
+    Raises:
+        GluontuneError: the job does not fit, its net cannot be traced, or the export failed; says where.
+    """
+    with tempfile.TemporaryDirectory(prefix="gluontune-export-") as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", "gluontune.train.torch_export", folder],
+            input=json.dumps(recipe.to_dict()),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        out = Path(folder)
+        told = out / "error.json"
+        if told.exists():
+            raise GluontuneError(parse_json(told.read_text(encoding="utf-8"))["message"])
+        if done.returncode != 0 or not (out / "job.json").exists():
+            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise GluontuneError(f"the process that exports the net from MXNet failed: {last}")
+        facts = parse_json((out / "job.json").read_text(encoding="utf-8"))
+        with np.load(out / "arrays.npz") as held:
+            arrays = {name: held[name] for name in held.files}
+        net, loss = ((out / f"{name}-symbol.json").read_text(encoding="utf-8") for name in ("net", "loss"))
+        return Exported(net, loss, arrays, **facts)
+
+
+def export_job(recipe: Recipe, out: Path) -> None:
+    """Build the recipe's job with MXNet, try it on one batch, and write what :class:`Exported` holds into ``out``.
+
+    Raises:
+        GluontuneError: the job does not fit, or its net or loss cannot be traced.
+        UsageError: the job has what only MXNet can compute: a ``step`` or a metric of its own, Gluon datasets.
+    """
+    from gluontune.bridge.source import traced
+    from gluontune.train.session import Session
+    from gluontune.train.snapshot import parameters, weights_of
+
+    few = _TRIED_BATCHES * recipe.batch_size_per_device
+    plain = recipe.override(
+        backend="mxnet", engine="local", num_devices=1, devices="cpu", dtype="float32", hybridize="imperative",
+        train_samples=min(few, recipe.train_samples or few),
+        val_samples=min(few, recipe.val_samples or few),
+    )  # fmt: skip
+    session = Session(plain)
+    try:
+        session.build()
+        job = session.job
+        if job.step is not None:
+            raise _refused(job.place("step"), "the job's step() computes with MXNet's arrays")
+        if job.dataset is None:
+            raise _refused(
+                job.place("data"),
+                "data() returns Gluon datasets, which need mxnet in the process that trains",
+            )
+        if job.metric()[0] is not None:
+            raise _refused(job.place("metric"), "the job's metric() is one of MXNet's")
+        _, net = traced(session.net if session.feed.stage is None else session.net.net)
+        _, loss = traced(session.kind.loss, 2)
+        params = list(session.net.collect_params().values())
+        places = {p.name: place for place, p in parameters(session.net)}
+        values, wanted = weights_of(session), set(net.list_inputs())
+        np.savez(out / "arrays.npz", **{n: values[place] for n, place in places.items() if n in wanted})
+        (out / "net-symbol.json").write_text(net.tojson(), encoding="utf-8")
+        (out / "loss-symbol.json").write_text(loss.tojson(), encoding="utf-8")
+        facts = {
+            "names": {name: place for name, place in places.items() if name in wanted},
+            "data": job.dataset.name,
+            "metric": {"name": session.score.name, "mode": session.score.mode},
+            "axis": int(getattr(session.kind.loss, "_axis", -1)),
+            "lr_mult": {p.name: p.lr_mult for p in params if p.lr_mult != 1.0},
+            "wd_mult": {p.name: p.wd_mult for p in params if p.wd_mult != 1.0},
+            "frozen": [p.name for p in params if p.grad_req == "null"],
+        }
+        (out / "job.json").write_text(json.dumps(facts), encoding="utf-8")
+    finally:
+        session.close()
+
+
+def _refused(where: str, why: str) -> UsageError:
+    return UsageError(f"recipe field backend='torch': {where}{why}; use backend='mxnet'")
+
+
+def _main() -> None:
+    out = Path(sys.argv[1])
+    try:
+        export_job(Recipe.from_dict(json.loads(sys.stdin.read())), out)
+    except GluontuneError as error:
+        (out / "error.json").write_text(
+            json.dumps({"message": " ".join(str(error).split())}), encoding="utf-8"
+        )
+    except Exception as error:  # told with its place by whoever asked
+        traceback.print_exc()
+        told = f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
+        (out / "error.json").write_text(json.dumps({"message": told}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,326 @@
+"""The training process on PyTorch's engine: the same commands as :class:`gluontune.train.session.Session`, no mxnet.
+
+The net comes from MXNet as a graph with the parameters of the seeded start (:mod:`gluontune.train.torch_export`), the
+images from gluontune's loaders, the optimizer from its card. So a recipe with ``backend="torch"`` means what it means
+with ``"mxnet"``: the same start, batches, rates and decay, and the same figures but for rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import resource
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gluontune import __version__, bridge, datasets, monitor
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.optim.torch_rules import TorchOptimizer
+from gluontune.optim.torch_setup import rates_of
+from gluontune.recipe import Recipe
+from gluontune.runtime import usable_cores
+from gluontune.runtime.pytorch import torch
+from gluontune.train.checkpoint import read
+from gluontune.train.feed import Feed, named_loaders
+from gluontune.train.metrics import finite
+from gluontune.train.torch_export import exported
+from gluontune.train.torch_ranks import TorchRanks
+from gluontune.train.torch_snapshot import capture, restore
+from gluontune.train.writing import Writer
+
+__all__ = ["TorchSession"]
+
+_SAMPLED_EVERY = 25  # one step in so many is cut into phases
+
+
+class TorchSession:
+    """One training process on PyTorch's engine.
+
+    Args:
+        recipe: what to train, ``backend="torch"``.
+        rank, world, checkpoints, local_rank: as of ``Session``. rejoins: without meaning here.
+
+    Attributes:
+        phase: what the session is doing, for error messages.
+        net, loss: ``torch.fx`` modules; the net's parameters have Gluon's names. run: the net as it is called.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        rank: int = 0,
+        world: int = 1,
+        checkpoints: dict[str, Any] | None = None,
+        rejoins: bool = False,
+        local_rank: int | None = None,
+    ):
+        self.recipe, self.rank, self.world = recipe, rank, world
+        self.local_rank = rank if local_rank is None else local_rank
+        self.writer = Writer(**checkpoints) if checkpoints else None
+        self.phase = "starting"
+        self.steps_taken, self.epoch, self._fresh = 0, 0, False
+        self._batches: Iterator[Any] | None = None
+        self._device = ""
+
+    def build(self, opened: Callable[[], None] | None = None) -> None:
+        """Export the net, open the data, convert the net: all that comes before the first step."""
+        recipe = self.recipe
+        self.phase = "exporting the net from MXNet"
+        self.job = exported(recipe)
+        self.phase = "importing PyTorch"
+        library = self.torch = torch()
+        self.phase = "finding the devices"
+        self.device = _device(library, recipe.devices)
+        if self.device == "gpu":
+            library.cuda.set_device(self.local_rank)
+        if self.device == "cpu":
+            library.set_num_threads(int(recipe.env.get("OMP_NUM_THREADS", usable_cores())))
+        self.phase = "opening the data"
+        data = datasets.open(self.job.data)
+        where = {"framework": "torch", "normalize": True, "device": "cuda" if self.device == "gpu" else None}
+        size = recipe.batch_size_per_device
+        train, val, num_train, shape = named_loaders(recipe, data, self.rank, self.world, size, **where)
+        self.feed = Feed(train, val, None, size, num_train, shape)
+        self.batches_per_epoch = len(train)
+        if self.batches_per_epoch == 0:
+            raise GluontuneError(
+                f"{num_train} training images make no whole batch of {size}: use a smaller batch_size_per_device or "
+                "last_batch='keep'"
+            )
+        self.samples_per_step = size
+        if opened is not None:
+            opened()
+        self.phase = "meeting the other ranks"
+        self.ranks = TorchRanks(library, self.rank, self.world, self.device == "gpu")
+        self.phase = "building the net"
+        self.net = bridge.to_torch(self.job.net, self.job.arrays)
+        self.loss = bridge.to_torch(self.job.loss, {})
+        self._place()
+        self.phases = monitor.StepPhases(sync=self._sync, every=_SAMPLED_EVERY)
+        self._initial = {name: value.detach().clone() for name, value in self.net.state_dict().items()}
+        self.phase = "trying one batch"
+        self._try_one_batch()
+        self.reset()
+
+    def _place(self) -> None:
+        """The net on its device, in the memory order and the mode that the recipe asks for."""
+        library, recipe = self.torch, self.recipe
+        for name, parameter in self.net.named_parameters():
+            if name in self.job.frozen:
+                parameter.requires_grad_(False)
+        if self.device == "gpu":
+            self.net, self.loss = self.net.cuda(), self.loss.cuda()
+        if recipe.hybridize != "imperative":
+            self.net = self.net.to(memory_format=library.channels_last)
+        self.run = library.compile(self.net) if recipe.hybridize == "static" else self.net
+        self._trained = self.ranks.around(self.run)
+        where, half = ("cuda" if self.device == "gpu" else "cpu"), recipe.dtype == "bfloat16"
+        self._cast: Callable[[], Any] = (
+            (lambda: library.autocast(where, dtype=library.bfloat16)) if half else contextlib.nullcontext
+        )
+
+    def _try_one_batch(self) -> None:
+        images, labels = next(iter(self.feed.train.epoch(0)))
+        self.net.train()
+        self._losses_of(images, labels)[0].mean().backward()
+        self.feed.train.set_epoch(1)
+        self.feed.train.set_epoch(0)
+
+    def site(self) -> dict[str, Any]:
+        """What the ladder asks of the process that is there."""
+        height, width, channels = self.feed.image_shape or (0, 0, 0)
+        return {
+            "device": self.device,
+            "gpus": self.torch.cuda.device_count(),
+            "splits": True,
+            "image_bytes": height * width * channels,
+            "rewrites": [],
+            "step": "usual",
+            "recurrent": False,
+            "metric": self.job.metric,
+        }
+
+    def common(self) -> dict[str, Any]:
+        """What must be alike on all ranks."""
+        versions = {"gluontune": __version__, "torch": self.torch.__version__, "numpy": np.__version__}
+        return {"versions": versions, "data": self.job.data, "batches_per_epoch": self.batches_per_epoch}
+
+    def reset(self, epochs: float | None = None) -> None:
+        """Back to the seeded start: parameters, optimizer, schedule, random streams, first epoch."""
+        if epochs is not None and epochs != self.recipe.epochs:
+            self.recipe, self._fresh = self.recipe.override(epochs=epochs), False
+        if self._fresh:
+            return
+        self.phase = "setting up the optimizer"
+        recipe = self.recipe.resolved()
+        self._close_batches()
+        self.net.load_state_dict(self._initial)
+        trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
+        for parameter in trained.values():
+            parameter.grad = None
+        total = max(1, round(recipe.epochs * self.batches_per_epoch))
+        self.optimizer = TorchOptimizer(
+            recipe.optimizer,
+            trained,
+            rates_of(recipe, steps=total, steps_per_epoch=self.batches_per_epoch),
+            momentum=recipe.momentum,
+            wd=float(recipe.wd or 0.0),
+            lr_mult=self.job.lr_mult,
+            wd_mult=self.job.wd_mult,
+            **recipe.optimizer_params,
+        )
+        random.seed(recipe.seed)
+        np.random.seed(recipe.seed)
+        self.torch.manual_seed(recipe.seed)
+        self.epoch, self.steps_taken, self.gathered = 0, 0, 0
+        self._losses: list[Any] = []
+        self.feed.train.set_epoch(1)
+        self.feed.train.set_epoch(0)
+        self._fresh = True
+
+    def _sync(self) -> None:
+        if self.device == "gpu":
+            self.torch.cuda.synchronize()
+
+    def _close_batches(self) -> None:
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
+        self._batches = None
+
+    def _next_batch(self) -> tuple[Any, Any]:
+        for _ in range(2):
+            if self._batches is None:
+                self._batches = self.feed.train.epoch(self.epoch)
+            batch = next(self._batches, None)
+            if batch is not None:
+                return batch  # type: ignore[no-any-return]
+            self._batches = None
+            self.epoch += 1
+        raise GluontuneError("the training data gave no batch in a whole epoch")
+
+    def _losses_of(self, images: Any, labels: Any) -> tuple[Any, Any]:
+        with self._cast():
+            output = (self._trained if self.net.training else self.run)(images)
+        output = output.float() if output.dtype != self.torch.float64 else output
+        return self.loss(output, labels.to(output.dtype)), output
+
+    def step(self) -> int:
+        """One training step; returns its number of samples."""
+        with self.phases.step() as phase:
+            with phase("data"):
+                images, labels = self._next_batch()
+            with phase("forward"):
+                losses, _ = self._losses_of(images, labels)
+                whole = losses.sum() / (len(images) * self.recipe.accumulate)
+            last = self.gathered + 1 == self.recipe.accumulate
+            with phase("backward"), contextlib.nullcontext() if last else self.ranks.only_adding():
+                whole.backward()
+            with phase("update"):
+                self._update()
+            with phase("metrics"):
+                self._losses.append(losses.detach().mean())
+        self.steps_taken += 1
+        return len(images)
+
+    def _update(self) -> None:
+        self.gathered += 1
+        if self.gathered < self.recipe.accumulate:
+            return
+        self.gathered = 0
+        factor: Any = 1.0
+        trained = list(self.optimizer.parameters.values())
+        if self.recipe.clip_global_norm is not None:
+            squares = sum((p.grad.float() ** 2).sum() for p in trained if p.grad is not None)
+            factor = (self.recipe.clip_global_norm / (squares.sqrt() + 1e-12)).clamp(max=1.0)
+        self.optimizer.step(factor)
+        for parameter in trained:
+            parameter.grad = None
+
+    def steps(self, count: int) -> dict[str, Any]:
+        """Take ``count`` steps: ``{"samples", "seconds", "loss"}``."""
+        self.phase = "training"
+        self._fresh, self._losses = False, []
+        self.net.train()
+        start = time.perf_counter()
+        samples = sum(self.step() for _ in range(count))
+        self.phases.wait()
+        self._sync()
+        seconds = time.perf_counter() - start
+        return {
+            "samples": samples,
+            "seconds": seconds,
+            "loss": float(self.torch.stack(self._losses).float().mean()),
+        }
+
+    def validate(self) -> dict[str, Any]:
+        """The metric and the mean loss over the validation samples; see ``Session.validate``."""
+        self.phase = "validating"
+        self.net.eval()
+        start, total, loss, hits, counted = time.perf_counter(), 0, 0.0, 0, 0
+        with self.torch.no_grad():
+            for images, labels in self.feed.val.epoch(0):
+                losses, output = self._losses_of(images, labels)
+                loss += float(losses.sum())
+                total += len(images)
+                if self.job.metric["name"] == "accuracy":
+                    right = output.argmax(self.job.axis) == labels
+                    hits, counted = hits + int(right.sum()), counted + right.numel()
+        if total == 0:
+            raise GluontuneError("the validation data set is empty")
+        accuracy = hits / counted if counted else None
+        value = loss / total if accuracy is None else accuracy
+        return {
+            "metric": {**self.job.metric, "value": finite(value)},
+            "accuracy": accuracy,
+            "loss": loss / total,
+            "samples": total,
+            "seconds": time.perf_counter() - start,
+        }
+
+    def checkpoint(self, extra: dict[str, Any], wait: bool) -> dict[str, Any]:
+        """Copy all that a resumed run needs, and have it written; see :meth:`Writer.save`."""
+        assert self.writer is not None
+        self.phase = "writing a checkpoint"
+        if self.writer.busy and not wait:
+            return {"written": None, "error": None, "skipped": True}
+        header, arrays = capture(self)
+        return {**self.writer.save({**header, **extra}, arrays, wait), "skipped": False}
+
+    def restore(self, path: str) -> None:
+        """Go on from a checkpoint, after :meth:`build` or :meth:`reset`."""
+        self.phase = "reading a checkpoint"
+        self._close_batches()
+        header, arrays = read(path)
+        restore(self, header, arrays, path)
+        self._fresh = False
+
+    def agree(self) -> None:
+        """One process has nothing to agree on."""
+
+    def memory_mib(self) -> dict[str, float]:
+        """Highest resident memory of this process, MiB."""
+        return {"peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"TorchSession has no {name!r}: what asks for it works on MXNet's engine only")
+
+    def close(self) -> None:
+        """Leave the other ranks, stop the loaders' threads, and finish the checkpoint that is being written."""
+        if self.writer is not None:
+            self.writer.finish()
+        if "ranks" in self.__dict__:
+            self.ranks.close()
+        if "feed" in self.__dict__:
+            self._close_batches()
+            self.feed.close()
+
+
+def _device(library: Any, wanted: str) -> str:
+    there = library.cuda.is_available()
+    if wanted == "gpu" and not there:
+        raise UsageError("recipe field devices='gpu': this PyTorch sees no GPU; use devices='cpu' or 'auto'")
+    return "gpu" if there and wanted != "cpu" else "cpu"

@@ -1,0 +1,249 @@
+"""The same recipe on PyTorch's engine: the same start and figures, no mxnet in the process, clear refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import gluontune as gt
+from gluontune import ladder
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.parallel.faults import FAULTS, fault_trial
+from gluontune.runtime import pytorch
+from gluontune.train.session import Session
+from gluontune.train.snapshot import weights_of
+from gluontune.train.writing import Writer
+
+pytest.importorskip("torch", reason="PyTorch is not installed: make torch")
+
+SMALL = {
+    "net": "small_cnn",
+    "dataset": "sample",
+    "loader": "resident",
+    "augment": "none",
+    "train_samples": 640,
+    "val_samples": 200,
+    "optimizer": "nag",
+    "learning_rate": 0.05,
+    "wd": 1e-3,
+    "runtime": "tuned",
+}
+
+
+def torch_session(**changes):
+    from gluontune.train.torch_session import TorchSession
+
+    session = TorchSession(gt.Recipe(**{**SMALL, "backend": "torch", **changes}))
+    session.build()
+    return session
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"optimizer": "muon", "learning_rate": 0.01, "accumulate": 2}, {"clip_global_norm": 0.5}],
+    ids=["nag", "muon, accumulated", "clipped"],
+)
+def test_twenty_steps_leave_the_same_weights_as_mxnet(changes):
+    # Sigmoids: at the kink of a ReLU the last digit of an output decides, and one pixel more or less passes.
+    changes = {"net": "sigmoid_100", "epochs": 2, **changes}
+    ours, theirs = torch_session(**changes), Session(gt.Recipe(**{**SMALL, **changes}))
+    theirs.build()
+    try:
+        losses = [s.steps(20)["loss"] for s in (ours, theirs)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+        place = {p: name for name, p in ours.job.names.items()}
+        arrays = gt.bridge.from_torch(ours.net)
+        for name, want in weights_of(theirs).items():
+            scale = float(np.abs(want).max())
+            assert np.abs(arrays[place[name]] - want).max() <= 1e-4 * scale, name
+            moved = np.abs(ours._initial[place[name]].numpy() - want).max()
+            assert moved > 1e-2 * scale
+        seen = [s.validate() for s in (ours, theirs)]
+        assert abs(seen[0]["accuracy"] - seen[1]["accuracy"]) <= 0.01
+        assert seen[0]["metric"]["mode"] == seen[1]["metric"]["mode"] == "max"
+        assert seen[0]["loss"] == pytest.approx(seen[1]["loss"], rel=1e-4)
+    finally:
+        ours.close()
+        theirs.close()
+
+
+def test_a_net_with_running_statistics_learns_as_on_mxnet():
+    both = [gt.train.run(gt.Recipe(**{**SMALL, "epochs": 2, "backend": b})) for b in ("mxnet", "torch")]
+    assert both[0].train_loss == pytest.approx(both[1].train_loss, rel=0.03)
+    assert abs(both[0].val_accuracy[-1] - both[1].val_accuracy[-1]) <= 0.06  # of 200 images
+
+
+def test_a_reset_begins_again_at_the_seeded_start():
+    session = torch_session()
+    try:
+        first = session.steps(3)["loss"]
+        session.reset()
+        assert session.steps(3)["loss"] == pytest.approx(first, rel=1e-6)
+        session.reset(epochs=2)
+        assert session.recipe.epochs == 2 and session.optimizer.num_update == 0
+    finally:
+        session.close()
+
+
+def test_the_process_that_trains_never_imports_mxnet():
+    code = (
+        "import sys, json, gluontune as gt\n"
+        "from gluontune.train.torch_session import TorchSession\n"
+        f"s = TorchSession(gt.Recipe(backend='torch', **json.loads({json.dumps(json.dumps(SMALL))})))\n"
+        "s.build(); seen = s.steps(2); s.validate(); s.close()\n"
+        "print(json.dumps([seen['samples'], 'mxnet' in sys.modules, s.site()['device']]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    samples, imported, device = json.loads(done.stdout.splitlines()[-1])
+    assert (samples, imported) == (128, False) and device in ("cpu", "gpu")
+
+
+def test_a_run_gives_a_result_like_any_other():
+    result = gt.train.run(gt.Recipe(**{**SMALL, "backend": "torch", "epochs": 2, "dtype": "bfloat16"}))
+    assert result.ok, result.error
+    assert len(result.val_accuracy) == 2 and result.val_accuracy[-1] > 0.2
+    assert result.recipe["backend"] == "torch" and result.samples_per_sec["n"] >= 1
+
+
+def test_a_resumed_training_ends_with_the_same_weights(tmp_path):
+    # In the middle of an epoch and of an update, with an optimizer that keeps numbers as well as arrays.
+    changes = {"optimizer": "nadam", "accumulate": 3, "learning_rate": 0.002, "epochs": 2}
+    first, second = torch_session(**changes), torch_session(**changes)
+    first.writer = Writer(str(tmp_path), keep=1)
+    try:
+        first.steps(16)
+        whole = {name: value.clone() for name, value in first.net.state_dict().items()}
+        first.reset()
+        first.steps(11)
+        told = first.checkpoint({"recipe": first.recipe.to_dict()}, wait=True)
+        second.restore(told["written"])
+        second.steps(5)
+        for name, value in second.net.state_dict().items():
+            assert (value - whole[name]).abs().max() <= 1e-6 * max(1.0, float(value.abs().max())), name
+        assert second.optimizer.num_update == 5 and second.steps_taken == 16
+    finally:
+        first.close()
+        second.close()
+
+
+def test_a_run_keeps_checkpoints_goes_on_and_gives_its_net_back_to_gluon(tmp_path):
+    kept = gt.train.Checkpoints(tmp_path, every="4steps")
+    recipe = gt.Recipe(**{**SMALL, "backend": "torch"})
+    first = gt.train.run(recipe, checkpoints=kept)
+    assert first.ok and first.steps == 10
+    later = gt.train.Checkpoints(tmp_path, resume=True)
+    second = gt.train.run(recipe.override(epochs=2), checkpoints=later)
+    assert second.ok, second.error
+    assert second.steps == 20 and second.val_accuracy[0] == first.val_accuracy[0]
+    with pytest.raises(GluontuneError, match=r"backend='torch'.*backend='mxnet'"):
+        gt.train.run(recipe.override(epochs=3, backend="mxnet"), checkpoints=later)
+    net, mx = gt.train.load(tmp_path, pixels=True), gt.runtime.mxnet()
+    test = gt.datasets.open("sample").test
+    loader = gt.loading.build("threaded", test, batch_size=200, image_shape=(28, 28, 1))
+    images, labels = next(loader.epoch(0))
+    loader.close()
+    right = (net(mx.nd.array(images, dtype="uint8")).asnumpy().argmax(1) == labels).mean()
+    assert right > 0.25  # a net that was not trained has 0.1
+
+
+def test_two_processes_learn_as_two_of_mxnet(tmp_path):
+    two = {**SMALL, "epochs": 2, "num_devices": 2, "batch_size_per_device": 32}
+    theirs = gt.train.run(gt.Recipe(**two, engine="shared-memory"))
+    kept = gt.train.Checkpoints(tmp_path)
+    ours = gt.train.run(gt.Recipe(**two, engine="ddp", backend="torch"), checkpoints=kept)
+    assert ours.ok, ours.error
+    assert ours.train_loss == pytest.approx(theirs.train_loss, rel=0.03) and ours.steps == 20
+    longer = gt.Recipe(**{**two, "epochs": 3}, engine="ddp", backend="torch")
+    more = gt.train.run(longer, checkpoints=gt.train.Checkpoints(tmp_path, resume=True))
+    assert more.ok, more.error
+    assert more.steps == 30 and more.train_loss[-1] < ours.train_loss[-1]
+
+
+def test_a_killed_rank_ends_the_others_and_is_named():
+    seen = fault_trial(*FAULTS["ddp rank killed"])
+    assert seen["named"] and seen["orphans"] == 0 and seen["seconds"] < 30, seen
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"loader": "gluon"}, "loader='threaded' or 'resident'"),
+        ({"engine": "shared-memory", "num_devices": 2}, "several .engine='ddp'"),
+        ({"hybridize": "static", "rewrites": ["pool-to-mean"]}, r"rewrites=\[\]"),
+        ({"engine": "ddp", "num_devices": 2, "exchange_every": 2}, "exchange_every=1"),
+        ({"dtype": "float16"}, "dtype='bfloat16'"),
+        ({"stochastic_depth": 0.2}, "stochastic_depth=0"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused_with_the_fields(changes, told):
+    with pytest.raises(UsageError, match=told) as error:
+        gt.Recipe(**{**SMALL, "backend": "torch", **changes})
+    assert "recipe fields" in str(error.value)
+
+
+def job(tmp_path, text):
+    path = tmp_path / "job.py"
+    path.write_text("from mxnet import gluon, mx, nd\n".replace(", mx, nd", "") + text)
+    return str(path)
+
+
+NET = """
+def net():
+    found = gluon.nn.HybridSequential()
+    found.add(gluon.nn.Flatten(), gluon.nn.Dense(10))
+    return found
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (NET + "def step(net, x, y):\n    return gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y)\n", "job.py:.*step"),
+        (NET + "import mxnet\ndef metric():\n    return mxnet.metric.MSE()\n", "job.py:.*metric"),
+        ("class Odd(gluon.Block):\n    def __init__(self):\n        super().__init__()\n"
+         "        self.d = gluon.nn.Dense(10)\n    def forward(self, x):\n        return self.d(x)\n"
+         "def net():\n    return Odd()\n", "Odd is a Block: only a HybridBlock"),
+    ],
+    ids=["step", "metric", "Block"],
+)  # fmt: skip
+def test_a_job_that_only_mxnet_can_compute_is_told_with_its_line(tmp_path, text, told):
+    with pytest.raises(GluontuneError, match=told):
+        torch_session(net="mlp", job=job(tmp_path, text))
+
+
+def test_a_job_with_net_and_loss_of_its_own_trains(tmp_path):
+    own = (
+        NET
+        + "def loss():\n    return gluon.loss.SoftmaxCrossEntropyLoss()\ndef data():\n    return 'sample'\n"
+    )
+    session = torch_session(job=job(tmp_path, own))
+    try:
+        first, later = session.steps(5)["loss"], session.steps(20)["loss"]
+        assert later < first and session.job.data == "sample"
+    finally:
+        session.close()
+
+
+def test_the_ninth_rung_is_kept_where_it_is_faster(machine, monkeypatch):
+    monkeypatch.setattr(pytorch, "installed", lambda: True)
+    rate = machine.rate
+    machine.rate = lambda r: 2.0 * rate(r) if r.backend == "torch" else rate(r)
+    found = ladder.climb(gt.Recipe())
+    row = {r["name"]: r for r in found["rungs"]}["modern-engine"]
+    assert row["kept"] and row["verdict"] == "helped" and found["best"]["recipe"]["backend"] == "torch"
+    assert [v["label"] for v in row["variants"]] == ["PyTorch", "PyTorch, 2 processes", "PyTorch, bfloat16"]
+    assert "left out" not in [a["kind"] for a in found["revisited"] if a["rung"] == "records"]
+
+
+def test_ddp_is_pytorchs_own():
+    with pytest.raises(UsageError, match="backend='torch', or engine='shared-memory'"):
+        gt.Recipe(engine="ddp", num_devices=2, loader="resident")
+
+
+def test_the_ninth_rung_says_how_to_bring_pytorch(machine):
+    row = ladder.climb(gt.Recipe(), rungs=["modern-engine"])["rungs"][-1]
+    assert row["status"] == "skipped" and "pip install torch" in row["reason"]
