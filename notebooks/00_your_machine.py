@@ -16,6 +16,14 @@
 # **Question.** You install MXNet, write a Gluon script and start it. How much of this machine does it use?
 #
 # Before you measure anything, write down what you expect. A wrong prediction teaches as much as a right one.
+#
+# **You will be able to** say how many cores a process may really use, and choose the settings with which a training
+# should start.
+
+# %%
+from gluontune.course import picture
+
+picture("machine")
 
 # %% tags=["parameters"]
 dataset = "sample"
@@ -31,7 +39,7 @@ quick_samples = 2560
 
 # %%
 import gluontune as gt
-from gluontune.course import check, compare, predict, show, table
+from gluontune.course import check, compare, in_turn, predict, show, table
 
 machine = gt.runtime.machine_facts()
 predict("percent of the cores that training uses, as MXNet is installed", ...)
@@ -53,7 +61,8 @@ table({"severity": f.severity, "what": f.message, "mend": f.fix} for f in findin
 # %% [markdown]
 # ## Measure
 # The same training twice, each in a fresh process: once with the environment as it comes, once with the launch
-# settings that gluontune computes for this machine. The images lie decoded in memory, so that only computing counts.
+# settings that gluontune computes for this machine. The images lie decoded in memory, so that only computing counts. First look
+# how busy the cores are.
 
 # %%
 images = {"train_samples": quick_samples, "val_samples": 500} if quick else {}
@@ -79,9 +88,19 @@ show("utilization", results)
 # %%
 busy = as_installed.steadiness["mean_pct"]
 print(compare("percent of the cores that training uses, as MXNet is installed", busy))
-ratio = tuned.samples_per_sec["median"] / as_installed.samples_per_sec["median"]
-print(f"With the launch settings, training runs at {ratio:.2f} times the speed.")
-show("throughput", results)
+
+# %% [markdown]
+# Which is faster? Two runs one after the other are no proof: another program may have disturbed one of them. So both now train
+# *in turn*: a slice of the one, a slice of the other, and so on. A disturbance then falls on both, and the ratio of neighbours says
+# who is faster. From the ratios comes a *95 % interval*: where it contains 1, nothing is proven.
+
+# %%
+in_turns = {"as installed": recipe, "tuned": recipe.override(runtime="tuned")}
+found = in_turn(in_turns, rounds=7 if quick else 15, slice_s=0.4 if quick else 1.0)
+ratio = found["tuned"]["ratio"]
+low, high = ratio["ci95"]
+verdict = "They help here." if low > 1 else "They harm here." if high < 1 else "Here nothing is proven."
+print(f"The launch settings: {ratio['median']:.2f} times the speed (95 %: {low:.2f} to {high:.2f}).", verdict)
 
 # %% [markdown]
 # ## Why
@@ -93,12 +112,17 @@ show("throughput", results)
 table({"setting": name, "value": value, "why": why} for name, value, why in gt.runtime.launch_settings().rows)
 
 # %% [markdown]
-# One run each is no proof: other programs may have disturbed one of them. The ladder (`gluontune ladder`) measures
-# contenders in turn and gives a 95 % interval.
-#
+# The ladder (`gluontune ladder`) measures in turn, too, and keeps a change only where its interval lies above 1.
+
+# %%
+# Try this: more processes share the machine. How many threads does each get?
+for processes in (1, 2, 4):
+    print(processes, gt.runtime.launch_settings(processes=processes).env["OMP_NUM_THREADS"])
+
+# %% [markdown]
 # ## Summary
 # - What a machine has and what a process may use differ; count usable cores.
-# - As installed, MXNet may leave cores idle; launch settings mend it without touching your script.
+# - As installed, MXNet may leave cores idle; launch settings are a way to change that without touching your script.
 # - A setting helps where it measured faster, and nowhere else.
 #
 # ## Exercises
@@ -111,4 +135,6 @@ check("usable-cores", ...)  # how many cores may this process use?
 check("omp-threads", ...)  # two training processes share this machine: how many threads for each?
 
 # %% [markdown]
+# **Reference:** `gt.runtime.launch_settings?`, `gt.runtime.doctor?`, `gt.train.run?` in a cell show what they take.
+#
 # **Next:** `01_naive` trains the script that a tutorial would write, and looks where each step's time goes.

@@ -15,6 +15,13 @@
 #
 # **Question.** A tutorial's Gluon script reads one image file after the other, transforms each in Python, and trains
 # imperatively. How many images a second is that here, and what does a training step wait for?
+#
+# **You will be able to** read where the time of a training step goes, and say what it waits for.
+
+# %%
+from gluontune.course import picture
+
+picture("naive")
 
 # %% tags=["parameters"]
 dataset = "sample"
@@ -33,15 +40,55 @@ quick_samples = 2560
 # naive script on one V100 GPU, with CIFAR-10 and a batch of 64.
 
 # %%
+import time
+
 import gluontune as gt
-from gluontune.course import check, compare, predict, show, table
+from gluontune.course import as_files, check, compare, predict, show, table
 
 DECK_SAMPLES_PER_SEC = 307
 predict("images a second", ...)
 predict("percent of a step spent waiting for data", ...)
 
 # %% [markdown]
+# ## The script
+# This is what a tutorial writes, in plain Gluon: images in folders, a `DataLoader` without workers, a net, a loss, a trainer.
+
+# %%
+mx = gt.runtime.mxnet()
+data = gt.datasets.open(dataset)
+folder = as_files(data.train, f"{out_dir}/files", min(640, quick_samples))
+vision = mx.gluon.data.vision
+transform = vision.transforms.Compose([vision.transforms.RandomFlipLeftRight(), vision.transforms.ToTensor()])
+photos = vision.ImageFolderDataset(str(folder), flag=int(data.image_shape[2] == 3)).transform_first(transform)
+loader = mx.gluon.data.DataLoader(photos, batch_size_per_device, shuffle=True, last_batch="discard")
+
+net = gt.train.build_net("cifar_resnet20_v1", len(data.classes))
+net.initialize(mx.init.Xavier())
+loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
+
+
+# %%
+def train_epoch():
+    started, count = time.perf_counter(), 0
+    for x, y in loader:
+        with mx.autograd.record():
+            loss = loss_of(net(x), y)
+        loss.backward()
+        trainer.step(len(x))
+        count += len(x)
+    mx.nd.waitall()  # only now the work is done
+    return count / (time.perf_counter() - started)
+
+
+train_epoch()  # the first one also sets things up
+print(f"The script, in this notebook: {train_epoch():,.0f} images/s")
+
+# %% [markdown]
 # ## Measure
+# One figure of one epoch says little. The *recipe* below is this script with every value named: the same loop, in a fresh
+# process, measured in many windows. It starts as MXNet is installed, whereas this notebook may have the launch settings of
+# lesson 00: so the two figures can differ. The other lessons change the recipe's values one by one.
 
 # %%
 images = {"train_samples": quick_samples, "val_samples": 500} if quick else {}
@@ -96,6 +143,11 @@ table(
     if isinstance(value, (int, float))
 )
 
+# %%
+# Try this: change one value, such as augment=False or batch_size_per_device=16, and run the cell.
+changed = naive.override(batch_size_per_device=32)
+print("what differs:", changed.differences(naive))  # gt.train.run(changed) trains it
+
 # %% [markdown]
 # ## Summary
 # - Throughput counts everything a step waits for, the loading of its images included.
@@ -113,5 +165,7 @@ check("epoch-seconds", ..., result=result, num_train=num_train)
 check("step-time-ms", ..., result=result)  # milliseconds of one training step?
 
 # %% [markdown]
+# **Reference:** `gt.Recipe?`, `gt.train.run?`, `gt.monitor.verdict?` in a cell show what they take.
+#
 # **Next:** `02_multi_worker` lets other processes load the images. To see all rungs at once: `gluontune ladder --quick`
 # climbs from this script; `ladder-out/ladder.html` shows what each one brought on this machine.

@@ -15,6 +15,13 @@
 #
 # **Question.** The deck's V100 got from 307 to 664 images/s when 29 processes loaded images instead of one. Its rule is *number of
 # cores less three*. How many workers are right here?
+#
+# **You will be able to** choose the number of workers by measuring, and explain when more of them harm.
+
+# %%
+from gluontune.course import picture
+
+picture("workers")
 
 # %% tags=["parameters"]
 dataset = "synthetic:train=1200,test=100,size=224"
@@ -66,8 +73,17 @@ print(f"The loop spends {starved.phases_pct['data']:.0f} % of its time waiting f
 
 # %% [markdown]
 # ## More workers
-# Gluon's `DataLoader` starts *processes*. Each imports what it needs, makes whole batches and sends them through shared
-# memory. Measure different numbers of them, up to twice the usable cores.
+# Gluon's `DataLoader` starts *processes*. Each makes whole batches and sends them through shared memory. Some of them wait there
+# before they are needed: that is *prefetching*. It evens out a slow image, and costs the memory of the batches that wait.
+#
+# Linux starts a process in one of two ways. *fork* copies the running process, at once, with all that it holds; but MXNet's threads
+# are not copied, and a lock that one of them held stays locked for ever. *spawn* starts anew and imports everything again: safe,
+# and slow at the start. Gluon forks; that is one reason for the loader of threads below.
+#
+# A GPU takes its batches from the CPU's memory. If that memory is *pinned* (page-locked: the system may not move it), the copy
+# runs beside the computing; otherwise it waits. Gluon's loader has `pin_memory=True` for it.
+#
+# Measure different numbers of them, up to twice the usable cores.
 
 # %%
 numbers = sorted({0, 1, cores, 2 * cores} if quick else {0, *range(1, cores + 1), 2 * cores})
@@ -153,6 +169,11 @@ sized = gt.loading.size(
 print(f"choose loader={sized.choice.loader}, num_workers={sized.choice.num_workers}: {sized.reason}")
 print(f"the rule {sized.rule['text']} would say {sized.rule['num_workers']}")
 
+# %%
+# Try this: a device of twice the speed. How many workers does it need?
+faster = feed(naive.override(num_workers=best), data, ms_per_batch=ms_per_batch / 2, seconds=seconds)
+print(f"The faster device is busy {faster.steadiness['mean_pct']:.0f} % of the time.")
+
 # %% [markdown]
 # ## Summary
 # - Workers help while the device waits and cores are free; on a CPU that trains, they compete with it.
@@ -175,4 +196,6 @@ check("step-serial", ...)
 check("step-overlapped", ...)
 
 # %% [markdown]
+# **Reference:** `gt.loading.size?`, `gt.loading.build?` in a cell show what they take.
+#
 # **Next:** `03_recordio`: one file instead of many.

@@ -15,6 +15,14 @@
 #
 # **Question.** `net.hybridize()` is one line. The deck's V100 went from 664 to 941 images/s with it. What does MXNet
 # do differently after that line, and is it faster *here*?
+#
+# **You will be able to** say what a graph saves, tell whether an operator waits for arithmetic or for memory, and
+# choose a mode by measuring.
+
+# %%
+from gluontune.course import picture
+
+picture("graph")
 
 # %% tags=["parameters"]
 dataset = "sample"
@@ -30,7 +38,18 @@ quick_samples = 2560
 
 # %%
 import gluontune as gt
-from gluontune.course import bars, check, compare, deck_graph_memory, folded, net_memory, predict, show, table
+from gluontune.course import (
+    bars,
+    check,
+    compare,
+    deck_graph_memory,
+    folded,
+    lines,
+    net_memory,
+    predict,
+    show,
+    table,
+)
 
 mx = gt.runtime.mxnet()
 predict("bytes that the symbolic graph holds", ...)
@@ -93,8 +112,8 @@ table(
 
 # %% [markdown]
 # ## Folding operators
-# Who knows the whole graph can replace several operators by one. A convolution, its BatchNorm and its activation become
-# a single operator that writes its result once. MXNet does this for *inference*; training needs what lies between.
+# A graph shows all operators before the first one runs. So neighbours can be merged: a convolution, its BatchNorm and its
+# activation become one operator, which writes its result once. MXNet does this for *inference*; training needs the results between.
 
 # %%
 net = gt.train.build_net("cifar_resnet20_v1", 10)
@@ -118,6 +137,55 @@ print(f"Folded, inference takes 1 / {gain['median']:.2f} of the time (95 %: {low
 print(f"The largest difference between the outputs is {fold['max_difference']:.1e}.")
 
 # %% [markdown]
+# ## Arithmetic or memory?
+# Why does one result less matter? An operator reads numbers, computes, and writes numbers. Its *intensity* is the number of
+# operations for each byte that it moves. With a low intensity it waits for memory, with a high one for arithmetic. The *roofline*
+# (Williams and others, 2009) draws this for a machine: a slope, which is its memory, and a roof, which is its arithmetic.
+
+# %%
+peaks = gt.monitor.measured_peaks(repeats=3)
+size, c = batch_size_per_device * 32 * 32, 64  # places in a batch of images, channels
+work = {  # operations, and bytes that must be moved
+    "ReLU, 64 channels": (size * c, 8 * size * c),
+    "BatchNorm in inference": (2 * size * c, 8 * size * c),
+    "convolution 1×1": (2 * size * c * c, 8 * size * c + 4 * c * c),
+    "convolution 3×3": (18 * size * c * c, 8 * size * c + 36 * c * c),
+}
+found = {
+    n: gt.monitor.attainable_flops(*w, peaks["flops_per_sec"], peaks["bytes_per_sec"])
+    for n, w in work.items()
+}
+table(
+    {
+        "operator": name,
+        "operations a byte": f"{roof['intensity']:.2g}",
+        "waits for": {"memory": "memory", "compute": "arithmetic"}[roof["bound_by"]],
+        "at most, GFLOP/s": f"{roof['flops_per_sec'] / 1e9:,.0f}",
+    }
+    for name, roof in found.items()
+)
+
+# %%
+intensity = [2.0**k for k in range(-4, 10)]
+roof = [gt.monitor.attainable_flops(i, 1, peaks["flops_per_sec"], peaks["bytes_per_sec"]) for i in intensity]
+points = sorted((r["intensity"], r["flops_per_sec"] / 1e9) for r in found.values())
+lines(
+    {
+        "roofline": (intensity, [r["flops_per_sec"] / 1e9 for r in roof]),
+        "the four operators": tuple(zip(*points)),
+    },
+    x="operations for each byte moved",
+    y="GFLOP/s at most",
+    log_x=True,
+    log_y=True,
+    markers=True,
+    caption="The roofline of this machine's cores, measured",
+)
+
+# %% [markdown]
+# A ReLU alone only moves numbers. Merged into the convolution before it, it moves none. *DeepBench* (Baidu, 2016) is a list of such
+# operators and their sizes; `gluontune bench operators` measures it, and the layers of your net, against this machine's roofline.
+#
 # ## Is training faster?
 # Now a whole training step: forward, loss and backward, all modes in turn in one process. *static* also plans the memory
 # once and keeps it. *Rewrites* change the net to an equal one that avoids slow paths; the ladder knows some.
@@ -190,6 +258,12 @@ clipped = Clipped()
 clipped.initialize()
 print(gt.compute.check_hybridizable(clipped, mx.nd.ones((2, 3))))
 
+# %%
+# Try this: fewer channels. From which number on does a 3×3 convolution wait for arithmetic?
+for c in (1, 2, 4, 8, 16):
+    w = 18 * size * c * c, 8 * size * c + 36 * c * c
+    print(c, gt.monitor.attainable_flops(*w, peaks["flops_per_sec"], peaks["bytes_per_sec"])["bound_by"])
+
 # %% [markdown]
 # ## Summary
 # - Symbolic execution knows what comes: it reuses memory, and folds operators where it may.
@@ -212,4 +286,6 @@ check("arrays-symbolic", ...)
 check("break-even", ...)
 
 # %% [markdown]
+# **Reference:** `gt.compute.hybridize?`, `gt.compute.check_hybridizable?`, `gt.monitor.attainable_flops?` in a cell show what they take.
+#
 # **Next:** `05_float16`: the same graph with numbers of half the size.

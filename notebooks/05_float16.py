@@ -15,6 +15,13 @@
 #
 # **Question.** With float16 the deck's V100 went from 941 to 3,100 images/s. Half of the bits were thrown away. What was lost with
 # them, what must stay in float32, and what does it bring here?
+#
+# **You will be able to** say what float16 and bfloat16 lose, what must stay in float32, and when half the bits help.
+
+# %%
+from gluontune.course import picture
+
+picture("bits")
 
 # %% tags=["parameters"]
 dataset = "sample"
@@ -221,7 +228,15 @@ table(
 # Read the deck's figures twice. Its images a second say 3.3 times with a batch of 64; its times of an epoch, 13.25 and 12.00 s, say
 # **1.1** times. And with a batch of 640 it has 17,000 images/s in float32 and 14,000 in float16. A format that helps in one
 # place need not help in another.
-#
+
+# %%
+# Try this: larger updates. From which size on does bfloat16 add them up?
+for update in (2e-4, 1e-3, 4e-3, 1e-2):
+    print(
+        update, {name: float(numbers.add_up(1.0, update, 1000, name)[-1]) for name in numbers.FORMATS.names()}
+    )
+
+# %% [markdown]
 # ## Summary
 # - float16 lacks range, bfloat16 lacks digits; both need float32 masters for the weights.
 # - float16 needs loss scaling; labels and the loss stay float32 in either.
@@ -241,4 +256,6 @@ check("next-bfloat16", ...)  # the next number after 1 in bfloat16?
 check("loss-scale", ...)
 
 # %% [markdown]
+# **Reference:** `gt.compute.bfloat16_support?`, `gt.compute.to_mixed_precision?` in a cell show what they take.
+#
 # **Next:** `06_large_batch`: smaller numbers leave room for larger batches.

@@ -13,8 +13,15 @@
 # %% [markdown]
 # # 06 · Large batches
 #
-# **Question.** The deck's V100 trained 17,000 images/s with a batch of 640 and 941 with a batch of 64. A larger batch keeps a device
-# busy. What does it do to the accuracy, and what can be done about it?
+# **Question.** A larger batch keeps a device busy. How much faster does it train here? What does it do to the accuracy, and what
+# can be done about it?
+#
+# **You will be able to** enlarge a batch with the right rate and warm-up, and see what it costs in accuracy.
+
+# %%
+from gluontune.course import picture
+
+picture("large-batch")
 
 # %% tags=["parameters"]
 dataset = "sample"
@@ -36,16 +43,6 @@ from gluontune.course import bars, check, compare, descent, lines, paths, predic
 
 predict("times as fast with a batch 16 times as large", ...)
 predict("points of accuracy lost with it at an unchanged rate", ...)
-
-# %% [markdown]
-# By its times of an epoch, 4.0 and 13.25 s, it is 3.3 times as fast; by its images a second, 18 times. Both cannot be true.
-#
-# The deck's own table, on V100s with CIFAR-10, after three epochs. The batch of 1,280 is four times as fast as the one of 64, and more
-# than ten points behind it.
-
-# %%
-deck = {64: (27.5, 71.3), 128: (14.3, 71.4), 256: (7.7, 68.8), 512: (5.5, 65.9), 1280: (6.8, 60.8)}
-table({"batch": b, "third epoch, s": s, "validation accuracy, percent": a} for b, (s, a) in deck.items())
 
 # %% [markdown]
 # ## Noise
@@ -105,9 +102,16 @@ table(
 
 # %% [markdown]
 # ## Measure
-# A net, three batch sizes, equal epochs. First with the rate unchanged, then by the linear rule with a *warm-up*: a large rate on fresh parameters
-# may blow training up, so it rises over the first part of the run. Last with *Muon*, an optimizer of 2024 for few and large steps: it
-# takes each layer's weights as a matrix and makes its step orthogonal, so that every direction moves, not only the steepest.
+# A net, three batch sizes, equal epochs. Four words that you need here; `08_optimizers` and `09_lr_schedules`
+# take their time for them:
+#
+# - *Momentum*: a step goes partly where the step before went. All runs have it.
+# - *Schedule*: a plan for the rate. Here it falls to nothing along half a *cosine*: fast at first, settling at the end.
+# - *Warm-up*: the rate rises over the first part of the run. A large rate on fresh weights may blow training up.
+# - *Muon*: an optimizer of 2024 for few and large steps. It takes each layer's weights as a matrix and makes its step orthogonal,
+#   so that every direction moves, not only the steepest.
+#
+# First the rate is left unchanged, then it follows the linear rule with a warm-up, last Muon makes the steps.
 
 # %%
 images = {"train_samples": quick_samples, "val_samples": 2000} if quick else {}
@@ -175,10 +179,25 @@ price = [
 print("Muon's throughput, as a share of plain:", ", ".join(f"{p:.2f} with {n}" for p, n in zip(price, sizes)))
 
 # %% [markdown]
+# ## The deck's figures
+# On V100s with CIFAR-10, after three epochs: the batch of 1,280 is four times as fast as the one of 64, and more than ten points
+# behind it. Elsewhere the deck has 941 images/s with a batch of 64 and 17,000 with one of 640: 18 times. But its times of an epoch,
+# 13.25 and 4.0 s, say 3.3 times. Both cannot be true.
+
+# %%
+deck = {64: (27.5, 71.3), 128: (14.3, 71.4), 256: (7.7, 68.8), 512: (5.5, 65.9), 1280: (6.8, 60.8)}
+table({"batch": b, "third epoch, s": s, "validation accuracy, percent": a} for b, (s, a) in deck.items())
+
+# %% [markdown]
 # ## Why
 # A GPU has thousands of arithmetic units; a small batch leaves many idle, and each step has a fixed cost. Few cores are busy with few images, so
 # a CPU gains little. The accuracy falls because there are fewer steps, and the rule gives each of them more length. It works only as far as
 # the loss is smooth enough for such a step: beyond some batch no rate makes up for missing steps.
+#
+# There is a second explanation. A *sharp* minimum is a narrow hollow: small changes of the weights raise the loss much. A *flat* one
+# is wide. The noise of small batches throws a walk out of sharp hollows, and it ends in flat ones, which seem to do better on new
+# images (Hochreiter and Schmidhuber, 1997; Keskar and others, 2017). Not everybody agrees: a net can be written with other weights
+# so that the same function looks sharp (Dinh and others, 2017). What helps does not depend on who is right: more steps, or noise.
 #
 # Muon makes more of each step. Its matrix products have a price at every update, whatever the batch, so it pays where updates are few.
 #
@@ -186,7 +205,14 @@ print("Muon's throughput, as a share of plain:", ", ".join(f"{p:.2f} with {n}" f
 # smaller *ghost* batches (`gt.optim.use_ghost_batch_norm`; `accumulate`, which gathers small steps to one update, gives them for free), and
 # a batch that grows while others let the rate fall (`gt.optim.BatchGrowth`). MXNet's own `LBSGD`, the deck's choice, has faults;
 # gluontune's has the same name and is built anew.
-#
+
+# %%
+# Try this: another rate for the batch of 128. Which is the largest that still arrives?
+for rate in (0.16, 0.32, 0.64):
+    w = descent.fit_line(x, y, seed=seed, batch_size=128, updates=8, learning_rate=rate)
+    print(f"rate {rate}: {loss(*w[-1]) - loss(*best):.3g} above the best")
+
+# %% [markdown]
 # ## Summary
 # - A larger batch makes a step cheaper for each image, as long as the device had room.
 # - Equal epochs are fewer steps; scale the rate with the batch, and warm up, or take an optimizer that makes more of each step.
@@ -208,4 +234,6 @@ check("noise-share", ...)
 check("large-batch-updates", ...)
 
 # %% [markdown]
+# **Reference:** `gt.optim.setup?`, `gt.optim.use_ghost_batch_norm?`, `gt.optim.BatchGrowth?` in a cell show what they take.
+#
 # **Next:** `07_multi_gpu`: several devices make one large batch together.

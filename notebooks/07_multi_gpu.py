@@ -13,9 +13,16 @@
 # %% [markdown]
 # # 07 · Several devices
 #
-# **Question.** Four V100s trained 1.3 times as many images a second as one with the deck's naive script, and 2.9 times as
-# many with batches of 640. Where does the rest go? How do several devices train one net correctly, and when are they not
-# worth it?
+# **Question.** Several devices can train one net together. What must each of them do so that the result is right? And what do
+# two of them bring here?
+#
+# **You will be able to** sum gradients over devices, divide the data among ranks, and name the six steps that a correct
+# script needs.
+
+# %%
+from gluontune.course import picture
+
+picture("data-parallel")
 
 # %% tags=["parameters"]
 dataset = "sample"
@@ -33,51 +40,16 @@ quick_samples = 5000
 import numpy as np
 
 import gluontune as gt
-from gluontune.course import bars, check, compare, in_turn, kept_run, lines, predict, show, table
+from gluontune.course import bars, check, compare, in_turn, predict, table
 from gluontune.loading.order import Order
 from gluontune.parallel import horovod
 
 predict("times as fast: several devices against one", ...)
-predict("percent of a step that goes into the exchange", ...)
 
 # %% [markdown]
-# ## More devices, the deck's figures
-# *Efficiency* is the gain divided by the number of devices. The images a second flatter: look at the times of an epoch as
-# well.
-
-# %%
-v100 = {  # images/s on one and on four, seconds of an epoch on one and on four
-    "naive": (306.63, 392.00, 40.97, 40.22),
-    "29 workers": (663.50, 950.43, 18.59, 16.50),
-    "hybridized": (941.20, 1266.16, 13.25, 12.77),
-    "float16": (3100, 7400, 12.0, 7.5),
-    "batch 640": (17_000, 50_000, 4.0, 4.0),
-}
-table(
-    {
-        "rung": name,
-        "gain by images/s": f"{r4 / r1:.2f}",
-        "efficiency, percent": f"{25 * r4 / r1:.0f}",
-        "gain by the time of an epoch": f"{t1 / t4:.2f}",
-    }
-    for name, (r1, r4, t1, t4) in v100.items()
-)
-
-# %%
-bars(
-    {name: r4 / r1 for name, (r1, r4, _, _) in v100.items()},
-    unit="times the images/s of one V100",
-    caption="The deck: what four V100s brought, rung by rung",
-    limits={"four times": 4},
-)
-
-# %% [markdown]
-# While images are missing, more devices wait together. Only once the input, the graph and the batch are mended is there
-# anything to divide: that is why this lesson comes after the others.
-#
 # ## One net, several parts of a batch
-# *Data parallelism*: each device has the whole net and a part of the batch. Their gradients are added up, and all make the
-# same update. Here with two CPU contexts in one process, in plain Gluon; on GPUs only the contexts differ.
+# *Data parallelism* is the picture above: each device has the whole net and a part of the batch. Their gradients are added up,
+# and all make the same update. Here with two CPU contexts in one process, in plain Gluon; on GPUs only the contexts differ.
 
 # %%
 mx = gt.runtime.mxnet()
@@ -238,141 +210,65 @@ if not on_gpu:
     print(f"One process on all cores runs at {whole:.2f} times, the ranks at {gain:.2f} times one share.")
 
 # %% [markdown]
-# ## What the exchange costs
-# The step in phases: the exchange is part of *update*. What the update of several takes longer than the update of one is the
-# exchange, and the wait for the slower rank.
+# ## The deck's figures
+# *Efficiency* is the gain divided by the number of devices: 100 % would be ideal. The deck gives images a second and seconds of
+# an epoch. The first show a larger gain than the second, and both cannot be right: read both columns.
 
 # %%
-runs = {
-    "one device": kept_run(single, f"{out_dir}/one.json"),
-    best: kept_run(contenders[best], f"{out_dir}/several.json"),
+v100 = {  # images/s on one and on four, seconds of an epoch on one and on four
+    "naive": (306.63, 392.00, 40.97, 40.22),
+    "29 workers": (663.50, 950.43, 18.59, 16.50),
+    "hybridized": (941.20, 1266.16, 13.25, 12.77),
+    "float16": (3100, 7400, 12.0, 7.5),
+    "batch 640": (17_000, 50_000, 4.0, 4.0),
 }
-show("phases", runs)
-
-# %%
-step_ms, update_ms = {}, {}
-for name, run in runs.items():
-    devices_here = 1 if name == "one device" else count
-    step_ms[name] = 1000 * batch_size_per_device * devices_here / run.samples_per_sec["median"]
-    update_ms[name] = step_ms[name] * run.phases_pct["update"] / 100
-exchange = max(0.0, update_ms[best] - update_ms["one device"])
-percent = 100 * exchange / step_ms[best]
-print(f"A step takes {step_ms[best]:.1f} ms on each rank, and {exchange:.1f} ms of it are the exchange.")
-print(compare("percent of a step that goes into the exchange", percent))
-
-# %% [markdown]
-# The deck on DAWNBench's entries: 18 % of an epoch inside one server of 8 V100s, 53 % between servers. How much there is to
-# send does not depend on the batch, only on the net. A *ring* passes pieces round twice, once to add and once to hand out, so
-# each rank sends 2 (n − 1) / n of the gradient, however many they are. One server instead gets all of it from each.
-
-# %%
-data = gt.datasets.open(dataset)
-height, width, channels = data.image_shape
-net = gt.train.build_net(base.net, len(data.classes))
-net.initialize()
-net(mx.nd.zeros((1, channels, height, width)))
-weights = sum(int(np.prod(p.shape)) for p in net.collect_params().values() if p.grad_req != "null")
-mib = 4 * weights / 2**20
 table(
     {
-        "ranks": n,
-        "a rank of a ring sends, MiB": f"{2 * (n - 1) / n * mib:.2f}",
-        "one server gets and sends, MiB": f"{2 * n * mib:.2f}",
+        "rung": name,
+        "gain by images/s": f"{r4 / r1:.2f}",
+        "efficiency, percent": f"{25 * r4 / r1:.0f}",
+        "gain by the time of an epoch": f"{t1 / t4:.2f}",
     }
-    for n in (2, 4, 8, 64)
+    for name, (r1, r4, t1, t4) in v100.items()
+)
+
+# %%
+bars(
+    {name: r4 / r1 for name, (r1, r4, _, _) in v100.items()},
+    unit="times the images/s of one V100",
+    caption="The deck: what four V100s brought, rung by rung",
+    limits={"four times": 4},
 )
 
 # %% [markdown]
-# What that means for many devices, `gt.parallel.expected` computes. **It is a model**, nothing is measured: a net of 25
-# million weights, a step of 200 ms on each device, and how fast each device's connection is.
-
-# %%
-parts = gt.parallel.Parts(step_ms=[200.0], gradient_bytes=100e6, batch=64)
-links = {
-    "ring, 10 Gbit/s": (1.25, "ring"),
-    "ring, 100 Gbit/s": (12.5, "ring"),
-    "one server, 100 Gbit/s": (12.5, "parameter-server"),
-}
-ranks = [1, 2, 4, 8, 16, 64]
-lines(
-    {
-        name: (
-            ranks,
-            [100 * gt.parallel.expected(parts, n, gt.parallel.Link(speed), how)["efficiency"] for n in ranks],
-        )
-        for name, (speed, how) in links.items()
-    },
-    x="devices",
-    y="expected efficiency, percent",
-    log_x=True,
-    markers=True,
-    caption="A model: a ring keeps its efficiency, one server does not",
-)
+# While images are missing, more devices wait together. Only once the input, the graph and the batch are mended is there
+# anything to divide: that is why this lesson comes after the others.
 
 # %% [markdown]
-# A larger batch sends as much for more work. So the one measured step says what efficiency to expect from other batches.
-# Measure one of them, four times as large:
+# ## Another way: parts of the net
+# *Model parallelism* gives each device a part of the *net*. It is for nets that do not fit into one device. The parts wait for
+# each other, unless several small batches are on their way at once (a *pipeline*). MXNet can do it: each layer's parameters are
+# initialized on a context of their own, and the code copies what goes between them. gluontune trains by data parallelism only.
 
 # %%
-large = 4 * batch_size_per_device
-grown = in_turn(
-    {
-        "one": single.override(batch_size_per_device=large),
-        "several": contenders[best].override(batch_size_per_device=large),
-    },
-    rounds=5 if quick else 9,
-    slice_s=0.4 if quick else 1.0,
-)
-measured = [100 * gain / count, 100 * grown["several"]["ratio"]["median"] / count]
-
-# %%
-sizes = [batch_size_per_device * k for k in (0.5, 1, 2, 4, 8, 16)]
-work = (step_ms[best] - exchange) / batch_size_per_device
-lines(
-    {
-        "expected from the exchange alone": (sizes, [100 / (1 + exchange / (work * b)) for b in sizes]),
-        "measured": ([batch_size_per_device, large], measured),
-    },
-    x="batch size on each device",
-    y="efficiency, percent",
-    log_x=True,
-    markers=True,
-    caption="Efficiency by batch size",
-)
-
-# %% [markdown]
-# What is measured and not expected is what devices take from each other besides: memory, caches, the input.
-#
-# ## More devices are not always better
-# Several devices make one batch together, so an epoch has fewer updates, as with a large batch (lesson 06). More images a
-# second buy nothing if they come to a lower accuracy.
-
-# %%
-table(
-    {
-        "run": name,
-        "updates": run.steps,
-        "seconds of training": f"{run.elapsed_seconds[-1]:.1f}",
-        "validation accuracy, percent": f"{100 * run.val_accuracy[-1]:.1f}",
-    }
-    for name, run in runs.items()
-)
+picture("model-parallel")
 
 # %% [markdown]
 # ## Why
-# A step of several ends with the slowest, and with the exchange. Both are paid in each step, so a step must be long for what
-# it sends: large batches, nets with much arithmetic for each weight. Cores are not devices: one process can use them all
-# without an exchange, but ranks with few threads each wait for each other less often. Which of them wins here, the figure
-# above says; on several machines only ranks can.
-#
-# What else helps: exchange every few steps only (`exchange_every`), send fewer bits (`compression`), or do not wait for each
-# other at all (`engine="async"`). Each has a price in accuracy: `gluontune bench exchange` measures some of them, and
-# `gluontune scale` says what the model expects of your job on more devices.
-#
+# A step of several ends with the slowest rank, and with the exchange of gradients. Both are paid in each step, so a step must be
+# long for what it sends. Cores are not devices: one process can use them all without an exchange, but ranks with few threads
+# each wait for each other less often. Which of them wins here, the figure above says; on several machines only ranks can.
+
+# %%
+# Try this: another number of ranks. Have all of them equally many batches?
+for world in (2, 3, 4):
+    print(world, [Order(1025, 64, rank=rank, world_size=world).num_batches() for rank in range(world)])
+
+# %% [markdown]
 # ## Summary
 # - Mend the input, the graph and the batch first; then there is something to divide.
-# - Sum or mean: the batch is divided by once. Equal start, equally many batches, one writer.
-# - Efficiency falls with the exchange and rises with the batch, and the batch costs accuracy.
+# - Sum or mean: the batch is divided by once.
+# - Equal start, equally many batches, one writer.
 #
 # ## Exercises
 # Put your answer in place of the three dots.
@@ -382,12 +278,10 @@ table(
 check("efficiency", ...)
 
 # %%
-# A net has 25 million float32 weights. How many million bytes does each of 4 ranks send in a ring all-reduce?
-check("ring-bytes", ...)
-
-# %%
 # Write a function (n, rank, world) -> list of the images (0 … n - 1) of this rank, equally many for each.
 check("write-partition", ...)
 
 # %% [markdown]
-# **Next:** `08_optimizers` looks closer at the walk itself.
+# **Reference:** `gt.parallel.split_batch?`, `gt.parallel.start_ranks?`, `gt.parallel.SharedSum?` in a cell show what they take.
+#
+# **Next:** `07_scaling` looks at the price: what the exchange costs, and how it grows with the number of devices.

@@ -15,6 +15,14 @@
 #
 # **Question.** All optimizers walk downhill on the loss. Why are there so many? A net has a million parameters; this lesson
 # walks on surfaces of two, where every step can be seen.
+#
+# **You will be able to** write the formulas of seven optimizers as code, and choose one by trying, at a rate tuned for
+# it.
+
+# %%
+from gluontune.course import picture
+
+picture("descent")
 
 # %% tags=["parameters"]
 dataset = "sample"
@@ -99,10 +107,134 @@ if full and single:
 # time. So everybody trains in mini-batches. At the end the noise of small batches keeps the walk from settling, unless
 # the rate falls: lesson 09.
 #
+# ## Seven formulas
+# `w` are the weights, `g` is their gradient, `η` the learning rate. All steps are element by element; `‖w‖` is the length of a
+# layer's weights, the root of the sum of their squares. Plain SGD is `w ← w − η·g`.
+#
+# | name | what it remembers | the step |
+# |---|---|---|
+# | momentum (Polyak, 1964) | `v ← μ·v − η·g` | `w ← w + v` |
+# | Nesterov (1983) | `v ← μ·v − η·g` | `w ← w + μ·v − η·g` |
+# | Adagrad (Duchi, 2011) | `G ← G + g²` | `w ← w − η·g / √(G + ε)` |
+# | AdaDelta (Zeiler, 2012) | `A ← ρ·A + (1−ρ)·g²`, then `B ← ρ·B + (1−ρ)·d²` | `d = g·√(B + ε) / √(A + ε)`, `w ← w − η·d` |
+# | Adam (Kingma, 2014) | `m ← β₁·m + (1−β₁)·g`, `v ← β₂·v + (1−β₂)·g²` | `w ← w − η·m̂ / (√v̂ + ε)`, with `m̂ = m/(1−β₁ᵗ)`, `v̂ = v/(1−β₂ᵗ)` |
+# | LARS (You, 2017) | as momentum, with the layer's rate `λ = η·τ·‖w‖/‖g‖` | `w ← w + v` |
+# | LAMB (You, 2019) | as Adam | `r = m̂ / (√v̂ + ε)`, `w ← w − η·(‖w‖/‖r‖)·r` |
+#
+# *Momentum* keeps going where gradients agree. *Nesterov* brakes earlier, because it looks where the momentum is about to
+# arrive. *Adagrad* gives each weight a rate of its own, which only falls; *AdaDelta* forgets old gradients and needs no rate;
+# *Adam* is momentum with such rates, and corrects for its start at zero. *LARS* and *LAMB* scale the step of a layer to the
+# length of its weights: so a large batch may take a large rate (lesson 06). The same as code:
+
+
+# %%
+def momentum(s, w, g, lr, mu=0.9):
+    s["v"] = mu * s.get("v", 0) - lr * g
+    return w + s["v"]
+
+
+def nesterov(s, w, g, lr, mu=0.9):
+    s["v"] = mu * s.get("v", 0) - lr * g
+    return w + mu * s["v"] - lr * g
+
+
+def adagrad(s, w, g, lr, eps=1e-7):
+    s["G"] = s.get("G", 0) + g * g
+    return w - lr * g / np.sqrt(s["G"] + eps)
+
+
+def adadelta(s, w, g, lr, rho=0.9, eps=1e-5):
+    s["A"] = rho * s.get("A", 0) + (1 - rho) * g * g
+    d = g * np.sqrt(s.get("B", 0) + eps) / np.sqrt(s["A"] + eps)
+    s["B"] = rho * s.get("B", 0) + (1 - rho) * d * d
+    return w - lr * d
+
+
+# %%
+def corrected(s, g, b1=0.9, b2=0.999):
+    s["t"] = s.get("t", 0) + 1
+    s["m"] = b1 * s.get("m", 0) + (1 - b1) * g
+    s["v"] = b2 * s.get("v", 0) + (1 - b2) * g * g
+    return s["m"] / (1 - b1 ** s["t"]), s["v"] / (1 - b2 ** s["t"])
+
+
+def adam(s, w, g, lr, eps=1e-8):
+    m, v = corrected(s, g)
+    return w - lr * m / (np.sqrt(v) + eps)
+
+
+def lars(s, w, g, lr, trust=0.02):
+    return momentum(s, w, g, lr * trust * np.linalg.norm(w) / np.linalg.norm(g))
+
+
+def lamb(s, w, g, lr, eps=1e-6):
+    m, v = corrected(s, g)
+    r = m / (np.sqrt(v) + eps)
+    return w - lr * np.linalg.norm(w) / np.linalg.norm(r) * r
+
+
+# %% [markdown]
+# Are these the optimizers that train nets here? Each takes 30 updates on a surface whose gradient is `(x, 25·y)`, once by the
+# formula and once by `gt.optim`. The walks should be the same, but for rounding.
+
+
+# %%
+def by_formula(rule, lr, w=(-4.0, 1.5), updates=30):
+    state, found = {}, [np.array(w)]
+    for _ in range(updates):
+        w = found[-1]
+        found.append(rule(state, w, np.array([w[0], 25 * w[1]]), lr))
+    return np.stack(found)
+
+
+formulas = {
+    "sgd": (momentum, {"learning_rate": 0.01, "momentum": 0.9}),
+    "nag": (nesterov, {"learning_rate": 0.01, "momentum": 0.9}),
+    "adagrad": (adagrad, {"learning_rate": 0.6}),
+    "adadelta": (adadelta, {"learning_rate": 1.0}),
+    "adam": (adam, {"learning_rate": 0.2}),
+    "lars": (lars, {"learning_rate": 1.0, "momentum": 0.9, "trust_coefficient": 0.02}),
+    "lamb": (lamb, {"learning_rate": 0.05}),
+}
+
+# %%
+gaps = {}
+for name, (rule, options) in formulas.items():
+    options = {
+        **options,
+        "wd": 0.0,
+        "exempt": lambda p: False,
+    }  # LARS and LAMB spare vectors; here is only one
+    theirs = descent.walk(name, "valley", start=(-4.0, 1.5), updates=30, **options)
+    gaps[name] = np.abs(theirs - by_formula(rule, options["learning_rate"])).max()
+table({"optimizer": name, "largest difference on the way": f"{gap:.1e}"} for name, gap in gaps.items())
+
+# %%
+assert max(gaps.values()) < 1e-3, gaps
+
+# %% [markdown]
+# ## The others in the list
+# `gt.optim.list_optimizers()` has nineteen. What the rest add, in a sentence each:
+#
+# | name | idea | made for |
+# |---|---|---|
+# | RMSProp (Tieleman and Hinton, 2012) | Adagrad that forgets: a running mean of `g²` | gradients that change their size |
+# | AdamW (Loshchilov, 2017) | Adam whose weight decay is not divided by `√v̂` | whoever decays weights with Adam |
+# | LARC (NVIDIA) | LARS whose layer rate never exceeds `η` | large batches, without a warm-up that is tuned |
+# | NovoGrad (Ginsburg, 2019) | Adam with one `v` for a whole layer | large batches with half of Adam's memory |
+# | Signum (Bernstein, 2018) | momentum, of which only the sign is used | sending one bit for each weight |
+# | FTML (Zheng and Kwok, 2017) | follows the leader that moves: recent gradients count more | data that drifts |
+# | DCASGD (Zheng, 2016) | corrects a gradient for the weights having moved since | ranks that do not wait (lesson 07) |
+# | LBSGD (MXNet) | LARS with its warm-up built in | large batches (lesson 06) |
+# | Muon (Jordan, 2024) | makes a layer's step orthogonal: every direction moves | few, large updates (lesson 06) |
+#
+# *ESGD* (Cui, 2018) is another kind: it trains a *population* of nets. Each trains a while by an optimizer of its own, then
+# the best of them are kept and mixed, and the rest are dropped. `gluontune esgd` does it, and compares at equal compute.
+#
 # ## A narrow valley
-# This bowl is 25 times as steep across as along. The rate must suit the steep direction, and then the flat one is slow. *Momentum*
-# adds up gradients: across the valley they cancel out, along it they grow. *Nesterov* takes the gradient where the
-# momentum is about to arrive, and so brakes earlier. The *adaptive* methods give each parameter a rate of its own.
+# This bowl is 25 times as steep across as along. The rate must suit the steep direction, and then the flat one is slow. Momentum
+# adds up gradients: across the valley they cancel out, along it they grow. The *adaptive* methods, Adagrad to Adam, find a rate
+# for each direction.
 
 # %%
 rates = {
@@ -213,6 +345,25 @@ table(
 # Do not conclude that momentum finds the best hollow: another start, another result. The noise of mini-batches helps in the
 # same way.
 #
+# ## Convex or not
+# A surface is *convex* when the straight line between any two of its points never runs below it. Such a surface has one
+# hollow only, and a small enough rate always arrives. Draw a thousand such lines on each surface, and look at their middles:
+
+# %%
+rng = np.random.default_rng(seed)
+one, two = rng.uniform(-2, 2, (2, 2, 1000))
+below = {
+    name: np.mean((f(*one) + f(*two)) / 2 < f(*(one + two) / 2) - 1e-9)
+    for name, f in descent.SURFACES.items()
+}
+table({"surface": n, "lines that run below it, percent": f"{100 * b:.0f}"} for n, b in below.items())
+
+# %% [markdown]
+# The loss of a line through points is convex. That of a net is not: exchange two neurons of a layer, and the net computes the
+# same with other weights; between the two lies a ridge. That training works all the same has to do with the *landscape*. Nets of
+# many layers have a rough one. *Skip connections*, which add a layer's input to its output as ResNets do, make it much
+# smoother: Li and others drew both (*Visualizing the Loss Landscape of Neural Nets*, 2018). Width and BatchNorm help as well.
+#
 # ## On a net
 # Deck "The Steady State" trained CIFAR-10 for 20 epochs: SGD 0.816, NAG 0.771 (0.824 two epochs before), LBSGD 0.793 validation
 # accuracy. Its steps up and down from epoch to epoch are as large as the differences. Here: the same small net for each.
@@ -246,6 +397,12 @@ bars(
 # %%
 show("accuracy", runs)
 
+# %%
+# Try this: another momentum. Which is the fastest in this valley, and when does it overshoot?
+for mu in (0.0, 0.6, 0.9):
+    w = descent.walk("sgd", "valley", start=(-4.0, 1.5), updates=60, learning_rate=0.05, momentum=mu)
+    print(f"momentum {mu}: height {descent.SURFACES['valley'](*w[-1]):.2g} after 60 updates")
+
 # %% [markdown]
 # ## Summary
 # - Mini-batches buy many rough steps for the price of one exact one.
@@ -268,4 +425,6 @@ check("momentum-step", ...)
 check("write-sgd", ...)
 
 # %% [markdown]
+# **Reference:** `gt.optim.setup?`, `gt.optim.list_optimizers?`, `gt.optim.find_learning_rate?` in a cell show what they take.
+#
 # **Next:** `09_lr_schedules` lets the rate fall, and `06_large_batch` shows what a large batch costs.

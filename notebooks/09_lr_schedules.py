@@ -15,6 +15,13 @@
 #
 # **Question.** A schedule changes the learning rate of all parameters over time, by a plan made before training. What does
 # the plan look like, when exactly does it change, and does it matter for a short run?
+#
+# **You will be able to** plan a learning rate, and know to the update when it changes.
+
+# %%
+from gluontune.course import picture
+
+picture("schedule")
 
 # %% tags=["parameters"]
 dataset = "sample"
@@ -187,7 +194,18 @@ print(f"Chance alone moves an accuracy on so many images by up to about {2 * noi
 # A large rate moves far, but the noise of small batches keeps it from settling; a small rate settles wherever it is. A schedule does
 # the first and then the second. A constant rate has to be a compromise. With few epochs the fall must come early, so give a
 # schedule the length of *your* run. One run of each is a hint, not a proof: another seed moves the figures as well.
-#
+
+# %%
+# Try this: change one thing, such as warmup_steps or the power, and look at the rate again.
+mine = s.warmup(s.poly(base_lr=1, max_update=UPDATES, pwr=2), warmup_steps=300)
+lines(
+    {"mine": (updates, [mine(n) for n in updates])},
+    x="update",
+    y="learning rate",
+    caption="A schedule of yours",
+)
+
+# %% [markdown]
 # ## Summary
 # - A schedule is a function of the update; the step takes effect once the count exceeds it.
 # - Ask MXNet's schedulers only in order; a pure function may be asked at any time.
@@ -209,5 +227,7 @@ check("step-update", ...)
 check("write-schedule", ...)
 
 # %% [markdown]
+# **Reference:** `gt.optim.schedules?`, `gt.optim.plot_schedule?` in a cell show what they take.
+#
 # **Next:** `10_composing` puts the steps together. Or climb: `gluontune ladder --quick` tries each of them on your data and
 # your net, and keeps what helps. The highest rate for a schedule is found by `gt.optim.find_learning_rate`.

@@ -15,6 +15,13 @@
 #
 # **Question.** Each lesson brought one thing. Do the gains multiply, or do they get in each other's way? And is the recipe
 # with the most images a second also the first at a given accuracy, and the cheapest?
+#
+# **You will be able to** measure changes together and apart, and compare recipes by the time to an accuracy.
+
+# %%
+from gluontune.course import picture
+
+picture("composing")
 
 # %% tags=["parameters"]
 dataset = "sample"
@@ -238,7 +245,13 @@ bars(
 # A step waits for its slowest part. A factor that makes another part faster brings nothing until the slow one is mended; so
 # gains depend on what is switched on already, and on the order. A factor that changes *what is learned* has a second price,
 # which no images a second show: it is paid in epochs.
-#
+
+# %%
+# Try this: another price. At how many dollars an hour are four devices as cheap as one?
+for name, (one, four) in v100.items():
+    print(f"{name}: four may cost {four / one:.2f} times one's price an hour")
+
+# %% [markdown]
 # ## Summary
 # - Gains multiply only where factors do not meet: measure pairs, and leave one out.
 # - Time to accuracy over several seeds is the figure that counts; runs that do not get there are part of it.
@@ -260,5 +273,7 @@ check("left-out", ...)
 check("cost-of-four", ...)
 
 # %% [markdown]
+# **Reference:** `gt.ladder.factors?`, `gt.ladder.tta?` in a cell show what they take.
+#
 # **Next:** `11_inference`: the trained net has to answer. `gluontune factors` and `gluontune tta` do the same with a job of
 # yours.

@@ -16,6 +16,14 @@
 # **Question.** The net is trained; now it has to answer. The deck's ResNet-50 took 97 ms for one image on a CPU, and 13 ms
 # with oneDNN. What do graph, folding, integers of 8 bits and another runtime bring to a net of yours, and are its answers
 # still the same?
+#
+# **You will be able to** measure latency and throughput of a trained net, and check that a faster one gives the same
+# answers.
+
+# %%
+from gluontune.course import picture
+
+picture("inference")
 
 # %% tags=["parameters"]
 dataset = "sample"
@@ -139,6 +147,7 @@ print(f"{recipe.net}, validation accuracy {100 * run.val_accuracy[-1]:.1f} %")
 # | int8 | and its numbers become integers of 8 bits; the ranges come from training images |
 # | onnxruntime | the same net as an ONNX file, in Microsoft's runtime |
 # | onnxruntime-int8 | and in integers, by that runtime's own quantization; the layer of the scores stays float32, and more if the classes do not agree (left out of a quick run) |
+# | TensorRT | NVIDIA's compiler for inference. Not measured here: it needs an NVIDIA GPU and an mxnet that was built with it; the wheel was not |
 #
 # Each rung has a process of its own, with our launch settings. Slices of throughput are taken in turn.
 
@@ -191,8 +200,9 @@ table(
 )
 
 # %% [markdown]
-# *p50* is the middle of all answers, *p99* what 99 of 100 keep. A user meets the slow ones too: a page with ten images meets
-# the slowest tenth almost two times out of three. So latency is promised by percentiles, not by its mean.
+# *p50* is the middle: half of the answers are faster, half are slower. *p99*: of 100 answers, 99 are faster. A user meets the slow
+# ones, too: two of three pages with ten images have one among them that is slower than p90. So latency is promised by such
+# *percentiles*, not by its mean.
 
 # %%
 slow = rows[inference.REFERENCE]["latency_ms"]
@@ -268,6 +278,13 @@ broken = gt.export.check_outputs(net.net, exported.path, batch)
 print(f"{last.name} times 1.001: {broken.relative_error:.0e}, {'equal' if broken.equal else 'NOT equal'}")
 assert said.equal and not broken.equal
 
+# %%
+# Try this: an earlier layer. How much must it change until the check says NOT equal?
+first = next(iter(net.net.collect_params().values()))
+for factor in (1.0001, 1.01):
+    first.set_data(first.data() * factor)
+    print(factor, f"{gt.export.check_outputs(net.net, exported.path, batch).relative_error:.0e}")
+
 # %% [markdown]
 # ## Summary
 # - Latency and throughput are two questions; a batch answers one at the price of the other.
@@ -291,5 +308,7 @@ check("tail-latency", ...)
 check("write-agreement", ...)
 
 # %% [markdown]
+# **Reference:** `gt.export.to_onnx?`, `gt.export.agreement?`, `gt.export.quantize_onnx?` in a cell show what they take.
+#
 # **Next:** `12_assessment`: a script of yours, graded. For a net of your own, `gluontune bench inference` takes its checkpoint, and
 # `gluontune export` writes the ONNX file and checks it.

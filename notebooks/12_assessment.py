@@ -18,6 +18,13 @@
 #
 # The deck "Fundamentals of Deep Learning for Multi-GPUs" ends the same way: convert a serial training script, and obtain a target
 # accuracy in a fixed amount of time. Here the time is no fixed figure: a solution that we keep apart runs on *your* machine first.
+#
+# **You will be able to** make a naive script reach an accuracy within a time, on one rank and on two.
+
+# %%
+from gluontune.course import picture
+
+picture("assessment")
 
 # %% tags=["parameters"]
 dataset = "fresh"  # drawn anew for each assessment
@@ -31,7 +38,9 @@ out_dir = "runs/12_assessment"
 seed = 0
 quick_samples = 4000
 settings = "tuned"  # environment of the scripts; "as-installed" where other programs are at work
-my_script = None  # yours; without one, the solution is graded in its place
+my_script = (
+    None  # your file; None: OUT_DIR/my_script.py, where the naive one is put for you; "solution": ours
+)
 
 # %%
 from dataclasses import replace
@@ -89,16 +98,27 @@ if first.parts[0].accuracy is None:
 
 # %% [markdown]
 # ## Your turn
-# Copy the script, and change it. You know from the lessons before what to look for: what does a step wait for (`01`, `02`)? Is each image
+# The naive script is put into a file for you. Change it there. You know from the lessons before what to look for: what does a step wait for (`01`, `02`)? Is each image
 # decoded more than once (`03`)? Does the net run as one graph (`04`)? Are there enough images in a batch (`06`), and does the
 # rate fit them (`09`)? Does anything copy a value back in each step? Then: `mx.kv.create("dist_sync")`, given
 # to `gt.optim.setup`, joins two ranks (`07`); Gluon's own Trainer may start them from different weights if the net has run before.
 #
-# Set `my_script` above to your file and run this cell again, or grade it in a terminal: `gluontune assess my_script.py`.
+# Then run the cells below again, or grade it in a terminal: `gluontune assess my_script.py`. Who wants to see a solution at work sets
+# `my_script = "solution"`.
 
 # %%
-mine = Path(my_script) if my_script else assessment.solution()
-second = gt.course.assess(mine, **options)
+mine = Path(my_script or f"{out_dir}/my_script.py")
+if my_script == "solution":
+    mine = assessment.solution()
+elif not mine.exists():
+    mine.write_text(naive.read_text())
+print(f"Change this file, then run the next cells: {mine}")
+
+# %%
+changed = mine.read_text() != naive.read_text()
+if not changed:
+    print("It is still the naive script, and has the points from above. Change it, and run this cell again.")
+second = gt.course.assess(mine, **options) if changed else first
 table(
     {"ranks": p.ranks, "what": c.name, "points": f"{c.points:g} of {c.max_points}", "feedback": c.feedback}
     for p in second.parts
@@ -155,7 +175,14 @@ table(
 # %% [markdown]
 # A rank that trains alone knows only its own half, whatever it writes into its report. A net trained on validation images knows
 # theirs. The idea is called *radioactive data* (Sablayrolles and others, 2020): what was learned from it can be traced.
-#
+
+# %%
+# Try this: how much sooner than its budget was each part done?
+for part in second.parts:
+    if part.seconds:
+        print(f"{part.ranks} rank(s): {part.seconds / part.goal.budget_s:.2f} of the budget")
+
+# %% [markdown]
 # ## Summary
 # - A target is an accuracy *and* a time, on a named machine; one without the other is easily reached.
 # - Measure from outside: from the start of the process to its end, on data that training has never seen.
@@ -176,4 +203,6 @@ check("rank-steps", ...)
 check("lucky-styles", ...)
 
 # %% [markdown]
+# **Reference:** `gt.course.task?`, `gt.course.assess?` in a cell show what they take.
+#
 # **Next:** `99_your_own_project` takes your own job, and leaves you with its recipe.

@@ -17,6 +17,13 @@
 # which settings does it train fastest on this machine?
 #
 # Bring a file that defines any of `net()`, `data()` and `loss()`, and name it in `job`. You leave with `recipe.yaml`.
+#
+# **You will be able to** take a job of your own from a first look to a recipe.
+
+# %%
+from gluontune.course import picture
+
+picture("project")
 
 # %% tags=["parameters"]
 job = None  # such as "job.py"; without one, a small example is written
@@ -166,7 +173,13 @@ table({"run": name, "validation accuracy, percent": value} for name, value in ac
 # %% [markdown]
 # Faster and as accurate: that is what counts. If the accuracy fell, look which rung changed the results: batch size and data type do, threads
 # and loaders do not.
-#
+
+# %%
+# Try this: take one field of the recipe back. What does `differences` say, and is it still as fast?
+back = chosen.override(hybridize=now.hybridize)
+print("taken back:", back.differences(chosen) or "nothing: it was never changed")
+
+# %% [markdown]
 # ## Summary
 # - Look first (`doctor`), then change one thing at a time (`ladder`), then search (`tune`).
 # - A recipe is a file: with it the same training runs again, here or on a cluster, by anyone.
@@ -183,5 +196,7 @@ check("recipe-field", ..., recipe=chosen)
 check("speedup-hours", ..., speedup=speedup)
 
 # %% [markdown]
+# **Reference:** `gt.ladder.climb?`, `gt.ladder.tune?`, `gt.tuned?` in a cell show what they take.
+#
 # **Next:** `gluontune train --recipe recipe.yaml` trains with it, `gluontune launch -n 2 -- train --recipe recipe.yaml` on two ranks. And
 # `00_your_machine` on the next machine.

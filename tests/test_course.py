@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import nbformat
 import pytest
 
+import gluontune
 from gluontune import report
+from gluontune.course.build_notebooks import notebook_text
 from gluontune.course.exercises import EXERCISES
-from gluontune.course.pairing import notebook_text
 from gluontune.course.solutions import SOLUTIONS, solved_notebook
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -52,6 +55,7 @@ def test_there_are_lessons():
         "05",
         "06",
         "07",
+        "07",
         "08",
         "09",
         "10",
@@ -65,7 +69,7 @@ def test_there_are_lessons():
 def test_the_notebook_is_the_scripts_and_light(script):
     pair = script.with_suffix(".ipynb")
     text = pair.read_text()
-    assert text == notebook_text(script), f"run: python -m gluontune.course.pairing {FOLDER.name}"
+    assert text == notebook_text(script), f"run: python -m gluontune.course.build_notebooks {FOLDER.name}"
     assert len(text) <= 60_000
     notebook = nbformat.reads(text, as_version=4)
     nbformat.validate(notebook)
@@ -78,9 +82,21 @@ def test_the_notebook_is_the_scripts_and_light(script):
 @pytest.mark.parametrize("script", LESSONS, ids=ids)
 def test_a_lesson_asks_first_and_ends_with_exercises(script):
     prose = "\n".join(c.source for c in cells(script) if c.cell_type == "markdown")
-    order = [prose.index(part) for part in ("**Question.**", "## Summary", "## Exercises", "**Next:**")]
+    parts = (
+        "**Question.**",
+        "**You will be able to**",
+        "## Summary",
+        "## Exercises",
+        "**Reference:**",
+        "**Next:**",
+    )
+    order = [prose.index(part) for part in parts]
     assert order == sorted(order)
     code = "\n".join(c.source for c in cells(script) if c.cell_type == "code")
+    assert next(c.source for c in cells(script) if c.cell_type == "code").endswith('")')  # the picture
+    assert code.index("picture(") < code.index("dataset = ") < code.index("# Try this: ")
+    for name in re.findall(r"`gt\.([a-zA-Z_.]+)\?`", prose):
+        assert callable(attrgetter(name)(gluontune)) or inspect.ismodule(attrgetter(name)(gluontune))
     assert code.index("predict(") < code.index("compare(")
     assert len(re.findall(r'check\("[a-z0-9-]+", \.\.\.', code)) in (2, 3)
 

@@ -13,9 +13,10 @@ import pytest
 from gluontune.cli.main import main
 from gluontune.course import lessons as lessons_module
 from gluontune.course.lessons import find_lessons, pick
+from gluontune.course.progress import progress_of
 from gluontune.course.running import parameters_of, run_lessons
-from gluontune.course.site import broken_links, write_site
 from gluontune.course.solutions import SOLUTIONS
+from gluontune.course.website import broken_links, write_site
 from gluontune.errors import GluontuneError, UsageError
 
 MARKDOWN = """# {number} · Lesson {number}
@@ -49,6 +50,38 @@ def folder(tmp_path):
     write(place, "00_first", figure, "01_second")
     write(place, "01_second", "import os\nprint('threads', os.environ.get('OMP_NUM_THREADS'))", "00_first")
     return place
+
+
+def test_status_reads_how_far_a_learner_is_from_the_saved_notebooks(folder, capfd):
+    new = nbformat.v4
+    lesson = nbformat.read(folder / "00_first.ipynb", as_version=4)
+    for source, said in (
+        ('predict("a", 3)\npredict("b", ...)', "written down"),
+        ('check("feed-rate", ...)', "feed-rate: not answered yet."),
+        ('check("feed-rate", 256 / 0.025)', "feed-rate: right."),
+        ("check('step-serial',", ""),
+    ):
+        output = new.new_output("stream", name="stdout", text=said)
+        lesson.cells.append(new.new_code_cell(source, outputs=[output], execution_count=7))
+    nbformat.write(lesson, folder / "00_first.ipynb")
+    begun, untouched = progress_of(find_lessons(folder))
+    assert (begun.state, begun.predicted, begun.predictions, begun.right, begun.exercises) == (
+        "begun",
+        1,
+        2,
+        1,
+        1,
+    )
+    assert (begun.cells_run, begun.cells, untouched.state) == (4, 6, "not begun")
+    for cell in lesson.cells:
+        if cell.cell_type == "code":
+            cell.execution_count = 1
+    nbformat.write(lesson, folder / "00_first.ipynb")
+    assert main(["course", "status", "--folder", str(folder), "--json"]) == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert shown["lessons"][0]["state"] == "done" and shown["next"] == "01_second"
+    assert main(["course", "status", "--folder", str(folder)]) == 0
+    assert "1 of 2 lessons done; go on with: gluontune course open 01_second" in capfd.readouterr().out
 
 
 def test_lessons_are_found_with_their_questions(folder):

@@ -122,6 +122,11 @@ ANSWERS = {
         [(100, "gradient itself"), (75, "half of the way"), (37.5, "four bytes"), (600, "all four"), (200, "server"),
          (150e6, "million"), (9, "pieces")],
     ),
+    "exchange-share": (
+        {},
+        lambda: 100 / 7,
+        [(1 / 7, "percent"), (25, "now"), (12.5, "not twice"), (100 / 6, "together"), (50, "30 ms")],
+    ),
     "write-partition": (
         {},
         lambda: lambda n, rank, world: list(range(n // world * world))[rank::world],

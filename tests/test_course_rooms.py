@@ -198,12 +198,12 @@ def test_a_record_is_taken_apart_and_a_bit_falls_over(tmp_path):
 
 
 def test_a_stopped_study_is_taken_up_and_another_one_begun_anew(tmp_path):
-    from gluontune.ladder.ledger import Ledger
+    from gluontune.ladder.resumable import ResumableDocument
 
     pieces = []
 
     def study(target, *, out, resume=False):
-        ledger = Ledger("tta", 1, {"target": target}, out, resume)
+        ledger = ResumableDocument("tta", 1, {"target": target}, out, resume)
         for number in range(len(ledger.document["done"]), 2):
             pieces.append(number)
             ledger.enter({"number": number})
@@ -238,7 +238,7 @@ def test_a_run_is_kept_only_for_its_own_recipe_and_if_it_is_whole(tmp_path, monk
 
 
 def test_recipes_in_turn_are_compared_with_the_first_and_a_failed_one_is_named(monkeypatch):
-    from gluontune.course import turns
+    from gluontune.course import interleaving
     from gluontune.train import RunFailed
 
     closed = []
@@ -249,8 +249,8 @@ def test_recipes_in_turn_are_compared_with_the_first_and_a_failed_one_is_named(m
             if contender.recipe.net == "no_such_net":
                 contender.failure = RunFailed("UsageError", "unknown net", "starting")
 
-    monkeypatch.setattr(turns, "interleave", interleave)
-    monkeypatch.setattr(turns.Contender, "close", lambda self: closed.append(self.label))
+    monkeypatch.setattr(interleaving, "interleave", interleave)
+    monkeypatch.setattr(interleaving.Contender, "close", lambda self: closed.append(self.label))
     small = Recipe(batch_size_per_device=32)
     found = course.in_turn({"one": small, "large": small.override(batch_size_per_device=80)}, rounds=3)
     assert found["one"]["ratio"]["median"] == 1 and found["large"]["ratio"]["median"] == 2.5

@@ -15,7 +15,7 @@ from gluontune.course.figures import Markup, framed
 from gluontune.errors import UsageError
 from gluontune.report.svg import INK, SERIES, draw, label
 
-__all__ = ["bars", "lines", "paths"]
+__all__ = ["WIDTH", "bars", "figure_of", "lines", "paths"]
 
 # neighbours differ in lightness, not in hue alone; beyond six, a figure is not read but guessed
 _COLOURS = (4, 5, 2, 6, 1, 3, 0)
@@ -29,25 +29,21 @@ _DASHES: tuple[Any, ...] = (
     (0, (1, 1.2)),
 )
 _MARKERS = "os^DvPX"
-_WIDTH = 4.8  # inches: 346 px, about what a phone has; a desktop shows it half as large again
+WIDTH = 4.8  # inches: 346 px, about what a phone has; a desktop shows it half as large again
 _BAR, _LINE = 46, 13  # points: a bar with its name above it, and each further line of that name
 Pair = tuple[Sequence[float], Sequence[float]]
 
 
-def _figure(caption: str, said: str, size: tuple[float, float], plot: Callable[[Any], None]) -> Markup:
+def figure_of(caption: str, said: str, size: tuple[float, float], plot: Callable[[Any], None]) -> Markup:
+    """One figure with its caption; ``said`` is what it shows, for who cannot see it; ``size`` in inches."""
     name = "gt" + hashlib.sha256(f"{caption}{said}".encode()).hexdigest()[:10]
     svg = draw(name, size, plot, f"{caption}. {said}".strip())
     return framed([f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"])
 
 
-def _thousands(axis: Any, top: float = 0.0) -> None:
-    """Plain numbers; with ``top``, the largest, no more of them than stand beside each other."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+def _thousands(axis: Any) -> None:
+    from matplotlib.ticker import FuncFormatter
 
-    if top:
-        axis.set_major_locator(
-            MaxNLocator(max(3, int(300 / (7 * len(_number(top)) + 16))), steps=[1, 2, 2.5, 5, 10])
-        )
     axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if abs(v) >= 1000 else f"{v:g}"))
 
 
@@ -136,7 +132,7 @@ def lines(
                 scale("log")
                 _powers(axis)
             else:
-                _thousands(axis, max(map(abs, axes.get_xlim())) if axis is axes.xaxis else 0.0)
+                _thousands(axis)
         places = [x for xs, _ in series.values() for x in xs]
         if log_x or len(set(places)) <= 5:
             _at_few_places(axes.xaxis, places)
@@ -144,7 +140,7 @@ def lines(
         _finish(figure, axes, list(series))
 
     rows = _legend_rows(list(series))
-    return _figure(caption, said, (_WIDTH, 3.0 + 0.24 * rows), plot)
+    return figure_of(caption, said, (WIDTH, 3.0 + 0.24 * rows), plot)
 
 
 def bars(
@@ -201,11 +197,11 @@ def bars(
             axes.text(high + top * 0.015, place, _number(middle), va="center", bbox=panel)
         axes.set_xlim(0, top * 1.18)
         axes.set_xlabel(unit)
-        _thousands(axes.xaxis, top * 1.18)
+        _thousands(axes.xaxis)
         axes.grid(axis="x")
 
-    size = (_WIDTH, (_BAR * len(found) + longer[-1] + (74 if limits else 56)) / 72)
-    return _figure(caption, f"{said}. {marks}".strip(), size, plot)
+    size = (WIDTH, (_BAR * len(found) + longer[-1] + (74 if limits else 56)) / 72)
+    return figure_of(caption, f"{said}. {marks}".strip(), size, plot)
 
 
 def paths(
@@ -253,7 +249,7 @@ def paths(
         _finish(figure, axes, list(walks))
 
     rows = _legend_rows(list(walks))
-    return _figure(caption, said, (_WIDTH, 3.7 + 0.24 * rows), plot)
+    return figure_of(caption, said, (WIDTH, 3.7 + 0.24 * rows), plot)
 
 
 def _legend_rows(names: list[str]) -> int:
@@ -270,9 +266,9 @@ def _finish(figure: Any, axes: Any, names: list[str]) -> None:
     low, high = sorted(axes.get_ylim())
     ticks = [tick for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]
     numbers = axes.yaxis.get_major_formatter().format_ticks(ticks)
-    left = (28 + 6.6 * max((len(text) for text in numbers), default=1)) / (_WIDTH * 72)
+    left = (28 + 6.6 * max((len(text) for text in numbers), default=1)) / (WIDTH * 72)
     last = max(axes.xaxis.get_majorticklocs(), default=0.0)
-    right = 0.99 - max(6.0, 3.3 * len(axes.xaxis.get_major_formatter()(last))) / (_WIDTH * 72)
+    right = 0.99 - max(6.0, 3.3 * len(axes.xaxis.get_major_formatter()(last))) / (WIDTH * 72)
     axes.set_position((left, (46 + 17 * rows) / height, right - left, 1 - (58 + 17 * rows) / height))
     if rows:
         columns = -(-len(names) // rows)

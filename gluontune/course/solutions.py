@@ -41,6 +41,7 @@ SOLUTIONS: dict[str, str] = {
     "write-schedule": "s.warmup(s.cosine(base_lr=0.4, max_update=1000), warmup_steps=100)",
     "efficiency": "100 * 50_000 / (4 * 17_000)",
     "ring-bytes": "2 * (4 - 1) / 4 * 25 * 4",
+    "exchange-share": "100 * 10 / (2 * 30 + 10)",
     "write-partition": "lambda n, rank, world: list(range(n // world * world))[rank::world]",
     "measured-promised": "4.5 / (2 * 3)",
     "left-out": "8 / 10",

@@ -24,7 +24,7 @@ from gluontune.course.assessment.limits import landlock_version
 from gluontune.course.assessment.supervise import run_script
 from gluontune.course.assessment.task import VARIABLE
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import writable_folder, write_json
+from gluontune.files import parse_json, writable_folder, write_json
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 
@@ -35,6 +35,7 @@ BUDGET = 2.0  # times the reference's own time
 SLACK = 0.05  # of accuracy below the reference's
 _LIMIT = 1.5  # times the budget, then a script is ended
 _SCRIPT_KIB = 256  # no room for parameters
+_MOST_REPORT = 1 << 16  # bytes
 _SECONDS_OF_REFERENCE = 900.0
 Event = dict[str, Any]
 
@@ -217,7 +218,7 @@ def _script(script: str | Path) -> Path:
 def _known(path: Path, key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Runs of the reference that still hold."""
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = parse_json(path.read_text(encoding="utf-8"))
         return dict(saved["runs"]) if saved["key"] == key else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
@@ -311,7 +312,8 @@ def _found(task: FreshTask, outs: list[Path], facts: Mapping[str, Any]) -> dict[
 
 def _samples(path: Path) -> int | None:
     try:
-        count = json.loads(path.read_text(encoding="utf-8"))["samples"]
+        with open(path, "rb") as stream:
+            count = parse_json(stream.read(_MOST_REPORT))["samples"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None

@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 import gluontune
-from gluontune.parallel.lifeline import die_with_parent
+from gluontune.parallel.parent_death import die_with_parent
 
 __all__ = ["devices", "landlock_version", "main", "readable_places", "restrict_calls", "restrict_files"]
 

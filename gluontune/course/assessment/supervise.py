@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from gluontune.course.assessment.guard import become_guard
 from gluontune.course.assessment.limits import devices
 from gluontune.errors import GluontuneError
 from gluontune.monitor.sampler import Monitor
@@ -321,13 +322,12 @@ def _interrupted(*_: object) -> None:
 
 def main() -> None:
     """Read the specification from stdin, work, write the report to stdout."""
-    from gluontune.parallel.lifeline import die_with_parent
-
+    spec = json.loads(sys.stdin.buffer.read())
+    become_guard(spec["parent"])
     say = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    spec = json.loads(sys.stdin.buffer.read())
-    die_with_parent(spec["parent"])
     signal.signal(signal.SIGTERM, _interrupted)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     try:
         report = _Supervisor(spec).work()

@@ -66,3 +66,19 @@ def _write_partition(answer: Callable[..., Any]) -> str | None:
     if len(whole) < n - world + 1:
         return f"{n - len(whole)} of 103 images are left out; at most 3 need to be."
     return None
+
+
+@exercise("exchange-share")
+def _exchange_share(answer: float) -> str | None:
+    """10 ms of exchange beside twice 30 ms of work, in percent."""
+    if close(answer, 1000 / 70, 0.01):
+        return None
+    if close(answer, 1 / 7, 0.01):
+        return "Right as a share; the question asks for percent."
+    if close(answer, 25):
+        return "That is its share now; twice the batch is twice the work."
+    if close(answer, 12.5):
+        return "The exchange is not twice as long: only the 30 ms of work are."
+    if close(answer, 1000 / 60, 0.01):
+        return "The step is the work and the exchange together."
+    return "30 ms are work. Twice the batch doubles them, and the exchange stays at 10 ms."

@@ -1,0 +1,206 @@
+"""More ways to cheat the grader, or to outlive it: none passes, and no process is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gluontune.course.assessment import assessing, grading, limits
+from gluontune.errors import GluontuneError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_course_assessment import GOES_ON, assess, failing, left_of, plain, run_alone
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+DAEMONS = {
+    # it adopts its own orphans, and stands still, so that it can do nothing at a signal but die
+    "a reaper that is stopped": """
+if os.fork() == 0:
+    os.setsid()
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+    for _ in range(3):
+        if os.fork() == 0:
+            if os.fork() == 0:
+                train()
+            os._exit(0)
+    time.sleep(0.2)
+    os.kill(os.getpid(), 19)
+time.sleep(0.6)
+""",
+    # its name says that it is a zombie without parents
+    "a name that lies": """
+if os.fork() == 0:
+    os.setsid()
+    ctypes.CDLL(None).prctl(15, b"x) Z 1 (", 0, 0, 0)
+    train()
+time.sleep(0.3)
+""",
+    # in namespaces of its own, where the kernel lets it: the first process there cannot be ended from within
+    "a process namespace": """
+if os.fork() == 0:
+    os.setsid()
+    ctypes.CDLL(None).unshare(0x10000000 | 0x20000000)
+    if os.fork() == 0:
+        signal.signal(15, signal.SIG_IGN)
+        if os.fork() == 0:
+            os.setsid()
+        train()
+    train()
+time.sleep(0.4)
+""",
+    # children of the supervisor, not of the script (CLONE_PARENT), whose end no signal tells
+    "a child of another's": """
+number = 56 if os.uname().machine == "x86_64" else 220
+if ctypes.CDLL(None).syscall(number, 0x8000, 0, 0, 0, 0) == 0:
+    os.setsid()
+    train()
+time.sleep(0.3)
+""",
+}
+
+
+@pytest.mark.parametrize("name", DAEMONS)
+def test_no_disguise_outlives_the_clock(tmp_path, name):
+    run = run_alone(tmp_path, "import signal\n" + GOES_ON + DAEMONS[name])
+    assert run["ranks"][0]["code"] == 0, run["ranks"][0]["tail"]
+    assert run["left"] and grading._left(run)[0] == 0
+    assert left_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "guard"])
+def test_nothing_is_left_when_the_supervisor_or_its_guard_is_killed(tmp_path, victim):
+    """As the kernel does when memory is short."""
+    daemon = (
+        GOES_ON
+        + "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        train()\n    os._exit(0)\n"
+    )
+    said: list[BaseException] = []
+
+    def grade():
+        try:
+            run_alone(tmp_path, daemon + "open('ready', 'w').close()\ntrain()\n", seconds=100.0)
+        except BaseException as error:
+            said.append(error)
+
+    thread = threading.Thread(target=grade)
+    thread.start()
+    until = time.monotonic() + 60
+    while not list(tmp_path.rglob("ready")) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(left_of(tmp_path)) == 2  # the script and its daemon
+    guards = [
+        process
+        for process in psutil.Process().children()
+        if any(word.endswith("assessment.supervise") for word in process.cmdline())
+    ]
+    (supervisor,) = guards[0].children()
+    os.kill(supervisor.pid if victim == "supervisor" else guards[0].pid, signal.SIGKILL)
+    thread.join(60)
+    assert isinstance(said[0], GluontuneError) and "was it killed" in str(said[0])
+    until = time.monotonic() + 30  # where the guard is gone, the supervisor still ends what it has started
+    while (left_of(tmp_path) or supervisor.is_running()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert left_of(tmp_path) == [] and not supervisor.is_running()
+
+
+def test_the_graders_report_and_folders_are_out_of_reach(tmp_path):
+    attempts = """
+import glob, json, os, pathlib, signal
+import gluontune as gt
+out, tried = gt.course.task().out, {}
+def parents():
+    pid = os.getpid()
+    while pid > 1:
+        pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+        yield pid
+above = list(parents())[:3]
+for pid in above:
+    for attack in (f"os.kill({pid}, 9)", f"os.kill({pid}, 19)", f"open('/proc/{pid}/fd/1', 'w').write('{{}}')",
+                   f"open('/proc/{pid}/mem', 'r+b')", f"os.readlink('/proc/{pid}/cwd')"):
+        try:
+            exec(attack)
+            tried[attack] = "possible"
+        except OSError as error:
+            tried[attack] = type(error).__name__
+for attack in ("os.rename(out, str(out) + '-2')", "os.symlink('/etc', str(out.parent / 'link'))",
+               "(out.parent / 'taken-0').mkdir()", "os.link('/etc/passwd', out / 'report.json')"):
+    try:
+        exec(attack)
+        tried[attack] = "possible"
+    except OSError as error:
+        tried[attack] = type(error).__name__
+print(json.dumps(tried))
+"""
+    if limits.landlock_version() < 6:
+        attempts = attempts.replace("list(parents())[:3]", "[]")  # older kernels let signals pass
+    run = run_alone(tmp_path, attempts)
+    assert run["ranks"][0]["code"] == 0, run["ranks"][0]["tail"]
+    tried = json.loads(run["ranks"][0]["tail"].strip().splitlines()[-1])
+    if limits.landlock_version():
+        assert "possible" not in tried.values(), tried
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 60_000, '{"samples":' * 9000, '{"samples": NaN}', '{"samples": -1}', '{"samples": true}',
+     '{"samples": 1e400}', '{"samples": "900"}', '{"samples": [900]}', "[]", "\udcff", '{"samples": ' + "9" * 70_000],
+)  # fmt: skip
+def test_no_report_breaks_the_grader(tmp_path, text):
+    (tmp_path / "report.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert assessing._samples(tmp_path / "report.json") is None
+
+
+def test_a_report_of_gigabytes_is_not_read(tmp_path):
+    with open(tmp_path / "report.json", "wb") as stream:
+        stream.write(b'{"samples": 900')
+        stream.truncate(3 << 30)
+    assert assessing._samples(tmp_path / "report.json") is None
+
+
+NETS = {
+    "a graph that bites its tail": (
+        '{"nodes": [{"op": "relu", "name": "a", "inputs": [[0, 0, 0]]}], "arg_nodes": [], "heads": [[0, 0, 0]]}',
+        "b''",
+    ),
+    "arrays of terabytes": (
+        '{"nodes": [{"op": "null", "name": "data", "inputs": []}], "arg_nodes": [0], "heads": [[0, 0, 0]]}',
+        "b'\\x12\\x01' + bytes(14) + b'\\x01' + bytes(7) + b'\\xc9\\xfa\\x93\\xf9' + bytes(4) + b'\\2\\0\\0\\0'"
+        " + b'\\xff' * 6 + b'\\0\\0' + b'\\xff' * 6 + b'\\0\\0' + bytes(64)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_made_to_break_the_examiner_is_told_in_a_sentence(tmp_path, name):
+    """The files beside them are no part of the examiner's Python either."""
+    graph, arrays = NETS[name]
+    mark = tmp_path / "ran"
+    text = f"""
+import os, pathlib, sys
+import gluontune as gt
+task = gt.course.task()
+(task.out / "net-symbol.json").write_text({graph!r})
+(task.out / "net-0000.params").write_bytes({arrays})
+code = "import pathlib; pathlib.Path({str(mark)!r}).touch()"
+home = pathlib.Path.home() / ".local/lib" / f"python3.{{sys.version_info[1]}}" / "site-packages"
+home.mkdir(parents=True)
+for place in (home, pathlib.Path.cwd(), task.out):
+    for module in ("sitecustomize", "usercustomize", "json"):
+        (place / f"{{module}}.py").write_text(code)
+"""
+    told = failing(assess(plain(tmp_path, text)))
+    assert "the saved net cannot be run" in told["accuracy"] and not mark.exists()
+    assert left_of(tmp_path) == []
