@@ -15,7 +15,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup torch ladder test fuzz lint rooms peers horovod hosts strangers lab course browser docs axe figures dist clean
+.PHONY: setup torch ladder test fuzz asan soak lint rooms peers horovod hosts strangers lab course browser docs axe figures dist clean
 
 setup: $(STAMP)
 
@@ -54,6 +54,15 @@ test: $(STAMP) torch
 # New random damages to record files; the seed is printed, and what fails, with the command that runs it alone.
 fuzz: $(STAMP)
 	$(PY) -m gluontune.records.fuzz --damages 2000 $(ARGS)
+
+# The compiled codec under address and undefined-behaviour sanitizers: new random cases each time (gcc or clang).
+asan: $(STAMP)
+	$(PY) -m gluontune.codec.sanitize --cases 20000 $(ARGS)
+
+# Hours of training with a kill every minute: memory, open files and the end must be as if nobody had killed.
+SECONDS ?= 7200
+soak: $(STAMP)
+	$(PY) tests/soak_real.py --seconds $(SECONDS) $(ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

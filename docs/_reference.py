@@ -95,7 +95,7 @@ def main() -> None:
     )
     write(
         "reference/around.md",
-        "# Around your own loop\n\n::: gluontune.around.tuned\n\n::: gluontune.around.applied\n",
+        "# Around your own loop\n\n::: gluontune.existing_loop.tuned\n\n::: gluontune.existing_loop.applied\n",
     )
     for name, page in (("Recipe and RunResult", "recipe.md"), ("Around your own loop", "around.md")):
         nav.append(f"* [{name}]({page})")
@@ -152,7 +152,7 @@ failed), `reason`, `verdict` (helped, no gain, hurt, n/a), `kept`, `samples_per_
 `first` and `ratio` (`median`, `ci95`, `n`: as climbed, and now), `verdict`, `adopted`, `reason`, `interaction`.
 
 `proof`, naive and best trained in turn to one accuracy: `target`, `pairs` (`naive` and `best`: `seconds`, `accuracy`),
-`seconds`, `ratio`, `same_accuracy`, `reached`.
+`seconds`, `ratio`, `same_accuracy`, `lost` (for certain: then it is taken back), `reached`.
 
 `files`: `yaml` and `script`, names beside the document, and `reason` where there is no script.
 

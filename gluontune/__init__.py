@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
     if name == "Recipe":
         return importlib.import_module("gluontune.recipe").Recipe
     if name in ("applied", "tuned"):
-        return getattr(importlib.import_module("gluontune.around"), name)
+        return getattr(importlib.import_module("gluontune.existing_loop"), name)
     if name == "RunResult":
         return importlib.import_module("gluontune.result").RunResult
     raise AttributeError(f"module 'gluontune' has no attribute {name!r}")

@@ -20,10 +20,14 @@ __all__ = [
     "cache_dir",
     "explain_os_error",
     "open_regular",
+    "parse_json",
     "set_aside",
     "writable_folder",
     "write_json",
 ]
+
+
+_DEEPEST = 100
 
 
 def cache_dir() -> Path:
@@ -49,6 +53,36 @@ def explain_os_error(path: str | os.PathLike[str], error: OSError) -> GluontuneE
     }
     reason = cures.get(error.errno or 0, error.strerror or str(error))
     return GluontuneError(f"{os.fspath(path)}: {reason}")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """``json.loads`` of a document that somebody else may have made.
+
+    Raises:
+        ValueError: it is not JSON, or nested more than 100 deep, which no document of ours is.
+
+    >>> parse_json('{"a": [1]}')
+    {'a': [1]}
+    >>> parse_json("[" * 5000 + "]" * 5000)
+    Traceback (most recent call last):
+        ...
+    ValueError: nested more than 100 deep
+    """
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"nested more than {_DEEPEST} deep") from None
+    level = [document]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return document
+    raise ValueError(f"nested more than {_DEEPEST} deep")
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:

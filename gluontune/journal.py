@@ -19,7 +19,7 @@ from typing import IO, Any, Callable, TypeVar
 import gluontune
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import explain_os_error, writable_folder
+from gluontune.files import explain_os_error, parse_json, writable_folder
 
 __all__ = ["Journal"]
 
@@ -121,8 +121,9 @@ class Journal:
             raise explain_os_error(path, error) from error
         end = content.rfind(b"\n") + 1
         try:
-            header, *lines = [json.loads(line) for line in content[:end].splitlines()] or [{}]
-            whole = header.get("journal") == SCHEMA
+            header, *lines = [parse_json(line) for line in content[:end].splitlines()] or [{}]
+            whole = header.get("journal") == SCHEMA and isinstance(header["kind"], str)
+            whole &= all(isinstance(header[part], dict) for part in ("given", "machine", "versions"))
             pieces = {line["key"]: line["piece"] for line in lines}
         except (ValueError, KeyError, TypeError, AttributeError):
             whole = False

@@ -48,6 +48,9 @@ class Recipe:
         dataset: a name of ``gt.datasets`` (``sample``, ``cifar10``, ``folder:PATH``, ``records:PATH``, …).
         net: a name of the model zoo (``cifar_resnet20_v1``, ``mlp``, …).
         job: path of the user's own ``job.py``; it replaces data set, net and loss where it defines them.
+        backend: the engine that computes: ``mxnet``, or ``torch``: the same net, start, batches and rules in PyTorch,
+            in a process without mxnet. There ``hybridize`` means: ``imperative`` as it is, ``hybridized`` in
+            channels-last memory order, ``static`` that and ``torch.compile``.
         batch_size_per_device: images in one step on one device.
         accumulate: steps whose gradients make one update: an update of so many times the batch, in the memory of
             one. BatchNorm still takes its statistics from each step's images.
@@ -79,7 +82,8 @@ class Recipe:
         devices: ``auto``, ``cpu`` or ``gpu``.
         num_devices: GPUs of one process (engine ``local``) or ranks (the other engines).
         engine: ``local``; ``shared-memory`` (ranks of one machine sum their gradients in memory that they share),
-            ``kvstore`` (parameter server), ``horovod`` (ring all-reduce), or ``async`` (learners that update weights
+            ``kvstore`` (parameter server), ``horovod`` (ring all-reduce), ``ddp`` (PyTorch's
+            DistributedDataParallel, of the backend ``torch``), or ``async`` (learners that update weights
             in shared memory without waiting for each other).
         partition: which images a rank takes in an epoch: ``shard``, its share of one shuffle of all; ``whole``, as
             many from a shuffle of its own over all. All ranks have equally many batches.
@@ -110,6 +114,7 @@ class Recipe:
     dataset: str = "sample"
     net: str = "cifar_resnet20_v1"
     job: Optional[str] = None
+    backend: str = "mxnet"
 
     batch_size_per_device: int = 64
     accumulate: int = 1
@@ -245,7 +250,7 @@ class Recipe:
             raise GluontuneError(f"{path}: cannot read the recipe: {error}") from error
         try:
             values = plain_values(text) or {}
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, RecursionError) as error:
             raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
         if not isinstance(values, dict):
             raise UsageError(

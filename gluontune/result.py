@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gluontune.errors import GluontuneError
-from gluontune.files import write_json
+from gluontune.files import parse_json, write_json
 
 __all__ = ["SCHEMA_VERSION", "RunResult"]
 
@@ -110,7 +109,7 @@ class RunResult:
     def load(cls, path: str | Path) -> RunResult:
         """Read what :meth:`save` wrote."""
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            document = parse_json(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise GluontuneError(f"{path}: cannot read the result: {error.strerror}") from error
         except ValueError as error:

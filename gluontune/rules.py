@@ -38,9 +38,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": ("float32", "float16", "bfloat16"),
     "lr_scaling": tuple(LR_SCALING),
     "devices": ("auto", "cpu", "gpu"),
-    "engine": ("local", "shared-memory", "kvstore", "horovod", "async"),
+    "engine": ("local", "shared-memory", "kvstore", "horovod", "async", "ddp"),
     "compression": ("none", "2bit", "fp16"),
     "runtime": ("as-installed", "tuned"),
+    "backend": ("mxnet", "torch"),
 }
 
 #: field: (smallest value, or None for "above zero"; type; may be None)
@@ -121,6 +122,44 @@ _TOO_LARGE: tuple[tuple[str, Holds, str], ...] = (
 # Fields that contradict each other: which, when, why and the way out.
 _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
     (
+        ("backend", "loader"),
+        lambda r: r.backend == "torch" and r.loader == "gluon",
+        "Gluon's DataLoader needs mxnet in the process that trains; use loader='threaded' or 'resident'",
+    ),
+    (
+        ("backend", "engine", "num_devices"),
+        lambda r: (
+            r.backend == "torch"
+            and (r.engine not in ("local", "ddp") or (r.engine == "local") != (r.num_devices == 1))
+        ),
+        "the torch backend trains in one process (engine='local', num_devices=1) or in several (engine='ddp')",
+    ),
+    (
+        ("engine", "backend"),
+        lambda r: r.engine == "ddp" and r.backend != "torch",
+        "it is PyTorch's; use backend='torch', or engine='shared-memory'",
+    ),
+    (
+        ("engine", "exchange_every"),
+        lambda r: r.engine == "ddp" and r.exchange_every > 1,
+        "DistributedDataParallel exchanges in each step; use exchange_every=1",
+    ),
+    (
+        ("backend", "rewrites"),
+        lambda r: r.backend == "torch" and bool(r.rewrites),
+        "they go around slow operators of MXNet's; use rewrites=[]",
+    ),
+    (
+        ("backend", "dtype"),
+        lambda r: r.backend == "torch" and r.dtype == "float16",
+        "the torch backend has no loss scaling; use dtype='bfloat16'",
+    ),
+    (
+        ("backend", "stochastic_depth"),
+        lambda r: r.backend == "torch" and r.stochastic_depth > 0,
+        "which branch is dropped is drawn by MXNet; use stochastic_depth=0",
+    ),
+    (
         ("env", "loader", "num_workers"),
         lambda r: (
             r.loader == "gluon" and r.num_workers > 0 and r.env.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
@@ -135,7 +174,7 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
     ),
     (
         ("dtype", "devices"),
-        lambda r: r.dtype == "bfloat16" and r.devices == "gpu",
+        lambda r: r.dtype == "bfloat16" and r.devices == "gpu" and r.backend == "mxnet",
         "MXNet 1.9 has no bfloat16 kernels for a GPU; use dtype='float16' or devices='cpu'",
     ),
     (

@@ -62,6 +62,9 @@ class FakeGroup:
 
     resume = close = pause
 
+    def reset(self, epochs=None):
+        self.recipe = self.recipe.override(epochs=epochs or self.recipe.epochs)
+
     @property
     def batches_per_epoch(self):
         return 10_000 // self.recipe.global_batch_size
@@ -97,6 +100,7 @@ def machine(monkeypatch):
     """Climbs run on a pretended machine: no process is started, and every figure is given."""
     from gluontune import runtime
     from gluontune.ladder import measure, rounds
+    from gluontune.runtime import pytorch
 
     pretended = Machine()
 
@@ -120,6 +124,7 @@ def machine(monkeypatch):
     facts = {"cpu": {"flags": ["avx512_bf16"]}}
     monkeypatch.setattr(runtime, "machine_facts", lambda: facts)
     monkeypatch.setattr(runtime, "usable_cores", lambda: 2)
+    monkeypatch.setattr(pytorch, "installed", lambda: False)  # a test says where it is there
     monkeypatch.setattr(measure.OtherLoad, "read", lambda self: pretended.others_pct)
     monkeypatch.setattr(rounds.time, "sleep", lambda seconds: None)
     return pretended

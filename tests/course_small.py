@@ -13,11 +13,12 @@ _OWN = {
     "05_float16": {"batch_size_per_device": 16},
     "06_large_batch": {"epochs": 1, "batch_size_per_device": 8},
     "07_multi_gpu": {"epochs": 1, "batch_size_per_device": 16},
+    "07_scaling": {"epochs": 1, "batch_size_per_device": 16},
     "08_optimizers": {"epochs": 1},
     "09_lr_schedules": {"epochs": 1},
     "10_composing": {"epochs": 2, "batch_size_per_device": 8, "repeats": 2},
     "11_inference": {"batch_size_per_device": 16},
-    "12_assessment": {"epochs": 1},
+    "12_assessment": {"epochs": 1, "my_script": "solution"},
     "99_your_own_project": {"batch_size_per_device": 16},
 }
 

@@ -11,7 +11,16 @@ import sys
 import numpy as np
 import pytest
 
-from gluontune.compute import _find, _graph, _proof, apply_rewrites, hybridize, process, profile, set_mode
+from gluontune.compute import (
+    _graph,
+    _proof,
+    _rewrite_targets,
+    apply_rewrites,
+    hybridize,
+    process,
+    profile,
+    set_mode,
+)
 from gluontune.runtime import mxnet
 
 mx = mxnet()
@@ -174,7 +183,7 @@ def test_a_rewrite_that_gives_other_gradients_fails_and_is_not_chosen(monkeypatc
             return True
 
     # As if fuse-bn-relu did not look where the map comes from: outputs are right, gradients are not.
-    monkeypatch.setattr(_find, "_blocked_outputs", lambda net, seen: Everything())
+    monkeypatch.setattr(_rewrite_targets, "_blocked_outputs", lambda net, seen: Everything())
     net, x = gated_net()
     report = hybridize(net, x, rewrites=["fuse-bn-relu"], budget_s=30, refresh=True)
     assert any(note.startswith("fuse-bn-relu: taken back") for note in report.notes)

@@ -49,7 +49,7 @@ def test_a_rewrite_that_breaks_the_net_takes_itself_back_and_names_the_layer(mon
     def find(net, seen):
         return [Target("2", net[2], broken)]
 
-    monkeypatch.setattr("gluontune.compute._find.pool_to_mean", find)
+    monkeypatch.setattr("gluontune.compute._rewrite_targets.pool_to_mean", find)
     net, x = pooled(), mx.nd.random.normal(shape=(4, 3, 6, 6))
     net(x)
     before = {k: p.data().asnumpy() for k, p in net.collect_params().items()}

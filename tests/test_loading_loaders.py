@@ -262,6 +262,45 @@ def test_a_thread_that_dies_outside_the_loader_s_code_is_noticed(split, monkeypa
     assert time.monotonic() - begin < 30
 
 
+def test_four_threads_on_one_loader_are_told_or_served(split):
+    """Each gets whole batches, all or up to a sentence; a loader of one's own serves each of them."""
+    loader = ThreadedLoader(split, batch_size=4, image_shape=(32, 32, 3), num_workers=2)
+    want = collect(loader)
+    got: list = [None] * 4
+    together = threading.Barrier(4)
+
+    def use(k):
+        seen = []
+        together.wait()
+        try:
+            for images, labels in loader.epoch(0):
+                seen.append((images.copy(), labels.copy()))
+                time.sleep(0.01)
+            got[k] = (seen, None)
+        except UsageError as error:
+            got[k] = (seen, str(error))
+
+    threads = [threading.Thread(target=use, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert all(equal(seen, want[: len(seen)]) for seen, _ in got)
+    said = [text for _, text in got if text]
+    assert len(said) < 4 and all("give each thread a loader of its own" in text for text in said)
+    assert all(len(seen) == len(want) for seen, text in got if not text)
+    loader.close()
+
+
+def test_an_epoch_that_another_one_ended_says_so(split):
+    with ThreadedLoader(split, batch_size=4, image_shape=(32, 32, 3), num_workers=2, prefetch=0) as loader:
+        first = loader.epoch(0)
+        next(first)
+        assert len(list(loader.epoch(1))) == 10
+        with pytest.raises(UsageError, match=r"epoch 0 was ended: this loader began another one"):
+            list(first)
+
+
 def test_files_are_named_in_errors(tmp_path, split):
     paths = [tmp_path / f"{i}.png" for i in range(4)]
     for i, path in enumerate(paths):

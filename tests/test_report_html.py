@@ -392,3 +392,23 @@ def test_a_tick_at_the_end_of_its_axis_keeps_its_label_inside_the_figure():
     assert (
         abs((middle.x0 + middle.x1) / 2 - (0.02 + 0.95 / 2) * figure.bbox.x1) < 1
     )  # the others stay centred
+
+
+@pytest.mark.parametrize("top", [3, 900, 14_900, 260_000, 98_000_000])
+def test_long_numbers_at_an_axis_do_not_lie_over_each_other(top):
+    from matplotlib.ticker import StrMethodFormatter
+
+    from gluontune.report.svg import draw
+
+    figures = []
+
+    def plot(figure):
+        figures.append(figure)
+        axes = figure.add_axes((0.02, 0.3, 0.95, 0.6))
+        axes.set_xlim(0, top * 1.34)
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.1f}"))
+
+    draw("long", (4.8, 1.4), plot, "an axis")
+    boxes = [text.get_window_extent() for text in figures[0].axes[0].get_xticklabels()]
+    assert len(boxes) >= 3
+    assert all(left.x1 + 5 < right.x0 for left, right in zip(boxes, boxes[1:]))

@@ -28,7 +28,8 @@ def row(found: dict, name: str) -> dict:
 def test_the_whole_sentence_of_a_climb():
     assert ladder_sentence(ladder()) == (
         "3.9× faster than naive (95 %: 3.7–4.1); what held you back: waiting for data (48 % of the naive step); "
-        "worker processes, hybridizing alone and more devices did not help on this CPU; a larger batch hurt: "
+        "worker processes and more devices did not help on this CPU; hybridizing helped only together with rewrites "
+        "of the net; a larger batch hurt: "
         "accuracy fell by 5.0 points at equal epochs (limit: 2.0)"
     )
 

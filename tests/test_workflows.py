@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -42,3 +43,10 @@ def test_the_citation_has_the_version_of_the_package():
 
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == gluontune.__version__ and citation["cff-version"] and citation["title"]
+
+
+def test_a_wheel_holds_the_package_its_data_and_its_lessons_alone():
+    """``make dist`` tries the wheel itself; this is what its check of the contents is about."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (included,) = re.findall(r"^\[tool\.hatch\.build\.targets\.wheel\]\ninclude = (\[.*\])$", text, re.M)
+    assert json.loads(included) == ["/gluontune", "/data", "/notebooks/*.ipynb"]

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from gluontune.errors import GluontuneError
-from gluontune.ladder.crew import Crew, Life
 from gluontune.ladder.evolving import EsgdPlan, cost, esgd
-from gluontune.ladder.ledger import Ledger
+from gluontune.ladder.resumable import ResumableDocument
+from gluontune.ladder.worker_pool import Life, WorkerPool
 from gluontune.optim import evolution
 from gluontune.recipe import Recipe
 
@@ -28,7 +28,7 @@ CONTENDERS = {
 
 
 def contend(
-    ledger: Ledger,
+    ledger: ResumableDocument,
     recipe: Recipe,
     plan: EsgdPlan,
     seeds: Sequence[int],
@@ -83,7 +83,7 @@ def _contend(
         generations = max(1, steps // (plan.population * plan.sgd_steps))
         alone = dataclasses.replace(plan, evolution_steps=0, generations=generations)
         return _evolved(recipe, alone, workers, None, time_limit)
-    with Crew(recipe, workers, time_limit) as crew:
+    with WorkerPool(recipe, workers, time_limit) as crew:
         updates = plan.updates or crew.batches_per_epoch
         if name == "single baseline":
             setup = {"optimizer": "nag", "learning_rate": rate, "momentum": 0.9, "schedule": "onecycle"}

@@ -16,7 +16,7 @@ def traced(recipe: Recipe, arrays: int) -> list[dict[str, Any]]:
     Args:
         recipe: names net, data and batch. arrays: devices of the all-reduce.
     """
-    from gluontune.compute._walk import walk
+    from gluontune.compute._traversal import walk
     from gluontune.runtime import mxnet
     from gluontune.train.job import load_job
 

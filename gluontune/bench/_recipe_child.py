@@ -15,7 +15,7 @@ import threading
 from typing import Any
 
 from gluontune import runtime
-from gluontune.parallel.lifeline import die_with_parent
+from gluontune.parallel.parent_death import die_with_parent
 from gluontune.train.child import serve
 
 __all__ = ["main"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from gluontune import monitor, runtime
 from gluontune.bench.situations import SITUATIONS, Loop, guilty_line
-from gluontune.parallel.lifeline import die_with_parent
+from gluontune.parallel.parent_death import die_with_parent
 
 __all__ = ["main", "observe"]
 

@@ -137,7 +137,7 @@ def _weights(mx: Any, output: Any) -> Any:
 
 
 def _switch_off_dropout(net: Any) -> None:
-    from gluontune.compute._walk import walk
+    from gluontune.compute._traversal import walk
 
     for _, block in walk(net):
         if hasattr(block, "_rate"):

@@ -13,8 +13,8 @@ from typing import Any
 
 from gluontune import stats
 from gluontune.errors import UsageError
-from gluontune.ladder.ledger import Ledger
 from gluontune.ladder.measure import Contender, interleave
+from gluontune.ladder.resumable import ResumableDocument
 from gluontune.parallel import horovod
 from gluontune.recipe import Recipe
 from gluontune.train import run as train
@@ -79,34 +79,34 @@ def run(
         "part": part, "recipe": base.to_dict(), "batches": list(batches), "engines": chosen, "rounds": rounds,
         "seconds": seconds, "seeds": list(seeds), "intervals": list(intervals),
     }  # fmt: skip
-    book = Ledger("exchange", SCHEMA, given, out, resume)
+    results = ResumableDocument("exchange", SCHEMA, given, out, resume)
     if part == "engines":
-        _engines(book, base, say)
+        _engines(results, base, say)
     else:
-        _interval(book, base, say)
-    book.document["complete"] = True
-    book.save()
-    return book.document
+        _interval(results, base, say)
+    results.document["complete"] = True
+    results.save()
+    return results.document
 
 
-def _engines(book: Ledger, base: Recipe, say: Callable[[str], None]) -> None:
-    given, document = book.document["given"], book.document
+def _engines(results: ResumableDocument, base: Recipe, say: Callable[[str], None]) -> None:
+    given, document = results.document["given"], results.document
     for batch in given["batches"]:
         recipes = {e: base.override(engine=e, batch_size_per_device=batch) for e in given["engines"]}
         key = f"batch {batch}"
         if not any(d["piece"] == key for d in document["done"]):
             say(f"{key}: throughput of {', '.join(recipes)}")
             rates = _throughput(recipes, given["rounds"], given["seconds"], _told(say, key))
-            book.enter({"piece": key, "kind": "rates", "batch": batch, "rates": rates})
+            results.enter({"piece": key, "kind": "rates", "batch": batch, "rates": rates})
         for seed in given["seeds"]:
             for engine, recipe in recipes.items():
-                _training(book, f"{key}, {engine}, seed {seed}", recipe.override(seed=seed), say)
+                _training(results, f"{key}, {engine}, seed {seed}", recipe.override(seed=seed), say)
     document["rows"] = _engine_rows(document)
     document.update(_engine_verdict(document))
 
 
-def _interval(book: Ledger, base: Recipe, say: Callable[[str], None]) -> None:
-    given, document = book.document["given"], book.document
+def _interval(results: ResumableDocument, base: Recipe, say: Callable[[str], None]) -> None:
+    given, document = results.document["given"], results.document
     batch = given["batches"][0]
     for engine in given["engines"]:
         steps = {n: base.override(engine=engine, batch_size_per_device=batch, exchange_every=n)
@@ -120,11 +120,11 @@ def _interval(book: Ledger, base: Recipe, say: Callable[[str], None]) -> None:
                 given["seconds"],
                 _told(say, engine),
             )
-            book.enter({"piece": key, "kind": "rates", "engine": engine, "rates": rates})
+            results.enter({"piece": key, "kind": "rates", "engine": engine, "rates": rates})
         for seed in given["seeds"]:
             for interval in given["intervals"]:
                 name = f"{engine}, every {interval}, seed {seed}"
-                _training(book, name, steps[interval].override(seed=seed), say)
+                _training(results, name, steps[interval].override(seed=seed), say)
     document["rows"] = _interval_rows(document)
     document["sentence"] = _interval_sentence(document["rows"])
     document["holds"] = all(row["samples_per_sec"] is not None for row in document["rows"])
@@ -153,16 +153,16 @@ def _throughput(
             contender.close()
 
 
-def _training(book: Ledger, name: str, recipe: Recipe, say: Callable[[str], None]) -> None:
+def _training(results: ResumableDocument, name: str, recipe: Recipe, say: Callable[[str], None]) -> None:
     """One whole training, unless the ledger has it."""
-    if any(d["piece"] == name for d in book.document["done"]):
+    if any(d["piece"] == name for d in results.document["done"]):
         return
     say(f"{name}: training")
     result = train(recipe)
     if result.status == "interrupted":  # the ledger has what came before; --resume goes on
         raise KeyboardInterrupt
     cpu = [v for v in result.utilization.get("cpu_pct", ()) if v is not None]
-    book.enter(
+    results.enter(
         {
             "piece": name,
             "kind": "training",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune import runtime
+from gluontune import runtime, stats
 from gluontune.bench import overhead, predicting, verdict_runs
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import set_aside, write_json
@@ -146,8 +146,12 @@ def show(found: Mapping[str, Any], console: Any) -> None:
 
 
 def _ratio(found: Mapping[str, Any], key: str = "median") -> str:
-    low, high = found["ci95"]
-    return f"{found[key]:.4f} ({low:.4f}-{high:.4f})"
+    """A ratio for the table; two pairs have no interval to show.
+
+    >>> _ratio({"median": 1.01, "ci95": [0.5, 2.0], "n": 2}), _ratio({"mean": 1.0, "ci95": [0.9, 1.1], "n": 3}, "mean")
+    ('1.0100', '1.0000 (0.9000-1.1000)')
+    """
+    return stats.said({**found, "median": found[key]}, ".4f")
 
 
 def _slowdown_cells(row: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from gluontune.bench._optimizer_findings import describe, summarize, table
 from gluontune.bench._optimizer_runs import PLANS, fast_recipe
 from gluontune.errors import UsageError, nearest
 from gluontune.ladder.evolving import EsgdPlan
-from gluontune.ladder.ledger import Ledger
+from gluontune.ladder.resumable import ResumableDocument
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 
@@ -90,7 +90,7 @@ def run(
     if part == "esgd":
         plan = plan or EsgdPlan()
         given["plan"] = dataclasses.asdict(plan)
-    ledger = Ledger("optimizers", SCHEMA, given, out, resume)
+    ledger = ResumableDocument("optimizers", SCHEMA, given, out, resume)
     ledger.document.update(title=PARTS[part], seeds=chosen)
     try:
         if part == "step-time":
@@ -131,7 +131,7 @@ def _base(part: str, dataset: str, changes: Mapping[str, Any] | None) -> Recipe:
 
 
 def _train(
-    ledger: Ledger,
+    ledger: ResumableDocument,
     part: str,
     base: Recipe,
     seeds: Sequence[int],
@@ -163,7 +163,7 @@ def _train(
 
 
 def _step_time(
-    ledger: Ledger,
+    ledger: ResumableDocument,
     net: str,
     rounds: int,
     seconds: float,

@@ -30,6 +30,14 @@ def document(
         "reason", "memory_mib", "note", "info"}], "limit": {limit + unit, "share"}, "ours": {"name",
         "ratio_to": {peer: {"median", "ci95", "n", "row"}}}, "machine", "versions", "conditions"}``. Ratios
         are medians, with 95 % intervals, of those within each round; above 1 the row is faster.
+
+    >>> from gluontune.bench import Entrant
+    >>> one = Contender(Entrant("threads", "gluontune", "math:sqrt"))  # as after a contest of three rounds
+    >>> two = Contender(Entrant("processes", "DALI", "math:sqrt"))
+    >>> one.rates, two.rates = [200.0, 204.0, 208.0], [100.0, 102.0, 104.0]
+    >>> found = document([one, two], conditions={"image": "224x224"}, unit="images_per_sec")
+    >>> found["rows"][0]["images_per_sec"]["median"], found["ours"]["ratio_to"]["DALI"]["median"]
+    (204.0, 2.0)
     """
     rounds = max((len(c.rates) for c in contenders), default=0)
     whole = [c for c in contenders if c.failure is None and c.rates and len(c.rates) == rounds]
@@ -77,6 +85,17 @@ def show(found: Mapping[str, Any], console: Any, title: str = "", unit: str = UN
     Args:
         found: of :func:`document`. console: a ``rich`` console.
         title: above the table. unit: the key of each row's figure, such as ``images_per_sec``.
+
+    >>> from rich.console import Console
+    >>> from gluontune.bench import Contender, Entrant, document
+    >>> one = Contender(Entrant("threads", "gluontune", "math:sqrt"))
+    >>> one.rates, one.memory_mib = [200.0, 204.0, 208.0], 61.0
+    >>> show(document([one], conditions={}, unit="images_per_sec"), Console(width=80), unit="images_per_sec")
+    ┏━━...
+    ┃ contender ┃ images per sec ┃ 95 %    ┃ ÷ best peer ┃ MiB ┃
+    ┡━━...
+    │ threads   │ 204            │ 194-214 │             │ 61  │
+    └──...
     """
     if "parts" not in found:
         _show(found, console, title, unit)

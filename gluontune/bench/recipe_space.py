@@ -65,7 +65,7 @@ def axes() -> dict[str, tuple[Any, ...]]:
         "warmup_epochs": (0.0, 0.5),
         "devices": ("auto", "cpu", "gpu"),
         "num_devices": (1, 2),
-        "engine": tuple(sorted(rules.CHOICES["engine"], key=_ENGINES.index)),
+        "engine": tuple(sorted(set(rules.CHOICES["engine"]) - {"ddp"}, key=_ENGINES.index)),
         "partition": rules.CHOICES["partition"],
         "exchange_every": (1, 2),
         "compression": rules.CHOICES["compression"],

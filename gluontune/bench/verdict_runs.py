@@ -32,7 +32,7 @@ _CHILD = (sys.executable, "-m", "gluontune.bench._situation_child")
 _BUSY_S, _IDLE_S = (0.1, 0.3), (0.6, 1.4)
 _LOAD = f"""
 import random, sys, time
-from gluontune.parallel.lifeline import die_with_parent
+from gluontune.parallel.parent_death import die_with_parent
 die_with_parent(int(sys.argv[1]))
 rng, idle = random.Random(int(sys.argv[2])), float(sys.argv[3])
 while True:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gluontune.compute._walk import walk
+from gluontune.compute._traversal import walk
 from gluontune.runtime import mxnet
 
 __all__ = ["Finding", "explain", "first_line", "source"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute._walk import flat
+from gluontune.compute._traversal import flat
 from gluontune.runtime import as_nd_array, mxnet
 
 __all__ = ["difference", "run", "varies"]

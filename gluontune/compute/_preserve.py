@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from gluontune.compute._walk import walk
+from gluontune.compute._traversal import walk
 from gluontune.errors import UsageError
 from gluontune.runtime import mxnet
 

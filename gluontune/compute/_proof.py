@@ -12,7 +12,7 @@ from gluontune.compute._diagnose import explain, first_line
 from gluontune.compute._gradients import first_gross
 from gluontune.compute._passes import difference, run, varies
 from gluontune.compute._preserve import preserved
-from gluontune.compute._walk import clear_caches, flat
+from gluontune.compute._traversal import clear_caches, flat
 from gluontune.compute.mode import set_mode
 from gluontune.compute.process import started_dtype
 

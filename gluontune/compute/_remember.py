@@ -13,7 +13,7 @@ from types import CodeType
 from typing import Any
 
 from gluontune import __version__
-from gluontune.compute._walk import as_imperative, flat, walk
+from gluontune.compute._traversal import as_imperative, flat, walk
 from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.compute.race import SETTINGS, Trial

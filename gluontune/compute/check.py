@@ -10,7 +10,7 @@ from typing import Any
 from gluontune.compute._diagnose import Finding, explain, first_line, source
 from gluontune.compute._passes import difference, run, varies
 from gluontune.compute._preserve import check_initialized, preserved
-from gluontune.compute._walk import Seen, flat, sample_of, walk, watch
+from gluontune.compute._traversal import Seen, flat, sample_of, walk, watch
 from gluontune.compute.mode import set_mode
 from gluontune.errors import UsageError
 from gluontune.runtime import mxnet

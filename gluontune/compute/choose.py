@@ -11,7 +11,7 @@ from typing import Any, Callable
 from gluontune.compute import _remember
 from gluontune.compute._eliminate import Budget, Contest
 from gluontune.compute._preserve import check_initialized, preserved, restore
-from gluontune.compute._walk import flat, sample_of
+from gluontune.compute._traversal import flat, sample_of
 from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.race import SETTINGS, Race, Trial, present_mode, ratio
 from gluontune.compute.rewrites import REWRITES, apply_rewrites, rewrites_for

@@ -73,6 +73,15 @@ def to_mixed_precision(net: Any, trainer: Any, dtype: str) -> MixedPrecision:
             scaled = precision.scaler.scale(loss)
         mx.autograd.backward(scaled)
         precision.scaler.step(trainer, batch_size)
+
+    >>> from gluontune.runtime import mxnet
+    >>> mx = mxnet()
+    >>> net = mx.gluon.nn.Dense(2, in_units=3)
+    >>> net.initialize()
+    >>> trainer = mx.gluon.Trainer(net.collect_params(), "sgd")
+    >>> precision = to_mixed_precision(net, trainer, "float32")  # a CPU of any kind has this one
+    >>> precision.dtype, precision.outputs(net(precision.inputs(mx.nd.ones((4, 3))))).shape
+    ('float32', (4, 2))
     """
     if dtype not in ("float32", "float16", "bfloat16"):
         raise UsageError(f"dtype {dtype!r}: choose float32, float16 or bfloat16")
@@ -131,7 +140,7 @@ def _to_float16(net: Any, trainer: Any) -> MixedPrecision:
 
 
 def _guard_epsilons(net: Any) -> list[str]:
-    from gluontune.compute._walk import clear_caches, walk
+    from gluontune.compute._traversal import clear_caches, walk
 
     notes = []
     for path, block in walk(net):

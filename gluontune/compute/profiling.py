@@ -161,7 +161,7 @@ def profile(
 
 def _layer_shapes(net: Any, inputs: tuple[Any, ...]) -> dict[tuple[Any, ...], list[str]]:
     """Paths of convolutions, BatchNorms and poolings by what oneDNN's log says of them."""
-    from gluontune.compute._walk import sample_of, walk, watch
+    from gluontune.compute._traversal import sample_of, walk, watch
     from gluontune.runtime import mxnet
 
     seen = watch(net, *sample_of(net, inputs))
@@ -265,7 +265,7 @@ def _operators(stats: dict[str, dict[str, float]]) -> list[Operator]:
 def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
     """Write the traced graph, the weights and the batch to ``folder``; the net itself is not touched."""
     from gluontune.compute._preserve import check_initialized, preserved
-    from gluontune.compute._walk import flat, sample_of, watch
+    from gluontune.compute._traversal import flat, sample_of, watch
     from gluontune.runtime import as_nd_array, mxnet, uses_np
 
     mx = mxnet()

@@ -94,7 +94,7 @@ REWRITES.add(
             when_it_helps="hybridized training on a CPU where BatchNorm or an activation stands before the "
             "pooling; in imperative mode and for inference it changes little",
         ),
-        find="gluontune.compute._find:pool_to_mean",
+        find="gluontune.compute._rewrite_targets:pool_to_mean",
         devices=("cpu",),
         nothing="no average pooling with 1×1 output",
     ),
@@ -110,7 +110,7 @@ REWRITES.add(
             when_it_helps="bfloat16 on a CPU (8 % of a ResNet-20 step); in float32 oneDNN has a kernel for 3 channels, "
             "and padding made the same step 5 % slower",
         ),
-        find="gluontune.compute._find:pad_channels",
+        find="gluontune.compute._rewrite_targets:pad_channels",
         devices=("cpu",),
         nothing="no Conv2D over 1 or 3 channels",
     ),
@@ -127,7 +127,7 @@ REWRITES.add(
             when_it_helps="bfloat16 with AMX, in networks that begin with 16 channels or so; float32 is more "
             "exact, never less; without AMX it changes nothing worth having",
         ),
-        find="gluontune.compute._find:narrow_in_float32",
+        find="gluontune.compute._rewrite_targets:narrow_in_float32",
         devices=("cpu",),
         nothing="no Conv2D with channels that are no multiples of 32 (a sample input is needed to see it)",
         when="gluontune.compute.process:amx_bfloat16",
@@ -145,7 +145,7 @@ REWRITES.add(
             "layers that a network calls as functions (ResNet V2) are not reached, and a BatchNorm over anything "
             "but a convolution's multiple of 16 channels is left alone: there the fused gradient can be wrong",
         ),
-        find="gluontune.compute._find:fuse_bn_relu",
+        find="gluontune.compute._rewrite_targets:fuse_bn_relu",
         devices=("cpu",),
         nothing="no BatchNorm between a convolution and a relu in a HybridSequential (a sample input is needed to "
         "see it)",
@@ -164,7 +164,7 @@ REWRITES.add(
             "zoos) in float32; imperative mode traces no graph, and in bfloat16 casts stand before the sum: neither is "
             "reached",
         ),
-        find="gluontune.compute._find:order_sums",
+        find="gluontune.compute._rewrite_targets:order_sums",
         devices=("cpu",),
         nothing="no sum whose second operand alone could be overwritten (a sample input is needed to see it)",
     ),
@@ -180,7 +180,7 @@ REWRITES.add(
             when_it_helps="compiled training on a CPU of residual nets with a relu after the last sum (ResNet v1); "
             "it goes with pool-to-mean, which it contains",
         ),
-        find="gluontune.compute._find:keep_blocks",
+        find="gluontune.compute._rewrite_targets:keep_blocks",
         devices=("cpu",),
         nothing="no GlobalAvgPool2D over a multiple of 16 channels straight after a sum (a sample input is needed "
         "to see it)",
@@ -210,7 +210,7 @@ class AppliedRewrites(Sequence[Change]):
 
     def undo(self) -> None:
         """Give each layer back the class that it had. A second call does nothing."""
-        from gluontune.compute._walk import clear_caches
+        from gluontune.compute._traversal import clear_caches
 
         for block, original in reversed(self._before):
             block.__class__ = original
@@ -255,7 +255,7 @@ def apply_rewrites(
     True
     """
     from gluontune.compute._proof import Proof, give
-    from gluontune.compute._walk import clear_caches, sample_of, watch
+    from gluontune.compute._traversal import clear_caches, sample_of, watch
 
     _check_block(net, sample_inputs)
     if isinstance(names, str):
@@ -302,7 +302,7 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
     >>> rewrites_for(mxnet().gluon.nn.GlobalAvgPool2D(), device="cpu")
     ['pool-to-mean']
     """
-    from gluontune.compute._walk import sample_of, watch
+    from gluontune.compute._traversal import sample_of, watch
 
     _check_block(net, inputs)
     kind = getattr(device, "device_type", str(device))

@@ -162,6 +162,13 @@ def fetch(
     Raises:
         UsageError: this data set is not downloaded.
         GluontuneError: no network, a checksum that does not match, a full disk, …
+
+    >>> fetch("fashion-mnist")["path"]  # doctest: +SKIP
+    '/home/me/.cache/gluontune/fashion-mnist'
+    >>> fetch("sample")  # it comes with gluontune
+    Traceback (most recent call last):
+        ...
+    gluontune.errors.UsageError: ...
     """
     info = _able(name, "fetcher", "fetch")
     where = resolve(info.probe)(info) if info.probe else None

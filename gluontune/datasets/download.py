@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from gluontune.errors import GluontuneError
-from gluontune.files import cache_dir, explain_os_error, writable_folder
+from gluontune.files import cache_dir, explain_os_error, parse_json, writable_folder
 
 __all__ = ["ResumingDownloader", "download"]
 
@@ -84,7 +84,7 @@ class ResumingDownloader:
     def _kept(self, url: str) -> tuple[int, str]:
         """Bytes that are there, and the version that they belong to."""
         try:
-            note = json.loads(self.note.read_text(encoding="utf-8"))
+            note = parse_json(self.note.read_text(encoding="utf-8"))
             if note["url"] == url and note["version"]:
                 return self.part.stat().st_size, note["version"]
         except (OSError, ValueError, KeyError, TypeError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from gluontune.codec import image
 from gluontune.datasets.split import Split
 from gluontune.errors import GluontuneError
-from gluontune.files import cache_dir, write_json
+from gluontune.files import cache_dir, parse_json, write_json
 
 __all__ = ["common_shape", "mean_std", "remembered", "summary"]
 
@@ -69,7 +68,7 @@ def remembered(key: str, work: Any) -> dict[str, Any]:
     digest = hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
     path: Path = cache_dir() / "facts" / f"{digest}.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         if isinstance(found, dict) and found.get("key") == key:
             return found["values"]
     except (OSError, ValueError, KeyError):

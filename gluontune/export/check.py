@@ -77,6 +77,20 @@ def check_outputs(
 
     Raises:
         GluontuneError: ONNX Runtime refuses the file or the batch, or the outputs differ in number or shape.
+
+    >>> import tempfile
+    >>> from gluontune.runtime import mxnet
+    >>> import numpy as np
+    >>> from gluontune.export import to_onnx
+    >>> nn = mxnet().gluon.nn
+    >>> net = nn.HybridSequential()
+    >>> net.add(nn.Conv2D(4, 3), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(2))
+    >>> net.initialize()
+    >>> path = Path(tempfile.mkdtemp()) / "net.onnx"
+    >>> made = to_onnx(net, path, image_shape=(8, 8, 3))
+    >>> images = np.random.default_rng(0).normal(size=(5, 3, 8, 8)).astype("float32")
+    >>> check_outputs(net, path, images).equal
+    True
     """
     session, given = open_session(path), images if pixels is None else pixels
     fixed = session.get_inputs()[0].shape[0]
@@ -109,6 +123,21 @@ def agreement(net: Any, path: str | Path, batches: Iterable[tuple[Any, Any]], st
 
     Raises:
         GluontuneError: there is no image to compare on, or ONNX Runtime refuses the file.
+
+    >>> import tempfile
+    >>> from gluontune.runtime import mxnet
+    >>> import numpy as np
+    >>> from gluontune.export import to_onnx
+    >>> nn = mxnet().gluon.nn
+    >>> net = nn.HybridSequential()
+    >>> net.add(nn.Conv2D(4, 3), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(2))
+    >>> net.initialize()
+    >>> path = Path(tempfile.mkdtemp()) / "net.onnx"
+    >>> made = to_onnx(net, path, image_shape=(8, 8, 3))
+    >>> images = np.random.default_rng(0).normal(size=(5, 3, 8, 8)).astype("float32")
+    >>> found = agreement(net, path, [(images, np.zeros(5))])
+    >>> found.equal, found.images
+    (True, 5)
     """
     session = open_session(path)
     takes_pixels = session.get_inputs()[0].type == "tensor(uint8)"

@@ -64,6 +64,20 @@ def quantize_onnx(
     Source: Jacob et al., *Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
     Inference*, CVPR 2018; done by onnxruntime.quantization. Mixed precision by measured loss: Wu et al., *Integer
     Quantization for Deep Learning Inference: Principles and Empirical Evaluation*, 2020.
+
+    >>> import tempfile
+    >>> from gluontune.runtime import mxnet
+    >>> import numpy as np
+    >>> from gluontune.export import to_onnx
+    >>> nn = mxnet().gluon.nn
+    >>> net = nn.HybridSequential()
+    >>> net.add(nn.Conv2D(4, 3), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(2))
+    >>> net.initialize()
+    >>> path = Path(tempfile.mkdtemp()) / "net.onnx"
+    >>> made = to_onnx(net, path, image_shape=(8, 8, 3))
+    >>> images = np.random.default_rng(0).normal(size=(5, 3, 8, 8)).astype("float32")
+    >>> quantize_onnx(path, path.with_name("int8.onnx"), images)["quantized"]
+    1
     """
     if len(images) == 0:
         raise UsageError("quantize_onnx: thresholds need images: give some from the training set")

@@ -70,6 +70,12 @@ def export_zoo(
     Returns:
         rows ``{"name", "status": "equal|differs|failed", "reason", "relative_error", "dynamic_batch", "nodes",
         "bytes", "seconds", "notes"}``.
+
+    >>> import tempfile
+    >>> from gluontune.train import build_net
+    >>> rows = export_zoo(lambda name: build_net(name, 10), tempfile.mkdtemp(), ["cifar_resnet20_v1"])
+    >>> rows[0]["name"], rows[0]["status"]
+    ('cifar_resnet20_v1', 'equal')
     """
     rows = []
     for name in ZOO if names is None else names:

@@ -7,14 +7,13 @@ other names, hidden keys without underlines (0.8), inputs that were implied (0.8
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gluontune.errors import GluontuneError, UnknownNameError
-from gluontune.files import explain_os_error
+from gluontune.files import explain_os_error, parse_json
 from gluontune.graph.schemas import schema
 
 __all__ = ["Graph", "Node", "read_symbol"]
@@ -143,7 +142,7 @@ def _document(source: Any) -> tuple[Any, str]:
         except OSError as error:
             raise explain_os_error(source, error) from error
     try:
-        return json.loads(text), where
+        return parse_json(text), where
     except ValueError as error:
         raise GluontuneError(f"{where}: not a symbol of MXNet's: {error}") from error
 

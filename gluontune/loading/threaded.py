@@ -151,6 +151,11 @@ class _Epoch:
         """The next batch in order, once it is whole."""
         batch = self.pending.popleft()
         while not batch.ready.wait(1.0):
+            if self.stopped:
+                raise UsageError(
+                    f"epoch {self.number} was ended: this loader began another one, or was closed. A loader serves one "
+                    "loop at a time; give each thread a loader of its own (rank and world_size share the samples out)"
+                )
             if not all(thread.is_alive() for thread in self.threads):
                 reason = f"{type(self.error).__name__}: {self.error}" if self.error else "no reason given"
                 raise GluontuneError(
@@ -187,6 +192,7 @@ class ThreadedLoader(Loader):
 
     Raises:
         GluontuneError: (while iterating) a sample cannot be read or decoded; the message names it.
+        UsageError: (while iterating) another epoch of this loader was begun meanwhile: it serves one loop at a time.
 
     >>> import cv2
     >>> class Split:
@@ -224,6 +230,7 @@ class ThreadedLoader(Loader):
         self.prefetch = prefetch if prefetch is not None else max(1, min(2, MAX_BYTES // batch_bytes))
         self.pool = BatchPool((self.batch_size, *self.image_shape))
         self._running: _Epoch | None = None
+        self._turn = threading.Lock()
 
     def decoder(self) -> Decoder:
         """A decoder for one thread."""
@@ -248,7 +255,8 @@ class ThreadedLoader(Loader):
             del images
 
     def _threaded(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        run = self._running = _Epoch(self, epoch, start)
+        run = _Epoch(self, epoch, start)
+        self._stop(run)
         run.start()
         try:
             while run.pending:
@@ -261,10 +269,11 @@ class ThreadedLoader(Loader):
         finally:
             run.stop()
 
-    def _stop(self) -> None:
-        if self._running is not None:
-            self._running.stop()
-            self._running = None
+    def _stop(self, instead: _Epoch | None = None) -> None:
+        with self._turn:  # two threads that begin at once: one of them is told
+            before, self._running = self._running, instead
+        if before is not None:
+            before.stop()
 
     def close(self) -> None:
         self._stop()

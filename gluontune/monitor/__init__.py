@@ -24,7 +24,7 @@ _HOMES = {
     "measured_peaks": "whatif",
     "prometheus_text": "logs",
     "read_log": "logs",
-    "run_command": "around",
+    "run_command": "command",
     "run_result": "logs",
     "steadiness": "steady",
     "steadiness_of": "series",

@@ -22,11 +22,20 @@ def estimator_handler(monitor: Monitor) -> Any:
     Returns:
         An object of mxnet's ``TrainBegin``, ``TrainEnd``, ``EpochBegin`` and ``EpochEnd``.
 
-    Example::
-
-        watch = gt.monitor.Monitor()
-        estimator.fit(train_data, epochs=3, event_handlers=[gt.monitor.estimator_handler(watch)])
-        print(watch.steadiness("train"))
+    >>> from gluontune.runtime import mxnet
+    >>> mx = mxnet()
+    >>> from mxnet.gluon.contrib.estimator import Estimator
+    >>> net = mx.gluon.nn.Dense(2)
+    >>> net.initialize()
+    >>> loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    >>> trainer = mx.gluon.Trainer(net.collect_params(), "sgd")
+    >>> estimator = Estimator(net, loss, train_metrics=mx.metric.Accuracy(), trainer=trainer, context=mx.cpu())
+    >>> data = mx.gluon.data.DataLoader(mx.gluon.data.ArrayDataset(mx.nd.ones((16, 4)), mx.nd.zeros((16,))), 8)
+    >>> watch = Monitor(period_s=0.02, gpus="none")
+    >>> estimator.fit(data, epochs=1, event_handlers=[estimator_handler(watch)])  # doctest: +ELLIPSIS
+    Training begin: ...
+    >>> [mark["name"] for mark in watch.series()["marks"]][:2]
+    ['train', None]
     """
     from gluontune.runtime import mxnet
 

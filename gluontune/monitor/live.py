@@ -103,6 +103,14 @@ def watch(monitor: Monitor, seconds: float | None = None, console: Any = None) -
 
     Raises:
         GluontuneError: the monitor has not been started.
+
+    >>> import io
+    >>> from rich.console import Console
+    >>> log = Console(file=io.StringIO())
+    >>> with Monitor(period_s=0.02, gpus="none") as seen:
+    ...     watch(seen, seconds=0.1, console=log)
+    >>> seen.latest() is not None
+    True
     """
     from rich.console import Console
     from rich.live import Live

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from gluontune.errors import GluontuneError
-from gluontune.files import atomic_write, explain_os_error
+from gluontune.files import atomic_write, explain_os_error, parse_json
 from gluontune.monitor.series import columns, steadiness_of
 from gluontune.result import RunResult
 
@@ -138,7 +138,7 @@ def read_log(path: Pathlike) -> Log:
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(line.decode("utf-8"))
+        record = parse_json(line.decode("utf-8"))
     except ValueError:
         return None
     if not isinstance(record, dict) or "gluontune_monitor_log" in record:

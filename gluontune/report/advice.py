@@ -21,6 +21,7 @@ _KEEP = {
     "mixed-precision": "Compute in 16 bits",
     "large-batch": "Take larger steps",
     "multi-device": "Train in several processes",
+    "modern-engine": "Compute the same net with PyTorch",
 }
 
 

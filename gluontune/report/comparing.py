@@ -83,6 +83,22 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
 
     Args:
         found: of :func:`compare`.
+
+    >>> import json, tempfile
+    >>> from pathlib import Path
+    >>> from rich.console import Console
+    >>> from gluontune.recipe import Recipe
+    >>> from gluontune.report import collect, compare
+    >>> from gluontune.result import RunResult
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name, rate in ("before", 100.0), ("after", 150.0):
+    ...     speed = {"median": rate, "ci95": [rate - 1, rate + 1], "n": 9}
+    ...     run = RunResult(recipe=Recipe().to_dict(), samples_per_sec=speed, val_accuracy=[0.8])
+    ...     _ = (folder / f"{name}.json").write_text(json.dumps(run.to_dict()))
+    >>> sources = collect([folder / "before.json", folder / "after.json"]).sources
+    >>> Console(width=80).print(comparison_table(compare(sources)))
+    against before       speed (95 %)     accuracy  memory
+    after           1.50× (1.48–1.52)  +0.0 points       —
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(

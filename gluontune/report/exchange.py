@@ -30,6 +30,17 @@ def write_exchange_html(document: Mapping[str, Any], path: Path) -> None:
 
     Args:
         document: of ``gluontune bench exchange``. path: of the HTML file.
+
+    >>> import tempfile
+    >>> rate = {"median": 400.0, "ci95": [390.0, 410.0], "n": 9}
+    >>> row = {"name": "async, batch 4", "engine": "async", "batch": 4, "samples_per_sec": rate, "reason": "",
+    ...        "val_accuracy": None, "async_ratio": None}
+    >>> given = {"part": "engines", "recipe": {"dataset": "sample", "net": "mlp"}}
+    >>> document = {"given": given, "rows": [row], "created": "2026-01-31T10:00:00", "complete": True, "machine": {}}
+    >>> page = Path(tempfile.mkdtemp()) / "exchange.html"
+    >>> write_exchange_html(document, page)
+    >>> "async" in page.read_text(encoding="utf-8")
+    True
     """
     write_study(path, exchange_view(document, "exchange"), document)
 

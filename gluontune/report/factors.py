@@ -48,6 +48,17 @@ def factors_tables(document: Mapping[str, Any]) -> list[Table]:
 
     Args:
         document: a ``factors.json``.
+
+    >>> from rich.console import Console
+    >>> ratio = {"median": 2.0, "ci95": [1.9, 2.1], "n": 9}
+    >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
+    >>> whole = {"name": "records", "set": ["records"], "parts": ["cumulative"], "tta": [],
+    ...          "throughput": {"samples_per_sec": rate, "ratio": ratio, "status": "ran", "reason": None}}
+    >>> document = {"given": {"targets": []}, "sets": [whole], "leave_one_out": {}, "interactions": {}}
+    >>> Console(width=80).print(*factors_tables(document))
+    The sets
+    Factors switched on        Part  img/s                × base
+    records              cumulative    500  2.0× (95 %: 1.9–2.1)
     """
     return [_terminal(table) for table in _tables(document)]
 
@@ -130,6 +141,19 @@ def finish_factors(document: dict[str, Any], folder: str | Path) -> None:
 
     Args:
         document: of :func:`gt.ladder.factors`. folder: where the files go.
+
+    >>> import tempfile
+    >>> ratio = {"median": 2.0, "ci95": [1.9, 2.1], "n": 9}
+    >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
+    >>> whole = {"name": "records", "set": ["records"], "parts": ["cumulative"], "tta": [],
+    ...          "throughput": {"samples_per_sec": rate, "ratio": ratio, "status": "ran", "reason": None}}
+    >>> given = {"targets": [], "pace": "quick", "recipe": {"net": "mlp"}}
+    >>> document = {"given": given, "dataset": {"name": "sample"}, "created": "2026-01-31T10:00:00", "complete": True,
+    ...             "machine": {}, "sets": [whole], "leave_one_out": {}, "interactions": {}}
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> finish_factors(document, folder)
+    >>> document["sentence"], sorted(path.name for path in folder.iterdir())
+    ('nothing was measured', ['factors.html', 'factors.json'])
     """
     document["sentence"] = factors_sentence(document)
     write_json(Path(folder) / "factors.json", words.finite(document))

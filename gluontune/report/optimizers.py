@@ -248,6 +248,14 @@ def write_optimizers_html(document: Mapping[str, Any], path: Path) -> None:
 
     Args:
         document: of ``gluontune bench optimizers``. path: of the HTML file.
+
+    >>> import tempfile
+    >>> document = {"given": {"part": "step-time", "net": "mlp"}, "title": "One update", "sentence": "nothing measured",
+    ...             "done": [], "created": "2026-01-31T10:00:00", "complete": False, "machine": {}}
+    >>> page = Path(tempfile.mkdtemp()) / "optimizers.html"
+    >>> write_optimizers_html(document, page)
+    >>> "was interrupted" in page.read_text(encoding="utf-8")
+    True
     """
     write_study(path, optimizers_view(document, "optimizers"), document)
 

@@ -38,6 +38,15 @@ def write_ladder_html(ladder: Mapping[str, Any], path: str | os.PathLike[str]) -
 
     Raises:
         GluontuneError: a value of the wrong shape, another schema version, a folder that cannot be written.
+
+    >>> import pathlib, tempfile
+    >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
+    >>> naive = {"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate}
+    >>> ladder = {"schema_version": 1, "rungs": [naive], "best": {"name": "naive"}}
+    >>> page = pathlib.Path(tempfile.mkdtemp()) / "ladder.html"
+    >>> write_ladder_html(ladder, page)
+    >>> page.read_text(encoding="utf-8")[:15]
+    '<!doctype html>'
     """
     beside = Path(path).parent / "ladder.json"  # where best.py and best.yaml are looked for
     write_html([Source(beside, "ladder", ladder=check_ladder(ladder))], path)
@@ -47,6 +56,15 @@ def finish_ladder(ladder: dict[str, Any], folder: str | os.PathLike[str]) -> Non
     """Give a ladder its sentence, and write ``ladder.json`` and ``ladder.html`` into ``folder``.
 
     The HTML comes last: whatever a figure may fail on, the measurements are on disk by then.
+
+    >>> import tempfile
+    >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
+    >>> naive = {"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate}
+    >>> ladder = {"schema_version": 1, "rungs": [naive], "best": {"name": "naive"}}
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> finish_ladder(ladder, folder)
+    >>> sorted(path.name for path in folder.iterdir())
+    ['ladder.html', 'ladder.json']
     """
     ladder["sentence"] = ladder_sentence(ladder)
     write_json(Path(folder) / "ladder.json", finite(ladder))
@@ -99,6 +117,17 @@ def write_svg(sources: Sequence[Source], path: str | os.PathLike[str]) -> None:
 
     Raises:
         UsageError: nothing here has a figure.
+
+    >>> import json, pathlib, tempfile
+    >>> from gluontune.report import collect
+    >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
+    >>> naive = {"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate}
+    >>> ladder = {"schema_version": 1, "rungs": [naive], "best": {"name": "naive"}}
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "ladder.json").write_text(json.dumps(ladder))
+    >>> write_svg(collect([folder]).sources, folder / "ladder.svg")
+    >>> "<svg" in (folder / "ladder.svg").read_text(encoding="utf-8")
+    True
     """
     pictures = [f["svg"] for s in sources for f in (s.study or {}).get("figures", ())]
     for source in sources:
@@ -116,6 +145,14 @@ def write_document_html(document: Mapping[str, Any], path: str | os.PathLike[str
 
     Args:
         document: as the command wrote it. path: of the HTML file.
+
+    >>> import pathlib, tempfile
+    >>> row = {"name": "ours", "peer": "gluontune", "images_per_sec": {"median": 400.0, "ci95": [390.0, 410.0], "n": 9},
+    ...        "status": "ok", "reason": "", "note": ""}
+    >>> page = pathlib.Path(tempfile.mkdtemp()) / "loading.html"
+    >>> write_document_html({"rows": [row], "conditions": {"size": 224}, "machine": {}, "ours": {}}, page)
+    >>> "ours" in page.read_text(encoding="utf-8")
+    True
     """
     write_study(path, documents.view(document, str(path)), document)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from gluontune import monitor, stats
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import explain_os_error
+from gluontune.files import explain_os_error, parse_json
 from gluontune.report import documents
 from gluontune.report.words import clean, finite, number
 from gluontune.result import SCHEMA_VERSION, RunResult
@@ -65,10 +64,10 @@ def load(path: str | Path) -> Source:
     if path.suffix == ".jsonl":
         return Source(path, path.stem, run=monitor.run_result(monitor.read_log(path)))
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise explain_os_error(path, error) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise GluontuneError(f"{path}: not valid JSON ({error}); was its writing cut off?") from error
     document = finite(document)
     if isinstance(document, dict) and "rungs" in document:
@@ -154,6 +153,14 @@ def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[st
 
     Raises:
         GluontuneError: another schema version, or a value of the wrong shape (names the key).
+
+    >>> ladder = check_ladder({"schema_version": 1, "rungs": [{"name": "naive", "status": "ran"}]})
+    >>> ladder["complete"], ladder["rungs"][0]["val_accuracy"]
+    (True, [])
+    >>> check_ladder({"schema_version": 7}, "old.json")
+    Traceback (most recent call last):
+        ...
+    gluontune.errors.GluontuneError: old.json: schema_version 7, but this gluontune reads 1; ...
     """
     version = document.get("schema_version")
     if version != SCHEMA_VERSION:

@@ -36,6 +36,14 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
 
     Args:
         ladder: a ``ladder.json``.
+
+    >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
+    >>> naive = {"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate}
+    >>> fast = {**naive, "name": "records", "verdict": "helped", "speedup_vs_naive": 3.9,
+    ...         "speedup_ci95": [3.7, 4.1]}
+    >>> ladder = {"schema_version": 1, "rungs": [naive, fast], "best": {"name": "records"}}
+    >>> sentence_parts(ladder)[0]
+    '3.9× faster than naive (95 %: 3.7–4.1)'
     """
     ladder = check_ladder(ladder)
     rows = ladder["rungs"]
@@ -168,7 +176,7 @@ def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
         elif row["status"] == "ran" and row["verdict"] == "no gain":
             useless.append(what)
         elif row["name"] == "hybridized" and row["status"] == "ran" and _alone_useless(row):
-            useless.append("hybridizing alone")
+            parts.append("hybridizing helped only together with rewrites of the net")
     if useless:
         listed = useless[0] if len(useless) == 1 else f"{', '.join(useless[:-1])} and {useless[-1]}"
         parts.insert(0, f"{listed} did not help {where}")

@@ -26,6 +26,7 @@ _VARIABLES = {
     **{colour: f"var(--c{n})" for n, colour in enumerate(SERIES)},
     **{colour: f"var(--i{n})" for n, colour in enumerate(ON_SERIES)},
 }
+_GAP = 8  # pixels between the labels of two ticks
 _RC = {
     "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's font
     "svg.hashsalt": "gluontune",  # the same figure gives the same bytes
@@ -73,7 +74,7 @@ def draw(name: str, size: tuple[float, float], plot: Callable[[Any], None], alt:
         figure = Figure(figsize=size, dpi=72)
         FigureCanvasSVG(figure)
         plot(figure)
-        _keep_inside(figure)
+        _fit_ticks(figure)
         figure.savefig(out, format="svg", metadata={"Date": None})
     return _themed(out.getvalue(), name, alt)
 
@@ -98,16 +99,37 @@ def label(text: str) -> str:
     return f"\u200b{text}" if text.startswith("_") else text
 
 
-def _keep_inside(figure: Any) -> None:
-    """A tick may stand at the very end of its axis: its label then turns inwards, not out of the figure."""
+def _fit_ticks(figure: Any) -> None:
+    """No label of a tick lies over its neighbour's or leaves the figure.
+
+    Matplotlib spaces ticks as if each label were three figures wide: of longer ones fewer stand side by side. A tick
+    may stand at the very end of its axis: its label then turns inwards.
+    """
+    from matplotlib.ticker import AutoLocator, MaxNLocator
+
     figure.draw_without_rendering()
     for axes in figure.axes:
-        for text in axes.get_xticklabels():
-            box = text.get_window_extent()
-            if box.width and box.x1 > figure.bbox.x1:
-                text.set_horizontalalignment("right")
-            elif box.width and box.x0 < figure.bbox.x0:
-                text.set_horizontalalignment("left")
+        _keep_inside(figure, axes)
+        most = 8
+        while most > 2 and isinstance(axes.xaxis.get_major_locator(), (AutoLocator, MaxNLocator)):
+            boxes = sorted(
+                (text.get_window_extent() for text in axes.get_xticklabels()), key=lambda box: box.x0
+            )
+            if all(left.x1 + _GAP <= right.x0 for left, right in zip(boxes, boxes[1:])):
+                break
+            most -= 1
+            axes.xaxis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
+            _keep_inside(figure, axes)
+
+
+def _keep_inside(figure: Any, axes: Any) -> None:
+    for text in axes.get_xticklabels():
+        text.set_horizontalalignment("center")
+        box = text.get_window_extent()
+        if box.width and box.x1 > figure.bbox.x1:
+            text.set_horizontalalignment("right")
+        elif box.width and box.x0 < figure.bbox.x0:
+            text.set_horizontalalignment("left")
 
 
 def _themed(document: str, name: str, alt: str) -> str:

@@ -86,7 +86,17 @@ def ladder_table(ladder: Mapping[str, Any]) -> Any:
 
 
 def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
-    """One line for each run; ``runs`` maps labels to rows of :func:`gluontune.report.read.row_of`."""
+    """One line for each run; ``runs`` maps labels to rows of :func:`gluontune.report.read.row_of`.
+
+    >>> from rich.console import Console
+    >>> from gluontune.report.read import check_row
+    >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
+    >>> row = check_row({"name": "run", "status": "ok", "samples_per_sec": rate, "val_accuracy": [0.8],
+    ...                  "elapsed_seconds": [12.5]})
+    >>> Console(width=80).print(runs_table({"monday": row}))
+    run     samples/s  accuracy  busy  time  status
+    monday        500    80.0 %     —  12 s  ok
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold")
     for heading in ("samples/s", "accuracy", "busy", "time"):
@@ -184,6 +194,20 @@ def print_sources(console: Console, sources: Sequence[Source]) -> None:
 
     Args:
         console: a ``rich`` console. sources: of :func:`collect`.
+
+    >>> import json, pathlib, tempfile
+    >>> from gluontune.report import collect
+    >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
+    >>> naive = {"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate}
+    >>> ladder = {"schema_version": 1, "rungs": [naive], "best": {"name": "naive"}}
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "ladder.json").write_text(json.dumps(ladder))
+    >>> print_sources(Console(width=80), collect([folder]).sources)
+    rung   samples/s  × naive  accuracy     busy  verdict
+    naive        500        —         —     —  start
+    <BLANKLINE>
+    only naive was measured: 500 samples/s
+    <BLANKLINE>
     """
     for source in sources:
         if source.ladder is not None:

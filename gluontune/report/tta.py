@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import explain_os_error, write_json
+from gluontune.files import explain_os_error, parse_json, write_json
 from gluontune.report import tta_figures, words
 from gluontune.report.shell import write_study
 from gluontune.report.study import row, study
@@ -47,20 +46,30 @@ def load_tta(path: str | Path) -> dict[str, Any]:
 
     Raises:
         GluontuneError: missing, not one, or of another schema version.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "tta.json").write_text('{"kind": "tta", "schema_version": 1, "summary": {}}')
+    >>> load_tta(folder)["schema_version"]
+    1
+    >>> load_tta("nowhere")
+    Traceback (most recent call last):
+        ...
+    gluontune.errors.GluontuneError: nowhere...
     """
     file = Path(path)
     file = file / "tta.json" if file.is_dir() else file
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = parse_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise explain_os_error(file, error) from error
     except ValueError as error:
         raise GluontuneError(f"{file}: not valid JSON ({error}); was its writing cut off?") from error
     if not isinstance(document, dict) or document.get("kind") != "tta" or "summary" not in document:
         raise GluontuneError(f"{file}: not a finished document of `gluontune tta`")
-    if document["schema_version"] != 1:
+    if document.get("schema_version") != 1:
         raise GluontuneError(
-            f"{file}: schema_version {document['schema_version']}, but this gluontune reads 1"
+            f"{file}: schema_version {document.get('schema_version')}, but this gluontune reads 1"
         )
     return document
 
@@ -73,6 +82,13 @@ def check_comparable(other: Mapping[str, Any], where: str | Path, dataset: str, 
 
     Raises:
         UsageError: another data set or another target; names both.
+
+    >>> given = {"target": 0.9, "recipes": {"this": {"dataset": "cifar10"}}}
+    >>> check_comparable({"given": given}, "tta.json", "cifar10", 0.9)
+    >>> check_comparable({"given": given}, "tta.json", "cifar10", 0.94)
+    Traceback (most recent call last):
+        ...
+    gluontune.errors.UsageError: tta.json: its target is 0.9, this one's 0.94: their times and costs cannot be compared
     """
     theirs = other["given"]["recipes"]["this"]["dataset"], other["given"]["target"]
     for name, own, found in (("data set", dataset, theirs[0]), ("target", target, theirs[1])):
@@ -116,6 +132,18 @@ def tta_table(document: Mapping[str, Any]) -> Table:
 
     Args:
         document: a ``tta.json``.
+
+    >>> from rich.console import Console
+    >>> times = {"repeats": 3, "reached": 0, "failed": 3, "median": None, "ci95": None}
+    >>> this = {"train_seconds": times, "wall_seconds": times, "not_reached": 3, "crashed": 0, "usd": None,
+    ...         "joules": None}
+    >>> one = {"recipe": "this", "seed": 0, "status": "ok", "first": None, "sustained": None, "reason": None,
+    ...        "val_accuracy": [0.71]}
+    >>> document = {"kind": "tta", "schema_version": 1, "given": {"target": 0.8}, "summary": {"this": this},
+    ...             "done": [one], "ratio": None, "parity": None}
+    >>> Console(width=80).print(tta_table(document))
+    recipe       seed  status  epochs  training s  sustained s  all s   final
+    this recipe     0  ok           —           —            —      —  71.0 %
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("recipe", max_width=20, overflow="fold")
@@ -147,6 +175,16 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
 
     Args:
         document: a ``tta.json``.
+
+    >>> times = {"repeats": 3, "reached": 0, "failed": 3, "median": None, "ci95": None}
+    >>> this = {"train_seconds": times, "wall_seconds": times, "not_reached": 3, "crashed": 0, "usd": None,
+    ...         "joules": None}
+    >>> one = {"recipe": "this", "seed": 0, "status": "ok", "first": None, "sustained": None, "reason": None,
+    ...        "val_accuracy": [0.71]}
+    >>> document = {"kind": "tta", "schema_version": 1, "given": {"target": 0.8}, "summary": {"this": this},
+    ...             "done": [one], "ratio": None, "parity": None}
+    >>> summary_lines(document)
+    ['this recipe: 0 of 3 reached the target; 3 did not']
     """
     lines = []
     for name, found in document["summary"].items():
@@ -210,6 +248,17 @@ def finish_tta(
 
     Args:
         beside: ``(label, document)`` of other results to show on the cost plot.
+
+    >>> times = {"repeats": 3, "reached": 0, "failed": 3, "median": None, "ci95": None}
+    >>> this = {"train_seconds": times, "wall_seconds": times, "not_reached": 3, "crashed": 0, "usd": None,
+    ...         "joules": None}
+    >>> one = {"recipe": "this", "seed": 0, "status": "ok", "first": None, "sustained": None, "reason": None,
+    ...        "val_accuracy": [0.71]}
+    >>> document = {"kind": "tta", "schema_version": 1, "given": {"target": 0.8}, "summary": {"this": this},
+    ...             "done": [one], "ratio": None, "parity": None}
+    >>> finish_tta(document, None)  # with a folder: tta.json and tta.html, too
+    >>> document["sentence"]
+    '80.0 % was not reached in any of 3 repeats'
     """
     document["sentence"] = tta_sentence(document)
     if folder is None:

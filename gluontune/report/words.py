@@ -44,6 +44,7 @@ RUNG_WORDS = {
     "mixed-precision": "mixed precision",
     "large-batch": "a larger batch",
     "multi-device": "more devices",
+    "modern-engine": "PyTorch's engine",
 }
 
 

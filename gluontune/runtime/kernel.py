@@ -50,6 +50,11 @@ def install_kernel(
     Raises:
         UsageError: a name that Jupyter does not allow.
         GluontuneError: ipykernel is not installed, or the folder cannot be written to.
+
+    >>> import tempfile
+    >>> folder = install_kernel("steady", prefix=tempfile.mkdtemp())
+    >>> folder.name, (folder / "kernel.json").is_file()
+    ('steady', True)
     """
     system = system or System()
     if not re.fullmatch(r"[A-Za-z0-9._-]+", name):

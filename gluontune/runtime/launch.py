@@ -185,7 +185,13 @@ def cpus_for_rank(rank: int, processes: int, *, system: System | None = None) ->
 
 
 def bind_to_cpus(cpus: tuple[int, ...]) -> None:
-    """Bind this process to ``cpus``, before mxnet starts its threads; nothing where the system cannot."""
+    """Bind this process to ``cpus``, before mxnet starts its threads; nothing where the system cannot.
+
+    Args:
+        cpus: numbers of logical processors, as :func:`cpus_for_rank` gives them; none changes nothing.
+
+    >>> bind_to_cpus(cpus_for_rank(0, 1))  # one process alone: all that it may use
+    """
     if cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from types import ModuleType
 
 from gluontune.errors import GluontuneError
 
-__all__ = ["INSTALL", "OLDEST", "torch"]
+__all__ = ["INSTALL", "OLDEST", "installed", "torch"]
 
 OLDEST = (2, 1)
 INSTALL = (
     "pip install torch --extra-index-url https://download.pytorch.org/whl/cpu (or plain: pip install torch)"
 )
+
+
+def installed() -> bool:
+    """Whether PyTorch is there; it is not imported.
+
+    >>> isinstance(installed(), bool)
+    True
+    """
+    return importlib.util.find_spec("torch") is not None
 
 
 def torch() -> ModuleType:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune.compute import _blocks, _graph, process
-from gluontune.compute._walk import Seen, walk
+from gluontune.compute._traversal import Seen, walk
 from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.rewrites import Target
 from gluontune.runtime import mxnet
