@@ -436,3 +436,25 @@ def test_the_doctor_says_what_does_not_fit_before_anything_trains(write, capfd):
     assert main(["doctor", "--job", write(ONE_HOT.replace("sparse_label=False", ""))]) == 1
     err = capfd.readouterr().err
     assert "job.py:" in err and "sparse_label=False" in err and "Traceback" not in err
+
+
+def test_scores_of_bfloat16_are_those_of_the_same_numbers():
+    """What AMP's nets give on a CPU with bfloat16: numpy has no such type, and MXNet's metrics ask numpy."""
+    from types import SimpleNamespace
+
+    from gluontune.compute._blocks import bfloat16
+    from gluontune.runtime import mxnet
+    from gluontune.train.job import Job
+    from gluontune.train.metrics import make_score
+    from gluontune.train.outcome import Outcome
+
+    mx = mxnet()
+    scores = mx.nd.array([[9, 0, 1], [8, 1, 3], [1, 2, 5], [4, 3, 2]])
+    loss, label = mx.gluon.loss.SoftmaxCrossEntropyLoss(), mx.nd.array([0, 1, 2, 0])
+    own = SimpleNamespace(metric=lambda: mx.metric.Accuracy())
+    for job in (Job(net=None, loss=None, classes=3), Job(net=None, loss=None, module=own)):
+        for output in (scores, mx.nd.amp_cast(scores, dtype=bfloat16)):
+            one = Outcome(loss=loss(scores, label), output=output, label=label)
+            score = make_score(job, loss, one)
+            score.update(one)
+            assert (score.name, score.value()) == ("accuracy", 0.75)

@@ -10,7 +10,17 @@ import numpy as np
 from gluontune.parallel.devices import split_batch
 from gluontune.runtime import as_net_array
 
-__all__ = ["as_batch", "described", "first", "flat", "hint_of", "mapped", "parts_of", "to_numpy"]
+__all__ = [
+    "as_batch",
+    "described",
+    "first",
+    "flat",
+    "hint_of",
+    "mapped",
+    "parts_of",
+    "to_numpy",
+    "without_bfloat16",
+]
 
 
 def mapped(change: Callable[[Any], Any], value: Any) -> Any:
@@ -65,14 +75,14 @@ class _Cut:
         self.parts = parts
 
 
+def without_bfloat16(array: Any) -> Any:
+    """An array of MXNet's; bfloat16, which numpy and MXNet's metrics do not know, as float32."""
+    return array.astype("float32") if np.dtype(array.dtype).names else array  # two bytes under a name
+
+
 def to_numpy(array: Any) -> np.ndarray:
     """A copy on the host, after waiting; bfloat16 as float32."""
-    if not hasattr(array, "asnumpy"):
-        return np.asarray(array)
-    try:
-        return array.asnumpy()
-    except TypeError:  # bfloat16, which numpy does not know
-        return array.astype("float32").asnumpy()
+    return without_bfloat16(array).asnumpy() if hasattr(array, "asnumpy") else np.asarray(array)
 
 
 def described(batch: Any) -> str:

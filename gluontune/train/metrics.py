@@ -9,7 +9,7 @@ import numpy as np
 
 from gluontune.errors import GluontuneError
 from gluontune.runtime import as_nd_array, mxnet
-from gluontune.train.arrays import flat, to_numpy
+from gluontune.train.arrays import flat, to_numpy, without_bfloat16
 from gluontune.train.job import Job
 from gluontune.train.outcome import Outcome
 from gluontune.train.userfile import blaming
@@ -119,7 +119,7 @@ class _Given:
             raise GluontuneError(
                 f"{self._job.place('step')}metric() needs the net's output: have step() return (loss, output)"
             )
-        labels, outputs = flat(outcome.label), flat(outcome.output)
+        labels, outputs = flat(outcome.label), [without_bfloat16(each) for each in flat(outcome.output)]
         with blaming(self._job.file, "metric()", self._job.function("metric"), outcome.shapes()):
             self._metric.update(as_nd_array(labels), as_nd_array(outputs))
             self._metric.get()
