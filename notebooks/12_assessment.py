@@ -38,9 +38,7 @@ out_dir = "runs/12_assessment"
 seed = 0
 quick_samples = 4000
 settings = "tuned"  # environment of the scripts; "as-installed" where other programs are at work
-my_script = (
-    None  # your file; None: OUT_DIR/my_script.py, where the naive one is put for you; "solution": ours
-)
+my_script = None  # your file; None: OUT_DIR/my_script.py, the naive one for you to change; "solution": ours
 
 # %%
 from dataclasses import replace

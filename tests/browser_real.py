@@ -6,6 +6,7 @@ Lessons are opened by ``gluontune course open`` and run cell by cell in JupyterL
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -136,6 +137,7 @@ def lab(tmp_path):
 def with_values(source, values):
     for name, value in values.items():
         source = re.sub(rf"^{name} = .*$", f"{name} = {value!r}", source, flags=re.M)
+    ast.parse(source)  # a value over several lines is not replaced by this
     return source
 
 
@@ -216,7 +218,7 @@ def executed(cell, page):
     else:
         pytest.fail(f"the cell does not end: {cell.inner_text()[:300]}")
     page.wait_for_timeout(100)
-    error = cell.locator(".jp-OutputArea-output", has_text="Traceback (most recent call last)")
+    error = cell.locator(".jp-OutputArea-output", has_text=re.compile("Traceback|SyntaxError"))
     assert error.count() == 0, error.first.inner_text()
 
 

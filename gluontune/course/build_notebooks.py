@@ -48,5 +48,5 @@ def pair(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    for path in pair(Path(sys.argv[1])):
+    for path in pair(Path(sys.argv[1] if len(sys.argv) > 1 else "notebooks")):
         print(path)
