@@ -200,12 +200,13 @@ BOOK: Mapping[str, Union[Lanes, Boxes]] = {
     "schedule": Lanes(
         "A schedule is a plan for the learning rate, made before training",
         {
-            "learning rate": [
+            "one rate": [("compute", 9, "moves far, but never settles")],
+            "a plan": [
                 ("load", 1.5, "warm up"),
                 ("compute", 4, "high: move far"),
                 ("exchange", 2.5, "fall: settle"),
                 ("other", 1, "end"),
-            ]
+            ],
         },
     ),
     "composing": Lanes(

@@ -128,7 +128,7 @@ def _boxes(drawn: Boxes) -> Markup:
             axes.add_patch(arrow)
             if how:
                 (x1, y1), (x2, y2) = ends
-                axes.text((x1 + x2) / 2, (y1 + y2) / 2 - 1, how, ha="center", va="bottom", size=8.5,
+                axes.text((x1 + x2) / 2, (y1 + y2) / 2 - 1, how, ha="center", va="bottom", size=9,
                           color=INK["fg"], bbox=_BEHIND)  # fmt: skip
 
     return figure_of(drawn.caption, said, (WIDTH, WIDTH * drawn.height / 100), plot)
