@@ -27,6 +27,7 @@ _ROOMS = (
     "graph",
     "ladder",
     "loading",
+    "methods",
     "monitor",
     "optim",
     "parallel",

@@ -142,6 +142,11 @@ def tuned(
     """
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.from_yaml(recipe)
     _check_dtype(recipe)
+    if recipe.methods:
+        raise UsageError(
+            f"gt.tuned: the recipe's methods ({', '.join(recipe.methods)}) are steps of gluontune's loop, "
+            "gt.train.run(recipe); in your own loop use the functions of gt.methods, and a recipe with methods={}"
+        )
     _tell_environment(recipe, 1 if ranks is None else ranks.world)
     recipe = _for_one_process(recipe) if ranks is None else _for(ranks, recipe)
     mx = mxnet()

@@ -78,6 +78,7 @@ REGISTRIES: dict[str, str] = {
     "rewrites": "gluontune.compute.rewrites:REWRITES",
     "optimizer": "gluontune.optim.cards:OPTIMIZERS",
     "schedule": "gluontune.optim.schedules:SCHEDULES",
+    "methods": "gluontune.methods.cards:METHODS",
 }
 
 #: Fields whose entry takes parameters (it has ``check``), and the fields that hold these.
@@ -89,6 +90,7 @@ COLLECTIONS: dict[str, tuple[type, str]] = {
     "env": (dict, "give a mapping of names to values"),
     "optimizer_params": (dict, "give a mapping of parameters to values"),
     "schedule_params": (dict, "give a mapping of parameters to values"),
+    "methods": (dict, "give a mapping of names to parameters, or to true"),
 }
 
 #: Fields that the optimizer's card gives where a recipe holds None: attributes of the card.
@@ -118,6 +120,11 @@ _TOO_LARGE: tuple[tuple[str, Holds, str], ...] = (
         "it is as long as the run, or longer than the run (epochs={0.epochs:g}); warm up for less",
     ),
 )
+
+
+def _of_kind(recipe: Any, *kinds: str) -> bool:
+    return any(entry("methods", name).kind in kinds for name in recipe.methods)
+
 
 # Fields that contradict each other: which, when, why and the way out.
 _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
@@ -239,6 +246,43 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
         "MXNet compresses float32 gradients only",
     ),
     (
+        ("augment", "loader"),
+        lambda r: r.loader == "gluon" and str(r.augment).endswith("alternating-flip"),
+        "Gluon's transforms know neither sample nor epoch; use loader='resident' or 'threaded'",
+    ),
+    (
+        ("methods", "loader"),
+        lambda r: r.loader == "gluon" and _of_kind(r, "batch", "validation"),
+        "Gluon's DataLoader hands out normalized arrays, and these methods change pixels; use loader='resident' or "
+        "'threaded'",
+    ),
+    (
+        ("methods", "engine", "exchange_every"),
+        lambda r: (r.engine == "async" or r.exchange_every > 1) and _of_kind(r, "weights"),
+        "ranks that train apart have no common weights to average; use engine='shared-memory' and exchange_every=1",
+    ),
+    (
+        ("methods", "dtype", "num_devices"),
+        lambda r: (
+            (r.dtype == "float16" or (r.engine == "local" and r.num_devices > 1)) and _of_kind(r, "weights")
+        ),
+        "the second set of weights is float32, of one device in each process; use dtype='bfloat16' or another engine",
+    ),
+    (
+        ("methods", "engine", "num_devices", "accumulate"),
+        lambda r: (
+            (r.engine != "local" or r.num_devices > 1 or r.accumulate > 1) and "layer-freezing" in r.methods
+        ),
+        "layer-freezing changes which gradients there are, on one device and in each step; use engine='local', "
+        "num_devices=1 and accumulate=1",
+    ),
+    (
+        ("methods", "accumulate"),
+        lambda r: r.accumulate > 1 and "selective-backprop" in r.methods,
+        "selective-backprop takes a share of each batch, and an update is averaged over one number of images; use "
+        "accumulate=1",
+    ),
+    (
         ("train_samples", "last_batch"),
         lambda r: (
             r.train_samples is not None and r.train_samples < r.global_batch_size and r.last_batch != "keep"
@@ -265,8 +309,9 @@ def check(recipe: Any) -> None:
     for name in NAMES:
         if not isinstance(getattr(recipe, name), str) or not getattr(recipe, name):
             raise _bad(recipe, name, "give a name")
+    _check_methods(recipe)
     for name in REGISTRIES:
-        value = getattr(recipe, name)
+        value = () if name == "methods" else getattr(recipe, name)
         for each in value if isinstance(value, tuple) else () if value is None else (value,):
             _check_entry(recipe, name, each)
     for name, too_large, way_out in _TOO_LARGE:
@@ -314,6 +359,23 @@ def _check_entry(recipe: Any, field: str, name: str) -> None:
             found.check(params)
     except UsageError as error:
         raise UsageError(f"recipe {where}: {error}") from None
+
+
+#: Methods of which a recipe has one: they use the same place.
+_ONE_OF = (("ema", "lookahead"), ("mixup", "cutmix"))
+
+
+def _check_methods(recipe: Any) -> None:
+    for name, params in recipe.methods.items():
+        try:
+            entry("methods", name).check(params)
+        except UsageError as error:
+            raise UsageError(f"recipe field methods={{{name!r}: {params!r}}}: {error}") from None
+    for names in _ONE_OF:
+        if all(name in recipe.methods for name in names):
+            raise UsageError(
+                f"recipe field methods: {' and '.join(names)} contradict each other: give one of them"
+            )
 
 
 def _bad(recipe: Any, name: str, way_out: str) -> UsageError:

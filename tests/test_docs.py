@@ -27,7 +27,7 @@ PLAIN = {
     "1.9.1": "mxnet", "100": "H100", "200": "H200, B200", "11": "CUDA", "86": "x86-64", "64": "x86-64",
     "2018": "a deck", "2019": "the deck", "2020": "a deck", "9": "a lecture",
     "20": "ResNet-20", "224": "pixels of the loading table", "30": "seconds, held by the tests of launch",
-    "50": "ResNet-50",
+    "50": "ResNet-50", "94": "airbench94",
     "10,000": "images of the sample", "2,000": "images of the sample", "5": "points below the grader's reference",
 }  # fmt: skip
 

@@ -43,7 +43,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "migrate": ("migrate job.py torch/", "migrate ckpt torch/ --json"),
     "export zoo": ("export zoo", "export zoo --json"),
     "factors": ("factors --target 0.80 --out factors", "factors --target 0.80 --out factors --resume"),
-    "tta": ("tta --target 0.80 --repeats 5 --out tta", "tta --target 0.80 --recipe best.yaml --out tta"),
+    "tta": ("tta --target 0.80 --repeats 5 --out tta", "tta --recipe deck --out tta"),
     "monitor": ("monitor", "monitor -- python train.py"),
     "bench loading": ("bench loading train.rec", "bench loading train.rec --json"),
     "bench training": ("bench training", "bench training --json"),

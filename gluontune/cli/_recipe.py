@@ -24,14 +24,16 @@ __all__ = ["PANELS", "field_help", "takes_recipe"]
 #: The groups in which `--help` shows the fields, each from the field that begins it.
 PANELS = {
     "dataset": "Recipe: job", "batch_size_per_device": "Recipe: data", "stochastic_depth": "Recipe: net",
-    "optimizer": "Recipe: optimizer", "devices": "Recipe: devices", "epochs": "Recipe: length",
+    "optimizer": "Recipe: optimizer", "devices": "Recipe: devices", "methods": "Recipe: methods",
+    "epochs": "Recipe: length",
     "runtime": "Recipe: process",
 }  # fmt: skip
 
 _NOT_FLAGS = ("env", "rewrites")  # by --set or in the YAML file
-_MAPPINGS = dict(
-    zip(rules.PARAMETERS.values(), ("beta1=0.8", "factor=0.5"))
-)  # NAME=VALUE, repeatable; an example
+_MAPPINGS = {
+    **dict(zip(rules.PARAMETERS.values(), ("beta1=0.8", "factor=0.5"))),
+    "methods": "mixup=true",
+}  # NAME=VALUE, repeatable; an example
 
 
 def field_help() -> dict[str, str]:
@@ -56,7 +58,12 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
     hints = typing.get_type_hints(Recipe)
     helps = field_help()
     parameters = [
-        _parameter("recipe_file", Optional[Path], ["--recipe"], "YAML file of recipe fields."),
+        _parameter(
+            "recipe_file",
+            Optional[Path],
+            ["--recipe"],
+            "YAML file of recipe fields, or one of gluontune's own: deck, dawnbench-94.",
+        ),
         _parameter(
             "settings", Optional[list[str]], ["--set"], "FIELD=VALUE for any field, as YAML; repeatable."
         ),
@@ -93,7 +100,7 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return "--method" if name == "methods" else f"--{name.replace('_', '-')}"
 
 
 def _parameter(name: str, kind: Any, flags: list[str], text: str, panel: str = "Recipe") -> inspect.Parameter:

@@ -31,6 +31,12 @@ def factors(
     factor: Optional[list[str]] = typer.Option(
         None, "--factor", metavar="NAME:FIELD=VALUE,…", help="A factor of your own; repeatable."
     ),
+    methods_of: Optional[str] = typer.Option(
+        None,
+        "--methods",
+        help="Compare methods of gt.methods in place of factors, by time to --target: all, or names, comma-separated.",
+    ),
+    best: int = typer.Option(3, "--best", help="With --methods: so many of the best are trained together."),
     target: Optional[list[float]] = typer.Option(
         None, "--target", help="Analyse the time to this validation accuracy, too; repeatable."
     ),
@@ -47,11 +53,15 @@ def factors(
 ) -> int:
     """Switch factors on and off: what each brings alone, on top of each other, and on top of all the others.
 
+    With --methods: which methods that change what is learned (mixup, averaged weights, squeeze-excite, Muon, …)
+    bring this job to an accuracy sooner, each alone, and the best of them together.
+
     Throughput is measured by interleaved slices; with --target, time to accuracy by whole trainings, where a set
     that does not get there is shown as DNC. Says for each pair whether it gives what its factors promise. The
     flags below describe the base recipe, without any factor.
 
     Examples: gluontune factors --target 0.7 --net small_cnn --epochs 3;
+    gluontune factors --methods all --target 0.7 --repeats 3 --epochs 3;
     gluontune factors --rungs environment,hybridized --factor big:batch_size_per_device=256
     """
     from gluontune import ladder, report
@@ -64,21 +74,42 @@ def factors(
     own = [parse_factor(text) for text in factor or []]
     if names is not None and not names and not own:
         raise UsageError("--rungs '' leaves no factor: name a rung, or give --factor")
+    if methods_of is not None and (names or own):
+        raise UsageError("--methods and --rungs or --factor: one analysis at a time")
+    if methods_of is not None and len(target or []) != 1:
+        raise UsageError("--methods: give one --target, such as --target 0.8")
     with stdout_reserved(), pieces_progress() as show:
-        found = analyse(
-            recipe,
-            factors=names,
-            own=own,
-            targets=target or [],
-            repeats=repeats,
-            pairs=pairs,
-            every_set=every_set,
-            pace=ladder.FULL if full else ladder.QUICK,
-            out=out,
-            resume=resume,
-            on_event=show,
-            time_limit=time_limit,
-        )
+        if methods_of is not None:
+            if "loader" not in given and recipe.loader == "gluon" and recipe.job is None:
+                recipe = recipe.override(loader="resident")  # most methods change pixels
+            found = ladder.methods(
+                recipe,
+                names=None
+                if methods_of == "all"
+                else [part.strip() for part in methods_of.split(",") if part.strip()],
+                target=target[0],  # type: ignore[index]
+                repeats=repeats,
+                best=best,
+                out=out,
+                resume=resume,
+                on_event=show,
+                time_limit=time_limit,
+            )
+        else:
+            found = analyse(
+                recipe,
+                factors=names,
+                own=own,
+                targets=target or [],
+                repeats=repeats,
+                pairs=pairs,
+                every_set=every_set,
+                pace=ladder.FULL if full else ladder.QUICK,
+                out=out,
+                resume=resume,
+                on_event=show,
+                time_limit=time_limit,
+            )
     report.finish_factors(found, out)
     if as_json:
         emit(found)

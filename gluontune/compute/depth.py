@@ -7,7 +7,7 @@ from typing import Any
 from gluontune.errors import UsageError
 from gluontune.runtime import mxnet
 
-__all__ = ["add_stochastic_depth"]
+__all__ = ["add_stochastic_depth", "all_blocks", "residual_blocks"]
 
 
 def add_stochastic_depth(net: Any, rate: float) -> list[float]:
@@ -39,7 +39,7 @@ def add_stochastic_depth(net: Any, rate: float) -> list[float]:
     nn = mxnet().gluon.nn
     if not 0 < rate < 1:
         raise UsageError(f"stochastic_depth={rate!r}: give a rate above 0 and below 1, such as 0.2")
-    blocks = [block for block in _all_blocks(net) if _is_residual(block, nn)]
+    blocks = residual_blocks(net)
     if not blocks:
         raise UsageError(
             f"stochastic_depth={rate:g}: {type(net).__name__} has no residual block with a body and a downsample "
@@ -51,12 +51,17 @@ def add_stochastic_depth(net: Any, rate: float) -> list[float]:
     return rates
 
 
-def _is_residual(block: Any, nn: Any) -> bool:
-    return isinstance(getattr(block, "body", None), nn.HybridSequential) and hasattr(block, "downsample")
+def residual_blocks(net: Any) -> list[Any]:
+    """The blocks of a net that have a ``body`` and a ``downsample``, in order."""
+    body = mxnet().gluon.nn.HybridSequential
+    return [
+        b for b in all_blocks(net) if isinstance(getattr(b, "body", None), body) and hasattr(b, "downsample")
+    ]
 
 
-def _all_blocks(block: Any) -> list[Any]:
+def all_blocks(block: Any) -> list[Any]:
+    """A block and all below it, in the order of their making."""
     found = [block]
     for child in block._children.values():
-        found += _all_blocks(child)
+        found += all_blocks(child)
     return found

@@ -21,6 +21,8 @@ _HOMES = {
     "tune": "tuning",
     "tta": "timing:time_to_accuracy",
     "factors": "analysing:analyse",
+    "methods": "method_study:compare_methods",
+    "with_methods": "method_study",
 }
 
 __all__ = sorted(_HOMES)

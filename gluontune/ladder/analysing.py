@@ -35,11 +35,12 @@ from gluontune.ladder.rungs import Site
 from gluontune.ladder.time_to_target import accuracies, first_crossing
 from gluontune.recipe import Recipe
 
-__all__ = ["FACTORS_SCHEMA", "analyse"]
+__all__ = ["FACTORS_SCHEMA", "Row", "analyse", "tta_of", "tta_row"]
 
 FACTORS_SCHEMA = 1
 BLOCK = 5  # contenders beside the base in one interleaved comparison: their processes are alive together
 OnEvent = Callable[[dict[str, Any]], None]
+Row = Mapping[str, Any]
 
 
 def analyse(
@@ -237,7 +238,7 @@ class _Study:
             )
             if result.status == "interrupted":
                 raise KeyboardInterrupt
-            row = _tta_row(chosen, seed, result, targets)
+            row = tta_row(chosen, seed, result, targets)
             if self.store.path is not None:
                 name = "-".join(chosen) or "base"
                 result.save(self.store.path.parent / "runs" / f"{name}-seed{seed}.json")
@@ -259,7 +260,8 @@ def _throughput_row(chosen: FactorSet, contender: Contender, base: Contender) ->
     return row
 
 
-def _tta_row(chosen: FactorSet, seed: int, result: Any, targets: Sequence[float]) -> dict[str, Any]:
+def tta_row(chosen: FactorSet, seed: int, result: Any, targets: Sequence[float]) -> dict[str, Any]:
+    """What a run to the targets showed: a finished piece of the document."""
     places = [first_crossing(accuracies(result), target) for target in targets]
     row: dict[str, Any] = {"kind": "tta", "set": list(chosen), "seed": seed, "status": "ran", "reason": None}
     row["seconds"] = [None if place is None else result.elapsed_seconds[place] for place in places]
@@ -280,7 +282,7 @@ def conclude(document: dict[str, Any]) -> None:
         rows = [row for row in document["done"] if tuple(row["set"]) == chosen]
         speed = next((row for row in rows if row["kind"] == "throughput"), None)
         runs = [row for row in rows if row["kind"] == "tta"]
-        tta = [_tta_of(runs, place, target) for place, target in enumerate(targets)] if runs else []
+        tta = [tta_of(runs, place, target) for place, target in enumerate(targets)] if runs else []
         sets.append(
             {"set": list(chosen), "name": set_name(chosen), "parts": parts, "throughput": speed, "tta": tta}
         )
@@ -295,7 +297,7 @@ def conclude(document: dict[str, Any]) -> None:
         document["leave_one_out"][title] = leave_one_out(ratios, names)
 
 
-def _tta_of(runs: Sequence[Mapping[str, Any]], place: int, target: float) -> dict[str, Any]:
+def tta_of(runs: Sequence[Mapping[str, Any]], place: int, target: float) -> dict[str, Any]:
     """Time to one target over a set's runs; ``converged`` says that all of them reached it."""
     seconds = [row["seconds"][place] for row in runs]
     reached = [value for value in seconds if value is not None]

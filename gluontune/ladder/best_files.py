@@ -49,6 +49,9 @@ def _no_script(best: Recipe, step: str) -> str | None:
     ranks = best.engine == "shared-memory" and best.exchange_every == 1
     if not ranks and (best.engine != "local" or best.num_devices > 1):
         return "its processes need more than a plain script: gluontune train --recipe best.yaml starts them"
+    if best.methods:
+        names = ", ".join(best.methods)
+        return f"its methods ({names}) are gluontune's: gluontune train --recipe best.yaml trains with them"
     if best.dtype == "float16":
         return "float16 needs more than a plain script: gluontune train --recipe best.yaml"
     if best.job is not None:

@@ -173,7 +173,8 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
         ``{"epoch", "epochs", "train_seconds", "eval_seconds", "wall_seconds", "joules"}`` or None, ``epoch`` being the
         validation's number and ``epochs`` what was trained (the last may be a part of one); the same three times of
         the whole run as ``spent``; ``val_accuracy`` with ``train_elapsed`` and ``wall_elapsed`` by epoch;
-        ``start_seconds``, ``warmup_seconds``; ``samples_per_sec``; ``mlperf``: times for the log.
+        ``flipped``: the last accuracy with test-time flips, or None; ``start_seconds``, ``warmup_seconds``;
+        ``samples_per_sec``; ``mlperf``: times for the log.
     """
     accuracy, length = accuracies(result), result.recipe["epochs"]
     walls = [end for _, end, _ in clocks.evaluations][: len(accuracy)]
@@ -216,6 +217,7 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
         "start_seconds": clocks.start_seconds,
         "warmup_seconds": clocks.warmup_seconds,
         "val_accuracy": accuracy,
+        "flipped": (result.val_metric.get("flipped") or [None])[-1],
         "train_elapsed": list(result.elapsed_seconds[: len(accuracy)]),
         "wall_elapsed": walls,
         "samples_per_sec": result.samples_per_sec,
@@ -254,6 +256,11 @@ def _summary(rows: Sequence[Mapping[str, Any]], price: Mapping[str, Any] | None)
     held = [r["sustained"]["train_seconds"] for r in rows if r["sustained"]]
     lost = [r["spent"]["train_seconds"] for r in rows if not r["sustained"]]
     found["sustained_train_seconds"] = summarize(held, lost)
+    for name, finals in (
+        ("accuracy", [r["val_accuracy"][-1] for r in rows if r["val_accuracy"] and r["status"] != "crashed"]),
+        ("flipped", [r["flipped"] for r in rows if r.get("flipped") is not None]),
+    ):
+        found[name] = {"mean": sum(finals) / len(finals), "each": finals} if finals else None
     found["epochs"] = [r["first"].get("epochs", r["first"]["epoch"]) if r["first"] else None for r in rows]
     joules = [r["first"]["joules"] for r in rows if r["first"] and r["first"]["joules"] is not None]
     found["joules"] = summarize(joules) if joules else None

@@ -45,6 +45,8 @@ class Augment:
             differs; ``center``: the same box shrunk to 224/256; ``pad-crop``: fit, then reflect-pad by
             ``pad`` pixels and crop at random; ``resized-crop``: a random box of 8–100 % of the area.
         flip: mirror half of the images.
+        alternate: mirror each image in every second epoch; half of them begin with the first. (Jordan, *94% on
+            CIFAR-10 in 3.29 Seconds on a Single GPU*, 2024, section 3.6.)
         jitter: brightness, contrast and saturation are each multiplied by 1 ± ``jitter``.
         pad: pixels of padding of ``pad-crop``.
     """
@@ -55,6 +57,7 @@ class Augment:
     flip: bool = False
     jitter: float = 0.0
     pad: int = 0
+    alternate: bool = False
     random: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -119,6 +122,22 @@ for _entry in (
     Augment("flip", "mirror half of the images", flip=True),
     Augment(
         "pad-crop-flip", "pad by 4, crop at random, flip: the usual one of CIFAR", "pad-crop", True, pad=4
+    ),
+    Augment(
+        "pad-crop-alternating-flip",
+        "pad by 4, crop at random, mirror each image in every second epoch",
+        "pad-crop",
+        True,
+        pad=4,
+        alternate=True,
+    ),
+    Augment(
+        "pad-2-crop-alternating-flip",
+        "the same, padded by 2: airbench's",
+        "pad-crop",
+        True,
+        pad=2,
+        alternate=True,
     ),
     Augment(
         "random-resized-crop-flip",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.loading.augment import AUGMENTS, Draws
-from gluontune.loading.order import AUGMENT, Order, generator
+from gluontune.loading.order import AUGMENT, FLIP, Order, generator
 
 __all__ = ["Loader", "Split", "sample_error"]
 
@@ -49,12 +50,17 @@ class Loader(ABC):
         augment: a name of ``AUGMENTS``.
         shuffle, seed, last_batch, rank, world_size, partition: see :class:`gluontune.loading.Order`.
 
+    Attributes:
+        transform: called with images, labels, epoch and number of each batch that is handed out, and gives those that
+            are; None: as they are. It must not change what it is given.
+
     Raises:
         UsageError: an argument that can never work.
     """
 
     name = ""
     yields = "uint8-nhwc"
+    transform: Callable[[Any, Any, int, int], tuple[Any, Any]] | None = None
 
     def __init__(
         self,
@@ -91,6 +97,7 @@ class Loader(ABC):
         self._epoch = 0  # the epoch under way, or the next
         self._done = 0  # its batches that were handed out
         self._resume_at: tuple[int, int] | None = None
+        self._first_flips: np.ndarray | None = None  # bool (N,), of an alternating flip
 
     def __len__(self) -> int:
         """Batches of one epoch (of the next one, where ``rollover`` makes them differ)."""
@@ -105,7 +112,7 @@ class Loader(ABC):
             start = self._resume_at[1] if self._resume_at[0] == n else 0
             self._resume_at = None
         self._epoch, self._done = n, start
-        return self._counted(n, self._batches(n, start))
+        return self._counted(n, start, self._batches(n, start))
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Epoch after epoch, one for each ``for`` loop, as Gluon's DataLoader does."""
@@ -143,21 +150,28 @@ class Loader(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def draws(self, epoch: int, batch: int, n: int) -> Draws:
-        """The augmentation's random numbers of one batch."""
+    def draws(self, epoch: int, batch: int, indices: np.ndarray) -> Draws:
+        """The augmentation's random numbers of one batch of the samples ``indices``."""
         if not self.augment.random:
             return Draws()
-        return self.augment.draw(generator(self.seed, epoch, AUGMENT, self.order.rank, batch), n)
+        drawn = self.augment.draw(generator(self.seed, epoch, AUGMENT, self.order.rank, batch), len(indices))
+        if not self.augment.alternate:
+            return drawn
+        if self._first_flips is None:
+            self._first_flips = generator(self.seed, 0, FLIP).random(len(self.split)) < 0.5
+        return dataclasses.replace(drawn, flip=self._first_flips[indices] ^ bool(epoch % 2))
 
     @abstractmethod
     def _batches(self, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
         """The batches of ``epoch`` from number ``start`` on."""
 
-    def _counted(self, n: int, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    def _counted(self, n: int, start: int, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         try:
-            for batch in batches:
+            for number, batch in enumerate(batches, start):
                 if self._epoch == n:
                     self._done += 1
+                if self.transform is not None:
+                    batch = self.transform(*batch, n, number)
                 yield batch
                 del batch  # the loader may use its memory again as soon as the caller lets it go
             if self._epoch == n:

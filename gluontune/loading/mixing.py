@@ -71,10 +71,16 @@ def mixup(
     Raises:
         UsageError: a value out of range.
     """
-    share = _share(rng, alpha)
     targets = soft_labels(labels, num_classes, smoothing)
+    mixed, share = mixup_images(images, rng, alpha)
+    return mixed, _blend(targets, share)
+
+
+def mixup_images(images: np.ndarray, rng: np.random.Generator, alpha: float) -> tuple[np.ndarray, float]:
+    """The images of :func:`mixup`, uint8 (N, H, W, C), and the share that each one's own label has."""
+    share = _share(rng, alpha)
     mixed = images * np.float32(share) + np.roll(images, 1, 0) * np.float32(1 - share)
-    return np.rint(mixed).astype(np.uint8), _blend(targets, share)
+    return np.rint(mixed).astype(np.uint8), share
 
 
 def cutmix(
@@ -102,6 +108,12 @@ def cutmix(
     >>> mixed.shape, targets.shape
     ((4, 8, 8, 3), (4, 4))
     """
+    mixed, kept = cutmix_images(images, rng, alpha)
+    return mixed, _blend(soft_labels(labels, num_classes, smoothing), kept)
+
+
+def cutmix_images(images: np.ndarray, rng: np.random.Generator, alpha: float) -> tuple[np.ndarray, float]:
+    """The images of :func:`cutmix`, uint8 (N, H, W, C), and the share that each one's own label has."""
     share = _share(rng, alpha)
     height, width = images.shape[1:3]
     y, x = int(rng.integers(height)), int(rng.integers(width))
@@ -110,8 +122,7 @@ def cutmix(
     bottom, right = min(y + half_h, height), min(x + half_w, width)
     mixed = images.copy()
     mixed[:, top:bottom, left:right] = np.roll(images[:, top:bottom, left:right], 1, 0)
-    kept = 1 - (bottom - top) * (right - left) / (height * width)
-    return mixed, _blend(soft_labels(labels, num_classes, smoothing), kept)
+    return mixed, 1 - (bottom - top) * (right - left) / (height * width)
 
 
 def random_erasing(

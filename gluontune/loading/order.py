@@ -14,7 +14,7 @@ __all__ = ["LAST_BATCH", "PARTITION", "Order", "generator"]
 LAST_BATCH, PARTITION = CHOICES["last_batch"], CHOICES["partition"]
 
 # What a stream of random numbers is for; two purposes never share a stream.
-SHUFFLE, AUGMENT = 0, 1
+SHUFFLE, AUGMENT, METHOD, FLIP = 0, 1, 2, 3
 
 
 def generator(*key: int) -> np.random.Generator:

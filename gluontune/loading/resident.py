@@ -113,7 +113,7 @@ class ResidentLoader(Loader):
     def _made(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for number, indices in enumerate(self.order.batches(epoch)[start:], start):
             images = self._pool.take()[: len(indices)]
-            self._make(images, indices, self.draws(epoch, number, len(indices)))
+            self._make(images, indices, self.draws(epoch, number, indices))
             yield images, self.labels[indices]
             del images
 

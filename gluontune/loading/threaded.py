@@ -112,7 +112,7 @@ class _Epoch:
         loader, size = self.loader, len(indices)
         step = max(1, -(-size // (loader.num_workers * CHUNKS)))
         pieces = [(first, min(first + step, size)) for first in range(0, size, step)]
-        draws = loader.draws(self.number, number, size)
+        draws = loader.draws(self.number, number, indices)
         batch = _Batch(number, indices, loader.pool.take(), draws, len(pieces))
         self.pending.append(batch)
         with self.wake:
@@ -250,7 +250,7 @@ class ThreadedLoader(Loader):
         decoder = self.decoder()
         for number, indices in enumerate(self.order.batches(epoch)[start:], start):
             images = self.pool.take()
-            self.fill(decoder, images, indices, self.draws(epoch, number, len(indices)), 0, len(indices))
+            self.fill(decoder, images, indices, self.draws(epoch, number, indices), 0, len(indices))
             yield images[: len(indices)], self.labels[indices]
             del images
 

@@ -171,7 +171,8 @@ def create(
     """The bare ``mx.optimizer.Optimizer``, for a loop or a trainer of one's own (Horovod's, say).
 
     Args:
-        params: the ``gluon.Parameter`` list in the trainer's order; exempt ones get ``wd_mult`` 0.
+        params: the ``gluon.Parameter`` list in the trainer's order; exempt ones get ``wd_mult`` 0, unless they
+            have one of their own.
         schedule: a function ``num_update -> lr``.
         name, momentum, wd, multi_precision, exempt, optimizer_params: as :func:`setup`'s.
 
@@ -185,7 +186,7 @@ def create(
     if low and card.needs_masters and not multi_precision:
         raise UsageError(f"optimizer {name!r} with float16 parameter {low[0]!r}: set multi_precision=True")
     for param in params:
-        if exempt(param):
+        if exempt(param) and param.wd_mult == 1.0:  # a net that sets its own keeps it
             param.wd_mult = 0.0
     adapter = to_mxnet(schedule)
     options = {**card.defaults, **optimizer_params}

@@ -18,8 +18,8 @@ __all__ = ["OPTIMIZERS", "OptimizerCard", "list_optimizers"]
 
 
 #: Parameters that are a share of what was: at least 0 and below 1.
-_SHARES = ("beta", "beta1", "beta2", "gamma1", "gamma2", "rho")
-_CHOICES = {"warmup_strategy": ("linear", "power2", "sqrt", "lars")}
+_SHARES = ("beta", "beta1", "beta2", "gamma1", "gamma2", "rho", "rest_momentum")
+_CHOICES = {"warmup_strategy": ("linear", "power2", "sqrt", "lars"), "rest": ("adamw", "nag")}
 
 
 @dataclass(frozen=True)
@@ -254,9 +254,12 @@ _add(
 _add(
     "muon", "gluontune.optim.orthogonal:GTMuon",
     "m = momentum m + g; w -= lr (0.2 √max(rows, cols) O(g + momentum m) + wd w), O making matrices orthogonal; "
-    "biases, gammas and betas: adamw",
+    "biases, gammas and betas: adamw; with fixed_norm w = √rows w/|w|, then w -= lr O(g + momentum m)",
     "Jordan et al. 2024; Liu et al., arXiv:2502.16982", 0.02, wd=0.1,
-    defaults={"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "clip_gradient": None}, defaults_from="the papers",
+    defaults={
+        "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "rest": "adamw", "rest_momentum": 0.85, "ns_steps": 5,
+        "fixed_norm": False, "filters_only": False, "clip_gradient": None,
+    }, defaults_from="the papers",
     momentum=True, needs_masters=True, needs_shapes=True, lr_scaling="sqrt",
     when="Large batches, whose few updates must each count; wd of 0.01 to 0.1.",
     when_not="Small batches of small nets, where its matrix products cost more than the step; depthwise layers.",

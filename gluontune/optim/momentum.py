@@ -8,7 +8,7 @@ from gluontune.errors import UsageError
 from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, squares, subtract_all
 from gluontune.optim.schedules import WARMUP_MODES
 
-__all__ = ["GTLARC", "GTLARS", "GTLBSGD", "GTNAG"]
+__all__ = ["GTLARC", "GTLARS", "GTLBSGD", "GTNAG", "nesterov"]
 
 
 class _TrustSGD(TunedOptimizer):
@@ -75,6 +75,36 @@ class _TrustSGD(TunedOptimizer):
                 )
 
 
+def nesterov(
+    optimizer: TunedOptimizer,
+    momentum: float,
+    indices: list[int],
+    weights: list[Any],
+    grads: list[Any],
+    states: list[Any],
+) -> None:
+    """One update by Nesterov's rule, in a few kernels; see :class:`GTNAG`.
+
+    Args:
+        optimizer: gives rates, decays and clipping. momentum: in [0, 1). states: the momenta, or None each.
+    """
+    grads, rescale = optimizer.clipped(grads)
+    lrs, wds = optimizer._get_lrs(indices), optimizer._get_wds(indices)
+    for ws, gs, ms, rates, decays in chunks(weights, grads, states, lrs, wds):
+        n = len(ws)
+        if momentum:
+            # A rate of 0 must still age the momentum, so the rate stands in the factor of g.
+            rate = max(rates)
+            shares = [lr / rate if rate else 1.0 for lr in rates]
+            ages = [(1.0 - momentum) / share if share else 0.0 for share in shares]
+            subtract_all(ms, gs, shares, ages, factor=rate * rescale)
+            if any(decays):
+                subtract_all(ms, ws, [lr * wd for lr, wd in zip(rates, decays)], [0.0] * n)
+        subtract_all(ws, gs, rates, decays, factor=rescale)
+        if momentum:
+            subtract_all(ws, ms, [-momentum] * n, [0.0] * n)
+
+
 @mx.optimizer.register
 class GTNAG(TunedOptimizer):
     """Nesterov's accelerated gradient: m = momentum m - lr (g + wd w); w += momentum m - lr (g + wd w).
@@ -95,21 +125,7 @@ class GTNAG(TunedOptimizer):
         return nd.zeros_like(weight) if self.momentum else None
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
-        grads, rescale = self.clipped(grads)
-        lrs, wds = self._get_lrs(indices), self._get_wds(indices)
-        for ws, gs, ms, rates, decays in chunks(weights, grads, states, lrs, wds):
-            n = len(ws)
-            if self.momentum:
-                # A rate of 0 must still age the momentum, so the rate stands in the factor of g.
-                rate = max(rates)
-                shares = [lr / rate if rate else 1.0 for lr in rates]
-                ages = [(1.0 - self.momentum) / share if share else 0.0 for share in shares]
-                subtract_all(ms, gs, shares, ages, factor=rate * rescale)
-                if any(decays):
-                    subtract_all(ms, ws, [lr * wd for lr, wd in zip(rates, decays)], [0.0] * n)
-            subtract_all(ws, gs, rates, decays, factor=rescale)
-            if self.momentum:
-                subtract_all(ws, ms, [-self.momentum] * n, [0.0] * n)
+        nesterov(self, self.momentum, indices, weights, grads, states)
 
 
 @mx.optimizer.register

@@ -8,26 +8,29 @@ from typing import Any
 
 from gluontune.optim._base import chunks, mx, nd, subtract_all
 from gluontune.optim.layerwise import GTAdamW
+from gluontune.optim.momentum import nesterov
 
 __all__ = ["GTMuon", "orthogonalized"]
 
 #: The quintic a x + b x³ + c x⁵ of Jordan et al.: it drives singular values of 0.003 … 1 to about 1 in five steps.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
-_STEPS = (3, 2)
+_TINY = 1e-14  # a matrix of zeros stays so
+#: Steps after which XXᵀ is made anew.
+_ROUND = 3
 #: Multiplications in one wide product; below, the steps on the Gram matrix, which are more and smaller, cost more.
 _WORTH_THE_GRAM = 1 << 20
 #: Values in one group of layers; for larger ones, the memory between two updates is worth more than its allocation.
 _WORTH_KEEPING = 1 << 20
 
 
-def orthogonalized(matrices: Any) -> Any:
+def orthogonalized(matrices: Any, steps: int = 5) -> Any:
     r"""The nearest (semi-)orthogonal matrices, roughly: singular values come to lie in about 0.7 … 1.2.
 
-    Five Newton-Schulz steps :math:`X \leftarrow aX + b(XX^T)X + c(XX^T)^2X`, from :math:`X / \|X\|_F` on. A matrix of
+    Newton-Schulz steps :math:`X \leftarrow aX + b(XX^T)X + c(XX^T)^2X`, from :math:`X / \|X\|_F` on. A matrix of
     zeros stays so.
 
     Args:
-        matrices: float32, shape (n, rows, cols): n of them at once.
+        matrices: float32, shape (n, rows, cols): n of them at once. steps: how many.
 
     >>> import numpy as np
     >>> found = orthogonalized(nd.array(np.random.RandomState(0).normal(size=(1, 4, 9)), dtype="float32"))
@@ -35,30 +38,30 @@ def orthogonalized(matrices: Any) -> Any:
     >>> bool(0.6 < values.min() and values.max() < 1.3)
     True
     """
-    return _orthogonalized(nd, matrices, *matrices.shape)
+    return _orthogonalized(nd, matrices, *matrices.shape, steps)
 
 
-def _orthogonalized(F: Any, x: Any, count: int, rows: int, cols: int) -> Any:
+def _orthogonalized(F: Any, x: Any, count: int, rows: int, cols: int, steps: int) -> Any:
     """The same for NDArrays and for symbols, which do not know their shape; ``F`` is the module of either."""
     tall = rows > cols
     if tall:  # the product is then as small as it can be
         x, rows, cols = F.swapaxes(x, 1, 2), cols, rows
-    x = F.L2Normalization(x, mode="instance", eps=1e-14)
+    x = F.L2Normalization(x, mode="instance", eps=_TINY)
     by_gram = cols >= 3 * rows and count * rows * rows * cols >= _WORTH_THE_GRAM
-    x = _steps_on_gram(F, x) if by_gram else _steps(F, x)
+    x = _steps_on_gram(F, x, steps) if by_gram else _steps(F, x, steps)
     return F.swapaxes(x, 1, 2) if tall else x
 
 
-def _steps(F: Any, x: Any) -> Any:
+def _steps(F: Any, x: Any, steps: int) -> Any:
     """Three products a step, each with its sum in one operator: on small matrices it is the starts that cost."""
     a, b, c = _QUINTIC
-    for _ in range(sum(_STEPS)):
+    for _ in range(steps):
         gram = F.linalg.gemm2(x, x, transpose_b=True)
         x = F.linalg.gemm(F.linalg.gemm(gram, gram, gram, alpha=c, beta=b), x, x, beta=a)
     return x
 
 
-def _steps_on_gram(F: Any, x: Any) -> Any:
+def _steps_on_gram(F: Any, x: Any, count: int) -> Any:
     """The same steps, taken by the small matrices alone: all are polynomials of XXᵀ, and commute.
 
     Four products with the wide matrix instead of ten. X is multiplied, and XXᵀ made anew, after the third step: from
@@ -66,7 +69,8 @@ def _steps_on_gram(F: Any, x: Any) -> Any:
     Newton-Schulz", https://tridao.me/blog/2026/gram-newton-schulz/.
     """
     a, b, c = _QUINTIC
-    for steps in _STEPS:
+    for begun in range(0, count, _ROUND):
+        steps = min(_ROUND, count - begun)
         gram, share, turn = F.linalg.gemm2(x, x, transpose_b=True), a, None
         for step in range(steps):
             # The step is aI + rest, all steps so far are share I + turn. No identity is made: within a graph that
@@ -84,7 +88,7 @@ def _steps_on_gram(F: Any, x: Any) -> Any:
 
 
 @functools.cache
-def _graph(count: int, shape: tuple[int, ...]) -> Any:
+def _graph(count: int, shape: tuple[int, ...], steps: int) -> Any:
     """Gradients and moments of ``count`` layers of one shape to their steps, as one call.
 
     Operator by operator, Python and the engine took as long for a small net's matrices as the products themselves.
@@ -98,13 +102,13 @@ def _graph(count: int, shape: tuple[int, ...]) -> Any:
     ahead = sym.broadcast_add(
         *(sym.broadcast_mul(each, by.reshape((1, 1, 1))) for each, by in zip(stacked, (rescale, momentum)))
     )
-    turned = _orthogonalized(sym, ahead, count, *flat[1:])
+    turned = _orthogonalized(sym, ahead, count, *flat[1:], steps)
     parts = sym.split(turned, num_outputs=count, axis=0)
-    steps = sym.Group([sym.reshape(part, shape=shape) for part in (parts if count > 1 else [parts])])
-    names, given = steps.list_inputs(), [*grads, *moments, rescale, momentum]
+    found = sym.Group([sym.reshape(part, shape=shape) for part in (parts if count > 1 else [parts])])
+    names, given = found.list_inputs(), [*grads, *moments, rescale, momentum]
     order = [[v.name for v in given].index(name) for name in names]
     static = str(count * math.prod(shape) <= _WORTH_KEEPING)
-    call = nd.CachedOp(steps, [("static_alloc", static), ("static_shape", static)])
+    call = nd.CachedOp(found, [("static_alloc", static), ("static_shape", static)])
 
     def run(*arrays: Any) -> list[Any]:
         found = call(*(arrays[place] for place in order))
@@ -115,7 +119,7 @@ def _graph(count: int, shape: tuple[int, ...]) -> Any:
 
 @mx.optimizer.register
 class GTMuon(GTAdamW):
-    r"""Muon for matrices and convolutions, AdamW for the rest, both at one rate.
+    r"""Muon for matrices and convolutions, AdamW or Nesterov's rule for the rest, both at one rate.
 
     A weight of shape (out, in, …) counts as a matrix of out rows. With
     :math:`m = momentum\,m + g` and :math:`u = g + momentum\,m` the update is
@@ -135,18 +139,24 @@ class GTMuon(GTAdamW):
         beta1: float = 0.9,
         beta2: float = 0.95,
         epsilon: float = 1e-8,
+        rest: str = "adamw",
+        rest_momentum: float = 0.85,
+        ns_steps: int = 5,
+        fixed_norm: bool = False,
+        filters_only: bool = False,
         **kwargs: Any,
     ):
         super().__init__(beta1=beta1, beta2=beta2, epsilon=epsilon, **kwargs)
-        self.momentum = momentum
+        self.momentum, self.rest, self.rest_momentum = momentum, rest, rest_momentum
+        self.ns_steps, self.fixed_norm, self.filters_only = ns_steps, fixed_norm, filters_only
 
     def create_state(self, index: int, weight: Any) -> Any:
-        return (
-            nd.zeros_like(weight) if self._is_matrix(index, weight) else super().create_state(index, weight)
-        )
+        if self._is_matrix(index, weight) or (self.rest == "nag" and self.rest_momentum):
+            return nd.zeros_like(weight)
+        return None if self.rest == "nag" else super().create_state(index, weight)
 
     def _is_matrix(self, index: int, weight: Any) -> bool:
-        return weight.ndim > 1 and self.trusts(index)
+        return weight.ndim > (2 if self.filters_only else 1) and self.trusts(index)
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
         groups: dict[tuple[int, ...], list[int]] = {}  # layers of one shape are orthogonalized together
@@ -159,8 +169,11 @@ class GTMuon(GTAdamW):
         lists = (indices, weights, grads, states)
         for shape, places in groups.items():
             self._turn(shape, *([each[p] for p in places] for each in lists))
-        if rest:
-            super().apply(*([each[p] for p in rest] for each in lists))
+        left = [[each[p] for p in rest] for each in lists]
+        if rest and self.rest == "nag":
+            nesterov(self, self.rest_momentum, *left)
+        elif rest:
+            super().apply(*left)
 
     def _turn(
         self,
@@ -173,6 +186,11 @@ class GTMuon(GTAdamW):
         grads, rescale = self.clipped(grads)
         lrs, wds = self._get_lrs(indices), self._get_wds(indices)
         scale = 0.2 * math.sqrt(max(shape[0], math.prod(shape[1:])))
+        if self.fixed_norm:
+            scale, wds = 1.0, [0.0] * len(wds)
+            for weight in weights:
+                norm = nd.norm(weight).reshape((1,) * weight.ndim)
+                nd.broadcast_mul(weight, math.sqrt(shape[0]) / (norm + _TINY), out=weight)
         ctx = moments[0].context
         if grads[0].context != ctx:  # under a kvstore that updates, copies are elsewhere
             grads = [grad.as_in_context(ctx) for grad in grads]
@@ -180,7 +198,8 @@ class GTMuon(GTAdamW):
         for ws, gs, ms, rates, decays in chunks(weights, grads, moments, lrs, wds):
             n = len(ws)
             subtract_all(ms, gs, [-1.0] * n, [self.momentum - 1.0] * n, factor=rescale)
-            subtract_all(ws, _graph(n, shape)(*gs, *ms, *factors), rates, decays, factor=scale)
+            turned = _graph(n, shape, self.ns_steps)(*gs, *ms, *factors)
+            subtract_all(ws, turned, rates, decays, factor=scale)
 
     def _factors(self, rescale: float, ctx: Any) -> tuple[Any, Any]:
         """What gradient and momentum are multiplied by, on ``ctx``."""

@@ -19,6 +19,7 @@ from gluontune.runtime.pytorch import torch
 __all__ = ["TORCH_RULES", "TorchOptimizer"]
 
 State = dict[str, Any]
+_TINY = 1e-14  # a matrix of zeros stays so
 #: By an optimizer's name, ``rule(state, w, g, lr, wd, t, options, trusted)``: it changes ``w`` and ``state`` in place.
 TORCH_RULES: Registry[Callable[..., None]] = Registry("optimizer of the torch backend")
 
@@ -221,23 +222,27 @@ def _larc(
 def _muon(
     s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
 ) -> None:
-    if not trusted or w.dim() < 2:
-        _adamw(s, w, g, lr, wd, t, o, trusted)
+    if not trusted or w.dim() < (3 if o["filters_only"] else 2):
+        rest = _nag if o["rest"] == "nag" else _adamw
+        rest(s, w, g, lr, wd, t, {**o, "momentum": o["rest_momentum"]}, trusted)
         return
     m = _kept(s, "m", w).mul_(o["momentum"]).add_(g)
     x = (g + o["momentum"] * m).reshape(len(g), -1)
     scale = 0.2 * math.sqrt(max(x.shape))
-    if wd:
+    if o["fixed_norm"]:
+        scale = 1.0
+        w.mul_(math.sqrt(len(w)) / (w.norm() + _TINY))
+    elif wd:
         w.mul_(1 - lr * wd)
-    w.sub_(_orthogonalized(x).reshape(w.shape), alpha=lr * scale)
+    w.sub_(_orthogonalized(x, o["ns_steps"]).reshape(w.shape), alpha=lr * scale)
 
 
-def _orthogonalized(x: Any) -> Any:
-    """Five quintic Newton-Schulz steps, as :func:`gluontune.optim.orthogonal.orthogonalized`."""
+def _orthogonalized(x: Any, steps: int) -> Any:
+    """Quintic Newton-Schulz steps, as :func:`gluontune.optim.orthogonal.orthogonalized`."""
     tall = x.shape[0] > x.shape[1]
     x = x.T if tall else x
-    x = x / (x.norm() + 1e-14)
-    for _ in range(5):
+    x = x / (x.norm() + _TINY)
+    for _ in range(steps):
         gram = x @ x.T
         x = torch().addmm(x, torch().addmm(gram, gram, gram, alpha=2.0315, beta=-4.7750), x, beta=3.4445)
     return x.T if tall else x
@@ -311,5 +316,5 @@ class TorchOptimizer:
                     g = g.clamp(-limit, limit)
                 trusted = not (exempt_name(name) or w.dim() <= 1)
                 rate = lr * self.lr_mult.get(name, 1.0)
-                decay = self.wd * self.wd_mult.get(name, 1.0) if trusted else 0.0
+                decay = self.wd * self.wd_mult.get(name, 1.0 if trusted else 0.0)
                 self.rule(self.states[name], w, g, rate, decay, self.num_update, self.options, trusted)

@@ -20,6 +20,8 @@ __all__ = ["factors_sentence", "factors_tables", "factors_view", "finish_factors
 
 def factors_sentence(document: Mapping[str, Any]) -> str:
     """What was found, in a line: what all factors give, which hurts, and what does not compose."""
+    if "methods" in document:
+        return _methods_sentence(document)
     by_name = {tuple(s["set"]): s for s in document["sets"]}
     names = tuple(factor["name"] for factor in document.get("factors", ()))
     whole = (by_name.get(names) or {}).get("throughput") or {}
@@ -41,6 +43,20 @@ def factors_sentence(document: Mapping[str, Any]) -> str:
     if lost:
         parts.append(f"{len(set(lost))} sets did not converge to a target")
     return "; ".join(parts) or "nothing was measured"
+
+
+def _methods_sentence(document: Mapping[str, Any]) -> str:
+    rows, together = document["methods"], document["together"]
+    target = words.accuracy(document["given"]["targets"][0])
+    pays = [f"{r['name']} {words.ratio(r['ratio']['median'])}" for r in rows if r["verdict"] == "pays"]
+    parts = [f"{len(pays)} of {len(rows)} methods pay to {target}" + (f": {', '.join(pays)}" if pays else "")]
+    if together["ratio"]:
+        said = words.ratio_with_interval(together["ratio"]["median"], together["ratio"]["ci95"])
+        parts.append(f"{' + '.join(together['methods'])} together: {said}")
+    lost = [r["name"] for r in rows if r["verdict"] in ("did not converge", "failed")]
+    if lost:
+        parts.append(f"not there: {', '.join(lost)}")
+    return "; ".join(parts)
 
 
 def factors_tables(document: Mapping[str, Any]) -> list[Table]:
@@ -75,7 +91,7 @@ def _terminal(found: Mapping[str, Any]) -> Table:
 
 
 def _tables(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    tables = [_sets_table(document)]
+    tables = [*_methods_table(document), _sets_table(document)]
     for title, found in document["leave_one_out"].items():
         rows = [row(r["factor"], _ratio(r["ratio"]), r["verdict"]) for r in found if r["ratio"]]
         if rows:
@@ -100,6 +116,26 @@ def _tables(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             head = ["Factors", "Promised", "Measured", "Measured ÷ promised", "Verdict"]
             tables.append({"title": f"Interactions: {title}", "head": head, "rows": rows, "caption": caption})
     return tables
+
+
+def _methods_table(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if "methods" not in document:
+        return []
+    together = document["together"]
+    rows = [row(r["name"], _ratio(r["ratio"]), r["verdict"], why=r["reason"]) for r in document["methods"]]
+    if together["methods"] and together["ratio"]:
+        rows.append(row(" + ".join(together["methods"]), _ratio(together["ratio"]), together["verdict"]))
+    caption = (
+        "The base's time to the accuracy ÷ the time with the method, by seed: above 1 it is there sooner."
+    )
+    return [
+        {
+            "title": "The methods",
+            "head": ["Method", "Base ÷ method", "Verdict"],
+            "rows": rows,
+            "caption": caption,
+        }
+    ]
 
 
 def _sets_table(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,7 +205,9 @@ def factors_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
             {
                 "title": f"Factor by factor: {title}",
                 "svg": set_bars(f"bars-{len(figures)}", values, unit),
-                "caption": "Above: factors switched on one after the other. Below: all but one. DNC: did not converge.",
+                "caption": "Each method alone; below, the best together. DNC: did not converge."
+                if "methods" in document
+                else "Above: factors switched on one after the other. Below: all but one. DNC: did not converge.",
             }
         )
     for title, found in document["interactions"].items():
@@ -227,7 +265,9 @@ def _measures(document: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str
 
 
 def _shown(sets: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Cumulative sets from the base on, named by what each adds; then all but one."""
+    """Cumulative sets from the base on, named by what each adds, then all but one; of methods all of them."""
+    if any("method" in s["parts"] for s in sets):
+        return [(s["name"], "leave one out" if "together" in s["parts"] else "cumulative", s) for s in sets]
     cumulative = sorted(
         (s for s in sets if {"base", "cumulative"} & set(s["parts"])), key=lambda s: len(s["set"])
     )

@@ -204,6 +204,9 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
             parts.append(f"all included: median {_seconds(wall['median'], wall['ci95'])}")
         if times["failed"] and times["reached"]:
             parts.append(f"with failed runs started over {times['expected_seconds']:.1f} s")
+        for key, what in (("accuracy", "accuracy at the end"), ("flipped", "with test-time flips")):
+            if found.get(key):
+                parts.append(f"{what}: mean {100 * found[key]['mean']:.2f} %")
         if found["usd"] is not None:
             price = document["price"]
             parts.append(

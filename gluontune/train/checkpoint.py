@@ -31,9 +31,11 @@ __all__ = [
     "locked",
     "name_of",
     "newest",
+    "of_second",
     "prune",
     "read",
     "read_header",
+    "weights_in",
     "write",
 ]
 
@@ -132,6 +134,25 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
                 return header, dict(content.items())
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise DamagedCheckpoint(f"{path}: its arrays cannot be read: {error}") from None
+
+
+def of_second(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The second set of weights (:mod:`gluontune.methods.weights`) in a checkpoint's arrays, by place in the net.
+
+    >>> of_second({"average/0.weight": np.ones(1), "parameter/0.weight": np.zeros(1)})
+    {'0.weight': array([1.])}
+    """
+    return {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("average/")}
+
+
+def weights_in(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The weights that a run validates, by place in the net: the second set where there is one, else the trained ones.
+
+    >>> weights_in({"average/0.weight": np.ones(1), "parameter/0.weight": np.zeros(1), "parameter/0.bias": np.zeros(1)})
+    {'0.weight': array([1.]), '0.bias': array([0.])}
+    """
+    trained = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
+    return {**trained, **of_second(arrays)}
 
 
 @contextlib.contextmanager

@@ -33,10 +33,11 @@ def try_one_batch(session: Session) -> Outcome:
     seen = f"a batch of {described(batch)}"
     parts = parts_of(batch, session.ctxs)
     if job.step is None:
-        _check_classes(session, parts[0])
+        *inputs, label = parts[0]
+        _check_classes(session, (*inputs, session.methods.plain(label)))
     with blaming(job.file, what, job.function(name), seen + hint_of(batch)):
         session.kind.begin(True)
-        session.kind.explore(parts)
+        session.kind.explore([(*part[:-1], session.methods.plain(part[-1])) for part in parts])
         wait()
         session.remember()
         if not session.kind.updates:

@@ -34,6 +34,8 @@ def answer(session: Session, what: str, given: dict[str, Any]) -> dict[str, Any]
     """Carry out one command: ``adopt``, ``mark``, ``back_off``, ``score`` or ``write``."""
     if session.world > 1:
         raise UsageError("a population is trained by processes of one rank each: use engine='local'")
+    if session.recipe.methods:
+        raise UsageError("recipe field methods: a population trains without; use methods={}")
     if session.kind.name != "usual" or session.score.name != "accuracy":
         raise UsageError(
             f"recipe field job={session.recipe.job!r}: a population is compared by the accuracy of net(x); this "

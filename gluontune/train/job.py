@@ -29,6 +29,8 @@ from typing import Any
 
 from gluontune import compute, datasets, rules
 from gluontune.errors import GluontuneError
+from gluontune.methods.cards import numbers_of
+from gluontune.methods.nets import change_net
 from gluontune.recipe import Recipe
 from gluontune.train.models import build_net
 from gluontune.train.userfile import call, load_module, place_of_function
@@ -137,7 +139,7 @@ def load_job(recipe: Recipe) -> Job:
             raise GluontuneError(
                 f"{recipe.job}: data() returns Gluon datasets, so the job must define net() too"
             )
-    job.net = _deepened(job.net, recipe)
+    job.net = _changed(job.net, recipe)
     return job
 
 
@@ -177,15 +179,20 @@ def _check_step(job: Job) -> None:
         )
 
 
-def _deepened(net: Callable[[], Any], recipe: Recipe) -> Callable[[], Any]:
-    """``net`` with the recipe's stochastic depth, where it asks for some."""
-    if not recipe.stochastic_depth:
+def _changed(net: Callable[[], Any], recipe: Recipe) -> Callable[[], Any]:
+    """``net`` with the layers that the recipe's methods add, and its stochastic depth."""
+    layers = numbers_of(recipe.methods, "net")
+    if not recipe.stochastic_depth and not layers:
         return net
 
     def build() -> Any:
         found = net()
-        with rules.naming(recipe, "stochastic_depth", "job" if recipe.job else "net"):
-            compute.add_stochastic_depth(found, recipe.stochastic_depth)
+        if layers and not isinstance(found, Mapping):
+            with rules.naming(recipe, "methods", "job" if recipe.job else "net"):
+                change_net(layers, found)
+        if recipe.stochastic_depth:
+            with rules.naming(recipe, "stochastic_depth", "job" if recipe.job else "net"):
+                compute.add_stochastic_depth(found, recipe.stochastic_depth)
         return found
 
     return build

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.runtime import as_net_array
-from gluontune.train.arrays import described, first, flat, mapped
+from gluontune.runtime import as_nd_array, as_net_array
+from gluontune.train.arrays import described, first, flat, mapped, to_numpy, without_bfloat16
+from gluontune.train.method_steps import refuse_step
 from gluontune.train.outcome import Outcome
 from gluontune.train.userfile import blaming
 
@@ -41,6 +42,12 @@ class StepKind(Protocol):
 
     def evaluate(self, place: int, part: Part) -> Outcome:
         """One context's part of a validation batch. Changes no parameter."""
+
+    def select(self, place: int, part: Part) -> Part:
+        """The samples of a training batch that the recipe's methods choose by their losses."""
+
+    def evaluate_views(self, place: int, part: Part, outcome: Outcome, score: Any) -> bool:
+        """Score the mean over an image's views, where the recipe's methods ask for it; whether they do."""
 
     def explore(self, parts: list[Part]) -> None:
         """A pass that fixes the shapes of parameters that did not know them, and changes nothing else."""
@@ -72,12 +79,17 @@ def make_kind(session: Session) -> StepKind:
                 "one step is: def step(nets, *batch): …"
             )
         return _Usual(session)
+    why = "the job's step() computes its own loss"
+    refuse_step(recipe, job.place("step"), why, "loss", "validation")
+    if {"mixup", "cutmix"} & set(recipe.methods):
+        refuse_step(recipe, job.place("step"), why, "batch")
     if recipe.dtype == "float16":
         raise UsageError(
             f"recipe field dtype='float16': {job.place('step')}the job's step() chooses what its nets take; use float32"
         )
     if job.updates is None:
         return _Own(session)
+    refuse_step(recipe, job.place("step"), "the job's step() does its own updates", "gradient")
     for field, wrong, way in (
         ("accumulate", recipe.accumulate > 1, "1"),
         ("engine", recipe.engine != "local", "'local'"),
@@ -116,6 +128,12 @@ class _Recorded:
     def evaluate(self, place: int, part: Part) -> Outcome:
         return self.forward(place, part, False)
 
+    def select(self, place: int, part: Part) -> Part:
+        raise NotImplementedError  # refused before
+
+    def evaluate_views(self, place: int, part: Part, outcome: Outcome, score: Any) -> bool:
+        return False
+
     def explore(self, parts: list[Part]) -> None:
         for place, part in enumerate(parts):
             self.forward(place, part, False)
@@ -143,17 +161,68 @@ class _Usual(_Recorded):
         self.net = session.net
         self.loss = self.job.loss()
         self._half = session.recipe.dtype == "float16"
+        self._training_loss = _training_loss(session, self.loss)
 
     def forward(self, place: int, part: Part, training: bool) -> Outcome:
         *inputs, label = part
+        output = self._scores(inputs)
+        loss = (self._training_loss if training else self.loss)(output, label)
+        _check_loss(loss, part, output, f"{self.job.place('loss')}the loss")
+        return Outcome(loss, output, label)
+
+    def _scores(self, inputs: Any) -> Any:
         if self._half:
             inputs = [mapped(_halved, x) for x in inputs]
         output = self.net(*inputs)
-        if self._half:
-            output = mapped(lambda array: array.astype("float32"), output)
-        loss = self.loss(output, label)
-        _check_loss(loss, part, output, f"{self.job.place('loss')}the loss")
-        return Outcome(loss, output, label)
+        return mapped(lambda array: array.astype("float32"), output) if self._half else output
+
+    def select(self, place: int, part: Part) -> Part:
+        methods, mx = self.session.methods, self.session.mx
+        with mx.autograd.pause():
+            losses = to_numpy(self._training_loss(self._scores(part[:-1]), part[-1]))
+        chosen = methods.select(losses, self.session.steps_taken, place)
+        index = mx.nd.array(chosen, dtype="int32", ctx=self.session.ctxs[place])
+        return tuple(as_net_array(mx.nd.take(as_nd_array(array), index)) for array in part)
+
+    def evaluate_views(self, place: int, part: Part, outcome: Outcome, score: Any) -> bool:
+        mx = self.session.mx
+
+        def take(images: Any, chosen: Any, axis: int) -> Any:
+            index = mx.nd.array(chosen, dtype="int32", ctx=self.session.ctxs[place])
+            return mx.nd.take(as_nd_array(images), index, axis=axis)
+
+        mean = self.session.methods.flipped(
+            part[0],
+            (1, 2),
+            take,
+            lambda view: without_bfloat16(self._scores((as_net_array(view), *part[1:-1]))),
+        )
+        if mean is None:
+            return False
+        score.update(Outcome(outcome.loss, mean, part[-1]))
+        return True
+
+
+def _training_loss(session: Session, loss: Any) -> Any:
+    """The loss of a training batch, with what the recipe's methods make of it.
+
+    Raises:
+        UsageError: a method needs class scores, and the job's loss or net has others.
+    """
+    methods, job = session.recipe.methods, session.job
+    losses = session.mx.gluon.loss
+    softmax = type(loss) is losses.SoftmaxCrossEntropyLoss and loss._sparse_label and not loss._from_logits
+    needing = {"label-smoothing", "mixup", "cutmix", "flip-validation"} & set(methods)
+    if needing and (not softmax or loss._weight is not None):
+        raise UsageError(
+            f"recipe field methods={{{min(needing)!r}: …}}: {job.place('loss')}it needs a SoftmaxCrossEntropyLoss "
+            f"of class numbers, and the job's loss is {type(loss).__name__}; leave it out"
+        )
+
+    def log_softmax(output: Any, axis: int) -> Any:
+        return as_net_array(session.mx.nd.log_softmax(as_nd_array(output), axis=axis))
+
+    return session.methods.training_loss(loss, log_softmax, getattr(loss, "_axis", -1))
 
 
 def _halved(array: Any) -> Any:

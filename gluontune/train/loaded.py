@@ -19,8 +19,9 @@ __all__ = ["load"]
 def load(source: str | Path, *, pixels: bool = False, job: str | Path | None = None) -> Any:
     """The net that a run has trained, as its ``net()`` built it: no rewrites, imperative, float32, on the CPU.
 
-    What was rewritten for speed is not rewritten here; ``gt.applied(recipe, net, x)`` does it again. Hybridize it, save
-    it with ``net.save_parameters``, or predict with it.
+    With averaged weights (methods ``ema`` and ``lookahead``) it has these. What was rewritten for speed is not
+    rewritten here; ``gt.applied(recipe, net, x)`` does it again. Hybridize it, save it with ``net.save_parameters``,
+    or predict with it.
 
     Args:
         source: a checkpoint (``.ckpt``) or the folder of a run's checkpoints, whose newest whole one is read.
@@ -54,7 +55,7 @@ def load(source: str | Path, *, pixels: bool = False, job: str | Path | None = N
     if job is not None:
         recipe = recipe.override(job=str(job))
     work = load_job(recipe)
-    saved = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
+    saved = checkpoint.weights_in(arrays)
     made = work.net()
     if isinstance(made, Mapping):
         nets = {str(name): net for name, net in made.items()}

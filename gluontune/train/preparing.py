@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gluontune import compute
+from gluontune import compute, rules
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.train.arrays import hint_of
+from gluontune.train.method_steps import initialize, refuse_step
 from gluontune.train.userfile import blaming
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def prepare_nets(session: Session) -> Prepared:
             block.collect_params().reset_ctx(session.ctxs)
         compute.refuse_np(block)
     if several or job.step is not None:
+        refuse_step(recipe, job.place("step"), "what the nets take is known to the job's step() only", "net")
         if recipe.rewrites:
             raise UsageError(
                 f"recipe field rewrites={list(recipe.rewrites)}: {job.place('step')}what the nets take is known to the "
@@ -76,6 +78,8 @@ def prepare_nets(session: Session) -> Prepared:
     ):
         made(*inputs)
         mx.nd.waitall()
+    with rules.naming(recipe, "methods", "job" if recipe.job else "net"):
+        initialize(recipe, session.feed, job, made)
     rewrites = compute.rewrites_for(made, *inputs, device=session.device)
     if recipe.rewrites:
         compute.apply_rewrites(made, recipe.rewrites, *inputs)

@@ -212,6 +212,8 @@ class _Progress:
             "values": list(before.get("values", old)),
             "samples": before.get("samples"),
         }
+        if "flipped" in before:
+            self.result.val_metric["flipped"] = list(before["flipped"])
         target = self.recipe.target_accuracy
         if target is not None and target > 1 and metric["name"] == "accuracy":
             raise RunFailed(
@@ -331,6 +333,8 @@ class _Progress:
         value = seen["metric"]["value"]
         self.result.val_metric["values"].append(value)
         self.result.val_metric["samples"] = seen["samples"]
+        if seen.get("flipped") is not None:
+            self.result.val_metric.setdefault("flipped", []).append(seen["flipped"])
         if seen["accuracy"] is not None:
             self.result.val_accuracy.append(seen["accuracy"])
         self.result.val_loss.append(seen["loss"])

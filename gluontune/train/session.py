@@ -17,6 +17,7 @@ import numpy as np
 
 from gluontune import compute, monitor, rules
 from gluontune.errors import GluontuneError
+from gluontune.methods.freezing import trained_layers
 from gluontune.parallel import horovod
 from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts
 from gluontune.parallel.summing import SharedExchange
@@ -29,6 +30,7 @@ from gluontune.train.exchanging import make_averaging, meet, rejoin
 from gluontune.train.feed import Feed, make_feed
 from gluontune.train.job import Job, load_job
 from gluontune.train.kinds import StepKind, make_kind
+from gluontune.train.method_steps import MethodSteps
 from gluontune.train.metrics import finite, make_score
 from gluontune.train.preparing import prepare_nets
 from gluontune.train.self_description import common, site
@@ -109,6 +111,7 @@ class Session:
         self.phase = "opening the data"
         self.job = load_job(recipe)
         self.feed: Feed = make_feed(recipe, self.job, self.rank, self.world)
+        self.methods = MethodSteps(recipe, self.rank, self._live, self._put)
         self.batches_per_epoch = len(self.feed.train)
         if self.batches_per_epoch == 0:
             raise GluontuneError(
@@ -122,6 +125,8 @@ class Session:
         made = prepare_nets(self)
         self.net, self.nets, self.rewrites = made.net, made.nets, made.rewrites
         self.kind = make_kind(self)
+        mean = getattr(self.job.dataset, "mean", None)
+        self.methods.attach(self.feed.train, mean, trained_layers(self.net), _set_trained)
         self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=_SAMPLED_EVERY)
         self._initial: dict[str, np.ndarray] = {}
         self.remember()
@@ -154,6 +159,14 @@ class Session:
 
     def _parameters(self) -> list[tuple[str, Any]]:
         return list(self.net.collect_params().items())
+
+    def _live(self, whole: bool) -> dict[str, Any]:
+        """The parameters by their places in the net; ``whole``: those that are not trained, too."""
+        there = parameters(self.net)
+        return {name: p.data(self.ctxs[0]) for name, p in there if whole or p.grad_req != "null"}
+
+    def _put(self, name: str, values: Any) -> None:
+        self._by_place[name].set_data(values)
 
     def remember(self) -> None:
         """Take the values of the parameters that have some, and are not known yet, as the seeded start."""
@@ -188,6 +201,7 @@ class Session:
             raise GluontuneError("a run over a parameter server starts anew in fresh processes")
         self.phase = "setting up the optimizer"
         self._close_batches()
+        self.methods.thaw()
         for name, parameter in self._parameters():
             parameter.set_data(self.array(self._initial[name], parameter.dtype))
         if self.exchange is not None:
@@ -195,6 +209,8 @@ class Session:
             self.exchange.take_from_first(places)
         total = max(1, round(recipe.epochs * self.batches_per_epoch))
         self.trainers = make_trainers(self, recipe, total)
+        self._by_place = dict(parameters(self.net))
+        self.methods.begin(total, self.batches_per_epoch)
         self.scaler = None
         if recipe.dtype == "float16":
             self.scaler = compute.to_mixed_precision(self.net, self.trainer, "float16")
@@ -233,6 +249,7 @@ class Session:
 
     def step(self) -> int:
         """One training step, queued asynchronously as Gluon does; returns its number of samples."""
+        self.methods.before_step(self.steps_taken)
         with self.phases.step() as phase:
             with phase("data"):
                 batch = self._next_batch()
@@ -240,13 +257,18 @@ class Session:
                 seed_step(self.recipe.seed, self.rank, self.steps_taken)
             with phase("copy"):
                 parts = parts_of(batch, self.ctxs)
+            count = used = sum(len(first(part)) for part in parts)
+            if self.methods.selecting(self.steps_taken):
+                with phase("forward"):
+                    parts = [self.kind.select(place, part) for place, part in enumerate(parts)]
+                used = sum(len(first(part)) for part in parts)
             losses = self.kind.train(parts, phase)
-            count = sum(len(first(part)) for part in parts)
             if not self.kind.updates:
-                self._update(count, len(parts), phase)
+                self._update(used, len(parts), phase)
             with phase("metrics"):
                 self._losses.append([value.mean() for value in losses])
         self.steps_taken += 1
+        self.methods.after_step(self.steps_taken)
         return count
 
     def _update(self, count: int, used: int, phase: Any) -> None:
@@ -303,24 +325,29 @@ class Session:
         """The metric and the mean loss over the validation samples, by this rank's net.
 
         Returns:
-            ``{"metric": {"name", "mode", "value"}, "accuracy", "loss", "samples", "seconds"}``; ``accuracy`` is None
-            where the job has another metric.
+            ``{"metric": {"name", "mode", "value"}, "flipped", "accuracy", "loss", "samples", "seconds"}``;
+            ``accuracy`` is None where the job has another metric, ``flipped`` (the metric with test-time flips) where
+            the recipe asks for none.
         """
         self.phase = "validating"
         score, total, loss = make_score(self.job, self.kind.loss, self.tried), 0, 0.0
-        start = time.perf_counter()
+        flipped = make_score(self.job, self.kind.loss, self.tried)
+        start, views = time.perf_counter(), False
         self.kind.begin(False)
-        for batch in self.feed.val.epoch(0):
-            for place, part in enumerate(parts_of(batch, self.ctxs)):
-                outcome = self.kind.evaluate(place, part)
-                score.update(outcome)
-                loss += float(to_numpy(outcome.loss.sum()))
-                total += len(first(part))
+        with self.methods.second_weights():
+            for batch in self.feed.val.epoch(0):
+                for place, part in enumerate(parts_of(batch, self.ctxs)):
+                    outcome = self.kind.evaluate(place, part)
+                    score.update(outcome)
+                    loss += float(to_numpy(outcome.loss.sum()))
+                    total += len(first(part))
+                    views = self.kind.evaluate_views(place, part, outcome, flipped)
         if total == 0:
             raise GluontuneError("the validation data set is empty")
         seconds, value = time.perf_counter() - start, score.value()
         return {
             "metric": {"name": score.name, "mode": score.mode, "value": finite(value)},
+            "flipped": finite(flipped.value()) if views else None,
             "accuracy": value if score.name == "accuracy" else None,
             "loss": loss / total,
             "samples": total,
@@ -341,6 +368,10 @@ class Session:
             self.feed.close()
         if getattr(self, "averaging", None) is not None:
             self.averaging.close()
+
+
+def _set_trained(parameter: Any, trained: bool) -> None:
+    parameter.grad_req = "write" if trained else "null"
 
 
 class _Plain:

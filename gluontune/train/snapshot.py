@@ -16,6 +16,7 @@ from gluontune.errors import GluontuneError
 from gluontune.optim import states
 from gluontune.runtime import mxnet
 from gluontune.train.arrays import to_numpy
+from gluontune.train.checkpoint import of_second
 
 if TYPE_CHECKING:
     from gluontune.train.session import Session
@@ -35,6 +36,9 @@ def capture(session: Session) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     named.update({f"parameter/{name}": array for name, array in weights_of(session).items()})
     for place, array in enumerate(session.kind.state()):
         named[f"state/{place}"] = to_numpy(array)
+    second = session.methods.second
+    if second is not None:
+        named.update({f"average/{name}": to_numpy(array) for name, array in second.held.items()})
     kind, keys, place, has_gauss, cached = np.random.get_state()
     named["random/numpy"] = np.asarray(keys)
     return {
@@ -45,6 +49,7 @@ def capture(session: Session) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "optimizers": headers,
         "state_parts": session.kind.state_parts(),
         "scaler": session.scaler.scaler.state_dict() if session.scaler else None,
+        "averaged": None if second is None else second.count,
         "random": {"python": random.getstate(), "numpy": [kind, place, has_gauss, cached]},
     }, named
 
@@ -95,6 +100,10 @@ def restore(session: Session, header: dict[str, Any], arrays: dict[str, np.ndarr
         states.restore(trainer, headers[name], own, path)
     held = sorted((k for k in arrays if k.startswith("state/")), key=lambda k: int(k.partition("/")[2]))
     session.kind.set_state([session.array(arrays[k]) for k in held], header.get("state_parts", []))
+    second = session.methods.second
+    if second is not None:
+        second.count = header.get("averaged") or 0
+        second.held = {name: session.array(array) for name, array in of_second(arrays).items()}
     if session.scaler and header["scaler"]:
         session.scaler.scaler.load_state_dict(header["scaler"])
     version, internal, gauss = header["random"]["python"]

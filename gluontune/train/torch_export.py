@@ -33,7 +33,8 @@ class Exported:
         net, loss: symbols as JSON; the loss takes output and label. arrays: of the seeded start, by Gluon's names.
         names: Gluon's name to the parameter's place in the net, as checkpoints have it.
         data: name of the data set. metric: its name and mode, ``accuracy`` or ``loss``. axis: of the classes.
-        lr_mult, wd_mult: of single parameters. frozen: parameters that are not trained.
+        lr_mult, wd_mult: of single parameters. frozen: parameters that are not trained. layers: those of each layer
+            that are.
     """
 
     net: str
@@ -46,6 +47,7 @@ class Exported:
     lr_mult: dict[str, float]
     wd_mult: dict[str, float]
     frozen: list[str]
+    layers: list[list[str]]
 
 
 def exported(recipe: Recipe) -> Exported:
@@ -84,10 +86,13 @@ def export_job(recipe: Recipe, out: Path) -> None:
         UsageError: the job has what only MXNet can compute: a ``step`` or a metric of its own, Gluon datasets.
     """
     from gluontune.bridge.source import traced
+    from gluontune.methods.freezing import trained_layers
     from gluontune.train.session import Session
     from gluontune.train.snapshot import parameters, weights_of
 
     few = _TRIED_BATCHES * recipe.batch_size_per_device
+    if "whitening-init" in recipe.methods:  # it reads more of them, and the same on both engines
+        few = recipe.train_samples or sys.maxsize
     plain = recipe.override(
         backend="mxnet", engine="local", num_devices=1, devices="cpu", dtype="float32", hybridize="imperative",
         train_samples=min(few, recipe.train_samples or few),
@@ -122,6 +127,7 @@ def export_job(recipe: Recipe, out: Path) -> None:
             "lr_mult": {p.name: p.lr_mult for p in params if p.lr_mult != 1.0},
             "wd_mult": {p.name: p.wd_mult for p in params if p.wd_mult != 1.0},
             "frozen": [p.name for p in params if p.grad_req == "null"],
+            "layers": [[p.name for p in layer if p.name in wanted] for layer in trained_layers(session.net)],
         }
         (out / "job.json").write_text(json.dumps(facts), encoding="utf-8")
     finally:

@@ -25,6 +25,7 @@ from gluontune.runtime import usable_cores
 from gluontune.runtime.pytorch import torch
 from gluontune.train.checkpoint import read
 from gluontune.train.feed import Feed, named_loaders
+from gluontune.train.method_steps import MethodSteps
 from gluontune.train.metrics import finite
 from gluontune.train.torch_export import exported
 from gluontune.train.torch_ranks import TorchRanks
@@ -99,6 +100,13 @@ class TorchSession:
         self.net = bridge.to_torch(self.job.net, self.job.arrays)
         self.loss = bridge.to_torch(self.job.loss, {})
         self._place()
+        self.methods = MethodSteps(recipe, self.rank, self._live, self._put)
+        there = dict(self.net.named_parameters())
+        layers = [[there[name] for name in layer] for layer in self.job.layers]
+        self.methods.attach(train.loader, data.mean, layers, library.nn.Parameter.requires_grad_)
+        self._training_loss = self.methods.training_loss(
+            self.loss, lambda output, axis: library.log_softmax(output, axis), self.job.axis
+        )
         self.phases = monitor.StepPhases(sync=self._sync, every=_SAMPLED_EVERY)
         self._initial = {name: value.detach().clone() for name, value in self.net.state_dict().items()}
         self.phase = "trying one batch"
@@ -129,6 +137,14 @@ class TorchSession:
         self.feed.train.set_epoch(1)
         self.feed.train.set_epoch(0)
 
+    def _live(self, whole: bool) -> dict[str, Any]:
+        """The parameters by their places in the net; ``whole``: those that are not trained, too."""
+        there = self.net.state_dict() if whole else self.optimizer.parameters
+        return {self.job.names[name]: value.detach() for name, value in there.items()}
+
+    def _put(self, place: str, values: Any) -> None:
+        self._by_place[place].copy_(values)
+
     def site(self) -> dict[str, Any]:
         """What the ladder asks of the process that is there."""
         height, width, channels = self.feed.image_shape or (0, 0, 0)
@@ -157,6 +173,7 @@ class TorchSession:
         self.phase = "setting up the optimizer"
         recipe = self.recipe.resolved()
         self._close_batches()
+        self.methods.thaw()
         self.net.load_state_dict(self._initial)
         trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         for parameter in trained.values():
@@ -172,6 +189,8 @@ class TorchSession:
             wd_mult=self.job.wd_mult,
             **recipe.optimizer_params,
         )
+        self._by_place = self._live(True)
+        self.methods.begin(total, self.batches_per_epoch)
         random.seed(recipe.seed)
         np.random.seed(recipe.seed)
         self.torch.manual_seed(recipe.seed)
@@ -202,18 +221,36 @@ class TorchSession:
             self.epoch += 1
         raise GluontuneError("the training data gave no batch in a whole epoch")
 
-    def _losses_of(self, images: Any, labels: Any) -> tuple[Any, Any]:
+    def _scores(self, images: Any) -> Any:
         with self._cast():
             output = (self._trained if self.net.training else self.run)(images)
-        output = output.float() if output.dtype != self.torch.float64 else output
-        return self.loss(output, labels.to(output.dtype)), output
+        return output.float() if output.dtype != self.torch.float64 else output
+
+    def _losses_of(self, images: Any, labels: Any) -> tuple[Any, Any]:
+        output = self._scores(images)
+        loss = self._training_loss if self.net.training else self.loss
+        return loss(output, labels.to(output.dtype)), output
+
+    def _select(self, images: Any, labels: Any) -> tuple[Any, Any]:
+        """The images of a batch that are trained on, by their losses as the net would predict."""
+        self.net.eval()
+        with self.torch.no_grad():
+            output = self._scores(images)
+            losses = self._training_loss(output, labels.to(output.dtype))
+        self.net.train()
+        chosen = self.torch.from_numpy(self.methods.select(losses.cpu().numpy(), self.steps_taken))
+        return images[chosen.to(images.device)], labels[chosen.to(labels.device)]
 
     def step(self) -> int:
         """One training step; returns its number of samples."""
+        self.methods.before_step(self.steps_taken)
         with self.phases.step() as phase:
             with phase("data"):
                 images, labels = self._next_batch()
+            count = len(images)
             with phase("forward"):
+                if self.methods.selecting(self.steps_taken):
+                    images, labels = self._select(images, labels)
                 losses, _ = self._losses_of(images, labels)
                 whole = losses.sum() / (len(images) * self.recipe.accumulate)
             last = self.gathered + 1 == self.recipe.accumulate
@@ -224,7 +261,8 @@ class TorchSession:
             with phase("metrics"):
                 self._losses.append(losses.detach().mean())
         self.steps_taken += 1
-        return len(images)
+        self.methods.after_step(self.steps_taken)
+        return count
 
     def _update(self) -> None:
         self.gathered += 1
@@ -261,7 +299,8 @@ class TorchSession:
         self.phase = "validating"
         self.net.eval()
         start, total, loss, hits, counted = time.perf_counter(), 0, 0.0, 0, 0
-        with self.torch.no_grad():
+        flipped: int | None = None
+        with self.torch.no_grad(), self.methods.second_weights():
             for images, labels in self.feed.val.epoch(0):
                 losses, output = self._losses_of(images, labels)
                 loss += float(losses.sum())
@@ -269,17 +308,24 @@ class TorchSession:
                 if self.job.metric["name"] == "accuracy":
                     right = output.argmax(self.job.axis) == labels
                     hits, counted = hits + int(right.sum()), counted + right.numel()
+                    mean = self.methods.flipped(images, (2, 3), self._take, self._scores)
+                    if mean is not None:
+                        flipped = (flipped or 0) + int((mean.argmax(self.job.axis) == labels).sum())
         if total == 0:
             raise GluontuneError("the validation data set is empty")
         accuracy = hits / counted if counted else None
         value = loss / total if accuracy is None else accuracy
         return {
             "metric": {**self.job.metric, "value": finite(value)},
+            "flipped": None if flipped is None else flipped / counted,
             "accuracy": accuracy,
             "loss": loss / total,
             "samples": total,
             "seconds": time.perf_counter() - start,
         }
+
+    def _take(self, images: Any, chosen: np.ndarray, axis: int) -> Any:
+        return images.index_select(axis, self.torch.from_numpy(chosen).to(images.device))
 
     def checkpoint(self, extra: dict[str, Any], wait: bool) -> dict[str, Any]:
         """Copy all that a resumed run needs, and have it written; see :meth:`Writer.save`."""

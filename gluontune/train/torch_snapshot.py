@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gluontune.errors import GluontuneError
+from gluontune.train.checkpoint import of_second
 
 if TYPE_CHECKING:
     from gluontune.train.torch_session import TorchSession
@@ -33,6 +34,9 @@ def capture(session: TorchSession) -> tuple[dict[str, Any], dict[str, np.ndarray
         for name, parameter in optimizer.parameters.items():
             if parameter.grad is not None:
                 arrays[f"gradient/{name}"] = _array(parameter.grad)
+    second = session.methods.second
+    if second is not None:
+        arrays.update({f"average/{place}": _array(value) for place, value in second.held.items()})
     arrays["random/torch"] = session.torch.get_rng_state().numpy().copy()
     return {
         "backend": "torch",
@@ -41,6 +45,7 @@ def capture(session: TorchSession) -> tuple[dict[str, Any], dict[str, np.ndarray
         "loader": session.feed.train.state_dict(),
         "optimizer": {"name": optimizer.name, "num_update": optimizer.num_update, "numbers": numbers},
         "gathered": session.gathered,
+        "averaged": None if second is None else second.count,
     }, arrays
 
 
@@ -79,6 +84,12 @@ def restore(session: TorchSession, header: dict[str, Any], arrays: dict[str, np.
             optimizer.states[name][state] = _like(library, value, optimizer.parameters[name])
         elif kind == "gradient":
             optimizer.parameters[rest].grad = _like(library, value, optimizer.parameters[rest])
+    second = session.methods.second
+    if second is not None:
+        second.count = header.get("averaged") or 0
+        second.held = {
+            place: _like(library, v, session._by_place[place]) for place, v in of_second(arrays).items()
+        }
     library.set_rng_state(library.from_numpy(arrays["random/torch"]))
     session.epoch, session.steps_taken, session.gathered = header["epoch"], header["step"], header["gathered"]
 

@@ -1,0 +1,258 @@
+"""Which methods of ``gt.methods`` pay for one job: each alone, by time to accuracy, and the best of them together.
+
+Source of the question: Coleman et al., *DAWNBench*, 2017, whose Figure 3 switches optimizations on and off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gluontune import datasets, stats
+from gluontune.errors import GluontuneError, UsageError
+from gluontune.ladder.analysing import FACTORS_SCHEMA, Row, tta_of, tta_row
+from gluontune.ladder.repeat import train_once
+from gluontune.ladder.results_store import dataset_facts
+from gluontune.ladder.resumable import ResumableDocument
+from gluontune.methods.cards import METHODS
+from gluontune.recipe import Recipe
+
+__all__ = ["compare_methods", "with_methods"]
+
+_AGAIN, _TOGETHER = "base, beside the best together", "together"
+
+
+def with_methods(recipe: Recipe, names: Sequence[str]) -> Recipe:
+    """A recipe with some methods switched on, each with the numbers of its card.
+
+    Args:
+        names: of ``gt.methods.METHODS``.
+
+    Raises:
+        UsageError: an unknown name, or methods that cannot stand together or beside the rest of the recipe.
+
+    >>> base = Recipe(loader="resident")
+    >>> with_methods(base, ["mixup", "muon"]).differences(base)
+    {'optimizer': 'muon', 'methods': {'mixup': True}}
+    """
+    changes: dict[str, Any] = {"methods": dict(recipe.methods), "rewrites": list(recipe.rewrites)}
+    for name in names:
+        card = METHODS[name]
+        if card.kind != "recipe":
+            changes["methods"][name] = True
+        for field, value in card.changes.items():
+            changes[field] = [*changes["rewrites"], *value] if field == "rewrites" else value
+    return recipe.override(**changes)
+
+
+def compare_methods(
+    recipe: Recipe,
+    *,
+    target: float,
+    names: Sequence[str] | None = None,
+    repeats: int = 3,
+    best: int = 3,
+    out: str | Path | None = None,
+    resume: bool = False,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+    time_limit: float = 600.0,
+) -> dict[str, Any]:
+    """Train the base and the base with each method to a validation accuracy, in turn; then the best together.
+
+    In each repeat the base and all methods are trained once from the same seed, in an order that is turned on from
+    repeat to repeat. A method pays where the base's time ÷ its time lies above 1 for certain.
+
+    Args:
+        recipe: the base; its ``epochs`` are the longest that a run may take, and its schedule's length.
+        target: validation accuracy, 0 … 1; never one with test-time flips.
+        names: of ``gt.methods.METHODS``; None: all that can change this recipe's time.
+        repeats: seeds. best: so many of the methods with the largest gains are trained together, against the base.
+        out: folder for ``factors.json``; ``resume`` goes on with it.
+        on_event: called as :func:`gt.ladder.factors` calls it. time_limit: seconds of silence.
+
+    Returns:
+        what ``factors.json`` holds, with ``methods``: a row each (``name``, ``ratio``, ``verdict``), and ``together``.
+
+    Raises:
+        UsageError: a target outside 0 … 1, repeats below 1, a name that is no method's, or nothing to compare.
+        GluontuneError: the data set cannot be opened, nothing to resume. A method that fails is a row.
+
+    >>> import gluontune as gt
+    >>> small = gt.Recipe(net="mlp", loader="resident", train_samples=512, val_samples=128, batch_size_per_device=32)
+    >>> found = gt.ladder.methods(small, names=["ema", "squeeze-excite"], target=0.05, repeats=1)
+    >>> [(row["name"], row["verdict"]) for row in found["methods"]]
+    [('ema', 'one run'), ('squeeze-excite', 'failed')]
+    """
+    if not 0 < target <= 1:
+        raise UsageError(f"--target {target:g}: give a validation accuracy above 0 and up to 1, such as 0.8")
+    for option, value in (("repeats", repeats), ("best", best)):
+        if value < (1 if option == "repeats" else 0):
+            raise UsageError(f"--{option} {value}: give at least {1 if option == 'repeats' else 0}")
+    recipe = recipe.override(target_accuracy=None)
+    chosen, skipped = _choose(recipe, names)
+    if recipe.job is None:
+        datasets.open(recipe.dataset)
+    given = {
+        "recipe": recipe.to_dict(),
+        "methods": chosen,
+        "targets": [target],
+        "best": best,
+        "pace": "to accuracy",
+    }
+    store = ResumableDocument("factors", FACTORS_SCHEMA, given, out, resume)
+    store.document.update(dataset=dataset_facts(recipe), repeats=repeats, skipped=skipped)
+    tell = on_event or (lambda event: None)
+    try:
+        runs = [((), recipe), *(((name,), with_methods(recipe, [name])) for name in chosen)]
+        _train(store, runs, repeats, target, tell, time_limit)
+        winners = _winners(recipe, store.document["done"], chosen, best)
+        if len(winners) > 1:
+            both = [((_AGAIN,), recipe), ((_TOGETHER,), with_methods(recipe, winners))]
+            _train(store, both, repeats, target, tell, time_limit)
+        store.document.update(complete=True, winners=winners)
+    except KeyboardInterrupt:
+        store.document["complete"] = False
+    _conclude(store.document, chosen, target)
+    store.save()
+    return store.document
+
+
+def _choose(recipe: Recipe, names: Sequence[str] | None) -> tuple[list[str], dict[str, str]]:
+    """The methods to compare, and why others are not."""
+    chosen, skipped = [], {}
+    for card in METHODS:
+        if names is not None and card.name not in names:
+            continue
+        try:
+            changed = with_methods(recipe, [card.name])
+        except GluontuneError as error:
+            skipped[card.name] = str(error)
+            continue
+        if card.kind == "validation":
+            skipped[card.name] = "it changes what is reported, not the time to an accuracy"
+        elif changed == recipe:
+            skipped[card.name] = "the base recipe has it already"
+        else:
+            chosen.append(card.name)
+    for name in names or ():
+        METHODS[name]  # an unknown one is refused with the nearest
+    if not chosen:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        raise UsageError(f"--methods: nothing to compare here ({reasons})")
+    return chosen, skipped
+
+
+def _train(
+    store: ResumableDocument,
+    runs: Sequence[tuple[tuple[str, ...], Recipe]],
+    repeats: int,
+    target: float,
+    tell: Callable[[dict[str, Any]], None],
+    time_limit: float,
+) -> None:
+    done = {(tuple(row["set"]), row["seed"]) for row in store.document["done"]}
+    turned = [
+        (name, r, n) for n in range(repeats) for name, r in [*runs[n % len(runs) :], *runs[: n % len(runs)]]
+    ]
+    for number, (name, recipe, repeat) in enumerate(turned, 1):
+        seed = recipe.seed + repeat
+        if (name, seed) in done:
+            continue
+        said = " + ".join(name) or "base"
+        about = {"set": f"{said}, seed {seed}", "piece": number, "pieces": len(turned)}
+        result, _ = train_once(
+            recipe.override(seed=seed, target_accuracy=target),
+            on_event=lambda event, about=about: tell({**about, **event}),  # type: ignore[misc]
+            time_limit=time_limit,
+            machine=store.document["machine"],
+        )
+        if result.status == "interrupted":
+            raise KeyboardInterrupt
+        row = tta_row(name, seed, result, [target])
+        if store.path is not None:
+            place = store.path.parent / "runs"
+            result.save(
+                place / f"{'-'.join(name).replace(', ', '-').replace(' ', '-') or 'base'}-seed{seed}.json"
+            )
+        store.enter(row)
+        tell({**about, "stage": "done", "done": 1.0, "detail": "", "rows": [row]})
+
+
+def _gain(
+    done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]
+) -> tuple[dict[str, Any] | None, str]:
+    """Base's time ÷ that of a set by seed, and what it says."""
+    times = {(tuple(row["set"]), row["seed"]): row for row in done}
+    pairs = [
+        (times[base, seed], row)
+        for (found, seed), row in times.items()
+        if found == name and (base, seed) in times
+    ]
+    if not pairs:
+        return None, "not known"
+    if any(row["status"] == "failed" for _, row in pairs):
+        return None, "failed"
+    if any(row["seconds"][0] is None for _, row in pairs):
+        return None, "did not converge"
+    if any(row["seconds"][0] is None for row, _ in pairs):
+        return None, "the base did not converge"
+    ratio = stats.ratio_interval([a["seconds"][0] for a, _ in pairs], [b["seconds"][0] for _, b in pairs])
+    low, high = ratio["ci95"]
+    if ratio["n"] < 2:
+        return {**ratio, "ci95": None}, "one run"
+    return ratio, "pays" if low > 1 else "costs" if high < 1 else "no difference"
+
+
+def _winners(recipe: Recipe, done: Sequence[Row], chosen: Sequence[str], best: int) -> list[str]:
+    """The methods with the largest gains that can stand together, up to ``best``."""
+    gains = {name: _gain(done, (), (name,)) for name in chosen}
+    rising = [(found[0]["median"], name) for name, found in gains.items() if found[0] and found[1] != "costs"]
+    winners: list[str] = []
+    for median, name in sorted(rising, reverse=True):
+        if median <= 1 or len(winners) >= best:
+            break
+        try:
+            with_methods(recipe, [*winners, name])
+        except UsageError:
+            continue
+        winners.append(name)
+    return winners
+
+
+def _conclude(document: dict[str, Any], chosen: Sequence[str], target: float) -> None:
+    done = document["done"]
+    rows = []
+    for name in chosen:
+        ratio, verdict = _gain(done, (), (name,))
+        reasons = [row["reason"] for row in done if row["set"] == [name] and row["reason"]]
+        rows.append(
+            {"name": name, "ratio": ratio, "verdict": verdict, "reason": reasons[0] if reasons else None}
+        )
+    document["methods"] = sorted(rows, key=lambda row: -(row["ratio"] or {"median": 0.0})["median"])
+    ratio, verdict = _gain(done, (_AGAIN,), (_TOGETHER,))
+    document["together"] = {"methods": document.get("winners", []), "ratio": ratio, "verdict": verdict}
+    order = [(), *((row["name"],) for row in document["methods"]), (_AGAIN,), (_TOGETHER,)]
+    document["sets"] = [
+        _set(found, done, target, document) for found in order if any(_of(row, found) for row in done)
+    ]
+    document["interactions"], document["leave_one_out"] = {}, {}
+
+
+def _of(row: Row, name: tuple[str, ...]) -> bool:
+    return tuple(row["set"]) == name
+
+
+def _set(
+    name: tuple[str, ...], done: Sequence[Row], target: float, document: Mapping[str, Any]
+) -> dict[str, Any]:
+    part = "base" if not name else "together" if name[0] in (_AGAIN, _TOGETHER) else "method"
+    said = " + ".join(document["together"]["methods"]) if name == (_TOGETHER,) else " + ".join(name) or "base"
+    runs = [row for row in done if _of(row, name)]
+    return {
+        "set": list(name),
+        "name": said,
+        "parts": [part],
+        "throughput": None,
+        "tta": [tta_of(runs, 0, target)],
+    }

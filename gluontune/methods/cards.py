@@ -1,0 +1,311 @@
+"""The registry of methods: one card each, the one place where a method is added. Nothing here imports mxnet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gluontune.errors import UsageError, nearest
+from gluontune.registry import Registry
+
+__all__ = ["KINDS", "METHODS", "MethodCard", "numbers_of"]
+
+#: What a method changes; those of kind ``recipe`` are fields that recipes have anyway.
+KINDS = ("batch", "loss", "net", "gradient", "weights", "validation", "recipe")
+
+
+@dataclass(frozen=True)
+class MethodCard:
+    """What one should know before using a method.
+
+    Args:
+        name: the name in :data:`METHODS`.
+        summary: one sentence.
+        kind: what it changes, one of :data:`KINDS`; ``recipe``: it is said by other fields of a recipe, ``changes``.
+        source: the paper.
+        when, when_not: when it helps and when not.
+        cost: what it costs in each step.
+        defaults: its parameters and their defaults. bounds: lowest and highest value of each.
+        changes: fields of a recipe, of kind ``recipe``.
+    """
+
+    name: str
+    summary: str
+    kind: str
+    source: str
+    when: str
+    when_not: str
+    cost: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self, params: Any) -> None:
+        """Refuse parameters that this method lacks, or that are out of range.
+
+        Raises:
+            UsageError: names the parameter, its value and what it may be.
+
+        >>> METHODS["mixup"].check({"alpha": -1})
+        Traceback (most recent call last):
+        gluontune.errors.UsageError: alpha=-1: give a number from 0.001 to 10
+        """
+        if self.kind == "recipe":
+            said = ", ".join(f"{name}={value!r}" for name, value in self.changes.items())
+            raise UsageError(f"{self.name!r} is said by other fields: {said}")
+        if params is True:
+            return
+        if not isinstance(params, Mapping):
+            raise UsageError(f"give true, or a mapping of parameters to values, not {params!r}")
+        for name, value in params.items():
+            if name not in self.defaults:
+                close = nearest(str(name), self.defaults) or list(self.defaults)
+                hint = f": it has {', '.join(close)}" if close else ": it has none"
+                raise UsageError(f"unknown parameter {name!r}{hint}")
+            usual = self.defaults[name]
+            if isinstance(usual, bool):
+                if not isinstance(value, bool):
+                    raise UsageError(f"{name}={value!r}: give true or false")
+                continue
+            low, high = self.bounds[name]
+            whole = isinstance(usual, int)
+            kinds = (int,) if whole else (int, float)
+            right = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
+            if not right or not low <= value <= high:
+                noun = "a whole number" if whole else "a number"
+                raise UsageError(f"{name}={value!r}: give {noun} from {low:g} to {high:g}")
+
+    def values(self, params: Any) -> dict[str, Any]:
+        """All parameters: the given ones over the defaults.
+
+        >>> METHODS["ema"].values({"decay": 0.9})["decay"], METHODS["ema"].values(True)["decay"]
+        (0.9, 0.998)
+        """
+        return {**self.defaults, **({} if params is True else params)}
+
+
+def numbers_of(methods: Mapping[str, Any], kind: str) -> dict[str, dict[str, Any]]:
+    """The methods of one kind in a recipe, each with all its parameters.
+
+    >>> numbers_of({"mixup": True, "ema": {"decay": 0.9}}, "batch")
+    {'mixup': {'alpha': 0.2}}
+    """
+    return {
+        name: METHODS[name].values(params) for name, params in methods.items() if METHODS[name].kind == kind
+    }
+
+
+METHODS: Registry[MethodCard] = Registry("method")
+for _card in (
+    MethodCard(
+        "label-smoothing",
+        "the target is 1 - epsilon for the label, and epsilon spread over all classes",
+        "loss",
+        "Szegedy et al., Rethinking the Inception Architecture for Computer Vision, 2016, section 7",
+        "many epochs of a net that reaches nearly 100 % of its training data",
+        "short runs that underfit, noisy validation of the loss, distillation",
+        "one log-softmax over the scores",
+        {"epsilon": 0.1},
+        {"epsilon": (0.0001, 0.9)},
+    ),
+    MethodCard(
+        "cutout",
+        "a square of each training image is set to the mean colour",
+        "batch",
+        "DeVries and Taylor, Improved Regularization of Convolutional Neural Networks with Cutout, 2017",
+        "small images and long runs: 100 epochs of CIFAR",
+        "runs of a few epochs, where it takes signal away",
+        "a slice of each image",
+        {"length": 8},
+        {"length": (1, 4096)},
+    ),
+    MethodCard(
+        "random-erasing",
+        "a random box of some training images is set to the mean grey",
+        "batch",
+        "Zhong et al., Random Erasing Data Augmentation, 2020; draws as torchvision's",
+        "objects that may be hidden in part",
+        "runs of a few epochs",
+        "a slice of some images",
+        {"probability": 0.5, "smallest": 0.02, "largest": 0.33, "ratio": 0.3},
+        {"probability": (0.001, 1), "smallest": (0.001, 0.99), "largest": (0.001, 0.99), "ratio": (0.05, 1)},
+    ),
+    MethodCard(
+        "mixup",
+        "each training image is blended with another, and so are their labels",
+        "batch",
+        "Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018",
+        "long runs of nets that overfit",
+        "short runs: the training loss stays high",
+        "one blend of the batch and a second loss",
+        {"alpha": 0.2},
+        {"alpha": (0.001, 10)},
+    ),
+    MethodCard(
+        "cutmix",
+        "a box of each training image comes from another, and the labels are weighted by area",
+        "batch",
+        "Yun et al., CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features, 2019",
+        "long runs of nets that overfit",
+        "short runs; objects that fill a corner only",
+        "one copied box and a second loss",
+        {"alpha": 1.0},
+        {"alpha": (0.001, 10)},
+    ),
+    MethodCard(
+        "progressive-resizing",
+        "training begins with smaller images, which cost less, and ends with whole ones",
+        "batch",
+        "Howard, Now anyone can train ImageNet in 18 minutes, 2018; Touvron et al., Fixing the train-test resolution "
+        "discrepancy, 2019. The batch stays as it is, so by the linear rule the rate stays, too",
+        "large images; nets that end in global pooling",
+        "images that are small already; a net with a fixed input size is refused",
+        "a resize of the batch, and less for all layers",
+        {"initial": 0.5, "delay": 0.3, "end": 0.8, "multiple": 4},
+        {"initial": (0.1, 1), "delay": (0, 1), "end": (0, 1), "multiple": (1, 64)},
+    ),
+    MethodCard(
+        "squeeze-excite",
+        "each residual branch weighs its channels by what the whole map holds",
+        "net",
+        "Hu et al., Squeeze-and-Excitation Networks, 2018",
+        "accuracy at the same depth",
+        "a time to accuracy that a smaller net reaches, too; nets without residual blocks are refused",
+        "a pooling and two small dense layers a block, some 10 % of the step",
+        {"reduction": 16},
+        {"reduction": (1, 256)},
+    ),
+    MethodCard(
+        "blurpool",
+        "a small blur before the layers that take each second pixel",
+        "net",
+        "Zhang, Making Convolutional Networks Shift-Invariant Again, 2019; the blur before the convolution as in "
+        "MosaicML's Composer",
+        "nets with few large strides, and images of many pixels",
+        "images of 32 pixels in short runs",
+        "two poolings at each stride",
+    ),
+    MethodCard(
+        "dirac-init",
+        "convolutions begin as the identity on as many channels as they share",
+        "net",
+        "Zagoruyko and Komodakis, DiracNets, 2017; Jordan, 94% on CIFAR-10 in 3.29 Seconds on a Single GPU, 2024, "
+        "section 3.2",
+        "plain nets without residual connections",
+        "residual nets, which have an identity already",
+        "nothing after the start",
+    ),
+    MethodCard(
+        "whitening-init",
+        "the first convolution begins with the principal patches of the training images, scaled to unit variance",
+        "net",
+        "Page, How to train your ResNet 8: Bag of Tricks, 2019; Jordan, 94% on CIFAR-10 in 3.29 Seconds, 2024",
+        "short runs of small images",
+        "nets whose first convolution strides over large images",
+        "nothing after the start; with freeze less than before",
+        {"freeze": False, "images": 2000, "epsilon": 5e-4},
+        {"images": (16, 1_000_000), "epsilon": (1e-12, 1)},
+    ),
+    MethodCard(
+        "ema",
+        "validation and the saved net take an exponential average of the weights",
+        "weights",
+        "Polyak and Juditsky, Acceleration of Stochastic Approximation by Averaging, 1992; Tarvainen and Valpola, "
+        "Mean teachers are better role models, 2017 (the decay rises as (1 + t) / (10 + t))",
+        "a rate that is still high, or constant, when accuracy is asked for",
+        "a schedule that ends at zero, which averages by itself",
+        "one pass over all parameters in each so many updates",
+        {"decay": 0.998, "every": 1},
+        {"decay": (0.5, 0.999999), "every": (1, 1000)},
+    ),
+    MethodCard(
+        "lookahead",
+        "after k updates the weights go back to a share of the way that they went",
+        "weights",
+        "Zhang et al., Lookahead Optimizer: k steps forward, 1 step back, 2019",
+        "noisy optimizers and high rates",
+        "runs of a few hundred updates at a rate that decays",
+        "one pass over all parameters in k updates",
+        {"k": 5, "alpha": 0.5},
+        {"k": (2, 10_000), "alpha": (0.01, 0.99)},
+    ),
+    MethodCard(
+        "selective-backprop",
+        "the images with the highest losses alone are trained on",
+        "loss",
+        "Jiang et al., Accelerating Deep Learning by Focusing on the Biggest Losers, 2019; a fixed share of the batch "
+        "as in MosaicML's Composer",
+        "large data sets in which most images are easy",
+        "noisy labels, which have the highest losses; the first epochs",
+        "a forward pass more; forward and backward of the rest less",
+        {"keep": 0.5, "start": 0.5, "end": 0.9},
+        {"keep": (0.05, 1), "start": (0, 1), "end": (0, 1)},
+    ),
+    MethodCard(
+        "layer-freezing",
+        "the first layers stop being trained before the last, and need no backward pass from then on",
+        "gradient",
+        "Brock et al., FreezeOut: Accelerate Training by Progressively Freezing Layers, 2017; stages of a straight "
+        "line as in MosaicML's Composer",
+        "the last part of long runs, fine-tuning",
+        "runs of a few epochs, whose first layers still move",
+        "nothing; the backward pass ends at the first layer that is trained",
+        {"start": 0.5, "end": 0.9, "level": 0.5, "stages": 4},
+        {"start": (0, 1), "end": (0, 1), "level": (0.001, 1), "stages": (1, 1000)},
+    ),
+    MethodCard(
+        "flip-validation",
+        "the accuracy of the mean score over each validation image and its mirror image, reported apart",
+        "validation",
+        "Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks, 2012, section 4.1; with "
+        "shift=1 as airbench has it: Jordan, 2024",
+        "a figure that others have with test-time flips",
+        "digits and letters; a target is never compared with it",
+        "validation takes twice as long, with shift six times",
+        {"shift": 0},
+        {"shift": (0, 8)},
+    ),
+    MethodCard(
+        "alternating-flip",
+        "each image is mirrored in every second epoch, in place of at random",
+        "recipe",
+        "Jordan, 94% on CIFAR-10 in 3.29 Seconds on a Single GPU, 2024, section 3.6",
+        "CIFAR-like images and a few epochs to a hundred",
+        "one epoch alone",
+        "nothing",
+        changes={"augment": "pad-crop-alternating-flip"},
+    ),
+    MethodCard(
+        "stochastic-depth",
+        "residual branches are left out at random",
+        "recipe",
+        "Huang et al., Deep Networks with Stochastic Depth, 2016",
+        "deep residual nets and long runs",
+        "short runs",
+        "a dropout a block",
+        changes={"stochastic_depth": 0.2},
+    ),
+    MethodCard(
+        "muon",
+        "matrices are updated along orthogonalized momentum",
+        "recipe",
+        "Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024",
+        "time to accuracy of nets with matrices and convolutions",
+        "fine-tuning of what another optimizer has trained",
+        "five products of each matrix with itself",
+        changes={"optimizer": "muon", "learning_rate": None, "wd": None, "base_batch_size": None, "lr_scaling": None},
+    ),
+    MethodCard(
+        "channels-padding",
+        "the first convolution gets a fourth channel of zeros, for faster kernels",
+        "recipe",
+        "NVIDIA, Deep Learning Performance: channels in multiples of 4 and 8; as a rewrite here",
+        "3-channel images in MXNet on a CPU",
+        "PyTorch's engine, which needs none",
+        "nothing",
+        changes={"rewrites": ["pad-channels"]},
+    ),
+):  # fmt: skip
+    METHODS.add(_card.name, _card)
