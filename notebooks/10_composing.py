@@ -16,7 +16,8 @@
 # **Question.** Each lesson brought one thing. Do the gains multiply, or do they get in each other's way? And is the recipe
 # with the most images a second also the first at a given accuracy, and the cheapest?
 #
-# **You will be able to** measure changes together and apart, and compare recipes by the time to an accuracy.
+# **You will be able to** measure changes together and apart, compare recipes by the time to an accuracy, and find the
+# methods that shorten it.
 
 # %%
 from gluontune.course import picture
@@ -55,6 +56,7 @@ from gluontune.course import (
 )
 from gluontune.ladder.analysing import analyse
 from gluontune.ladder.factorplan import Factor
+from gluontune.ladder.method_study import compare_methods
 from gluontune.ladder.timing import time_to_accuracy
 
 # %%
@@ -214,6 +216,47 @@ for name, title in titles.items():
     missed = raced["summary"][name]["not_reached"]
     if missed:
         print(f"{title.capitalize()}, {missed} of {repeats} seeds did not converge to the target (DNC).")
+
+# %% [markdown]
+# ## Methods: what an epoch brings
+# Throughput is half of the time to an accuracy. The other half is what is learned from an image: averaged weights, softened
+# labels, another optimizer. Each method has a card.
+
+# %%
+table(
+    {"method": card.name, "changes": card.kind, "when it does not help": card.when_not}
+    for card in gt.methods.METHODS
+)
+
+# %% [markdown]
+# The papers tried them on long trainings of large nets. Whether one of them pays for *this* training is measured: the base
+# and the base with each method train to the target in turn, from the same seeds; then the best of them together.
+
+# %%
+tried = kept_study(
+    compare_methods,
+    fast,
+    target=target,
+    names=["muon", "ema", "label-smoothing"] if quick else None,
+    repeats=repeats,
+    best=2,
+    out=f"{out_dir}/methods",
+)
+both = tried["together"]
+rows = [*tried["methods"], {**both, "name": " + ".join(both["methods"])}]
+table(
+    {
+        "method": row["name"],
+        "base's time ÷ its time": f"{row['ratio']['median']:.2f} ×" if row["ratio"] else "",
+        "verdict": row["verdict"],
+    }
+    for row in rows
+    if row["name"]
+)
+
+# %% [markdown]
+# "Not certain" means that these few seeds cannot tell: validation comes once an epoch, so a time is a whole number of
+# epochs. `gluontune factors --methods all` asks the same of your job, with more seeds.
 
 # %% [markdown]
 # The deck's own factor analysis (ResNet-110, CIFAR-10) ended so: stochastic depth, four GPUs and a batch of 512, one on top

@@ -201,7 +201,7 @@ def _gain(
     low, high = ratio["ci95"]
     if ratio["n"] < 2:
         return {**ratio, "ci95": None}, "one run"
-    return ratio, "pays" if low > 1 else "costs" if high < 1 else "no difference"
+    return ratio, "pays" if low > 1 else "costs" if high < 1 else "not certain"
 
 
 def _winners(recipe: Recipe, done: Sequence[Row], chosen: Sequence[str], best: int) -> list[str]:
