@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["LEAST", "bounds", "interval", "ratio_interval", "said"]
+__all__ = ["LEAST", "bounds", "difference", "interval", "ratio_interval", "said"]
 
 #: Values below which an interval is computed, for decisions, but not shown: two values say next to nothing.
 LEAST = 3
@@ -61,6 +61,37 @@ def ratio_interval(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, 
     if len(mine) != len(theirs):
         raise ValueError(f"interleaved series have equal lengths, not {len(mine)} and {len(theirs)}")
     return interval([a / b for a, b in zip(mine, theirs)])
+
+
+def difference(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
+    """Mean and 95 % interval of the pairwise differences of two interleaved series.
+
+    Args:
+        mine, theirs: numbers in one unit, of equal length; ``mine[i] - theirs[i]`` is a difference.
+
+    Returns:
+        ``{"mean", "ci95": [lo, hi], "n"}``, the interval Student's; None for one pair.
+
+    Raises:
+        ValueError: other lengths, or no values.
+
+    >>> found = difference([0.81, 0.83, 0.82], [0.80, 0.81, 0.80])
+    >>> round(found["mean"], 4), [round(bound, 4) for bound in found["ci95"]]
+    (0.0167, [0.0023, 0.031])
+    """
+    from scipy import stats
+
+    if len(mine) != len(theirs) or not mine:
+        raise ValueError(
+            f"interleaved series have equal lengths and values, not {len(mine)} and {len(theirs)}"
+        )
+    values = [a - b for a, b in zip(mine, theirs)]
+    n, mean = len(values), sum(values) / len(values)
+    if n == 1:
+        return {"mean": mean, "ci95": None, "n": 1}
+    error = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    reach = float(stats.t.ppf(0.975, n - 1)) * error
+    return {"mean": mean, "ci95": [mean - reach, mean + reach], "n": n}
 
 
 def bounds(measured: Mapping[str, Any] | None) -> list[float] | None:

@@ -248,6 +248,7 @@ table(
     {
         "method": row["name"],
         "base's time ÷ its time": f"{row['ratio']['median']:.2f} ×" if row["ratio"] else "",
+        "accuracy at the end": f"{100 * row['points']['mean']:+.1f} points" if row["points"] else "",
         "verdict": row["verdict"],
     }
     for row in rows
@@ -255,8 +256,9 @@ table(
 )
 
 # %% [markdown]
-# "Not certain" means that these few seeds cannot tell: validation comes once an epoch, so a time is a whole number of
-# epochs. `gluontune factors --methods all` asks the same of your job, with more seeds.
+# A time is a whole number of epochs, for validation comes after each of them: so the accuracies at the end are compared,
+# too. Who is more accurate after the same epochs needs fewer. "Not certain" means that these few seeds cannot tell;
+# `gluontune factors --methods all` asks the same of your job, with more of them.
 
 # %% [markdown]
 # The deck's own factor analysis (ResNet-110, CIFAR-10) ended so: stochastic depth, four GPUs and a batch of 512, one on top

@@ -267,6 +267,7 @@ def tta_row(chosen: FactorSet, seed: int, result: Any, targets: Sequence[float])
     row["seconds"] = [None if place is None else result.elapsed_seconds[place] for place in places]
     row["epochs"] = [None if place is None else place + 1 for place in places]
     row["best_accuracy"] = max(result.val_accuracy, default=None)
+    row["last_accuracy"] = next(iter(result.val_accuracy[-1:]), None)
     row["spent_seconds"] = sum(result.epoch_seconds)
     if result.error is not None:
         row.update(status="failed", reason=f"{result.error['message']} (while {result.error['phase']})")

@@ -58,21 +58,25 @@ def compare_methods(
     on_event: Callable[[dict[str, Any]], None] | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Train the base and the base with each method to a validation accuracy, in turn; then the best together.
+    """Train the base and the base with each method, in turn, and then the best together: who is at an accuracy first?
 
-    In each repeat the base and all methods are trained once from the same seed, in an order that is turned on from
-    repeat to repeat. A method pays where the base's time ÷ its time lies above 1 for certain.
+    In each repeat the base and all methods are trained once from the same seed, for all epochs of the recipe, in an
+    order that is turned on from repeat to repeat. A method pays where the base's time to the target ÷ its time lies
+    above 1 for certain. Times are known by the epoch, so the accuracies at the end are compared, too: where a method is
+    more accurate in the same epochs, fewer will do.
 
     Args:
-        recipe: the base; its ``epochs`` are the longest that a run may take, and its schedule's length.
+        recipe: the base; its ``epochs`` are those of each run, and its schedule's length.
         target: validation accuracy, 0 … 1; never one with test-time flips.
         names: of ``gt.methods.METHODS``; None: all that can change this recipe's time.
-        repeats: seeds. best: so many of the methods with the largest gains are trained together, against the base.
+        repeats: seeds. best: so many of the methods with the largest gains are trained together, against the base; of
+            methods that are equally fast, the most accurate.
         out: folder for ``factors.json``; ``resume`` goes on with it.
         on_event: called as :func:`gt.ladder.factors` calls it. time_limit: seconds of silence.
 
     Returns:
-        what ``factors.json`` holds, with ``methods``: a row each (``name``, ``ratio``, ``verdict``), and ``together``.
+        what ``factors.json`` holds, with ``methods``: a row each (``name``; ``ratio`` of times; ``points``, the
+        difference of the accuracies at the end, 0 … 1; ``verdict``), and ``together``.
 
     Raises:
         UsageError: a target outside 0 … 1, repeats below 1, a name that is no method's, or nothing to compare.
@@ -162,7 +166,7 @@ def _train(
         said = " + ".join(name) or "base"
         about = {"set": f"{said}, seed {seed}", "piece": number, "pieces": len(turned)}
         result, _ = train_once(
-            recipe.override(seed=seed, target_accuracy=target),
+            recipe.override(seed=seed),
             on_event=lambda event, about=about: tell({**about, **event}),  # type: ignore[misc]
             time_limit=time_limit,
             machine=store.document["machine"],
@@ -179,38 +183,60 @@ def _train(
         tell({**about, "stage": "done", "done": 1.0, "detail": "", "rows": [row]})
 
 
-def _gain(
-    done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]
-) -> tuple[dict[str, Any] | None, str]:
-    """Base's time ÷ that of a set by seed, and what it says."""
-    times = {(tuple(row["set"]), row["seed"]): row for row in done}
-    pairs = [
-        (times[base, seed], row)
-        for (found, seed), row in times.items()
-        if found == name and (base, seed) in times
-    ]
+def _gain(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> dict[str, Any]:
+    """Base's time ÷ that of a set, and its accuracy at the end less the base's, by seed; and what they say."""
+    pairs = _pairs(done, base, name)
+    gain: dict[str, Any] = {"ratio": None, "points": None, "verdict": "not known"}
     if not pairs:
-        return None, "not known"
-    if any(row["status"] == "failed" for _, row in pairs):
-        return None, "failed"
-    if any(row["seconds"][0] is None for _, row in pairs):
-        return None, "did not converge"
-    if any(row["seconds"][0] is None for row, _ in pairs):
-        return None, "the base did not converge"
-    ratio = stats.ratio_interval([a["seconds"][0] for a, _ in pairs], [b["seconds"][0] for _, b in pairs])
-    low, high = ratio["ci95"]
+        return gain
+    if any(row["status"] == "failed" for pair in pairs for row in pair):
+        return {**gain, "verdict": "failed"}
+    gain["points"] = stats.difference(
+        *([row["last_accuracy"] for row in side] for side in list(zip(*pairs))[::-1])
+    )
+    for side, verdict in ((1, "did not converge"), (0, "the base did not converge")):
+        if any(pair[side]["seconds"][0] is None for pair in pairs):
+            return {**gain, "verdict": verdict}
+    ratio = stats.ratio_interval(*([row["seconds"][0] for row in side] for side in zip(*pairs)))
     if ratio["n"] < 2:
-        return {**ratio, "ci95": None}, "one run"
-    return ratio, "pays" if low > 1 else "costs" if high < 1 else "not certain"
+        return {**gain, "ratio": {**ratio, "ci95": None}, "verdict": "one run"}
+    (low, high), (less, more) = ratio["ci95"], gain["points"]["ci95"]
+    by_time = {"pays": low > 1, "costs": high < 1}
+    by_points = {"more accurate": less > 0, "less accurate": more < 0}
+    # Where all are there after equally many epochs, the times say what a step costs, and no more.
+    said = {**by_points, **by_time} if _equally_long(pairs) else {**by_time, **by_points}
+    return {**gain, "ratio": ratio, "verdict": next((word for word, so in said.items() if so), "not certain")}
+
+
+def _pairs(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> list[tuple[Row, Row]]:
+    """The runs of two sets with the same seeds."""
+    runs = {(tuple(row["set"]), row["seed"]): row for row in done}
+    return [
+        (runs[base, seed], row)
+        for (found, seed), row in runs.items()
+        if found == name and (base, seed) in runs
+    ]
+
+
+def _equally_long(pairs: Sequence[tuple[Row, Row]]) -> bool:
+    return all(a["epochs"] == b["epochs"] for a, b in pairs)
 
 
 def _winners(recipe: Recipe, done: Sequence[Row], chosen: Sequence[str], best: int) -> list[str]:
     """The methods with the largest gains that can stand together, up to ``best``."""
-    gains = {name: _gain(done, (), (name,)) for name in chosen}
-    rising = [(found[0]["median"], name) for name, found in gains.items() if found[0] and found[1] != "costs"]
+    rising = []
+    for name in chosen:
+        gain = _gain(done, (), (name,))
+        if gain["points"] is None or gain["verdict"] == "did not converge":
+            continue
+        sooner = (
+            gain["ratio"]["median"] if gain["ratio"] and not _equally_long(_pairs(done, (), (name,))) else 1.0
+        )
+        if sooner > 1 or (sooner == 1 and gain["points"]["mean"] > 0):
+            rising.append((sooner, gain["points"]["mean"], name))
     winners: list[str] = []
-    for median, name in sorted(rising, reverse=True):
-        if median <= 1 or len(winners) >= best:
+    for _, _, name in sorted(rising, reverse=True):
+        if len(winners) >= best:
             break
         try:
             with_methods(recipe, [*winners, name])
@@ -224,14 +250,10 @@ def _conclude(document: dict[str, Any], chosen: Sequence[str], target: float) ->
     done = document["done"]
     rows = []
     for name in chosen:
-        ratio, verdict = _gain(done, (), (name,))
         reasons = [row["reason"] for row in done if row["set"] == [name] and row["reason"]]
-        rows.append(
-            {"name": name, "ratio": ratio, "verdict": verdict, "reason": reasons[0] if reasons else None}
-        )
-    document["methods"] = sorted(rows, key=lambda row: -(row["ratio"] or {"median": 0.0})["median"])
-    ratio, verdict = _gain(done, (_AGAIN,), (_TOGETHER,))
-    document["together"] = {"methods": document.get("winners", []), "ratio": ratio, "verdict": verdict}
+        rows.append({"name": name, **_gain(done, (), (name,)), "reason": reasons[0] if reasons else None})
+    document["methods"] = sorted(rows, key=lambda row: -(row["points"] or {"mean": -1.0})["mean"])
+    document["together"] = {"methods": document.get("winners", []), **_gain(done, (_AGAIN,), (_TOGETHER,))}
     order = [(), *((row["name"],) for row in document["methods"]), (_AGAIN,), (_TOGETHER,)]
     document["sets"] = [
         _set(found, done, target, document) for found in order if any(_of(row, found) for row in done)

@@ -50,6 +50,9 @@ def _methods_sentence(document: Mapping[str, Any]) -> str:
     target = words.accuracy(document["given"]["targets"][0])
     pays = [f"{r['name']} {words.ratio(r['ratio']['median'])}" for r in rows if r["verdict"] == "pays"]
     parts = [f"{len(pays)} of {len(rows)} methods pay to {target}" + (f": {', '.join(pays)}" if pays else "")]
+    better = [f"{r['name']} {_points(r['points'])}" for r in rows if r["verdict"] == "more accurate"]
+    if better:
+        parts.append(f"more accurate in the same epochs: {', '.join(better)}")
     if together["ratio"]:
         said = words.ratio_with_interval(together["ratio"]["median"], together["ratio"]["ci95"])
         parts.append(f"{' + '.join(together['methods'])} together: {said}")
@@ -57,6 +60,17 @@ def _methods_sentence(document: Mapping[str, Any]) -> str:
     if lost:
         parts.append(f"not there: {', '.join(lost)}")
     return "; ".join(parts)
+
+
+def _points(found: Mapping[str, Any] | None) -> str:
+    """
+    >>> _points({"mean": 0.012, "ci95": [-0.003, 0.027]}), _points({"mean": -0.01, "ci95": None}), _points(None)
+    ('+1.2 points (95 %: -0.3–+2.7)', '-1.0 points', '')
+    """
+    if found is None:
+        return ""
+    around = f" (95 %: {100 * found['ci95'][0]:+.1f}–{100 * found['ci95'][1]:+.1f})" if found["ci95"] else ""
+    return f"{100 * found['mean']:+.1f} points{around}"
 
 
 def factors_tables(document: Mapping[str, Any]) -> list[Table]:
@@ -122,16 +136,20 @@ def _methods_table(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     if "methods" not in document:
         return []
     together = document["together"]
-    rows = [row(r["name"], _ratio(r["ratio"]), r["verdict"], why=r["reason"]) for r in document["methods"]]
-    if together["methods"] and together["ratio"]:
-        rows.append(row(" + ".join(together["methods"]), _ratio(together["ratio"]), together["verdict"]))
+    found = [*document["methods"], {**together, "name": " + ".join(together["methods"]), "reason": None}]
+    rows = [
+        row(r["name"], _ratio(r["ratio"]), _points(r["points"]), r["verdict"], why=r["reason"])
+        for r in found
+        if r["name"] and r["verdict"] != "not known"
+    ]
     caption = (
-        "The base's time to the accuracy ÷ the time with the method, by seed: above 1 it is there sooner."
+        "The base's time to the accuracy ÷ the time with the method, by seed: above 1 it is there sooner. Times are "
+        "known by the epoch; who is more accurate at the end of the same epochs needs fewer of them."
     )
     return [
         {
             "title": "The methods",
-            "head": ["Method", "Base ÷ method", "Verdict"],
+            "head": ["Method", "Base ÷ method", "Accuracy at the end", "Verdict"],
             "rows": rows,
             "caption": caption,
         }
