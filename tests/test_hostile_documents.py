@@ -11,10 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gluontune as gt
+from gluontune.bench import bridge, deck, monitoring, networks
+from gluontune.course import lessons, progress
 from gluontune.errors import GluontuneError
 from gluontune.journal import Journal
 from gluontune.ladder import resumable as ledger
 from gluontune.monitor import read_log
+from gluontune.optim import states
 from gluontune.recipe import Recipe
 from gluontune.report.read import load as read_report
 from gluontune.report.tta import load_tta
@@ -32,6 +35,14 @@ SYMBOL = json.dumps(
     }
 )  # fmt: skip
 LOG = '{"gluontune_monitor_log": 1}\n{"t_s": 1.0, "cpu_pct": 5.0}\n{"t_s": 2.0, "mark": "train"}\n'
+LESSON = json.dumps(
+    {
+        "cells": [
+            {"cell_type": "markdown", "source": ["# A"]},
+            {"cell_type": "code", "source": ["check('a', 1)"]},
+        ]
+    }
+)
 READERS = {
     "result": (RunResult.load, "a.json", RUN),
     "report": (read_report, "a.json", RUN),
@@ -49,11 +60,29 @@ READERS = {
     "recipe": (Recipe.from_yaml, "a.yaml", "epochs: 3\nlr: 1\n"),
     "checkpoint": (checkpoint.read, "a.ckpt", ""),
     "job": (load_module, "job.py", "def net():\n    return None\n"),
+    "lesson": (lessons._read, "a.json", LESSON),
+    "progress": (lambda path: progress._one(lessons.Lesson("a", "A", "", path)), "a.json", LESSON),
+    "bench networks": (
+        lambda path: networks._known(path, networks.QUICK),
+        "a.json",
+        '{"schema_version": 1, "conditions": {"pace": {}}, "rows": [{"name": "a", "status": "ok"}]}',
+    ),
+    "bench bridge": (
+        bridge._known,
+        "a.json",
+        '{"schema_version": 1, "rows": [{"name": "a", "status": "ok"}]}',
+    ),
+    "bench monitoring": (monitoring._taken_up, "a.json", '{"parts": {}}'),
+    "bench deck": (lambda path: deck._before(path, {}), "a.json", '{"conditions": {}, "rows": []}'),
+    "optimizer states": (states._read, "a.npz", ""),
 }
 
 
 def whole(name: str, folder: Path) -> bytes:
     """A document that the reader takes, as bytes."""
+    if name == "optimizer states":
+        np.savez(folder / "whole.npz", header=json.dumps({"format": states.FORMAT}), w=np.arange(4.0))
+        return (folder / "whole.npz").read_bytes()
     if name == "params":
         gt.graph.write_params(folder / "whole", {"arg:w": np.arange(6.0, dtype="float32").reshape(2, 3)})
         return (folder / "whole").read_bytes()
@@ -126,7 +155,20 @@ def test_no_nesting_and_no_emptiness_breaks_a_reader(place, name, text):
     assert len(str(caught.value)) < 2000
 
 
-@pytest.mark.parametrize("name", ["result", "report", "symbol", "params", "monitor log", "checkpoint", "job"])
+@pytest.mark.parametrize("text", ["[" * 90_000, "7", "null", '{"format": 3}'])
+def test_states_with_a_strange_header_are_refused(tmp_path, text):
+    np.savez(tmp_path / "a.npz", header=text, w=np.arange(4.0))
+    with pytest.raises(GluontuneError):
+        states._read(str(tmp_path / "a.npz"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "result", "report", "symbol", "params", "monitor log", "checkpoint", "job", "lesson", "progress", "bench deck",
+        "bench monitoring", "optimizer states",
+    ],
+)  # fmt: skip
 def test_what_was_not_damaged_is_read(place, name):
     """Else the tests above would say nothing. (The others' whole documents are read by the tests of their rooms.)"""
     read, file, _ = READERS[name]

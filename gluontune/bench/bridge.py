@@ -8,7 +8,6 @@ from what the bridge does not convert.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 from gluontune.bench.contest import OURS, Contender, Entrant
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.files import set_aside, writable_folder, write_json
+from gluontune.files import parse_json, set_aside, writable_folder, write_json
 from gluontune.runtime import launch_settings, machine_facts
 
 __all__ = ["FLOAT32", "FLOAT64", "GRADIENTS", "family", "holds", "run", "shape_of", "show"]
@@ -137,7 +136,7 @@ def _known(out: Path | None) -> dict[str, dict[str, Any]]:
     if out is None:
         raise UsageError("bench bridge --resume: name the file of the earlier run with --out")
     try:
-        before = json.loads(out.read_text(encoding="utf-8"))
+        before = parse_json(out.read_text(encoding="utf-8"))
         if before["schema_version"] != SCHEMA:
             raise GluontuneError(f"{out}: another version's; start without --resume")
         return {row["name"]: row for row in before["rows"] if row["status"] in ("converted", "not traced")}

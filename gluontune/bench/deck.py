@@ -8,7 +8,6 @@ outputs. The deck measured MXNet 1.3 on 72 vCPUs; its speedups stand beside for 
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 from gluontune import runtime, stats
 from gluontune.bench.contest import OURS, Contender, Entrant, hold
 from gluontune.errors import GluontuneError, UsageError, nearest
-from gluontune.files import set_aside, write_json
+from gluontune.files import parse_json, set_aside, write_json
 from gluontune.runtime.launch import launch_settings
 
 __all__ = ["NETWORKS", "run", "show"]
@@ -112,15 +111,19 @@ def _before(out: Path | None, conditions: Mapping[str, Any]) -> dict[str, Any]:
     if out is None:
         raise UsageError("bench inference --deck --resume: say which file to go on with: --out FILE")
     try:
-        found = json.loads(out.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = parse_json(out.read_text(encoding="utf-8"))
+        there, rows = (
+            found["conditions"],
+            {row["name"]: row for row in found["rows"] if row["status"] == "ok"},
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise GluontuneError(f"{out}: cannot be resumed: {error}; start without --resume") from error
-    if not isinstance(found, dict) or found.get("conditions") != conditions:
+    if there != conditions:
         raise UsageError(
-            f"{out}: was measured under other conditions ({found.get('conditions')}), now {dict(conditions)}; give "
+            f"{out}: was measured under other conditions ({there}), now {dict(conditions)}; give "
             "the same options, or start without --resume"
         )
-    return {row["name"]: row for row in found["rows"] if row["status"] == "ok"}
+    return rows
 
 
 def _document(rows: list[dict[str, Any]], conditions: Mapping[str, Any], complete: bool) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from gluontune import runtime, stats
 from gluontune.bench import overhead, predicting, verdict_runs
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import set_aside, write_json
+from gluontune.files import parse_json, set_aside, write_json
 
 __all__ = ["PARTS", "ROUNDS", "run", "show"]
 
@@ -121,7 +120,7 @@ def _taken_up(out: Path | None) -> dict[str, Any]:
     if out is None:
         raise UsageError("--resume needs the --out FILE of the interrupted run")
     try:
-        found = json.loads(out.read_text(encoding="utf-8"))
+        found = parse_json(out.read_text(encoding="utf-8"))
         return dict(found["parts"])
     except FileNotFoundError:
         return {}

@@ -15,7 +15,6 @@ is, and its ratio shows the noise of the measurement.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from gluontune import runtime
 from gluontune.bench._one_network import PLAIN
 from gluontune.bench.contest import OURS, Contender, Entrant
 from gluontune.errors import GluontuneError, UsageError, nearest
-from gluontune.files import set_aside, writable_folder, write_json
+from gluontune.files import parse_json, set_aside, writable_folder, write_json
 from gluontune.runtime import machine_facts
 
 __all__ = ["NETWORKS", "Case", "Pace", "run", "show"]
@@ -145,7 +144,7 @@ def _known(out: Path | None, pace: Pace) -> dict[str, dict[str, Any]]:
     if out is None:
         raise UsageError("bench networks --resume: name the file of the earlier run with --out")
     try:
-        before = json.loads(out.read_text(encoding="utf-8"))
+        before = parse_json(out.read_text(encoding="utf-8"))
         if before["schema_version"] != SCHEMA or before["conditions"]["pace"] != pace._asdict():
             raise GluontuneError(f"{out}: was measured at another pace; start without --resume")
         return {row["name"]: row for row in before["rows"] if row["status"] == "ok"}

@@ -7,7 +7,6 @@ for this net in a short trial.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from gluontune.bench.contest import Contender, ContenderFailed, Entrant, hold
 from gluontune.bench.places import peer_python
 from gluontune.bench.torch_modes import allocator_of, allocators, torch_entrants
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import parse_json
 from gluontune.ladder.repeat import Clocks
 from gluontune.ladder.timing import time_to_accuracy
 from gluontune.recipe import Recipe
@@ -111,7 +111,7 @@ def _check(recipe: Recipe) -> None:
 def _earlier(out: Path | None) -> dict[str, Any] | None:
     """The mode that the interrupted run chose: a resume must not choose anew."""
     try:
-        return json.loads((Path(out or "") / "tta.json").read_text(encoding="utf-8")).get("torch")
+        return parse_json((Path(out or "") / "tta.json").read_text(encoding="utf-8")).get("torch")
     except (OSError, ValueError, AttributeError):
         return None  # time_to_accuracy says what is wrong
 

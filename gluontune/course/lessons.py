@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -18,7 +17,7 @@ from typing import Any
 import gluontune
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError, nearest
-from gluontune.files import atomic_write, writable_folder
+from gluontune.files import atomic_write, parse_json, writable_folder
 
 __all__ = ["Lesson", "find_lessons", "lab", "pick", "unpack"]
 
@@ -113,7 +112,7 @@ def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
 
 def _read(path: Path) -> Lesson:
     try:  # plain JSON, so that lessons can be listed without the extra [notebooks]
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        cells = parse_json(path.read_text(encoding="utf-8"))["cells"]
         text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise GluontuneError(f"{path}: not a notebook of format 4: {error}") from error

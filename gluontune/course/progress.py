@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from gluontune.course.exercises._registry import RIGHT
 from gluontune.course.lessons import Lesson
 from gluontune.errors import GluontuneError
+from gluontune.files import parse_json
 
 __all__ = ["Progress", "progress_of"]
 
@@ -57,7 +57,7 @@ def _one(lesson: Lesson) -> Progress:
     try:
         cells = [
             cell
-            for cell in json.loads(lesson.path.read_text(encoding="utf-8"))["cells"]
+            for cell in parse_json(lesson.path.read_text(encoding="utf-8"))["cells"]
             if cell["cell_type"] == "code" and "".join(cell["source"]).strip()
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.errors import GluontuneError
-from gluontune.files import atomic_write
+from gluontune.files import atomic_write, parse_json
 from gluontune.runtime import mxnet
 
 mx = mxnet()
@@ -99,15 +99,16 @@ def _read(fname: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     try:
         with np.load(fname, allow_pickle=False) as content:
             arrays = dict(content.items())
-        header = json.loads(str(arrays.pop("header")))
+        header = parse_json(str(arrays.pop("header")))
     except FileNotFoundError:
         raise GluontuneError(f"{fname}: no such file of optimizer states") from None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         raise GluontuneError(
             f"{fname}: not a whole file of optimizer states that gt.optim's trainer wrote"
         ) from None
-    if header.get("format") != FORMAT:
-        raise GluontuneError(f"{fname}: format {header.get('format')!r}, this version reads {FORMAT!r}")
+    there = header.get("format") if isinstance(header, dict) else None
+    if there != FORMAT:
+        raise GluontuneError(f"{fname}: format {there!r}, this version reads {FORMAT!r}")
     return header, arrays
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import write_json
+from gluontune.files import parse_json, write_json
 from gluontune.runtime import cuda
 from gluontune.runtime.launch import MARKER, launch_settings
 from gluontune.runtime.system import System
@@ -90,7 +89,7 @@ def read_kernel(name: str, system: System) -> tuple[Path, dict[str, object]] | N
     """The kernel specification called ``name`` and its folder, or None."""
     for folder in kernel_folders(system):
         try:
-            document = json.loads((folder / name / "kernel.json").read_text(encoding="utf-8"))
+            document = parse_json((folder / name / "kernel.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         if isinstance(document, dict):
