@@ -87,6 +87,37 @@ def test_it_trains_and_climbs(place):
     assert status["environment"] == "ran" and ladder["best"] and "failed" not in status.values(), status
 
 
+_BRIDGE = """
+import json, sys
+import numpy as np
+import gluontune as gt
+
+nodes = [{"op": "null", "name": name, "inputs": []} for name in ("data", "w")]
+attrs = {"num_hidden": "2", "no_bias": "True"}
+nodes.append({"op": "FullyConnected", "name": "fc", "attrs": attrs, "inputs": [[0, 0, 0], [1, 0, 0]]})
+symbol = json.dumps({"nodes": nodes, "arg_nodes": [0, 1], "heads": [[2, 0, 0]]})
+net = gt.bridge.to_torch(symbol, {"w": np.float32([[1, 2], [3, 4]])})
+import torch
+assert net(torch.ones(1, 2)).tolist() == [[3, 7]] and "mxnet" not in sys.modules
+split = gt.datasets.open("sample").test
+with gt.loading.build("threaded", split, batch_size=50, image_shape=(28, 28, 1), framework="torch") as loader:
+    images, labels = next(iter(loader))
+assert images.shape == (50, 1, 28, 28) and len(labels) == 50, images.shape
+"""
+
+
+def test_the_torch_extra_brings_bridge_and_loaders(place):
+    folder, extra = place
+    python = folder / "env" / "bin" / "python"
+    ran = subprocess.run(
+        [python, "-c", _BRIDGE], cwd=folder / "work", capture_output=True, text=True, check=False
+    )
+    if extra == "torch":
+        assert ran.returncode == 0, ran.stderr[-2000:]
+    else:
+        assert "GluontuneError" in ran.stderr and "pip install torch" in ran.stderr, ran.stderr[-2000:]
+
+
 def test_the_sdist_holds_what_its_tests_and_docs_need():
     (sdist,) = (ROOT / "dist").glob("*.tar.gz")
     with tarfile.open(sdist) as archive:

@@ -77,7 +77,7 @@ def python(system: System, options: Options) -> Verdict:
             "error",
             f"Python {version}: numpy 1, which MXNet 1.9.1 needs, ends at Python 3.12",
             version,
-            "make an environment with Python 3.11: python3.11 -m venv .venv, or conda create -n gt python=3.11",
+            "set up an environment with Python 3.11: python3.11 -m venv .venv, or conda create -n gt python=3.11",
         )
     if system.python < (3, 9):
         wanted = f"Python {version} is too old: gluontune needs 3.9 or later, MXNet 3.9-3.12"
