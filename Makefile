@@ -134,7 +134,7 @@ lab: $(STAMP)
 	$(VENV)/bin/gluontune course open $(ARGS)
 
 # All lessons by papermill, quick, with their exercises solved: a summary; one that fails, fails this.
-course: $(STAMP)
+course: $(STAMP) torch
 	$(VENV)/bin/gluontune course run --fresh --solved $(ARGS)
 
 # The course in a real browser: lessons in JupyterLab, and the static site (of what make course has run).

@@ -269,7 +269,7 @@ class Recipe:
             text = file.read_text(encoding="utf-8")
         except FileNotFoundError as error:
             raise GluontuneError(
-                f"{path}: no such file, and gluontune's own recipes are {', '.join(own)}"
+                f"{path}: cannot read the recipe: no such file; gluontune's own are {', '.join(own)}"
             ) from error
         except (OSError, UnicodeDecodeError) as error:
             raise GluontuneError(f"{path}: cannot read the recipe: {error}") from error

@@ -203,4 +203,4 @@ check("lucky-styles", ...)
 # %% [markdown]
 # **Reference:** `gt.course.task?`, `gt.course.assess?` in a cell show what they take.
 #
-# **Next:** `99_your_own_project` takes your own job, and leaves you with its recipe.
+# **Next:** `13_modern_engine`: the same job on an engine that is still built.

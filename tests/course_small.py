@@ -19,6 +19,7 @@ _OWN = {
     "10_composing": {"epochs": 2, "batch_size_per_device": 8, "repeats": 2},
     "11_inference": {"batch_size_per_device": 16},
     "12_assessment": {"epochs": 1, "my_script": "solution"},
+    "13_modern_engine": {"epochs": 1, "batch_size_per_device": 16},
     "99_your_own_project": {"batch_size_per_device": 16},
 }
 

@@ -61,6 +61,7 @@ def test_there_are_lessons():
         "10",
         "11",
         "12",
+        "13",
         "99",
     ]
 

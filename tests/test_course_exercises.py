@@ -146,6 +146,24 @@ ANSWERS = {
     ),
     "left-out": ({}, lambda: 0.8, [(1.25, "Turn"), (-2, "ratio"), (8, "base"), (10, "without"), (3, "divided")]),
     "cost-of-four": ({}, lambda: 4, [(1, "one device"), (12, "whole hour"), (3, "single"), (9, "third")]),
+    "variance-ratio": (
+        {},
+        lambda: 16 / 15,
+        [(15 / 16, "Turn"), (17 / 16, "one less"), (1, "Nearly"), (2, "by 15")],
+    ),
+    "write-hard-sigmoid": (
+        {},
+        lambda: lambda x: (0.2 * x + 0.5).clip(0, 1),
+        [
+            (lambda x: (x / 6 + 0.5).clip(0, 1), "PyTorch's"),
+            (lambda x: 0.2 * x + 0.5, "cut off"),
+            (lambda x: 0.3 * x + 0.5, "No value"),
+            (lambda x: 0 * x, "0.2 times x"),
+            (lambda x: 1.0, "shape"),
+            (lambda x: x.no_such(), "fails"),
+        ],
+    ),
+    "migration-weeks": ({}, lambda: 1.5, [(0.75, "afterwards"), (1, "half"), (20, "each week"), (9, "40")]),
     "batch-wait": (
         {},
         lambda: 782.8,

@@ -231,6 +231,13 @@ BOOK: Mapping[str, Union[Lanes, Boxes]] = {
         [("a", "b"), ("b", "c"), ("c", "d")],
         {},
     ),
+    "modern-engine": Boxes(
+        "The job stays; its graph is what another engine computes, and a check says whether it computes the same",
+        18,
+        _row(4, {"a": "job.py", "b": "graph", "c": "PyTorch", "d": "check"}, "compute", 19),
+        [("a", "b"), ("b", "c"), ("c", "d")],
+        {},
+    ),
     "project": Boxes(
         "The way of this lesson: look, change one thing at a time, search, keep the recipe",
         18,

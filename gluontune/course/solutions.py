@@ -54,6 +54,9 @@ SOLUTIONS: dict[str, str] = {
     "recipe-field": "'job'",
     "speedup-hours": "24 / speedup",
     "write-agreement": "lambda a, b: 100 * (a.argmax(1) == b.argmax(1)).mean()",
+    "variance-ratio": "16 / 15",
+    "write-hard-sigmoid": "lambda x: np.clip(0.2 * x + 0.5, 0, 1)",
+    "migration-weeks": "30 / (60 - 60 / 1.5)",
 }
 
 _STUB = re.compile(r'check\("([a-z0-9-]+)", \.\.\.')

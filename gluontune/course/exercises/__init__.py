@@ -11,6 +11,7 @@ from gluontune.course.exercises import (  # noqa: F401  (they register)
     compute,
     data,
     devices,
+    engine,
     finale,
     inference,
     machine,

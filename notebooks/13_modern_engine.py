@@ -1,0 +1,255 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 13 · A modern engine
+#
+# **Question.** The last MXNet was released in 2022, and the newest GPUs run none of it. Can the very same job train on an
+# engine that is still built? Does it learn the same, and how fast is it?
+#
+# **You will be able to** take a Gluon net to PyTorch, see how far the two agree, and train one recipe on either.
+
+# %%
+from gluontune.course import picture
+
+picture("modern-engine")
+
+# %% tags=["parameters"]
+dataset = "sample"
+epochs = 2
+batch_size_per_device = 64
+dtype = "float32"
+num_workers = 0
+devices = "cpu"
+quick = True
+out_dir = "runs/13_modern_engine"
+seed = 0
+quick_samples = 2560
+
+# %%
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+import gluontune as gt
+from gluontune.course import bars, check, compare, in_turn, kept_run, lines, predict, table
+from gluontune.runtime.pytorch import torch as pytorch
+
+torch = pytorch()  # without PyTorch, the error names the command that brings it
+predict("largest difference between the outputs, as a share of the largest output", ...)
+predict("times as fast on PyTorch's engine", ...)
+
+# %% [markdown]
+# ## A net is a graph
+# The layers that you call in Gluon are one thing, the operators that run are another. MXNet writes them down: `export` saves
+# the graph as a file of JSON, with the attributes of each operator, and the weights beside it. Whoever knows what each
+# operator means can compute the net.
+
+# %%
+mx = gt.runtime.mxnet()
+data = gt.datasets.open(dataset)
+height, width, channels = data.image_shape
+mx.random.seed(seed)
+net = gt.train.build_net("cifar_resnet20_v1", len(data.classes))
+net.initialize(mx.init.Xavier())
+images = mx.nd.random.normal(shape=(8, channels, height, width))
+net.hybridize()
+net(images)
+Path(out_dir).mkdir(parents=True, exist_ok=True)
+net.export(f"{out_dir}/net")
+graph = gt.graph.read_symbol(f"{out_dir}/net-symbol.json")  # needs no mxnet
+table({"operator": op, "times": len(layers), "first": layers[0]} for op, layers in graph.operators().items())
+
+# %% [markdown]
+# ## The same name, another rule
+# Both libraries have a BatchNorm. In training both keep a running variance, for predicting later. MXNet divides the squares
+# of a batch by *n*, PyTorch by *n* - 1. With 4 values a channel that is a third more, and a net that was trained by the one
+# and predicts by the other is wrong, quietly.
+
+# %%
+x = np.array([1.0, 2.0, 3.0, 6.0], "float32").reshape(4, 1, 1, 1)
+norm = mx.gluon.nn.BatchNorm(momentum=0.9, in_channels=1)
+norm.initialize()
+norm(mx.nd.array(x))
+taken = gt.bridge.to_torch(norm).train()
+own = torch.nn.BatchNorm2d(1, momentum=0.1).train()
+with mx.autograd.record():
+    loss = norm(mx.nd.array(x)).sum()
+loss.backward()  # only now does MXNet change its running variance
+mx.nd.waitall()
+for module in (taken, own):
+    module(torch.from_numpy(x)).sum().backward()
+kept = next(v for name, v in taken.named_buffers() if "var" in name)
+variances = {
+    "MXNet": norm.running_var.data().asscalar(),
+    "taken over": float(kept),
+    "PyTorch's own": float(own.running_var),
+}
+
+# %%
+table({"who": who, "running variance after one batch": f"{value:.4f}"} for who, value in variances.items())
+
+# %% [markdown]
+# The same holds for the rounding of pooled sizes, for the weight decay of an optimizer, for where a rate stands in a
+# momentum. Scripts that translate names get the shapes right and the numbers wrong.
+#
+# ## Take it over, and check
+# `gt.bridge.to_torch` builds a PyTorch module from the graph, with Gluon's names and MXNet's rules. `check` runs the same
+# images through both. In 64 bits a wrong rule cannot hide behind rounding.
+
+# %%
+module = gt.bridge.to_torch(net)
+agreement = gt.bridge.check(net, module, images)
+exact = gt.bridge.check(net, module, images, train=True, dtype="float64")
+table(
+    {"compared": what, "largest difference": f"{value:.1e}"}
+    for what, value in {
+        "outputs, 32 bits": agreement.output,
+        "outputs, 64 bits": exact.output,
+        "gradients, 64 bits": exact.gradient,
+        "running statistics, 64 bits": max(exact.statistics.values()),
+    }.items()
+)
+
+# %%
+print(compare("largest difference between the outputs, as a share of the largest output", agreement.output))
+
+# %% [markdown]
+# ## One recipe, two engines
+# A recipe says what is trained, not by whom. With `backend="torch"` the net, its first weights, the order of the images,
+# their augmentation, the rates and the optimizer's rule stay; another engine computes. So the losses must fall together.
+
+# %%
+few = {"train_samples": quick_samples, "val_samples": 1000} if quick else {}
+recipe = gt.Recipe(
+    dataset=dataset,
+    epochs=epochs,
+    batch_size_per_device=batch_size_per_device,
+    devices=devices,
+    loader="resident",
+    hybridize="static",
+    runtime="tuned",
+    learning_rate=0.05,
+    seed=seed,
+    **few,
+)
+modern = recipe.override(backend="torch", hybridize="hybridized")
+engines = {"MXNet": recipe, "PyTorch": modern}
+runs = {name: kept_run(each, f"{out_dir}/{name}.json") for name, each in engines.items()}
+assert all(run.ok for run in runs.values()), [run.error for run in runs.values()]
+
+# %%
+numbers = np.arange(1, len(runs["MXNet"].train_loss) + 1)
+lines(
+    {name: (numbers, run.train_loss) for name, run in runs.items()},
+    x="epoch",
+    y="training loss",
+    markers=True,
+    caption="The same recipe on two engines: the losses fall together",
+)
+
+# %%
+table(
+    {
+        "engine": name,
+        "loss": f"{run.train_loss[-1]:.4f}",
+        "accuracy, percent": f"{100 * run.val_accuracy[-1]:.1f}",
+    }
+    for name, run in runs.items()
+)
+
+# %% [markdown]
+# They are not equal to the last digit. Each engine adds up in its own order, and where a value stands at the kink of a ReLU,
+# the last digit decides which way it goes. Two seeds differ far more than two engines.
+#
+# ## Which is faster?
+# It depends on the machine: on its instructions, on its cores, on the net. So they train in turn, slice by slice. Half the
+# bits are tried, too, where this CPU can multiply them.
+
+# %%
+contenders = dict(engines)
+if gt.compute.bfloat16_support().level != "none":
+    contenders["PyTorch, bfloat16"] = modern.override(dtype="bfloat16")
+found = in_turn(contenders, rounds=5 if quick else 9, slice_s=0.5 if quick else 1.0)
+bars(
+    {name: row["samples_per_sec"] for name, row in found.items()},
+    unit="images/s",
+    caption="One recipe: images a second by engine, in turn",
+)
+
+# %%
+ratio = found["PyTorch"]["ratio"]
+low, high = ratio["ci95"]
+print(compare("times as fast on PyTorch's engine", ratio["median"]))
+print(
+    f"95 %: {low:.2f} to {high:.2f}. "
+    + ("Where that contains 1, nothing is proven." if low < 1 < high else "")
+)
+
+# %% [markdown]
+# The ladder asks the same on its last rung, `modern-engine`, for your job and after all the others.
+#
+# ## Out, for good
+# A job that shall live without MXNet needs source that one can read. `migrate` writes a PyTorch project: classes after the
+# Gluon blocks, the weights, and a check against MXNet's own numbers. It needs neither mxnet nor gluontune.
+
+# %%
+project = Path(out_dir) / "project"
+shutil.rmtree(project, ignore_errors=True)
+made = gt.bridge.migrate(net, project, images.asnumpy())
+print(f"{made.classes} classes, {made.parameters:,} parameters; agrees with MXNet: {made.agrees}")
+table({"file": name, "bytes": (project / name).stat().st_size} for name in made.files)
+
+# %%
+text = (project / "model.py").read_text()
+print("\n".join(text[text.rindex("class ") :].splitlines()[:30]))  # the net; its blocks stand before it
+
+# %% [markdown]
+# ## Why
+# A training step is a few dozen kernels: convolutions, sums, products. MXNet's stopped getting faster in 2022; those of
+# PyTorch have learned the processors since. What a Gluon job *is*, its net, data and rules, does not depend on either.
+
+# %%
+# Try this: a pooling whose last window hangs over the edge. Which size has each rule?
+for convention in ("valid", "full"):
+    pooled = mx.nd.Pooling(
+        images, kernel=(3, 3), stride=(2, 2), pool_type="max", pooling_convention=convention
+    )
+    print(convention, pooled.shape)
+
+# %% [markdown]
+# ## Summary
+# - A net is a graph of operators; who keeps their rules can compute it anywhere.
+# - The same name is not the same rule: compare numbers, in 64 bits, gradients and statistics as well.
+# - Whether another engine is faster, only a measurement in turn says.
+#
+# ## Exercises
+# Put your answer in place of the three dots.
+
+# %%
+# A channel gets 16 values from a batch. How many times as large is the variance that PyTorch's own BatchNorm keeps?
+check("variance-ratio", ...)
+
+# %%
+# MXNet's hard_sigmoid is 0.2 x + 0.5, cut off at 0 and 1. PyTorch's divides x by 6. Write MXNet's, for a numpy array.
+check("write-hard-sigmoid", ...)
+
+# %%
+# A migration takes you 30 hours. The job trains 60 hours a week, and is 1.5 times as fast afterwards. How many weeks
+# until as many hours of training are saved?
+check("migration-weeks", ...)
+
+# %% [markdown]
+# **Reference:** `gt.bridge.to_torch?`, `gt.bridge.check?`, `gt.bridge.migrate?` in a cell show what they take.
+#
+# **Next:** `99_your_own_project` takes your own job. `gluontune migrate job.py torch/` does so from the command line.
