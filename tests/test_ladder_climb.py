@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -35,7 +36,7 @@ def rows(document):
 
 
 def test_the_rungs_are_those_of_the_design():
-    assert RUNGS.names() == NAMES
+    assert RUNGS.names() == [*NAMES, "methods"]
 
 
 def test_a_whole_climb(machine, tmp_path):
@@ -286,6 +287,38 @@ def test_a_large_batch_is_chosen_by_the_time_to_the_accuracy(machine):
         "accuracy" in v for v in row["variants"] if v["lost"]
     )  # what collapsed is shown with its figure
     assert row["accuracy_runs"] == [0.80]
+
+
+def test_a_full_climb_asks_methods_by_the_time_to_the_accuracy(machine):
+    machine.accuracy = lambda r: 0.80 if r.epochs == 2 or "whitening-init" in r.methods else 0.6
+    base = Recipe(epochs=2, loader="resident", augment="pad-crop-flip")
+    row = rows(ladder.climb(base, rungs=["methods"], budget_s=3600))["methods"]
+    assert (
+        row["kept"]
+        and row["verdict"] == "helped"
+        and dict(row["recipe"]["methods"]) == {"whitening-init": True}
+    )
+    labels = [entry["label"] for entry in row["variants"]]
+    assert labels[:3] == [
+        f"{n}, 1.5 epochs" for n in ("whitening-init", "label-smoothing", "alternating-flip")
+    ]
+    assert row["seconds_to_accuracy"]["ratio"]["median"] > 1.3
+    machine.accuracy = lambda r: 0.80 if r.epochs == 2 else 0.6
+    row = rows(ladder.climb(base, rungs=["methods"], budget_s=3600))["methods"]
+    assert not row["kept"] and "nothing that was tried reaches 78.0 %" in row["reason"]
+    whole = rows(ladder.climb(Recipe(epochs=2), pace=ladder.FULL))
+    assert list(whole) == [*NAMES, "methods"] and whole["methods"]["status"] == "ran"
+
+
+def test_methods_are_not_asked_where_they_cannot_be_judged():
+    cpu = {"cores": 2, "gpus": 0, "bf16": False, "splits": True, "fits_memory": True, "rewrites": ()}
+    rung, site = RUNGS["methods"], Site(**cpu, num_train=50_000)
+    assert rung.requires(Recipe(), site) is None and len(rung.variants(Recipe(), site)) >= 2
+    assert "own loss" in rung.requires(Recipe(), replace(site, step="step"))
+    assert "measures rmse" in rung.requires(Recipe(), replace(site, metric="rmse"))
+    assert not rung.variants(Recipe(), replace(site, num_train=2000)), "no schedule can be made that short"
+    own = Recipe(methods={"label-smoothing": {"epsilon": 0.2}})
+    assert not any("smoothing" in v.label for v in rung.variants(own, site)), "the job's own numbers stay"
 
 
 def test_where_no_batch_arrives_earlier_the_evidence_is_given(machine):

@@ -11,11 +11,10 @@ import pytest
 
 import gluontune as gt
 from gluontune.errors import UnknownNameError, UsageError
-from gluontune.ladder.method_study import with_methods
 from gluontune.loading import build
 from gluontune.loading.order import generator
 from gluontune.methods import batches, losses, nets, validation, weights
-from gluontune.methods.cards import METHODS, numbers_of
+from gluontune.methods.cards import METHODS, numbers_of, with_methods
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 

@@ -22,9 +22,16 @@ WEIGHTS = {
     "large-batch": 4.0,
     "multi-device": 3.0,
     "modern-engine": 2.0,
+    "methods": 4.0,
 }
 #: Of a rung's share, what may go to slices; the rest is for its training, where its accuracy is in question.
-_LOOK_BACK = {"mixed-precision": 0.5, "large-batch": 0.3, "multi-device": 0.4, "modern-engine": 0.5}
+_LOOK_BACK = {
+    "mixed-precision": 0.5,
+    "large-batch": 0.3,
+    "multi-device": 0.4,
+    "modern-engine": 0.5,
+    "methods": 0.3,
+}
 _STARTING = 0.5  # of a rung's share, for starting its variants
 FEWEST_UPDATES = 40  # a training of fewer shows nothing about accuracy
 #: A schedule is made no shorter than this: with 41 updates Muon ended between 52 and 76 %, with 51 at 75 to 78 %.

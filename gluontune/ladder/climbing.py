@@ -58,7 +58,7 @@ def climb(
         out: folder for ``ladder.json`` and the rungs' RunResults; written after each rung.
         pace: ``QUICK`` or ``FULL``.
         budget_s: seconds that the climb may take; None takes the pace's.
-        rungs: names of the rungs to climb; all by default. ``naive`` is always climbed.
+        rungs: names of the rungs to climb; by default all, but for those of another pace. ``naive`` is always climbed.
         resume: go on with what ``out`` holds from an interrupted climb of the same recipe; the budget begins anew.
         on_event: called with the events that the live table shows.
         time_limit: seconds after which a silent training process counts as hung.
@@ -76,7 +76,11 @@ def climb(
     """
     recipe = recipe.override(seconds=None, target_accuracy=None)
     wanted = None if rungs is None else {"naive", *(RUNGS[rung].name for rung in rungs)}
-    names = [name for name in RUNGS.names() if wanted is None or name in wanted]
+    names = [
+        rung.name
+        for rung in RUNGS
+        if (rung.pace in (None, pace.name) if wanted is None else rung.name in wanted)
+    ]
     if out is not None:
         writable_folder(out)
     if recipe.job is None:
@@ -188,13 +192,13 @@ class _Climber:
         self.field = [Contender(base.override(**v.changes), v.label, self.time_limit) for v in variants]
         self.rounds.progress(row["name"], "predicting", 0.0, ", ".join(c.label for c in self.field))
         guesses = predict(rung.name, self.best, self.field, self.site, self.pace.slice_s)
-        self._measure(row, self.field, races=rung.name != "large-batch")
+        self._measure(row, self.field, races=not rung.by_time)
         chosen = compare(row, self.field, variants, self.naive, self.best, self.rounds.scatter)
         note(row, guesses)
         if chosen is None:
             raise next(c.failure for c in self.field if c.failure is not None)
         judge(row, self.others_pct, has_best=self.best is not None)
-        if rung.name == "large-batch" and self.best is not None and self.results.kept_accuracies():
+        if rung.by_time and self.best is not None and self.results.kept_accuracies():
             chosen = self._by_time_to_accuracy(row, chosen)
             note(row, guesses)
         else:

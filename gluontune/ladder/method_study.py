@@ -15,35 +15,12 @@ from gluontune.ladder.analysing import FACTORS_SCHEMA, Row, tta_of, tta_row
 from gluontune.ladder.repeat import train_once
 from gluontune.ladder.results_store import dataset_facts
 from gluontune.ladder.resumable import ResumableDocument
-from gluontune.methods.cards import METHODS
+from gluontune.methods.cards import METHODS, with_methods
 from gluontune.recipe import Recipe
 
-__all__ = ["compare_methods", "with_methods"]
+__all__ = ["compare_methods"]
 
 _AGAIN, _TOGETHER = "base, beside the best together", "together"
-
-
-def with_methods(recipe: Recipe, names: Sequence[str]) -> Recipe:
-    """A recipe with some methods switched on, each with the numbers of its card.
-
-    Args:
-        names: of ``gt.methods.METHODS``.
-
-    Raises:
-        UsageError: an unknown name, or methods that cannot stand together or beside the rest of the recipe.
-
-    >>> base = Recipe(loader="resident")
-    >>> with_methods(base, ["mixup", "muon"]).differences(base)
-    {'optimizer': 'muon', 'methods': {'mixup': True}}
-    """
-    changes: dict[str, Any] = {"methods": dict(recipe.methods), "rewrites": list(recipe.rewrites)}
-    for name in names:
-        card = METHODS[name]
-        if card.kind != "recipe":
-            changes["methods"][name] = True
-        for field, value in card.changes.items():
-            changes[field] = [*changes["rewrites"], *value] if field == "rewrites" else value
-    return recipe.override(**changes)
 
 
 def compare_methods(

@@ -23,7 +23,6 @@ from gluontune.train import RunFailed
 __all__ = ["AGAIN", "Question", "interaction", "questions", "revisit"]
 
 AGAIN, WITHOUT = "asked again", "left out"
-_NOT_BY_SPEED = ("naive", "large-batch")  # chosen by the time to an accuracy, among candidates of its own
 _BEYOND_HOPE = 0.6  # of the recipe before it, at best: nothing that was kept later makes up for that
 _PART = 0.8  # of the free time, for one contest
 _LEAST_S = 8.0  # for measuring, below which no contest is begun
@@ -66,11 +65,11 @@ def questions(rows: Sequence[dict[str, Any]], best: Recipe, site: Site) -> list[
             changes = {field: before.get(field) for field in row["changes"]}
             now = best.to_dict()
             stands = all(now[field] == value for field, value in row["changes"].items())
-            if later and changes and stands and row["name"] not in _NOT_BY_SPEED and _fits(best, changes):
+            if later and changes and stands and _by_speed(row["name"]) and _fits(best, changes):
                 variant = Variant(f"without {row['name']}", changes)
                 found.append(Question(row["name"], WITHOUT, variant, row["ratio_to_previous"]))
             before = row["recipe"]
-        elif (later or not row["measurable"]) and row["name"] not in _NOT_BY_SPEED and _may_win(row):
+        elif (later or not row["measurable"]) and _by_speed(row["name"]) and _may_win(row):
             rung = RUNGS[row["name"]]
             variants = [] if rung.requires(best, site) else rung.variants(best, site)
             chosen = next((v["label"] for v in row["variants"] if v["chosen"]), None)
@@ -78,6 +77,11 @@ def questions(rows: Sequence[dict[str, Any]], best: Recipe, site: Site) -> list[
             if again is not None and _fits(best, again.changes):
                 found.append(Question(row["name"], AGAIN, again, row["ratio_to_previous"]))
     return found
+
+
+def _by_speed(rung: str) -> bool:
+    """Not the start, and not what was chosen by the time to an accuracy, among candidates of its own."""
+    return rung != "naive" and not RUNGS[rung].by_time
 
 
 def _fits(recipe: Recipe, changes: Mapping[str, Any]) -> bool:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluontune import runtime
+from gluontune.errors import UsageError
 from gluontune.ladder.budget import SHORTEST_UPDATES
+from gluontune.methods.cards import with_methods
 from gluontune.optim.torch_rules import TORCH_RULES
 from gluontune.parallel import horovod, shared
 from gluontune.recipe import Recipe
@@ -102,12 +104,16 @@ class Rung:
         sentence: what it changes, for the learner.
         requires: the reason why it cannot run here, or None.
         variants: what to try on top of the best recipe so far.
+        by_time: its variants change what is learned, so they count by the time to an accuracy, not by images a second.
+        pace: climbed at this one alone, unless it is asked for by name; None: at each.
     """
 
     name: str
     sentence: str
     requires: Callable[[Recipe, Site], str | None]
     variants: Callable[[Recipe, Site], list[Variant]]
+    by_time: bool = False
+    pace: str | None = None
 
 
 RUNGS: Registry[Rung] = Registry("rung")
@@ -117,11 +123,14 @@ def _always(recipe: Recipe, site: Site) -> str | None:
     return None
 
 
+Variants = Callable[[Recipe, Site], list[Variant]]
+
+
 def _rung(
-    name: str, sentence: str, requires: Callable[[Recipe, Site], str | None] = _always
-) -> Callable[[Callable[[Recipe, Site], list[Variant]]], Callable[[Recipe, Site], list[Variant]]]:
-    def add(variants: Callable[[Recipe, Site], list[Variant]]) -> Callable[[Recipe, Site], list[Variant]]:
-        RUNGS.add(name, Rung(name, sentence, requires, variants))
+    name: str, sentence: str, requires: Callable[[Recipe, Site], str | None] = _always, **how: Any
+) -> Callable[[Variants], Variants]:
+    def add(variants: Variants) -> Variants:
+        RUNGS.add(name, Rung(name, sentence, requires, variants, **how))
         return variants
 
     return add
@@ -236,7 +245,9 @@ _LAMB = {"optimizer": "lamb", "learning_rate": 0.01, "base_batch_size": 128, "lr
 _LENGTHS = {1: 0.5, 2: 0.75, 4: 0.75}
 
 
-@_rung("large-batch", "a larger batch, by the time it needs to the same accuracy", _enough_images)
+@_rung(
+    "large-batch", "a larger batch, by the time it needs to the same accuracy", _enough_images, by_time=True
+)
 def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
     """Candidates that may arrive earlier; the ladder trains them in the order of what their speed promises."""
     sizes = [recipe.batch_size_per_device * factor for factor in (2, 4, 8)]
@@ -319,6 +330,43 @@ def _modern_engine(recipe: Recipe, site: Site) -> list[Variant]:
         found.append(Variant(f"PyTorch, {site.cores} processes", {**changes, **several}))
     if site.bf16:
         found.append(Variant("PyTorch, bfloat16", {**changes, "dtype": "bfloat16"}))
+    return found
+
+
+#: Of the cards in gt.methods, those that a short training has most of. Each step costs the same with them, from the
+#: first to the last, so that slices can say how fast they are.
+_METHODS = ("whitening-init", "label-smoothing", "alternating-flip")
+_METHOD_LENGTH = 0.75  # of the epochs: so many fewer must do
+
+
+def _learns_in_our_way(recipe: Recipe, site: Site) -> str | None:
+    if site.step != "usual":
+        return "the job's step() computes its own loss, which methods change"
+    if site.metric != "accuracy":
+        return f"methods are judged by the time to an accuracy, and this job measures {site.metric}"
+    return None
+
+
+@_rung(
+    "methods",
+    "fewer epochs, with methods that make more of each",
+    _learns_in_our_way,
+    by_time=True,
+    pace="full",
+)
+def _methods(recipe: Recipe, site: Site) -> list[Variant]:
+    fewest = SHORTEST_UPDATES * recipe.global_batch_size / site.num_train  # epochs
+    short = round(max(_METHOD_LENGTH * recipe.epochs, 1.01 * fewest), 3)
+    found: list[Variant] = []
+    for name in _METHODS if short <= 0.8 * recipe.epochs else ():
+        try:
+            changed = with_methods(recipe, [name])
+        except UsageError:  # it does not go with the rest of the recipe
+            continue
+        if name in recipe.methods or changed == recipe:
+            continue
+        changed = changed.override(epochs=short)
+        found.append(Variant(f"{name}, {short:g} epochs", changed.differences(recipe)))
     return found
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gluontune.errors import UsageError, nearest
 from gluontune.registry import Registry
 
-__all__ = ["KINDS", "METHODS", "MethodCard", "numbers_of"]
+if TYPE_CHECKING:
+    from gluontune.recipe import Recipe
+
+__all__ = ["KINDS", "METHODS", "MethodCard", "numbers_of", "with_methods"]
 
 #: What a method changes; those of kind ``recipe`` are fields that recipes have anyway.
 KINDS = ("batch", "loss", "net", "gradient", "weights", "validation", "recipe")
@@ -309,3 +312,27 @@ for _card in (
     ),
 ):  # fmt: skip
     METHODS.add(_card.name, _card)
+
+
+def with_methods(recipe: Recipe, names: Sequence[str]) -> Recipe:
+    """A recipe with some methods switched on, each with the numbers of its card.
+
+    Args:
+        names: of ``gt.methods.METHODS``.
+
+    Raises:
+        UsageError: an unknown name, or methods that cannot stand together or beside the rest of the recipe.
+
+    >>> from gluontune.recipe import Recipe
+    >>> base = Recipe(loader="resident")
+    >>> with_methods(base, ["mixup", "muon"]).differences(base)
+    {'optimizer': 'muon', 'methods': {'mixup': True}}
+    """
+    changes: dict[str, Any] = {"methods": dict(recipe.methods), "rewrites": list(recipe.rewrites)}
+    for name in names:
+        card = METHODS[name]
+        if card.kind != "recipe":
+            changes["methods"][name] = True
+        for changed, value in card.changes.items():
+            changes[changed] = [*changes["rewrites"], *value] if changed == "rewrites" else value
+    return recipe.override(**changes)

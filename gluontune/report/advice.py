@@ -22,6 +22,7 @@ _KEEP = {
     "large-batch": "Take larger steps",
     "multi-device": "Train in several processes",
     "modern-engine": "Compute the same net with PyTorch",
+    "methods": "Train fewer epochs, by methods that make more of each",
 }
 
 

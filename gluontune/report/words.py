@@ -45,6 +45,7 @@ RUNG_WORDS = {
     "large-batch": "a larger batch",
     "multi-device": "more devices",
     "modern-engine": "PyTorch's engine",
+    "methods": "methods that need fewer epochs",
 }
 
 
