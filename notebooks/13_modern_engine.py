@@ -197,7 +197,7 @@ print(
 )
 
 # %% [markdown]
-# The ladder asks the same on its last rung, `modern-engine`, for your job and after all the others.
+# The ladder asks the same on its rung `modern-engine`, for your job and after all the others.
 #
 # ## Out, for good
 # A job that shall live without MXNet needs source that one can read. `migrate` writes a PyTorch project: classes after the
