@@ -84,6 +84,19 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(tmp_path, backend, met
         assert (a.data().asnumpy() == b.data().asnumpy()).all()
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("backend", ["mxnet", "torch"])
+def test_flips_of_the_last_validation_alone_are_those_of_each(backend):
+    found = [
+        train(
+            backend, net="mlp", epochs=2, methods={"flip-validation": {"shift": 1, "last": last}}
+        ).val_metric
+        for last in (False, True)
+    ]
+    assert len(found[0]["flipped"]) == 2 and found[1]["flipped"] == found[0]["flipped"][1:]
+    assert found[0]["values"] == found[1]["values"]
+
+
 def test_what_is_not_asked_for_changes_nothing(plain):
     assert train(methods={}).train_loss == plain["mxnet"].train_loss
     assert Recipe().methods == {} and "flipped" not in plain["mxnet"].val_metric

@@ -266,8 +266,8 @@ for _card in (
         "shift=1 as airbench has it: Jordan, 2024",
         "a figure that others have with test-time flips",
         "digits and letters; a target is never compared with it",
-        "validation takes twice as long, with shift six times",
-        {"shift": 0},
+        "validation takes three times as long, with shift seven times; with last the last one alone",
+        {"shift": 0, "last": False},
         {"shift": (0, 8)},
     ),
     MethodCard(

@@ -192,6 +192,7 @@ class _Usual(_Recorded):
             return mx.nd.take(as_nd_array(images), index, axis=axis)
 
         mean = self.session.methods.flipped(
+            self.session.steps_taken,
             part[0],
             (1, 2),
             take,

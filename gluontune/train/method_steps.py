@@ -133,15 +133,15 @@ class MethodSteps:
             self.second.swap(self._live(True), self._put)
 
     def flipped(
-        self, images: Any, axes: tuple[int, int], take: Callable[[Any, np.ndarray, int], Any],
+        self, step: int, images: Any, axes: tuple[int, int], take: Callable[[Any, np.ndarray, int], Any],
         scores: Callable[[Any], Any],
     ) -> Any:  # fmt: skip
-        """The mean scores over the views of a validation batch; None where no flips are asked for.
+        """The mean scores over the views of a validation batch; None where no flips are asked for, or not yet.
 
         Args:
-            axes: those of height and width. take: of array, indices, axis. scores: of a batch of images.
+            step: steps since the seeded start. axes: those of height and width. take: of array, indices, axis. scores: of a batch of images.
         """
-        if self._flips is None:
+        if self._flips is None or (self._flips["last"] and step < self._total):
             return None
         height, width = (images.shape[axis] for axis in axes)
         total = None

@@ -308,7 +308,7 @@ class TorchSession:
                 if self.job.metric["name"] == "accuracy":
                     right = output.argmax(self.job.axis) == labels
                     hits, counted = hits + int(right.sum()), counted + right.numel()
-                    mean = self.methods.flipped(images, (2, 3), self._take, self._scores)
+                    mean = self.methods.flipped(self.steps_taken, images, (2, 3), self._take, self._scores)
                     if mean is not None:
                         flipped = (flipped or 0) + int((mean.argmax(self.job.axis) == labels).sum())
         if total == 0:
