@@ -139,7 +139,8 @@ class MethodSteps:
         """The mean scores over the views of a validation batch; None where no flips are asked for, or not yet.
 
         Args:
-            step: steps since the seeded start. axes: those of height and width. take: of array, indices, axis. scores: of a batch of images.
+            step: steps since the seeded start. axes: those of height and width. take: of array, indices, axis.
+            scores: of a batch of images.
         """
         if self._flips is None or (self._flips["last"] and step < self._total):
             return None
