@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -106,6 +107,143 @@ def test_the_project_passes_ruff(project):
         [sys.executable, "-m", "ruff", "check", "."], cwd=project[1], capture_output=True, text=True
     )
     assert ran.returncode == 0, ran.stdout
+
+
+def run_training(folder, *arguments):
+    """``train.py`` where neither mxnet nor gluontune can be imported."""
+    code = f"{_SHUT}\nimport runpy; sys.argv = ['train.py', *{arguments!r}]; sys.path.insert(0, '.'); "
+    code += "runpy.run_path('train.py', run_name='__main__')"
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def migrated(tmp_path, recipe, name="cifar_resnet20_v1"):
+    net, x = net_of(name, (4, 1, 28, 28))
+    made = gt.bridge.migrate(net, tmp_path / "out", x, recipe=recipe, data=gt.datasets.open("sample"))
+    assert made.agrees and made.untrained is None
+    return net, tmp_path / "out"
+
+
+def test_the_project_goes_on_training_by_the_recipe(tmp_path):
+    recipe = gt.Recipe(
+        train_samples=1000, val_samples=200, optimizer="muon", augment="pad-crop-flip", accumulate=2
+    )
+    _, out = migrated(tmp_path, recipe, "small_cnn")
+    ran = run_training(out, "--epochs", "2.5", "--fresh")
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["epoch 1", "epoch 2", "epoch 3"]
+    assert float(lines[-1].split("accuracy ")[1].split(",")[0]) > 0.5, ran.stdout
+    trained, begun = (torch.load(out / name, weights_only=True) for name in ("trained.pt", "weights.pt"))
+    assert list(trained) == list(begun)
+    checked = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "."], cwd=out, capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+RECIPES = {
+    "nag": {"clip_global_norm": 0.5},
+    "muon": {"schedule": "cosine", "warmup_epochs": 0.5},
+    "adamw": {"schedule": "multifactor", "schedule_params": {"steps": [5, 9], "factor": 0.5}},
+    "sgd": {"schedule": "factor", "schedule_params": {"step": 0.5, "factor": 0.5, "unit": "epochs"}},
+    "lamb": {"schedule": "poly", "schedule_params": {"pwr": 1}},
+    "lars": {"schedule": "constant", "optimizer_params": {"clip_gradient": 0.01}},
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_rates_and_updates_are_those_of_the_recipe(name, tmp_path, monkeypatch):
+    from gluontune.optim.torch_rules import TorchOptimizer
+    from gluontune.optim.torch_setup import rates_of
+
+    recipe = gt.Recipe(optimizer=name, train_samples=640, val_samples=50, epochs=2, **RECIPES[name])
+    _, out = migrated(tmp_path, recipe, "small_cnn")
+    monkeypatch.syspath_prepend(str(out))
+    for own in ("train", "model", "rules", "operators"):
+        monkeypatch.delitem(sys.modules, own, raising=False)
+    train = importlib.import_module("train")
+    module = train.build().double()
+    module.load_state_dict(
+        {k: v.double() for k, v in torch.load(out / "weights.pt", weights_only=True).items()}
+    )
+    theirs = {n: torch.nn.Parameter(p.detach().clone()) for n, p in module.named_parameters()}
+    recipe = recipe.resolved()
+    rates = rates_of(recipe, steps=20, steps_per_epoch=10)
+    expected = TorchOptimizer(
+        name, theirs, rates, momentum=recipe.momentum, wd=recipe.wd, **recipe.optimizer_params
+    )
+    assert [train.rate(n) for n in range(1, 21)] == pytest.approx([rates(n) for n in range(1, 21)])
+    optimizer, rng = train.Optimizer(module, 20), torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for n, p in module.named_parameters():
+            p.grad = torch.randn(p.shape, generator=rng, dtype=p.dtype)
+            theirs[n].grad = p.grad.clone()
+        factor = 1.0
+        if recipe.clip_global_norm:
+            norm = sum((p.grad**2).sum() for p in theirs.values()).sqrt()
+            factor = (recipe.clip_global_norm / (norm + 1e-12)).clamp(max=1.0)
+        expected.step(factor)
+        optimizer.step()
+    moved = [float((theirs[n] - p).detach().abs().max()) for n, p in module.named_parameters()]
+    assert max(moved) < 1e-6, moved
+    for own in ("train", "model", "rules", "operators"):
+        sys.modules.pop(own, None)
+
+
+def test_images_are_cropped_and_mirrored_as_the_recipe_says(tmp_path, monkeypatch):
+    recipe = gt.Recipe(
+        train_samples=64, val_samples=20, augment="pad-crop-alternating-flip", loader="resident"
+    )
+    _, out = migrated(tmp_path, recipe, "mlp")
+    source = (out / "train.py").read_text()
+    held = {}
+    exec(source[source.index("def augmented") : source.index("def tensor")], {"np": np}, held)
+    images, index = np.load(out / "data.npz")["train_images"], np.arange(64)
+    split = gt.datasets.open("sample").train
+    assert (images[5] == split.decode(5)).all()
+    rng = np.random.default_rng(0)
+    first, second = (held["augmented"](images, index, epoch, rng) for epoch in (0, 1))
+    assert first.shape == images.shape and (first != second).any()
+
+    def shifted(image):
+        padded = np.pad(image, ((4, 4), (4, 4), (0, 0)), "reflect")
+        return [padded[y : y + 28, x : x + 28] for y in range(9) for x in range(9)]
+
+    def sides(found):
+        straight = [any((crop == f).all() for crop in shifted(i)) for i, f in zip(images, found)]
+        mirrored = [any((crop == f).all() for crop in shifted(i[:, ::-1])) for i, f in zip(images, found)]
+        assert all(a or b for a, b in zip(straight, mirrored))
+        return np.array(mirrored)
+
+    one, two = sides(first), sides(second)
+    assert (one != two).all() and 15 < one.sum() < 50, "each image is mirrored in every second epoch"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"methods": {"mixup": True}, "loader": "resident"}, "methods"),
+        ({"augment": "random-resized-crop-flip"}, "resized-crop"),
+        ({"optimizer": "yellowfin"}, "yellowfin"),
+        ({"last_batch": "keep"}, "last_batch"),
+    ],
+)
+def test_what_has_no_plain_training_says_so(fields, said, tmp_path):
+    net, x = net_of("mlp", (4, 1, 28, 28))
+    recipe = gt.Recipe(train_samples=128, val_samples=20, **fields)
+    made = gt.bridge.migrate(net, tmp_path / "out", x, recipe=recipe, data=gt.datasets.open("sample"))
+    assert made.agrees and said in made.untrained and "train.py" not in made.files
+
+
+def test_a_loss_of_the_jobs_own_is_told_by_the_command(tmp_path, capfd):
+    job = tmp_path / "job.py"
+    job.write_text(
+        "from mxnet import gluon\n\n\ndef loss():\n    return gluon.loss.SoftmaxCrossEntropyLoss(sparse_label=False)\n"
+    )
+    assert main(["migrate", str(job), str(tmp_path / "out"), "--net", "mlp", "--json"]) == 0
+    assert "SoftmaxCrossEntropyLoss" in json.loads(capfd.readouterr().out)["untrained"]
 
 
 def test_a_weight_that_was_altered_is_seen(project, tmp_path):

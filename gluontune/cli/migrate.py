@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -36,7 +37,8 @@ def migrate(
     """Write a PyTorch project of a net that needs neither mxnet nor gluontune, and run its check.
 
     model.py has classes after the Gluon blocks, weights.pt the parameters by Gluon's names, check.py compares outputs,
-    gradients and running statistics with MXNet's. A checkpoint brings its recipe; for .params and .npz files say --net
+    gradients and running statistics with MXNet's, train.py trains on data.npz by the recipe's schedule and optimizer.
+    A checkpoint brings its recipe; for .params and .npz files say --net
     and --dataset (or --job); a job.py alone, or --net alone, has random weights. Exits 1 where the check finds a
     difference.
     """
@@ -49,13 +51,17 @@ def migrate(
 
         keep = [name for name in given if name in ("dataset", "job")]
         found = trained(recipe_of_source(source, recipe, keep), source, image_size=image_size)
-        made = write(found.net, out, _sample(found))
+        training = {"recipe": found.recipe, "data": found.data} if found.own is None else {}
+        made = write(found.net, out, _sample(found), **training)
+        if found.own is not None:
+            made = replace(made, untrained=found.own)
     if as_json:
         emit(vars(made))
     else:
         text = (
             f"{made.path}: {', '.join(made.files)}\n"
-            f"{made.parameters:,} trained numbers, {made.classes} classes in model.py\n{made.told}"
+            f"{made.parameters:,} trained numbers, {made.classes} classes in model.py\n{made.told}\n"
+            + ("train.py goes on training" if made.untrained is None else f"no train.py: {made.untrained}")
         )
         stdout.print(text, markup=False, highlight=False, soft_wrap=True)
     return 0 if made.agrees else 1

@@ -12,7 +12,7 @@ from gluontune.export.parameters import load_parameters, perturb, set_parameters
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.train import checkpoint
-from gluontune.train.job import load_job
+from gluontune.train.job import Job, load_job
 
 __all__ = ["Trained", "recipe_of_source", "trained"]
 
@@ -24,12 +24,14 @@ class Trained:
     Args:
         net: takes normalized float32 (N, C, H, W). data: the data set that it was trained on.
         image_shape: (H, W, C). recipe: of its training, as far as it is known.
+        own: what its job trains by other than softmax cross-entropy and accuracy; None: nothing.
     """
 
     net: Any
     data: Any
     image_shape: tuple[int, int, int]
     recipe: Recipe
+    own: str | None = None
 
 
 def recipe_of_source(source: str | Path | None, recipe: Recipe, keep: Sequence[str] = ()) -> Recipe:
@@ -85,7 +87,20 @@ def trained(recipe: Recipe, source: str | Path | None, *, image_size: int | None
         load_parameters(net, source)
     else:
         perturb(net, recipe.seed)
-    return Trained(net, data, shape, recipe)
+    return Trained(net, data, shape, recipe, _own(job))
+
+
+def _own(job: Job) -> str | None:
+    if job.step is not None:
+        return "the job has a step() of its own"
+    loss, metric = job.loss(), job.metric()[0]
+    usual = mxnet().gluon.loss.SoftmaxCrossEntropyLoss
+    options = [getattr(loss, name, None) for name in ("_sparse_label", "_from_logits", "_weight", "_axis")]
+    if type(loss) is not usual or options[:3] != [True, False, None] or options[3] not in (-1, 1):
+        return f"the job's loss is {loss}"
+    if metric is not None and type(metric) is not mxnet().metric.Accuracy:
+        return f"the job's metric is {metric.name}"
+    return None
 
 
 def _checkpoint_of(source: str | Path | None) -> Path | None:

@@ -26,25 +26,29 @@ def has_source(run: Any) -> bool:
     return str(getattr(run, "__module__", "")).startswith(_OWN) and run.__qualname__.isidentifier()
 
 
-def copied(runs: Iterable[Any]) -> str:
-    """A module that holds these functions and classes and all that they need from ours."""
+def copied(runs: Iterable[Any], header: str = _HEADER) -> str:
+    """A module that holds these functions and classes and all that they need from ours.
+
+    Args:
+        header: its first lines.
+    """
     files: dict[str, _File] = {}
     parts: dict[tuple[str, str], str] = {}
     imports: set[str] = set()
     for run in sorted(runs, key=lambda r: (r.__module__, r.__qualname__)):
         _take(run.__module__, run.__qualname__, files, parts, imports)
-    body = "\n\n".join(parts.values())
+    body = "\n\n".join(parts.values()).replace("torch()", "torch")  # runtime.pytorch.torch gives the library
     typed = [name for name in ("Any", "Callable") if re.search(rf"\b{name}\b", body)]
     libraries = [line for line, name in (("import torch", "torch"), ("import torch.nn.functional as F", "F"))
                  if re.search(rf"\b{name}\.", body)]  # fmt: skip
     imports.update([f"from typing import {', '.join(typed)}"] if typed else [])
     head = "\n".join(sorted(imports, key=lambda line: (line.startswith("from"), line)))
     return (
-        _HEADER
+        header
         + head
         + "\n\n"
         + "\n".join(libraries)
-        + "\n\n\n"
+        + ("\n\n\n" if body.startswith(("def ", "class ")) else "\n\n")
         + body.replace("GluontuneError", "ValueError")
         + "\n"
     )

@@ -17,14 +17,17 @@ from gluontune.bridge.migrating.classes import Writer
 from gluontune.bridge.migrating.copying import copied
 from gluontune.bridge.migrating.text import model_text
 from gluontune.bridge.migrating.tidying import tidied
+from gluontune.bridge.migrating.training import write_training
 from gluontune.bridge.registry import OPERATORS
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import atomic_write, writable_folder
+from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
 
 __all__ = ["Migrated", "migrate"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
+_MULTS = ("lr_mult", "wd_mult")
 _KEPT = 4096  # numbers of each gradient that the reference holds
 
 
@@ -35,6 +38,7 @@ class Migrated:
     Args:
         path: the folder. files: in it. classes: of ``model.py``. parameters: how many numbers are trained.
         agrees: whether ``check.py`` found agreement. told: what it printed.
+        untrained: why there is no ``train.py``; None where there is one.
     """
 
     path: str
@@ -43,14 +47,19 @@ class Migrated:
     parameters: int
     agrees: bool
     told: str
+    untrained: str | None = "no recipe was given"
 
 
-def migrate(net: Any, out: str | Path, sample: Any) -> Migrated:
+def migrate(
+    net: Any, out: str | Path, sample: Any, *, recipe: Recipe | None = None, data: Any = None
+) -> Migrated:
     """Write a PyTorch project of a Gluon net that needs neither mxnet nor gluontune, and run its check.
 
     Args:
         net: an initialized ``HybridBlock``. out: a folder that is new or empty.
         sample: a numpy array (or a tuple of them) that the net takes; the check compares on it.
+        recipe, data: of its training, and the opened data set; with them ``train.py`` is written too, with the images
+            (``data.npz``), the schedule and the optimizer's rule. Its loss is softmax cross-entropy.
 
     Returns:
         What was written, and whether outputs, gradients and statistics of the written project agree with MXNet's.
@@ -101,6 +110,11 @@ def migrate(net: Any, out: str | Path, sample: Any) -> Migrated:
         library.save(weights, stream)
     with atomic_write(place / "reference.npz") as stream:
         np.savez(stream, **_reference(net, samples, names))
+    untrained: str | None = "no recipe was given"
+    if recipe is not None and data is not None:
+        params = [(names[p.name], p) for p in net.collect_params().values() if p.name in names]
+        mults = ({n: getattr(p, kind) for n, p in params if getattr(p, kind) != 1.0} for kind in _MULTS)
+        untrained = write_training(place, recipe, data, *mults)
     ran = subprocess.run(
         [sys.executable, "check.py"],
         cwd=place,
@@ -116,7 +130,7 @@ def migrate(net: Any, out: str | Path, sample: Any) -> Migrated:
     trained = sum(int(a.size) for n, a in source.arrays.items() if n not in source.frozen)
     count = texts["model.py"].count("\nclass ")
     files = tuple(sorted(p.name for p in place.iterdir() if p.is_file()))
-    return Migrated(str(place), files, count, trained, ran.returncode == 0, ran.stdout.strip())
+    return Migrated(str(place), files, count, trained, ran.returncode == 0, ran.stdout.strip(), untrained)
 
 
 def _without_us() -> dict[str, str]:

@@ -15,7 +15,8 @@ def tidied(text: str) -> str:
     lines = [part for line in text.splitlines() for part in _broken(line.rstrip())]
     joined = "\n".join(lines)
     joined = re.sub(r"\n+(?=(class|def|@)[ \w])", "\n\n\n", joined)
-    joined = re.sub(r"\n+(?=    def )", "\n\n", joined)
+    joined = re.sub(r"\n+(?=    (?:def |@\w))", "\n\n", joined)
+    joined = re.sub(r"(\n *@[^\n]*)\n+(?= *(?:def|class) )", r"\1\n", joined)
     joined = re.sub(r"(\n(?:class|@)[^\n]*:)\n\n(?=    def )", r"\1\n", joined)
     joined = joined.strip() + "\n"
     ast.parse(joined)
@@ -23,7 +24,7 @@ def tidied(text: str) -> str:
 
 
 def _broken(line: str) -> list[str]:
-    if len(line) <= _WIDTH or line.lstrip().startswith(("#", '"', "def ", "class ")):
+    if len(line) <= _WIDTH or line.lstrip().startswith(("#", '"', "def ", "class ", ">>> ")):
         return [line]
     indent = len(line) - len(line.lstrip())
     start = _opening(line)
