@@ -92,6 +92,7 @@ import json, sys
 import numpy as np
 import gluontune as gt
 
+assert gt.Recipe.from_yaml("deck").net == "cifar_resnet20_v1"  # the wheel has the recipes
 nodes = [{"op": "null", "name": name, "inputs": []} for name in ("data", "w")]
 attrs = {"num_hidden": "2", "no_bias": "True"}
 nodes.append({"op": "FullyConnected", "name": "fc", "attrs": attrs, "inputs": [[0, 0, 0], [1, 0, 0]]})
