@@ -10,6 +10,7 @@ import threading
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import psutil
 import pytest
 from hypothesis import given
@@ -19,7 +20,8 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.monitor import Monitor, SimulatedDevice
 from gluontune.monitor.clock import Clock, ticks
 from gluontune.monitor.cpu import CpuSampler
-from gluontune.monitor.series import thin
+from gluontune.monitor.ring import Ring
+from gluontune.monitor.series import columns, thin
 
 
 def until(condition, seconds=10.0):
@@ -124,6 +126,47 @@ def test_the_ring_keeps_the_newest_and_peaks_keep_all():
         monitor.sample()
     assert monitor.series()["t_s"] == [8, 9, 10]
     assert monitor.taken == 10
+
+
+def test_the_rings_columns_are_those_of_all_samples():
+    rng = np.random.default_rng(0)
+    ring, kept = Ring(5), []
+    for t in range(13):
+        sample = {"t_s": float(t), "cpu_pct": None if t % 3 == 0 else float(rng.random()), "processes": t}
+        sample["gpu_util_pct"] = {key: float(rng.random()) for key in "01"[: 1 + (t > 3)]}
+        ring.add(sample)
+        kept = [*kept, sample][-5:]
+        found, wanted = ring.table(), columns(kept)
+        for name in ("t_s", "cpu_pct", "processes"):
+            assert found[name] == wanted[name]
+        for key, values in wanted["gpu_util_pct"].items():
+            assert found["gpu_util_pct"][key] == values
+    assert found["processes"] == [8, 9, 10, 11, 12] and all(isinstance(n, int) for n in found["processes"])
+    assert ring.oldest_s == 8.0
+
+
+def test_hours_of_samples_and_marks_take_no_further_memory():
+    import gc
+    import tracemalloc
+
+    source = ManualClock()
+    monitor = Monitor(gpus="none", clock=source, max_samples=300)
+
+    def watch(count):
+        for _ in range(count):
+            source.value += 0.25
+            monitor.mark("train")
+            monitor.sample()
+        gc.collect()
+
+    tracemalloc.start()
+    watch(700)
+    before = tracemalloc.get_traced_memory()[0]
+    watch(2000)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 20_000, "some 1 KB a sample and 0.1 KB a mark otherwise"
+    assert len(monitor.series()["marks"]) <= 302
 
 
 def test_marks_make_spans_as_calls_and_as_context_managers():

@@ -6,7 +6,6 @@ import math
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Protocol, Union
 
@@ -14,7 +13,8 @@ from gluontune.errors import UsageError
 from gluontune.monitor.clock import Clock, ticks
 from gluontune.monitor.cpu import CpuSampler
 from gluontune.monitor.nvml import NvmlSampler
-from gluontune.monitor.series import columns, steadiness_of, thin
+from gluontune.monitor.ring import Ring
+from gluontune.monitor.series import steadiness_of, thin
 
 __all__ = ["Monitor", "SampledDevice"]
 
@@ -56,7 +56,7 @@ class Monitor:
         period_s: seconds from sample to sample, at least 0.01.
         gpus: ``"auto"``, ``"all"``, ``"none"`` or a list of indices; see :class:`NvmlSampler`.
         devices: further devices to sample into ``gpu_util_pct`` under their ``name``.
-        max_samples: the newest so many are kept (the peaks count all).
+        max_samples: the newest so many are kept (the peaks count all); their memory is taken at the start.
         on_sample: is given each sample; its errors count as faults.
         pynvml: NVML's binding, for tests. clock: seconds that run, for tests.
         pcie: PCIe traffic too, see :class:`NvmlSampler`.
@@ -104,7 +104,8 @@ class Monitor:
         self._devices = list(devices)
         self._on_sample = on_sample
         self._clock = Clock(clock)
-        self._samples: deque[Sample] = deque(maxlen=max_samples)
+        self._ring = Ring(max_samples)
+        self._newest: Sample | None = None
         self._marks: list[tuple[float, str | None]] = []
         self._lock = threading.Lock()
         self._sampling = threading.Lock()
@@ -175,6 +176,9 @@ class Monitor:
         """
         with self._lock:
             self._marks.append((self._clock.now(), name))
+            oldest = self._ring.oldest_s if self._ring.count > self._ring.size else None
+            while oldest is not None and len(self._marks) > 1 and self._marks[1][0] <= oldest:
+                del self._marks[0]  # it ended before the samples that are kept
         return _Mark(self)
 
     def spans(self, name: str) -> list[tuple[float, float]]:
@@ -196,8 +200,8 @@ class Monitor:
         with self._lock:
             now = self._clock.now()
         passed = None if self._last_s is None else now - self._last_s
-        if passed is not None and passed < _SHORTEST_S / 2 and self._samples:
-            return self._samples[-1]  # too soon for a rate: CPU time is counted in ticks
+        if passed is not None and passed < _SHORTEST_S / 2 and self._newest is not None:
+            return self._newest  # too soon for a rate: CPU time is counted in ticks
         self._last_s = now
         sample: Sample = {"t_s": now, **self._cpu.read(passed, time.time())}
         for key, fields in self._nvml.read(now, self._cpu.pids).items():
@@ -215,7 +219,8 @@ class Monitor:
         known = [size for size in sizes if size is not None]
         with self._lock:
             self.taken += 1
-            self._samples.append(sample)
+            self._ring.add(sample)
+            self._newest = sample
             self.peak_rss_mib = _larger(self.peak_rss_mib, sample["rss_mib"])
             self.peak_gpu_mib = _larger(self.peak_gpu_mib, sum(known) if known else None)
         if self._on_sample is not None:
@@ -251,8 +256,7 @@ class Monitor:
             :class:`CpuSampler` and :data:`GPU_FIELDS`.
         """
         with self._lock:
-            samples, marks = list(self._samples), list(self._marks)
-        table = columns(samples)
+            table, marks = self._ring.table(), list(self._marks)
         if not per_core:
             table.pop("cpu_cores_pct", None)
         if max_points is not None:
@@ -273,7 +277,7 @@ class Monitor:
     def latest(self) -> Sample | None:
         """The newest sample, or None before the first."""
         with self._lock:
-            return self._samples[-1] if self._samples else None
+            return self._newest
 
 
 def _larger(a: float | None, b: float | None) -> float | None:

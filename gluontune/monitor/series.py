@@ -10,10 +10,10 @@ from gluontune.errors import UsageError
 from gluontune.monitor.nvml import GPU_FIELDS
 from gluontune.monitor.steady import steadiness, together
 
-__all__ = ["columns", "steadiness_of", "thin"]
+__all__ = ["BY_DEVICE", "columns", "steadiness_of", "thin"]
 
 Sample = dict[str, Any]
-_BY_DEVICE = (*GPU_FIELDS, "cpu_cores_pct")
+BY_DEVICE = (*GPU_FIELDS, "cpu_cores_pct")
 
 
 def columns(samples: Sequence[Sample]) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def columns(samples: Sequence[Sample]) -> dict[str, Any]:
     names = dict.fromkeys(name for sample in samples for name in sample)
     table: dict[str, Any] = {"t_s": [], "cpu_pct": [], "rss_mib": [], "gpu_util_pct": {}, "gpu_mem_mib": {}}
     for name in names:
-        if name in _BY_DEVICE:
+        if name in BY_DEVICE:
             keys = dict.fromkeys(key for sample in samples for key in sample.get(name) or {})
             table[name] = {key: [_short((s.get(name) or {}).get(key)) for s in samples] for key in keys}
         else:
