@@ -163,7 +163,7 @@ class StepPhases:
             phase.total_s = phase.queued_s = phase.host_s = 0.0
         self._seen = getattr(self, "_seen", 0)
         self._next = max(self._seen, self._skip)
-        self._sampled_s: list[float] = []
+        self._samples, self._sampled_s = 0, 0.0
         self._rest_s = 0.0
         self._drained_s = 0.0  # waiting before a sampled step: work of the steps before it
         self._others, self._others_s = 0, 0.0
@@ -207,7 +207,8 @@ class StepPhases:
         self._seen += 1
         if self._sampled:
             self._next = self._seen + self._distance()
-            self._sampled_s.append(took)
+            self._samples += 1
+            self._sampled_s += took
             self._rest_s += max(0.0, took - sum(self._open_total.values()))
             for name, seconds in self._open_total.items():
                 self._phases[name].total_s += seconds
@@ -223,11 +224,11 @@ class StepPhases:
     def _distance(self) -> int:
         """Steps to leave between this sample and the next; the first few are close, for short runs."""
         mean, usual = float(self._every), self._unsampled_s()
-        if len(self._sampled_s) < self._least:
+        if self._samples < self._least:
             mean = min(mean, _FIRST_EVERY)
         elif usual:
             # A sample loses the overlap of host and device twice: in the wait before it and in itself.
-            extra = 2 * (sum(self._sampled_s) / len(self._sampled_s) - usual)
+            extra = 2 * (self._sampled_s / self._samples - usual)
             mean = max(mean, extra / (self._max_overhead * usual))
         return max(0, round(mean * self._random.uniform(0.5, 1.5)) - 1)
 
@@ -247,8 +248,8 @@ class StepPhases:
             ``sum_check_pct``: by how much the sampled steps are longer than the others, percent.
             ``steps_sampled``, ``steps_unsampled``: how many.
         """
-        n, usual = len(self._sampled_s), self._unsampled_s()
-        sampled = sum(self._sampled_s) / n if n else None
+        n, usual = self._samples, self._unsampled_s()
+        sampled = self._sampled_s / n if n else None
         totals = {name: phase.total_s for name, phase in self._phases.items()} if n else {}
         if n:
             totals["rest"] = totals.get("rest", 0.0) + self._rest_s
