@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import runpy
-from pathlib import Path
 
 import pytest
+import tta_fakes as runs
 
 from gluontune import report
 from gluontune.bench import torch_tta
@@ -16,7 +15,6 @@ from gluontune.ladder import exchange
 from gluontune.ladder import timing as tta
 from gluontune.recipe import Recipe
 
-runs = runpy.run_path(str(Path(__file__).with_name("test_ladder_tta.py")))
 MODE = {"name": "PyTorch compile channels_last float32", "threads": 2, "channels_last": True, "compiled": True,
         "allocator": "glibc", "env": {}}  # fmt: skip
 
@@ -55,10 +53,10 @@ class Twin:
 @pytest.fixture
 def twin(monkeypatch, tmp_path):
     """Our side pretended at 10 s an epoch; the peer's Python is there; one mode is the fastest."""
-    machine = runs["Machine"]()
+    machine = runs.Machine()
     Twin.made, Twin.breaks_at = [], None
     monkeypatch.setattr(tta, "train_once", machine.train_once)
-    monkeypatch.setattr("gluontune.ladder.resumable.runtime.machine_facts", lambda: runs["FACTS"])
+    monkeypatch.setattr("gluontune.ladder.resumable.runtime.machine_facts", lambda: runs.FACTS)
     monkeypatch.setattr(torch_tta, "Contender", Twin)
     monkeypatch.setattr(torch_tta, "fastest", lambda *_: dict(MODE))
     python = tmp_path / "peers" / "bin" / "python"

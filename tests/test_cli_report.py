@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import runpy
 from pathlib import Path
 
 import pytest
+import report_samples as samples
 
 from gluontune.cli.main import main
 from gluontune.files import write_json
-
-samples = runpy.run_path(str(Path(__file__).with_name("test_report_samples.py")))
 
 
 @pytest.fixture
 def results(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    write_json("out/ladder.json", samples["interrupted_ladder"]())
-    samples["run_result"](0).save("base.json")
-    samples["run_result"](0, samples_per_sec=samples["measure"](300)).save("slow.json")
-    samples["run_result"](5).save("fast.json")
+    write_json("out/ladder.json", samples.interrupted_ladder())
+    samples.run_result(0).save("base.json")
+    samples.run_result(0, samples_per_sec=samples.measure(300)).save("slow.json")
+    samples.run_result(5).save("fast.json")
     return tmp_path
 
 
@@ -35,7 +33,7 @@ def test_a_ladder_folder_becomes_a_page(results, capfd):
 def test_ladders_and_runs_share_one_page_and_json_stays_alone_on_stdout(results, capfd):
     (results / "out2").mkdir()
     (results / "out2" / "broken.json").write_text("{")
-    samples["run_result"](2).save("out2/run.json")
+    samples.run_result(2).save("out2/run.json")
     assert main(["report", "out", "base.json", "out2", "--out", "all.html", "--json"]) == 0
     captured = capfd.readouterr()
     document = json.loads(captured.out)
@@ -85,7 +83,7 @@ def test_bad_input_is_one_clear_line(results, capfd, arguments, code, told):
 
 
 def test_brackets_in_names_are_printed_as_they_are(results, capfd):
-    samples["run_result"](0).save("[red]odd.json")
+    samples.run_result(0).save("[red]odd.json")
     assert main(["report", "[red]odd.json", "--out", "[b].html"]) == 0
     out = capfd.readouterr().out
     assert "[red]odd" in out and "wrote [b].html" in out

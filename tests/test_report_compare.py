@@ -5,18 +5,17 @@ from __future__ import annotations
 import copy
 import io
 import json
-import runpy
 from pathlib import Path
 
 import pytest
+import report_samples as samples
 from rich.console import Console
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import write_json
 from gluontune.report import Source, check_ladder, collect, compare, comparison_table, load
 
-samples = runpy.run_path(str(Path(__file__).with_name("test_report_samples.py")))
-run_result, measure = samples["run_result"], samples["measure"]
+run_result, measure = samples.run_result, samples.measure
 
 
 def source(name: str, place: int = 0, **changes) -> Source:
@@ -66,7 +65,7 @@ def test_a_failed_run_has_regressed():
 
 
 def test_what_differs_in_recipe_and_machine_is_told():
-    machine = copy.deepcopy(samples["MACHINE"])
+    machine = copy.deepcopy(samples.MACHINE)
     machine["memory_mib"] = 512
     found = compare([source("base"), source("new", 5, machine=machine)])[0]
     assert found.recipe["dtype"] == ["float32", "bfloat16"] and found.machine == {"memory_mib": [24064, 512]}
@@ -78,10 +77,10 @@ def test_what_differs_in_recipe_and_machine_is_told():
 
 
 def test_a_ladder_stands_for_its_best_rung():
-    ladder = Source(Path("ladder.json"), "l", ladder=check_ladder(samples["full_ladder"]()))
+    ladder = Source(Path("ladder.json"), "l", ladder=check_ladder(samples.full_ladder()))
     found = compare([source("base"), ladder])[0]
     assert found.name == "l (mixed-precision)" and found.speed_ratio["median"] == pytest.approx(1571 / 402)
-    broken = Source(Path("b.json"), "b", ladder=check_ladder(samples["failed_ladder"]()))
+    broken = Source(Path("b.json"), "b", ladder=check_ladder(samples.failed_ladder()))
     with pytest.raises(UsageError, match=r"b\.json: this ladder has no best rung"):
         compare([ladder, broken])
 
@@ -112,7 +111,7 @@ def test_a_folder_gives_its_ladder_or_else_its_runs(tmp_path):
     assert [s.label for s in found.sources] == ["a/b", "runs/b"]
     assert [Path(entry["path"]).name for entry in found.left_out] == ["cut.json", "other.json"]
     assert "was its writing cut off" in found.left_out[0]["reason"]
-    write_json(tmp_path / "ladder.json", samples["full_ladder"]())
+    write_json(tmp_path / "ladder.json", samples.full_ladder())
     found = collect([tmp_path])  # the runs below belong to the ladder
     assert [s.label for s in found.sources] == ["ladder"] and found.left_out == []
 

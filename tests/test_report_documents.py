@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-import runpy
 from pathlib import Path
 
 import pytest
+import report_samples as samples
+import tta_fakes as runs
+from page_reader import Page
 
 from gluontune import report
 from gluontune.cli.main import main
@@ -16,9 +18,6 @@ from gluontune.ladder import timing as tta
 from gluontune.recipe import Recipe
 
 HERE = Path(__file__).parent
-pages = runpy.run_path(str(HERE / "test_report_html.py"))
-runs = runpy.run_path(str(HERE / "test_ladder_tta.py"))
-samples = runpy.run_path(str(HERE / "test_report_samples.py"))
 MADE = {"created": "2026-01-31T10:00:00+00:00", "complete": True, "machine": {"cpu": {"model": "Test CPU"}}}
 
 
@@ -73,17 +72,17 @@ def bench_document():
 def folder(tmp_path, monkeypatch):
     """One of each, as the commands leave them, runs and an older document among them."""
     monkeypatch.chdir(tmp_path)
-    machine = runs["Machine"]()
+    machine = runs.Machine()
     machine.crash = lambda recipe: recipe.seed == 1
     monkeypatch.setattr(tta, "train_once", machine.train_once)
-    monkeypatch.setattr("gluontune.ladder.resumable.runtime.machine_facts", lambda: runs["FACTS"])
+    monkeypatch.setattr("gluontune.ladder.resumable.runtime.machine_facts", lambda: runs.FACTS)
     found = tta.time_to_accuracy(Recipe(), target=0.8, repeats=3, out="all/tta", against=Recipe(epochs=3))
     report.finish_tta(found, "all/tta")
     write_json("all/tta/tta.previous.json", {"kind": "tta", "schema_version": 1})
     write_json("all/tune/tune.json", tune_document())
     write_json("all/esgd/esgd.json", esgd_document())
     write_json("all/loading.json", bench_document())
-    samples["run_result"](0).save("all/run.json")
+    samples.run_result(0).save("all/run.json")
     return tmp_path
 
 
@@ -92,7 +91,7 @@ def test_a_folder_of_everything_becomes_one_page(folder, capfd):
     said = capfd.readouterr()
     assert "left out" not in said.err  # neither the older document nor the runs below a study
     text = (folder / "all.html").read_text()
-    page = pages["Page"](text)
+    page = Page(text)
     for wanted in ("80.0 % in", "the loss is nan", "1.50 times as fast", "libtcmalloc is not here",
                    "evolutionary SGD: 75.0 % after 2 generations of 2", "ours: 2.0× DALI", "make peers"):  # fmt: skip
         assert wanted in page.text(), wanted

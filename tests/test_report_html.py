@@ -8,16 +8,16 @@ import copy
 import hashlib
 import json
 import re
-import runpy
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import report_samples as samples
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_reader import Page
 
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError
@@ -25,44 +25,7 @@ from gluontune.monitor import JsonLines
 from gluontune.report import Source, check_ladder, finish_ladder, load, write_ladder_html, write_runs_html
 from gluontune.report.page import render
 
-samples = runpy.run_path(str(Path(__file__).with_name("test_report_samples.py")))
-HOSTILE = samples["HOSTILE"]
-VOID = {"meta", "link", "img", "br", "hr", "input", "base", "source", "use"}
-
-
-class Page(HTMLParser):
-    """Elements, attributes and visible text; refuses tags that do not nest."""
-
-    def __init__(self, text: str):
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict]] = []
-        self.stack: list[str] = []
-        self.texts: dict[str, list[str]] = {}
-        self.feed(text)
-        self.close()
-        assert not self.stack, f"never closed: {self.stack}"
-
-    def handle_starttag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.stack.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self.stack and self.stack[-1] == tag, f"</{tag}> closes {self.stack[-3:]}"
-            self.stack.pop()
-
-    def handle_data(self, data):
-        self.texts.setdefault(self.stack[-1] if self.stack else "", []).append(data)
-
-    def text(self) -> str:
-        return " ".join(" ".join(part) for tag, part in self.texts.items() if tag not in ("script", "style"))
-
-    def find(self, tag: str) -> list[dict]:
-        return [attributes for name, attributes in self.elements if name == tag]
+HOSTILE = samples.HOSTILE
 
 
 def page_of(ladder: dict, tmp_path: Path) -> tuple[Page, str]:
@@ -73,12 +36,12 @@ def page_of(ladder: dict, tmp_path: Path) -> tuple[Page, str]:
 
 
 LADDERS = {
-    "full": samples["full_ladder"],
-    "gpu": lambda: samples["full_ladder"](gpus=4),
-    "damaged": samples["damaged_ladder"],
-    "interrupted": samples["interrupted_ladder"],
-    "failed": samples["failed_ladder"],
-    "hostile": samples["hostile_ladder"],
+    "full": samples.full_ladder,
+    "gpu": lambda: samples.full_ladder(gpus=4),
+    "damaged": samples.damaged_ladder,
+    "interrupted": samples.interrupted_ladder,
+    "failed": samples.failed_ladder,
+    "hostile": samples.hostile_ladder,
 }
 
 
@@ -200,7 +163,7 @@ def test_hostile_text_is_shown_and_does_nothing(pages):
 def test_the_recipe_to_copy_is_the_best_one(pages):
     page, _ = pages["full"]
     copied = yaml.safe_load(next(part for part in page.texts["pre"] if "dataset:" in part))
-    assert copied == samples["full_ladder"]()["best"]["recipe"]
+    assert copied == samples.full_ladder()["best"]["recipe"]
     hostile = pages["hostile"][0]
     copied = yaml.safe_load("".join(hostile.texts["pre"]))
     assert copied["net"] == HOSTILE
@@ -218,14 +181,12 @@ def test_the_page_carries_its_data(pages, name):
 
 
 def test_the_same_ladder_gives_the_same_figures(tmp_path):
-    drawn = [
-        re.findall("<svg.*?</svg>", page_of(samples["full_ladder"](), tmp_path)[1], re.S) for _ in range(2)
-    ]
+    drawn = [re.findall("<svg.*?</svg>", page_of(samples.full_ladder(), tmp_path)[1], re.S) for _ in range(2)]
     assert drawn[0] == drawn[1] and len(drawn[0]) == 12
 
 
 def test_missing_readings_leave_gaps_and_do_not_break_figures(tmp_path):
-    ladder = samples["full_ladder"](gpus=1)
+    ladder = samples.full_ladder(gpus=1)
     used = ladder["rungs"][0]["utilization"]
     used["gpu_util_pct"]["0"] = [None] * len(used["t_s"])  # NVML denied: N/A, not 0
     used["cpu_pct"][5:40] = [None] * 35
@@ -245,7 +206,7 @@ def test_missing_readings_leave_gaps_and_do_not_break_figures(tmp_path):
 
 
 def test_many_rungs_and_long_names_are_drawn(tmp_path):
-    ladder = samples["full_ladder"]()
+    ladder = samples.full_ladder()
     for n in range(16):
         row = copy.deepcopy(ladder["rungs"][1])
         row.update(name=f"_{n} " + "long name " * 30, utilization={})
@@ -256,9 +217,9 @@ def test_many_rungs_and_long_names_are_drawn(tmp_path):
 
 def test_runs_side_by_side(tmp_path):
     error = {"type": "MXNetError", "message": "out of memory", "phase": "train"}
-    failed = samples["run_result"](3, status="failed", samples_per_sec=None, error=error)
+    failed = samples.run_result(3, status="failed", samples_per_sec=None, error=error)
     out = tmp_path / "runs.html"
-    write_runs_html([samples["run_result"](0), samples["run_result"](5), failed], out, ["before", "<b>", "x"])
+    write_runs_html([samples.run_result(0), samples.run_result(5), failed], out, ["before", "<b>", "x"])
     page = Page(out.read_text(encoding="utf-8"))
     text = page.text()
     assert "3 runs side by side" in text and "<b>" in text and not page.find("b")[10:]
@@ -269,14 +230,14 @@ def test_runs_side_by_side(tmp_path):
 
 
 def test_one_run_and_labels_that_do_not_fit(tmp_path):
-    write_runs_html([samples["run_result"]()], tmp_path / "one.html")
+    write_runs_html([samples.run_result()], tmp_path / "one.html")
     assert "One run" in Page((tmp_path / "one.html").read_text(encoding="utf-8")).text()
     with pytest.raises(ValueError, match="1 results need as many labels, not 2"):
-        write_runs_html([samples["run_result"]()], tmp_path / "one.html", ["a", "b"])
+        write_runs_html([samples.run_result()], tmp_path / "one.html", ["a", "b"])
 
 
 def test_finish_ladder_writes_what_load_reads(tmp_path):
-    ladder = samples["full_ladder"]()
+    ladder = samples.full_ladder()
     ladder["rungs"][0]["train_loss"] = [float("nan")]
     finish_ladder(ladder, tmp_path)
     assert ladder["sentence"].startswith("3.9× faster than naive")
@@ -294,7 +255,7 @@ def _places(value, place=()):
         yield from _places(part, (*place, key))
 
 
-_FULL = samples["full_ladder"](1)
+_FULL = samples.full_ladder(1)
 _PLACES = [place for place in _places(_FULL) if place != ("schema_version",)]
 _ODD = [
     None,
@@ -342,7 +303,7 @@ def test_odd_values_are_shown_or_refused_by_name(changes):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(GluontuneError, match="file"):
-        write_ladder_html(samples["full_ladder"](), tmp_path / "file" / "x.html")
+        write_ladder_html(samples.full_ladder(), tmp_path / "file" / "x.html")
 
 
 def test_a_report_needs_no_mxnet_and_leaves_matplotlib_s_settings_alone():
@@ -412,3 +373,16 @@ def test_long_numbers_at_an_axis_do_not_lie_over_each_other(top):
     boxes = [text.get_window_extent() for text in figures[0].axes[0].get_xticklabels()]
     assert len(boxes) >= 3
     assert all(left.x1 + 5 < right.x0 for left, right in zip(boxes, boxes[1:]))
+
+
+def test_the_samples_are_json_and_pass_the_check():
+    for make in (
+        samples.full_ladder,
+        samples.damaged_ladder,
+        samples.interrupted_ladder,
+        samples.failed_ladder,
+        samples.hostile_ladder,
+    ):
+        ladder = make()
+        assert json.loads(json.dumps(ladder, allow_nan=False)) == ladder
+        assert len(check_ladder(ladder)["rungs"]) == len(ladder["rungs"])

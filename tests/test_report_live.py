@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import io
-import runpy
-from pathlib import Path
 
 import pytest
+import report_samples as samples
 from rich.console import Console
 
 from gluontune.report import LiveLadder, ladder_table, runs_table
 from gluontune.report.read import row_of
 
-samples = runpy.run_path(str(Path(__file__).with_name("test_report_samples.py")))
-HOSTILE = samples["HOSTILE"]
+HOSTILE = samples.HOSTILE
 
 
 class Clock:
@@ -53,7 +51,7 @@ def climb(live: LiveLadder, ladder: dict) -> None:
 def test_a_log_gets_one_plain_line_for_each_piece_of_news():
     out = console(200)
     with LiveLadder(out) as live:
-        climb(live, samples["damaged_ladder"]())
+        climb(live, samples.damaged_ladder())
     lines = out.file.getvalue().splitlines()
     assert "\x1b" not in out.file.getvalue()
     assert lines[0] == "gluontune ladder (quick) on cifar10: 8 rungs"
@@ -78,7 +76,7 @@ def test_a_log_is_not_flooded_by_progress():
 def test_final_prints_the_table_and_the_sentence():
     out = console(120)
     with LiveLadder(out, final=True) as live:
-        climb(live, samples["full_ladder"]())
+        climb(live, samples.full_ladder())
     tail = out.file.getvalue().splitlines()[-20:]
     assert any(line.startswith("mixed-precision  1,571") for line in tail)
     assert any(line.startswith("3.9× faster than naive") for line in tail)
@@ -87,7 +85,7 @@ def test_final_prints_the_table_and_the_sentence():
 def test_a_terminal_gets_a_table_with_progress_and_remaining_time():
     clock = Clock()
     live = LiveLadder(console(80, terminal=True), clock=clock)
-    ladder = samples["full_ladder"]()
+    ladder = samples.full_ladder()
     live.on_event({"event": "ladder-start", "rungs": ["naive", "records"], "mode": "full", "dataset": "x"})
     live.on_event({"event": "rung-end", "row": ladder["rungs"][0]})
     live.on_event({"event": "rung-start", "name": "records", "sentence": "packed", "seconds_left": 90})
@@ -106,7 +104,7 @@ def test_a_terminal_gets_a_table_with_progress_and_remaining_time():
 
 def test_a_broken_off_climb_leaves_what_was_measured_on_the_terminal():
     out = console(80, terminal=True)
-    ladder = samples["full_ladder"]()
+    ladder = samples.full_ladder()
     with pytest.raises(KeyboardInterrupt), LiveLadder(out) as live:
         live.on_event({"event": "ladder-start", "rungs": ["naive", "records"], "mode": "", "dataset": ""})
         live.on_event({"event": "rung-end", "row": ladder["rungs"][0]})
@@ -124,22 +122,22 @@ def test_unknown_events_are_passed_over():
 
 @pytest.mark.parametrize("width", [40, 60, 80, 140])
 def test_the_table_keeps_names_speed_and_verdict_at_every_width(width):
-    text = printed(ladder_table(samples["full_ladder"]()), width)
+    text = printed(ladder_table(samples.full_ladder()), width)
     assert all(len(line) <= width for line in text.splitlines())
     assert "1,571" in text and "mixed-" in text and "▲ helped" in text
     assert ("(1.40–1.48)" in text or "1,524–1,618" in text) == (width >= 100)
 
 
 def test_a_ladder_of_which_nothing_ran_is_a_table_too():
-    text = printed(ladder_table(samples["failed_ladder"]()), 120)
+    text = printed(ladder_table(samples.failed_ladder()), 120)
     assert "✗ failed" in text and "TypeError: data() takes 0" in text
 
 
 def test_hostile_names_neither_colour_nor_break_the_terminal():
-    ladder = samples["hostile_ladder"]()
+    ladder = samples.hostile_ladder()
     out = console(120)
     with LiveLadder(out, final=True) as live:
         climb(live, ladder)
-    text = out.file.getvalue() + printed(runs_table({HOSTILE: row_of(samples["run_result"](), HOSTILE)}), 90)
+    text = out.file.getvalue() + printed(runs_table({HOSTILE: row_of(samples.run_result(), HOSTILE)}), 90)
     assert "\x1b" not in text and "\x00" not in text and "\u202e" not in text
     assert "[red]b[/red]" in text  # shown, not obeyed

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import runpy
-from pathlib import Path
 
 import pytest
+import report_samples as samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,11 +13,9 @@ from gluontune.errors import GluontuneError
 from gluontune.report import ladder_sentence, sentence_parts, words
 from gluontune.report.words import clean
 
-samples = runpy.run_path(str(Path(__file__).with_name("test_report_samples.py")))
-
 
 def ladder(**changes) -> dict:
-    return {**samples["full_ladder"](), **changes}
+    return {**samples.full_ladder(), **changes}
 
 
 def row(found: dict, name: str) -> dict:
@@ -37,7 +34,7 @@ def test_the_whole_sentence_of_a_climb():
 def test_hybridizing_is_only_useless_alone_if_its_plain_variants_lost():
     found = ladder()
     for variant in row(found, "hybridized")["variants"]:
-        variant["ratio_to_previous"] = samples["measure"](1.3)
+        variant["ratio_to_previous"] = samples.measure(1.3)
     assert "hybridizing" not in ladder_sentence(found)
 
 
@@ -60,8 +57,8 @@ def test_the_runner_s_sentence_becomes_a_clause(said, told):
 
 
 def test_it_says_cpu_or_gpu_only_where_the_ladder_tells():
-    assert "on this GPU" in ladder_sentence(samples["full_ladder"](gpus=2))
-    found = samples["full_ladder"]()
+    assert "on this GPU" in ladder_sentence(samples.full_ladder(gpus=2))
+    found = samples.full_ladder()
     for other in found["rungs"]:
         del other["utilization"]["device"]
     assert "on this CPU" in ladder_sentence(found)
@@ -101,12 +98,12 @@ def test_nothing_helped():
 
 
 def test_only_naive_was_measured():
-    found = ladder(rungs=samples["full_ladder"]()["rungs"][:1], best={"name": "naive"})
+    found = ladder(rungs=samples.full_ladder()["rungs"][:1], best={"name": "naive"})
     assert sentence_parts(found)[0] == "only naive was measured: 402 img/s"
 
 
 def test_interrupted_says_so_and_reports_what_there_is():
-    parts = sentence_parts(samples["interrupted_ladder"]())
+    parts = sentence_parts(samples.interrupted_ladder())
     assert parts[:2] == ["1.41× faster than naive (95 %: 1.34–1.48)", "interrupted: 3 rungs measured so far"]
     assert ladder_sentence(ladder(rungs=[], best=None, complete=False)) == (
         "interrupted before the first rung was measured"
@@ -115,7 +112,7 @@ def test_interrupted_says_so_and_reports_what_there_is():
 
 def test_a_failed_naive_leaves_no_speedup_to_state():
     found = ladder()
-    found["rungs"][0] = samples["unmeasured"](found["rungs"][0], "failed", "job.py raised in net()")
+    found["rungs"][0] = samples.unmeasured(found["rungs"][0], "failed", "job.py raised in net()")
     headline = sentence_parts(found)[0]
     assert headline == (
         "naive failed: job.py raised in net(), so no speedup can be stated; "
@@ -125,7 +122,7 @@ def test_a_failed_naive_leaves_no_speedup_to_state():
 
 
 def test_everything_failed():
-    assert ladder_sentence(samples["failed_ladder"]()) == (
+    assert ladder_sentence(samples.failed_ladder()) == (
         "no rung could be measured: naive failed: job.py raised in data() "
         "(TypeError: data() takes 0 positional arguments)"
     )
@@ -186,7 +183,7 @@ def test_no_value_of_a_row_breaks_the_sentence_unexplained(place, data):
         assert sentence and "\n" not in sentence and "nan" not in sentence
 
 
-_FULL = samples["full_ladder"]()
+_FULL = samples.full_ladder()
 
 
 @given(st.text())

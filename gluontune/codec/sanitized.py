@@ -95,7 +95,7 @@ class Cases:
     """Gives a library its cases."""
 
     def __init__(self, library: Any, folder: Path, seed: int):
-        self.library, self.folder, self.seed = library, folder, seed
+        self.codec, self.folder, self.seed = library, folder, seed
         self.files, self.mine = corpus(), threading.local()
         self.counts = {"made": 0, "refused": 0}
         self.lock = threading.Lock()
@@ -121,7 +121,7 @@ class Cases:
     def handle(self) -> int:
         """A decoder for this thread, which keeps its memory from case to case as a loader's does."""
         if not hasattr(self.mine, "handle"):
-            self.mine.handle, self.mine.owner = self.library.gt_new(), _Owner(self.library)
+            self.mine.handle, self.mine.owner = self.codec.gt_new(), _Owner(self.codec)
             self.mine.owner.handle = self.mine.handle
         return int(self.mine.handle)
 
@@ -129,7 +129,7 @@ class Cases:
         addresses = np.array([one.at for one in files], np.uintp)
         lengths = np.array([one.size for one in files], np.uintp)
         found = np.empty((len(files), 8), np.int32)
-        self.library.gt_headers(len(files), addresses.ctypes.data, lengths.ctypes.data, found.ctypes.data)
+        self.codec.gt_headers(len(files), addresses.ctypes.data, lengths.ctypes.data, found.ctypes.data)
         return found
 
     def decode(self, rng: np.random.Generator) -> bool:
@@ -157,7 +157,7 @@ class Cases:
         addresses = np.array([one.at for one in files], np.uintp)
         lengths = np.array([one.size for one in files], np.uintp)
         out = Memory(count * height * width * channels)
-        self.library.gt_decode_many(
+        self.codec.gt_decode_many(
             self.handle(), count, addresses.ctypes.data, lengths.ctypes.data, boxes.ctypes.data, eighths.ctypes.data,
             None if flips is None else flips.ctypes.data, None if offsets is None else offsets.ctypes.data,
             pad, height, width, channels, out.at, codes.ctypes.data,
@@ -173,7 +173,7 @@ class Cases:
         side, crop, grey = int(rng.choice([0, 1, 7, 8, 16, 33, 64])), rng.random() < 0.5, rng.random() < 0.3
         quality = int(rng.choice([1, 50, 95, 100]))
         given = ctypes.cast(one.at, ctypes.c_char_p)
-        code = self.library.gt_recode(
+        code = self.codec.gt_recode(
             self.handle(), given, one.size, side, crop, grey, quality, ctypes.byref(result)
         )
         if code != native.OK:
@@ -199,7 +199,7 @@ class Cases:
         given = Memory(len(names), names), Memory(len(before), before)
         out, results = Memory(room), np.empty((3, count), np.uint32)
         lengths = np.array(sizes, np.uint32)
-        done = self.library.gt_gather(
+        done = self.codec.gt_gather(
             *(ctypes.cast(one.at, ctypes.c_char_p) for one in given), lengths.ctypes.data, count,
             int(rng.integers(2)), out.at, room, results[0].ctypes.data, results[1].ctypes.data,
             results[2].ctypes.data,
@@ -209,7 +209,7 @@ class Cases:
     def checksum(self, rng: np.random.Generator) -> bool:
         data = rng.bytes(int(rng.integers(0, 700)))
         one = Memory(len(data), data)
-        found = self.library.gt_crc32(ctypes.cast(one.at, ctypes.c_char_p), one.size)
+        found = self.codec.gt_crc32(ctypes.cast(one.at, ctypes.c_char_p), one.size)
         if found != zlib.crc32(data):
             raise SystemExit(f"a wrong checksum of {len(data)} bytes: {found:#x}")
         return True
@@ -242,11 +242,11 @@ class _Owner:
     handle = 0
 
     def __init__(self, library: Any):
-        self.library = library
+        self.codec = library
 
     def __del__(self) -> None:
         if self.handle:
-            self.library.gt_free(self.handle)
+            self.codec.gt_free(self.handle)
 
 
 def main() -> None:

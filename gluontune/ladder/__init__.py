@@ -22,7 +22,6 @@ _HOMES = {
     "tta": "timing:time_to_accuracy",
     "factors": "analysing:analyse",
     "methods": "method_study:compare_methods",
-    "with_methods": "method_study",
 }
 
 __all__ = sorted(_HOMES)

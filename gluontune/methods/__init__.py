@@ -17,6 +17,7 @@ from gluontune import lazy
 _HOMES = {
     "METHODS": "cards",
     "MethodCard": "cards",
+    "with_methods": "cards",
     "blended": "batches",
     "cutout": "batches",
     "resized": "batches",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ Arrays = Mapping[str, Any]
 Put = Callable[[str, Any], None]
 
 
-class Second:
+class Second(ABC):
     """A second set of weights: what validation and the saved net take.
 
     Attributes:
@@ -33,13 +34,13 @@ class Second:
         """
         self.held, self.count = {name: array * 1 for name, array in live.items()}, 0
 
+    @abstractmethod
     def after_update(self, live: Arrays, put: Put) -> None:
         """Follow an update.
 
         Args:
             live: the trained weights. put: takes name and values, and makes them the trained ones.
         """
-        raise NotImplementedError
 
     def swap(self, live: Arrays, put: Put) -> None:
         """Exchange the two sets; twice is nothing."""

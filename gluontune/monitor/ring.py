@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.monitor.series import BY_DEVICE
+from gluontune.monitor.series import BY_DEVICE, blank_table, short
 
 __all__ = ["Ring"]
 
@@ -56,23 +56,24 @@ class Ring:
             None if times is None else float(times[self.count % self.size if self.count > self.size else 0])
         )
 
+    def copy(self) -> Ring:
+        """The samples as they are now: quick, so that whoever adds hardly waits."""
+        other = Ring(self.size)
+        other.count, other._whole = self.count, dict(self._whole)
+        other._columns = {key: column.copy() for key, column in self._columns.items()}
+        return other
+
     def table(self) -> dict[str, Any]:
         """The samples as columns of equal length, as :func:`gluontune.monitor.series.columns` gives them."""
         if self.count <= self.size:
             order: Any = slice(0, self.count)
         else:
             order = np.roll(np.arange(self.size), -(self.count % self.size))
-        found: dict[str, Any] = {
-            "t_s": [],
-            "cpu_pct": [],
-            "rss_mib": [],
-            "gpu_util_pct": {},
-            "gpu_mem_mib": {},
-        }
+        found = blank_table()
         for (name, device), column in self._columns.items():
             whole = self._whole[name, device]
             values = [
-                None if math.isnan(value) else int(value) if whole else round(value, 4)
+                None if math.isnan(value) else int(value) if whole else short(value)
                 for value in column[order].tolist()
             ]
             if name in BY_DEVICE:

@@ -256,7 +256,8 @@ class Monitor:
             :class:`CpuSampler` and :data:`GPU_FIELDS`.
         """
         with self._lock:
-            table, marks = self._ring.table(), list(self._marks)
+            ring, marks = self._ring.copy(), list(self._marks)
+        table = ring.table()
         if not per_core:
             table.pop("cpu_cores_pct", None)
         if max_points is not None:

@@ -10,7 +10,7 @@ from gluontune.errors import UsageError
 from gluontune.monitor.nvml import GPU_FIELDS
 from gluontune.monitor.steady import steadiness, together
 
-__all__ = ["BY_DEVICE", "columns", "steadiness_of", "thin"]
+__all__ = ["BY_DEVICE", "blank_table", "columns", "short", "steadiness_of", "thin"]
 
 Sample = dict[str, Any]
 BY_DEVICE = (*GPU_FIELDS, "cpu_cores_pct")
@@ -19,13 +19,13 @@ BY_DEVICE = (*GPU_FIELDS, "cpu_cores_pct")
 def columns(samples: Sequence[Sample]) -> dict[str, Any]:
     """Samples as columns of equal length, with None wherever a sample lacks a field."""
     names = dict.fromkeys(name for sample in samples for name in sample)
-    table: dict[str, Any] = {"t_s": [], "cpu_pct": [], "rss_mib": [], "gpu_util_pct": {}, "gpu_mem_mib": {}}
+    table = blank_table()
     for name in names:
         if name in BY_DEVICE:
             keys = dict.fromkeys(key for sample in samples for key in sample.get(name) or {})
-            table[name] = {key: [_short((s.get(name) or {}).get(key)) for s in samples] for key in keys}
+            table[name] = {key: [short((s.get(name) or {}).get(key)) for s in samples] for key in keys}
         else:
-            table[name] = [_short(sample.get(name)) for sample in samples]
+            table[name] = [short(sample.get(name)) for sample in samples]
     return table
 
 
@@ -71,6 +71,11 @@ def steadiness_of(
     return {**main, "device": "gpu" if measured else "cpu", "by_device": by_device}
 
 
-def _short(value: float | None) -> float | None:
+def blank_table() -> dict[str, Any]:
+    """The columns that are always there."""
+    return {"t_s": [], "cpu_pct": [], "rss_mib": [], "gpu_util_pct": {}, "gpu_mem_mib": {}}
+
+
+def short(value: float | None) -> float | None:
     """No more digits than a sampler can tell apart: series are long, and they are kept."""
     return round(value, 4) if isinstance(value, float) else value

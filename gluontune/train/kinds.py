@@ -6,6 +6,7 @@ A session drives any of them through :class:`StepKind` and knows no differences;
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -103,7 +104,7 @@ def make_kind(session: Session) -> StepKind:
     return _Updating(session)
 
 
-class _Recorded:
+class _Recorded(ABC):
     """What the kinds share whose forward pass is recorded by the session."""
 
     updates = False
@@ -113,8 +114,9 @@ class _Recorded:
         self.session = session
         self.job = session.job
 
+    @abstractmethod
     def forward(self, place: int, part: Part, training: bool) -> Outcome:
-        raise NotImplementedError
+        """One context's part through the nets, to the loss."""
 
     def train(self, parts: list[Part], phase: Phase) -> list[Any]:
         autograd, scaler = self.session.mx.autograd, self.session.scaler
@@ -129,7 +131,9 @@ class _Recorded:
         return self.forward(place, part, False)
 
     def select(self, place: int, part: Part) -> Part:
-        raise NotImplementedError  # refused before
+        raise UsageError(
+            f"{self.job.place('step')}the job's step() computes its own loss, which cannot choose samples"
+        )
 
     def evaluate_views(self, place: int, part: Part, outcome: Outcome, score: Any) -> bool:
         return False
@@ -139,7 +143,7 @@ class _Recorded:
             self.forward(place, part, False)
 
     def begin(self, training: bool) -> None:
-        pass
+        return None
 
     def state(self) -> list[Any]:
         return []
@@ -148,7 +152,7 @@ class _Recorded:
         return []
 
     def set_state(self, arrays: list[Any], parts: list[int]) -> None:
-        pass
+        return None
 
 
 class _Usual(_Recorded):
