@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import runpy
 import subprocess
-from pathlib import Path
 
 import cv2
 import numpy as np
+import optim_cases as ours
 import pytest
 
 from gluontune.bench import loading, peer_python
@@ -145,27 +144,26 @@ _ALIKE = {
     ],
     ids=["PyTorch", "optax"],
 )
-def test_optimizers_that_others_have_follow_theirs(tmp_path, script, names, vectors):
+def test_optimizers_that_others_have_follow_theirs(tmp_path, monkeypatch, script, names, vectors):
     """50 updates against theirs in float64, at one rate: MXNet's momentum has the rates in it, PyTorch's not."""
-    ours = runpy.run_path(str(Path(__file__).with_name("test_optim_reference.py")))
-    weights, grads = ours["weights_and_grads"]()
-    make, cases = ours["make"], ours["CASES"]
-    make.__globals__["schedule_of"] = lambda case: schedules.constant(base_lr=case.lr)
+    weights, grads = ours.weights_and_grads()
+    usual = ours.WD
+    monkeypatch.setattr(ours, "schedule_of", lambda case: schedules.constant(base_lr=case.lr))
     path = tmp_path / "theirs.npz"
     np.savez(
         path,
         **{f"w_{n}": w for n, w in weights.items()},
         **{f"g_{n}": np.stack([step[n] for step in grads]) for n in weights},
-        **{f"lr_{name}": cases[name].lr for name in names},
-        **{f"wd_{name}": _ALIKE.get(name, {}).get("wd", ours["WD"]) for name in names},
+        **{f"lr_{name}": ours.CASES[name].lr for name in names},
+        **{f"wd_{name}": _ALIKE.get(name, {}).get("wd", usual) for name in names},
     )
     subprocess.run([peer_python(), "-c", script, path], check=True)
     theirs = np.load(path)
     for name in names:
         options = dict(_ALIKE.get(name, {}))
-        make.__globals__["WD"] = options.pop("wd", ours["WD"])
-        params, trainer = make(name, weights, ours["ONE"], **options)
-        ours["steps"](params, trainer, grads, ours["ONE"])
+        monkeypatch.setattr(ours, "WD", options.pop("wd", usual))
+        params, trainer = ours.make(name, weights, ours.ONE, **options)
+        ours.steps(params, trainer, grads, ours.ONE)
         compared = {n: theirs[f"{name}_{n}"] for n, w in weights.items() if vectors or w.ndim > 1}
-        apart = ours["distance"](params, compared, ours["ONE"][0])
+        apart = ours.distance(params, compared, ours.ONE[0])
         assert apart <= 1e-6, (name, apart)
