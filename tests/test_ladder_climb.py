@@ -13,7 +13,8 @@ from rich.console import Console
 from gluontune import ladder, report, runtime
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.ladder import measure, rounds
-from gluontune.ladder.rungs import RUNGS, Site
+from gluontune.ladder.rung import Site
+from gluontune.ladder.rungs import RUNGS
 from gluontune.ladder.sequential import LOOKS
 from gluontune.recipe import Recipe
 from gluontune.train import RunFailed

@@ -8,7 +8,8 @@ from gluontune import ladder
 from gluontune.ladder import measure, rounds
 from gluontune.ladder.budget import Budget
 from gluontune.ladder.measure import Contender
-from gluontune.ladder.rungs import RUNGS, Site
+from gluontune.ladder.rung import Site
+from gluontune.ladder.rungs import RUNGS
 from gluontune.ladder.sequential import LOOKS, Scatter, hardly_above, ratio_at_look
 from gluontune.recipe import Recipe
 

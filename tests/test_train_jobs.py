@@ -391,7 +391,8 @@ def test_a_script_that_holds_its_net_ready(write):
 
 
 def test_rungs_that_make_no_sense_for_a_job_say_why(write):
-    from gluontune.ladder.rungs import RUNGS, Site
+    from gluontune.ladder.rung import Site
+    from gluontune.ladder.rungs import RUNGS
 
     with session(write(GAN)) as made:
         ready = made.site()

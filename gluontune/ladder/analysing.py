@@ -31,7 +31,7 @@ from gluontune.ladder.pace import QUICK, Pace
 from gluontune.ladder.repeat import train_once
 from gluontune.ladder.results_store import dataset_facts
 from gluontune.ladder.resumable import ResumableDocument
-from gluontune.ladder.rungs import Site
+from gluontune.ladder.rung import Site
 from gluontune.ladder.time_to_target import accuracies, first_crossing
 from gluontune.recipe import Recipe
 

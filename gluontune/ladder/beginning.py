@@ -7,7 +7,7 @@ from typing import Any
 from gluontune import monitor
 from gluontune.ladder.measure import Contender
 from gluontune.ladder.results_store import ResultsStore
-from gluontune.ladder.rungs import Site
+from gluontune.ladder.rung import Site
 from gluontune.ladder.trainings import Trainings
 from gluontune.recipe import Recipe
 

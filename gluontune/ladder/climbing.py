@@ -22,7 +22,8 @@ from gluontune.ladder.quality import judge_quality
 from gluontune.ladder.results_store import ResultsStore
 from gluontune.ladder.revisiting import revisit
 from gluontune.ladder.rounds import Rounds
-from gluontune.ladder.rungs import RUNGS, Rung, Site, Variant
+from gluontune.ladder.rung import Rung, Site, Variant
+from gluontune.ladder.rungs import RUNGS
 from gluontune.ladder.trainings import Trainings
 from gluontune.recipe import Recipe
 from gluontune.train import RunFailed

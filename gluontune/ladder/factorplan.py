@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from gluontune.errors import UsageError
-from gluontune.ladder.rungs import RUNGS, Site
+from gluontune.ladder.rung import Site
+from gluontune.ladder.rungs import RUNGS
 from gluontune.recipe import Recipe
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 from gluontune import stats
 from gluontune.ladder.accuracy import Loss
 from gluontune.ladder.measure import DISTURBED_PCT, OTHERS, Contender
-from gluontune.ladder.rungs import Variant
+from gluontune.ladder.rung import Variant
 from gluontune.ladder.sequential import Scatter, ratio_at_look
 
 __all__ = [

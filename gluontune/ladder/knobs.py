@@ -15,7 +15,8 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError
-from gluontune.ladder.rungs import RUNGS, Site
+from gluontune.ladder.rung import Site
+from gluontune.ladder.rungs import RUNGS
 from gluontune.recipe import Recipe
 from gluontune.registry import Registry
 

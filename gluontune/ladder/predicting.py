@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from gluontune import monitor
 from gluontune.ladder.measure import Contender
-from gluontune.ladder.rungs import Site
+from gluontune.ladder.rung import Site
 
 __all__ = ["note", "predict"]
 

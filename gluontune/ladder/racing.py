@@ -10,7 +10,7 @@ from typing import Any
 from gluontune import runtime, stats
 from gluontune.ladder.knobs import Option
 from gluontune.ladder.measure import Contender, interleave
-from gluontune.ladder.rungs import Site
+from gluontune.ladder.rung import Site
 from gluontune.ladder.tune_results import TuneResults
 from gluontune.recipe import Recipe
 

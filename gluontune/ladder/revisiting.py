@@ -15,7 +15,8 @@ from gluontune.errors import UsageError
 from gluontune.ladder.judge import compare, judge, judge_accuracy, verdict_of
 from gluontune.ladder.measure import Contender
 from gluontune.ladder.rounds import Rounds
-from gluontune.ladder.rungs import RUNGS, Site, Variant
+from gluontune.ladder.rung import Site, Variant
+from gluontune.ladder.rungs import RUNGS
 from gluontune.ladder.trainings import Trainings
 from gluontune.recipe import Recipe
 from gluontune.train import RunFailed

@@ -13,7 +13,7 @@ from gluontune.files import atomic_write, write_json
 from gluontune.ladder.knobs import in_short
 from gluontune.ladder.results_store import dataset_facts
 from gluontune.ladder.resumable import begin, take_up
-from gluontune.ladder.rungs import Site
+from gluontune.ladder.rung import Site
 from gluontune.recipe import Recipe
 
 __all__ = ["TUNE_SCHEMA", "TuneResults"]
