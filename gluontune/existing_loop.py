@@ -114,8 +114,8 @@ def tuned(
             ``net`` and ``job`` do not count.
         net: a Gluon block; initialized by Xavier's rule where it is not.
         data: the name of a data set (``cifar10``, ``folder:PATH``, ``records:PATH``), one that ``gt.datasets.open``
-            gave, or any Gluon dataset. Of a Gluon dataset, which only Gluon's loader reads, batch size and order are
-            the recipe's, and the transforms are your own.
+            gave, or any Gluon dataset. Of a Gluon dataset, batch size and order are the recipe's, and the transforms
+            are your own; ``resident`` keeps its samples in memory, and the other loaders do not read it.
         val: a Gluon dataset for validation. Named data sets bring theirs.
         epochs: length of the schedule; None: the recipe's.
         ctx: an ``mx.Context``; None: the first GPU, or the CPU.
@@ -233,7 +233,10 @@ def _gluon_loaders(recipe: Recipe, data: Any, val: Any, share: dict[str, Any]) -
             f"gt.tuned: data is a {type(data).__name__}: give the name of a data set or a Gluon dataset"
         )
     workers = recipe.num_workers
-    if recipe.loader != "gluon":
+    if recipe.loader == "resident":
+        data, workers = loading.keep_in_memory(data), 0
+        val = None if val is None else loading.keep_in_memory(val)
+    elif recipe.loader != "gluon":
         logger.warning(
             "the recipe's loader %r reads data sets of gt.datasets only: this Gluon dataset is read by Gluon's loader, "
             "without workers; `gluontune pack` makes records of images, and 'records:PATH' is their name",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 from gluontune.cli.main import main
+from gluontune.recipe import Recipe
+from gluontune.train.examining import Examination, _add_net
 
 JOB = """
 from mxnet import autograd, gluon, nd
@@ -80,3 +82,37 @@ def test_what_fails_is_one_line(tmp_path, capfd):
     assert code == 1 and "none.py" in err and "Traceback" not in err
     assert doctor(capfd, "--set", "dtype=bfloat16")[0] == 2
     assert doctor(capfd, "--net", "cifar_resnet20_v1", "--set", "dtype=float31")[0] == 2
+
+
+PLAIN = """
+import numpy as np
+from mxnet.gluon import data as gdata, nn
+
+
+def net():
+    net = nn.Sequential()
+    net.add(nn.Dense(16, activation="relu"), nn.Dense(10))
+    return net
+
+
+def data():
+    x, y = np.zeros((20, 8), "float32"), np.zeros(20, "float32")
+    return {data}
+"""
+
+
+def test_a_plain_net_of_gluon_data_is_told_what_helps_it(tmp_path):
+    file = tmp_path / "job.py"
+    for data, wanted, never in (
+        ("gdata.ArrayDataset(x, y), gdata.ArrayDataset(x, y)", "--num-workers", "gluontune size"),
+        ("'sample'", "--loader resident", "--num-workers"),
+    ):
+        file.write_text(PLAIN.format(data=data))
+        found = Examination(phases_pct={"data": 78.0, "forward": 22.0})
+        _add_net(found, Recipe(job=str(file), batch_size_per_device=4, val_samples=4))
+        (slow,) = [f for f in found.findings if f["id"] == "job-input"]
+        assert wanted in slow["fix"] and never not in slow["fix"]
+        (plain,) = [f for f in found.findings if f["id"] == "job-hybridize"]
+        assert "whole-sequential" in plain["fix"] and ".py" not in plain["message"], (
+            "no line of MXNet's is to blame"
+        )

@@ -105,10 +105,24 @@ def test_every_rewrite_leaves_an_np_net_computing_the_same(set_np, name):
         before = run(net, (x,), True)
         applied = apply_rewrites(net, [name], x)
         assert not applied.refused
-        assert bool(applied.changes) == (name != "order-sums")  # the sum of mx.np is no operator of oneDNN's
+        # The sum of mx.np is no operator of oneDNN's, and no Sequential of it is a plain one.
+        assert bool(applied.changes) == (name not in ("order-sums", "whole-sequential"))
         after = run(net, (x,), True)
         assert difference(before[0], after[0]) < 1e-5 and difference(before[1], after[1]) < 1e-3
         applied.undo()
+
+
+def test_a_plain_sequential_of_mx_np_is_compiled_whole(set_np):
+    net, x = nn.Sequential(), mx.np.random.normal(size=(4, 3, 8, 8))
+    net.add(nn.Conv2D(8, 3), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(2))
+    net.initialize(mx.init.Xavier())
+    net(x)
+    before = run(net, (x,), True)
+    assert [c.path for c in apply_rewrites(net, ["whole-sequential"], x)] == [""]
+    set_mode(net, "static")
+    after = run(net, (x,), True)
+    assert net._cached_op is not None
+    assert difference(before[0], after[0]) < 1e-5 and difference(before[1], after[1]) < 1e-3
 
 
 def test_the_input_stage_takes_pixels_of_mx_np(set_np):

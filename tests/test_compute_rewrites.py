@@ -52,10 +52,21 @@ def mobilenet():
     return mx.gluon.model_zoo.vision.get_model("mobilenet0.25", classes=3)
 
 
+def plain():
+    """As d2l's chapters and MXNet's examples write nets: plain Sequentials, one in the other."""
+    stem = nn.Sequential()
+    stem.add(nn.Conv2D(16, 3, padding=1, use_bias=False), nn.BatchNorm(), nn.Activation("relu"))
+    net = nn.Sequential()
+    net.add(stem, nn.Conv2D(12, 3, padding=1, activation="relu"), nn.GlobalAvgPool2D(), nn.Dense(3))
+    return net
+
+
+UNUSUAL = {r.name for r in REWRITES if r.when} | {"whole-sequential"}
 CASES = {
     "block": (Block, (3, 3, 8, 8), {"pool-to-mean", "pad-channels", "fuse-bn-relu", "order-sums"}),
     "gray": (gray, (2, 1, 7, 6), {"pool-to-mean", "pad-channels"}),
-    "cifar_resnet20_v1": (resnet20, (2, 3, 16, 16), {r.name for r in REWRITES if not r.when}),
+    "cifar_resnet20_v1": (resnet20, (2, 3, 16, 16), set(REWRITES.names()) - UNUSUAL),
+    "plain": (plain, (3, 3, 8, 8), {"whole-sequential", "pool-to-mean", "pad-channels", "fuse-bn-relu"}),
     "mobilenet0.25": (mobilenet, (2, 3, 64, 64), {"pool-to-mean", "pad-channels", "fuse-bn-relu"}),
 }
 
@@ -99,7 +110,10 @@ def test_outputs_and_gradients_agree(name, rewrite, mode):
     expected = one_step(set_mode(net, mode), x)
     applied = apply_rewrites(net, names, x)
     # Each net has narrow layers; that rewrite is offered with AMX only, and must be harmless anywhere.
-    assert {change.rewrite for change in applied} == set(names) & (CASES[name][2] | {"narrow-in-float32"})
+    wanted = set(names) & (CASES[name][2] | {"narrow-in-float32"})
+    if (name, rewrite) == ("plain", "fuse-bn-relu"):
+        wanted = set()  # compiled layer by layer its gradient would be wrong: whole-sequential comes first
+    assert {change.rewrite for change in applied} == wanted
     assert largest_difference(expected, one_step(net, x)) < 1e-5
 
 
@@ -108,7 +122,7 @@ def test_names_of_what_applies(name):
     net, x = build(name)
     assert set(rewrites_for(net, x, device="cpu")) == CASES[name][2]
     assert rewrites_for(net, x, device=mx.cpu()) == rewrites_for(net, x)
-    assert rewrites_for(net, x, device="gpu") == []
+    assert rewrites_for(net, x, device="gpu") == ["whole-sequential"] * (name == "plain")
     apply_rewrites(net, REWRITES.names(), x)
     assert rewrites_for(net, x) == []
 
@@ -240,9 +254,38 @@ def test_hybridized_nets_are_seen_through_and_hooks_are_gone():
     net, x = build("cifar_resnet20_v1")
     set_mode(net, "static")
     net(x)
-    assert rewrites_for(net, x) == [r.name for r in REWRITES if not r.when]
+    assert rewrites_for(net, x) == [name for name in REWRITES.names() if name not in UNUSUAL]
     assert net._cached_op is not None and net._active
     assert not net.features[0]._forward_hooks
+
+
+def test_a_plain_sequential_is_compiled_whole_and_given_back():
+    net, x = build("plain")
+    for mode in ("imperative", "static"):
+        set_mode(net, mode)
+        expected, before = one_step(net, x), set(vars(net))
+        applied = apply_rewrites(net, ["whole-sequential"], x)
+        assert [c.path for c in applied] == ["", "0"] and type(net).__name__ == "Sequential"
+        assert net._active == (mode == "static"), "it keeps the mode of its layers"
+        assert largest_difference(expected, one_step(net, x)) < 1e-5
+        assert (net._cached_op is not None) == (mode == "static"), "one graph for all its layers"
+        applied.undo()
+        assert type(net) is type(net[0]) is nn.Sequential and set(vars(net)) == before
+
+
+def test_a_sequential_with_code_of_its_own_in_it_stays_plain():
+    class Own(mx.gluon.Block):
+        def forward(self, x):
+            return x + float(x.sum().asscalar() > 0)
+
+    net, inner = nn.Sequential(), nn.Sequential()
+    inner.add(nn.Dense(3), nn.Dense(3))
+    net.add(inner, Own())
+    net.initialize()
+    x = mx.nd.ones((2, 4))
+    assert [tuple(c) for c in apply_rewrites(net, ["whole-sequential"], x)] == [("0", "whole-sequential")]
+    set_mode(net, "static")
+    assert net(x).shape == (2, 3) and net[0]._cached_op is not None
 
 
 def test_every_rewrite_has_a_card():

@@ -40,6 +40,14 @@ def test_one_cause_gives_one_reason(units, inputs, options, reason):
     assert reason in only
 
 
+def test_layers_with_an_activation_count():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(512, activation="relu", in_units=512), nn.Dense(10, in_units=512))
+    net.initialize()
+    # The odd layer has 2 % of the arithmetic.
+    assert why_no_gain(net, mx.nd.ones((64, 512)), dtype="bfloat16") == []
+
+
 def test_hardware_and_impossible_types(monkeypatch):
     net, x = dense(256, 512)
     assert "no float16" in why_no_gain(net, x, dtype="float16")[0]

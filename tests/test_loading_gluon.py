@@ -24,6 +24,7 @@ from gluontune.loading import (
     build,
     dataloader,
     from_files,
+    keep_in_memory,
     safe_dataloader,
     to_device,
 )
@@ -52,6 +53,30 @@ def large(tmp_path_factory) -> Split:
         paths.append(folder / f"{i}.jpg")
         cv2.imwrite(str(paths[-1]), image)
     return from_files(paths, range(6))
+
+
+def test_kept_samples_are_those_that_gluon_reads_each_time():
+    transforms = mx.gluon.data.vision.transforms
+    images = mx.nd.array(np.random.default_rng(1).integers(0, 256, (10, 5, 4, 3)), dtype="uint8")
+    plain = mx.gluon.data.ArrayDataset(images, np.arange(10, dtype="int32"))
+    data = plain.transform_first(transforms.ToTensor())
+    kept = keep_in_memory(data)
+    for mine, theirs in zip(mx.gluon.data.DataLoader(kept, 4), mx.gluon.data.DataLoader(data, 4)):
+        for a, b in zip(mine, theirs):
+            assert a.dtype == b.dtype and np.array_equal(a.asnumpy(), b.asnumpy())
+
+
+def test_what_cannot_be_kept_is_refused(monkeypatch):
+    transforms = mx.gluon.data.vision.transforms
+    images = mx.nd.array(np.random.default_rng(1).integers(0, 256, (80, 5, 4, 3)), dtype="uint8")
+    flipped = mx.gluon.data.ArrayDataset(images, np.arange(80)).transform_first(
+        transforms.Compose([transforms.RandomFlipLeftRight(), transforms.ToTensor()])
+    )
+    with pytest.raises(UsageError, match="random transforms"):
+        keep_in_memory(flipped)
+    monkeypatch.setattr("gluontune.loading.kept.usable_memory", lambda: 1000)
+    with pytest.raises(UsageError, match=r"80 samples .* do not fit"):
+        keep_in_memory(mx.gluon.data.ArrayDataset(images, np.arange(80)))
 
 
 def options(**changes):

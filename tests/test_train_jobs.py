@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -400,11 +401,48 @@ def test_rungs_that_make_no_sense_for_a_job_say_why(write):
         assert site.step == "updates" and site.metric == "loss"
     why = {name: RUNGS[name].requires(made.recipe, site) for name in RUNGS.names()}
     assert "its own updates" in why["large-batch"] and "its own updates" in why["multi-device"]
-    assert "Gluon datasets" in why["records"]
+    assert why["records"] is None
+    (kept,) = RUNGS["records"].variants(made.recipe, site)
+    assert kept.changes == {"loader": "resident", "num_workers": 0}
+    for changes, words in ({"steady": False}, "random transforms"), ({"fits_memory": False}, "fit in memory"):
+        assert words in RUNGS["records"].requires(made.recipe, replace(site, **changes))
     assert why["hybridized"] is None and why["multi-worker"] is None
     with session(write(REGRESSION)) as made:
         site = Site.of({**made.site(), "num_train": 10**6}, {}, made.recipe)
     assert "measures loss" in RUNGS["large-batch"].requires(made.recipe, site)
+
+
+RESIZED = """
+def net(): return dense(16, 2)
+def data():
+    def part(n, seed):
+        x, y = classes(n, seed)
+        return gluon.data.ArrayDataset(x, y).transform_first(lambda row: {transform})
+    return part(128, 0), part(32, 1)
+"""
+
+
+def test_samples_of_gluon_data_are_kept_and_train_to_the_same_weights(write):
+    ended = {}
+    for loader in ("gluon", "resident"):
+        with session(write(RESIZED.format(transform="nd.array(row) * 0.5")), loader=loader) as made:
+            assert made.site()["steady"] and made.site()["image_bytes"] == 6 * 4 + 8
+            made.reset()
+            made.steps(4)
+            made.mx.nd.waitall()
+            ended[loader] = [p.data().asnumpy() for p in made.net.collect_params().values()]
+    assert all(np.array_equal(a, b) for a, b in zip(ended["gluon"], ended["resident"]))
+
+
+def test_samples_that_are_drawn_anew_are_never_kept(write):
+    job = write(RESIZED.format(transform="nd.array(row) * np.random.rand()"))
+    with session(job) as made:
+        assert not made.site()["steady"]
+    with (
+        pytest.raises(UsageError, match=r"loader='resident': .*job\.py:\d+: sample 0 .*random transforms"),
+        session(job, loader="resident"),
+    ):
+        pass
 
 
 def test_a_time_to_accuracy_needs_an_accuracy():

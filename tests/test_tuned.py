@@ -79,13 +79,22 @@ def test_a_named_data_set_is_read_and_learned_as_the_recipe_says(best):
 
 
 def test_a_gluon_data_set_keeps_its_transforms_and_gets_batch_rewrites_mode_and_trainer(best, caplog):
-    mx = mxnet()
-    with caplog.at_level(logging.WARNING, "gluontune"):
-        loader, net, trainer, val = gt.tuned(best, small(mx), digits(200), val=digits(60), epochs=20)
-    assert "'resident' reads data sets of gt.datasets only" in caplog.text
+    mx, read = mxnet(), []
+
+    def counted(x):
+        read.append(1)
+        return x
+
+    train = digits(200).transform_first(counted)
+    loader, net, trainer, val = gt.tuned(best, small(mx), train, val=digits(60), epochs=20)
+    read.clear()
     losses = loop(loader, net, trainer, epochs=20)
     assert losses[-1] < 0.2 and net._active and dict(net._flags)["static_shape"]
     assert len(loader) == 4 and [len(y) for _, y in val] == [50, 10]
+    assert len(read) <= 1, "resident: samples are kept, and no epoch reads them again"
+    with caplog.at_level(logging.WARNING, "gluontune"):
+        gt.tuned(gt.Recipe(loader="threaded"), small(mx), digits(200))
+    assert "'threaded' reads data sets of gt.datasets only" in caplog.text
 
 
 def test_settings_that_only_a_new_process_can_take_are_told_with_the_command(caplog, monkeypatch):

@@ -11,12 +11,15 @@ Imported only where mxnet is needed.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gluontune.compute import process
 from gluontune.compute._kinds import as_called, either_kind
+from gluontune.compute._preserve import HYBRID_STATE
+from gluontune.compute._traversal import walk
 from gluontune.runtime import mxnet
 
 __all__ = [
@@ -27,12 +30,46 @@ __all__ = [
     "MeanGlobalAvgPool2D",
     "PaddedConv2D",
     "PassedActivation",
+    "WholeSequential",
     "blocked_mean",
+    "give",
+    "take_back",
 ]
 
 mx = mxnet()
 nn = mx.gluon.nn
 bfloat16 = np.dtype([("bfloat16", np.uint16)])  # as MXNet names it in Python
+
+
+def give(targets: Iterable[Any]) -> None:
+    """Give each target's block its new class."""
+    for target in targets:
+        target.block.__class__ = target.new_class
+        if target.new_class is WholeSequential:
+            target.block.begin()
+
+
+def take_back(before: Sequence[tuple[Any, type]]) -> None:
+    """Give each block the class that it had, the last first."""
+    for block, original in reversed(before):
+        block.__class__ = original
+        if original is nn.Sequential:
+            for key in HYBRID_STATE:
+                vars(block).pop(key, None)
+
+
+class WholeSequential(nn.HybridSequential):
+    """What was a plain Sequential of hybrid layers, with the state that a HybridBlock has from its beginning."""
+
+    def begin(self) -> None:
+        """Not compiled yet, and in the mode of its layers."""
+        hybrid = [b for _, b in walk(self) if isinstance(b, nn.HybridBlock)]
+        layers = [b for b in hybrid if not isinstance(b, WholeSequential)]
+        vars(self).update(
+            _active=all(b._active for b in layers), _flags=list(layers[0]._flags), _backend=None, _backend_opts={},
+            _cached_graph=(), _cached_op=None, _cached_op_args=[], _in_format=None, _out_format=None,
+            _callback=None, _monitor_all=False,
+        )  # fmt: skip
 
 
 class MeanGlobalAvgPool2D(nn.GlobalAvgPool2D):
@@ -161,3 +198,4 @@ for _class in (
     PassedActivation,
 ):
     _class.__name__ = _class.__mro__[1].__name__
+WholeSequential.__name__ = nn.Sequential.__name__

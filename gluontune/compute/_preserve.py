@@ -10,9 +10,9 @@ from gluontune.compute._traversal import walk
 from gluontune.errors import UsageError
 from gluontune.runtime import mxnet
 
-__all__ = ["capture", "check_initialized", "preserved", "restore"]
+__all__ = ["HYBRID_STATE", "capture", "check_initialized", "preserved", "restore"]
 
-_HYBRID_STATE = (
+HYBRID_STATE = (
     "_active",
     "_flags",
     "_backend",
@@ -22,6 +22,8 @@ _HYBRID_STATE = (
     "_cached_op_args",
     "_in_format",
     "_out_format",
+    "_callback",
+    "_monitor_all",
 )
 
 
@@ -64,7 +66,7 @@ def preserved(net: Any) -> Iterator[None]:
 def capture(net: Any) -> list[tuple[Any, type, dict[str, Any]]]:
     """How each block runs: class, mode, compiled graph. :func:`restore` sets it again, without compiling."""
     return [
-        (block, type(block), {key: vars(block)[key] for key in _HYBRID_STATE if key in vars(block)})
+        (block, type(block), {key: vars(block)[key] for key in HYBRID_STATE if key in vars(block)})
         for _, block in walk(net)
     ]
 
@@ -73,6 +75,8 @@ def restore(blocks: list[tuple[Any, type, dict[str, Any]]]) -> None:
     """Set what :func:`capture` took."""
     for block, kind, state in blocks:
         block.__class__ = kind
+        for key in HYBRID_STATE:
+            vars(block).pop(key, None)
         vars(block).update(state)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.compute._blocks import give, take_back
 from gluontune.compute._diagnose import explain, first_line
 from gluontune.compute._gradients import first_gross
 from gluontune.compute._passes import difference, run, varies
@@ -16,7 +17,7 @@ from gluontune.compute._traversal import clear_caches, flat
 from gluontune.compute.mode import set_mode
 from gluontune.compute.process import started_dtype
 
-__all__ = ["Proof", "Wrong", "give"]
+__all__ = ["Proof", "Wrong"]
 
 _MODES = ("imperative", "hybridized")
 _ATTEMPTS = 5  # passes of the plain net before a rewrite is blamed
@@ -72,7 +73,7 @@ class Proof:
         reason, path = self._compare()
         if not reason:
             return None
-        _take_back(before)
+        take_back(before)
         if self._comparable and self._compare_often():  # the plain net differs from itself: nothing was shown
             self._comparable = False
             give(targets)
@@ -83,7 +84,7 @@ class Proof:
                     alone = targets[start : start + size]
                     give(alone)
                     told = self._compare()[0]
-                    _take_back(before)
+                    take_back(before)
                     if told:
                         return Wrong(alone[0].path, told)
         return Wrong(path or targets[0].path, reason)
@@ -131,17 +132,6 @@ class Proof:
         except Exception:
             return False
         return True
-
-
-def give(targets: list[Any]) -> None:
-    """Give each target's block its new class."""
-    for target in targets:
-        target.block.__class__ = target.new_class
-
-
-def _take_back(before: list[tuple[Any, type]]) -> None:
-    for block, original in reversed(before):
-        block.__class__ = original
 
 
 def _part(inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -13,12 +13,36 @@ from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.rewrites import Target
 from gluontune.runtime import mxnet
 
-__all__ = ["fuse_bn_relu", "keep_blocks", "narrow_in_float32", "order_sums", "pad_channels", "pool_to_mean"]
+__all__ = [
+    "fuse_bn_relu",
+    "keep_blocks",
+    "narrow_in_float32",
+    "order_sums",
+    "pad_channels",
+    "pool_to_mean",
+    "whole_sequential",
+]
 
 _BLOCK = 16  # channels of a block in oneDNN's layout for AVX-512
 _AMX_CHANNELS = 32  # a tile holds 32 bfloat16; oneDNN pads fewer, and MXNet refuses padded weights
 
 nn = mxnet().gluon.nn
+_containers = (nn.HybridSequential, _blocks.WholeSequential)  # in a plain one the gradient would be wrong
+
+
+def whole_sequential(net: Any, seen: dict[int, Seen]) -> list[Target]:
+    """Plain Sequentials whose layers can all be compiled, themselves Sequentials of such layers, or hybrid."""
+    return [Target(path, block, _blocks.WholeSequential) for path, block in walk(net) if _joinable(block)]
+
+
+def _joinable(block: Any) -> bool:
+    if type(block) is not nn.Sequential or not block._children:
+        return False
+    layers = list(block._children.values())
+    hooked = any(
+        layer._forward_hooks or layer._forward_pre_hooks for layer in layers
+    )  # a graph never calls them
+    return not hooked and all(isinstance(layer, nn.HybridBlock) or _joinable(layer) for layer in layers)
 
 
 def pool_to_mean(net: Any, seen: dict[int, Seen]) -> list[Target]:
@@ -67,7 +91,7 @@ def fuse_bn_relu(net: Any, seen: dict[int, Seen]) -> list[Target]:
     blocked = _blocked_outputs(net, seen)
     odd = _odd_layouts(net, seen)
     for path, block in walk(net):
-        if _graph.plain_class(block) is not nn.HybridSequential or id(block) not in seen:
+        if _graph.plain_class(block) not in _containers or id(block) not in seen:
             continue
         children = list(block._children.items())
         for (name, norm), (next_name, relu) in zip(children, children[1:]):

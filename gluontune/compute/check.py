@@ -89,15 +89,24 @@ def check_hybridizable(net: Any, *inputs: Any, tolerance: float | None = None) -
 
 def _static_findings(net: Any) -> list[Finding]:
     """What can be said without running: plain blocks, and hooks that compiled parents never call."""
-    hybrid = mxnet().gluon.HybridBlock
+    hybrid, nn = mxnet().gluon.HybridBlock, mxnet().gluon.nn
     findings = []
     for path, block in walk(net):
-        if not isinstance(block, hybrid):
+        if type(block) is nn.Sequential:
+            findings.append(
+                Finding(
+                    "warning", path, "Sequential", "",
+                    "a plain Sequential stays imperative; its layers are compiled one by one",
+                    "Write HybridSequential() for Sequential(), or take the rewrite whole-sequential "
+                    "(gt.compute.apply_rewrites), where all its layers are hybrid.",
+                )
+            )  # fmt: skip
+        elif not isinstance(block, hybrid):
             findings.append(
                 Finding(
                     "warning", path, type(block).__name__, source(type(block), "forward"),
                     "a plain Block stays imperative; what it contains is compiled piece by piece",
-                    "Derive it from HybridBlock (Sequential → HybridSequential, forward → hybrid_forward).",
+                    "Derive it from HybridBlock (forward → hybrid_forward).",
                 )
             )  # fmt: skip
         elif path and (block._forward_hooks or block._forward_pre_hooks):

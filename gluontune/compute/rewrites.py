@@ -83,6 +83,22 @@ class Rewrite:
 REWRITES: Registry[Rewrite] = Registry("rewrite")
 
 REWRITES.add(
+    "whole-sequential",
+    Rewrite(
+        name="whole-sequential",
+        card=Card(
+            replaces="a plain Sequential whose layers are all hybrid → the HybridSequential of the same layers",
+            why_slow="hybridize() compiles each layer of a plain Sequential alone: Python calls one graph after the "
+            "other, no memory is planned over their borders, and rewrites of the whole graph do not reach it",
+            when_it_helps="nets written as nn.Sequential() and compiled, the more the smaller their layers are; a "
+            "block with a forward() of its own stays plain, and so does a Sequential that holds one",
+        ),
+        find="gluontune.compute._rewrite_targets:whole_sequential",
+        devices=("cpu", "gpu"),
+        nothing="no plain Sequential whose layers are all hybrid",
+    ),
+)
+REWRITES.add(
     "pool-to-mean",
     Rewrite(
         name="pool-to-mean",
@@ -210,10 +226,10 @@ class AppliedRewrites(Sequence[Change]):
 
     def undo(self) -> None:
         """Give each layer back the class that it had. A second call does nothing."""
+        from gluontune.compute._blocks import take_back
         from gluontune.compute._traversal import clear_caches
 
-        for block, original in reversed(self._before):
-            block.__class__ = original
+        take_back(self._before)
         if self._before:
             clear_caches(self._net)
         self._before = []
@@ -254,7 +270,8 @@ def apply_rewrites(
     >>> type(net[1]) is nn.GlobalAvgPool2D
     True
     """
-    from gluontune.compute._proof import Proof, give
+    from gluontune.compute._blocks import give
+    from gluontune.compute._proof import Proof
     from gluontune.compute._traversal import clear_caches, sample_of, watch
 
     _check_block(net, sample_inputs)
@@ -302,6 +319,7 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
     >>> rewrites_for(mxnet().gluon.nn.GlobalAvgPool2D(), device="cpu")
     ['pool-to-mean']
     """
+    from gluontune.compute._blocks import give, take_back
     from gluontune.compute._traversal import sample_of, watch
 
     _check_block(net, inputs)
@@ -315,11 +333,9 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
             targets = rewrite.targets(net, seen)
             names += [rewrite.name] if targets else []
             before += [(target.block, type(target.block)) for target in targets]
-            for target in targets:
-                target.block.__class__ = target.new_class
+            give(targets)
     finally:
-        for block, original in reversed(before):
-            block.__class__ = original
+        take_back(before)
     return names
 
 

@@ -78,24 +78,25 @@ def _of_the_network(net: Any, inputs: tuple[Any, ...], dtype: str, device: str) 
     nn = mxnet().gluon.nn
     macs, odd, odd_layers, values, transposed = 0.0, 0.0, [], 0.0, 0
     for path, block in walk(net):
-        if id(block) not in seen or block._children:
+        layer = isinstance(block, (nn.Conv2D, nn.Dense))  # with activation=, they have it for a child
+        if id(block) not in seen or (block._children and not layer):
             continue
         outputs = seen[id(block)].output_shapes()
         values += sum(_product(shape) for shape in outputs)
-        if not isinstance(block, (nn.Conv2D, nn.Dense)):
+        if not layer:
             continue
         weight = block.weight.shape
         work = sum(_product(s) for s in outputs) * _product(weight) / weight[0]
         macs += work
         if any(c % 8 for c in weight[:2]):
             odd += work
-            odd_layers.append(path or "the net")
+            odd_layers.append(path or "(the net)")
         transposed += getattr(block, "_kwargs", {}).get("layout") == "NCHW"
     reasons = []
     if macs and odd / macs > 0.1:
         reasons.append(
             f"{len(odd_layers)} layers with {100 * odd / macs:.0f} % of the arithmetic have channels that are no "
-            f"multiple of eight (first: {odd_layers[0]}): they run on slower or padded kernels"
+            f"multiple of eight (first: layer {odd_layers[0]}): they run on slower or padded kernels"
         )
     if macs < MEMORY_BOUND_MACS_PER_VALUE * values:
         reasons.append(

@@ -29,6 +29,7 @@ class Site:
         step: ``usual`` (net and loss), ``step`` (the job's own) or ``updates`` (the job's own, updates included).
         metric: what validation measures, such as ``accuracy``.
         torch: whether PyTorch is installed.
+        steady: whether a sample of the job's Gluon datasets is the same each time it is read.
     """
 
     cores: int
@@ -42,6 +43,7 @@ class Site:
     step: str = "usual"
     metric: str = "accuracy"
     torch: bool = False
+    steady: bool = False
 
     @classmethod
     def of(cls, ready: Mapping[str, Any], machine: Mapping[str, Any], recipe: Recipe) -> Site:
@@ -66,6 +68,7 @@ class Site:
             step=str(ready.get("step", "usual")),
             metric=str((ready.get("metric") or {}).get("name", "accuracy")),
             torch=pytorch.installed(),
+            steady=bool(ready.get("steady")),
         )
 
 

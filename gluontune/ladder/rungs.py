@@ -68,17 +68,20 @@ def _multi_worker(recipe: Recipe, site: Site) -> list[Variant]:
     return [Variant(f"{n} worker{'s' if n > 1 else ''}", {"num_workers": n}) for n in counts]
 
 
-def _has_splits(recipe: Recipe, site: Site) -> str | None:
-    if not site.splits:
-        return (
-            "the job's data() returns Gluon datasets, which cannot be packed; return the name of a data set, "
-            "such as 'folder:/data/birds'"
-        )
-    return None
+def _packed_or_kept(recipe: Recipe, site: Site) -> str | None:
+    if site.splits or (site.steady and site.fits_memory):
+        return None
+    why = "do not fit in memory" if site.steady else "draw each sample anew (random transforms)"
+    return (
+        f"the job's data() returns Gluon datasets, which cannot be packed, and they {why}; return the name of a data "
+        "set, such as 'folder:/data/birds'"
+    )
 
 
-@_rung("records", "images packed in RecordIO, decoded by gluontune's loaders", _has_splits)
+@_rung("records", "images packed in RecordIO, decoded by gluontune's loaders", _packed_or_kept)
 def _records(recipe: Recipe, site: Site) -> list[Variant]:
+    if not site.splits:
+        return [Variant("samples kept in memory", {"loader": "resident", "num_workers": 0})]
     found = [Variant("threaded", {"loader": "threaded", "num_workers": site.cores})]
     if site.fits_memory:
         found.insert(0, Variant("resident", {"loader": "resident", "num_workers": 0}))

@@ -41,6 +41,7 @@ _HOMES = {
     "measure_disk": "disk",
     "decoder_name": "sizing",
     "safe_dataloader": "dataloader",
+    "keep_in_memory": "kept",
 }
 
 __all__ = sorted(_HOMES)

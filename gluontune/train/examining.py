@@ -18,6 +18,11 @@ __all__ = ["Examination", "examine", "make_step"]
 _RECIPE = "GLUONTUNE_EXAMINED_RECIPE"
 _PHASE_STEPS = 26  # one step in 25 is cut into phases
 _LONGEST_S = 30.0  # so long may the steps for the phases take
+_FASTER_INPUT = "gluontune size, --loader resident or threaded"
+_FASTER_GLUON_INPUT = (
+    "--loader resident where samples are the same each time, else --num-workers 2; or name the images in data(), "
+    "'folder:PATH' or 'records:PATH' (gluontune pack), which the faster loaders read, too"
+)
 _INPUT_PCT = 30  # of the step in waiting for data: then compute is not what holds it back
 
 
@@ -151,7 +156,7 @@ def _add_net(found: Examination, recipe: Recipe) -> None:
             "job-hybridize", "info", "what the job's nets take is known to its step() only: not checked here"
         )
         return
-    net, inputs = made
+    net, inputs, named = made
     sample = inputs[0] if len(inputs) == 1 else list(inputs)
     check = compute.check_hybridizable(net, sample)
     found.hybridize = check.to_dict()
@@ -167,7 +172,7 @@ def _add_net(found: Examination, recipe: Recipe) -> None:
     if data >= _INPUT_PCT:
         message = f"waiting for the next batch takes {data:.0f} % of the step"
         shares = ", ".join(f"{k} {v:.0f} %" for k, v in found.phases_pct.items())
-        found.add("job-input", "warning", message, shares, "gluontune size, --loader resident or threaded")
+        found.add("job-input", "warning", message, shares, _FASTER_INPUT if named else _FASTER_GLUON_INPUT)
     device = ctx.device_type
     dtype = recipe.dtype if recipe.dtype != "float32" else "float16" if device == "gpu" else "bfloat16"
     reasons = compute.why_no_gain(net, sample, dtype=dtype, device=device, phases_pct=found.phases_pct)
@@ -177,8 +182,11 @@ def _add_net(found: Examination, recipe: Recipe) -> None:
         found.add("job-16-bits", "ok", f"nothing speaks against {dtype}", "", "--dtype " + dtype)
 
 
-def _net_and_inputs(recipe: Recipe, ctx: Any) -> tuple[Any, tuple[Any, ...]] | None:
-    """The job's net, initialized, and a batch that it takes: noise in place of images; None: its step() takes it."""
+def _net_and_inputs(recipe: Recipe, ctx: Any) -> tuple[Any, tuple[Any, ...], bool] | None:
+    """The job's net, initialized, a batch that it takes (noise in place of images), and whether its data have a name.
+
+    None: what it takes is known to its step() only.
+    """
     from gluontune.runtime import mxnet
     from gluontune.train.feed import make_feed
     from gluontune.train.job import load_job
@@ -196,6 +204,6 @@ def _net_and_inputs(recipe: Recipe, ctx: Any) -> tuple[Any, tuple[Any, ...]] | N
         inputs = feed.inputs(ctx)
         if feed.image_shape is not None:
             inputs = (runtime.as_net_array(mx.nd.random.normal(shape=inputs[0].shape, ctx=ctx)),)
-        return net, inputs
+        return net, inputs, job.dataset is not None
     finally:
         feed.close()

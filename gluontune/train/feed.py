@@ -9,6 +9,7 @@ import numpy as np
 
 from gluontune import compute, loading
 from gluontune.errors import UsageError
+from gluontune.loading.kept import redrawn, sample_bytes
 from gluontune.loading.splits import seeded_subset
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
@@ -17,6 +18,9 @@ from gluontune.train.job import Job
 from gluontune.train.userfile import blaming
 
 __all__ = ["Feed", "make_feed", "named_loaders"]
+
+
+_READ_TWICE = 16  # samples, to see whether they are drawn anew
 
 
 @dataclass
@@ -113,10 +117,10 @@ def named_loaders(
 
 
 def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int) -> Feed:
-    if recipe.loader != "gluon":
+    if recipe.loader not in ("gluon", "resident"):
         raise UsageError(
-            f"recipe field loader={recipe.loader!r}: the job's data() returns Gluon datasets, which only the "
-            "loader 'gluon' reads; return the name of a data set, such as 'folder:/data/birds', to use others"
+            f"recipe field loader={recipe.loader!r}: the job's data() returns Gluon datasets, which only the loaders "
+            "'gluon' and 'resident' read; return the name of a data set, such as 'folder:/data/birds', to use others"
         )
     train, val = _Blamed(job.train, job), _Blamed(job.val, job)
     if recipe.train_samples is not None and recipe.train_samples < len(train):
@@ -125,8 +129,11 @@ def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int
         )
     if recipe.val_samples is not None and recipe.val_samples < len(val):
         val = _Part(val, np.arange(recipe.val_samples))
+    if recipe.loader == "resident":
+        train, val = _kept(train, job), _kept(val, job)
     share = {"rank": rank, "world_size": world, "partition": recipe.partition}
-    workers, seed, shuffle, last = recipe.num_workers, recipe.seed, True, recipe.last_batch
+    workers = recipe.num_workers if recipe.loader == "gluon" else 0
+    seed, shuffle, last = recipe.seed, True, recipe.last_batch
     count = len(train)
     if job.begin is not None:
         train = _Rows(train, batch_size, rank, world)
@@ -140,6 +147,13 @@ def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int
         count,
         None,
     )
+
+
+def _kept(dataset: Any, job: Job) -> Any:
+    try:
+        return loading.keep_in_memory(dataset)
+    except UsageError as error:
+        raise UsageError(f"recipe field loader='resident': {job.place('data')}{error}") from error
 
 
 class _Part:
@@ -218,6 +232,12 @@ class GluonBatches:
     def pair(self) -> tuple[Any, ...]:
         """The first sample twice, as a batch."""
         return as_batch(mxnet().gluon.data.dataloader.default_batchify_fn([self._dataset[0]] * 2))
+
+    def steady_bytes(self) -> int | None:
+        """Bytes of one sample, where samples are the same each time they are read; None where they are drawn anew."""
+        if redrawn(self._dataset, _READ_TWICE) is not None:
+            return None
+        return sample_bytes(self._dataset)
 
     def epoch(self, number: int) -> Any:
         """The batches of one epoch."""

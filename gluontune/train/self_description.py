@@ -20,12 +20,15 @@ _MARKED = 16  # images that are compared between ranks
 
 def site(session: Session) -> dict[str, Any]:
     """Devices, data and rewrites, for the ladder."""
-    shape = session.feed.image_shape
+    shape, steady = session.feed.image_shape, None
+    if shape is None:
+        steady = session.feed.train.steady_bytes()
     return {
         "device": session.device,
         "gpus": session.mx.context.num_gpus(),
         "splits": session.job.dataset is not None,
-        "image_bytes": shape[0] * shape[1] * shape[2] if shape else None,
+        "image_bytes": shape[0] * shape[1] * shape[2] if shape else steady,
+        "steady": steady is not None,
         "rewrites": session.rewrites,
         "step": session.kind.name,
         "recurrent": session.job.begin is not None,
