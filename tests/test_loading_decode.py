@@ -20,7 +20,8 @@ from gluontune.codec.header import ImageError, check_size, jpeg_header, jpeg_is_
 from gluontune.errors import GluontuneError
 from gluontune.loading import AUGMENTS
 from gluontune.loading.augment import Draws
-from gluontune.loading.decode import Decoder, jitter
+from gluontune.loading.colour import jitter
+from gluontune.loading.decode import Decoder
 from gluontune.loading.order import generator
 
 

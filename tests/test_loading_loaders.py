@@ -74,8 +74,14 @@ def test_every_loader_makes_the_same_pixels(augment, channels):
         for (images, labels), (theirs, their_labels) in zip(made[0], other):
             assert np.array_equal(labels, their_labels)
             # A crop that is resized may be rounded differently; all else is equal to the bit.
-            allowed = 3 if "resized" in augment or augment == "center-crop" else 0
-            assert np.abs(images.astype(int) - theirs).max() <= allowed
+            apart = np.abs(images.astype(int) - theirs)
+            if (
+                "resized" in augment and AUGMENTS[augment].operations
+            ):  # a step of one level may be stretched to many
+                assert apart.mean() < 0.5
+            else:
+                allowed = 5 if "resized" in augment and AUGMENTS[augment].finishes else 3
+                assert apart.max() <= (allowed if "resized" in augment or augment == "center-crop" else 0)
 
 
 @pytest.mark.parametrize("name", UINT8)

@@ -387,4 +387,4 @@ def test_cards_say_what_one_must_know():
         assert set(card.bounds) == numbers, card.name
         if card.kind != "recipe":
             card.check(dict(card.defaults))
-    assert len(METHODS.names()) == 19
+    assert len(METHODS.names()) == 21

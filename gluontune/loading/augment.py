@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gluontune.loading import colour, randaugment
 from gluontune.registry import Registry
 
 __all__ = ["AUGMENTS", "Augment", "Box", "Draws"]
@@ -32,6 +33,23 @@ class Draws:
     offsets: np.ndarray | None = None  # int64 (n, 2), top and left of the crop in the padded image
     uniforms: np.ndarray | None = None  # float64 (n, TRIES, 4): area, ratio, top, left
     jitter: np.ndarray | None = None  # float32 (n, 3): brightness, contrast, saturation
+    steps: np.ndarray | None = None  # float64 (n, k, 2): of ``colour.draw_steps``
+    operations: np.ndarray | None = None  # int64 (n, k, 2): of ``randaugment.draw``
+
+    @property
+    def finishes(self) -> bool:
+        """Whether an image changes once it has its crop, size and flip."""
+        return self.jitter is not None or self.steps is not None or self.operations is not None
+
+    def finish(self, image: np.ndarray, i: int) -> None:
+        """What comes behind crop, resize and flip, in place: uint8 (H, W, C), image ``i`` of the batch."""
+        place = image[..., 0] if image.shape[2] == 1 else image
+        if self.jitter is not None:
+            colour.jitter(place, *self.jitter[i].tolist())
+        if self.steps is not None:
+            colour.apply_steps(place, self.steps[i].tolist())
+        if self.operations is not None:
+            randaugment.apply(place, self.operations[i].tolist())
 
 
 @dataclass(frozen=True)
@@ -43,12 +61,15 @@ class Augment:
         summary: one sentence.
         geometry: ``fit``: the largest centred box of the wanted aspect ratio, resized where its size
             differs; ``center``: the same box shrunk to 224/256; ``pad-crop``: fit, then reflect-pad by
-            ``pad`` pixels and crop at random; ``resized-crop``: a random box of 8–100 % of the area.
+            ``pad`` pixels and crop at random; ``resized-crop``: a random box of 8–100 % of the area;
+            ``stretch``: the whole image, whatever its aspect ratio.
         flip: mirror half of the images.
         alternate: mirror each image in every second epoch; half of them begin with the first. (Jordan, *94% on
             CIFAR-10 in 3.29 Seconds on a Single GPU*, 2024, section 3.6.)
-        jitter: brightness, contrast and saturation are each multiplied by 1 ± ``jitter``.
+        jitter: brightness, contrast and saturation are each multiplied by 1 ± ``jitter``, in this order and one pass.
         pad: pixels of padding of ``pad-crop``.
+        colour: strengths of brightness, contrast, saturation and hue: see :func:`gluontune.loading.color_jitter`.
+        operations, magnitude: see ``num_ops`` and ``magnitude`` of :func:`gluontune.loading.rand_augment`.
     """
 
     name: str
@@ -58,11 +79,19 @@ class Augment:
     jitter: float = 0.0
     pad: int = 0
     alternate: bool = False
+    colour: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    operations: int = 0
+    magnitude: int = 9
     random: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        random = self.flip or self.jitter > 0 or self.geometry in ("pad-crop", "resized-crop")
+        random = self.flip or self.finishes or self.geometry in ("pad-crop", "resized-crop")
         object.__setattr__(self, "random", random)
+
+    @property
+    def finishes(self) -> bool:
+        """Whether images change once they have their crop, size and flip."""
+        return self.jitter > 0 or self.operations > 0 or any(self.colour)
 
     def draw(self, rng: np.random.Generator, n: int) -> Draws:
         """Draw for ``n`` images.
@@ -77,7 +106,9 @@ class Augment:
         jitter = None
         if self.jitter:
             jitter = rng.uniform(1 - self.jitter, 1 + self.jitter, (n, 3)).astype(np.float32)
-        return Draws(flip, offsets, uniforms, jitter)
+        steps = colour.draw_steps(rng, n, self.colour) if any(self.colour) else None
+        operations = randaugment.draw(rng, n, self.operations, self.magnitude) if self.operations else None
+        return Draws(flip, offsets, uniforms, jitter, steps, operations)
 
     def box(self, draws: Draws, i: int, height: int, width: int, shape: tuple[int, ...]) -> Box:
         """The part of a ``height`` × ``width`` image that becomes image ``i`` of the batch.
@@ -87,6 +118,8 @@ class Augment:
         """
         if self.geometry == "resized-crop" and draws.uniforms is not None:
             return random_box(draws.uniforms[i].tolist(), height, width)
+        if self.geometry == "stretch":
+            return 0, 0, height, width
         return centred_box(height, width, shape[0], shape[1], CENTER if self.geometry == "center" else 1.0)
 
 
@@ -152,5 +185,31 @@ for _entry in (
         True,
         jitter=0.4,
     ),
+    Augment(
+        "random-resized-crop-flip-color-jitter",
+        "the same box and flip, then torchvision's ColorJitter(0.4, 0.4, 0.4, 0.1): each in a random order, hue too",
+        "resized-crop",
+        True,
+        colour=(0.4, 0.4, 0.4, 0.1),
+    ),
+    Augment(
+        "random-resized-crop-flip-randaugment",
+        "the same box and flip, then two of RandAugment's operations of magnitude 9",
+        "resized-crop",
+        True,
+        operations=2,
+    ),
+    Augment(
+        "pad-crop-flip-randaugment",
+        "pad by 4, crop at random, flip, then two of RandAugment's operations of magnitude 9",
+        "pad-crop",
+        True,
+        pad=4,
+        operations=2,
+    ),
+    Augment(
+        "stretch", "the whole image, its sides stretched to the wanted size: the usual one of SSD", "stretch"
+    ),
+    Augment("stretch-flip", "the same, and mirror half of the images", "stretch", True),
 ):
     AUGMENTS.add(_entry.name, _entry)

@@ -22,9 +22,6 @@ from gluontune.loading.augment import Augment, Box, Draws
 
 __all__ = ["Decoder"]
 
-# ITU-R BT.601 luma, as in cv2.cvtColor and PIL.
-LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-
 _REDUCED = {
     3: {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8},
     1: {
@@ -120,9 +117,9 @@ class Decoder:
             None if flips is None else flips.ctypes.data, None if offsets is None else offsets.ctypes.data,
             self.augment.pad, *self.shape, out.ctypes.data, codes.ctypes.data,
         )  # fmt: skip
-        if draws.jitter is not None:
+        if draws.finishes:
             for k in np.flatnonzero(codes == native.OK).tolist():
-                jitter(out[k, :, :, 0] if self.shape[2] == 1 else out[k], *draws.jitter[first + k].tolist())
+                draws.finish(out[k], first + k)
         return codes
 
     def _wanted(self, draws: Draws, i: int, height: int, width: int) -> tuple[Box, int]:
@@ -150,8 +147,8 @@ class Decoder:
             cv2.flip(fit(part, width, height), 1, dst=place)
         else:
             fit(part, width, height, place)
-        if draws.jitter is not None:
-            jitter(place, *draws.jitter[i].tolist())
+        if draws.finishes:
+            draws.finish(out, i)
 
     def _pixels(self, data: memoryview, draws: Draws, i: int) -> tuple[np.ndarray, Box]:
         """The decoded image (BGR or grey), perhaps scaled down, and the wanted box in it."""
@@ -189,8 +186,8 @@ class Decoder:
         if channels == 3:
             part = cv2.cvtColor(part, cv2.COLOR_BGR2RGB)
         self._pad_crop_flip(out, part, draws, i)
-        if draws.jitter is not None:
-            jitter(out[:, :, 0] if channels == 1 else out, *draws.jitter[i].tolist())
+        if draws.finishes:
+            draws.finish(out, i)
 
     def _pad_crop_flip(self, out: np.ndarray, part: np.ndarray, draws: Draws, i: int) -> None:
         """Finish an image of the wanted size: reflect-pad and crop, flip, into its place."""
@@ -239,21 +236,3 @@ def scale_box(box: Box, by_h: float, by_w: float, height: int, width: int) -> Bo
     h, w = max(1, round(box[2] * by_h)), max(1, round(box[3] * by_w))
     top, left = min(round(box[0] * by_h), height - h), min(round(box[1] * by_w), width - w)
     return max(0, top), max(0, left), min(h, height), min(w, width)
-
-
-def jitter(image: np.ndarray, brightness: float, contrast: float, saturation: float) -> None:
-    """Colour jitter in place on uint8 RGB (H, W, 3) or grey (H, W), as one affine map of the colours.
-
-    Brightness b, then contrast c about the mean grey value m, then saturation s towards grey:
-    ``y = c·b·(s·x + (1 - s)·luma·x) + (1 - c)·b·m``; the three steps of torchvision's ColorJitter
-    without its rounding in between.
-    """
-    mean = cv2.mean(image)
-    if image.ndim == 2:
-        matrix = np.array([[contrast * brightness, (1 - contrast) * brightness * mean[0]]], np.float32)
-    else:
-        grey = float(LUMA @ np.asarray(mean[:3], np.float32))
-        colours = saturation * np.eye(3, dtype=np.float32) + (1 - saturation) * np.tile(LUMA, (3, 1))
-        offset = np.full((3, 1), (1 - contrast) * brightness * grey, np.float32)
-        matrix = np.hstack([contrast * brightness * colours, offset]).astype(np.float32)
-    cv2.transform(image, matrix, dst=image)

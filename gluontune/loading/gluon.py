@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable
 
@@ -61,6 +62,8 @@ def gluon_transform(
                 augment.jitter, augment.jitter, augment.jitter if channels == 3 else 0
             )
         )
+    if any(augment.colour) or augment.operations:
+        steps.append(_function_block(lambda image: finish(image, augment)))
     steps.append(transforms.ToTensor())
     if mean is not None or std is not None:
         steps.append(transforms.Normalize(tuple(mean or (0.0,)), tuple(std or (1.0,))))
@@ -89,6 +92,14 @@ def pad_crop(image: Any, pad: int, width: int, height: int) -> Any:
     mx = mxnet()
     padded = np.pad(image.asnumpy(), ((pad, pad), (pad, pad), (0, 0)), mode="constant", constant_values=0)
     return mx.image.random_crop(mx.nd.array(padded, dtype="uint8"), (width, height))[0]
+
+
+def finish(image: Any, augment: Augment) -> Any:
+    """Colour jitter or RandAugment, which Gluon lacks: ours, drawn as Gluon's own transforms draw, from numpy."""
+    only = dataclasses.replace(augment, geometry="fit", flip=False, jitter=0.0)
+    pixels = image.asnumpy()
+    only.draw(np.random.default_rng(np.random.randint(1 << 31)), 1).finish(pixels, 0)
+    return mxnet().nd.array(pixels, dtype="uint8")
 
 
 class GluonLoader(Loader):

@@ -6,8 +6,9 @@ the shape (N, C, H, W) and the strides of ``torch.channels_last``.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,19 +20,31 @@ from gluontune.runtime.pytorch import torch
 __all__ = ["TorchLoader", "to_tensors"]
 
 
-def to_tensors(images: np.ndarray, labels: np.ndarray) -> tuple[Any, Any]:
+def to_tensors(images: np.ndarray, labels: Any) -> tuple[Any, Any]:
     """A numpy batch as tensors that read the same memory.
 
     Args:
         images: uint8 (N, H, W, C).
-        labels: int64 (N,).
+        labels: int64 (N,); or the mapping of a ``FieldsLoader``, of which arrays become tensors and lists stay.
 
     Returns:
         uint8 (N, C, H, W) in ``torch.channels_last``, and int64 (N,). The memory is used again only when both the
         tensor and its views are gone.
     """
     library = torch()
-    return library.from_numpy(images).permute(0, 3, 1, 2), library.from_numpy(np.ascontiguousarray(labels))
+    placed = library.from_numpy(images).permute(0, 3, 1, 2)
+    return placed, _each(labels, lambda array: library.from_numpy(np.ascontiguousarray(array)))
+
+
+def _each(labels: Any, change: Callable[[Any], Any]) -> Any:
+    """``labels`` changed; of a mapping, each value that is no list."""
+    if isinstance(labels, dict):
+        return {name: v if isinstance(v, list) else change(v) for name, v in labels.items()}
+    return change(labels)
+
+
+def _record(tensor: Any, stream: Any) -> None:
+    tensor.record_stream(stream)
 
 
 class TorchLoader:
@@ -135,7 +148,7 @@ class TorchLoader:
             tensors = to_tensors(images, labels)
             del images
             if device is not None:
-                tensors = (tensors[0].to(device), tensors[1].to(device))
+                tensors = (tensors[0].to(device), _each(tensors[1], lambda tensor: tensor.to(device)))
             yield self._finish(*tensors)
             del tensors
 
@@ -152,14 +165,15 @@ class TorchLoader:
                     more = False
                     break
                 with cuda.stream(side):
-                    pinned = [tensor.pin_memory() for tensor in to_tensors(*item)]
-                    waiting.append(tuple(tensor.to(device, non_blocking=True) for tensor in pinned))  # type: ignore[arg-type]
+                    ahead = [_each(part, lambda t: t.pin_memory()) for part in to_tensors(*item)]
+                    ahead = [_each(part, lambda t: t.to(device, non_blocking=True)) for part in ahead]
+                    waiting.append((ahead[0], ahead[1]))
             if waiting:
                 images, labels = waiting.popleft()
                 here = cuda.current_stream(device)
                 here.wait_stream(side)
-                for tensor in (images, labels):
-                    tensor.record_stream(here)  # its memory is not given away before the work on it is done
+                for part in (images, labels):  # memory is not given away before the work on it is done
+                    _each(part, functools.partial(_record, stream=here))
                 yield self._finish(images, labels)
 
     def _finish(self, images: Any, labels: Any) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
@@ -30,6 +31,8 @@ class RecordDataset:
         kind: ``tensor`` uint8 (C, H, W); ``numpy`` uint8 (H, W, C); ``bytes``, as they are packed.
         channels: 3 (RGB), 1 (grey) or 0 for what the image has.
         boxes: the label is that of a detection record; give its objects, see :func:`gluontune.records.boxes_of`.
+        fields: ``dataset[i]`` is a mapping with these fields (``image``, ``label``, ``boxes``, ``mask``, …, as they
+            were written; the image as ``kind`` says), and ``transform`` is called with it.
 
     Raises:
         GluontuneError: no such file, or damage. UsageError: an unknown ``kind``.
@@ -52,6 +55,7 @@ class RecordDataset:
         kind: str = "tensor",
         channels: int = 3,
         boxes: bool = False,
+        fields: Optional[Sequence[str]] = None,
     ):
         if kind not in KINDS or channels not in (0, 1, 3):
             raise UsageError(
@@ -59,6 +63,7 @@ class RecordDataset:
             )
         self.reader = RecordReader(path)
         self.transform, self.kind, self.channels, self.boxes = transform, kind, channels, boxes
+        self.fields = None if fields is None else tuple(fields)
 
     def __len__(self) -> int:
         return len(self.reader)
@@ -67,11 +72,16 @@ class RecordDataset:
         """What an error calls this record."""
         return f"{self.reader.path}: record {index}"
 
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
+    def __getitem__(self, index: int) -> Any:
         index = index.__index__()
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.reader.path}: no record {index}: there are {len(self):,}")
         index %= len(self)
+        if self.fields is not None:
+            sample = self.reader.fields(index, self.fields)
+            if "image" in sample:
+                sample["image"] = self._picture(index, sample["image"])
+            return sample if self.transform is None else self.transform(sample)
         header, payload = self.reader.unpack(index)
         picture = self._picture(index, payload)
         if self.boxes:

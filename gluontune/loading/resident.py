@@ -12,7 +12,7 @@ import numpy as np
 from gluontune.errors import GluontuneError
 from gluontune.loading.augment import AUGMENTS, Augment, Draws
 from gluontune.loading.base import Loader, check_shape
-from gluontune.loading.decode import Decoder, jitter
+from gluontune.loading.decode import Decoder
 from gluontune.loading.memory import usable_memory
 from gluontune.loading.threaded import BatchPool, fill
 from gluontune.runtime.cpu import Cpu
@@ -123,9 +123,9 @@ class ResidentLoader(Loader):
             self._resized_crops(out, draws)
         if draws.flip is not None:
             flip_some(out, np.flatnonzero(draws.flip))
-        if draws.jitter is not None:
-            for k, factors in enumerate(draws.jitter.tolist()):
-                jitter(out[k, :, :, 0] if out.shape[3] == 1 else out[k], *factors)
+        if draws.finishes:
+            for k in range(len(out)):
+                draws.finish(out[k], k)
 
     def _gather(self, out: np.ndarray, indices: np.ndarray, offsets: np.ndarray | None) -> None:
         """Copy the images' rows into ``out``, each from its own column: one copy of a whole row each."""

@@ -242,30 +242,34 @@ class ThreadedLoader(Loader):
         """Put samples ``indices[first:last]`` into ``images[first:last]``."""
         fill(self.split, decoder, images[first:last], indices[first:last], draws, first)
 
-    def _batches(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def targets(self, indices: np.ndarray, draws: Draws) -> Any:
+        """What is handed out beside the images of the samples ``indices``."""
+        return self.labels[indices]
+
+    def _batches(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, Any]]:
         self._stop()
         return self._threaded(epoch, start) if self.num_workers else self._inline(epoch, start)
 
-    def _inline(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _inline(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, Any]]:
         decoder = self.decoder()
         for number, indices in enumerate(self.order.batches(epoch)[start:], start):
-            images = self.pool.take()
-            self.fill(decoder, images, indices, self.draws(epoch, number, indices), 0, len(indices))
-            yield images[: len(indices)], self.labels[indices]
+            images, draws = self.pool.take(), self.draws(epoch, number, indices)
+            self.fill(decoder, images, indices, draws, 0, len(indices))
+            yield images[: len(indices)], self.targets(indices, draws)
             del images
 
-    def _threaded(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _threaded(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, Any]]:
         run = _Epoch(self, epoch, start)
         self._stop(run)
         run.start()
         try:
             while run.pending:
                 batch = run.next()
-                images, indices = batch.images[: len(batch.indices)], batch.indices
+                images, targets = batch.images[: len(batch.indices)], self.targets(batch.indices, batch.draws)
                 del batch
                 run.open_next()
-                yield images, self.labels[indices]
-                del images
+                yield images, targets
+                del images, targets
         finally:
             run.stop()
 

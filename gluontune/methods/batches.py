@@ -1,6 +1,7 @@
 """Methods that change a training batch: uint8 images (N, H, W, C) and labels, by random numbers that are handed in.
 
-None changes what it is given. Mixup, CutMix and random erasing are those of :mod:`gluontune.loading.mixing`.
+None changes what it is given. Mixup, CutMix and random erasing are those of :mod:`gluontune.loading.mixing`, colour
+jitter and RandAugment those of :mod:`gluontune.loading`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import cv2
 import numpy as np
 
 from gluontune.loading import mixing
+from gluontune.loading.colour import color_jitter
 from gluontune.loading.order import METHOD, generator
+from gluontune.loading.randaugment import rand_augment
 
 __all__ = ["blended", "change_batch", "cutout", "resized", "scale_of"]
 
@@ -40,7 +43,11 @@ def change_batch(
     seed, epoch, rank, batch = key
     rng = generator(seed, epoch, METHOD, rank, batch)
     for name, params in chosen.items():
-        if name == "cutout":
+        if name == "color-jitter":
+            images = color_jitter(images, rng, **params)
+        elif name == "randaugment":
+            images = rand_augment(images, rng, **params, fill=round(float(np.mean(mean))))
+        elif name == "cutout":
             images = cutout(images, params["length"], rng, mean)
         elif name == "random-erasing":
             area, ratio = (params["smallest"], params["largest"]), (params["ratio"], 1 / params["ratio"])

@@ -114,6 +114,31 @@ for _card in (
         {"epsilon": (0.0001, 0.9)},
     ),
     MethodCard(
+        "color-jitter",
+        "brightness, contrast, saturation and hue of each training image are changed, in a random order",
+        "batch",
+        "Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks, 2012, section 4.1; draws "
+        "and order as torchvision's ColorJitter",
+        "photographs under light of all kinds",
+        "classes that differ in colour; images with one channel, whose hue and saturation are none",
+        "some passes over each image on the host; with the loader's augment=random-resized-crop-flip-color-jitter on "
+        "its threads",
+        {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1},
+        {"brightness": (0, 10), "contrast": (0, 10), "saturation": (0, 10), "hue": (0, 0.5)},
+    ),
+    MethodCard(
+        "randaugment",
+        "a few operations on each training image, drawn from fourteen, all of one strength",
+        "batch",
+        "Cubuk et al., RandAugment: Practical automated data augmentation with a reduced search space, 2020; "
+        "operations and strengths as torchvision's",
+        "long runs of large nets",
+        "short runs, which underfit; small nets",
+        "some passes over each image on the host; with a loader's augment=…-randaugment on its threads",
+        {"num_ops": 2, "magnitude": 9},
+        {"num_ops": (1, 10), "magnitude": (0, 30)},
+    ),
+    MethodCard(
         "cutout",
         "a square of each training image is set to the mean colour",
         "batch",

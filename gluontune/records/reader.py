@@ -6,13 +6,14 @@ import contextlib
 import operator
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Union
 
 import numpy as np
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records.checksums import read_checksums, row_is_sound, side_path
+from gluontune.records.fields import END, split_fields, take_fields
 from gluontune.records.fileindex import find_index, map_file, read_index, record_ends, scan
 from gluontune.records.layout import (
     IMAGE_HEAD,
@@ -194,12 +195,30 @@ class RecordReader:
         return self.unpack(index)[1]
 
     def unpack(self, index: int) -> tuple[IRHeader, memoryview]:
-        """Header and image bytes at a position, in one reading."""
+        """Header and image bytes at a position, in one reading; other fields are left out (see :meth:`fields`)."""
         record = self.read(index)
         try:
-            return split_image_record(record)
-        except DamagedRecordError as error:
+            header, payload = split_image_record(record)
+            return header, split_fields(payload)[0] if payload[-8:] == END else payload
+        except GluontuneError as error:
             raise self._damaged(index, int(self._offsets[index]), error) from None
+
+    def fields(self, index: int, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """The named fields of a record: see :func:`gluontune.records.fields.take_fields`.
+
+        Args:
+            index: its position. names: the wanted ones; None: all that it has.
+
+        Raises:
+            GluontuneError: damage, or no such field; record and field are named.
+        """
+        record = self.read(index)
+        try:
+            return take_fields(*split_image_record(record), names)
+        except GluontuneError as error:
+            if isinstance(error, DamagedRecordError):
+                raise self._damaged(index, int(self._offsets[index]), error) from None
+            raise GluontuneError(f"{self.path}, record {index}: {error}") from None
 
     def labels(self) -> np.ndarray:
         """(N,) float32, or (N, k) where records carry k labels; computed once.

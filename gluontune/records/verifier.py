@@ -25,6 +25,7 @@ from gluontune.records.checksums import (
     row_is_sound,
     side_path,
 )
+from gluontune.records.fields import Field, split_fields
 from gluontune.records.fileindex import map_file
 from gluontune.records.keys import KeyScheme
 from gluontune.records.layout import IMAGE_HEAD, DamagedRecordError, split_image_record
@@ -248,8 +249,14 @@ class Survey:
         with contextlib.suppress(DamagedRecordError):
             header, payload = split_image_record(record)
             key = header.id if header.id < 1 << 63 else -1
+            fields: list[Field] = []
+            try:
+                payload, fields = split_fields(payload)
+            except GluontuneError as error:
+                fault = str(error)
             kind = kind_of(payload)
-            fault = self._image_fault(payload, kind)
+            if fault is None and (len(payload) or not fields):  # a record may have fields and no image
+                fault = self._image_fault(payload, kind)
         return Checked(found, len(record), zlib.crc32(record), key, kind, fault, padding)
 
     def _image_fault(self, payload: Any, kind: str | None) -> str | None:

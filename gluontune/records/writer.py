@@ -6,6 +6,7 @@ import contextlib
 import os
 import zlib
 from array import array
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Union
@@ -78,6 +79,30 @@ class RecordWriter:
         """
         key = self._check_key(key)
         self._append(image_record(payload, label, key), key)
+
+    def write_fields(self, fields: Mapping[str, Any], key: int | None = None) -> None:
+        """Add an image record with named fields; :mod:`gluontune.records.fields` says how they lie in it.
+
+        Args:
+            fields: ``image`` (encoded, bytes), ``label``, ``boxes`` (n, 5 or more), ``mask`` (H, W), and any others:
+                text, bytes, numbers, arrays.
+            key: see :meth:`write`.
+
+        Raises:
+            UsageError: a value that no field can hold; it is named.
+
+        >>> import pathlib, tempfile
+        >>> from gluontune.records import RecordReader
+        >>> out = pathlib.Path(tempfile.mkdtemp()) / "a.rec"
+        >>> with RecordWriter(out) as w:
+        ...     w.write_fields({"image": b"...", "boxes": [[3, 0.25, 0.5, 0.75, 1]], "caption": "a robin"})
+        >>> RecordReader(out).fields(0)["caption"]
+        'a robin'
+        """
+        from gluontune.records.fields import join_fields  # numpy: the packer's processes start without it
+
+        label, payload = join_fields(fields)
+        self.write(payload, label, key)
 
     def write_record(self, record: bytes, key: int | None = None) -> None:
         """Add a record as it is, with no image header put in front."""

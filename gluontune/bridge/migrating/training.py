@@ -96,7 +96,7 @@ def _why_not(recipe: Recipe, data: Any) -> str | None:
     if size > _MOST:
         return f"data set {data.name} has {size / 2**20:,.0f} MiB of pixels, more than {_MOST / 2**20:.0f}"
     augment = AUGMENTS[recipe.augment or data.augment]
-    if augment.geometry not in ("fit", "pad-crop") or augment.jitter:
+    if augment.geometry not in ("fit", "pad-crop") or augment.finishes:
         return f"augment={augment.name!r} has no plain text yet"
     for field, known in (
         ("methods", {}),
