@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
 
-from gluontune.codec import native
+from gluontune.codec import native, sanitize
 from gluontune.codec.sanitize import CASES, build, main, run
 from gluontune.codec.sanitized import corpus, damaged
 from gluontune.errors import GluontuneError
@@ -55,6 +57,16 @@ def test_a_fault_that_is_put_in_is_found_and_named(broken, capfd, name, before, 
     said = capfd.readouterr().err
     assert word in said and name in said
     assert "finding (code 99): python -m gluontune.codec.sanitize --cases 16 --seed 5 --first " in said
+
+
+@pytest.mark.parametrize("work, code", [("time.sleep(900)", -1), ("sum(range(9)) < 0", 0)])
+def test_a_process_that_sleeps_is_stuck_and_one_that_waits_for_the_processor_is_not(
+    tmp_path, monkeypatch, work, code
+):
+    monkeypatch.setattr(sanitize, "LOOK_S", 3)
+    (tmp_path / "at").write_text("16")
+    text = f"import time\nwhile time.process_time() < 4:\n    {work}"
+    assert sanitize._answer([sys.executable, "-c", text], dict(os.environ), tmp_path / "at")[0] == code
 
 
 def test_no_compiler_is_a_sentence(monkeypatch, capfd):

@@ -11,7 +11,7 @@ import struct
 import zlib
 from typing import Any, NamedTuple
 
-from gluontune.codec.sizes import claimed_size, too_large
+from gluontune.codec.sizes import claimed_size, pixel_bits, too_large
 
 __all__ = [
     "ImageError",
@@ -121,10 +121,8 @@ def inspect(data: bytes) -> ImageInfo:
     kind = kind_of(data)
     if kind == "png":
         return _inspect_png(data)
-    if kind is None:
-        raise ImageError(f"not an image (begins with {bytes(data[:12])!r})")
     check_size(data, kind)
-    return ImageInfo(kind)
+    return ImageInfo(str(kind))
 
 
 def check_size(data: Any, kind: str | None, header: JpegHeader | None = None) -> None:
@@ -134,7 +132,8 @@ def check_size(data: Any, kind: str | None, header: JpegHeader | None = None) ->
         data: the whole file, as bytes or a memoryview of bytes. header: of a JPEG file, where it is known.
 
     Raises:
-        ImageError: too many pixels, or more than so few bytes can hold.
+        ImageError: too many pixels, or more than so few bytes can hold; or no kind of image whose header is known
+            here, so that nobody could say how large it is (JPEG 2000, OpenEXR, Radiance and the like).
 
     >>> check_size(b"GIF89a" + bytes([255] * 4), "gif")
     Traceback (most recent call last):
@@ -147,11 +146,14 @@ def check_size(data: Any, kind: str | None, header: JpegHeader | None = None) ->
             kind, header.width, header.height, len(data), coefficients=header.coefficients, scans=scans
         )
     else:
-        size = claimed_size(data, kind) if kind else None
-        depth = 24
-        if kind == "png" and size is not None:
-            depth = data[24] * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}.get(data[25], 1) if len(data) > 25 else 1
-        why = too_large(str(kind), *size, len(data), depth=depth) if size is not None else None
+        if kind is None:
+            raise ImageError(f"not an image (begins with {bytes(data[:12])!r})")
+        if kind == "npy":  # raw pixels: nothing is made of them, and they are as many as there are bytes
+            return
+        size = claimed_size(data, kind)
+        if size is None:
+            raise ImageError(f"damaged {kind} (its header does not say how large it is)")
+        why = too_large(kind, *size, len(data), depth=pixel_bits(data, kind))
     if why is not None:
         raise ImageError(why)
 

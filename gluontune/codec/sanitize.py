@@ -9,6 +9,7 @@ Source: Serebryany et al., "AddressSanitizer: A Fast Address Sanity Checker", US
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import secrets
@@ -18,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 from gluontune.codec import native
 from gluontune.errors import GluontuneError
 
@@ -26,7 +29,8 @@ __all__ = ["build", "main", "run"]
 CASES = 16  # in a group: the first half one by one, the second half at once
 FLAGS = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
          "-DGT_DEEPBIND=0")  # fmt: skip
-CHUNK_S = 600  # a group that hangs is a finding
+LOOK_S = 600  # between two looks at a group: one that sleeps, or turns in a circle, is a finding
+LOOP_S = 120  # CPU seconds from one look to the next in which no group may stay
 STARTS = 10  # of a process that ends before its first case
 PART = 4000  # cases of one process: what a burst had broken cannot hide behind it for long
 
@@ -109,12 +113,7 @@ def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> d
             end = min(begin + PART, last)
             at.unlink(missing_ok=True)
             command = [sys.executable, "-m", "gluontune.codec.sanitized", str(library), place, str(seed)]
-            try:
-                done = subprocess.run([*command, str(begin), str(end)], env=env, capture_output=True, text=True,
-                                      timeout=CHUNK_S, check=False)  # fmt: skip
-                code, out, said = done.returncode, done.stdout, done.stderr
-            except subprocess.TimeoutExpired:
-                code, out, said = -1, "", f"no answer for {CHUNK_S} s"
+            code, out, said = _answer([*command, str(begin), str(end)], env, at)
             if code == 0:
                 counts = json.loads(out.splitlines()[-1])
                 total["made"] += counts["made"]
@@ -134,6 +133,29 @@ def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> d
             begin = max(group, begin) + CASES
     seconds = round(time.monotonic() - started, 1)
     return {"seed": seed, "first": first, "cases": last - first, **total, "seconds": seconds}
+
+
+def _answer(command: list[str], env: dict[str, str], at: Path) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a process that writes into ``at`` where it is; -1 where it is stuck.
+
+    The clock alone cannot tell: on a busy machine a sound process gets a second of the processor in minutes.
+    """
+    before, spent = "", 0.0
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                out, said = process.communicate(timeout=LOOK_S)
+                return process.returncode, out, said
+            now, used = (
+                at.read_text() if at.exists() else "",
+                sum(psutil.Process(process.pid).cpu_times()[:2]),
+            )
+            if now == before and not 0 < used - spent < LOOP_S:
+                process.kill()
+                return -1, "", f"no answer for {LOOK_S} s"
+            before, spent = now, used
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 from gluontune.errors import UsageError
 
-__all__ = ["MAX_PIXELS", "MAX_SCANS", "VARIABLE", "claimed_size", "max_pixels", "too_large"]
+__all__ = ["MAX_PIXELS", "MAX_SCANS", "VARIABLE", "claimed_size", "max_pixels", "pixel_bits", "too_large"]
 
 VARIABLE = "GLUONTUNE_MAX_PIXELS"
 MAX_PIXELS = 178_956_970
@@ -25,6 +25,9 @@ MAX_SCANS = 500  # libjpeg-turbo's own limit where it is fuzzed
 COEFFICIENTS = 0.75  # of one pixel, in a JPEG file of several scans
 _SMALL = 1 << 22  # pixels: what claims fewer is left to the decoder
 _DEFLATE = 1032  # the most that a byte of a PNG can stand for (zlib's technical details)
+_FLAT = (
+    4096  # pixels for which a byte of WebP, GIF, TIFF or packed BMP may stand: more than any picture needs
+)
 _TIFF_SIZES = {3: "H", 4: "I"}
 
 
@@ -79,8 +82,8 @@ def too_large(
     """Why an image that claims this size cannot be taken, or None.
 
     Args:
-        length: bytes of the file. depth: bits of a pixel (PNG). coefficients: of a JPEG file in several scans; 0 for
-            one scan. scans: how many there are.
+        length: bytes of the file. depth: bits of a pixel (PNG; BMP and PNM, where they are not packed, else 0).
+        coefficients: of a JPEG file in several scans; 0 for one scan. scans: how many there are.
 
     >>> too_large("jpg", 20000, 20000, 521)
     'it claims 20,000 x 20,000 pixels; at most 178,956,970 are taken (GLUONTUNE_MAX_PIXELS sets the limit)'
@@ -98,12 +101,40 @@ def too_large(
         return f"{claim}; at most {limit:,} are taken {way_out}"
     if coefficients > COEFFICIENTS * limit:
         return f"{claim} in several scans; at most {int(COEFFICIENTS * limit):,} coefficients are taken {way_out}"
-    if pixels > _SMALL:
-        # Huffman codes take a bit for each block of 64 pixels at the least.
-        least = {"jpg": pixels // 512, "png": pixels * depth // (8 * _DEFLATE)}.get(kind, 0)
-        if length < least:
-            return f"{claim}, which {length:,} bytes cannot hold"
+    if pixels > _SMALL and length < _least_bytes(kind, pixels, depth):
+        return f"{claim}, which {length:,} bytes cannot hold"
     return None
+
+
+def _least_bytes(kind: str, pixels: int, depth: int) -> int:
+    """Bytes without which nobody says so many pixels."""
+    if kind == "jpg":  # Huffman codes take a bit for each block of 64 pixels at the least
+        return pixels // 512
+    if kind == "png":
+        return pixels * depth // (8 * _DEFLATE)
+    if kind in ("bmp", "pnm") and depth:
+        return pixels * depth // 8
+    return pixels // _FLAT
+
+
+def pixel_bits(data: Any, kind: str) -> int:
+    """Bits of a stored pixel, as the header of a PNG, a BMP or a PNM file says them; 0 where pixels are packed.
+
+    >>> pixel_bits(b"P6 7 5 255 ", "pnm"), pixel_bits(b"P4 7 5 ", "pnm")
+    (24, 1)
+    """
+    view = memoryview(data)
+    if kind == "png" and len(view) > 25:
+        return int(view[24] * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}.get(view[25], 1))
+    if kind == "pnm" and len(view) > 1:  # P1 may write its digits without a space in between
+        return {"1": 8, "2": 16, "3": 48, "4": 1, "5": 8, "6": 24}.get(chr(view[1]), 1)
+    if kind == "bmp" and len(view) > 33:
+        old = struct.unpack_from("<I", view, 14)[0] == 12
+        bits, packed = (
+            (struct.unpack_from("<H", view, 24)[0], 0) if old else struct.unpack_from("<HI", view, 28)
+        )
+        return 0 if packed in (1, 2) else min(bits, 32)
+    return 0
 
 
 def _webp_size(view: memoryview) -> tuple[int, int]:
@@ -118,7 +149,7 @@ def _webp_size(view: memoryview) -> tuple[int, int]:
 
 
 def _pnm_size(view: memoryview) -> tuple[int, int]:
-    text = re.sub(rb"#[^\n]*\n?", b" ", bytes(view[2:4096]))
+    text = re.sub(rb"#[^\n]*\n?", b" ", bytes(view[2 : 1 << 16]))
     width, height = text.split(None, 2)[:2]
     return int(width), int(height)
 
@@ -126,9 +157,10 @@ def _pnm_size(view: memoryview) -> tuple[int, int]:
 def _tiff_size(view: memoryview) -> tuple[int, int]:
     order = "<" if bytes(view[:2]) == b"II" else ">"
     start = struct.unpack_from(order + "I", view, 4)[0]
-    sizes = {}
+    sizes: dict[int, int] = {}
     for n in range(struct.unpack_from(order + "H", view, start)[0]):
         tag, kind, _ = struct.unpack_from(order + "HHI", view, start + 2 + 12 * n)
         if tag in (256, 257) and kind in _TIFF_SIZES:
-            sizes[tag] = struct.unpack_from(order + _TIFF_SIZES[kind], view, start + 10 + 12 * n)[0]
+            value = struct.unpack_from(order + _TIFF_SIZES[kind], view, start + 10 + 12 * n)[0]
+            sizes[tag] = max(value, sizes.get(tag, 0))  # which of two a decoder takes is its own affair
     return sizes[256], sizes[257]

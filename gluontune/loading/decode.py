@@ -163,7 +163,8 @@ class Decoder:
         try:
             check_size(data, kind, header)
         except ImageError as error:
-            raise GluontuneError(f"an image that is too large: {error}") from error
+            said = str(error) if kind is None else f"an image that is too large: {error}"
+            raise GluontuneError(said) from error
         box = None
         if header is not None and header.orientation == 1:
             box = self.augment.box(draws, i, header.height, header.width, self.shape)
