@@ -163,7 +163,7 @@ def tuned(
     )
     inputs = _sample(found, named, net, ctx)
     if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
-        net.initialize(mx.init.Xavier(magnitude=2), ctx=ctx)
+        net.initialize(compute.FirstValues(), ctx=ctx)
     net(*inputs)
     if recipe.stochastic_depth:
         compute.add_stochastic_depth(net, recipe.stochastic_depth)

@@ -445,6 +445,24 @@ def test_samples_that_are_drawn_anew_are_never_kept(write):
         pass
 
 
+SYMBOLIC = """
+def net():
+    norm = mx.sym.BatchNorm(mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=2, name="dense"), name="norm")
+    return gluon.SymbolBlock(norm, mx.sym.var("x"))
+def data(): return gluon.data.ArrayDataset(*classes(64)), gluon.data.ArrayDataset(*classes(32, 1))
+"""
+
+
+def test_a_net_made_of_a_symbol_gets_its_first_values(write):
+    with session(
+        write(SYMBOLIC)
+    ) as made:  # gluon-cv's SSD is one: Xavier's rule alone refuses its BatchNorms
+        values = {p.name: p.data().asnumpy() for p in made.net.collect_params().values()}
+    assert values["norm_gamma"].tolist() == values["norm_moving_var"].tolist() == [1, 1]
+    assert values["norm_beta"].tolist() == values["dense_bias"].tolist() == [0, 0]
+    assert len(np.unique(values["dense_weight"])) == 12
+
+
 def test_a_time_to_accuracy_needs_an_accuracy():
     from gluontune.ladder.time_to_target import accuracies
     from gluontune.result import RunResult

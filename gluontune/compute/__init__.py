@@ -4,7 +4,7 @@ The pieces stand alone; each works on a network of your own:
 
 >>> import gluontune as gt
 >>> gt.compute.REWRITES.names()[:2]
-['pool-to-mean', 'pad-channels']
+['whole-sequential', 'pool-to-mean']
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ _HOMES = {
     "why_no_gain": "why",
     "LossScaler": "scaler",
     "add_stochastic_depth": "depth",
+    "FirstValues": "initial",
 }
 
 __all__ = sorted(_HOMES)

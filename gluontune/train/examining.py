@@ -200,7 +200,7 @@ def _net_and_inputs(recipe: Recipe, ctx: Any) -> tuple[Any, tuple[Any, ...], boo
     try:
         net = job.net()
         if needs_values(net):
-            net.initialize(mx.init.Xavier(magnitude=2), ctx=ctx)
+            net.initialize(compute.FirstValues(), ctx=ctx)
         inputs = feed.inputs(ctx)
         if feed.image_shape is not None:
             inputs = (runtime.as_net_array(mx.nd.random.normal(shape=inputs[0].shape, ctx=ctx)),)

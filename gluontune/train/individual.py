@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gluontune import compute
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import atomic_write
 from gluontune.optim import states
@@ -72,7 +73,7 @@ def _adopt(
     elif start is not None:
         mx = session.mx
         mx.random.seed(start)
-        session.net.initialize(mx.init.Xavier(magnitude=2), ctx=session.ctxs, force_reinit=True)
+        session.net.initialize(compute.FirstValues(), ctx=session.ctxs, force_reinit=True)
     else:
         for name, parameter in session._parameters():
             parameter.set_data(session.array(session._initial[name], parameter.dtype))

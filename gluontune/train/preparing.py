@@ -57,7 +57,7 @@ def prepare_nets(session: Session) -> Prepared:
     session._seed()  # whatever net() has drawn
     for block in nets.values():
         if needs_values(block):
-            block.initialize(mx.init.Xavier(magnitude=2), ctx=session.ctxs)
+            block.initialize(compute.FirstValues(), ctx=session.ctxs)
         else:
             block.collect_params().reset_ctx(session.ctxs)
         compute.refuse_np(block)

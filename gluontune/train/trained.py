@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gluontune import compute
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.export.parameters import load_parameters, perturb, set_parameters
 from gluontune.recipe import Recipe
@@ -78,7 +79,7 @@ def trained(recipe: Recipe, source: str | Path | None, *, image_size: int | None
     mx.random.seed(recipe.seed)
     net = job.net()
     if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
-        net.initialize(mx.init.Xavier(magnitude=2))
+        net.initialize(compute.FirstValues())
     net(mx.nd.zeros((1, shape[2], shape[0], shape[1])))
     if path is not None:
         named = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
