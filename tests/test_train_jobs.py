@@ -286,8 +286,8 @@ def test_a_step_of_the_jobs_own(write):
 def test_recurrent_state_is_carried_and_begun_anew(write):
     with session(write(RECURRENT)) as made:
         assert made.batches_per_epoch == 10
-        batch = made._next_batch()  # row j goes on where it ended
-        after = made._next_batch()
+        batch = made.next_batch()  # row j goes on where it ended
+        after = made.next_batch()
         assert (batch[1].asnumpy()[:, -1] == after[0].asnumpy()[:, 0]).all()
         made.steps(1)
         held = [array.asnumpy() for array in made.kind.state()]
@@ -332,7 +332,7 @@ def test_a_checkpoint_holds_state_and_all_trainers(write):
             header, arrays = capture(made)
             before = [p.data().asnumpy() for p in made.net.collect_params().values()]
             held = [a.asnumpy() for a in made.kind.state()]
-            made._seed()
+            made.seed()
             want = made.steps(2)["loss"]
             made.reset()
             restore(made, header, arrays, "x.ckpt")
@@ -340,8 +340,8 @@ def test_a_checkpoint_holds_state_and_all_trainers(write):
                 (a == p.data().asnumpy()).all() for a, p in zip(before, made.net.collect_params().values())
             )
             assert all((a == b.asnumpy()).all() for a, b in zip(held, made.kind.state()))
-            made._close_batches()
-            made._seed()
+            made.close_batches()
+            made.seed()
             assert made.steps(2)["loss"] == pytest.approx(want, rel=1e-5)
 
 

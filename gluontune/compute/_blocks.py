@@ -36,8 +36,8 @@ __all__ = [
     "take_back",
 ]
 
-mx = mxnet()
-nn = mx.gluon.nn
+mx: Any = mxnet()
+nn: Any = mx.gluon.nn
 bfloat16 = np.dtype([("bfloat16", np.uint16)])  # as MXNet names it in Python
 
 
@@ -104,7 +104,7 @@ def blocked_mean(channels: int) -> type:
 
 
 def _remake_blocked_mean(channels: int) -> Any:
-    kind = blocked_mean(channels)
+    kind: Any = blocked_mean(channels)
     return kind.__new__(kind)
 
 

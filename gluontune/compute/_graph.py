@@ -24,6 +24,7 @@ class OrderedSums:
     """What ``with_ordered_sums`` mixes into a block's class."""
 
     plain: type
+    _cached_graph: Any
 
     def _get_graph(self, *args: Any) -> Any:
         if not self._cached_graph:
@@ -82,5 +83,5 @@ def order_sums(symbol: Any) -> tuple[Any, int]:
 
 def _remake(plain: type) -> Any:
     """For pickle and copy, which find no class by the name of one that was made here."""
-    kind = with_ordered_sums(plain)
+    kind: Any = with_ordered_sums(plain)
     return kind.__new__(kind)

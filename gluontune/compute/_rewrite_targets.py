@@ -112,7 +112,8 @@ def order_sums(net: Any, seen: dict[int, Seen]) -> list[Target]:
     paths = {id(block): path for path, block in walk(net)}
     for root in topmost_hybrid(net):
         if id(root) in seen and not isinstance(root, _graph.OrderedSums) and _sums_to_order(root, seen):
-            targets.append(Target(paths[id(root)], root, _graph.with_ordered_sums(type(root))))
+            plain: Any = type(root)
+            targets.append(Target(paths[id(root)], root, _graph.with_ordered_sums(plain)))
     return targets
 
 

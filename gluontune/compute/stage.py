@@ -14,8 +14,8 @@ from gluontune.runtime import mxnet, uses_np
 
 __all__ = ["InputStage", "with_input_stage"]
 
-mx = mxnet()
-gluon = mx.gluon
+mx: Any = mxnet()
+gluon: Any = mx.gluon
 
 
 class InputStage(gluon.HybridBlock):

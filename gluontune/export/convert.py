@@ -116,7 +116,7 @@ def to_onnx(
     symbol, params = _trace(net, (2, channels, height, width))
     _refuse_unsupported(symbol)
     found = Exported(str(path))
-    model = None
+    model: Any = None
     if batch_size is None:
         try:
             model = _convert(symbol, params, (2, channels, height, width), dynamic=True)
@@ -125,7 +125,7 @@ def to_onnx(
                 f"the batch size is fixed at 1: the net cannot be traced for any ({_short(error)})"
             )
             batch_size = 1
-    if model is None:
+    if batch_size is not None:
         model = _convert(symbol, params, (batch_size, channels, height, width), dynamic=False)
     found.dynamic_batch = batch_size is None
     tidy.name_batch(model, batch_size)
@@ -193,7 +193,8 @@ def _registry() -> dict[str, Any]:
 
 
 def _refuse_unsupported(symbol: Any) -> None:
-    known, missing = _registry(), {}
+    known = _registry()
+    missing: dict[str, list[str]] = {}
     for node in json.loads(symbol.tojson())["nodes"]:
         if node["op"] != "null" and node["op"] not in known:
             missing.setdefault(node["op"], []).append(node["name"])

@@ -12,8 +12,8 @@ from gluontune.runtime import mxnet
 
 __all__ = ["BlurredConv2D", "BlurredMaxPool2D", "SqueezeExcite"]
 
-mx = mxnet()
-nn = mx.gluon.nn
+mx: Any = mxnet()
+nn: Any = mx.gluon.nn
 
 
 class SqueezeExcite(mx.gluon.HybridBlock):

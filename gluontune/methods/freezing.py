@@ -38,7 +38,8 @@ def trained_layers(net: Any) -> list[list[Any]]:
     >>> [[p.name.rpartition("_")[2] for p in layer] for layer in trained_layers(build_net("mlp", 10))]
     [['weight', 'bias'], ['weight', 'bias'], ['weight', 'bias']]
     """
-    found, seen = [], set()
+    found: list[list[Any]] = []
+    seen: set[int] = set()
     for block in all_blocks(net):
         own = [p for p in block._reg_params.values() if p.grad_req != "null" and id(p) not in seen]
         seen.update(map(id, own))

@@ -212,7 +212,8 @@ def whitening_filters(images: np.ndarray, height: int, width: int, epsilon: floa
     >>> filters.shape
     (12, 3, 2, 2)
     """
-    views = np.lib.stride_tricks.sliding_window_view(images.astype(np.float64), (height, width), axis=(2, 3))
+    windows: Any = np.lib.stride_tricks.sliding_window_view  # its annotation knows one axis only
+    views = windows(images.astype(np.float64), (height, width), axis=(2, 3))
     patches = views.transpose(0, 2, 3, 1, 4, 5).reshape(-1, images.shape[1] * height * width)
     values, vectors = np.linalg.eigh(np.cov(patches, rowvar=False, bias=True))
     scaled = vectors.T[::-1] / np.sqrt(np.maximum(values[::-1], 0) + epsilon)[:, None]

@@ -11,7 +11,7 @@ import numpy as np
 from gluontune.optim.exemptions import exempt_name, is_exempt
 from gluontune.runtime import mxnet
 
-mx = mxnet()
+mx: Any = mxnet()
 # Not mx.nd: on a parameter server `import mxnet` never ends, and the package gets that alias too late.
 nd = mx.ndarray
 
@@ -72,7 +72,7 @@ def squares(arrays: list[Any]) -> Any:
     if not any(is_large(a) for a in wide):
         return nd.multi_sum_sq(*wide, num_arrays=len(wide))
     small = [a for a in wide if not is_large(a)]
-    sums = nd.multi_sum_sq(*small, num_arrays=len(small)) if small else None
+    sums: Any = nd.multi_sum_sq(*small, num_arrays=len(small)) if small else None
     # A slice: under npx.set_np() a single element has no axis.
     each = (sums[place : place + 1] for place in range(len(small)))
     return nd.concat(*(_square_of_large(a) if is_large(a) else next(each) for a in wide), dim=0)

@@ -34,6 +34,7 @@ def setup_recipe(recipe: Recipe, net: Any, *, steps: int, steps_per_epoch: int, 
     [0.05, 0.1, 0.1]
     """
     recipe = recipe.resolved()
+    assert recipe.wd is not None  # the card's, where the recipe had none
     updates = max(1, steps // recipe.accumulate)
     warmup = round(recipe.warmup_epochs * steps_per_epoch / recipe.accumulate)
     return setup(

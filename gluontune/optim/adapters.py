@@ -14,7 +14,7 @@ from gluontune.runtime import mxnet
 mxnet()
 # By its module: a parameter server unpickles this while `import mxnet` is still running its loop, and the
 # package has no attribute lr_scheduler by then.
-lr_scheduler = importlib.import_module("mxnet.lr_scheduler")
+lr_scheduler: Any = importlib.import_module("mxnet.lr_scheduler")
 
 __all__ = ["ScheduleAdapter", "from_mxnet", "to_mxnet"]
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.optim._setup import setup
+from gluontune.optim.trainer import TunedTrainer
 from gluontune.runtime import mxnet
 
-mx = mxnet()
+mx: Any = mxnet()
 
 __all__ = ["RangeTest", "find_learning_rate", "smoothed", "suggest"]
 
@@ -145,12 +146,15 @@ def _run(
 ) -> RangeTest:  # fmt: skip
     params = net.collect_params()
     contexts = [ctx] if isinstance(ctx, mx.Context) else ctx or next(iter(params.values())).list_ctx()
-    kept, trainer, rates, losses = None, None, [], []
+    kept: dict[str, Any] | None = None
+    trainer: TunedTrainer | None = None
+    rates: list[float] = []
+    losses: list[float] = []
     growth = (ends[1] / ends[0]) ** (1 / (updates - 1))
     diverged = False
     for data, label in itertools.islice(_endless(batches), updates):
         parts = _split(data, label, contexts)
-        if kept is None:
+        if kept is None or trainer is None:
             net(parts[0][0])  # completes deferred initialization
             kept = {name: param.data(contexts[0]).copy() for name, param in params.items()}
             trainer = setup(

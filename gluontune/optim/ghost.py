@@ -7,7 +7,7 @@ from typing import Any
 from gluontune.errors import UsageError
 from gluontune.runtime import mxnet
 
-mx = mxnet()
+mx: Any = mxnet()
 
 __all__ = ["GhostBatchNorm", "use_ghost_batch_norm"]
 

@@ -186,7 +186,8 @@ class GTLAMB(GTAdamW):
         bounds = {name: bound for name, bound in given.items() if bound is not None}
         for places, limits in ((trusted, bounds), (exempt, self.no_ratio)):
             if places:
-                self.descend(*_picked(places, indices, weights, grads, states), limits)
+                numbers, ws, gs, ss = _picked(places, indices, weights, grads, states)
+                self.descend(numbers, ws, gs, ss, limits)
 
 
 @mx.optimizer.register

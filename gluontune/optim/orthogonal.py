@@ -38,7 +38,8 @@ def orthogonalized(matrices: Any, steps: int = 5) -> Any:
     >>> bool(0.6 < values.min() and values.max() < 1.3)
     True
     """
-    return _orthogonalized(nd, matrices, *matrices.shape, steps)
+    count, rows, cols = matrices.shape
+    return _orthogonalized(nd, matrices, count, rows, cols, steps)
 
 
 def _orthogonalized(F: Any, x: Any, count: int, rows: int, cols: int, steps: int) -> Any:

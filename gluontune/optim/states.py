@@ -18,7 +18,7 @@ from gluontune.errors import GluontuneError
 from gluontune.files import atomic_write, parse_json
 from gluontune.runtime import mxnet
 
-mx = mxnet()
+mx: Any = mxnet()
 
 __all__ = ["capture", "load", "restore", "save"]
 

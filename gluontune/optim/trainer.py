@@ -13,7 +13,7 @@ from gluontune.optim._base import squares
 from gluontune.optim.schedules import constant
 from gluontune.runtime import mxnet
 
-mx = mxnet()
+mx: Any = mxnet()
 
 __all__ = ["TunedTrainer", "to_default_layout"]
 

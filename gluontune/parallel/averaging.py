@@ -264,7 +264,7 @@ def flat_views(arrays: Sequence[Any], known: dict[int, np.ndarray] | None = None
         view = known.get(address)
         if view is None:
             size = int(np.prod(array.shape, dtype=np.int64))
-            memory = (ctypes.c_float * size).from_address(address)
+            memory: Any = (ctypes.c_float * size).from_address(address)
             view = known[address] = np.frombuffer(memory, np.float32)
         found.append(view)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -63,8 +64,7 @@ def parts_of(batch: tuple[Any, ...], ctxs: list[Any]) -> list[tuple[Any, ...]]:
     cut = mapped(lambda array: _Cut(split_batch(array, ctxs)), batch)
     count = len(first(cut).parts)
     return [
-        as_net_array(tuple(mapped(lambda found, place=place: found.parts[place], list(cut))))
-        for place in range(count)
+        as_net_array(tuple(mapped(operator.methodcaller("part", place), list(cut)))) for place in range(count)
     ]
 
 
@@ -73,6 +73,9 @@ class _Cut:
 
     def __init__(self, parts: list[Any]):
         self.parts = parts
+
+    def part(self, place: int) -> Any:
+        return self.parts[place]
 
 
 def without_bfloat16(array: Any) -> Any:

@@ -16,39 +16,29 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from gluontune import runtime
-from gluontune.errors import GluontuneError
+from gluontune.errors import GluontuneError, UsageError
 from gluontune.parallel.parent_death import die_with_parent
+from gluontune.recipe import Recipe
 from gluontune.train.userfile import what_mxnet_said
+
+if TYPE_CHECKING:
+    from gluontune.train.base_session import BaseSession
 
 __all__ = ["main", "serve"]
 
+Command = Callable[[dict[str, Any]], Optional[dict[str, Any]]]
 
 _BEAT_S = 2.0  # between signs of life while a command is carried out
 
 
 def serve(setup: dict[str, Any], send: Any) -> None:
     """Build the session, then answer commands until ``quit`` or the end of stdin."""
-    from gluontune.recipe import Recipe
-    from gluontune.train import individual, probe
-
-    if setup["recipe"].get("backend") == "torch":
-        from gluontune.train.torch_session import TorchSession as Session
-    else:
-        from gluontune.train.session import Session  # type: ignore[assignment]
-
     start = time.perf_counter()
     recipe = Recipe.from_dict(setup["recipe"])
-    session = Session(
-        recipe,
-        setup["rank"],
-        setup["world"],
-        setup.get("checkpoints"),
-        setup.get("rejoins", False),
-        setup.get("local_rank"),
-    )
+    session, more = _make_session(recipe, setup)
     try:
         session.build((lambda: _await_go(session, send)) if setup.get("compares") else None)
         send(
@@ -59,22 +49,7 @@ def serve(setup: dict[str, Any], send: Any) -> None:
             **session.site(),
             seconds=time.perf_counter() - start,
         )
-        actions = {
-            "steps": lambda c: session.steps(c["count"]),
-            "agree": lambda c: session.agree() or {},
-            "validate": lambda c: session.validate(),
-            "reset": lambda c: session.reset(c.get("epochs")) or {},
-            "checkpoint": lambda c: session.checkpoint(c["extra"], c["wait"]),
-            "restore": lambda c: session.restore(c["path"]) or {},
-            "phases": lambda c: {"report": session.phases.report()},
-            "attribution": lambda c: session.phases.enable(c["on"]) or {},
-            "loading": lambda c: {"found": probe.loading_alone(session, c["seconds"])},
-            "training": lambda c: {"found": probe.training_alone(session, c["sizes"], c["seconds"])},
-            "gradients": lambda c: probe.gradients(session),
-            "exchange": lambda c: {"found": probe.exchange_alone(session, c["kinds"], c["repeats"])},
-            "memory": lambda c: session.memory_mib(),
-            "individual": lambda c: {"found": individual.answer(session, c["what"], c["given"])},
-        }
+        commands = {**_commands(session), **more}
         busy = threading.Event()
         threading.Thread(target=_beat, args=(session, busy, send), daemon=True).start()
         for line in sys.stdin:
@@ -82,9 +57,11 @@ def serve(setup: dict[str, Any], send: Any) -> None:
             if command["do"] == "quit":
                 break
             busy.set()
-            answer = actions[command["do"]](command)
+            if command["do"] not in commands:
+                raise UsageError(f"{command['do']}: works on MXNet's engine only; use backend='mxnet'")
+            answer = commands[command["do"]](command)
             busy.clear()
-            send(event="done", **answer)
+            send(event="done", **(answer or {}))
     except Exception as error:
         traceback.print_exc()
         send(
@@ -100,14 +77,51 @@ def serve(setup: dict[str, Any], send: Any) -> None:
             session.close()
 
 
-def _await_go(session: Any, send: Any) -> None:
+def _make_session(recipe: Recipe, setup: dict[str, Any]) -> tuple[BaseSession, dict[str, Command]]:
+    """The session of the recipe's engine, and the commands that only this engine knows."""
+    given = [setup["rank"], setup["world"], setup.get("checkpoints")]
+    given += [setup.get("rejoins", False), setup.get("local_rank")]
+    if recipe.backend == "torch":
+        from gluontune.train.torch_session import TorchSession
+
+        return TorchSession(recipe, *given), {}
+    from gluontune.train import individual, probe
+    from gluontune.train.session import Session
+
+    session = Session(recipe, *given)
+    return session, {
+        "training": lambda c: {"found": probe.training_alone(session, c["sizes"], c["seconds"])},
+        "gradients": lambda c: probe.gradients(session),
+        "exchange": lambda c: {"found": probe.exchange_alone(session, c["kinds"], c["repeats"])},
+        "individual": lambda c: {"found": individual.answer(session, c["what"], c["given"])},
+    }
+
+
+def _commands(session: BaseSession) -> dict[str, Command]:
+    from gluontune.train.probe import loading_alone
+
+    return {
+        "steps": lambda c: session.steps(c["count"]),
+        "agree": lambda c: session.agree(),
+        "validate": lambda c: session.validate(),
+        "reset": lambda c: session.reset(c.get("epochs")),
+        "checkpoint": lambda c: session.checkpoint(c["extra"], c["wait"]),
+        "restore": lambda c: session.restore(c["path"]),
+        "phases": lambda c: {"report": session.phases.report()},
+        "attribution": lambda c: session.phases.enable(c["on"]),
+        "loading": lambda c: {"found": loading_alone(session, c["seconds"])},
+        "memory": lambda c: session.memory_mib(),
+    }
+
+
+def _await_go(session: BaseSession, send: Any) -> None:
     """Tell what must be alike on all ranks, and go on when it is: ranks that differ may break each other's engine."""
     send(event="opened", **session.common())
     if json.loads(sys.stdin.readline() or '{"do": "quit"}')["do"] != "go":
         os._exit(0)
 
 
-def _beat(session: Any, busy: threading.Event, send: Any) -> None:
+def _beat(session: BaseSession, busy: threading.Event, send: Any) -> None:
     """Tell that this process lives, and which step it is at: who waits for another rank still does so."""
     while busy.wait():
         time.sleep(_BEAT_S)

@@ -57,11 +57,11 @@ def make_averaging(session: Session) -> Averaging | None:
     def arrays() -> list[Any]:
         return held
 
-    if recipe.engine == "horovod":
+    if isinstance(session.exchange, horovod.Exchange):
         return HorovodAveraging(arrays, recipe.exchange_every, world, session.exchange.hvd)
     if recipe.engine == "kvstore":
         return KvstoreAveraging(arrays, recipe.exchange_every, world)
-    if recipe.engine == "shared-memory":
+    if session.exchange is not None:
         return SharedAveraging(arrays, recipe.exchange_every, world, session.exchange)
     averaged = [parameter.grad_req == "null" for _, parameter in named]
     return SharedUpdates(
@@ -79,6 +79,7 @@ def rejoin(session: Session) -> None:
 
     What the optimizer knew of the past (momentum) is lost with the learner.
     """
+    assert isinstance(session.averaging, SharedUpdates)  # no other engine lets a learner come back
     steps = session.averaging.rejoin()
     session.steps_taken = steps
     session.epoch, batch = divmod(steps, session.batches_per_epoch)

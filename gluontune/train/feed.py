@@ -122,7 +122,8 @@ def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int
             f"recipe field loader={recipe.loader!r}: the job's data() returns Gluon datasets, which only the loaders "
             "'gluon' and 'resident' read; return the name of a data set, such as 'folder:/data/birds', to use others"
         )
-    train, val = _Blamed(job.train, job), _Blamed(job.val, job)
+    train: Any = _Blamed(job.train, job)
+    val: Any = _Blamed(job.val, job)
     if recipe.train_samples is not None and recipe.train_samples < len(train):
         train = _Part(
             train, np.random.default_rng(recipe.seed).permutation(len(train))[: recipe.train_samples]

@@ -125,7 +125,7 @@ class Group:
             "count": count,
         }
 
-    def validate(self) -> dict[str, float]:
+    def validate(self) -> dict[str, Any]:
         """Rank 0 validates; the others wait."""
         self._agree()
         return self._ask({"do": "validate"}, ranks=1)[0]
@@ -269,7 +269,8 @@ class Group:
 
     def _check_site(self, wanted: str = "done") -> None:
         if trouble := self.site.trouble():
-            self._end(RunFailed(*trouble, "training" if wanted == "done" else "starting"))
+            kind, message = trouble
+            self._end(RunFailed(kind, message, "training" if wanted == "done" else "starting"))
 
     def _pass_on_logs(self) -> None:
         if self.on_log is not None:

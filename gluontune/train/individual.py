@@ -65,8 +65,8 @@ def _adopt(
         start: seed of its own start, in place of the recipe's, where ``weights`` is None.
     """
     session.phase = "taking over an individual"
-    session._fresh = False
-    session._close_batches()
+    session.fresh = False
+    session.close_batches()
     seed_step(session.recipe.seed, number)
     if weights is not None:
         _put(session, read_weights(weights), weights)
@@ -75,8 +75,7 @@ def _adopt(
         mx.random.seed(start)
         session.net.initialize(compute.FirstValues(), ctx=session.ctxs, force_reinit=True)
     else:
-        for name, parameter in session._parameters():
-            parameter.set_data(session.array(session._initial[name], parameter.dtype))
+        session.put_initial()
     session.trainers = make_trainers(session, session.recipe.override(**changes), total_updates)
     session.epoch, session.steps_taken = number * _EPOCHS, number * _EPOCHS
     session.marked = None

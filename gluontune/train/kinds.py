@@ -6,6 +6,7 @@ A session drives any of them through :class:`StepKind` and knows no differences;
 from __future__ import annotations
 
 import contextlib
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
@@ -303,9 +304,8 @@ class _Own(_Recorded):
         for place, size in enumerate(parts):
             # The nesting is begin()'s own; the checkpoint has the arrays in order.
             ctx = self.session.ctxs[place]
-            held = mapped(
-                lambda a, c=ctx: a if a is None else next(left).as_in_context(c), self._fresh(place, size)
-            )
+            fresh = self._fresh(place, size)
+            held = mapped(functools.partial(_next_of, left, ctx), fresh)
             self._states[True][place] = (size, held)
 
 
@@ -366,6 +366,11 @@ class _Inert:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
+
+
+def _next_of(left: Iterator[Any], ctx: Any, like: Any) -> Any:
+    """The next of the arrays, on ``ctx``, where the state has one."""
+    return like if like is None else next(left).as_in_context(ctx)
 
 
 def _detached(array: Any) -> Any:

@@ -54,7 +54,7 @@ def prepare_nets(session: Session) -> Prepared:
             )
     if not nets:
         raise GluontuneError(f"{job.place('net')}net() of the job returned no net")
-    session._seed()  # whatever net() has drawn
+    session.seed()  # whatever net() has drawn
     for block in nets.values():
         if needs_values(block):
             block.initialize(compute.FirstValues(), ctx=session.ctxs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import numpy as np
 from gluontune.train.arrays import flat, mapped
 
 if TYPE_CHECKING:
+    from gluontune.train.base_session import BaseSession
     from gluontune.train.session import Session
 
 __all__ = ["exchange_alone", "gradients", "loading_alone", "training_alone"]
@@ -19,17 +21,17 @@ _LEAST_STEPS = 3
 _OWN_KEYS = 10_000_000
 
 
-def loading_alone(session: Session, seconds: float) -> dict[str, float]:
+def loading_alone(session: BaseSession, seconds: float) -> dict[str, float]:
     """The recipe's loader without the net: ``{"samples_per_sec", "cpu_ms_per_sample"}``.
 
     Args:
-        session: a built :class:`gluontune.train.session.Session`; its epoch goes on.
+        session: a built one, of either engine; its epoch goes on.
         seconds: about how long to load, after a lead-in of a quarter as long, which uses up what was
             loaded ahead.
     """
 
     def load() -> int:
-        batch = flat(session._next_batch())
+        batch = flat(session.next_batch())
         for array in batch:
             if hasattr(array, "wait_to_read"):
                 array.wait_to_read()
@@ -53,16 +55,15 @@ def training_alone(
     Returns:
         ``{str(batch size): {"step_time_ms", "samples_per_sec", "cpu_ms_per_sample"}}``.
     """
-    ready = session._next_batch()
+    ready = session.next_batch()
     found = {}
     for size in batch_sizes:
-        batch = tuple(mapped(lambda array, size=size: _resized(session.mx, array, size), list(ready)))
-        session._next_batch = lambda batch=batch: batch  # the instance's own hides the class's
+        session.repeated = tuple(mapped(functools.partial(_resized, session.mx, size), list(ready)))
         try:
             session.steps(2)
             steps, took, cpu = _repeat(lambda: bool(session.steps(_LEAST_STEPS)) * _LEAST_STEPS, seconds)
         finally:
-            del session._next_batch
+            session.repeated = None
         found[str(size)] = {
             "step_time_ms": 1e3 * took / steps,
             "samples_per_sec": size * steps / took,
@@ -105,7 +106,7 @@ def exchange_alone(session: Session, kinds: list[list[int]], repeats: int) -> li
 
 def _exchange_of(session: Session, arrays: list[Any], place: int) -> Callable[[], None]:
     if session.exchange is not None:
-        return lambda: session.exchange.sum_gradients(arrays)
+        return functools.partial(session.exchange.sum_gradients, arrays)
     store = session.trainer._kvstore or session.mx.kv.create("device")
     keys = [_OWN_KEYS + 10_000 * place + number for number in range(len(arrays))]  # beside the parameters'
     store.init(keys, arrays)
@@ -117,7 +118,7 @@ def _exchange_of(session: Session, arrays: list[Any], place: int) -> Callable[[]
     return exchange
 
 
-def _resized(mx: Any, array: Any, size: int) -> Any:
+def _resized(mx: Any, size: int, array: Any) -> Any:
     """The batch cut, or repeated, to ``size`` rows; a numpy array stays one."""
     copies = [array] * -(-size // array.shape[0])
     if isinstance(array, np.ndarray):

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import random
-import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,16 @@ from gluontune import compute, monitor, rules
 from gluontune.errors import GluontuneError
 from gluontune.methods.freezing import trained_layers
 from gluontune.parallel import horovod
+from gluontune.parallel.averaging import Averaging
 from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts
 from gluontune.parallel.summing import SharedExchange
-from gluontune.recipe import Recipe
 from gluontune.runtime import as_net_array, mxnet
 from gluontune.train.arrays import first, parts_of, to_numpy
+from gluontune.train.base_session import SAMPLED_EVERY, BaseSession
 from gluontune.train.checkpoint import read
 from gluontune.train.checks import try_one_batch
 from gluontune.train.exchanging import make_averaging, meet, rejoin
-from gluontune.train.feed import Feed, make_feed
+from gluontune.train.feed import make_feed
 from gluontune.train.job import Job, load_job
 from gluontune.train.kinds import StepKind, make_kind
 from gluontune.train.method_steps import MethodSteps
@@ -36,28 +36,14 @@ from gluontune.train.preparing import prepare_nets
 from gluontune.train.self_description import common, site
 from gluontune.train.snapshot import capture, may_draw, parameters, restore, seed_step
 from gluontune.train.updating import make_trainers
-from gluontune.train.writing import Writer
 
 __all__ = ["Session"]
 
-_SAMPLED_EVERY = 25  # one step in so many is cut into phases by waits
 
-
-class Session:
-    """One rank of a training run, in its own process.
-
-    Args:
-        recipe: what to train.
-        rank, world: this process among the ranks of the run.
-        checkpoints: ``{"folder", "keep"}`` where the run keeps checkpoints, or None.
-        rejoins: the process before this one has died: go on from the weights that the others share.
-        local_rank: among the ranks of this machine, which is that of its GPU; None: all ranks are here.
+class Session(BaseSession):
+    """One rank of a training run on MXNet's engine.
 
     Attributes:
-        phase: what the session is doing, for error messages.
-        batches_per_epoch: steps in one epoch, the same on all ranks.
-        samples_per_step: images of this rank in one step.
-        steps_taken: steps since the seeded start, those before a checkpoint included.
         net: a block with all parameters. nets: what the job's step takes, that block or a dict of several.
         trainers: by name; one, unless the job updates several nets by itself.
         kind: how a batch becomes losses and gradients; see :mod:`gluontune.train.kinds`.
@@ -68,32 +54,14 @@ class Session:
     net: Any
     nets: Any
     trainers: dict[str, Any]
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        rank: int = 0,
-        world: int = 1,
-        checkpoints: dict[str, Any] | None = None,
-        rejoins: bool = False,
-        local_rank: int | None = None,
-    ):
-        self.recipe, self.rank, self.world, self.rejoins = recipe, rank, world, rejoins
-        self.local_rank = rank if local_rank is None else local_rank
-        self.phase = "starting"
-        self._batches: Iterator[Any] | None = None
-        self._fresh, self.steps_taken = False, 0
-        self.trainers, self.scaler = {}, None
-        self.writer = Writer(**checkpoints) if checkpoints else None
-        self.exchange: horovod.Exchange | SharedExchange | None = None
+    scaler: Any = None
+    exchange: horovod.Exchange | SharedExchange | None = None
+    averaging: Averaging | None = None
+    marked: Any = None  # see :mod:`gluontune.train.individual`
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
-        """Import mxnet, open the data, build and initialize the net: all that comes before the first step.
-
-        Args:
-            opened: called once the data are there, before anything is exchanged with other ranks.
-        """
-        recipe = self.recipe
+        """Import mxnet, open the data, build and initialize the net: all that comes before the first step."""
+        recipe, self.trainers = self.recipe, {}
         self.phase = "importing mxnet"
         mx = self.mx = mxnet()
         local = recipe.engine == "local"
@@ -107,17 +75,13 @@ class Session:
         self.phase = "preparing the data type"
         with rules.naming(recipe, "dtype", "devices"):
             compute.start_process(recipe.dtype, self.device)
-        self._seed()
+        self.seed()
         self.phase = "opening the data"
         self.job = load_job(recipe)
-        self.feed: Feed = make_feed(recipe, self.job, self.rank, self.world)
+        self.feed = make_feed(recipe, self.job, self.rank, self.world)
         self.methods = MethodSteps(recipe, self.rank, self._live, self._put)
         self.batches_per_epoch = len(self.feed.train)
-        if self.batches_per_epoch == 0:
-            raise GluontuneError(
-                f"{self.feed.num_train} training images make no whole batch of {recipe.global_batch_size}: "
-                "use a smaller batch_size_per_device or last_batch='keep'"
-            )
+        self._check_batches(self.feed.num_train, recipe.global_batch_size)
         self.samples_per_step = self.feed.batch_size
         if opened is not None:
             opened()
@@ -127,11 +91,11 @@ class Session:
         self.kind = make_kind(self)
         mean = getattr(self.job.dataset, "mean", None)
         self.methods.attach(self.feed.train, mean, trained_layers(self.net), _set_trained)
-        self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=_SAMPLED_EVERY)
+        self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=SAMPLED_EVERY)
         self._initial: dict[str, np.ndarray] = {}
         self.remember()
         self.phase = "trying one batch"
-        self._seed()
+        self.seed()
         self.tried = try_one_batch(self)
         self.score = make_score(self.job, self.kind.loss, self.tried)
         self.kvstore = "device"
@@ -152,7 +116,8 @@ class Session:
         """What must be alike on all ranks."""
         return common(self)
 
-    def _seed(self) -> None:
+    def seed(self) -> None:
+        """Begin the random streams of Python, numpy and MXNet anew, from the recipe's seed."""
         random.seed(self.recipe.seed)
         np.random.seed(self.recipe.seed)
         self.mx.random.seed(self.recipe.seed)
@@ -174,6 +139,11 @@ class Session:
             if name not in self._initial and parameter._data:
                 self._initial[name] = to_numpy(parameter.data(self.ctxs[0]))
 
+    def put_initial(self) -> None:
+        """All parameters as they were at the seeded start."""
+        for name, parameter in self._parameters():
+            parameter.set_data(self.array(self._initial[name], parameter.dtype))
+
     def named_nets(self) -> dict[str, Any]:
         """The job's nets by name; ``net``, where there is one."""
         return self.nets if isinstance(self.nets, dict) else {"net": self.nets}
@@ -192,18 +162,15 @@ class Session:
         Raises:
             GluontuneError: steps were taken over a parameter server, which keeps the first run's keys.
         """
-        if epochs is not None and epochs != self.recipe.epochs:
-            self.recipe, self._fresh = self.recipe.override(epochs=epochs), False
-        recipe = self.recipe
-        if self._fresh:
+        if not self._fit_to(epochs):
             return
+        recipe = self.recipe
         if recipe.engine == "kvstore" and self.steps_taken:
             raise GluontuneError("a run over a parameter server starts anew in fresh processes")
         self.phase = "setting up the optimizer"
-        self._close_batches()
+        self.close_batches()
         self.methods.thaw()
-        for name, parameter in self._parameters():
-            parameter.set_data(self.array(self._initial[name], parameter.dtype))
+        self.put_initial()
         if self.exchange is not None:
             places = {name: p.data(self.ctxs[0]) for name, p in parameters(self.net)}
             self.exchange.take_from_first(places)
@@ -214,45 +181,29 @@ class Session:
         self.scaler = None
         if recipe.dtype == "float16":
             self.scaler = compute.to_mixed_precision(self.net, self.trainer, "float16")
-        self._seed()
+        self.seed()
         self.kind.begin(True)
         self.epoch, self.steps_taken = 0, 0
         self._losses: list[Any] = []
-        self._fresh = not self.rejoins
+        self.fresh = not self.rejoins
         if self.rejoins:
             rejoin(self)
         elif self.averaging is not None:
             self.averaging.publish()
 
-    def _close_batches(self) -> None:
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
-        self._batches = None
-
     def array(self, values: np.ndarray, dtype: Any = None) -> Any:
         """An array of MXNet's, of the flavour that the job computes with."""
         return as_net_array(self.mx.nd.array(values, dtype=values.dtype if dtype is None else dtype))
 
-    def _next_batch(self) -> tuple[Any, ...]:
-        """The next batch, over the end of an epoch."""
-        for _ in range(2):
-            if self._batches is None:
-                self._batches = iter(self.feed.train.epoch(self.epoch))
-            batch = next(self._batches, None)
-            if batch is not None:
-                return batch
-            self._batches = None
-            self.epoch += 1
-            self.kind.begin(True)
-        raise GluontuneError("the training data gave no batch in a whole epoch")
+    def _epoch_begins(self) -> None:
+        self.kind.begin(True)
 
     def step(self) -> int:
         """One training step, queued asynchronously as Gluon does; returns its number of samples."""
         self.methods.before_step(self.steps_taken)
         with self.phases.step() as phase:
             with phase("data"):
-                batch = self._next_batch()
+                batch = self.next_batch()
             if self._seeds_steps:
                 seed_step(self.recipe.seed, self.rank, self.steps_taken)
             with phase("copy"):
@@ -286,7 +237,7 @@ class Session:
             ``{"samples", "seconds", "loss"}`` of this rank; ``loss`` is the mean over the steps.
         """
         self.phase = "training"
-        self._fresh = False
+        self.fresh = False
         self._losses = []
         start = time.perf_counter()
         samples = sum(self.step() for _ in range(count))
@@ -295,25 +246,19 @@ class Session:
         values = [float(to_numpy(v)) for step in self._losses for v in step]
         return {"samples": samples, "seconds": seconds, "loss": float(np.mean(values))}
 
-    def checkpoint(self, extra: dict[str, Any], wait: bool) -> dict[str, Any]:
-        """Copy all that a resumed run needs, and have it written; see :meth:`Writer.save`."""
-        assert self.writer is not None
-        self.phase = "writing a checkpoint"
-        if self.writer.busy and not wait:
-            return {"written": None, "error": None, "skipped": True}
-        header, arrays = capture(self)
-        return {**self.writer.save({**header, **extra}, arrays, wait), "skipped": False}
+    def _capture(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        return capture(self)
 
     def restore(self, path: str) -> None:
         """Go on from a checkpoint, after :meth:`build` or :meth:`reset`."""
         self.phase = "reading a checkpoint"
-        self._close_batches()
+        self.close_batches()
         load = functools.partial(read, path)
         header, arrays = load() if self.exchange is None else self.exchange.read_once(load)
         restore(self, header, arrays, path)
         if self.averaging is not None:
             self.averaging.publish(self.steps_taken)
-        self._fresh = False
+        self.fresh = False
 
     def agree(self) -> None:
         """Bring all ranks to the same parameters, where they train apart between exchanges."""
@@ -354,19 +299,10 @@ class Session:
             "seconds": seconds,
         }
 
-    def memory_mib(self) -> dict[str, float]:
-        """Highest resident memory of this process and of its largest ended worker, MiB."""
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return {"peak_rss_mib": own / 1024}
-
     def close(self) -> None:
-        """Stop the loaders' threads and workers."""
-        if self.writer is not None:
-            self.writer.finish()
-        if hasattr(self, "feed"):
-            self._close_batches()
-            self.feed.close()
-        if getattr(self, "averaging", None) is not None:
+        """Let go of loaders, checkpoints and what the ranks share."""
+        super().close()
+        if self.averaging is not None:
             self.averaging.close()
 
 

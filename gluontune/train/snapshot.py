@@ -39,7 +39,7 @@ def capture(session: Session) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     second = session.methods.second
     if second is not None:
         named.update({f"average/{name}": to_numpy(array) for name, array in second.held.items()})
-    kind, keys, place, has_gauss, cached = np.random.get_state()
+    kind, keys, position, has_gauss, cached = np.random.get_state()
     named["random/numpy"] = np.asarray(keys)
     return {
         "step": session.steps_taken,
@@ -50,7 +50,7 @@ def capture(session: Session) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "state_parts": session.kind.state_parts(),
         "scaler": session.scaler.scaler.state_dict() if session.scaler else None,
         "averaged": None if second is None else second.count,
-        "random": {"python": random.getstate(), "numpy": [kind, place, has_gauss, cached]},
+        "random": {"python": random.getstate(), "numpy": [kind, position, has_gauss, cached]},
     }, named
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,9 @@ from gluontune import __version__, bridge, datasets, monitor
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.optim.torch_rules import TorchOptimizer
 from gluontune.optim.torch_setup import rates_of
-from gluontune.recipe import Recipe
 from gluontune.runtime import usable_cores
 from gluontune.runtime.pytorch import torch
+from gluontune.train.base_session import SAMPLED_EVERY, BaseSession
 from gluontune.train.checkpoint import read
 from gluontune.train.feed import Feed, named_loaders
 from gluontune.train.method_steps import MethodSteps
@@ -30,41 +29,18 @@ from gluontune.train.metrics import finite
 from gluontune.train.torch_export import exported
 from gluontune.train.torch_ranks import TorchRanks
 from gluontune.train.torch_snapshot import capture, restore
-from gluontune.train.writing import Writer
 
 __all__ = ["TorchSession"]
 
-_SAMPLED_EVERY = 25  # one step in so many is cut into phases
 
-
-class TorchSession:
+class TorchSession(BaseSession):
     """One training process on PyTorch's engine.
 
-    Args:
-        recipe: what to train, ``backend="torch"``.
-        rank, world, checkpoints, local_rank: as of ``Session``. rejoins: without meaning here.
+    ``rejoins`` of :class:`BaseSession` has no meaning here.
 
     Attributes:
-        phase: what the session is doing, for error messages.
         net, loss: ``torch.fx`` modules; the net's parameters have Gluon's names. run: the net as it is called.
     """
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        rank: int = 0,
-        world: int = 1,
-        checkpoints: dict[str, Any] | None = None,
-        rejoins: bool = False,
-        local_rank: int | None = None,
-    ):
-        self.recipe, self.rank, self.world = recipe, rank, world
-        self.local_rank = rank if local_rank is None else local_rank
-        self.writer = Writer(**checkpoints) if checkpoints else None
-        self.phase = "starting"
-        self.steps_taken, self.epoch, self._fresh = 0, 0, False
-        self._batches: Iterator[Any] | None = None
-        self._device = ""
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
         """Export the net, open the data, convert the net: all that comes before the first step."""
@@ -86,11 +62,7 @@ class TorchSession:
         train, val, num_train, shape = named_loaders(recipe, data, self.rank, self.world, size, **where)
         self.feed = Feed(train, val, None, size, num_train, shape)
         self.batches_per_epoch = len(train)
-        if self.batches_per_epoch == 0:
-            raise GluontuneError(
-                f"{num_train} training images make no whole batch of {size}: use a smaller batch_size_per_device or "
-                "last_batch='keep'"
-            )
+        self._check_batches(num_train, size)
         self.samples_per_step = size
         if opened is not None:
             opened()
@@ -107,7 +79,7 @@ class TorchSession:
         self._training_loss = self.methods.training_loss(
             self.loss, lambda output, axis: library.log_softmax(output, axis), self.job.axis
         )
-        self.phases = monitor.StepPhases(sync=self._sync, every=_SAMPLED_EVERY)
+        self.phases = monitor.StepPhases(sync=self._sync, every=SAMPLED_EVERY)
         self._initial = {name: value.detach().clone() for name, value in self.net.state_dict().items()}
         self.phase = "trying one batch"
         self._try_one_batch()
@@ -166,13 +138,11 @@ class TorchSession:
 
     def reset(self, epochs: float | None = None) -> None:
         """Back to the seeded start: parameters, optimizer, schedule, random streams, first epoch."""
-        if epochs is not None and epochs != self.recipe.epochs:
-            self.recipe, self._fresh = self.recipe.override(epochs=epochs), False
-        if self._fresh:
+        if not self._fit_to(epochs):
             return
         self.phase = "setting up the optimizer"
         recipe = self.recipe.resolved()
-        self._close_batches()
+        self.close_batches()
         self.methods.thaw()
         self.net.load_state_dict(self._initial)
         trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
@@ -198,28 +168,11 @@ class TorchSession:
         self._losses: list[Any] = []
         self.feed.train.set_epoch(1)
         self.feed.train.set_epoch(0)
-        self._fresh = True
+        self.fresh = True
 
     def _sync(self) -> None:
         if self.device == "gpu":
             self.torch.cuda.synchronize()
-
-    def _close_batches(self) -> None:
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
-        self._batches = None
-
-    def _next_batch(self) -> tuple[Any, Any]:
-        for _ in range(2):
-            if self._batches is None:
-                self._batches = self.feed.train.epoch(self.epoch)
-            batch = next(self._batches, None)
-            if batch is not None:
-                return batch  # type: ignore[no-any-return]
-            self._batches = None
-            self.epoch += 1
-        raise GluontuneError("the training data gave no batch in a whole epoch")
 
     def _scores(self, images: Any) -> Any:
         with self._cast():
@@ -246,7 +199,7 @@ class TorchSession:
         self.methods.before_step(self.steps_taken)
         with self.phases.step() as phase:
             with phase("data"):
-                images, labels = self._next_batch()
+                images, labels = self.next_batch()
             count = len(images)
             with phase("forward"):
                 if self.methods.selecting(self.steps_taken):
@@ -281,7 +234,7 @@ class TorchSession:
     def steps(self, count: int) -> dict[str, Any]:
         """Take ``count`` steps: ``{"samples", "seconds", "loss"}``."""
         self.phase = "training"
-        self._fresh, self._losses = False, []
+        self.fresh, self._losses = False, []
         self.net.train()
         start = time.perf_counter()
         samples = sum(self.step() for _ in range(count))
@@ -327,42 +280,25 @@ class TorchSession:
     def _take(self, images: Any, chosen: np.ndarray, axis: int) -> Any:
         return images.index_select(axis, self.torch.from_numpy(chosen).to(images.device))
 
-    def checkpoint(self, extra: dict[str, Any], wait: bool) -> dict[str, Any]:
-        """Copy all that a resumed run needs, and have it written; see :meth:`Writer.save`."""
-        assert self.writer is not None
-        self.phase = "writing a checkpoint"
-        if self.writer.busy and not wait:
-            return {"written": None, "error": None, "skipped": True}
-        header, arrays = capture(self)
-        return {**self.writer.save({**header, **extra}, arrays, wait), "skipped": False}
+    def _capture(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        return capture(self)
 
     def restore(self, path: str) -> None:
         """Go on from a checkpoint, after :meth:`build` or :meth:`reset`."""
         self.phase = "reading a checkpoint"
-        self._close_batches()
+        self.close_batches()
         header, arrays = read(path)
         restore(self, header, arrays, path)
-        self._fresh = False
+        self.fresh = False
 
     def agree(self) -> None:
         """One process has nothing to agree on."""
 
-    def memory_mib(self) -> dict[str, float]:
-        """Highest resident memory of this process, MiB."""
-        return {"peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"TorchSession has no {name!r}: what asks for it works on MXNet's engine only")
-
     def close(self) -> None:
-        """Leave the other ranks, stop the loaders' threads, and finish the checkpoint that is being written."""
-        if self.writer is not None:
-            self.writer.finish()
-        if "ranks" in self.__dict__:
+        """Let go of loaders and checkpoints, and leave the other ranks."""
+        super().close()
+        if hasattr(self, "ranks"):
             self.ranks.close()
-        if "feed" in self.__dict__:
-            self._close_batches()
-            self.feed.close()
 
 
 def _device(library: Any, wanted: str) -> str:

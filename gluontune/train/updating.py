@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gluontune import optim
+from gluontune.parallel.horovod import Exchange
 from gluontune.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -39,9 +41,11 @@ def make_trainer(session: Session, recipe: Recipe, total_steps: int, net: Any = 
     if recipe.compression == "2bit":
         compression = {"type": "2bit", "threshold": recipe.compression_threshold}
         kvstore = "device"  # the one of a process that compresses, even where another measured faster
-    exchange = session.exchange.sum_gradients if session.exchange and not apart else None
-    if exchange is not None and recipe.compression == "fp16":
-        exchange = functools.partial(exchange, compression="fp16")
+    exchange: Callable[[list[Any]], None] | None = None
+    if session.exchange is not None and not apart:
+        exchange = session.exchange.sum_gradients
+        if isinstance(session.exchange, Exchange) and recipe.compression == "fp16":
+            exchange = functools.partial(session.exchange.sum_gradients, compression="fp16")
     return optim.setup_recipe(
         recipe,
         session.net if net is None else net,
