@@ -14,13 +14,14 @@ from typing import Any
 import mkdocs_gen_files
 
 import gluontune
+from gluontune import lazy
 from gluontune.cli.main import build_app
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 
 ROOT = Path(__file__).resolve().parents[1]
 #: For authors of gluontune, not for users.
-INNER = {"files", "registry", "stats", "codec", "errors", "course"}
+INNER = {"stats", "errors", "course"}
 HOWTO = ("own-job", "import", "batch", "several-machines", "jupyterlab", "pytorch", "gpu", "records")
 
 
@@ -42,7 +43,7 @@ def examples_page() -> str:
 def room_page(room: str) -> str:
     """The public functions and classes of a room, from their docstrings."""
     module = importlib.import_module(f"gluontune.{room}")
-    homes: dict[str, str] = getattr(module, "_HOMES", {})
+    homes = lazy.homes(module.__file__ or "")
     doc = re.sub(
         r":(?:mod|data|func|class):(?=`)",
         "",
@@ -51,9 +52,8 @@ def room_page(room: str) -> str:
     lines = [f"# gt.{room}", "", doc, ""]
     if not homes:
         lines += [f"::: gluontune.{room}.{name}" for name in module.__all__]
-    for name, home in homes.items():
-        file, _, attribute = home.partition(":")
-        target = f"gluontune.{room}.{file}.{attribute or name}"
+    for name, (home, attribute) in homes.items():
+        target = f"{home}.{attribute}"
         if name[0].islower() or not name.isupper():
             lines += [f"::: {target}", ""]
     return "\n".join(lines) + "\n"
@@ -79,9 +79,14 @@ def command_pages(command: Any, path: str) -> list[str]:
     return [*lines, ""]
 
 
+def rooms_of(package: Any) -> list[str]:
+    """The names of the package that are modules."""
+    return [name for name in package.__all__ if inspect.ismodule(getattr(package, name))]
+
+
 def main() -> None:
     """All generated pages."""
-    rooms = [room for room in sorted(gluontune._ROOMS) if room not in INNER | {"recipe", "result"}]
+    rooms = [room for room in rooms_of(gluontune) if room not in INNER | {"recipe", "result"}]
     nav = ["* [Python](index.md)"]
     index = [
         "# Python modules",

@@ -9,52 +9,38 @@ The rooms are imported when they are first used, and none of them imports mxnet 
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
+
+from gluontune import lazy
 
 __version__ = "0.1.0"
 
-_ROOMS = (
-    "bench",
-    "bridge",
-    "codec",
-    "compute",
-    "course",
-    "datasets",
-    "errors",
-    "export",
-    "files",
-    "graph",
-    "ladder",
-    "loading",
-    "methods",
-    "monitor",
-    "optim",
-    "parallel",
-    "recipe",
-    "records",
-    "registry",
-    "report",
-    "result",
-    "runtime",
-    "stats",
-    "train",
-)
-
-__all__ = ["Recipe", "RunResult", "__version__", "applied", "tuned", *_ROOMS]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return importlib.import_module(f"gluontune.{name}")
-    if name == "Recipe":
-        return importlib.import_module("gluontune.recipe").Recipe
-    if name in ("applied", "tuned"):
-        return getattr(importlib.import_module("gluontune.existing_loop"), name)
-    if name == "RunResult":
-        return importlib.import_module("gluontune.result").RunResult
-    raise AttributeError(f"module 'gluontune' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune import bench as bench
+    from gluontune import bridge as bridge
+    from gluontune import compute as compute
+    from gluontune import course as course
+    from gluontune import datasets as datasets
+    from gluontune import errors as errors
+    from gluontune import export as export
+    from gluontune import graph as graph
+    from gluontune import ladder as ladder
+    from gluontune import loading as loading
+    from gluontune import methods as methods
+    from gluontune import monitor as monitor
+    from gluontune import optim as optim
+    from gluontune import parallel as parallel
+    from gluontune import recipe as recipe
+    from gluontune import records as records
+    from gluontune import report as report
+    from gluontune import result as result
+    from gluontune import runtime as runtime
+    from gluontune import stats as stats
+    from gluontune import train as train
+    from gluontune.existing_loop import applied as applied
+    from gluontune.existing_loop import tuned as tuned
+    from gluontune.recipe import Recipe as Recipe
+    from gluontune.result import RunResult as RunResult
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
+    __all__ = ["__version__", *__all__]

@@ -10,7 +10,6 @@ Complete means, for each function and class in the ``__all__`` of a room:
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from pathlib import Path
@@ -25,8 +24,10 @@ _RAISED = re.compile(r"^\s+raise (?:UsageError|GluontuneError|ValueError|Unknown
 
 
 def public_names():
-    for room in sorted(set(gluontune._ROOMS) - INNER):
-        module = importlib.import_module(f"gluontune.{room}")
+    for room in sorted(set(gluontune.__all__) - INNER):
+        module = getattr(gluontune, room)
+        if not inspect.ismodule(module):
+            continue
         for name in module.__all__:
             thing = getattr(module, name)
             ours = getattr(thing, "__module__", "").startswith("gluontune")

@@ -6,27 +6,18 @@ JSON and the table. Nothing here is imported by the rooms below, and no peer by 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "LIMIT": "contest",
-    "OURS": "contest",
-    "Contender": "contest",
-    "Entrant": "contest",
-    "document": "outcome",
-    "hold": "contest",
-    "peer_python": "places",
-    "show": "outcome",
-}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.bench.contest import LIMIT as LIMIT
+    from gluontune.bench.contest import OURS as OURS
+    from gluontune.bench.contest import Contender as Contender
+    from gluontune.bench.contest import Entrant as Entrant
+    from gluontune.bench.contest import hold as hold
+    from gluontune.bench.outcome import document as document
+    from gluontune.bench.outcome import show as show
+    from gluontune.bench.places import peer_python as peer_python
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

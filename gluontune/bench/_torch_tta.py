@@ -53,6 +53,7 @@ class TorchRun:
         shape, self.batch_size = data.image_shape, recipe["batch_size_per_device"]
         train = seeded_subset(data.train, recipe["train_samples"], recipe["seed"])
         val = seeded_subset(data.test, recipe["val_samples"], recipe["seed"])
+        assert shape is not None  # the recipe's data set has images of one size
         common: dict[str, Any] = {"batch_size": self.batch_size, "image_shape": shape}
         self.train = loading.build(
             "resident", train, augment=recipe["augment"] or data.augment, shuffle=True, seed=recipe["seed"],

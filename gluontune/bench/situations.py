@@ -112,6 +112,7 @@ _STATIC = {"device": "cpu", "num_workers": 0, "loader": "resident", "hybridize":
 
 def _input_bound(mx: Any, rng: random.Random, rank: int) -> Loop:
     data = datasets.open("sample")
+    assert data.image_shape is not None
     loader = loading.build(
         "gluon", data.train, batch_size=64, image_shape=data.image_shape, mean=data.mean, std=data.std,
         augment=data.augment, shuffle=True, seed=rng.randrange(1000), num_workers=0, last_batch="discard",

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "Agreement": "agreement",
-    "OPERATORS": "registry",
-    "check": "agreement",
-    "from_torch": "weights",
-    "Migrated": "migrating.project",
-    "migrate": "migrating.project",
-    "operator": "registry",
-    "to_torch": "convert",
-}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.bridge.agreement import Agreement as Agreement
+    from gluontune.bridge.agreement import check as check
+    from gluontune.bridge.convert import to_torch as to_torch
+    from gluontune.bridge.migrating.project import Migrated as Migrated
+    from gluontune.bridge.migrating.project import migrate as migrate
+    from gluontune.bridge.registry import OPERATORS as OPERATORS
+    from gluontune.bridge.registry import operator as operator
+    from gluontune.bridge.weights import from_torch as from_torch
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -132,8 +132,8 @@ def tta(
             python = peer_python(peers) if peers is not None else None
             found = peer_script.run(recipe, against_peer, python=python, **options)
         else:
-            other = Recipe.from_yaml(against) if against is not None else None
-            found = time_to_accuracy(recipe, against=other, **options)
+            second = Recipe.from_yaml(against) if against is not None else None
+            found = time_to_accuracy(recipe, against=second, **options)
     report.finish_tta(found, out, others)
     exchange.write_exchange(found, out, author=author, author_email=author_email)
     if as_json:

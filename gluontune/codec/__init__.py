@@ -3,34 +3,25 @@
 JPEG files go through libjpeg-turbo by a small compiled library where there is a C compiler (``native``), all
 else through OpenCV. Works without mxnet; the headers are read without cv2 and numpy.
 
->>> import gluontune as gt
->>> gt.codec.kind_of(b"GIF89a")
+>>> from gluontune import codec
+>>> codec.kind_of(b"GIF89a")
 'gif'
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "ImageError": "header",
-    "ImageInfo": "header",
-    "decode_image": "image",
-    "decoder_name": "native",
-    "inspect": "header",
-    "kind_of": "header",
-    "recode_jpeg": "recode",
-    "resize_image": "image",
-}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.codec.header import ImageError as ImageError
+    from gluontune.codec.header import ImageInfo as ImageInfo
+    from gluontune.codec.header import inspect as inspect
+    from gluontune.codec.header import kind_of as kind_of
+    from gluontune.codec.image import decode_image as decode_image
+    from gluontune.codec.image import resize_image as resize_image
+    from gluontune.codec.native import decoder_name as decoder_name
+    from gluontune.codec.recode import recode_jpeg as recode_jpeg
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -9,43 +9,34 @@ The pieces stand alone; each works on a network of your own:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "InputStage": "stage",
-    "with_input_stage": "stage",
-    "start_process": "process",
-    "bfloat16_support": "process",
-    "REWRITES": "rewrites",
-    "Rewrite": "rewrites",
-    "AppliedRewrites": "rewrites",
-    "apply_rewrites": "rewrites",
-    "rewrites_for": "rewrites",
-    "set_mode": "mode",
-    "MODES": "mode",
-    "to_mixed_precision": "mixed",
-    "MixedPrecision": "mixed",
-    "refuse_np": "mixed",
-    "check_hybridizable": "check",
-    "HybridizeCheck": "check",
-    "profile": "profiling",
-    "Profile": "profiling",
-    "hybridize": "choose",
-    "HybridizeReport": "choose",
-    "why_no_gain": "why",
-    "LossScaler": "scaler",
-    "add_stochastic_depth": "depth",
-    "FirstValues": "initial",
-}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.compute.check import HybridizeCheck as HybridizeCheck
+    from gluontune.compute.check import check_hybridizable as check_hybridizable
+    from gluontune.compute.choose import HybridizeReport as HybridizeReport
+    from gluontune.compute.choose import hybridize as hybridize
+    from gluontune.compute.depth import add_stochastic_depth as add_stochastic_depth
+    from gluontune.compute.initial import FirstValues as FirstValues
+    from gluontune.compute.mixed import MixedPrecision as MixedPrecision
+    from gluontune.compute.mixed import refuse_np as refuse_np
+    from gluontune.compute.mixed import to_mixed_precision as to_mixed_precision
+    from gluontune.compute.mode import MODES as MODES
+    from gluontune.compute.mode import set_mode as set_mode
+    from gluontune.compute.process import bfloat16_support as bfloat16_support
+    from gluontune.compute.process import start_process as start_process
+    from gluontune.compute.profiling import Profile as Profile
+    from gluontune.compute.profiling import profile as profile
+    from gluontune.compute.rewrites import REWRITES as REWRITES
+    from gluontune.compute.rewrites import AppliedRewrites as AppliedRewrites
+    from gluontune.compute.rewrites import Rewrite as Rewrite
+    from gluontune.compute.rewrites import apply_rewrites as apply_rewrites
+    from gluontune.compute.rewrites import rewrites_for as rewrites_for
+    from gluontune.compute.scaler import LossScaler as LossScaler
+    from gluontune.compute.stage import InputStage as InputStage
+    from gluontune.compute.stage import with_input_stage as with_input_stage
+    from gluontune.compute.why import why_no_gain as why_no_gain
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "EXERCISES": "exercises",
-    "accuracy_bands": "studies",
-    "as_files": "recordfile",
-    "assess": "assessment.assessing",
-    "bars": "plots",
-    "check": "exercises",
-    "compare": "predictions",
-    "composition": "studies",
-    "deck_graph_memory": "memory",
-    "feed": "feeding",
-    "flip_bit": "recordfile",
-    "folded": "memory",
-    "in_turn": "interleaving",
-    "kept_folder": "resuming",
-    "kept_run": "resuming",
-    "kept_study": "resuming",
-    "lines": "plots",
-    "loading_rate": "feeding",
-    "net_memory": "memory",
-    "paths": "plots",
-    "picture": "pictures",
-    "predict": "predictions",
-    "race_table": "studies",
-    "record_fields": "recordfile",
-    "show": "figures",
-    "table": "figures",
-    "task": "assessment.task",
-}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.course.assessment.assessing import assess as assess
+    from gluontune.course.assessment.task import task as task
+    from gluontune.course.exercises import EXERCISES as EXERCISES
+    from gluontune.course.exercises import check as check
+    from gluontune.course.feeding import feed as feed
+    from gluontune.course.feeding import loading_rate as loading_rate
+    from gluontune.course.figures import show as show
+    from gluontune.course.figures import table as table
+    from gluontune.course.interleaving import in_turn as in_turn
+    from gluontune.course.memory import deck_graph_memory as deck_graph_memory
+    from gluontune.course.memory import folded as folded
+    from gluontune.course.memory import net_memory as net_memory
+    from gluontune.course.pictures import picture as picture
+    from gluontune.course.plots import bars as bars
+    from gluontune.course.plots import lines as lines
+    from gluontune.course.plots import paths as paths
+    from gluontune.course.predictions import compare as compare
+    from gluontune.course.predictions import predict as predict
+    from gluontune.course.recordfile import as_files as as_files
+    from gluontune.course.recordfile import flip_bit as flip_bit
+    from gluontune.course.recordfile import record_fields as record_fields
+    from gluontune.course.resuming import kept_folder as kept_folder
+    from gluontune.course.resuming import kept_run as kept_run
+    from gluontune.course.resuming import kept_study as kept_study
+    from gluontune.course.studies import accuracy_bands as accuracy_bands
+    from gluontune.course.studies import composition as composition
+    from gluontune.course.studies import race_table as race_table
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

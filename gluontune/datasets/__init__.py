@@ -10,40 +10,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-__all__ = [
-    "DATASETS",
-    "Dataset",
-    "DatasetInfo",
-    "DatasetWarning",
-    "Split",
-    "add",
-    "fetch",
-    "list_datasets",
-    "make",
-    "open",
-]
+if TYPE_CHECKING:
+    from gluontune.datasets.catalog import DATASETS as DATASETS
+    from gluontune.datasets.catalog import add as add
+    from gluontune.datasets.catalog import fetch as fetch
+    from gluontune.datasets.catalog import list_datasets as list_datasets
+    from gluontune.datasets.catalog import make as make
+    from gluontune.datasets.catalog import open_dataset
+    from gluontune.datasets.dataset import Dataset as Dataset
+    from gluontune.datasets.dataset import DatasetInfo as DatasetInfo
+    from gluontune.datasets.dataset import DatasetWarning as DatasetWarning
+    from gluontune.datasets.split import Split as Split
 
-_HOMES = {
-    "DATASETS": "catalog:DATASETS",
-    "Dataset": "dataset:Dataset",
-    "DatasetInfo": "dataset:DatasetInfo",
-    "DatasetWarning": "dataset:DatasetWarning",
-    "Split": "split:Split",
-    "add": "catalog:add",
-    "fetch": "catalog:fetch",
-    "list_datasets": "catalog:list_datasets",
-    "make": "catalog:make",
-    "open": "catalog:open_dataset",
-}
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    open = open_dataset
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "Agreement": "check",
-    "Exported": "convert",
-    "UnsupportedOperator": "convert",
-    "ZOO": "zoo",
-    "agreement": "check",
-    "check_outputs": "check",
-    "export_zoo": "zoo",
-    "quantize_onnx": "quantize",
-    "set_parameters": "parameters",
-    "to_onnx": "convert",
-}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.export.check import Agreement as Agreement
+    from gluontune.export.check import agreement as agreement
+    from gluontune.export.check import check_outputs as check_outputs
+    from gluontune.export.convert import Exported as Exported
+    from gluontune.export.convert import UnsupportedOperator as UnsupportedOperator
+    from gluontune.export.convert import to_onnx as to_onnx
+    from gluontune.export.parameters import set_parameters as set_parameters
+    from gluontune.export.quantize import quantize_onnx as quantize_onnx
+    from gluontune.export.zoo import ZOO as ZOO
+    from gluontune.export.zoo import export_zoo as export_zoo
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "Graph": "symbol",
-    "Node": "symbol",
-    "OperatorSchema": "schemas",
-    "read_params": "params",
-    "read_symbol": "symbol",
-    "schema": "schemas",
-    "write_params": "params",
-}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.graph.params import read_params as read_params
+    from gluontune.graph.params import write_params as write_params
+    from gluontune.graph.schemas import OperatorSchema as OperatorSchema
+    from gluontune.graph.schemas import schema as schema
+    from gluontune.graph.symbol import Graph as Graph
+    from gluontune.graph.symbol import Node as Node
+    from gluontune.graph.symbol import read_symbol as read_symbol
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

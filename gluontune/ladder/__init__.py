@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "FEW_VALIDATE": "pace",
-    "FULL": "pace",
-    "Pace": "pace",
-    "QUICK": "pace",
-    "RUNGS": "rungs",
-    "EsgdPlan": "evolving",
-    "climb": "climbing",
-    "esgd": "evolving",
-    "parse_budget": "budget",
-    "KNOBS": "knobs",
-    "scale": "scaling",
-    "tune": "tuning",
-    "tta": "timing:time_to_accuracy",
-    "factors": "analysing:analyse",
-    "methods": "method_study:compare_methods",
-}
+if TYPE_CHECKING:
+    from gluontune.ladder.analysing import analyse
+    from gluontune.ladder.budget import parse_budget as parse_budget
+    from gluontune.ladder.climbing import climb as climb
+    from gluontune.ladder.evolving import EsgdPlan as EsgdPlan
+    from gluontune.ladder.evolving import esgd as esgd
+    from gluontune.ladder.knobs import KNOBS as KNOBS
+    from gluontune.ladder.method_study import compare_methods
+    from gluontune.ladder.pace import FEW_VALIDATE as FEW_VALIDATE
+    from gluontune.ladder.pace import FULL as FULL
+    from gluontune.ladder.pace import QUICK as QUICK
+    from gluontune.ladder.pace import Pace as Pace
+    from gluontune.ladder.rungs import RUNGS as RUNGS
+    from gluontune.ladder.scaling import scale as scale
+    from gluontune.ladder.timing import time_to_accuracy
+    from gluontune.ladder.tuning import tune as tune
 
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    factors = analyse
+    methods = compare_methods
+    tta = time_to_accuracy
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

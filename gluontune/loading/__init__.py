@@ -9,53 +9,44 @@ Nothing here imports mxnet until a loader that yields NDArrays is built.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "AUGMENTS": "augment",
-    "Augment": "augment",
-    "LOADERS": "loaders",
-    "LoaderInfo": "loaders",
-    "Motion": "fields",
-    "build": "loaders",
-    "Loader": "base",
-    "Order": "order",
-    "ThreadedLoader": "threaded",
-    "ResidentLoader": "resident",
-    "GluonLoader": "gluon",
-    "SafeDataLoader": "dataloader",
-    "DeviceLoader": "adapters",
-    "FieldsLoader": "fields",
-    "RecordDataset": "recorddataset",
-    "TorchLoader": "pytorch",
-    "to_device": "adapters",
-    "color_jitter": "colour",
-    "cutmix": "mixing",
-    "mixup": "mixing",
-    "normalize": "colour",
-    "pad_boxes": "fields",
-    "rand_augment": "randaugment",
-    "random_erasing": "mixing",
-    "soft_labels": "mixing",
-    "from_files": "splits",
-    "from_records": "splits",
-    "SizeReport": "sizing",
-    "size": "sizing",
-    "deck_rule": "sizing",
-    "measure_disk": "disk",
-    "decoder_name": "sizing",
-    "safe_dataloader": "dataloader",
-    "keep_in_memory": "kept",
-}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.loading.adapters import DeviceLoader as DeviceLoader
+    from gluontune.loading.adapters import to_device as to_device
+    from gluontune.loading.augment import AUGMENTS as AUGMENTS
+    from gluontune.loading.augment import Augment as Augment
+    from gluontune.loading.base import Loader as Loader
+    from gluontune.loading.colour import color_jitter as color_jitter
+    from gluontune.loading.colour import normalize as normalize
+    from gluontune.loading.dataloader import SafeDataLoader as SafeDataLoader
+    from gluontune.loading.dataloader import safe_dataloader as safe_dataloader
+    from gluontune.loading.disk import measure_disk as measure_disk
+    from gluontune.loading.fields import FieldsLoader as FieldsLoader
+    from gluontune.loading.fields import Motion as Motion
+    from gluontune.loading.fields import pad_boxes as pad_boxes
+    from gluontune.loading.gluon import GluonLoader as GluonLoader
+    from gluontune.loading.kept import keep_in_memory as keep_in_memory
+    from gluontune.loading.loaders import LOADERS as LOADERS
+    from gluontune.loading.loaders import LoaderInfo as LoaderInfo
+    from gluontune.loading.loaders import build as build
+    from gluontune.loading.mixing import cutmix as cutmix
+    from gluontune.loading.mixing import mixup as mixup
+    from gluontune.loading.mixing import random_erasing as random_erasing
+    from gluontune.loading.mixing import soft_labels as soft_labels
+    from gluontune.loading.order import Order as Order
+    from gluontune.loading.pytorch import TorchLoader as TorchLoader
+    from gluontune.loading.randaugment import rand_augment as rand_augment
+    from gluontune.loading.recorddataset import RecordDataset as RecordDataset
+    from gluontune.loading.resident import ResidentLoader as ResidentLoader
+    from gluontune.loading.sizing import SizeReport as SizeReport
+    from gluontune.loading.sizing import deck_rule as deck_rule
+    from gluontune.loading.sizing import decoder_name as decoder_name
+    from gluontune.loading.sizing import size as size
+    from gluontune.loading.splits import from_files as from_files
+    from gluontune.loading.splits import from_records as from_records
+    from gluontune.loading.threaded import ThreadedLoader as ThreadedLoader
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -10,39 +10,30 @@ engines train them; ``gluontune factors --methods`` measures which of them pay f
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "METHODS": "cards",
-    "MethodCard": "cards",
-    "with_methods": "cards",
-    "blended": "batches",
-    "cutout": "batches",
-    "resized": "batches",
-    "scale_of": "batches",
-    "smoothed": "losses",
-    "mixed": "losses",
-    "selected": "losses",
-    "add_squeeze_excite": "nets",
-    "add_blurpool": "nets",
-    "dirac_init": "nets",
-    "whitening_init": "nets",
-    "whitening_filters": "nets",
-    "Ema": "weights",
-    "Lookahead": "weights",
-    "flipped_views": "validation",
-    "frozen_layers": "freezing",
-    "trained_layers": "freezing",
-}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.methods.batches import blended as blended
+    from gluontune.methods.batches import cutout as cutout
+    from gluontune.methods.batches import resized as resized
+    from gluontune.methods.batches import scale_of as scale_of
+    from gluontune.methods.cards import METHODS as METHODS
+    from gluontune.methods.cards import MethodCard as MethodCard
+    from gluontune.methods.cards import with_methods as with_methods
+    from gluontune.methods.freezing import frozen_layers as frozen_layers
+    from gluontune.methods.freezing import trained_layers as trained_layers
+    from gluontune.methods.losses import mixed as mixed
+    from gluontune.methods.losses import selected as selected
+    from gluontune.methods.losses import smoothed as smoothed
+    from gluontune.methods.nets import add_blurpool as add_blurpool
+    from gluontune.methods.nets import add_squeeze_excite as add_squeeze_excite
+    from gluontune.methods.nets import dirac_init as dirac_init
+    from gluontune.methods.nets import whitening_filters as whitening_filters
+    from gluontune.methods.nets import whitening_init as whitening_init
+    from gluontune.methods.validation import flipped_views as flipped_views
+    from gluontune.methods.weights import Ema as Ema
+    from gluontune.methods.weights import Lookahead as Lookahead
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-# where each public name lives; a room is imported when one of its names is first used
-_HOMES = {
-    "JsonLines": "logs",
-    "Monitor": "sampler",
-    "NvmlSampler": "nvml",
-    "SimulatedDevice": "simulated",
-    "StepPhases": "phases",
-    "SyncTrace": "syncs",
-    "TensorBoard": "logs",
-    "Verdict": "verdicts",
-    "attainable_flops": "whatif",
-    "compare": "whatif",
-    "estimator_handler": "estimator",
-    "expected_throughput": "whatif",
-    "fit_step_time": "whatif",
-    "measured_peaks": "whatif",
-    "prometheus_text": "logs",
-    "read_log": "logs",
-    "run_command": "command",
-    "run_result": "logs",
-    "steadiness": "steady",
-    "steadiness_of": "series",
-    "throttle_reasons": "nvml",
-    "trace_syncs": "syncs",
-    "together": "steady",
-    "verdict": "verdicts",
-    "watch": "live",
-}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.monitor.command import run_command as run_command
+    from gluontune.monitor.estimator import estimator_handler as estimator_handler
+    from gluontune.monitor.live import watch as watch
+    from gluontune.monitor.logs import JsonLines as JsonLines
+    from gluontune.monitor.logs import TensorBoard as TensorBoard
+    from gluontune.monitor.logs import prometheus_text as prometheus_text
+    from gluontune.monitor.logs import read_log as read_log
+    from gluontune.monitor.logs import run_result as run_result
+    from gluontune.monitor.nvml import NvmlSampler as NvmlSampler
+    from gluontune.monitor.nvml import throttle_reasons as throttle_reasons
+    from gluontune.monitor.phases import StepPhases as StepPhases
+    from gluontune.monitor.sampler import Monitor as Monitor
+    from gluontune.monitor.series import steadiness_of as steadiness_of
+    from gluontune.monitor.simulated import SimulatedDevice as SimulatedDevice
+    from gluontune.monitor.steady import steadiness as steadiness
+    from gluontune.monitor.steady import together as together
+    from gluontune.monitor.syncs import SyncTrace as SyncTrace
+    from gluontune.monitor.syncs import trace_syncs as trace_syncs
+    from gluontune.monitor.verdicts import Verdict as Verdict
+    from gluontune.monitor.verdicts import verdict as verdict
+    from gluontune.monitor.whatif import attainable_flops as attainable_flops
+    from gluontune.monitor.whatif import compare as compare
+    from gluontune.monitor.whatif import expected_throughput as expected_throughput
+    from gluontune.monitor.whatif import fit_step_time as fit_step_time
+    from gluontune.monitor.whatif import measured_peaks as measured_peaks
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -13,44 +13,38 @@ rules of evolutionary SGD in :mod:`gluontune.optim.evolution`, whose loop is ``g
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
-from gluontune.optim import schedules
-from gluontune.optim.cards import OPTIMIZERS, OptimizerCard, list_optimizers
-from gluontune.optim.schedules import SCHEDULES
 
-# What needs mxnet or matplotlib is imported when it is first used.
-_HOMES = {
-    "BatchGrowth": "large_batch",
-    "ESGD_POOL": "evolution:POOL",
-    "EsgdEntry": "evolution:Entry",
-    "GhostBatchNorm": "ghost",
-    "RangeTest": "finder",
-    "TunedTrainer": "trainer",
-    "create": "_setup",
-    "find_learning_rate": "finder",
-    "from_mxnet": "adapters",
-    "gradient_noise": "large_batch",
-    "is_exempt": "exemptions",
-    "noise_sigma": "large_batch",
-    "plot_range_test": "plots",
-    "plot_schedule": "plots",
-    "plot_trust_ratios": "plots",
-    "scaled_learning_rate": "scaling",
-    "setup": "_setup",
-    "setup_recipe": "_recipe",
-    "to_mxnet": "adapters",
-    "trust_ratios": "large_batch",
-    "use_ghost_batch_norm": "ghost",
-}
+if TYPE_CHECKING:
+    from gluontune.optim import schedules as schedules
+    from gluontune.optim._recipe import setup_recipe as setup_recipe
+    from gluontune.optim._setup import create as create
+    from gluontune.optim._setup import setup as setup
+    from gluontune.optim.adapters import from_mxnet as from_mxnet
+    from gluontune.optim.adapters import to_mxnet as to_mxnet
+    from gluontune.optim.cards import OPTIMIZERS as OPTIMIZERS
+    from gluontune.optim.cards import OptimizerCard as OptimizerCard
+    from gluontune.optim.cards import list_optimizers as list_optimizers
+    from gluontune.optim.evolution import POOL, Entry
+    from gluontune.optim.exemptions import is_exempt as is_exempt
+    from gluontune.optim.finder import RangeTest as RangeTest
+    from gluontune.optim.finder import find_learning_rate as find_learning_rate
+    from gluontune.optim.ghost import GhostBatchNorm as GhostBatchNorm
+    from gluontune.optim.ghost import use_ghost_batch_norm as use_ghost_batch_norm
+    from gluontune.optim.large_batch import BatchGrowth as BatchGrowth
+    from gluontune.optim.large_batch import gradient_noise as gradient_noise
+    from gluontune.optim.large_batch import noise_sigma as noise_sigma
+    from gluontune.optim.large_batch import trust_ratios as trust_ratios
+    from gluontune.optim.plots import plot_range_test as plot_range_test
+    from gluontune.optim.plots import plot_schedule as plot_schedule
+    from gluontune.optim.plots import plot_trust_ratios as plot_trust_ratios
+    from gluontune.optim.scaling import scaled_learning_rate as scaled_learning_rate
+    from gluontune.optim.schedules import SCHEDULES as SCHEDULES
+    from gluontune.optim.trainer import TunedTrainer as TunedTrainer
 
-__all__ = ["OPTIMIZERS", "OptimizerCard", "SCHEDULES", "list_optimizers", "schedules", *sorted(_HOMES)]
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    ESGD_POOL = POOL
+    EsgdEntry = Entry
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "Link": "scaling",
-    "Parts": "scaling",
-    "SharedSum": "summing",
-    "SharedWeights": "shared",
-    "expected": "scaling",
-    "minimum_bandwidth": "scaling",
-    "Cluster": "kvstore",
-    "Ranks": "ranks",
-    "start_ranks": "ranks",
-    "Hosts": "hosts",
-    "choose_kvstore": "devices",
-    "contexts": "devices",
-    "split_batch": "devices",
-    "start_cluster": "kvstore",
-}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.parallel.devices import choose_kvstore as choose_kvstore
+    from gluontune.parallel.devices import contexts as contexts
+    from gluontune.parallel.devices import split_batch as split_batch
+    from gluontune.parallel.hosts import Hosts as Hosts
+    from gluontune.parallel.kvstore import Cluster as Cluster
+    from gluontune.parallel.kvstore import start_cluster as start_cluster
+    from gluontune.parallel.ranks import Ranks as Ranks
+    from gluontune.parallel.ranks import start_ranks as start_ranks
+    from gluontune.parallel.scaling import Link as Link
+    from gluontune.parallel.scaling import Parts as Parts
+    from gluontune.parallel.scaling import expected as expected
+    from gluontune.parallel.scaling import minimum_bandwidth as minimum_bandwidth
+    from gluontune.parallel.shared import SharedWeights as SharedWeights
+    from gluontune.parallel.summing import SharedSum as SharedSum
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-__all__ = [
-    "DamagedRecordError",
-    "IRHeader",
-    "MXIndexedRecordIO",
-    "MXRecordIO",
-    "PackReport",
-    "RecordReader",
-    "RecordWriter",
-    "RepairReport",
-    "VerifyReport",
-    "boxes_of",
-    "boxes_to_label",
-    "compare_formats",
-    "pack",
-    "pixels_to_raw",
-    "raw_to_pixels",
-    "repair",
-    "verify",
-]
-
-_HOMES = {
-    "DamagedRecordError": "layout",
-    "IRHeader": "layout",
-    "MXIndexedRecordIO": "dropin",
-    "MXRecordIO": "dropin",
-    "PackReport": "packer",
-    "RecordReader": "reader",
-    "RecordWriter": "writer",
-    "RepairReport": "repairer",
-    "VerifyReport": "verifier",
-    "boxes_of": "detection",
-    "boxes_to_label": "detection",
-    "compare_formats": "formats",
-    "pack": "packer",
-    "pixels_to_raw": "transform",
-    "raw_to_pixels": "transform",
-    "repair": "repairer",
-    "verify": "verifier",
-}
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.records.detection import boxes_of as boxes_of
+    from gluontune.records.detection import boxes_to_label as boxes_to_label
+    from gluontune.records.dropin import MXIndexedRecordIO as MXIndexedRecordIO
+    from gluontune.records.dropin import MXRecordIO as MXRecordIO
+    from gluontune.records.formats import compare_formats as compare_formats
+    from gluontune.records.layout import DamagedRecordError as DamagedRecordError
+    from gluontune.records.layout import IRHeader as IRHeader
+    from gluontune.records.packer import PackReport as PackReport
+    from gluontune.records.packer import pack as pack
+    from gluontune.records.reader import RecordReader as RecordReader
+    from gluontune.records.repairer import RepairReport as RepairReport
+    from gluontune.records.repairer import repair as repair
+    from gluontune.records.transform import pixels_to_raw as pixels_to_raw
+    from gluontune.records.transform import raw_to_pixels as raw_to_pixels
+    from gluontune.records.verifier import VerifyReport as VerifyReport
+    from gluontune.records.verifier import verify as verify
+    from gluontune.records.writer import RecordWriter as RecordWriter
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -5,78 +5,41 @@ Nothing here measures, and nothing here needs mxnet; matplotlib is imported when
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "Comparison": "comparing",
-    "LiveLadder": "live",
-    "Source": "read",
-    "check_comparable": "tta",
-    "check_ladder": "read",
-    "collect": "read",
-    "compare": "comparing",
-    "comparison_table": "comparing",
-    "factors_tables": "factors",
-    "finish_factors": "factors",
-    "finish_ladder": "page",
-    "finish_tta": "tta",
-    "ladder_sentence": "sentence",
-    "ladder_table": "table",
-    "load": "read",
-    "load_tta": "tta",
-    "print_sources": "table",
-    "runs_table": "table",
-    "sentence_parts": "sentence",
-    "summary": "table",
-    "tta_lines": "tta:summary_lines",
-    "tta_table": "tta",
-    "write_exchange_html": "exchange",
-    "write_html": "page",
-    "write_ladder_html": "page",
-    "write_optimizers_html": "optimizers",
-    "write_document_html": "page",
-    "write_runs_html": "page",
-    "write_svg": "page",
-}
+if TYPE_CHECKING:
+    from gluontune.report.comparing import Comparison as Comparison
+    from gluontune.report.comparing import compare as compare
+    from gluontune.report.comparing import comparison_table as comparison_table
+    from gluontune.report.exchange import write_exchange_html as write_exchange_html
+    from gluontune.report.factors import factors_tables as factors_tables
+    from gluontune.report.factors import finish_factors as finish_factors
+    from gluontune.report.live import LiveLadder as LiveLadder
+    from gluontune.report.optimizers import write_optimizers_html as write_optimizers_html
+    from gluontune.report.page import finish_ladder as finish_ladder
+    from gluontune.report.page import write_document_html as write_document_html
+    from gluontune.report.page import write_html as write_html
+    from gluontune.report.page import write_ladder_html as write_ladder_html
+    from gluontune.report.page import write_runs_html as write_runs_html
+    from gluontune.report.page import write_svg as write_svg
+    from gluontune.report.read import Source as Source
+    from gluontune.report.read import check_ladder as check_ladder
+    from gluontune.report.read import collect as collect
+    from gluontune.report.read import load as load
+    from gluontune.report.sentence import ladder_sentence as ladder_sentence
+    from gluontune.report.sentence import sentence_parts as sentence_parts
+    from gluontune.report.table import ladder_table as ladder_table
+    from gluontune.report.table import print_sources as print_sources
+    from gluontune.report.table import runs_table as runs_table
+    from gluontune.report.table import summary as summary
+    from gluontune.report.tta import check_comparable as check_comparable
+    from gluontune.report.tta import finish_tta as finish_tta
+    from gluontune.report.tta import load_tta as load_tta
+    from gluontune.report.tta import summary_lines
+    from gluontune.report.tta import tta_table as tta_table
 
-__all__ = [
-    "Comparison",
-    "LiveLadder",
-    "Source",
-    "check_comparable",
-    "check_ladder",
-    "collect",
-    "compare",
-    "comparison_table",
-    "factors_tables",
-    "finish_factors",
-    "finish_ladder",
-    "finish_tta",
-    "ladder_sentence",
-    "ladder_table",
-    "load",
-    "load_tta",
-    "print_sources",
-    "runs_table",
-    "sentence_parts",
-    "summary",
-    "tta_lines",
-    "tta_table",
-    "write_document_html",
-    "write_exchange_html",
-    "write_html",
-    "write_ladder_html",
-    "write_optimizers_html",
-    "write_runs_html",
-    "write_svg",
-]
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    tta_lines = summary_lines
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable, Union
 
-__all__ = ["Cpu", "parse_cpu_list", "show_cpu_list"]
+__all__ = ["Cpu", "memory_limit_mib", "parse_cpu_list", "show_cpu_list", "usable_cores"]
 
 # What decides how fast MXNet's oneDNN can be here, in the kernel's spelling.
 FLAGS = (
@@ -178,3 +178,17 @@ class Cpu:
     def _v1_mount(self, controllers: str, controller: str) -> str:
         joint = f"/sys/fs/cgroup/{controllers}"
         return joint if (self.root / joint.lstrip("/")).is_dir() else f"/sys/fs/cgroup/{controller}"
+
+
+def usable_cores() -> int:
+    """Logical CPUs that this process can keep busy: affinity cut by the cgroup's quota, at least 1."""
+    return Cpu().usable_cores()
+
+
+def memory_limit_mib() -> int | None:
+    """Memory that this process may use, in MiB: the smallest cgroup limit, at most the machine's memory.
+
+    >>> (memory_limit_mib() or 1) > 0
+    True
+    """
+    return Cpu().memory_limit_mib()

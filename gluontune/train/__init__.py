@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "Callback": "callbacks",
-    "Moment": "callbacks",
-    "load": "loaded",
-    "Checkpoints": "resume",
-    "Group": "group",
-    "Job": "job",
-    "Outcome": "outcome",
-    "RunFailed": "group",
-    "build_net": "models",
-    "drive": "running",
-    "load_job": "job",
-    "make_score": "metrics",
-    "net_names": "models",
-    "run": "running",
-}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.train.callbacks import Callback as Callback
+    from gluontune.train.callbacks import Moment as Moment
+    from gluontune.train.group import Group as Group
+    from gluontune.train.group import RunFailed as RunFailed
+    from gluontune.train.job import Job as Job
+    from gluontune.train.job import load_job as load_job
+    from gluontune.train.loaded import load as load
+    from gluontune.train.metrics import make_score as make_score
+    from gluontune.train.models import build_net as build_net
+    from gluontune.train.models import net_names as net_names
+    from gluontune.train.outcome import Outcome as Outcome
+    from gluontune.train.resume import Checkpoints as Checkpoints
+    from gluontune.train.running import drive as drive
+    from gluontune.train.running import run as run
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -217,7 +217,7 @@ class GluonBatches:
         **share: Any,
     ):
         self._dataset, self._epoch, self._done, self._start = dataset, 0, 0, 0
-        self._loader = loading.safe_dataloader(
+        self._loader: Any = loading.safe_dataloader(
             dataset,
             batch_size,
             shuffle=shuffle,

@@ -36,25 +36,16 @@ where its CPU time could not have sufficed.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gluontune import lazy
 
-_HOMES = {
-    "Assessment": "assessing",
-    "Scale": "fresh",
-    "Task": "task",
-    "assess": "assessing",
-    "new_script": "assessing",
-    "solution": "assessing",
-}
-
-__all__ = ["Assessment", "Scale", "Task", "assess", "new_script", "solution"]
-
-
-def __getattr__(name: str) -> Any:
-    return lazy.find(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from gluontune.course.assessment.assessing import Assessment as Assessment
+    from gluontune.course.assessment.assessing import assess as assess
+    from gluontune.course.assessment.assessing import new_script as new_script
+    from gluontune.course.assessment.assessing import solution as solution
+    from gluontune.course.assessment.fresh import Scale as Scale
+    from gluontune.course.assessment.task import Task as Task
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
