@@ -21,6 +21,7 @@ __all__ = [
     "explain_os_error",
     "open_regular",
     "parse_json",
+    "read_json",
     "set_aside",
     "writable_folder",
     "write_json",
@@ -83,6 +84,20 @@ def parse_json(text: str | bytes) -> Any:
         if not level:
             return document
     raise ValueError(f"nested more than {_DEEPEST} deep")
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The JSON document in a file.
+
+    Raises:
+        GluontuneError: the file cannot be read, or is not JSON (names the path).
+    """
+    try:
+        return parse_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+    except ValueError as error:
+        raise GluontuneError(f"{path}: not valid JSON ({error}); was its writing cut off?") from error
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.errors import GluontuneError
-from gluontune.files import parse_json, write_json
+from gluontune.files import read_json, write_json
 
 __all__ = ["SCHEMA_VERSION", "RunResult"]
 
@@ -108,10 +108,4 @@ class RunResult:
     @classmethod
     def load(cls, path: str | Path) -> RunResult:
         """Read what :meth:`save` wrote."""
-        try:
-            document = parse_json(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise GluontuneError(f"{path}: cannot read the result: {error.strerror}") from error
-        except ValueError as error:
-            raise GluontuneError(f"{path}: not valid JSON ({error}); was its writing cut off?") from error
-        return cls.from_dict(document, source=str(path))
+        return cls.from_dict(read_json(path), source=str(path))

@@ -14,31 +14,19 @@ __all__ = ["DecodeLimit", "limit", "resident", "threaded"]
 
 def threaded(path: str, size: int, batch_size: int, augment: str, num_workers: int, scaled: bool) -> Batches:
     """``ThreadedLoader`` over a record file."""
-    loader = ThreadedLoader(
-        from_records(path),
-        batch_size=batch_size,
-        image_shape=(size, size, 3),
-        augment=augment,
-        shuffle=True,
-        num_workers=num_workers,
-        scaled=scaled,
-    )
-    return _batches(loader)
+    return _batches(ThreadedLoader, path, size, batch_size, augment, num_workers=num_workers, scaled=scaled)
 
 
 def resident(path: str, size: int, batch_size: int, augment: str) -> Batches:
     """``ResidentLoader`` over a record file."""
-    loader = ResidentLoader(
-        from_records(path),
-        batch_size=batch_size,
-        image_shape=(size, size, 3),
-        augment=augment,
-        shuffle=True,
+    return _batches(ResidentLoader, path, size, batch_size, augment)
+
+
+def _batches(kind: Any, path: str, size: int, batch_size: int, augment: str, **more: Any) -> Batches:
+    shape = (size, size, 3)
+    loader = kind(
+        from_records(path), batch_size=batch_size, image_shape=shape, augment=augment, shuffle=True, **more
     )
-    return _batches(loader)
-
-
-def _batches(loader: Any) -> Batches:
     info = {"decoder": decoder_name(), "versions": {"opencv": version("opencv-python-headless")}}
     return Batches(loader.epoch, lambda batch: batch[0], info, loader.close)
 

@@ -11,25 +11,17 @@ import json
 import os
 import signal
 import sys
-import threading
-from typing import Any
 
 from gluontune import runtime
 from gluontune.parallel.parent_death import die_with_parent
+from gluontune.parallel.piped import event_sender
 from gluontune.train.child import serve
 
 __all__ = ["main"]
 
 
 def main() -> None:
-    events = os.fdopen(int(sys.argv[sys.argv.index("--events") + 1]), "w", encoding="utf-8")
-    lock = threading.Lock()
-
-    def send(**event: Any) -> None:
-        with lock:
-            events.write(json.dumps(event) + "\n")
-            events.flush()
-
+    send = event_sender()
     bound = False
     while line := sys.stdin.readline():
         setup = json.loads(line)
@@ -44,7 +36,6 @@ def main() -> None:
         serve(setup, send)
         gc.collect()
         send(event="idle")
-    events.flush()
     os.killpg(0, signal.SIGKILL) if os.getpgrp() == os.getpid() else os._exit(0)
 
 

@@ -17,6 +17,7 @@ from gluontune import runtime
 from gluontune.parallel.piped import PipedProcess
 from gluontune.parallel.shared import PATH_VARIABLE, create
 from gluontune.recipe import Recipe
+from gluontune.train.starting import LocalRanks
 
 __all__ = ["Pool", "kind_of", "shares_processes"]
 
@@ -83,10 +84,8 @@ class Pool:
         self.close()
 
 
-class _Site:
-    """The ranks of one recipe, in processes of the pool. Has what :class:`gluontune.train.starting.Here` has."""
-
-    notices_after_s = 0.0
+class _Site(LocalRanks):
+    """The ranks of one recipe, in processes of the pool."""
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class _Site:
         world: int,
         setup: Callable[[int, int], dict[str, Any]],
     ):
-        self.ranks: list[PipedProcess] = []
+        self.ranks = []
         self._pool, self._kind, self._memory = pool, kind, -1
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
         self.applied = runtime.applied(env)
@@ -114,22 +113,6 @@ class _Site:
             else:
                 process = PipedProcess((sys.executable, "-m", _CHILD), given, env)
             self.ranks.append(process)
-
-    @property
-    def pids(self) -> list[int]:
-        return [rank.process.pid for rank in self.ranks]
-
-    def trouble(self) -> None:
-        return None
-
-    def where(self, rank: int) -> str:
-        return ""
-
-    def facts(self) -> list[dict[str, Any]]:
-        return []
-
-    def deliver(self, path: str) -> list[str]:
-        return [path] * len(self.ranks)
 
     def close(self) -> None:
         """Give the processes back, if they come to rest; else end them. Safe to call twice."""

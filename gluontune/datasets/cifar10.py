@@ -7,7 +7,7 @@ Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 200
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Callable
 
@@ -17,9 +17,9 @@ from gluontune.codec import header, image
 from gluontune.datasets import place
 from gluontune.datasets.archive import Limits, members
 from gluontune.datasets.dataset import Dataset
-from gluontune.datasets.split import RecordSplit
+from gluontune.datasets.recordset import open_parts
 from gluontune.errors import GluontuneError
-from gluontune.files import cache_dir, write_json
+from gluontune.files import write_json
 from gluontune.records import RecordReader, RecordWriter
 
 __all__ = ["CIFAR10", "Layout", "add", "fetch", "open_cifar10", "present"]
@@ -52,21 +52,10 @@ def present(info: Any) -> Path | None:
 
 
 def open_cifar10(rest: str | None, info: Any) -> Dataset:
-    folder = place.records_folder(info.name)
-    if folder is None:
-        raise GluontuneError(
-            f"data set 'cifar10' is not in {cache_dir()}: run `gluontune data fetch cifar10` "
-            f"({info.bytes / 1e6:.0f} MB from {URL}),\nor `gluontune data add cifar10 ARCHIVE` with that archive, "
-            "or with a tar or zip of class folders (train/<class>/…, test/<class>/…)"
-        )
-    splits = {}
-    for part in ("train", "test"):
-        path = folder / f"{part}.rec"
-        with RecordReader(path) as reader:
-            splits[part] = RecordSplit(info.name, part, path, reader.labels(), CLASSES)
-    train, test = splits["train"], splits["test"]
-    info = replace(info, num_train=len(train), num_test=len(test))
-    return Dataset(info.name, info, CLASSES, info.image_shape, info.mean, info.std, info.augment, train, test)
+    added = (
+        "ARCHIVE` with that archive, or with a tar or zip of class folders (train/<class>/…, test/<class>/…)"
+    )
+    return open_parts(info, place.files_of(info, f" from {URL}", added), CLASSES)
 
 
 def fetch(info: Any, url: str | None, progress: Progress) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy as np
 from gluontune.datasets.split import Split
 from gluontune.errors import GluontuneError
 
-__all__ = ["Dataset", "DatasetInfo", "DatasetWarning", "augment_for", "check_classes"]
+__all__ = ["Dataset", "DatasetInfo", "DatasetWarning", "augment_for", "check_classes", "of_splits"]
 
 
 class DatasetWarning(UserWarning):
@@ -102,6 +104,32 @@ class Dataset:
 
     def __post_init__(self) -> None:
         check_classes(self.name, self.classes, self.train.labels, self.test.labels)
+
+
+def of_splits(
+    info: Any,
+    name: str,
+    classes: tuple[str, ...],
+    parts: tuple[Split, Split],
+    summary: tuple[tuple[int, int, int] | None, tuple[float, ...], tuple[float, ...]],
+    source: Path | str,
+    size: int,
+    notes: Sequence[str] = (),
+) -> Dataset:
+    """A data set of a user's own, with its catalogue entry filled in.
+
+    Args:
+        info: the entry of its kind. parts: training and test. summary: shape, mean and deviation of its images.
+        source: where it lies. size: of its files, bytes. notes: remarks for the reader.
+    """
+    train, test = parts
+    shape, mean, std = summary
+    augment = augment_for(shape)
+    filled = replace(
+        info, name=name, num_train=len(train), num_test=len(test), image_shape=shape, mean=mean, std=std,
+        augment=augment, bytes=size, source=str(source),
+    )  # fmt: skip
+    return Dataset(name, filled, classes, shape, mean, std, augment, train, test, tuple(notes))
 
 
 def check_classes(name: str, classes: tuple[str, ...], train: np.ndarray, test: np.ndarray) -> None:

@@ -18,10 +18,10 @@ import numpy as np
 
 from gluontune.datasets import place, png
 from gluontune.datasets.dataset import Dataset
-from gluontune.datasets.split import RecordSplit
+from gluontune.datasets.recordset import open_parts
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import cache_dir, explain_os_error, writable_folder
-from gluontune.records import RecordReader, RecordWriter
+from gluontune.files import explain_os_error, writable_folder
+from gluontune.records import RecordWriter
 
 __all__ = ["CLASSES", "add", "fetch", "make_sample", "open_full", "open_sample", "present", "sample_folder"]
 
@@ -79,29 +79,15 @@ def sample_folder() -> Path:
 def open_sample(rest: str | None, info: Any) -> Dataset:
     folder = sample_folder()
     parts = {part: folder / f"fashion-mnist-sample-{part}.rec" for part in ("train", "test")}
-    return _open(info, parts)
+    return open_parts(info, parts, CLASSES)
 
 
 def open_full(rest: str | None, info: Any) -> Dataset:
-    folder = place.records_folder(info.name)
-    if folder is None:
-        raise GluontuneError(
-            f"data set 'fashion-mnist' is not in {cache_dir()}: run `gluontune data fetch fashion-mnist` "
-            f"({info.bytes / 1e6:.0f} MB),\nor `gluontune data add fashion-mnist FOLDER` with the four official "
-            f"files (Debian: apt install dataset-fashion-mnist, FOLDER is {DEBIAN})"
-        )
-    return _open(info, {part: folder / f"{part}.rec" for part in ("train", "test")})
-
-
-def _open(info: Any, parts: dict[str, Path]) -> Dataset:
-    splits = {}
-    for part, path in parts.items():
-        with RecordReader(path) as reader:
-            splits[part] = RecordSplit(info.name, part, path, reader.labels(), CLASSES)
-    shape, augment = info.image_shape, info.augment
-    return Dataset(
-        info.name, info, CLASSES, shape, info.mean, info.std, augment, splits["train"], splits["test"]
+    added = (
+        "FOLDER` with the four official "
+        f"files (Debian: apt install dataset-fashion-mnist, FOLDER is {DEBIAN})"
     )
+    return open_parts(info, place.files_of(info, "", added), CLASSES)
 
 
 def present(info: Any) -> Path | None:

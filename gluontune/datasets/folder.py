@@ -6,7 +6,6 @@ import hashlib
 import os
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from gluontune.codec import header, image
 from gluontune.datasets import pixels
-from gluontune.datasets.dataset import Dataset, DatasetWarning, augment_for
+from gluontune.datasets.dataset import Dataset, DatasetWarning, of_splits
 from gluontune.datasets.split import FileSplit
 from gluontune.errors import GluontuneError
 from gluontune.files import explain_os_error
@@ -205,20 +204,6 @@ def _assemble(
         for part, samples in (("train", train), ("test", test))
     ]
 
-    shape, mean, std = pixels.summary(f"pixels {slug} {root}", list(splits))
-    augment = augment_for(shape)
-    filled = replace(
-        info,
-        name=name,
-        num_train=len(train),
-        num_test=len(test),
-        image_shape=shape,
-        mean=mean,
-        std=std,
-        augment=augment,
-        bytes=sum(s[2] for s in train) + sum(s[2] for s in test),
-        source=str(root),
-    )
-    return Dataset(
-        name, filled, tuple(classes), shape, mean, std, augment, splits[0], splits[1], tuple(notes)
-    )
+    summary = pixels.summary(f"pixels {slug} {root}", list(splits))
+    size = sum(sample[2] for sample in [*train, *test])
+    return of_splits(info, name, tuple(classes), (splits[0], splits[1]), summary, root, size, notes)

@@ -8,13 +8,14 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gluontune.errors import GluontuneError
 from gluontune.files import cache_dir, explain_os_error, writable_folder
 
-__all__ = ["as_png", "filling", "records_folder"]
+__all__ = ["as_png", "files_of", "filling", "records_folder"]
 
 
 def records_folder(slug: str) -> Path | None:
@@ -22,6 +23,24 @@ def records_folder(slug: str) -> Path | None:
     folder = cache_dir() / slug / "records"
     there = all((folder / f"{part}.rec").is_file() for part in ("train", "test"))
     return folder if there else None
+
+
+def files_of(info: Any, fetched: str, added: str) -> dict[str, Path]:
+    """The record files of a data set that is fetched.
+
+    Args:
+        info: its catalogue entry. fetched, added: what ``data fetch`` and ``data add`` need, for the message.
+
+    Raises:
+        GluontuneError: it is not there; says how to get it.
+    """
+    folder = records_folder(info.name)
+    if folder is None:
+        raise GluontuneError(
+            f"data set {info.name!r} is not in {cache_dir()}: run `gluontune data fetch {info.name}` "
+            f"({info.bytes / 1e6:.0f} MB{fetched}),\nor `gluontune data add {info.name} {added}"
+        )
+    return {part: folder / f"{part}.rec" for part in ("train", "test")}
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from gluontune.datasets import pixels
-from gluontune.datasets.dataset import Dataset, augment_for
+from gluontune.datasets.dataset import Dataset, of_splits
 from gluontune.datasets.split import RecordSplit
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records import RecordReader
 
-__all__ = ["open_records"]
+__all__ = ["open_parts", "open_records"]
 
 TEST_NAMES = ("test.rec", "val.rec")
 TEST_SHARE = 0.1
@@ -43,21 +44,20 @@ def open_records(path: str | None, info: Any) -> Dataset:
     else:
         test = RecordSplit(slug, "test", test_path, _labels(test_path), classes)
 
-    shape, mean, std = pixels.summary(f"pixels {slug} {train_path} {test_path}", [train, test])
-    augment = augment_for(shape)
-    filled = replace(
-        info,
-        name=name,
-        num_train=len(train),
-        num_test=len(test),
-        image_shape=shape,
-        mean=mean,
-        std=std,
-        augment=augment,
-        bytes=sum(p.stat().st_size for p in (train_path, test_path) if p is not None),
-        source=str(path),
-    )
-    return Dataset(name, filled, classes, shape, mean, std, augment, train, test, tuple(notes))
+    summary = pixels.summary(f"pixels {slug} {train_path} {test_path}", [train, test])
+    size = sum(p.stat().st_size for p in (train_path, test_path) if p is not None)
+    return of_splits(info, name, classes, (train, test), summary, str(path), size, notes)
+
+
+def open_parts(info: Any, parts: Mapping[str, Path], classes: tuple[str, ...]) -> Dataset:
+    """A data set of the catalogue from its record files ``train`` and ``test``."""
+    splits = {}
+    for part, path in parts.items():
+        with RecordReader(path) as reader:
+            splits[part] = RecordSplit(info.name, part, path, reader.labels(), classes)
+    train, test = splits["train"], splits["test"]
+    info = replace(info, num_train=len(train), num_test=len(test))
+    return Dataset(info.name, info, classes, info.image_shape, info.mean, info.std, info.augment, train, test)
 
 
 def _paths(path: str) -> tuple[Path, Path | None]:

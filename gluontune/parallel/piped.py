@@ -7,11 +7,13 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
-__all__ = ["Heard", "PipedProcess", "end_message"]
+__all__ = ["Heard", "PipedProcess", "end_message", "event_sender"]
 
 
 class Heard:
@@ -129,6 +131,22 @@ class PipedProcess(Heard):
     def how_ended(self, name: str) -> str:
         """How it came to its end, after its ``end`` event; ``name`` is what to call it."""
         return end_message(self, name)
+
+
+def event_sender() -> Callable[..., None]:
+    """In the process that was started so: the function that sends an event, from any thread.
+
+    What it is called with becomes one JSON document a line, on the pipe that ``--events`` names.
+    """
+    events = os.fdopen(int(sys.argv[sys.argv.index("--events") + 1]), "w", encoding="utf-8")
+    lock = threading.Lock()
+
+    def send(**event: Any) -> None:
+        with lock:
+            events.write(json.dumps(event) + "\n")
+            events.flush()
+
+    return send
 
 
 def end_message(process: PipedProcess, name: str) -> str:

@@ -13,7 +13,7 @@ from gluontune.files import write_json
 from gluontune.report import words
 from gluontune.report.factor_figures import interaction_dots, set_bars
 from gluontune.report.shell import write_study
-from gluontune.report.study import row, study
+from gluontune.report.study import over, row, study
 
 __all__ = ["factors_sentence", "factors_tables", "factors_view", "finish_factors"]
 
@@ -236,14 +236,7 @@ def factors_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     return study(
         key=key,
         headline=factors_sentence(document),
-        over=" · ".join(
-            [
-                str(document["dataset"]["name"]),
-                given["recipe"]["net"],
-                f"{given['pace']} pace",
-                document["created"][:16].replace("T", " ") + " UTC",
-            ]
-        ),
+        over=over(document, given["recipe"]["net"], f"{given['pace']} pace"),
         warn="" if document["complete"] else "This was interrupted: it shows what was measured until then.",
         remarks=[
             *(f"{factor['name']}: {factor['sentence']}" for factor in document.get("factors", ())),

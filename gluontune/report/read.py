@@ -9,7 +9,7 @@ from typing import Any
 
 from gluontune import monitor, stats
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import explain_os_error, parse_json
+from gluontune.files import explain_os_error, read_json
 from gluontune.report import documents
 from gluontune.report.words import clean, finite, number
 from gluontune.result import SCHEMA_VERSION, RunResult
@@ -63,13 +63,7 @@ def load(path: str | Path) -> Source:
     path = Path(path)
     if path.suffix == ".jsonl":
         return Source(path, path.stem, run=monitor.run_result(monitor.read_log(path)))
-    try:
-        document = parse_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise explain_os_error(path, error) from error
-    except ValueError as error:
-        raise GluontuneError(f"{path}: not valid JSON ({error}); was its writing cut off?") from error
-    document = finite(document)
+    document = finite(read_json(path))
     if isinstance(document, dict) and "rungs" in document:
         return Source(path, path.stem, ladder=check_ladder(document, str(path)))
     if isinstance(document, dict) and documents.kind_of(document) is not None:

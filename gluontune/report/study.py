@@ -8,7 +8,7 @@ from typing import Any
 
 from gluontune.report import plain, words
 
-__all__ = ["keyed", "row", "study"]
+__all__ = ["keyed", "over", "row", "study"]
 
 _IDS = re.compile(r'(\bid="|\bhref="#|url\(#)')
 
@@ -20,6 +20,12 @@ def row(*cells: Any, why: str | None = None) -> dict[str, Any]:
     {'cells': ['a', '1'], 'why': 'because'}
     """
     return {"cells": [words.clean(cell, 120) for cell in cells], "why": words.clean(why or "", 400)}
+
+
+def over(document: Mapping[str, Any], *facts: str) -> str:
+    """The line above a study's headline: data set, ``facts``, and when it was made."""
+    made = document["created"][:16].replace("T", " ") + " UTC"
+    return " · ".join([str(document["dataset"]["name"]), *facts, made])
 
 
 def study(

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import explain_os_error, parse_json, write_json
+from gluontune.files import read_json, write_json
 from gluontune.report import tta_figures, words
 from gluontune.report.shell import write_study
-from gluontune.report.study import row, study
+from gluontune.report.study import over, row, study
 
 __all__ = [
     "check_comparable",
@@ -59,12 +59,7 @@ def load_tta(path: str | Path) -> dict[str, Any]:
     """
     file = Path(path)
     file = file / "tta.json" if file.is_dir() else file
-    try:
-        document = parse_json(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise explain_os_error(file, error) from error
-    except ValueError as error:
-        raise GluontuneError(f"{file}: not valid JSON ({error}); was its writing cut off?") from error
+    document = read_json(file)
     if not isinstance(document, dict) or document.get("kind") != "tta" or "summary" not in document:
         raise GluontuneError(f"{file}: not a finished document of `gluontune tta`")
     if document.get("schema_version") != 1:
@@ -286,14 +281,7 @@ def tta_view(
     return study(
         key=key,
         headline=tta_sentence(document),
-        over=" · ".join(
-            [
-                str(document["dataset"]["name"]),
-                recipes["this"]["net"],
-                f"{len(document['seeds'])} repeats",
-                document["created"][:16].replace("T", " ") + " UTC",
-            ]
-        ),
+        over=over(document, recipes["this"]["net"], f"{len(document['seeds'])} repeats"),
         warn="" if document["complete"] else "This was interrupted: it shows the repeats that were finished.",
         remarks=[*summary_lines(document), document["rule"]],
         tiles=_tiles(document),

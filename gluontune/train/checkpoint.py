@@ -16,7 +16,7 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +27,7 @@ from gluontune.files import atomic_write, explain_os_error, parse_json, writable
 
 __all__ = [
     "DamagedCheckpoint",
+    "check_same_net",
     "files",
     "locked",
     "name_of",
@@ -35,6 +36,7 @@ __all__ = [
     "prune",
     "read",
     "read_header",
+    "restore_loader",
     "weights_in",
     "write",
 ]
@@ -134,6 +136,35 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
                 return header, dict(content.items())
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise DamagedCheckpoint(f"{path}: its arrays cannot be read: {error}") from None
+
+
+def check_same_net(mine: Mapping[str, Any], theirs: Mapping[str, Any], source: str) -> None:
+    """Whether the net's parameters (``mine``) and those that ``source`` brings have the same names and shapes.
+
+    Raises:
+        GluontuneError: they differ.
+    """
+    for name in {**mine, **theirs}:
+        here, there = (tuple(w[name].shape) if name in w else "none" for w in (mine, theirs))
+        if here != there:
+            raise GluontuneError(f"{source}: of another net: parameter {name} is {there} there, {here} here")
+
+
+def restore_loader(restore: Callable[[Any], None], state: dict[str, Any], rank: int, source: str) -> None:
+    """Put a loader where rank 0's stood; the other ranks' stand at the same place of their own shares.
+
+    Args:
+        restore: of the loader. state: of rank 0's. rank: whose loader it is. source: names the file in errors.
+
+    Raises:
+        GluontuneError: the state is of another data set, or of another division of it.
+    """
+    if "order" in state:
+        state = {**state, "order": {**state["order"], "rank": rank}}
+    try:
+        restore(state)
+    except GluontuneError as error:
+        raise GluontuneError(f"{source}: of another data set or division of it: {error}") from None
 
 
 def of_second(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

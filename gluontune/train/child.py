@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.parallel.parent_death import die_with_parent
+from gluontune.parallel.piped import event_sender
 from gluontune.recipe import Recipe
 from gluontune.train.userfile import what_mxnet_said
 
@@ -153,15 +154,7 @@ def _told(error: BaseException, job: str | None) -> str:
 
 
 def main() -> None:
-    events = os.fdopen(int(sys.argv[sys.argv.index("--events") + 1]), "w", encoding="utf-8")
-
-    lock = threading.Lock()
-
-    def send(**event: Any) -> None:
-        with lock:
-            events.write(json.dumps(event) + "\n")
-            events.flush()
-
+    send = event_sender()
     setup = json.loads(sys.stdin.readline())
     if setup.get("die_with_parent"):
         die_with_parent(setup["parent"])
@@ -172,7 +165,6 @@ def main() -> None:
     serve(setup, send)
     sys.stdout.flush()
     sys.stderr.flush()
-    events.flush()
     # Nothing is left to save, and MXNet's threads may be stuck: end at once, and any forked worker with us.
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)

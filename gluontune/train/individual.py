@@ -19,6 +19,7 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import atomic_write
 from gluontune.optim import states
 from gluontune.train.arrays import parts_of, to_numpy
+from gluontune.train.checkpoint import check_same_net
 from gluontune.train.metrics import hits_of
 from gluontune.train.snapshot import parameters, seed_step, weights_of
 from gluontune.train.updating import make_trainers
@@ -142,10 +143,7 @@ _COMMANDS: dict[str, Any] = {
 
 def _put(session: Session, weights: dict[str, np.ndarray], source: str) -> None:
     mine = dict(parameters(session.net))
-    for name in {**mine, **weights}:
-        here, there = (tuple(w[name].shape) if name in w else "none" for w in (mine, weights))
-        if here != there:
-            raise GluontuneError(f"{source}: of another net: parameter {name} is {there} there, {here} here")
+    check_same_net(mine, weights, source)
     for name, parameter in mine.items():
         parameter.set_data(session.array(weights[name], parameter.dtype))
 

@@ -16,7 +16,7 @@ from gluontune.errors import GluontuneError
 from gluontune.optim import states
 from gluontune.runtime import mxnet
 from gluontune.train.arrays import to_numpy
-from gluontune.train.checkpoint import of_second
+from gluontune.train.checkpoint import check_same_net, of_second, restore_loader
 
 if TYPE_CHECKING:
     from gluontune.train.session import Session
@@ -76,17 +76,8 @@ def restore(session: Session, header: dict[str, Any], arrays: dict[str, np.ndarr
         )
     mine = dict(parameters(session.net))
     saved = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
-    for name in [*mine, *saved]:
-        here, there = (tuple(p[name].shape) if name in p else "none" for p in (mine, saved))
-        if here != there:
-            raise GluontuneError(f"{path}: of another net: parameter {name} is {there} there, {here} here")
-    loader = header["loader"]  # rank 0's; the others stand at the same place of their own shares
-    if "order" in loader:
-        loader = {**loader, "order": {**loader["order"], "rank": session.rank}}
-    try:
-        session.feed.train.restore(loader)
-    except GluontuneError as error:
-        raise GluontuneError(f"{path}: of another data set or division of it: {error}") from None
+    check_same_net(mine, saved, path)
+    restore_loader(session.feed.train.restore, header["loader"], session.rank, path)
     for name, parameter in mine.items():
         parameter.set_data(session.array(saved[name]))
     headers = header.get("optimizers") or {"net": header["optimizer"]}

@@ -22,13 +22,41 @@ from gluontune.recipe import Recipe
 from gluontune.train.faults import RunFailed
 from gluontune.train.torch_ranks import MEETING_VARIABLE
 
-__all__ = ["Here", "start_on_hosts"]
+__all__ = ["Here", "LocalRanks", "start_on_hosts"]
 
 _CHILD = "gluontune.train.child"
 _LEARNER = "gluontune.train.learner"  # a child that is started again when it dies
 
 
-class Here:
+class LocalRanks:
+    """What ranks on this machine say of their place."""
+
+    notices_after_s = 0.0  # a process that died is seen at once
+    ranks: list[PipedProcess]
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the ranks, and of what helps them."""
+        return [rank.process.pid for rank in self.ranks]
+
+    def trouble(self) -> tuple[str, str] | None:
+        """Kind and message of a helper that failed, or None."""
+        return None
+
+    def where(self, rank: int) -> str:
+        """Nothing to add in messages: all ranks are here."""
+        return ""
+
+    def facts(self) -> list[dict[str, Any]]:
+        """No hosts to tell of in a result."""
+        return []
+
+    def deliver(self, path: str) -> list[str]:
+        """Where each rank finds the file ``path``."""
+        return [path] * len(self.ranks)
+
+
+class Here(LocalRanks):
     """The ranks of a run on this machine, and the helpers of its engine.
 
     Args:
@@ -42,10 +70,8 @@ class Here:
         RunFailed: the engine is not installed.
     """
 
-    notices_after_s = 0.0  # a process that died is seen at once
-
     def __init__(self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]]):
-        self.ranks: list[PipedProcess] = []
+        self.ranks = []
         self.cluster: Cluster | None = None
         self._meeting: Meeting | None = None
         self._memory: int | None = None  # shared by the ranks
@@ -76,26 +102,11 @@ class Here:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the ranks, and of the parameter server."""
-        helpers = [p.pid for p in self.cluster.processes] if self.cluster else []
-        return [r.process.pid for r in self.ranks] + helpers
+        return super().pids + ([p.pid for p in self.cluster.processes] if self.cluster else [])
 
     def trouble(self) -> tuple[str, str] | None:
-        """Kind and message of a helper that failed, or None."""
         message = self.cluster.failed() if self.cluster is not None else None
         return None if message is None else ("ClusterFailed", message)
-
-    def where(self, rank: int) -> str:
-        """Nothing to add in messages: all ranks are here."""
-        return ""
-
-    def facts(self) -> list[dict[str, Any]]:
-        """No hosts to tell of in a result."""
-        return []
-
-    def deliver(self, path: str) -> list[str]:
-        """Where each rank finds the file ``path``."""
-        return [path] * len(self.ranks)
 
     def close(self) -> None:
         """End everything; safe to call twice."""

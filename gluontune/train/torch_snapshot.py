@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gluontune.errors import GluontuneError
-from gluontune.train.checkpoint import of_second
+from gluontune.train.checkpoint import check_same_net, of_second, restore_loader
 
 if TYPE_CHECKING:
     from gluontune.train.torch_session import TorchSession
@@ -60,17 +60,8 @@ def restore(session: TorchSession, header: dict[str, Any], arrays: dict[str, np.
     library, net = session.torch, session.net
     saved = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
     mine = {session.job.names[name]: value for name, value in net.state_dict().items()}
-    for place in [*mine, *saved]:
-        here, there = (tuple(p[place].shape) if place in p else "none" for p in (mine, saved))
-        if here != there:
-            raise GluontuneError(f"{path}: of another net: parameter {place} is {there} there, {here} here")
-    loader = header["loader"]  # rank 0's; the others stand at the same place of their own shares
-    if "order" in loader:
-        loader = {**loader, "order": {**loader["order"], "rank": session.rank}}
-    try:
-        session.feed.train.load_state_dict(loader)
-    except GluontuneError as error:
-        raise GluontuneError(f"{path}: of another data set or division of it: {error}") from None
+    check_same_net(mine, saved, path)
+    restore_loader(session.feed.train.load_state_dict, header["loader"], session.rank, path)
     net.load_state_dict({n: library.from_numpy(saved[p]) for n, p in session.job.names.items() if p in saved})
     optimizer, told = session.optimizer, header["optimizer"]
     if told["name"] != optimizer.name:
