@@ -9,7 +9,7 @@ from typing import Any
 
 from gluontune.registry import Registry
 
-__all__ = ["EXERCISES", "Exercise", "RIGHT", "check", "close", "exercise"]
+__all__ = ["EXERCISES", "Exercise", "RIGHT", "check", "close", "exercise", "hint_for"]
 
 
 @dataclass(frozen=True)
@@ -95,3 +95,19 @@ def _refused(answer: Any, takes: str) -> str | None:
 def close(answer: float, truth: float, share: float = 0.03) -> bool:
     """Equal but for rounding: within ``share`` of the truth."""
     return math.isclose(answer, truth, rel_tol=share, abs_tol=1e-9)
+
+
+def hint_for(answer: float, *known: tuple[float | tuple[float, ...], str], otherwise: str) -> str:
+    """What to say of a wrong answer.
+
+    Args:
+        known: wrong answers that a mistake leads to (one, or several), each with the hint for that mistake; the first
+            that is :func:`close` counts. otherwise: the hint for all else.
+
+    >>> hint_for(99.9, (50, "half"), ((100, 200), "twice"), otherwise="no idea")
+    'twice'
+    """
+    for wrong, hint in known:
+        if any(close(answer, value) for value in (wrong if isinstance(wrong, tuple) else (wrong,))):
+            return hint
+    return otherwise

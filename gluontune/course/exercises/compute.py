@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluontune.course.exercises._registry import close, exercise
+from gluontune.course.exercises._registry import close, exercise, hint_for
 
 
 @exercise("arrays-imperative")
@@ -38,13 +38,13 @@ def _break_even(answer: float) -> str | None:
     """Steps until 2 s of compiling are saved by 10 ms a step."""
     if close(answer, 200, 0.006):
         return None
-    if close(answer, 40) or close(answer, 50):
-        return "Divide by what a step saves, not by what it takes."
-    if close(answer, 0.2):
-        return "Compiling takes seconds and a step saves milliseconds: bring them to one unit."
-    if close(answer, 20):
-        return "A step saves 10 ms, and 2 s are 2,000 ms."
-    return "Compiling costs 2 s once, and each step saves the difference of the two times."
+    return hint_for(
+        answer,
+        ((40, 50), "Divide by what a step saves, not by what it takes."),
+        (0.2, "Compiling takes seconds and a step saves milliseconds: bring them to one unit."),
+        (20, "A step saves 10 ms, and 2 s are 2,000 ms."),
+        otherwise="Compiling costs 2 s once, and each step saves the difference of the two times.",
+    )
 
 
 @exercise("largest-float16")

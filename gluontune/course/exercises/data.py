@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluontune.course.exercises._registry import close, exercise
+from gluontune.course.exercises._registry import close, exercise, hint_for
 
 
 @exercise("record-bytes")
@@ -43,13 +43,13 @@ def _feed_rate(answer: float) -> str | None:
     truth = 256 / 0.025
     if close(answer, truth):
         return None
-    if close(answer, 40):
-        return "Those are batches a second; each of them holds 256 images."
-    if close(answer, truth / 1000):
-        return "That is images a millisecond; the question asks for a second."
-    if close(answer, 256 * 25 / 1000) or close(answer, 256 * 25):
-        return "Divide the images by the time; you have multiplied."
-    return "256 images every 25 ms: how many in 1000 ms?"
+    return hint_for(
+        answer,
+        (40, "Those are batches a second; each of them holds 256 images."),
+        (truth / 1000, "That is images a millisecond; the question asks for a second."),
+        ((256 * 25 / 1000, 256 * 25), "Divide the images by the time; you have multiplied."),
+        otherwise="256 images every 25 ms: how many in 1000 ms?",
+    )
 
 
 @exercise("workers-needed")

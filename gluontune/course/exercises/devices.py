@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gluontune.course.exercises._registry import close, exercise
+from gluontune.course.exercises._registry import close, exercise, hint_for
 
 
 @exercise("efficiency")
@@ -14,15 +14,17 @@ def _efficiency(answer: float) -> str | None:
     truth = 100 * 50_000 / (4 * 17_000)
     if close(answer, truth, 0.01):
         return None
-    if close(answer, truth / 25):
-        return "That is the gain; the efficiency is the gain for each device, in percent."
-    if close(answer, truth / 100):
-        return "That is a share of 1; the question asks for percent."
-    if close(answer, 4 * truth):
-        return "That is the gain in percent; share it among the four devices."
-    if close(answer, 34) or close(answer, 100 * 100 / truth) or close(answer, 136):
-        return "Turn the fraction over: what was reached, divided by what four times one would be."
-    return "Divide what the four reached by four times what one reaches."
+    return hint_for(
+        answer,
+        (truth / 25, "That is the gain; the efficiency is the gain for each device, in percent."),
+        (truth / 100, "That is a share of 1; the question asks for percent."),
+        (4 * truth, "That is the gain in percent; share it among the four devices."),
+        (
+            (34, 100 * 100 / truth, 136),
+            "Turn the fraction over: what was reached, divided by what four times one would be.",
+        ),
+        otherwise="Divide what the four reached by four times what one reaches.",
+    )
 
 
 @exercise("ring-bytes")
@@ -30,19 +32,16 @@ def _ring_bytes(answer: float) -> str | None:
     """Million bytes that a rank of 4 sends: 2 · 3/4 · 100."""
     if close(answer, 150, 0.01):
         return None
-    if close(answer, 150e6):
-        return "Right, but in bytes; the question asks for million bytes."
-    if close(answer, 100):
-        return "That is the gradient itself; a rank of a ring sends 2 (n − 1) / n of it."
-    if close(answer, 75):
-        return "That is half of the way: the sums go round once, and then the results do."
-    if close(answer, 37.5):
-        return "Those are the numbers; each float32 has four bytes."
-    if close(answer, 600):
-        return "That is what all four send together; the question is about each of them."
-    if close(answer, 200):
-        return "So much goes to a server and back; the ring saves one part in n."
-    return "The gradient has 4 · 25 million bytes. In n pieces, each rank sends n − 1 pieces, twice."
+    return hint_for(
+        answer,
+        (150e6, "Right, but in bytes; the question asks for million bytes."),
+        (100, "That is the gradient itself; a rank of a ring sends 2 (n − 1) / n of it."),
+        (75, "That is half of the way: the sums go round once, and then the results do."),
+        (37.5, "Those are the numbers; each float32 has four bytes."),
+        (600, "That is what all four send together; the question is about each of them."),
+        (200, "So much goes to a server and back; the ring saves one part in n."),
+        otherwise="The gradient has 4 · 25 million bytes. In n pieces, each rank sends n − 1 pieces, twice.",
+    )
 
 
 @exercise("write-partition", takes="function")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gluontune.course.exercises._registry import close, exercise
+from gluontune.course.exercises._registry import close, exercise, hint_for
 
 
 @exercise("assessment-budget")
@@ -16,11 +16,12 @@ def _assessment_budget(answer: float, reference: Mapping[str, Mapping[str, float
     truth = 2 * reference["2"]["seconds"]
     if close(answer, truth):
         return None
-    if close(answer, truth / 2):
-        return "That is the reference's own time; the budget is twice as long."
-    if close(answer, 2 * reference["1"]["seconds"]):
-        return "That is the budget on one rank; reference['2'] is the run on two."
-    return "second.reference['2']['seconds'] is what the reference took on two ranks."
+    return hint_for(
+        answer,
+        (truth / 2, "That is the reference's own time; the budget is twice as long."),
+        (2 * reference["1"]["seconds"], "That is the budget on one rank; reference['2'] is the run on two."),
+        otherwise="second.reference['2']['seconds'] is what the reference took on two ranks.",
+    )
 
 
 @exercise("rank-steps")
@@ -42,11 +43,12 @@ def _lucky_styles(answer: float) -> str | None:
     """12 guesses, each right once in ten times."""
     if close(answer, 1.2):
         return None
-    if close(answer, 0.1):
-        return "That is the chance of one style; there are 12."
-    if close(answer, 10):
-        return "Those are percent; the question asks for a number of styles."
-    return "Each of the 12 styles is guessed right once in 10 times."
+    return hint_for(
+        answer,
+        (0.1, "That is the chance of one style; there are 12."),
+        (10, "Those are percent; the question asks for a number of styles."),
+        otherwise="Each of the 12 styles is guessed right once in 10 times.",
+    )
 
 
 @exercise("recipe-field", takes="text")
@@ -67,8 +69,9 @@ def _speedup_hours(answer: float, speedup: float) -> str | None:
     truth = 24 / speedup
     if close(answer, truth):
         return None
-    if close(answer, 24 * speedup):
-        return "Faster means fewer hours: divide."
-    if close(answer, 24 - truth):
-        return "Those are the hours that you save; how many does it still take?"
-    return "At so many times the speed, 24 hours become 24 divided by it."
+    return hint_for(
+        answer,
+        (24 * speedup, "Faster means fewer hours: divide."),
+        (24 - truth, "Those are the hours that you save; how many does it still take?"),
+        otherwise="At so many times the speed, 24 hours become 24 divided by it.",
+    )

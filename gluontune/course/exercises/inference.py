@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.course.exercises._registry import close, exercise
+from gluontune.course.exercises._registry import close, exercise, hint_for
 
 
 @exercise("batch-wait")
@@ -16,15 +16,14 @@ def _batch_wait(answer: float) -> str | None:
     truth = 1000 * 128 / 163.52
     if close(answer, truth, 0.01):
         return None
-    if close(answer, truth / 1000):
-        return "Those are seconds; the question asks for milliseconds."
-    if close(answer, 1000 / 163.52):
-        return "That is the share of one image; but no image is answered before its batch is."
-    if close(answer, 13.04):
-        return "That is one image by itself; here 128 are on their way together."
-    if close(answer, 128 * 13.04):
-        return "So long 128 images take one by one; in a batch they are faster."
-    return "128 images at 163.52 images a second: how many seconds, and how many milliseconds is that?"
+    return hint_for(
+        answer,
+        (truth / 1000, "Those are seconds; the question asks for milliseconds."),
+        (1000 / 163.52, "That is the share of one image; but no image is answered before its batch is."),
+        (13.04, "That is one image by itself; here 128 are on their way together."),
+        (128 * 13.04, "So long 128 images take one by one; in a batch they are faster."),
+        otherwise="128 images at 163.52 images a second: how many seconds, and how many milliseconds is that?",
+    )
 
 
 @exercise("tail-latency")

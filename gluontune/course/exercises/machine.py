@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gluontune import runtime
-from gluontune.course.exercises._registry import close, exercise
+from gluontune.course.exercises._registry import close, exercise, hint_for
 from gluontune.result import RunResult
 
 
@@ -51,13 +51,16 @@ def _epoch_seconds(answer: float, result: RunResult, num_train: int) -> str | No
     truth = num_train / rate
     if close(answer, truth):
         return None
-    if close(answer, truth / 60):
-        return "Those are minutes; the question asks for seconds."
-    if close(answer, 1 / truth):
-        return "Turn the fraction over: images divided by images a second gives seconds."
-    if close(answer, num_train / result.recipe["batch_size_per_device"]):
-        return "That is the number of steps in the epoch; how long does it take to train that many images?"
-    return "Divide the number of training images by result.samples_per_sec['median']."
+    return hint_for(
+        answer,
+        (truth / 60, "Those are minutes; the question asks for seconds."),
+        (1 / truth, "Turn the fraction over: images divided by images a second gives seconds."),
+        (
+            num_train / result.recipe["batch_size_per_device"],
+            "That is the number of steps in the epoch; how long does it take to train that many images?",
+        ),
+        otherwise="Divide the number of training images by result.samples_per_sec['median'].",
+    )
 
 
 @exercise("step-time-ms")
@@ -67,8 +70,9 @@ def _step_time_ms(answer: float, result: RunResult) -> str | None:
     truth = 1000 * result.recipe["batch_size_per_device"] / rate
     if close(answer, truth):
         return None
-    if close(answer, truth / 1000):
-        return "Those are seconds; the question asks for milliseconds."
-    if close(answer, 1000 / rate):
-        return "That is the time of one image; a step takes a whole batch."
-    return "A step trains one batch: batch size divided by images a second, in milliseconds."
+    return hint_for(
+        answer,
+        (truth / 1000, "Those are seconds; the question asks for milliseconds."),
+        (1000 / rate, "That is the time of one image; a step takes a whole batch."),
+        otherwise="A step trains one batch: batch size divided by images a second, in milliseconds.",
+    )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gluontune.course.exercises._registry import close, exercise
+from gluontune.course.exercises._registry import close, exercise, hint_for
 from gluontune.optim import schedules
 
 
@@ -82,13 +82,13 @@ def _momentum_step(answer: float) -> str | None:
     """Limit of the steps: 0.1 · (1 + 0.9 + 0.81 + …)."""
     if close(answer, 1.0):
         return None
-    if close(answer, 0.1):
-        return "That is the first step; momentum adds 0.9 times the step before it to each one."
-    if close(answer, 0.19):
-        return "That is the second step; add further ones until they no longer grow."
-    if close(answer, 10):
-        return "So many times the plain step it becomes; multiply by the rate."
-    return "In the end a step v keeps its length: v = 0.9 · v + 0.1 · 1. Solve for v."
+    return hint_for(
+        answer,
+        (0.1, "That is the first step; momentum adds 0.9 times the step before it to each one."),
+        (0.19, "That is the second step; add further ones until they no longer grow."),
+        (10, "So many times the plain step it becomes; multiply by the rate."),
+        otherwise="In the end a step v keeps its length: v = 0.9 · v + 0.1 · 1. Solve for v.",
+    )
 
 
 @exercise("write-sgd", takes="function")
@@ -115,13 +115,13 @@ def _linear_rule(answer: float) -> str | None:
     """Rate for 1,024 where 0.1 suits 256."""
     if close(answer, 0.4):
         return None
-    if close(answer, 0.2):
-        return "That is the square-root rule; the linear one multiplies the rate as the batch."
-    if close(answer, 0.025):
-        return "The rate grows with the batch: each of the fewer steps must go further."
-    if close(answer, 0.1):
-        return "That leaves the rate as it is, for a quarter of the steps."
-    return "The batch is four times as large; so is the rate."
+    return hint_for(
+        answer,
+        (0.2, "That is the square-root rule; the linear one multiplies the rate as the batch."),
+        (0.025, "The rate grows with the batch: each of the fewer steps must go further."),
+        (0.1, "That leaves the rate as it is, for a quarter of the steps."),
+        otherwise="The batch is four times as large; so is the rate.",
+    )
 
 
 @exercise("noise-share")
@@ -129,13 +129,13 @@ def _noise_share(answer: float) -> str | None:
     """Share to which a mean over 16 times as many images lowers the noise."""
     if close(answer, 0.25):
         return None
-    if close(answer, 1 / 16):
-        return "So the variance falls; the noise itself is its root."
-    if close(answer, 4):
-        return "Noise falls: turn the fraction over."
-    if close(answer, 25):
-        return "Those are percent; give the share, between 0 and 1."
-    return "The mean over n images scatters like one over the root of n, and n is 16 times as large."
+    return hint_for(
+        answer,
+        (1 / 16, "So the variance falls; the noise itself is its root."),
+        (4, "Noise falls: turn the fraction over."),
+        (25, "Those are percent; give the share, between 0 and 1."),
+        otherwise="The mean over n images scatters like one over the root of n, and n is 16 times as large.",
+    )
 
 
 @exercise("large-batch-updates")
