@@ -53,7 +53,7 @@ test: $(STAMP) torch
 
 # New random damages to record files; the seed is printed, and what fails, with the command that runs it alone.
 fuzz: $(STAMP)
-	$(PY) -m gluontune.records.fuzz --damages 2000 $(ARGS)
+	$(PY) tests/record_fuzz.py --damages 2000 $(ARGS)
 
 # The compiled codec under address and undefined-behaviour sanitizers: new random cases each time (gcc or clang).
 asan: $(STAMP)

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+from launch_faults import FAULTS, fault_trial, restart_trial, undisturbed
 
-from gluontune.parallel.faults import FAULTS, fault_trial, restart_trial, undisturbed
 from gluontune.train import Group
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from launch_faults import FAULTS, fault_trial, restart_trial, undisturbed
+from two_hosts import RSH, two_hosts
 
-from gluontune.parallel.faults import FAULTS, fault_trial, restart_trial, undisturbed
 from gluontune.parallel.hosts import Hosts
-from gluontune.parallel.namespaces import RSH, two_hosts
 from gluontune.train import Checkpoints, Group, RunFailed, checkpoint, run
 
 sys.path.insert(0, str(Path(__file__).parent))

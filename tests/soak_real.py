@@ -21,9 +21,9 @@ import time
 from pathlib import Path
 
 import psutil
+from train_kills import _JOB, _final, _same
 
 from gluontune.train import checkpoint
-from gluontune.train.kill_trials import _JOB, _final, _same
 
 GROWTH = 0.02  # of the resident memory, from the second quarter of a run to its last
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launch_faults import FAULTS, fault_trial
 
 from gluontune.errors import GluontuneError
-from gluontune.parallel.faults import FAULTS, fault_trial
 from gluontune.parallel.shared import create
 from gluontune.parallel.summing import SharedExchange, SharedSum
 from gluontune.runtime import mxnet

@@ -8,11 +8,13 @@ import json
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from PIL import Image
+from record_kills import kill_trials
 
 from gluontune.codec.header import ImageError, inspect
 from gluontune.codec.image import decode_image
@@ -23,7 +25,6 @@ from gluontune.records import blocks as blocks_room
 from gluontune.records import formats as formats_room
 from gluontune.records import packer as packer_room
 from gluontune.records.blocks import BlockMaker
-from gluontune.records.kill_trials import kill_trials
 from gluontune.records.sources import read_source
 from gluontune.records.transform import Transform
 
@@ -374,13 +375,8 @@ def test_kill_9_and_resume_loses_and_repeats_nothing():
 
 
 def test_kills_between_the_lines_that_write_and_rename():
-    command = [
-        sys.executable,
-        "-m",
-        "gluontune.records.fuzz",
-        "--steps",
-        "30",
-    ]  # it forks: not from this process
+    # It forks: not from this process.
+    command = [sys.executable, str(Path(__file__).with_name("record_fuzz.py")), "--steps", "30"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)["steps"]

@@ -8,14 +8,14 @@ import secrets
 import cv2
 import numpy as np
 import pytest
+import record_fuzz
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from record_damages import DamageTrial
+from record_fuzz import concurrent_reads, damage_trials
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records import DamagedRecordError, RecordReader, RecordWriter, repair, verify
-from gluontune.records import fuzz as fuzz_room
-from gluontune.records.damage_trials import DamageTrial
-from gluontune.records.fuzz import concurrent_reads, damage_trials
 from gluontune.records.layout import MAGIC
 from gluontune.records.verifier import Survey
 
@@ -290,25 +290,22 @@ def test_concurrent_reads_are_right_and_the_count_notices_wrong_ones(monkeypatch
 def test_a_file_that_was_cut_to_nothing_must_be_refused_as_empty(monkeypatch):
     result = damage_trials(1, 1109865727, first=870)
     assert result["trials"] == 1 and not any(v for k, v in result.items() if k != "trials")
-    monkeypatch.setattr("gluontune.records.damage_trials.GluontuneError", KeyError)  # as if it were not said
+    monkeypatch.setattr("record_damages.GluontuneError", KeyError)  # as if it were not said
     assert damage_trials(1, 1109865727, first=870)["crashes"] == 1
 
 
 def test_the_fuzz_command_prints_its_counts(capsys, monkeypatch):
-    assert fuzz_room.main(["--damages", "1"]) == 0
+    assert record_fuzz.main(["--damages", "1"]) == 0
     first = json.loads(capsys.readouterr().out)["seed"]
-    assert fuzz_room.main(["--damages", "1"]) == 0
+    assert record_fuzz.main(["--damages", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["seed"] != first
-    assert fuzz_room.main(["--damages", "5", "--reads", "100"]) == 0
+    assert record_fuzz.main(["--damages", "5", "--reads", "100"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["damages"]["trials"] == 5 and printed["reads"]["wrong"] == 0
     monkeypatch.setattr(RecordReader, "_compare", lambda *_: (_ for _ in ()).throw(DamagedRecordError("x")))
-    monkeypatch.setattr("gluontune.records.damage_trials.repair", lambda *a, **k: 1 / 0)
-    assert fuzz_room.main(["--damages", "5", "--seed", "3"]) == 1
-    assert (
-        "crashes 1: python -m gluontune.records.fuzz --damages 1 --seed 3 --first 4"
-        in capsys.readouterr().err
-    )
+    monkeypatch.setattr("record_damages.repair", lambda *a, **k: 1 / 0)
+    assert record_fuzz.main(["--damages", "5", "--seed", "3"]) == 1
+    assert "crashes 1: python tests/record_fuzz.py --damages 1 --seed 3 --first 4" in capsys.readouterr().err
 
 
 def test_a_key_that_cannot_be_proven_is_called_uncertain(tmp_path):

@@ -14,12 +14,12 @@ import time
 import numpy as np
 import psutil
 import pytest
+from train_kills import kill_trials
 
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
 from gluontune.train import Checkpoints, Group, checkpoint, run
-from gluontune.train.kill_trials import kill_trials
 from gluontune.train.resume import Keeper, parse_interval
 from gluontune.train.writing import Writer
 

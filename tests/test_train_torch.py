@@ -8,11 +8,11 @@ import sys
 
 import numpy as np
 import pytest
+from launch_faults import FAULTS, fault_trial
 
 import gluontune as gt
 from gluontune import ladder
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.parallel.faults import FAULTS, fault_trial
 from gluontune.runtime import pytorch
 from gluontune.train.session import Session
 from gluontune.train.snapshot import weights_of

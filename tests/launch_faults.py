@@ -1,6 +1,6 @@
 """Trials of a launch in which something breaks.
 
-``python -m gluontune.parallel.faults --trials 10`` launches two ranks, lets them train, then kills a rank, kills the
+``python tests/launch_faults.py --trials 10`` launches two ranks, lets them train, then kills a rank, kills the
 parameter server, stops a rank (SIGSTOP, as a hung machine would look), or cuts a host off (two network namespaces
 as two hosts; needs root), and measures how long all others take to end, whether the error names the culprit, and
 whether a process is left over. ``--restarts``: the same with ``launch --restart 3``, whose accuracies must then be
@@ -25,10 +25,10 @@ from typing import Any, Optional
 
 import psutil
 import typer
+from two_hosts import RSH, TwoHosts, two_hosts
 
 from gluontune.errors import GluontuneError
 from gluontune.parallel.horovod import installed
-from gluontune.parallel.namespaces import RSH, TwoHosts, two_hosts
 
 __all__ = ["FAULTS", "fault_trial", "restart_trial"]
 

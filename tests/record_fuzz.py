@@ -1,4 +1,4 @@
-"""Trials by the thousand: ``python -m gluontune.records.fuzz --damages 10000 --reads 1000000 --kills 100``.
+"""Trials by the thousand: ``python tests/record_fuzz.py --damages 10000 --reads 1000000 --kills 100``.
 
 Each prints one JSON document with what went wrong; all counts but ``trials`` and ``uncertain_keys`` should be 0. A
 trial of damage that fails is named on stderr with the command that runs it alone. Without ``--seed`` the damages are
@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from gluontune.records.damage_trials import DamageTrial
-from gluontune.records.kill_trials import kill_trials, step_trials
-from gluontune.records.reading import concurrent_reads
+from record_damages import DamageTrial
+from record_kills import kill_trials, step_trials
+from record_reads import concurrent_reads
 
 __all__ = ["concurrent_reads", "damage_trials", "kill_trials", "main"]
 
@@ -74,7 +73,7 @@ def damage_trials(n: int, seed: int = 0, first: int = 0) -> dict[str, int]:
             counts.update(faults)
             if any(faults.values()):
                 what = ", ".join(f"{name} {count}" for name, count in faults.items() if count)
-                command = f"python -m gluontune.records.fuzz --damages 1 --seed {seed} --first {trial}"
+                command = f"python tests/record_fuzz.py --damages 1 --seed {seed} --first {trial}"
                 print(f"{what}: {command}", file=sys.stderr)
     finally:
         signal.signal(signal.SIGALRM, before)
@@ -84,7 +83,7 @@ def damage_trials(n: int, seed: int = 0, first: int = 0) -> dict[str, int]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the trials that the arguments ask for; 1 if anything went wrong."""
-    parser = argparse.ArgumentParser(prog="python -m gluontune.records.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python tests/record_fuzz.py", description=__doc__)
     parser.add_argument("--damages", type=int, default=0, help="random damages to a file")
     parser.add_argument(
         "--reads", type=int, default=0, help="concurrent reads from 8 threads and 4 processes"

@@ -1,6 +1,6 @@
 """Trials of resuming: training jobs that are killed at random moments.
 
-``python -m gluontune.train.kill_trials --kills 50`` (about six minutes on two idle cores) trains a small net with
+``python tests/train_kills.py --kills 50`` (about six minutes on two idle cores) trains a small net with
 BatchNorm, dropout and augmentation, kills it with SIGKILL while it starts, steps or writes a checkpoint, and
 goes on with ``--resume`` until it is done, over and over. Every end is compared, byte by byte, with that of a
 run left alone: parameters, optimizer states, validation accuracies. All runs have one OpenMP thread, because

@@ -158,7 +158,7 @@ def _run_job(folder: Path, name: str, shards: int, kill_after_s: float | None) -
         "pack(sys.argv[1], sys.argv[2], exact=True, shards=int(sys.argv[3]), resume=True)"
     )
     arguments = [sys.executable, "-c", code, str(folder / "src"), str(folder / name / "t.rec"), str(shards)]
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[1])
     child = subprocess.Popen(arguments, env={**os.environ, "PYTHONPATH": root}, cwd=folder)
     try:
         status = child.wait(timeout=kill_after_s)
