@@ -8,7 +8,7 @@ import pytest
 
 from gluontune.bench import operators
 from gluontune.bench._operator_list import default_list
-from gluontune.bench._operator_trace import traced
+from gluontune.bench._operators import traced
 from gluontune.cli.main import main
 from gluontune.recipe import Recipe
 

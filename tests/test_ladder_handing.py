@@ -12,7 +12,7 @@ import pytest
 
 from gluontune import train
 from gluontune.ladder import best_files as handing
-from gluontune.ladder.proof import _conclude
+from gluontune.ladder.finishing import _conclude
 from gluontune.recipe import Recipe
 from gluontune.report import sentence_parts
 from gluontune.result import RunResult

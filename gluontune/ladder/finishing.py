@@ -1,15 +1,24 @@
-"""The end of a climb: the proof, and the files for the user's hand."""
+"""The end of a climb: naive script and best recipe, trained in turn to one accuracy, and the files of the best one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from gluontune import stats
+from gluontune.ladder.accuracy import loss_of
 from gluontune.ladder.best_files import hand_over
+from gluontune.ladder.factorplan import quotient
+from gluontune.ladder.judge import PARITY_POINTS
 from gluontune.ladder.measure import Contender
-from gluontune.ladder.proof import prove
+from gluontune.ladder.time_to_target import first_crossing
 from gluontune.ladder.trainings import Trainings
+from gluontune.result import RunResult
+from gluontune.train import RunFailed
 
-__all__ = ["finish"]
+__all__ = ["finish", "prove"]
+
+_MOST_PAIRS = 5
 
 
 def finish(
@@ -42,3 +51,84 @@ def finish(
     improved = results.document["best"] is not None and results.document["best"]["name"] != "naive"
     if improved and results.folder is not None:
         results.document["files"] = hand_over(results.document, results.folder, step)
+
+
+def prove(naive: Contender, best: Contender, trainings: Trainings, tell: Any) -> dict[str, Any] | None:
+    """Train both in turn, as often as the budget allows, and say how many seconds each took.
+
+    The target is the lower of the two accuracies that the climb has seen, less two points: both recipes must reach it.
+    With two pairs or more the interval is that of the ratio within the pairs; one pair has the interval of the two
+    speeds, measured window by window.
+
+    Returns:
+        ``{"target", "pairs": [{"naive": {"seconds", "accuracy"}, "best": …}], "seconds": {"naive", "best"}, "ratio":
+        {"median", "ci95", "n"} | None, "same_accuracy": bool, "lost": bool, "reached": bool}``; None where no pair
+        could be trained. ``lost`` is said of a collapse, or of several pairs: trainings differ by their seeds, too.
+    """
+    rungs = {row["name"]: row["accuracy_runs"] for row in trainings.results.document["rungs"] if row["kept"]}
+    seen = [runs[-1] for runs in rungs.values() if runs]
+    if not seen:
+        return None
+    target = min(seen[0], seen[-1]) - PARITY_POINTS
+    needs = trainings.seconds_of(naive) + trainings.seconds_of(best)
+    row: dict[str, Any] = {"name": "proof", "notes": []}
+    pairs: list[dict[str, RunResult]] = []
+    while len(pairs) < _MOST_PAIRS and trainings.budget.affords(needs):
+        order = [("naive", naive), ("best", best)]
+        found: dict[str, RunResult] = {}
+        for name, contender in order if len(pairs) % 2 == 0 else order[::-1]:
+            tell(f"training {name} to {100 * target:.1f} %, pair {len(pairs) + 1}")
+            try:
+                result = trainings.train(row, contender, part=1.0)
+            except RunFailed:
+                result = None
+            if result is None or not result.val_accuracy:
+                break
+            found[name] = result
+        if len(found) < 2:
+            break
+        pairs.append(found)
+    return _conclude(target, pairs, trainings.num_val) if pairs else None
+
+
+def _conclude(target: float, pairs: Sequence[Mapping[str, RunResult]], num_val: int | None) -> dict[str, Any]:
+    times: dict[str, list[float]] = {"naive": [], "best": []}
+    shown: list[dict[str, Any]] = []
+    for pair in pairs:
+        shown.append({})
+        for name, result in pair.items():
+            place = first_crossing(result.val_accuracy, target)
+            seconds = None if place is None else result.elapsed_seconds[place]
+            shown[-1][name] = {"seconds": seconds, "accuracy": result.val_accuracy[-1]}
+            if seconds is not None:
+                times[name].append(seconds)
+    reached = all(len(seconds) == len(pairs) for seconds in times.values())
+    ratio = None
+    if reached and len(pairs) >= 2:
+        ratio = stats.ratio_interval(times["naive"], times["best"])
+        ratio["ci95"] = stats.bounds(ratio)
+    elif reached:
+        ratio = {
+            **quotient(_of_speed(pairs[0]["naive"], times), _of_speed(pairs[0]["best"], times, "best")),
+            "n": 1,
+        }
+    last = {name: [pair[name].val_accuracy[-1] for pair in pairs] for name in times}
+    loss = loss_of(last["naive"], last["best"], num_val)
+    return {
+        "target": target,
+        "pairs": shown,
+        "seconds": {name: stats.interval(s)["median"] if s else None for name, s in times.items()},
+        "ratio": ratio,
+        "same_accuracy": not loss.certain(PARITY_POINTS),
+        "lost": loss.certain(PARITY_POINTS) and (loss.collapsed or len(pairs) > 1),
+        "reached": reached,
+    }
+
+
+def _of_speed(result: RunResult, times: Mapping[str, Sequence[float]], name: str = "naive") -> dict[str, Any]:
+    """The time of one run with the relative interval of its speed."""
+    seconds, speed = times[name][0], result.samples_per_sec
+    if not speed:
+        return {"median": seconds, "ci95": None}
+    low, high = speed["ci95"]
+    return {"median": seconds, "ci95": [seconds * speed["median"] / high, seconds * speed["median"] / low]}
