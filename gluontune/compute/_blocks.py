@@ -65,7 +65,7 @@ class WholeSequential(nn.HybridSequential):
         """Not compiled yet, and in the mode of its layers."""
         hybrid = [b for _, b in walk(self) if isinstance(b, nn.HybridBlock)]
         layers = [b for b in hybrid if not isinstance(b, WholeSequential)]
-        vars(self).update(
+        self.__dict__.update(
             _active=all(b._active for b in layers), _flags=list(layers[0]._flags), _backend=None, _backend_opts={},
             _cached_graph=(), _cached_op=None, _cached_op_args=[], _in_format=None, _out_format=None,
             _callback=None, _monitor_all=False,
