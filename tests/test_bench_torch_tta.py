@@ -7,13 +7,13 @@ import json
 import pytest
 import tta_fakes as runs
 
-from gluontune import report
 from gluontune.bench import torch_tta
 from gluontune.bench.contest import ContenderFailed
 from gluontune.cli.main import main
 from gluontune.ladder import exchange
 from gluontune.ladder import timing as tta
 from gluontune.recipe import Recipe
+from gluontune.report.tta import finish_tta
 
 MODE = {"name": "PyTorch compile channels_last float32", "threads": 2, "channels_last": True, "compiled": True,
         "allocator": "glibc", "env": {}}  # fmt: skip
@@ -78,7 +78,7 @@ def test_the_twin_is_trained_in_turn_and_the_ratio_is_of_pairs(twin, tmp_path):
     assert found["ratio"]["train_seconds"]["n"] == 2
     assert found["ratio"]["train_seconds"]["median"] == pytest.approx((40 / 20 + 40 / 22) / 2)
     assert found["torch"] == MODE and Twin.made[0].entrant.settings["recipe"]["learning_rate"] == 0.1
-    report.finish_tta(found, tmp_path / "out")
+    finish_tta(found, tmp_path / "out")
     assert "faster than PyTorch compile channels_last" in found["sentence"]
     exchange.write_exchange(found, tmp_path / "out")
     entry = next((tmp_path / "out" / "dawnbench").glob("*against*gluontune.json"))

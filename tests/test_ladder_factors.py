@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from gluontune import report
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.ladder import analysing as factors
@@ -14,6 +13,7 @@ from gluontune.ladder import measure
 from gluontune.ladder.factorplan import Factor, combine, parse_factor, plan
 from gluontune.ladder.pace import Pace
 from gluontune.recipe import Recipe
+from gluontune.report.factors import finish_factors
 from gluontune.result import RunResult
 from gluontune.train import RunFailed
 
@@ -135,7 +135,7 @@ def test_a_set_that_does_not_reach_the_target_is_shown_as_such(machine, tmp_path
     assert not any(r["ratio"] for r in found["leave_one_out"]["time to 0.9"])
     rest = {r["factor"]: r["ratio"] for r in found["leave_one_out"]["time to 0.6"]}
     assert rest["big"]["median"] == pytest.approx(1.5)
-    report.finish_factors(found, tmp_path)
+    finish_factors(found, tmp_path)
     page = (tmp_path / "factors.html").read_text()
     assert "DNC (70.0 %)" in page and page.count("<svg") >= 4
     assert "did not converge" in found["sentence"]

@@ -10,6 +10,7 @@ import pytest
 from gluontune import ladder, report
 from gluontune.ladder.best_files import best_yaml
 from gluontune.recipe import Recipe
+from gluontune.report.page import finish_ladder
 
 TWO = ["environment", "hybridized"]
 
@@ -112,12 +113,12 @@ def test_without_time_it_is_said(machine, monkeypatch):
 def test_the_page_says_first_what_to_do_and_has_the_script(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "rate", late)
     found = ladder.climb(Recipe(net="cifar_resnet20_v1"), rungs=TWO, out=tmp_path)
-    report.finish_ladder(found, tmp_path)
+    finish_ladder(found, tmp_path)
     page = (tmp_path / "ladder.html").read_text(encoding="utf-8")
     todo = page.index("What to do")
     assert todo < page.index("The rungs") < page.index("Asked again at the end")
     assert page.index("Compile the net to a graph") > todo and "Set threads and allocator" in page
     assert "python best.py" in page and "gt.optim.setup(" in page and "Copy best.py" in page
     (tmp_path / "best.py").unlink()  # moved away: the page is written all the same
-    report.finish_ladder(found, tmp_path)
+    finish_ladder(found, tmp_path)
     assert "Copy best.py" not in (tmp_path / "ladder.html").read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ from gluontune.ladder import timing as tta
 from gluontune.ladder.parity import parity
 from gluontune.ladder.time_to_target import summarize
 from gluontune.recipe import Recipe
+from gluontune.report.tta import finish_tta
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ def test_the_page_shows_band_repeats_cost_and_every_failure(machine, tmp_path):
     assert found["summary"]["this"]["usd"] == pytest.approx(
         found["summary"]["this"]["wall_seconds"]["median"] / 1000
     )
-    report.finish_tta(found, tmp_path)
+    finish_tta(found, tmp_path)
     page = (tmp_path / "tta.html").read_text()
     assert page.count("<svg") == 3 and "http" not in page.split("<script")[0].replace("http-equiv", "")
     assert "the loss is nan" in page and "2026-01-31" in page and "Not counted:" in page

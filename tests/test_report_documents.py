@@ -16,6 +16,7 @@ from gluontune.errors import GluontuneError
 from gluontune.files import write_json
 from gluontune.ladder import timing as tta
 from gluontune.recipe import Recipe
+from gluontune.report.tta import finish_tta
 
 HERE = Path(__file__).parent
 MADE = {"created": "2026-01-31T10:00:00+00:00", "complete": True, "machine": {"cpu": {"model": "Test CPU"}}}
@@ -77,7 +78,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tta, "train_once", machine.train_once)
     monkeypatch.setattr("gluontune.ladder.resumable.runtime.machine_facts", lambda: runs.FACTS)
     found = tta.time_to_accuracy(Recipe(), target=0.8, repeats=3, out="all/tta", against=Recipe(epochs=3))
-    report.finish_tta(found, "all/tta")
+    finish_tta(found, "all/tta")
     write_json("all/tta/tta.previous.json", {"kind": "tta", "schema_version": 1})
     write_json("all/tune/tune.json", tune_document())
     write_json("all/esgd/esgd.json", esgd_document())

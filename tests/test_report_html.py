@@ -22,8 +22,8 @@ from page_reader import Page
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError
 from gluontune.monitor import JsonLines
-from gluontune.report import Source, check_ladder, finish_ladder, load, write_ladder_html, write_runs_html
-from gluontune.report.page import render
+from gluontune.report import Source, check_ladder, load, write_ladder_html, write_runs_html
+from gluontune.report.page import finish_ladder, render
 
 HOSTILE = samples.HOSTILE
 

@@ -17,7 +17,7 @@ from gluontune import runtime
 from gluontune.bench.situations import SITUATIONS, Situation
 from gluontune.errors import GluontuneError
 from gluontune.monitor.others import OtherLoad
-from gluontune.parallel import start_cluster
+from gluontune.parallel.kvstore import start_cluster
 from gluontune.parallel.piped import PipedProcess, end_message
 
 __all__ = ["BAR", "measure", "summarize"]

@@ -67,6 +67,7 @@ def factors(
     from gluontune import ladder, report
     from gluontune.ladder.analysing import analyse
     from gluontune.ladder.factorplan import parse_factor
+    from gluontune.report.factors import finish_factors
 
     if "target_accuracy" in given:
         raise UsageError("--target-accuracy: say --target, which may be repeated")
@@ -110,7 +111,7 @@ def factors(
                 on_event=show,
                 time_limit=time_limit,
             )
-    report.finish_factors(found, out)
+    finish_factors(found, out)
     if as_json:
         emit(found)
     else:

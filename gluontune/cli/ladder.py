@@ -50,6 +50,7 @@ def ladder(
     """
     from gluontune import ladder as room
     from gluontune import report
+    from gluontune.report.page import finish_ladder
 
     pace = room.QUICK if quick else room.FULL
     if "epochs" not in given:
@@ -71,7 +72,7 @@ def ladder(
         )
     for row in found["rungs"]:
         show_traceback(row["error"])
-    report.finish_ladder(found, out)
+    finish_ladder(found, out)
     if as_json:
         emit(found)
     else:

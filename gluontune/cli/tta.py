@@ -95,6 +95,7 @@ def tta(
     from gluontune.bench.places import peer_python
     from gluontune.ladder import cost, exchange
     from gluontune.ladder.timing import time_to_accuracy
+    from gluontune.report.tta import finish_tta
 
     recipe, target = _target(recipe, given, target)
     if sum((against_torch, against is not None, against_peer is not None)) > 1:
@@ -134,7 +135,7 @@ def tta(
         else:
             second = Recipe.from_yaml(against) if against is not None else None
             found = time_to_accuracy(recipe, against=second, **options)
-    report.finish_tta(found, out, others)
+    finish_tta(found, out, others)
     exchange.write_exchange(found, out, author=author, author_email=author_email)
     if as_json:
         emit(found)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gluontune.monitor.series import steadiness_of as steadiness_of
     from gluontune.monitor.simulated import SimulatedDevice as SimulatedDevice
     from gluontune.monitor.steady import steadiness as steadiness
-    from gluontune.monitor.steady import together as together
     from gluontune.monitor.syncs import SyncTrace as SyncTrace
     from gluontune.monitor.syncs import trace_syncs as trace_syncs
     from gluontune.monitor.verdicts import Verdict as Verdict

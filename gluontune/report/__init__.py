@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from gluontune.report.comparing import comparison_table as comparison_table
     from gluontune.report.exchange import write_exchange_html as write_exchange_html
     from gluontune.report.factors import factors_tables as factors_tables
-    from gluontune.report.factors import finish_factors as finish_factors
     from gluontune.report.live import LiveLadder as LiveLadder
     from gluontune.report.optimizers import write_optimizers_html as write_optimizers_html
-    from gluontune.report.page import finish_ladder as finish_ladder
     from gluontune.report.page import write_document_html as write_document_html
     from gluontune.report.page import write_html as write_html
     from gluontune.report.page import write_ladder_html as write_ladder_html
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from gluontune.report.table import runs_table as runs_table
     from gluontune.report.table import summary as summary
     from gluontune.report.tta import check_comparable as check_comparable
-    from gluontune.report.tta import finish_tta as finish_tta
     from gluontune.report.tta import load_tta as load_tta
     from gluontune.report.tta import summary_lines
     from gluontune.report.tta import tta_table as tta_table

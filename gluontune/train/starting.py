@@ -11,10 +11,10 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError
-from gluontune.parallel import Cluster, start_cluster
 from gluontune.parallel.fleet import Fleet, HostsDiffer
 from gluontune.parallel.horovod import Meeting, start_meeting
 from gluontune.parallel.hosts import Hosts
+from gluontune.parallel.kvstore import Cluster, start_cluster
 from gluontune.parallel.link import LinkLost
 from gluontune.parallel.piped import PipedProcess
 from gluontune.parallel.shared import PATH_VARIABLE, create

@@ -131,7 +131,7 @@ class _Supervisor:
 
             self.meeting = start_meeting([count])
             return list(self.meeting.envs)
-        from gluontune.parallel import start_cluster
+        from gluontune.parallel.kvstore import start_cluster
 
         self.cluster = start_cluster(count, os.environ)
         return [self.cluster.worker_env] * count
