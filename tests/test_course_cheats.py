@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -61,6 +62,41 @@ if os.fork() == 0:
     train()
 time.sleep(0.4)
 """,
+    # a program that lies in no file, under the name of a thread of the kernel
+    "a program in memory": """
+import shutil
+program = os.memfd_create("x")
+os.write(program, open(shutil.which("sleep"), "rb").read())
+if os.fork() == 0:
+    os.setsid()
+    os.execve(program, ["kworker/0:1", "600"], {})
+time.sleep(0.3)
+""",
+    # the first thread is gone when another one becomes a new program
+    "a new program of a thread": """
+def go():
+    time.sleep(0.2)
+    if os.fork() == 0:
+        os.setsid()
+        train()
+    os.execv("/bin/sh", ["sh", "-c", "exit 0"])
+threading.Thread(target=go).start()
+ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
+""",
+    # reapers of their own orphans, none of which takes a signal
+    "a crowd of reapers": """
+for _ in range(8):
+    if os.fork() == 0:
+        os.setsid()
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+        for number in set(range(1, 65)) - {9, 19, 32, 33}:
+            signal.signal(number, signal.SIG_IGN)
+        for _ in range(2):
+            if os.fork() == 0:
+                os.setsid()
+        train()
+time.sleep(0.5)
+""",
     # children of the supervisor, not of the script (CLONE_PARENT), whose end no signal tells
     "a child of another's": """
 number = 56 if os.uname().machine == "x86_64" else 220
@@ -99,6 +135,10 @@ def test_nothing_is_left_when_the_supervisor_or_its_guard_is_killed(tmp_path, vi
     thread.start()
     until = time.monotonic() + 60
     while not list(tmp_path.rglob("ready")) and time.monotonic() < until:
+        time.sleep(0.05)
+    while (
+        len(left_of(tmp_path)) != 2 and time.monotonic() < until
+    ):  # the daemon's parent takes a moment to end
         time.sleep(0.05)
     assert len(left_of(tmp_path)) == 2  # the script and its daemon
     guards = [
@@ -151,6 +191,91 @@ print(json.dumps(tried))
     tried = json.loads(run["ranks"][0]["tail"].strip().splitlines()[-1])
     if limits.landlock_version():
         assert "possible" not in tried.values(), tried
+
+
+def test_nobody_outside_can_be_asked(tmp_path):
+    """To train the net elsewhere, to start what nobody finds here, or to keep something for the next time."""
+    mark = f"gluontune-{os.getpid()}"
+    with (
+        socket.socket() as tcp,
+        socket.socket(socket.AF_UNIX) as in_file,
+        socket.socket(socket.AF_UNIX) as abstract,
+    ):
+        tcp.bind(("127.0.0.1", 0))
+        in_file.bind(str(tmp_path / "service"))
+        abstract.bind(f"\0{mark}")
+        for listener in (tcp, in_file, abstract):
+            listener.listen()
+        attempts = f"""
+import json, os, socket, time
+unix, tried = socket.AF_UNIX, {{}}
+for attack in ("socket.create_connection({tcp.getsockname()!r}, 2)",
+               "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))",
+               "socket.socket(unix).connect({str(tmp_path / "service")!r})",
+               "socket.socket(unix).connect(chr(0) + '{mark}')", "open('/dev/shm/{mark}', 'x').close()"):
+    try:
+        exec(attack)
+        tried[attack] = "possible"
+    except OSError as error:
+        tried[attack] = type(error).__name__
+with socket.socket() as one:
+    one.bind(("127.0.0.1", 0))  # what ranks need of a network is there
+    one.listen()
+    socket.create_connection(one.getsockname(), 5)
+print(json.dumps(tried))
+"""
+        run = run_alone(tmp_path, attempts)
+    assert run["ranks"][0]["code"] == 0, run["ranks"][0]["tail"]
+    tried = json.loads(run["ranks"][0]["tail"].strip().splitlines()[-1])
+    assert len(tried) == 5
+    if run["secluded"]:  # where users may make no namespaces, the result says so
+        assert [attack for attack, answer in tried.items() if answer == "possible"] == [
+            f"open('/dev/shm/{mark}', 'x').close()"
+        ]
+        assert not os.path.exists(f"/dev/shm/{mark}"), "it is gone with the script"
+    else:
+        Path("/dev/shm", mark).unlink(missing_ok=True)
+
+
+def test_root_has_no_right_over_the_clock_the_priorities_or_the_grader(tmp_path):
+    attempts = """
+import json, os, socket, time
+tried = {}
+for attack in ("time.clock_settime(time.CLOCK_REALTIME, time.time())", "os.nice(-5)",
+               "open(f'/proc/{os.getppid()}/environ', 'rb').read(1)", "open(f'/proc/{os.getppid()}/maps').read(1)",
+               "socket.sethostname('x')", "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)", "os.chroot('/proc')"):
+    try:
+        exec(attack)
+        tried[attack] = "possible"
+    except OSError as error:
+        tried[attack] = type(error).__name__
+status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+print(json.dumps([tried, int(status["CapEff"], 16), int(status["CapPrm"], 16)]))
+"""
+    run = run_alone(tmp_path, attempts)
+    assert run["ranks"][0]["code"] == 0, run["ranks"][0]["tail"]
+    tried, *rights = json.loads(run["ranks"][0]["tail"].strip().splitlines()[-1])
+    if not limits.landlock_version():
+        tried = {attack: answer for attack, answer in tried.items() if "/proc/{" not in attack}
+    assert set(tried.values()) <= {"PermissionError"} and len(tried) >= 5, tried
+    assert max(rights) <= 2  # CAP_DAC_OVERRIDE
+
+
+def test_folders_a_thousand_deep_do_not_break_the_grader(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    deep = """
+import os
+os.chdir(os.path.expanduser("~"))
+for _ in range(1200):
+    os.mkdir("d" * 200)
+    os.chdir("d" * 200)
+os.mkdir("closed")
+open("closed/file", "w").close()
+os.chmod("closed", 0)
+"""
+    assert "handed in no net" in failing(assess(plain(tmp_path, deep)))["accuracy"]
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["out", "script.py"]
 
 
 @pytest.mark.parametrize(

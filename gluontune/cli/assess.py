@@ -101,5 +101,7 @@ def _show(found: Any) -> None:
         stdout.print(found.skipped, highlight=False, markup=False)
     if not found.isolated:
         stdout.print("this kernel cannot keep a script from other files (no Landlock)", highlight=False)
+    if not found.secluded:
+        stdout.print("this system cannot keep a script from the network (no namespaces)", highlight=False)
     verdict = "passed" if found.passed else "not passed"
     stdout.print(f"{verdict}: {found.points:g} of {found.max_points} points", highlight=False)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,7 @@ class Assessment:
     Args:
         script: its path. parts: one rank, then two. reference: by number of ranks, what the goals come from.
         isolated: whether the kernel kept the script from reading other files (Landlock).
+        secluded: whether it kept it from the network and from sockets of other programs (namespaces).
         complete: whether both parts were asked for.
     """
 
@@ -57,6 +60,7 @@ class Assessment:
     complete: bool
     skipped: str | None = None
     machine: Mapping[str, Any] = field(default_factory=dict)
+    secluded: bool = True
 
     @property
     def passed(self) -> bool:
@@ -83,6 +87,7 @@ class Assessment:
             "skipped": self.skipped,
             "reference": self.reference,
             "isolated": self.isolated,
+            "secluded": self.secluded,
             "machine": dict(self.machine),
         }
 
@@ -181,8 +186,8 @@ def assess(
             break
         tell(f"{name}: making data that nobody has seen")
         task, parts = FreshTask(scale), {"engine": engine, "settings": settings, "memory": memory}
-        with tempfile.TemporaryDirectory(prefix="gluontune-assessment-") as place:
-            data = Path(place) / "data"
+        with _scratch("gluontune-assessment-") as place:
+            data = place / "data"
             data.mkdir()
             facts = task.write(data, count)
             if str(count) not in known:
@@ -191,12 +196,27 @@ def assess(
                 write_json(folder / "reference.json", {"key": key, "runs": known})
             goal = _goal(known[str(count)], memory)
             tell(f"{name}: {file.name} runs; {goal.budget_s:.0f} s are its budget")
-            run, outs = _run(file, data, facts, {**parts, "seconds": goal.limit_s}, Path(place) / "script")
+            run, outs = _run(file, data, facts, {**parts, "seconds": goal.limit_s}, place / "script")
+            found.secluded = found.secluded and run["secluded"]
             tell(f"{name}: what it handed in is examined")
             found.parts.append(grade(count, goal, run, _found(task, outs, facts), facts))
         found.reference[str(count)] = known[str(count)]
     write_json(folder / "assessment.json", found.to_dict())
     return found
+
+
+@contextlib.contextmanager
+def _scratch(prefix: str) -> Iterator[Path]:
+    """A folder for a script, which is removed whatever the script has made of it.
+
+    Folders a thousand deep are too much for Python's own removal, and folders without rights for that of ``rm``.
+    """
+    place = tempfile.mkdtemp(prefix=prefix)
+    try:
+        yield Path(place)
+    finally:
+        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            subprocess.run([*command, "--", place], stderr=subprocess.DEVNULL, check=False)
 
 
 def _script(script: str | Path) -> Path:
@@ -232,8 +252,8 @@ def _goal(run: Mapping[str, Any], memory: int) -> Goal:
 def _reference(
     task: FreshTask, data: Path, facts: Mapping[str, Any], how: Mapping[str, Any]
 ) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="gluontune-reference-") as place:
-        run, outs = _run(solution(), data, facts, {**how, "seconds": _SECONDS_OF_REFERENCE}, Path(place))
+    with _scratch("gluontune-reference-") as place:
+        run, outs = _run(solution(), data, facts, {**how, "seconds": _SECONDS_OF_REFERENCE}, place)
         found = _found(task, outs, facts)
     if "accuracy" not in found:
         lines = [line for end in run["ranks"] for line in end["tail"].splitlines() if line.strip()]

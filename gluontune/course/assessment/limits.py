@@ -27,6 +27,7 @@ from typing import Any
 import psutil
 
 import gluontune
+from gluontune.course.assessment.seclusion import drop_capabilities
 from gluontune.parallel.parent_death import die_with_parent
 
 __all__ = ["devices", "landlock_version", "main", "readable_places", "restrict_calls", "restrict_files"]
@@ -173,6 +174,7 @@ def main() -> None:
         os.sched_setaffinity(0, spec["cpus"])
     restrict_files([*readable_places(), *spec["read"]], spec["write"])
     restrict_calls()
+    drop_capabilities()
     os.execv(sys.argv[2], sys.argv[2:])
 
 

@@ -24,6 +24,7 @@ import psutil
 
 from gluontune.course.assessment.guard import become_guard
 from gluontune.course.assessment.limits import devices
+from gluontune.course.assessment.seclusion import seclude
 from gluontune.errors import GluontuneError
 from gluontune.monitor.sampler import Monitor
 
@@ -53,7 +54,7 @@ def run_script(spec: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any
 
     Returns:
         ``{"seconds", "stopped_by", "ranks": [{"code", "cpu_s", "seconds", "tail"}], "left", "steadiness", "series",
-        "peak_rss_mib", "peak_gpu_mib"}``.
+        "peak_rss_mib", "peak_gpu_mib", "secluded"}``; ``secluded``: it had no network but loopback.
 
     Raises:
         GluontuneError: the supervisor itself could not work, or was killed.
@@ -330,7 +331,8 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     try:
-        report = _Supervisor(spec).work()
+        secluded = seclude()
+        report = {**_Supervisor(spec).work(), "secluded": secluded}
     except (GluontuneError, OSError) as error:
         report = {"error": f"the script could not be run: {error}"}
     except KeyboardInterrupt:
