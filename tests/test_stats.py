@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from gluontune.stats import _left_out, bounds, interval, ratio_interval, said
+from gluontune.stats import _left_out, bounds, difference, interval, ratio_interval, said
 
 
 @pytest.mark.parametrize("n", [3, 9, 12, 20])
@@ -45,6 +45,18 @@ def test_ratios_are_pairwise():
     assert ratio_interval(twice, drifting)["ci95"] == pytest.approx([2.0, 2.0])
     with pytest.raises(ValueError, match="equal lengths"):
         ratio_interval([1.0], [1.0, 2.0])
+
+
+def test_differences_are_pairwise_and_students():
+    mine, theirs = [5.0, 7.0, 12.0, 4.0], [1.0, 4.0, 4.0, 3.0]
+    gaps = np.subtract(mine, theirs)
+    want = scipy_stats.t.interval(0.95, 3, loc=gaps.mean(), scale=scipy_stats.sem(gaps))
+    found = difference(mine, theirs)
+    assert (found["mean"], found["n"]) == (4.0, 4) and found["ci95"] == pytest.approx(want)
+    assert difference([0.75], [0.5]) == {"mean": 0.25, "ci95": None, "n": 1}
+    for unequal in (([1.0], [1.0, 2.0]), ([], [])):
+        with pytest.raises(ValueError, match="equal lengths"):
+            difference(*unequal)
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [1.0, -1.0], [float("nan")], [float("inf")]])
