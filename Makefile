@@ -91,19 +91,26 @@ rooms:
 PEERS := .peers
 PEER_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install -q
 PEER_PACKAGES := torch==2.13.0 'numpy<2.3' simplejpeg lmdb nvidia-dali-cuda120==2.4.0 opencv-python-headless Pillow \
-  numba psutil tqdm setuptools wheel pybind11 optax==0.2.5 jax==0.10.2
-PEER_STAMP := $(PEERS)/.ready-$(firstword $(shell echo "$(PEER_PACKAGES)" | cksum))
+  numba psutil tqdm setuptools wheel pybind11 optax==0.2.5 jax==0.10.2 webdataset==1.0.2 spdl==0.8.0 spdl-io==0.8.0 \
+  grain==0.2.18 nvidia-nvimgcodec-cu12==0.9.0.20 Brotli catalogue python-snappy requests 'transformers<5' xxhash zstd
+# Streaming wants the clients of every cloud, and torchvision PyTorch's build for CUDA: both come without what they want.
+PEER_ALONE := mosaicml-streaming==0.13.0 torchvision==0.28.0
+PEER_STAMP := $(PEERS)/.ready-$(firstword $(shell echo "$(PEER_PACKAGES) $(PEER_ALONE)" | cksum))
 FFCV_STAMP := $(PEERS)/.ffcv-1.0.2
 FFCV_NEEDS := libopencv-dev libturbojpeg0-dev pkg-config g++
+SPDL_NEEDS := ffmpeg
 
 peers: $(PEER_STAMP)
 	@$(MAKE) --no-print-directory $(FFCV_STAMP) || echo "gluontune: FFCV was left out; the other peers are ready." \
 	  "It is compiled here and needs (Debian, Ubuntu): apt install $(FFCV_NEEDS); then make peers again" >&2
+	@$(PEERS)/bin/python -c 'import spdl.io as io; io.demux_config()' 2>/dev/null || echo "gluontune: SPDL was left" \
+	  "out: it decodes with the FFmpeg that is here (Debian, Ubuntu: apt install $(SPDL_NEEDS))" >&2
 	$(PY) -m pytest -q tests/peers_real.py
 
 $(PEER_STAMP): | $(STAMP)
 	$(PY) -m venv --clear $(PEERS)
 	$(PEER_PIP) $(PEER_PACKAGES)
+	$(PEER_PIP) --no-deps $(PEER_ALONE)
 	@touch $@
 
 $(FFCV_STAMP): | $(PEER_STAMP)

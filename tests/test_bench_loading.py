@@ -20,11 +20,14 @@ from gluontune.bench.contest import Contender
 from gluontune.cli.main import main
 from gluontune.errors import UsageError
 from gluontune.loading import ThreadedLoader, from_records
-from gluontune.records import RecordWriter, pixels_to_raw
+from gluontune.records import RecordWriter, boxes_to_label, pixels_to_raw
 from gluontune.runtime import mxnet
 
 NOWHERE = Path("/nonexistent")
-PEER_FAMILIES = {"Gluon DataLoader", "ImageRecordIter", "DALI", "FFCV JPEG", "PyTorch DataLoader"}
+OTHERS = {  # in the peers' environment
+    "DALI", "FFCV JPEG", "PyTorch DataLoader", "WebDataset", "MosaicML Streaming", "SPDL", "Grain", "nvImageCodec",
+}  # fmt: skip
+PEER_FAMILIES = {"Gluon DataLoader", "ImageRecordIter", *OTHERS}
 
 
 def picture(height: int, width: int, seed: int) -> np.ndarray:
@@ -179,7 +182,7 @@ def test_bench_loading_end_to_end(rec, tmp_path, capfd, monkeypatch):
     assert found == json.loads(out.read_text())
     assert {row["peer"] for row in found["rows"]} == {OURS, *PEER_FAMILIES}
     for row in found["rows"]:
-        if row["peer"] in ("DALI", "FFCV JPEG", "PyTorch DataLoader"):
+        if row["peer"] in OTHERS:
             assert (row["status"], row["reason"]) == ("missing", "not installed: make peers"), row["name"]
         else:
             assert row["status"] == "ok", (row["name"], row["reason"])
@@ -214,6 +217,34 @@ def test_the_field_fits_what_the_file_holds(rec, tmp_path):
     assert len({e.name for e in field}) == len(field)
     with pytest.raises(UsageError, match="augment 'flip': choose auto"):
         loading.run([rec], augment="flip")
+
+
+@pytest.mark.mxnet
+def test_detection_records_with_gluoncvs_loader_beside(tmp_path, capfd):
+    with RecordWriter(tmp_path / "boxes.rec") as writer:
+        for i, image in enumerate(jpegs(24, 48, 64)):
+            writer.write(image, boxes_to_label([[k, 0.1, 0.2, 0.5, 0.9] for k in range(1 + i % 3)]))
+    arguments = [
+        "bench",
+        "loading",
+        str(tmp_path / "boxes.rec"),
+        "--boxes",
+        "--size",
+        "32",
+        "--batch-size",
+        "8",
+    ]
+    arguments += ["--rounds", "1", "--seconds", "0.05", "--workers", "1", "--json"]
+    assert main(arguments) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [(row["peer"], row["status"]) for row in found["rows"]] == [(OURS, "ok")] + [
+        ("gluon-cv", "ok")
+    ] * 2
+    assert all(row["info"]["batch_shape"] == [8, 32, 32, 3] for row in found["rows"])
+    assert all(row["info"]["boxes"] == [8, 3, 5] for row in found["rows"])
+    assert found["conditions"]["augment"] == "stretch-flip" and set(found["ours"]["ratio_to"]) == {"gluon-cv"}
+    assert main([*arguments, "--augment", "pad-crop-flip"]) == 2
+    assert "with --boxes it is stretch-flip" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("height,width", [(96, 96), (96, 128), (128, 96)])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
+import multiprocessing
 import pickle
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import cv2
 import numpy as np
@@ -90,6 +93,50 @@ def test_resumed_in_mid_epoch_gives_the_same_batches_byte_for_byte(packed, name,
     assert len(again) == 12 - done and again == rest
 
 
+class Copies:
+    """In the place of ``torch.cuda``: what a GPU would be asked for."""
+
+    def __init__(self, monkeypatch):
+        self.pinned, self.moved, self.recorded, self.waited = 0, 0, 0, 0
+        monkeypatch.setattr(torch, "cuda", self)
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: self.count("pinned", tensor.clone()))
+        monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device, non_blocking=False: self.count(
+            "moved", tensor.clone() if non_blocking and device.type == "cuda" else None))  # fmt: skip
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: self.count("recorded"))
+
+    def count(self, what, value=None):
+        setattr(self, what, getattr(self, what) + 1)
+        return value
+
+    def Stream(self, device):
+        return "side"
+
+    def stream(self, side):
+        return contextlib.nullcontext()
+
+    def current_stream(self, device):
+        return self
+
+    def wait_stream(self, side):
+        self.count("waited")
+
+
+def test_a_gpus_batches_go_through_pinned_memory_ahead_of_time(packed, monkeypatch):
+    with make(packed) as plain:
+        wanted = [(images.clone(), labels) for images, labels in plain]
+    copies = Copies(monkeypatch)
+    with make(packed, device="cuda") as loader:
+        batches = iter(loader)
+        first = next(batches)
+        assert copies.pinned == copies.moved == 6, "images and labels of the batch in use and of two more"
+        assert copies.waited == 1 and copies.recorded == 2
+        assert loader.state_dict()["batch"] == 1, "what is on its way does not count"
+        made = [first, *batches]
+    assert len(made) == 6 and copies.waited == 6
+    for (images, labels), (others, theirs) in zip(wanted, made):
+        assert torch.equal(images, others) and torch.equal(labels, theirs)
+
+
 def test_epochs_go_on_by_themselves_and_set_epoch_says_which(packed):
     with make(packed) as loader:
         first, second = ([y.tolist() for _, y in loader] for _ in range(2))
@@ -142,6 +189,23 @@ def test_pytorchs_own_dataloader_reads_right_records(packed, workers):
     loader = torch.utils.data.DataLoader(dataset, batch_size=10, num_workers=workers, shuffle=True)
     seen = {int(label): float(mean) for means, labels in loader for mean, label in zip(means, labels)}
     assert seen == {i: pytest.approx(mean) for i, mean in enumerate(wanted)}
+
+
+def _wrong(dataset, wanted, seed):
+    order = np.random.default_rng(seed).integers(0, len(wanted), 400).tolist()
+    return sum(dataset[i] != wanted[i] for i in order)
+
+
+def test_threads_and_forked_processes_read_one_data_set_at_once(packed):
+    dataset = RecordDataset(packed, kind="bytes")
+    wanted = [dataset[i] for i in range(len(dataset))]
+    with (
+        ThreadPoolExecutor(4) as threads,
+        ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as processes,
+    ):
+        tasks = [processes.submit(_wrong, dataset, wanted, seed) for seed in range(2)]
+        tasks += [threads.submit(_wrong, dataset, wanted, seed) for seed in range(4)]
+        assert [task.result(timeout=60) for task in tasks] == [0] * 6
 
 
 def test_a_record_dataset_is_pickled_indexed_and_complains(packed, tmp_path):

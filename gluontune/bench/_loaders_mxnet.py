@@ -11,7 +11,7 @@ from gluontune.bench.batches import Batches
 from gluontune.loading.augment import AUGMENTS
 from gluontune.runtime import mxnet
 
-__all__ = ["dataloader", "recorditer"]
+__all__ = ["boxes", "dataloader", "recorditer"]
 
 PAD = AUGMENTS["pad-crop-flip"].pad
 
@@ -69,6 +69,40 @@ def recorditer(
             yield batch.data
 
     return Batches(epoch, _waited, {"versions": {"mxnet": mx.__version__}})
+
+
+class _Stretched:
+    """gluon-cv's functions for an image and its boxes, as its SSD transform calls them: resize, flip half of them."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __call__(self, image: Any, label: Any) -> Any:
+        bbox, images = (
+            importlib.import_module(f"gluoncv.data.transforms.{name}") for name in ("bbox", "image")
+        )
+        height, width, _ = image.shape
+        boxes = bbox.resize(label, (width, height), (self.size, self.size))
+        image, flips = images.random_flip(images.imresize(image, self.size, self.size), px=0.5)
+        return image, bbox.flip(boxes, (self.size, self.size), flip_x=flips[0])
+
+
+def boxes(path: str, size: int, batch_size: int, num_workers: int) -> Batches:
+    """gluon-cv's ``RecordFileDetection`` in Gluon's ``DataLoader``, stacked and filled up with -1 by its batchify."""
+    mx = mxnet()
+    theirs = importlib.import_module("gluoncv.data")
+    batchify = importlib.import_module("gluoncv.data.batchify")
+    data = theirs.RecordFileDetection(path, coord_normalized=True).transform(_Stretched(size))
+    loader = mx.gluon.data.DataLoader(
+        data,
+        batch_size,
+        shuffle=True,
+        last_batch="discard",
+        num_workers=num_workers,
+        batchify_fn=batchify.Tuple(batchify.Stack(), batchify.Pad(pad_val=-1)),
+    )
+    versions = {"mxnet": mx.__version__, "gluoncv": importlib.import_module("gluoncv").__version__}
+    return Batches(lambda number: loader, _waited, {"versions": versions}, boxes=lambda batch: batch[1])
 
 
 def _waited(batch: Any) -> Any:

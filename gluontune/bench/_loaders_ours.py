@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
 from gluontune.bench.batches import Batches
-from gluontune.loading import ResidentLoader, ThreadedLoader, decoder_name, from_records
+from gluontune.loading import FieldsLoader, ResidentLoader, ThreadedLoader, decoder_name, from_records
 from gluontune.loading.measure import decode_rate
 
-__all__ = ["DecodeLimit", "limit", "resident", "threaded"]
+__all__ = ["DecodeLimit", "boxes", "limit", "resident", "threaded"]
 
 
 def threaded(path: str, size: int, batch_size: int, augment: str, num_workers: int, scaled: bool) -> Batches:
@@ -22,13 +23,37 @@ def resident(path: str, size: int, batch_size: int, augment: str) -> Batches:
     return _batches(ResidentLoader, path, size, batch_size, augment)
 
 
+def boxes(path: str, size: int, batch_size: int, num_workers: int) -> Batches:
+    """``FieldsLoader`` over detection records."""
+    loader = FieldsLoader(
+        path,
+        fields=["boxes"],
+        batch_size=batch_size,
+        image_shape=(size, size, 3),
+        augment="stretch-flip",
+        shuffle=True,
+        num_workers=num_workers,
+    )
+    return _of(loader, lambda batch: batch[1]["boxes"])
+
+
 def _batches(kind: Any, path: str, size: int, batch_size: int, augment: str, **more: Any) -> Batches:
     shape = (size, size, 3)
-    loader = kind(
-        from_records(path), batch_size=batch_size, image_shape=shape, augment=augment, shuffle=True, **more
+    return _of(
+        kind(
+            from_records(path),
+            batch_size=batch_size,
+            image_shape=shape,
+            augment=augment,
+            shuffle=True,
+            **more,
+        )
     )
+
+
+def _of(loader: Any, boxes: Callable[[Any], Any] | None = None) -> Batches:
     info = {"decoder": decoder_name(), "versions": {"opencv": version("opencv-python-headless")}}
-    return Batches(loader.epoch, lambda batch: batch[0], info, loader.close)
+    return Batches(loader.epoch, lambda batch: batch[0], info, loader.close, boxes)
 
 
 class DecodeLimit:

@@ -16,7 +16,7 @@ from gluontune.bench.batches import Batches
 from gluontune.codec.raw import raw_to_pixels
 from gluontune.records import RecordReader
 
-__all__ = ["DecodeLimit", "Records", "dataloader", "limit"]
+__all__ = ["Crops", "DecodeLimit", "Records", "dataloader", "limit"]
 
 
 def random_box(height: int, width: int) -> tuple[int, int, int, int]:
@@ -31,24 +31,20 @@ def random_box(height: int, width: int) -> tuple[int, int, int, int]:
     return (height - side) // 2, (width - side) // 2, side, side
 
 
-class Records:
-    """A map-style data set over a record file: uint8 HWC tensors, random-resized crop or padded crop, flip.
+class Crops:
+    """From a payload to uint8 (size, size, 3): random-resized crop or padded crop, flip; another at each call.
 
     torchvision is not needed: the crops are its own, made with Pillow or OpenCV as its users do.
+
+    Args:
+        decoder: ``Pillow``, ``OpenCV``, or ``raw`` for pixels that are kept as they are.
     """
 
-    def __init__(self, path: str, size: int, augment: str, decoder: str):
-        self.reader, self.size = RecordReader(path), size
-        self.augment, self.decoder = augment, decoder
-        self.from_numpy = importlib.import_module("torch").from_numpy
+    def __init__(self, size: int, augment: str, decoder: str):
+        self.size, self.augment, self.decoder = size, augment, decoder
 
-    def __len__(self) -> int:
-        return len(self.reader)
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        payload = self.reader.payload(index)
-        image = self.with_pillow(payload) if self.decoder == "Pillow" else self.with_opencv(payload)
-        return self.from_numpy(image), index
+    def __call__(self, payload: Any) -> np.ndarray:
+        return self.with_pillow(payload) if self.decoder == "Pillow" else self.with_opencv(payload)
 
     def with_pillow(self, payload: Any) -> np.ndarray:
         """Decode, crop, resize and flip with Pillow."""
@@ -86,6 +82,20 @@ class Records:
         return cv2.flip(image, 1) if random.random() < 0.5 else image.copy()
 
 
+class Records:
+    """A map-style data set over a record file: uint8 HWC tensors."""
+
+    def __init__(self, path: str, crops: Crops):
+        self.reader, self.crops = RecordReader(path), crops
+        self.from_numpy = importlib.import_module("torch").from_numpy
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.from_numpy(self.crops(self.reader.payload(index))), index
+
+
 def dataloader(
     path: str, size: int, batch_size: int, augment: str, num_workers: int, decoder: str
 ) -> Batches:
@@ -94,7 +104,7 @@ def dataloader(
     if decoder != "Pillow":
         importlib.import_module("cv2").setNumThreads(0)  # the workers are the parallelism
     loader = torch.utils.data.DataLoader(
-        Records(path, size, augment, decoder),
+        Records(path, Crops(size, augment, decoder)),
         batch_size=batch_size,
         shuffle=True,
         num_workers=num_workers,

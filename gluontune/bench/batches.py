@@ -17,6 +17,7 @@ class Batches:
             batch is there, so it is also where to wait for one that is made asynchronously.
         info: for the report.
         end: called once, to end threads and workers.
+        boxes: what of a batch are the boxes, where it has any.
 
     >>> import numpy as np
     >>> work = Batches(lambda n: [np.zeros((4, 2)), np.zeros((3, 2))], lambda batch: batch)
@@ -30,8 +31,9 @@ class Batches:
         images: Callable[[Any], Any],
         info: dict[str, Any] | None = None,
         end: Callable[[], None] | None = None,
+        boxes: Callable[[Any], Any] | None = None,
     ):
-        self._epoch, self._images, self._end = epoch, images, end
+        self._epoch, self._images, self._end, self._boxes = epoch, images, end, boxes
         self._number = 0
         self._next()
         self.info = {**(info or {}), **self.first()}
@@ -42,8 +44,12 @@ class Batches:
 
     def first(self) -> dict[str, Any]:
         """Shape and number format of a batch."""
-        images = self._images(next(self._batches))
-        return {"batch_shape": [int(n) for n in images.shape], "dtype": _dtype_name(images.dtype)}
+        batch = next(self._batches)
+        images = self._images(batch)
+        found = {"batch_shape": [int(n) for n in images.shape], "dtype": _dtype_name(images.dtype)}
+        return (
+            found if self._boxes is None else {**found, "boxes": [int(n) for n in self._boxes(batch).shape]}
+        )
 
     def step(self) -> int:
         """Take one batch; the number of its images."""

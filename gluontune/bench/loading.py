@@ -8,6 +8,7 @@ and cropped instead. Nobody normalizes. Record files for it, of any photographs:
     gluontune pack photos.lst p256.rec --root photos --resize 256 --quality 90 --format jpg
     gluontune pack photos.lst raw256.rec --root photos --resize 256 --format raw
     gluontune bench loading p256.rec full.rec raw256.rec --size 224
+    gluontune bench loading detection.rec --boxes --size 300
 
 A list may name a file many times, so that few photographs make enough batches for an epoch.
 """
@@ -22,19 +23,19 @@ from pathlib import Path
 from typing import Any, Union
 
 from gluontune.bench import outcome
-from gluontune.bench.contest import LIMIT, OURS, Entrant, hold
+from gluontune.bench.contest import hold
+from gluontune.bench.loading_field import CROP, PAD_CROP, STRETCH, entrants, with_boxes
 from gluontune.bench.places import peer_python
 from gluontune.bench.selecting import selected
-from gluontune.errors import UsageError
+from gluontune.codec.image import facts
+from gluontune.errors import GluontuneError, UsageError
 from gluontune.journal import Journal
-from gluontune.loading import ResidentLoader, from_records
+from gluontune.records import RecordReader
 from gluontune.runtime import usable_cores
 
 __all__ = ["entrants", "kind_of", "run", "show"]
 
 PathLike = Union[str, "os.PathLike[str]"]
-CROP, PAD_CROP = "random-resized-crop-flip", "pad-crop-flip"
-HOME = "gluontune.bench."
 
 
 def run(
@@ -43,6 +44,7 @@ def run(
     size: int = 224,
     batch_size: int = 64,
     augment: str = "auto",
+    boxes: bool = False,
     workers: int | None = None,
     rounds: int = 9,
     seconds: float = 1.0,
@@ -60,6 +62,8 @@ def run(
         batch_size: images in a batch.
         augment: ``random-resized-crop-flip``, ``pad-crop-flip``, or ``auto``: the latter where all images
             have the crops' size.
+        boxes: the files are detection records: images are stretched to the size and half of them mirrored, with
+            their boxes; ours against gluon-cv's.
         workers: most threads or processes of a contender; None: the usable cores.
         rounds, seconds, say: see ``contest.hold``.
         only: keep the contenders whose name holds one of these.
@@ -75,18 +79,32 @@ def run(
     """
     if augment not in ("auto", CROP, PAD_CROP):
         raise UsageError(f"augment {augment!r}: choose auto, {CROP} or {PAD_CROP}")
+    if boxes and augment != "auto":
+        raise UsageError(f"augment {augment!r}: with --boxes it is {STRETCH}")
     parts: dict[str, dict[str, Any]] = {}
     most = workers or usable_cores()
     given = {
         "size": size, "batch_size": batch_size, "augment": augment, "workers": most, "rounds": rounds,
-        "seconds": seconds, "only": list(only or ()),
+        "seconds": seconds, "only": list(only or ()), **({"boxes": True} if boxes else {}),
     }  # fmt: skip
     with Journal(out, "bench loading", given, resume=resume) as journal:
         for file in files:
             path = os.path.abspath(os.fspath(file))
             name = Path(path).name if Path(path).name not in parts else path
             one = partial(
-                _run_one, path, size, batch_size, augment, most, rounds, seconds, only, peers, say, journal
+                _run_one,
+                path,
+                size,
+                batch_size,
+                augment,
+                boxes,
+                most,
+                rounds,
+                seconds,
+                only,
+                peers,
+                say,
+                journal,
             )
             parts[name] = journal.piece(path, one)
     return outcome.combine(parts)
@@ -97,6 +115,7 @@ def _run_one(
     size: int,
     batch_size: int,
     augment: str,
+    boxes: bool,
     workers: int,
     rounds: int,
     seconds: float,
@@ -107,9 +126,16 @@ def _run_one(
 ) -> dict[str, Any]:
     tell, name = say or (lambda line: None), Path(path).name
     kind, own = kind_of(path, size)
-    chosen = (PAD_CROP if own else CROP) if augment == "auto" else augment
+    with RecordReader(path) as reader:
+        records = len(reader)
+    chosen = STRETCH if boxes else (PAD_CROP if own else CROP) if augment == "auto" else augment
     with tempfile.TemporaryDirectory(prefix="gluontune-bench-") as folder:
-        field = entrants(path, kind, size, batch_size, chosen, workers, seconds, peer_python(peers), folder)
+        if boxes:
+            field = with_boxes(path, size, batch_size, workers)
+        else:
+            field = entrants(
+                path, kind, size, batch_size, chosen, workers, seconds, peer_python(peers), folder
+            )
         names = selected((e.name for e in field), only)
         kept = [e for e in field if e.name in names]
         done = hold(
@@ -124,7 +150,7 @@ def _run_one(
         "file": name,
         "bytes": os.path.getsize(path),
         "images": kind,
-        "records": len(from_records(path)),
+        "records": records,
         "size": size,
         "batch_size": batch_size,
         "augment": chosen,
@@ -141,132 +167,15 @@ def kind_of(path: PathLike, size: int) -> tuple[str, bool]:
     Raises:
         GluontuneError: no such file, or no records.
     """
-    split = from_records(path)
-    head = bytes(memoryview(split.read(0))[:6])
-    kind = "jpeg" if head[:2] == b"\xff\xd8" else "raw" if head == b"\x93NUMPY" else "other"
-    places = range(0, len(split), max(1, len(split) // 16))
-    return kind, all(split.decode(i).shape[:2] == (size, size) for i in places)
-
-
-def entrants(
-    path: str,
-    kind: str,
-    size: int,
-    batch_size: int,
-    augment: str,
-    workers: int,
-    seconds: float,
-    python: Path,
-    folder: str,
-) -> list[Entrant]:
-    """The field for one file. ``folder`` is where FFCV's copy of the data goes."""
-    data = {"path": path, "size": size, "batch_size": batch_size, "augment": augment}
-    raw = kind == "raw"
-    field = _ours(data, raw, workers)
-    if not raw:
-        field += _mxnet(data, workers) + _dali(data, workers, python)
-    field += _ffcv(data, raw, workers, python, folder) + _torch(data, raw, workers, python)
-    if not raw:
-        limit = {"path": path, "seconds": seconds, "workers": workers}
-        name = f"decoding alone, {workers} threads"
-        for library, where, module in (("OpenCV", None, "ours"), ("simplejpeg", python, "torch")):
-            if library == "OpenCV" or kind == "jpeg":
-                target = f"{HOME}_loaders_{module}:limit"
-                field.append(Entrant(f"{name} ({library})", LIMIT, target, limit, where, slices="once"))
-    return field
-
-
-def _ours(data: dict[str, Any], raw: bool, workers: int) -> list[Entrant]:
-    def threaded(scaled: bool, name: str, note: str) -> Entrant:
-        settings = {**data, "num_workers": workers, "scaled": scaled}
-        return Entrant(name, OURS, f"{HOME}_loaders_ours:threaded", settings, note=note)
-
-    name = f"gluontune threaded, {workers} threads"
-    if raw:
-        return [threaded(False, name, "raw pixels")]
-    if data["augment"] == CROP:
-        return [
-            threaded(True, name, "scaled decoding where the crop is larger than the result"),
-            threaded(False, f"{name}, unscaled", "every pixel of the crop is decoded"),
-        ]
-    field = [threaded(True, name, "")]
-    if ResidentLoader.fits(from_records(data["path"]), (data["size"], data["size"], 3), PAD_CROP):
-        note = "decoded once, before the clock starts"
-        field.append(Entrant("gluontune resident", OURS, f"{HOME}_loaders_ours:resident", data, note=note))
-    return field
-
-
-def _mxnet(data: dict[str, Any], workers: int) -> list[Entrant]:
-    field = [
-        Entrant(
-            f"Gluon DataLoader, {count} workers",
-            "Gluon DataLoader",
-            f"{HOME}_loaders_mxnet:dataloader",
-            {**data, "num_workers": count},
-            note="uint8 NHWC",
-        )
-        for count in sorted({0, 1, workers})
-    ]
-    for count in (workers, 2 * workers):
-        field.append(
-            Entrant(
-                f"ImageRecordIter, {count} threads",
-                "ImageRecordIter",
-                f"{HOME}_loaders_mxnet:recorditer",
-                {**data, "preprocess_threads": count},
-                note="uint8 NCHW",
-            )
-        )
-    return field
-
-
-def _dali(data: dict[str, Any], workers: int, python: Path) -> list[Entrant]:
-    field = []
-    for threads, prefetch in ((workers, 2), (workers + 1, 3)):
-        settings = {**data, "num_threads": threads, "prefetch": prefetch, "fused": True}
-        field.append(
-            Entrant(
-                f"DALI CPU, {threads} threads, prefetch {prefetch}",
-                "DALI",
-                f"{HOME}_loaders_dali:pipeline",
-                settings,
-                python,
-                note="uint8 NHWC, the crop's region decoded, no antialiasing",
-            )
-        )
-    return field
-
-
-def _ffcv(data: dict[str, Any], raw: bool, workers: int, python: Path, folder: str) -> list[Entrant]:
-    form = "raw pixels" if raw else "JPEG"
-    settings = {**data, "num_workers": workers, "raw": raw, "folder": folder}
-    note = "the same pixels in its format" if raw else "the same JPEG bytes in its format"
-    return [
-        Entrant(
-            f"FFCV {form}, {workers} threads",
-            f"FFCV {form}",
-            f"{HOME}_loaders_ffcv:loader",
-            settings,
-            python,
-            note=note,
-        )
-    ]
-
-
-def _torch(data: dict[str, Any], raw: bool, workers: int, python: Path) -> list[Entrant]:
-    tried = [(count, "raw" if raw else "OpenCV") for count in sorted({0, 1, workers})]
-    tried += [] if raw else [(workers, "Pillow")]
-    return [
-        Entrant(
-            f"PyTorch DataLoader, {count} workers, {decoder}",
-            "PyTorch DataLoader",
-            f"{HOME}_loaders_torch:dataloader",
-            {**data, "num_workers": count, "decoder": decoder},
-            python,
-            note=f"uint8 NHWC, {decoder}" + (" pixels, OpenCV" if raw else ""),
-        )
-        for count, decoder in tried
-    ]
+    with RecordReader(path) as reader:
+        if not len(reader):
+            raise GluontuneError(f"{os.fspath(path)}: the file holds no records")
+        head = bytes(reader.payload(0)[:6])
+        kind = "jpeg" if head[:2] == b"\xff\xd8" else "raw" if head == b"\x93NUMPY" else "other"
+        seen = [facts(reader.payload(i)) for i in range(0, len(reader), max(1, len(reader) // 16))]
+    if None in seen:
+        raise GluontuneError(f"{os.fspath(path)}: a record is no image; `gluontune verify` lists all damage")
+    return kind, all(one is not None and one[:2] == (size, size) for one in seen)
 
 
 def show(found: dict[str, Any], console: Any) -> None:

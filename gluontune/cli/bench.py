@@ -54,6 +54,7 @@ def loading(
     augment: str = typer.Option(
         "auto", "--augment", help="random-resized-crop-flip, pad-crop-flip, or auto: by the images' size."
     ),
+    boxes: bool = typer.Option(False, "--boxes", help="Detection records: ours and gluon-cv's, boxes too."),
     workers: Optional[int] = typer.Option(
         None, "--workers", min=1, help="Most threads or workers of any contender (default: usable cores)."
     ),
@@ -65,7 +66,7 @@ def loading(
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
-    """Loaders over a record file: ours, Gluon's, ImageRecordIter, DALI, FFCV, PyTorch, and the decode limit."""
+    """Loaders over a record file: ours, MXNet's, DALI, FFCV, PyTorch, WebDataset, Streaming, SPDL, Grain, the limit."""
     from gluontune.bench import loading as benchmark
 
     work = partial(
@@ -74,6 +75,7 @@ def loading(
         size=size,
         batch_size=batch_size,
         augment=augment,
+        boxes=boxes,
         workers=workers,
         rounds=rounds,
         seconds=seconds,
