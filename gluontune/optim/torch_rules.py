@@ -193,15 +193,20 @@ def _novograd(
     w.sub_(m, alpha=lr)
 
 
+def _trust_ratio(w: Any, g: Any, wd: float, o: Mapping[str, Any]) -> tuple[Any, Any]:
+    """A layer's trust ratio, and whether it has one: neither weights nor gradients are all 0."""
+    own, its = w.norm(), g.norm()
+    return o["trust_coefficient"] * own / (its + wd * own + o["eps"]), (own > 0) & (its > 0)
+
+
 @TORCH_RULES.register("lars")
 def _lars(
     s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
 ) -> None:
     rate: Any = lr
     if trusted:
-        own, its = w.norm(), g.norm()
-        ratio = o["trust_coefficient"] * own / (its + wd * own + o["eps"])
-        rate = lr * torch().where((own > 0) & (its > 0), ratio, torch().ones_like(own))
+        ratio, has_one = _trust_ratio(w, g, wd, o)
+        rate = lr * torch().where(has_one, ratio, torch().ones_like(ratio))
     w.add_(_kept(s, "m", w).mul_(o["momentum"]).sub_(rate * _decayed(g, w, wd)))
 
 
@@ -211,10 +216,9 @@ def _larc(
 ) -> None:
     rate: Any = lr
     if trusted:
-        own, its = w.norm(), g.norm()
-        ratio = o["trust_coefficient"] * own / (its + wd * own + o["eps"])
-        whole = torch().full_like(own, lr)
-        rate = torch().where((own > 0) & (its > 0), ratio.minimum(whole), whole)
+        ratio, has_one = _trust_ratio(w, g, wd, o)
+        whole = torch().full_like(ratio, lr)
+        rate = torch().where(has_one, ratio.minimum(whole), whole)
     w.add_(_kept(s, "m", w).mul_(o["momentum"]).sub_(rate * _decayed(g, w, wd)))
 
 
