@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from gluontune.bridge.registry import Draw, Sample, operator
+from gluontune.graph.rules.reducing import axes_of
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -12,10 +13,7 @@ torch: Any = pytorch.torch()
 
 def dims(x: Any, axis: Any, exclude: bool = False) -> tuple[int, ...]:
     """The axes that MXNet means: none or () is all; ``exclude`` turns them round."""
-    if axis is None or axis == ():
-        return tuple(range(x.dim()))
-    named = {a % x.dim() for a in ((axis,) if isinstance(axis, int) else axis)}
-    return tuple(a for a in range(x.dim()) if (a in named) != exclude)
+    return axes_of(x.dim(), axis, exclude)
 
 
 def _reduced(draw: Draw, kind: str = "normal", exclude: bool = True) -> Sample:

@@ -2,63 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from gluontune.bridge.registry import Draw, Sample, operator
-from gluontune.errors import GluontuneError
+from gluontune.graph.rules.moving import new_shape, np_new_shape
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
 F = torch.nn.functional
-
-
-def new_shape(old: Any, codes: Any, reverse: bool = False) -> tuple[int, ...]:
-    """The shape that Reshape's codes mean: 0 keeps, -1 infers, -2 keeps the rest, -3 joins two, -4 splits one.
-
-    >>> new_shape((2, 3, 4), (0, -1)), new_shape((2, 3, 4), (-3, 0)), new_shape((2, 6), (0, -4, 2, -1))
-    ((2, 12), (6, 4), (2, 2, 3))
-    >>> new_shape((10, 5, 4), (-1, 0)), new_shape((10, 5, 4), (-1, 0), reverse=True)
-    ((40, 5), (50, 4))
-    """
-    old, codes = list(old), list(codes)
-    if reverse:
-        turned = _turn_splits(codes)
-        return tuple(reversed(new_shape(old[::-1], turned)))
-    found: list[int] = []
-    at = i = 0
-    while i < len(codes):
-        code = codes[i]
-        if code == 0:
-            found.append(old[at])
-        elif code == -2:
-            found += old[at:]
-            at = len(old) - 1
-        elif code == -3:
-            found.append(old[at] * old[at + 1])
-            at += 1
-        elif code == -4:
-            a, b = codes[i + 1 : i + 3]
-            found += [old[at] // b if a == -1 else a, old[at] // a if b == -1 else b]
-            i += 2
-        else:
-            found.append(code)
-        at, i = at + 1, i + 1
-    if -1 in found:
-        known = -math.prod(found)
-        found[found.index(-1)] = math.prod(old) // known if known else 0
-    return tuple(found)
-
-
-def _turn_splits(codes: list[int]) -> list[int]:
-    turned: list[int] = []
-    i = 0
-    while i < len(codes):  # (-4, a, b) read from behind is (-4, b, a)
-        width = 3 if codes[i] == -4 else 1
-        part = codes[i : i + width]
-        turned = ([-4, part[2], part[1]] if width == 3 else part) + turned
-        i += width
-    return turned
 
 
 def _reshape_sample(draw: Draw) -> Sample:
@@ -79,11 +30,7 @@ def reshape(x: Any, shape: Any = (), reverse: bool = False, target_shape: Any = 
 
 @operator("_npx_reshape")
 def npx_reshape(x: Any, newshape: Any, reverse: bool = False, order: str = "C") -> Any:
-    # numpy-extension codes: -2 keeps one, -3 drops a 1, -4 keeps the rest, -5 joins two, -6 splits one
-    codes = [{-2: 0, -4: -2, -5: -3, -6: -4}.get(c, c) for c in newshape]
-    if -3 in newshape:
-        raise GluontuneError("npx.reshape with -3 is not known to the bridge; use squeeze")
-    return x.reshape(new_shape(x.shape, codes, reverse))
+    return x.reshape(np_new_shape(x.shape, newshape, reverse))
 
 
 @operator(

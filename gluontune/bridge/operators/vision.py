@@ -6,6 +6,7 @@ from typing import Any
 
 from gluontune.bridge.registry import Draw, Sample, operator
 from gluontune.errors import GluontuneError
+from gluontune.graph.rules.vision import resized
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -37,19 +38,10 @@ def bilinear_resize(
     elif mode == "size" and not scale_height:
         size = (height, width)
     else:
-        size = tuple(_resized(n, s, mode) for n, s in zip(x.shape[2:], (scale_height, scale_width)))
+        size = tuple(resized(n, s, mode) for n, s in zip(x.shape[2:], (scale_height, scale_width)))
     for axis, side in enumerate(size, 2):
         x = x.narrow(axis, 0, 1) if side == 1 else x  # of one pixel MXNet makes the first, and no mean
     return F.interpolate(x, size, mode="bilinear", align_corners=align_corners)
-
-
-def _resized(size: int, scale: float | None, mode: str) -> int:
-    if mode == "size":
-        return int(size * (scale or 1))
-    if mode == "odd_scale":
-        return int(size * (scale or 1)) if size % 2 == 0 else int((size - 1) * (scale or 1)) + 1
-    _, parity, way = mode.split("_")
-    return size if (size % 2 == 0) == (parity == "even") else size + (1 if way == "up" else -1)
 
 
 def _up_sample(draw: Draw) -> Sample:
