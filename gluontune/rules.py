@@ -137,7 +137,7 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
         ("backend", "engine", "num_devices"),
         lambda r: (
             r.backend == "torch"
-            and (r.engine not in ("local", "ddp") or (r.engine == "local") != (r.num_devices == 1))
+            and (r.engine not in ("local", "ddp") or (r.engine == "local" and r.num_devices > 1))
         ),
         "the torch backend trains in one process (engine='local', num_devices=1) or in several (engine='ddp')",
     ),

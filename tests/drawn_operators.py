@@ -18,7 +18,7 @@ importlib.import_module("gluontune.bridge.operators")
 OPERATORS = gt.bridge.OPERATORS
 DRAWN = sorted(entry.name for entry in OPERATORS if entry.sample is not None)
 EXAMPLES = int(os.environ.get("GLUONTUNE_OPERATOR_EXAMPLES", "4"))
-FIXED = ("index", "integer", "length", "rois")  # inputs that have no gradient
+FIXED = ("index", "integer", "length", "rois", "given")  # inputs that have no gradient
 
 
 class FromHypothesis:

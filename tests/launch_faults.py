@@ -29,6 +29,7 @@ from two_hosts import RSH, TwoHosts, two_hosts
 
 from gluontune.errors import GluontuneError
 from gluontune.parallel.horovod import installed
+from gluontune.parallel.kvstore import free_port
 
 __all__ = ["FAULTS", "fault_trial", "restart_trial"]
 
@@ -38,6 +39,9 @@ FAULTS: dict[str, tuple[str, str, int, str]] = {
     "shared-memory rank hung": ("shared-memory", "rank", signal.SIGSTOP, "rank 1"),
     "ddp rank killed": ("ddp", "rank", signal.SIGKILL, "rank 1"),
     "ddp rank hung": ("ddp", "rank", signal.SIGSTOP, "rank 1"),
+    "ddp of torchrun: rank killed": ("torchrun", "rank", signal.SIGKILL, "rank 1"),
+    "ddp of torchrun: rank hung": ("torchrun", "rank", signal.SIGSTOP, "rank 1"),
+    "ddp of torchrun: rank 0 killed": ("torchrun", "leader", signal.SIGKILL, "rank 0"),
     "kvstore rank killed": ("kvstore", "rank", signal.SIGKILL, "rank 1"),
     "kvstore rank hung": ("kvstore", "rank", signal.SIGSTOP, "rank 1"),
     "kvstore server killed": ("kvstore", "server", signal.SIGKILL, "server 0"),
@@ -55,32 +59,40 @@ _LIVE: list[_Launch] = []
 
 
 class _Launch:
-    """``gluontune launch`` of two ranks in a process of its own, and what can be done to it."""
+    """``gluontune launch`` of two ranks in a process of its own, and what can be done to it.
+
+    Of torchrun there are two such processes with a rank each: two machines, which meet at 127.0.0.1.
+    """
 
     def __init__(
         self, engine: str, folder: str, flags: str, options: str = "", hosts: TwoHosts | None = None
     ):
         self.folder, self.hosts = Path(folder), hosts
-        self.log = self.folder / "said.txt"
-        where = (
-            ["--hosts", ",".join(hosts.names), "--rsh", RSH, "--insecure-network"]
-            if hosts is not None
-            else ["-n", "2"]
-        )
+        self.log, machines = self.folder / "said.txt", 1
+        where = ["-n", "2"]
+        if hosts is not None:
+            where = ["--hosts", ",".join(hosts.names), "--rsh", RSH, "--insecure-network"]
+        if engine == "torchrun":
+            engine, machines = "ddp", 2
+            where = ["-n", "1", "--nnodes", "2", "--rendezvous", f"127.0.0.1:{free_port('127.0.0.1')}"]
         train = (
             "train --net small_cnn --loader resident --devices cpu --batch-size-per-device 32 "
             f"--checkpoint {folder} --checkpoint-every 10steps --keep 1 {flags}"
         )
         train += " --backend torch" if engine == "ddp" else ""
         start = f"launch --engine {engine} {options}"
-        with open(self.log, "wb") as said:
-            self.command = subprocess.Popen(
-                [sys.executable, "-m", "gluontune", *start.split(), *where, "--", *train.split()],
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=said,
-            )
+        with open(self.log, "ab") as said:
+            self.commands = [
+                subprocess.Popen(
+                    [sys.executable, "-m", "gluontune", *start.split(), *where, "--", *train.split()],
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL if machine else subprocess.PIPE,
+                    stderr=said,
+                )
+                for machine in range(machines)
+            ]
+        self.command = self.commands[0]
         self.family: list[psutil.Process] = []
         _LIVE.append(self)
 
@@ -94,7 +106,7 @@ class _Launch:
                 raise GluontuneError(f"the launch failed by itself: {self.said()[-500:]}")
             time.sleep(0.05)
         time.sleep(delay_s)
-        self.family = psutil.Process(self.command.pid).children(recursive=True)
+        self.family = [c for p in self.commands for c in psutil.Process(p.pid).children(recursive=True)]
         if victim == "host":
             assert self.hosts is not None
             self.hosts.cut()
@@ -104,23 +116,26 @@ class _Launch:
     def wait(self, limit_s: float) -> None:
         """Wait for the end of the command and of all that it had started."""
         until = time.monotonic() + limit_s
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.command.wait(limit_s)
+        for command in self.commands:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                command.wait(max(0.0, until - time.monotonic()))
         while self.left() and time.monotonic() < until:
             time.sleep(0.05)
 
     def left(self) -> int:
         """Processes that are still there."""
-        return sum(_alive(p) for p in self.family) + (self.command.poll() is None)
+        return sum(_alive(p) for p in self.family) + sum(p.poll() is None for p in self.commands)
 
     def end(self) -> None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self.family += psutil.Process(self.command.pid).children(recursive=True)
+        for command in self.commands:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self.family += psutil.Process(command.pid).children(recursive=True)
         for process in self.family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        self.command.kill()
-        self.command.wait()
+        for command in self.commands:
+            command.kill()
+            command.wait()
         _LIVE.remove(self)
         assert self.command.stdout is not None
         self.command.stdout.close()
@@ -188,6 +203,10 @@ def _victim(family: Iterable[psutil.Process], kind: str) -> psutil.Process:
     if kind == "server":
         servers = [p for p in family if p.environ().get("DMLC_ROLE") == "server"]
         return servers[0]
+    led = [p for p in family if any("train.elastic_rank" in part for part in p.cmdline())]
+    if led:
+        number = "0" if kind == "leader" else "1"
+        return next(p for p in led if p.environ().get("RANK") == number)  # the agents have none
     ranks = [p for p in family if any("gluontune.train.child" in part for part in p.cmdline())]
     return sorted(ranks, key=lambda p: (p.create_time(), p.pid))[1]
 

@@ -231,10 +231,13 @@ class _Builder:
     def build(self) -> Any:
         variables = {node.name: number for number, node in enumerate(self.graph.nodes) if node.op is None}
         roles = _roles(self.graph)
-        for name in self.inputs:
-            optional = roles[name] and roles[name] <= _LABELS
+        needed = [name for name in self.inputs if not roles[name] or not roles[name] <= _LABELS]
+        last = self.inputs.index(needed[-1]) if needed else -1
+        for at, name in enumerate(
+            self.inputs
+        ):  # labels may be left out, where nothing that is needed follows
             place = re.sub(r"\W", "_", name)
-            made = self.fx.placeholder(place, default_value=None) if optional else self.fx.placeholder(place)
+            made = self.fx.placeholder(place, default_value=None) if at > last else self.fx.placeholder(place)
             self.values[variables[name]] = made
         self.like = self._like()
         for number, node in enumerate(self.graph.nodes):

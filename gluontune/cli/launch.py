@@ -49,8 +49,20 @@ def launch(
         show_default=False,
         help="TCP port on the first host where ranks meet [default: a free one].",
     ),
-    connect_timeout: float = typer.Option(
-        30.0, "--connect-timeout", min=1, help="Seconds in which each host must answer."
+    nnodes: Optional[str] = typer.Option(
+        None,
+        "--nnodes",
+        help="With ddp, started on each machine: how many there are, or the least and the most: 1:4 (torchrun).",
+    ),
+    rendezvous: Optional[str] = typer.Option(
+        None, "--rendezvous", help="With ddp: HOST:PORT where the machines of --nnodes meet; one of them."
+    ),
+    connect_timeout: Optional[float] = typer.Option(
+        None,
+        "--connect-timeout",
+        min=1,
+        show_default=False,
+        help="Seconds in which each host must answer [default: 30], or the least of --nnodes must meet [default: 600].",
     ),
     insecure_network: bool = typer.Option(
         False,
@@ -69,6 +81,10 @@ def launch(
     """Run `train` on several processes that exchange gradients; one merged result comes back.
 
     Example: gluontune launch -n 2 --engine kvstore -- train --dataset sample --epochs 1 --json
+
+    On several machines without ssh, give the same command on each: launch --engine ddp --nnodes 1:4 --rendezvous
+    node1:29400 -n 2 --restart 3 -- train --backend torch --checkpoint SHARED. Where a machine comes or goes, all go on
+    from the newest checkpoint; -n is then of each machine.
 
     With --hosts, each machine needs this folder, the same gluontune and the same data, and must reach the others
     on any port, which --insecure-network must allow; GLUONTUNE_*, MXNET_*, OMP_* and NCCL_* go along. All ends when
@@ -92,6 +108,8 @@ def launch(
         "--port",
         "--connect-timeout",
         "--insecure-network",
+        "--nnodes",
+        "--rendezvous",
     )
     taken = [flag for flag in ours if any(word.split("=")[0] == flag for word in command)]
     if taken:
@@ -99,14 +117,30 @@ def launch(
             f"{' and '.join(taken)} after `--`: launch's own options go before it (-n, --engine, …)"
         )
     options = ["--restart", str(restart)] if restart else []
-    if hosts is None:
+    if nnodes is not None or rendezvous is not None:
+        options += _meeting(engine, hosts, nnodes, rendezvous, connect_timeout or 600.0)
+        options += ["--insecure-network"] if insecure_network else []
+        ranks = ranks or 1
+    elif hosts is None:
         given_away = (("--rsh", rsh), ("--python", python), ("--port", port))
         for flag, value in (*given_away, ("--insecure-network", insecure_network)):
             if value:
                 raise UsageError(f"{flag} goes with --hosts")
     else:
         ranks = ranks or Hosts.parse(hosts).total
-        options += ["--hosts", hosts, "--port", str(port), "--connect-timeout", str(connect_timeout)]
+        options += ["--hosts", hosts, "--port", str(port), "--connect-timeout", str(connect_timeout or 30.0)]
         options += ["--insecure-network"] if insecure_network else []
         options += [*(["--rsh", rsh] if rsh else []), *(["--python", python] if python else [])]
     return main([*command, "--engine", engine, "--num-devices", str(ranks or 2), *options])
+
+
+def _meeting(
+    engine: str, hosts: str | None, nnodes: str | None, rendezvous: str | None, join_s: float
+) -> list[str]:
+    if engine != "ddp":
+        raise UsageError(f"--nnodes and --rendezvous are torchrun's: use --engine ddp, not {engine}")
+    if hosts is not None:
+        raise UsageError("--hosts starts all by ssh, --nnodes is given on each machine: choose one")
+    if nnodes is None or rendezvous is None:
+        raise UsageError("--nnodes and --rendezvous go together: --nnodes 1:4 --rendezvous node1:29400")
+    return ["--nnodes", nnodes, "--rendezvous", rendezvous, "--connect-timeout", str(join_s)]

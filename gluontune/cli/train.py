@@ -49,6 +49,8 @@ def train(
     port: int = typer.Option(0, "--port", hidden=True),
     connect_timeout: float = typer.Option(30.0, "--connect-timeout", hidden=True),
     insecure_network: bool = typer.Option(False, "--insecure-network", hidden=True),
+    nnodes: Optional[str] = typer.Option(None, "--nnodes", hidden=True),
+    rendezvous: Optional[str] = typer.Option(None, "--rendezvous", hidden=True),
     list_nets: bool = typer.Option(False, "--list-nets", help="Show the names that --net takes here."),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
@@ -81,17 +83,24 @@ def train(
     def pass_on(rank: int, line: str) -> None:
         stderr.print(f"[{rank}] {line}", markup=False, highlight=False, soft_wrap=True)
 
-    on_log = None if recipe.engine == "local" else pass_on
-    with progress_line() as show:
-        result = room.run(
-            recipe,
-            on_event=show,
-            time_limit=time_limit,
-            checkpoints=plan,
-            restarts=restart,
-            on_log=on_log,
-            hosts=where,
-        )
+    if rendezvous is not None:  # from `launch`, too
+        meeting = room.Elastic.parse(
+            nnodes or "1", rendezvous, ranks=recipe.num_devices, restarts=restart, join_s=connect_timeout,
+            insecure_network=insecure_network,
+        )  # fmt: skip
+        result = room.run_elastic(recipe, meeting, plan, time_limit)
+    else:
+        on_log = None if recipe.engine == "local" else pass_on
+        with progress_line() as show:
+            result = room.run(
+                recipe,
+                on_event=show,
+                time_limit=time_limit,
+                checkpoints=plan,
+                restarts=restart,
+                on_log=on_log,
+                hosts=where,
+            )
     if out is not None:
         result.save(out)
     if as_json:

@@ -43,6 +43,9 @@ RULES: Registry[ShapeRule] = Registry("operator with a shape rule")
 def rule(*names: str, needs: int = 1, back: Back | None = None) -> Callable[[Run], Run]:
     """Register a function of attributes and inputs' shapes as the shape rule of one or more operators.
 
+    Args:
+        needs, back: as of :class:`ShapeRule`.
+
     >>> @rule("my_halved")
     ... def halved(attrs, shapes):
     ...     return [(shapes[0][0] // 2, *shapes[0][1:])]

@@ -9,6 +9,8 @@ from gluontune import lazy
 if TYPE_CHECKING:
     from gluontune.train.callbacks import Callback as Callback
     from gluontune.train.callbacks import Moment as Moment
+    from gluontune.train.elastic import Elastic as Elastic
+    from gluontune.train.elastic import run_elastic as run_elastic
     from gluontune.train.group import Group as Group
     from gluontune.train.group import RunFailed as RunFailed
     from gluontune.train.job import Job as Job

@@ -107,7 +107,7 @@ def _commands(session: BaseSession) -> dict[str, Command]:
         "validate": lambda c: session.validate(),
         "reset": lambda c: session.reset(c.get("epochs")),
         "checkpoint": lambda c: session.checkpoint(c["extra"], c["wait"]),
-        "restore": lambda c: session.restore(c["path"]),
+        "restore": lambda c: session.restore(**{k: v for k, v in c.items() if k != "do"}),
         "phases": lambda c: {"report": session.phases.report()},
         "attribution": lambda c: session.phases.enable(c["on"]),
         "loading": lambda c: {"found": loading_alone(session, c["seconds"])},

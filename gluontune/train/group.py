@@ -152,10 +152,11 @@ class Group:
             for _ in range(2 if asynchronous else 1):  # first everyone gives, then everyone takes
                 self._ask({"do": "agree"})
 
-    def restore(self, path: str) -> None:
-        """All ranks go on from a checkpoint."""
+    def restore(self, path: str, epoch: int | None = None) -> None:
+        """All ranks go on from a checkpoint; of one of another number of ranks, at the beginning of ``epoch``."""
+        more = {} if epoch is None else {"epoch": epoch}
         paths = self.site.deliver(path)
-        self._ask_each([{"do": "restore", "path": own} for own in paths])
+        self._ask_each([{"do": "restore", "path": own, **more} for own in paths])
 
     def attribution(self, on: bool) -> None:
         """Measure the phases of the steps from now on, or leave the steps alone."""

@@ -134,7 +134,8 @@ class Keeper:
             return None, {}, notes
         theirs = Recipe.from_dict(header["recipe"], str(path)).resolved().to_dict()
         mine = self.recipe.resolved().to_dict()
-        other = [name for name in _SAME if theirs[name] != mine[name]]
+        free = ("num_devices",) if mine["engine"] == theirs["engine"] == "ddp" else ()
+        other = [name for name in _SAME if theirs[name] != mine[name] and name not in free]
         if (theirs["job"] is None) != (mine["job"] is None):
             other.insert(0, "job")
         if other:

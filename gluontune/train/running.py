@@ -39,6 +39,7 @@ def run(
     on_log: Callable[[int, str], None] | None = None,
     hosts: Hosts | str | None = None,
     callbacks: Iterable[Callback | Callable[[Moment], Any]] = (),
+    site: Callable[..., Any] | None = None,
 ) -> RunResult:
     """Train one recipe in fresh processes and return what it showed. Never raises for a failed run.
 
@@ -55,6 +56,7 @@ def run(
         callbacks: see :mod:`gluontune.train.callbacks`: objects with methods ``run_start``, ``steps_end``,
             ``epoch_end``, ``run_end``, or functions; each gets a :class:`gt.train.Moment` in this process, and
             ``now.stop()`` ends the run. What one raises comes out of this call.
+        site: makes the processes; as of :class:`gluontune.train.group.Group`.
 
     Raises:
         GluontuneError: the checkpoints' folder cannot be used, or has those of another model or data set.
@@ -88,7 +90,7 @@ def run(
                     result,
                     keeper,
                     on_event,
-                    {"time_limit": time_limit, "on_log": on_log, "hosts": hosts},
+                    {"time_limit": time_limit, "on_log": on_log, "hosts": hosts, "site": site},
                     calls,
                 )
             except RunFailed as failure:
@@ -121,11 +123,33 @@ def _attempt(
     if keeper is not None:
         options = {**options, "checkpoints": keeper.setup(), "die_with_parent": True}
     with Group(recipe, **options) as group:
+        progress = header.get("progress")
         if path is not None:
-            group.restore(str(path.resolve()))
+            progress = _restore(group, str(path.resolve()), header, result)
         result.hosts = group.site.facts()
         result.warmup_seconds = time.perf_counter() - started
-        drive(group, result, on_event, keeper, header.get("progress"), calls)
+        drive(group, result, on_event, keeper, progress, calls)
+
+
+def _restore(group: Group, path: str, header: dict[str, Any], result: RunResult) -> dict[str, Any]:
+    """Have the ranks go on from a checkpoint, and return where the run stands.
+
+    Where there are more or fewer ranks than before, the epoch begins anew with the weights that are there: no rank
+    could go on in the middle of another division of the data.
+    """
+    progress: dict[str, Any] = header["progress"]
+    before, now = header["recipe"]["num_devices"], group.recipe.num_devices
+    if group.recipe.engine != "ddp" or before == now:
+        group.restore(path)
+        return progress
+    epoch = len(progress["result"]["train_loss"])
+    group.restore(path, epoch)
+    result.notes.append(f"{before} rank{'s' * (before > 1)} before, {now} now: epoch {epoch + 1} begins anew")
+    return {
+        **progress,
+        "losses": [],
+        "result": {**progress["result"], "steps": epoch * group.batches_per_epoch},
+    }
 
 
 def drive(

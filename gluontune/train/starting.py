@@ -89,7 +89,7 @@ class Here(LocalRanks):
                 env = {**env, PATH_VARIABLE: path}
             if recipe.engine == "ddp":
                 self._folder = tempfile.TemporaryDirectory(prefix="gluontune-ddp-")
-                env = {**env, MEETING_VARIABLE: str(Path(self._folder.name) / "meeting")}
+                env = {**env, MEETING_VARIABLE: f"file://{Path(self._folder.name) / 'meeting'}"}
             module = _LEARNER if recipe.engine == "async" else _CHILD
             for rank in range(world):
                 cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None
@@ -135,7 +135,11 @@ def start_on_hosts(
         RunFailed: a host does not answer, or differs, or cannot do what it must.
     """
     if recipe.engine not in ("kvstore", "horovod"):
-        message = f"engine={recipe.engine!r} works on one machine: across hosts use kvstore or horovod"
+        way = (
+            "start the same command on each with --nnodes and --rendezvous" if recipe.engine == "ddp" else ""
+        )
+        way = way or "across hosts use kvstore or horovod"
+        message = f"engine={recipe.engine!r} is not started on other machines by ssh: {way}"
         raise RunFailed("EngineMissing", message, "starting")
     fleet = _or_failed(lambda: Fleet(hosts, world, recipe.engine, recipe.runtime), "HostFailed")
     try:

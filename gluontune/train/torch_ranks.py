@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["MEETING_VARIABLE", "TorchRanks"]
 
-MEETING_VARIABLE = "GLUONTUNE_DDP_MEETING"  # a file that the ranks of one machine share
+MEETING_VARIABLE = "GLUONTUNE_DDP_MEETING"  # file:// on one machine, tcp:// between several
 _PATIENCE = datetime.timedelta(seconds=60)  # for a rank that does not answer
 
 
@@ -30,7 +30,7 @@ class TorchRanks:
         if world > 1:
             library.distributed.init_process_group(
                 "nccl" if gpu else "gloo",
-                init_method=f"file://{os.environ[MEETING_VARIABLE]}",
+                init_method=os.environ[MEETING_VARIABLE],
                 rank=rank,
                 world_size=world,
                 timeout=_PATIENCE,

@@ -283,12 +283,12 @@ class TorchSession(BaseSession):
     def _capture(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         return capture(self)
 
-    def restore(self, path: str) -> None:
-        """Go on from a checkpoint, after :meth:`build` or :meth:`reset`."""
+    def restore(self, path: str, epoch: int | None = None) -> None:
+        """Go on from a checkpoint, after :meth:`build` or :meth:`reset`; see :func:`torch_snapshot.restore`."""
         self.phase = "reading a checkpoint"
         self.close_batches()
         header, arrays = read(path)
-        restore(self, header, arrays, path)
+        restore(self, header, arrays, path, epoch)
         self.fresh = False
 
     def agree(self) -> None:

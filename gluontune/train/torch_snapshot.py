@@ -49,8 +49,17 @@ def capture(session: TorchSession) -> tuple[dict[str, Any], dict[str, np.ndarray
     }, arrays
 
 
-def restore(session: TorchSession, header: dict[str, Any], arrays: dict[str, np.ndarray], path: str) -> None:
+def restore(
+    session: TorchSession,
+    header: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    path: str,
+    epoch: int | None = None,
+) -> None:
     """Put what :func:`capture` gave into a session that was just built or reset; ``path`` names it in errors.
+
+    Where the number of ranks was another, so that the data were divided otherwise, ``epoch`` is the one to begin
+    anew with; steps are then counted as if all epochs before had been taken by these ranks.
 
     Raises:
         GluontuneError: it is of another engine, net, optimizer or data set.
@@ -61,7 +70,10 @@ def restore(session: TorchSession, header: dict[str, Any], arrays: dict[str, np.
     saved = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
     mine = {session.job.names[name]: value for name, value in net.state_dict().items()}
     check_same_net(mine, saved, path)
-    restore_loader(session.feed.train.load_state_dict, header["loader"], session.rank, path)
+    if epoch is None:
+        restore_loader(session.feed.train.load_state_dict, header["loader"], session.rank, path)
+    else:
+        session.feed.train.set_epoch(epoch)
     net.load_state_dict({n: library.from_numpy(saved[p]) for n, p in session.job.names.items() if p in saved})
     optimizer, told = session.optimizer, header["optimizer"]
     if told["name"] != optimizer.name:
@@ -73,7 +85,7 @@ def restore(session: TorchSession, header: dict[str, Any], arrays: dict[str, np.
         if kind == "optimizer":
             name, _, state = rest.rpartition("/")
             optimizer.states[name][state] = _like(library, value, optimizer.parameters[name])
-        elif kind == "gradient":
+        elif kind == "gradient" and epoch is None:
             optimizer.parameters[rest].grad = _like(library, value, optimizer.parameters[rest])
     second = session.methods.second
     if second is not None:
@@ -83,6 +95,10 @@ def restore(session: TorchSession, header: dict[str, Any], arrays: dict[str, np.
         }
     library.set_rng_state(library.from_numpy(arrays["random/torch"]))
     session.epoch, session.steps_taken, session.gathered = header["epoch"], header["step"], header["gathered"]
+    if epoch is not None:
+        steps = epoch * session.batches_per_epoch
+        session.epoch, session.steps_taken, session.gathered = epoch, steps, 0
+        optimizer.num_update = steps // session.recipe.accumulate
 
 
 def _array(tensor: Any) -> np.ndarray:

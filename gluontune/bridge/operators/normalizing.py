@@ -80,6 +80,19 @@ class BatchNorm(torch.nn.Module):
         return out
 
 
+def _relu_sample(draw: Draw) -> Sample:
+    drawn = _bn_sample(draw)  # MXNet has it of oneDNN alone, which takes images
+    return replace(drawn, inputs=[("normal", (2, 3, draw.int(2, 4), 4)), *drawn.inputs[1:]], dtype="float32")
+
+
+@operator("_contrib_BatchNormWithReLU", stateful=True, sample=_relu_sample)
+class BatchNormWithReLU(BatchNorm):
+    """The same, and what is below zero is zero."""
+
+    def forward(self, x: Any, gamma: Any, beta: Any, mean: Any, var: Any) -> Any:
+        return super().forward(x, gamma, beta, mean, var).relu()
+
+
 operator("_contrib_SyncBatchNorm", stateful=True, sample=lambda d: _sync_sample(d),
          many=lambda attrs: bool(attrs.get("output_mean_var")))(BatchNorm)  # fmt: skip
 

@@ -210,3 +210,33 @@ def make_loss(x: Any, grad_scale: float = 1.0, valid_thresh: float = 0.0, normal
 @operator("softmax_cross_entropy", sample=lambda d: Sample([("normal", (4, 5)), ("index", (4,), 5)], {}))
 def softmax_cross_entropy(x: Any, label: Any) -> Any:
     return torch.nn.functional.cross_entropy(x, label.long(), reduction="sum").reshape(1)
+
+
+def _ctc_sample(draw: Draw) -> Sample:
+    last = draw.pick([True, False])
+    rows = [[1, 2, -1], [0, -1, -1]] if last else [[1, 2, 0], [3, 0, 0]]
+    lengths = draw.pick([True, False])
+    more = [("given", (2,), [5, 6]), ("given", (2,), [2, 1])] if lengths else []
+    attrs = {
+        "blank_label": "last" if last else "first",
+        "use_data_lengths": lengths,
+        "use_label_lengths": lengths,
+    }
+    return Sample([("normal", (6, 2, 4)), ("given", (2, 3), rows), *more], attrs, dtype="float32")
+
+
+@operator("CTCLoss", sample=_ctc_sample)
+def ctc_loss(x: Any, label: Any, *lengths: Any, use_data_lengths: bool = False, use_label_lengths: bool = False,
+             blank_label: str = "first") -> Any:  # fmt: skip
+    given = list(lengths)
+    steps = (
+        given.pop(0).long() if use_data_lengths else torch.full((x.shape[1],), x.shape[0], device=x.device)
+    )
+    first, label = blank_label == "first", label.long()
+    if use_label_lengths:
+        count = given.pop(0).long()
+    else:  # up to the first that pads
+        count = (label != (0 if first else -1)).long().cumprod(1).sum(1)
+    blank = 0 if first else x.shape[2] - 1
+    scores = torch.log_softmax(x, 2)
+    return torch.nn.functional.ctc_loss(scores, label.clamp(min=0), steps, count, blank, "none")
