@@ -115,7 +115,11 @@ def run_elastic(
         The merged result, the same on every machine. A failed run is a result, too.
 
     Raises:
-        UsageError: restarts without checkpoints to go on from.
+        UsageError: restarts without checkpoints to go on from, or another engine.
+
+    >>> run_elastic(Recipe(), Elastic.parse("1", "127.0.0.1:29400"))
+    Traceback (most recent call last):
+    gluontune.errors.UsageError: engine='local' does not meet by torchrun: use engine='ddp', backend='torch'
     """
     if recipe.engine != "ddp":
         raise UsageError(
