@@ -1,4 +1,4 @@
-"""Makes the reference while the site is built: a page a room, the command line, the JSON, the CHANGELOG.
+"""Makes the reference while the site is built: a page a room, the command line, the lessons, the CHANGELOG.
 
 Run by mkdocs (gen-files plugin); nothing is written into docs/.
 """
@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import mkdocs_gen_files
+from typer import Context
 
 import gluontune
 from gluontune import lazy
+from gluontune.cli._help import option_record
 from gluontune.cli.main import build_app
-from gluontune.recipe import Recipe
-from gluontune.result import RunResult
 
 ROOT = Path(__file__).resolve().parents[1]
 #: For authors of gluontune, not for users.
 INNER = {"stats", "errors", "course"}
-HOWTO = ("own-job", "import", "batch", "several-machines", "jupyterlab", "pytorch", "gpu", "records")
 
 
 def write(path: str, text: str) -> None:
@@ -68,15 +67,22 @@ def command_pages(command: Any, path: str) -> list[str]:
             lines += command_pages(below[name], f"{path} {name}")
         return lines
     lines += [f"## {path}", "", inspect.cleandoc(command.help or ""), "", "| option | meaning |", "|---|---|"]
+    for flags, meaning in option_rows(command):
+        lines.append(f"| {flags} | {meaning} |")
+    examples = [f"    gluontune {example}" for example in command.examples]
+    return [*lines, "", *examples, ""]
+
+
+def option_rows(command: Any) -> list[tuple[str, str]]:
+    """Each option as `--help` shows it, ready for a table."""
+    found = []
     for parameter in command.params:
-        if getattr(parameter, "hidden", False):
-            continue
-        flags = ", ".join(f"`{o}`" for o in parameter.opts) if parameter.opts else parameter.name
-        if parameter.param_type_name == "argument":
-            flags = f"`{parameter.metavar or parameter.name.upper()}`"
-        help_text = " ".join((getattr(parameter, "help", "") or "").split())
-        lines.append(f"| {flags} | {help_text.replace('|', chr(92) + '|').replace('<', '&lt;')} |")
-    return [*lines, ""]
+        record = option_record(parameter, Context(command))
+        if record is not None:
+            flags, meaning = record
+            meaning = " ".join(meaning.split()).replace("|", "\\|").replace("<", "&lt;")
+            found.append((f"`{flags}`".replace("|", "\\|"), meaning))
+    return found
 
 
 def rooms_of(package: Any) -> list[str]:
@@ -114,7 +120,6 @@ def main() -> None:
 
     cli = ["# The command line", "", "`gluontune COMMAND --help` says the same.", ""]
     write("reference/cli.md", "\n".join(cli + command_pages(get_command(build_app()), "gluontune")))
-    write("reference/json.md", json_page())
     write("reference/examples.md", examples_page())
     write("reference/index.md", "\n".join(index) + "\n")
     write(
@@ -123,52 +128,12 @@ def main() -> None:
         + "\n",
     )
     guides = ["* [All guides](index.md)"]
-    for name in HOWTO:
+    listed = (ROOT / "docs" / "how-to" / "index.md").read_text(encoding="utf-8")
+    for name in re.findall(r"\]\((\w[\w-]*)\.md\)", listed):
         title = (ROOT / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8").splitlines()[0][2:]
         guides.append(f"* [{title}]({name}.md)")
     write("how-to/SUMMARY.md", "\n".join(guides) + "\n")
     write("changelog.md", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-
-
-def json_page() -> str:
-    """The documents that other programs read."""
-    import dataclasses
-
-    recipe = ", ".join(f"`{f.name}`" for f in dataclasses.fields(Recipe))
-    result = "\n".join(f"- `{f.name}`" for f in dataclasses.fields(RunResult))
-    return f"""# The JSON
-Every command takes `--json`: one document on stdout.
-
-## RunResult
-`gluontune train --json` prints one. Its keys are explained at [RunResult](recipe.md).
-
-{result}
-
-## Recipe
-A mapping of {recipe}.
-
-## ladder.json
-`schema_version`, `machine`, `rungs` and `best`. Each rung has `name`, `status` (ran, skipped,
-failed), `reason`, `verdict` (helped, no gain, hurt, n/a), `kept`, `samples_per_sec` (`median`, `ci95`),
-`speedup_vs_naive`, `epoch_seconds`, `val_accuracy`, `steadiness`, `phases_pct`, `peak_rss_mib` and `recipe`.
-`best` has `name` and `recipe`; `budget` has `seconds` and `spent_seconds`.
-
-`revisited`, what was asked again on top of the best recipe: `rung`, `kind` (`asked again`, `left out`), `changes`,
-`first` and `ratio` (`median`, `ci95`, `n`: as climbed, and now), `verdict`, `adopted`, `reason`, `interaction`.
-
-`proof`, naive and best trained in turn to one accuracy: `target`, `pairs` (`naive` and `best`: `seconds`, `accuracy`),
-`seconds`, `ratio`, `same_accuracy`, `lost` (for certain: then it is taken back), `reached`.
-
-`files`: `yaml` and `script`, names beside the document, and `reason` where there is no script.
-
-## Others
-| command | document |
-|---|---|
-| `bench loading`, `packing`, `training` | `rows` (`name`, `images_per_sec`, `ratio_to_best_peer`, `status`), `ours` |
-| `verify` | `records`, `whole`, `damaged` (`index`, `offset`, `reason`) |
-| `pack` | `packed`, `skipped` (`path`, `reason`), `images_per_sec` |
-| `doctor` | `findings` (`id`, `severity`, `message`, `evidence`, `fix`) |
-"""
 
 
 main()

@@ -18,9 +18,18 @@ import yaml
 from gluontune import rules
 from gluontune.errors import GluontuneError, UsageError, nearest
 
-__all__ = ["Recipe", "plain_values"]
+__all__ = ["Recipe", "own_recipes", "plain_values"]
 
 _OWN = Path(__file__).with_name("recipes")
+
+
+def own_recipes() -> list[str]:
+    """The names of the recipes that come with gluontune, for :meth:`Recipe.from_yaml`.
+
+    >>> own_recipes()
+    ['dawnbench-94', 'deck']
+    """
+    return sorted(file.stem for file in _OWN.glob("*.yaml"))
 
 
 class _Loader(yaml.SafeLoader):
@@ -58,9 +67,9 @@ class Recipe:
             one. BatchNorm still takes its statistics from each step's images.
         loader: a name of ``gt.loading``; ``gluon`` is what a plain Gluon script does.
         num_workers: loader processes or threads; 0 loads in the training thread.
-        prefetch: batches made ahead; None lets the loader choose.
+        prefetch: batches made ahead; None: the loader chooses.
         last_batch: ``keep``, ``discard`` or ``rollover`` for the incomplete batch of an epoch.
-        augment: a name of the loaders' augmentations; None takes the data set's usual one.
+        augment: a name of the loaders' augmentations; None: the data set's usual one.
         train_samples: use only so many training images (the first of a seeded shuffle); None: all.
         val_samples: the same for validation.
         stochastic_depth: rate at which the last residual block's branch is dropped in training, rising from 0
@@ -76,7 +85,7 @@ class Recipe:
         lr_scaling: how the rate follows the images in an update: ``none``, ``linear`` or ``sqrt``; None: the card's.
         momentum: of the optimizer, where its card says that it has one.
         wd: weight decay, which does not touch biases, gammas and betas; None: the card's.
-        clip_global_norm: largest L2 norm of an update's averaged gradient, all parameters together; None: any.
+        clip_global_norm: largest L2 norm of an update's averaged gradient, all parameters together; None: no limit.
         schedule: a name of ``gt.optim.schedules``.
         schedule_params: parameters of the schedule, such as ``steps: [30, 60]`` and ``factor: 0.1`` of
             ``multifactor``; lengths count updates, or with ``unit: epochs`` epochs.
@@ -261,10 +270,10 @@ class Recipe:
         >>> Recipe.from_yaml("deck").net
         'cifar_resnet20_v1'
         """
-        own = {file.stem: file for file in sorted(_OWN.glob("*.yaml"))}
+        own = own_recipes()
         file = Path(path)
         if str(path) in own and not file.is_file():
-            file = own[str(path)]
+            file = _OWN / f"{path}.yaml"
         try:
             text = file.read_text(encoding="utf-8")
         except FileNotFoundError as error:

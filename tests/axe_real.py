@@ -50,3 +50,23 @@ def test_no_page_has_a_fault(scheme):
                 )
         browser.close()
     assert not faults
+
+
+def test_the_search_works_from_a_file_and_nothing_is_fetched():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_context(viewport={"width": 1366, "height": 900}).new_page()
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        for name in ("index.html", "reference/loading.html"):
+            page.goto((SITE / name).as_uri())
+            page.locator(".md-search__input").click()
+            page.keyboard.type("roofline")
+            page.wait_for_selector(".md-search-result__item a", timeout=60_000)
+            assert "glossary" in " ".join(
+                page.eval_on_selector_all(".md-search-result__item a", "links => links.map(a => a.href)")
+            )
+        browser.close()
+    assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]

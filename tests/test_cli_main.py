@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -13,7 +14,7 @@ import typer
 import gluontune
 from gluontune.cli import main as cli
 from gluontune.cli._help import EXAMPLES, GROUPS
-from gluontune.cli._recipe import field_help
+from gluontune.cli._recipe import LISTED, field_help, names_of
 from gluontune.recipe import Recipe
 
 COMMANDS = (
@@ -74,7 +75,7 @@ def leaves(command, path=()):
 
 def test_each_example_is_one_that_the_command_line_takes():
     known = dict(leaves(typer.main.get_command(cli.build_app())))
-    assert set(EXAMPLES) <= set(known)
+    assert set(EXAMPLES) == set(known)
     for name, examples in EXAMPLES.items():
         assert len(examples) == 2
         for example in examples:
@@ -88,6 +89,46 @@ def test_help_shows_examples_and_groups_of_options(capsys):
     assert "gluontune train --dataset sample --epochs 1" in text
     places = [text.index(f"{title}:") for title in ("Options", "Recipe: job", "Recipe: length", "Examples")]
     assert places == sorted(places) and "default: None" not in text
+
+
+def test_the_reference_of_json_has_every_command_and_every_key_that_is_quick_to_see(tmp_path, capfd):
+    page = (Path(__file__).resolve().parents[1] / "docs" / "reference" / "json.md").read_text(
+        encoding="utf-8"
+    )
+    titles = " ".join(re.findall("^## (.*)$", page, re.M))
+    for name, command in leaves(typer.main.get_command(cli.build_app())):
+        if any("--json" in parameter.opts for parameter in command.params):
+            first, _, second = name.partition(" ")
+            assert re.search(rf"\b{first}\b", titles), name
+            assert first == "bench" or not second or f"`{name}`" in page or f"`{second}`" in page, name
+    quick = ("data list", "course list", "course status", "doctor --only python", f"init {tmp_path}/job.py")
+    for call in quick:
+        assert cli.main([*call.split(), "--json"]) == 0
+        document = json.loads(capfd.readouterr().out)
+        inner = next((v[0] for v in document.values() if isinstance(v, list) and v), {})
+        missing = {key for key in (*document, *inner) if f"`{key}`" not in page}
+        assert not missing or "…" in page.split(call)[1].split("\n")[0], (call, missing)
+
+
+def test_no_help_has_the_parsers_riddles(capsys):
+    for name in dict(leaves(typer.main.get_command(cli.build_app()))):
+        assert cli.main([*name.split(), "--help"]) == 0
+        text = capsys.readouterr().out
+        assert not re.search(r"range>|list\[|<=x|x>=|default: None|None:|[{}]$", text, re.M), name
+
+
+@pytest.mark.parametrize("flag", LISTED)
+def test_list_shows_the_names_that_a_flag_takes(flag, capfd):
+    assert cli.main(["train", "--list", flag, "--json"]) == 0
+    names = json.loads(capfd.readouterr().out)
+    assert names == names_of(flag) and len(names) > 1
+
+
+def test_what_is_no_number_is_named(capsys):
+    assert cli.main(["train", "--epochs", "abc"]) == 2
+    assert "abc" in capsys.readouterr().err
+    assert cli.main(["train", "--list", "seed"]) == 2
+    assert "optimizer" in capsys.readouterr().err
 
 
 def test_init_writes_a_job_that_trains_and_overwrites_nothing(tmp_path, capsys):

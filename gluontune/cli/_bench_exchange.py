@@ -42,8 +42,6 @@ def exchange(
     engines: throughput and accuracy of async, horovod, kvstore and shared-memory at each batch size; exits with 1
     where async at batch 4 brings less than 1.5 times horovod's throughput, or loses more than 2 points. interval:
     accuracy and utilization against the steps between exchanges (model averaging), at the first batch size.
-
-    Example: gluontune bench exchange --part interval --batch-size 4
     """
     from gluontune import report
     from gluontune.bench import exchange as benchmark

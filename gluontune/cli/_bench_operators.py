@@ -37,8 +37,6 @@ def operators(
 
     After DeepBench: matrix products, convolutions, recurrent layers and all-reduce, forward and training, in each
     data type that runs here; a type that an operator lacks is a row. The flags below describe the recipe.
-
-    Example: gluontune bench operators --quick --net cifar_resnet20_v1 --html operators.html
     """
     from gluontune import report
     from gluontune.bench import operators as benchmark

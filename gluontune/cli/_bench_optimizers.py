@@ -59,8 +59,6 @@ def optimizers(
     batches: the batch grows from 64 to 1280 and nothing else changes. large-batch: setups of batch 1280 against batch
     64. epochs: SGD, NAG and LBSGD, epochs to the seed deck's accuracy. nets: eight optimizers on three small nets.
     step-time: LARS and LBSGD beside SGD. esgd: against its two baselines. Exits with 1 where the bar does not hold.
-
-    Example: gluontune bench optimizers --part nets --epochs 5
     """
     from gluontune import report
     from gluontune.bench import optimizers as benchmark

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["EXAMPLES", "FIRST", "GROUPS", "CommandGroup", "HelpedCommand", "dress"]
+__all__ = ["EXAMPLES", "FIRST", "GROUPS", "CommandGroup", "HelpedCommand", "dress", "option_record"]
 
 #: The commands by what one wants to do, in the order of `--help`. One that is not named here comes last.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -38,18 +39,40 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "train --recipe best.yaml --checkpoint ckpt --resume --json",
     ),
     "tune": ("tune --dataset sample --budget 10 --out tuned", "tune --dataset cifar10 --out tuned --resume"),
-    "esgd": ("esgd --out esgd", "esgd --out esgd --resume"),
-    "export onnx": ("export onnx ckpt net.onnx", "export onnx ckpt net.onnx --json"),
+    "esgd": ("esgd --net mlp --loader resident --population 4 --generations 3", "esgd --out esgd --resume"),
+    "export onnx": ("export onnx ckpt net.onnx", "export onnx --net mobilenet1.0 --random net.onnx"),
     "migrate": ("migrate job.py torch/", "migrate ckpt torch/ --json"),
-    "export zoo": ("export zoo", "export zoo --json"),
-    "factors": ("factors --target 0.80 --out factors", "factors --target 0.80 --out factors --resume"),
+    "export zoo": ("export zoo", "export zoo mobilenet1.0 cifar_resnet20_v1"),
+    "factors": (
+        "factors --target 0.80 --out factors",
+        "factors --methods all --target 0.80 --out factors --resume",
+    ),
     "tta": ("tta --target 0.80 --repeats 5 --out tta", "tta --recipe deck --out tta"),
     "monitor": ("monitor", "monitor -- python train.py"),
     "bench loading": ("bench loading train.rec", "bench loading train.rec --json"),
+    "bench packing": ("bench packing photos/", "bench packing photos/ --size 256 --json"),
+    "bench monitor": ("bench monitor", "bench monitor --part attribution --json"),
     "bench training": ("bench training", "bench training --json"),
+    "bench inference": ("bench inference ckpt", "bench inference --net mobilenet1.0 --json"),
+    "bench networks": ("bench networks --quick", "bench networks --out networks.json --resume"),
+    "bench bridge": ("bench bridge --quick", "bench bridge --out bridge.json --resume"),
+    "bench optimizers": (
+        "bench optimizers --part nets --epochs 5",
+        "bench optimizers --part step-time --json",
+    ),
+    "bench devices": ("bench devices", "bench devices -n 2 --recipe best.yaml"),
+    "bench exchange": ("bench exchange", "bench exchange --part interval --batch-size 4"),
+    "bench scaling": ("bench scaling", "bench scaling --nets mlp,small_cnn --json"),
+    "bench recipes": ("bench recipes", "bench recipes --count 50 --seed 1"),
+    "bench operators": (
+        "bench operators --quick",
+        "bench operators --net cifar_resnet20_v1 --html operators.html",
+    ),
     "report": ("report runs/ --out report.html", "report base.json new.json --compare --threshold 5"),
     "data list": ("data list", "data list --json"),
     "data fetch": ("data fetch cifar10", "data fetch fashion-mnist"),
+    "data add": ("data add cifar10 cifar-10-python.tar.gz", "data add fashion-mnist downloads/"),
+    "data make": ("data make synthetic:train=2000,test=200,size=64", "data make sample --source downloads/"),
     "pack": ("pack photos/ train.rec", "pack photos/ train.rec --resize 256"),
     "verify": ("verify train.rec", "verify train.rec --repair whole.rec"),
     "size": ("size train.rec", "size train.rec --json"),
@@ -59,11 +82,41 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "scale": ("scale --net cifar_resnet20_v1", "scale --net cifar_resnet20_v1 --bandwidth 1.25,12.5"),
     "course list": ("course list", "course list --json"),
-    "course run": ("course run", "course run --fresh"),
+    "course open": ("course open", "course open 03"),
+    "course status": ("course status", "course status --json"),
+    "course run": ("course run", "course run 03 --set dataset=cifar10"),
+    "course export": ("course export", "course export 03 04 --site lessons"),
     "assess": ("assess --new mine.py", "assess mine.py"),
 }
 
 _ORDER = [name for names in GROUPS.values() for name in names]
+
+
+def option_record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
+    """How an option or argument is written, and what it means, without the parser's words; None if it is hidden."""
+    record = parameter.get_help_record(ctx)
+    if record is None:
+        return None
+    flags, meaning = record
+    if parameter.param_type_name == "argument":
+        flags, meaning = _argument(parameter), meaning.replace("[required]", "").rstrip()
+    for words, plain in _PLAIN:
+        meaning = re.sub(words, plain, meaning)
+    return re.sub(r"<(?:list\[)?(\w+)\]?(?: range)?>", r"<\1>", flags), meaning
+
+
+#: What the parser says of numbers, and how we do.
+_PLAIN = (
+    (r"([\d.]+)<=x<=([\d.]+)", r"\1 to \2"),
+    (r"\bx>=([\d.]+)", r"at least \1"),
+    (r"\bx>([\d.]+)", r"above \1"),
+)
+
+
+def _argument(parameter: Any) -> str:
+    """``SRC``, or ``[SRC]`` where it may be left out, or what its metavar says."""
+    name = parameter.metavar or parameter.name.upper()
+    return name if parameter.metavar or parameter.required else f"[{name}]"
 
 
 class HelpedCommand(TyperCommand):
@@ -71,17 +124,20 @@ class HelpedCommand(TyperCommand):
 
     examples: tuple[str, ...] = ()
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [p for p in self.get_params(ctx) if p.param_type_name == "argument"]
+        return [self.options_metavar or "", *map(_argument, arguments)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
+            record = option_record(parameter, ctx)
             if record is not None:
                 argument = parameter.param_type_name == "argument"
                 panel = getattr(parameter, "rich_help_panel", None)
                 groups.setdefault("Arguments" if argument else panel or "Options", []).append(record)
-        for title in sorted(
-            groups, key=lambda t: ("Arguments", "Options").index(t) if t[:2] in "ArOp" else 2
-        ):
+        order = ("Arguments", "Options")
+        for title in sorted(groups, key=lambda t: order.index(t) if t in order else 2):
             with formatter.section(title):
                 formatter.write_dl(groups[title])
         if self.examples:

@@ -16,10 +16,12 @@ from typing import Any, Optional
 import typer
 
 from gluontune import rules
-from gluontune.cli._common import parse_settings
-from gluontune.recipe import Recipe
+from gluontune.cli._common import emit, parse_settings
+from gluontune.errors import UsageError
+from gluontune.recipe import Recipe, own_recipes
+from gluontune.registry import resolve
 
-__all__ = ["PANELS", "field_help", "takes_recipe"]
+__all__ = ["LISTED", "PANELS", "field_help", "names_of", "takes_recipe"]
 
 #: The groups in which `--help` shows the fields, each from the field that begins it.
 PANELS = {
@@ -41,13 +43,49 @@ def field_help() -> dict[str, str]:
 
     >>> field_help()["seed"]
     'of parameters, shuffling and augmentation.'
+    >>> field_help()["wd"]
+    "weight decay, which does not touch biases, gammas and betas; left out: the card's."
     """
     text = (inspect.getdoc(Recipe) or "").split("Args:")[1].split("Raises:")[0]
     found: dict[str, str] = {}
     for names, sentence in re.findall(r"^ {4}([\w, ]+): (.+(?:\n {8}.+)*)", text, flags=re.M):
         for name in names.split(", "):
-            found[name] = " ".join(sentence.replace("``", "").split())
+            found[name] = " ".join(sentence.replace("``", "").replace("None: ", "left out: ").split())
     return found
+
+
+#: What ``--list`` knows, by the flag.
+LISTED = ("dataset", "net", "loader", "augment", "optimizer", "schedule", "method", "recipe", "rungs")
+
+
+def names_of(flag: str) -> list[str]:
+    """The names that a flag takes here.
+
+    >>> names_of("loader")
+    ['gluon', 'threaded', 'resident']
+    >>> names_of("--dtype")
+    ['float32', 'float16', 'bfloat16']
+
+    Raises:
+        UsageError: a flag that takes no name.
+    """
+    field = {"method": "methods"}.get(name := flag.lstrip("-").replace("-", "_"), name)
+    if field in rules.CHOICES:
+        return list(rules.CHOICES[field])
+    if field == "net":
+        from gluontune import train
+
+        return train.net_names()
+    where = {
+        **rules.REGISTRIES,
+        "dataset": "gluontune.datasets.catalog:DATASETS",
+        "rungs": "gluontune.ladder.rungs:RUNGS",
+    }
+    if field == "recipe":
+        return own_recipes()
+    if field not in where:
+        raise UsageError(f"--list {flag}: give a flag that takes a name: {', '.join(LISTED)}")
+    return resolve(where[field]).names()
 
 
 def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,10 +100,13 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
             "recipe_file",
             Optional[Path],
             ["--recipe"],
-            "YAML file of recipe fields, or one of gluontune's own: deck, dawnbench-94.",
+            f"YAML file of recipe fields, or one of gluontune's own: {', '.join(own_recipes())}.",
         ),
         _parameter(
             "settings", Optional[list[str]], ["--set"], "FIELD=VALUE for any field, as YAML; repeatable."
+        ),
+        _parameter(
+            "list_names", Optional[str], ["--list"], f"Show the names that a flag takes: {', '.join(LISTED)}."
         ),
     ]
     fields = [f for f in dataclasses.fields(Recipe) if f.name not in _NOT_FLAGS]
@@ -78,6 +119,11 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
         parameters.append(_parameter(f.name, Optional[kind], [_flag(f.name)], text, panel))
 
     def wrapper(**values: Any) -> Any:
+        listed = values.pop("list_names")
+        if listed is not None:
+            names = names_of(listed)
+            emit(names) if values.get("as_json") else print("\n".join(names))
+            return 0
         path, settings = values.pop("recipe_file"), values.pop("settings") or []
         chosen = {f.name: values.pop(f.name) for f in fields}
         given = {name: value for name, value in chosen.items() if value is not None and value != []}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, List, Optional  # noqa: UP035 (typer reads List at run time on 3.9)
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from gluontune.cli._common import (
@@ -94,7 +93,7 @@ def _examine(data: Path | None, only: list[str], as_json: bool, everything: bool
     else:
         shown = [f for f in findings if everything or f.severity != "ok"]
         if shown:
-            stdout.print(_table(shown))
+            _print(shown)
         stdout.print(
             _summary(findings, folded=len(shown) < len(findings)),
             markup=False,
@@ -124,30 +123,29 @@ def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: b
     if as_json:
         emit(dataclasses.asdict(found))
     else:
-        stdout.print(_table([Finding(**finding) for finding in found.findings]))
+        _print([Finding(**finding) for finding in found.findings])
         stdout.print(f"\n{found.sentence}", markup=False, highlight=False, soft_wrap=True)
     if any(finding["severity"] == "error" for finding in found.findings):
         raise typer.Exit(1)
 
 
-def _table(findings: list[Finding]) -> Table:
-    """What matters most comes first."""
+def _print(findings: list[Finding]) -> None:
+    """What matters most comes first; a line that mends something stays one line, to be copied."""
     from gluontune.runtime.doctor import SEVERITIES
 
-    table = Table(show_header=True, header_style="bold", box=None, pad_edge=False)
-    table.add_column("severity", no_wrap=True)
-    table.add_column("check", no_wrap=True)
-    table.add_column("finding, evidence and what mends it", overflow="fold")
     for finding in sorted(findings, key=lambda f: -SEVERITIES.index(f.severity)):
-        text = Text(finding.message)
+        head = Text.assemble(
+            (f"{finding.severity:7}", _STYLES[finding.severity]), f"  {finding.id}: {finding.message}"
+        )
         if finding.evidence and finding.severity == "ok":
-            text.append(f" ({finding.evidence})", style="dim")
-        elif finding.evidence:
-            text.append(f"\n  seen: {finding.evidence}", style="dim")
+            head.append(f" ({finding.evidence})", style="dim")
+        lines = [head]
+        if finding.evidence and finding.severity != "ok":
+            lines.append(Text(f"    seen: {finding.evidence}", style="dim"))
         if finding.fix and finding.severity != "ok" and not finding.fix.startswith("nothing to mend"):
-            text.append(f"\n  mend: {finding.fix}", style="bold")
-        table.add_row(Text(finding.severity, style=_STYLES[finding.severity]), finding.id, text)
-    return table
+            lines.append(Text(f"    mend: {finding.fix}", style="bold"))
+        for line in lines:
+            stdout.print(line, soft_wrap=True, highlight=False)
 
 
 def _summary(findings: list[Finding], folded: bool) -> str:
@@ -156,7 +154,7 @@ def _summary(findings: list[Finding], folded: bool) -> str:
     counted = f"{len(findings)} check{'s' * (len(findings) != 1)}: {errors} error{'s' * (errors != 1)}, "
     counted += f"{warnings} warning{'s' * (warnings != 1)}, {count['info']} to know, {count['ok']} ok"
     counted += " (--all shows them)" if folded else ""
-    advice = "Mend the errors first: what they name cannot work." if errors else "Nothing here cannot work."
+    advice = "Mend the errors first: what they name cannot work." if errors else "gluontune works here."
     return f"\n{counted}. {advice}"
 
 

@@ -57,8 +57,6 @@ def esgd(
 
     Fitness is the loss over one half of the validation images; what is shown is of the other half. The flags below
     describe the recipe; its optimizer, rate, schedule and epochs are not used.
-
-    Example: gluontune esgd --net mlp --loader resident --population 4 --generations 3
     """
     from gluontune import ladder
 

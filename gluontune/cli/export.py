@@ -55,8 +55,6 @@ def onnx(
     The outputs must agree to 1e-5 of the largest on real images, and the classes are compared over the whole
     validation set. A checkpoint brings its recipe; for .params and .npz files, and with --random, say --net and
     --dataset (or --job). Exits 1 where the exported model does not compute the same.
-
-    Examples: gluontune export onnx runs/ckpt net.onnx; gluontune export onnx --net mobilenet1.0 --random net.onnx
     """
     source, out = _places(places, random)
     with stdout_reserved(), status_line("exporting") as say:
@@ -140,10 +138,7 @@ def zoo(
     list_names: bool = typer.Option(False, "--list", help="Show the default networks."),
     as_json: bool = JSON_OPTION,
 ) -> int:
-    """Export networks of the zoos with random weights and compare each in ONNX Runtime; failures say their cause.
-
-    Example: gluontune export zoo mobilenet1.0 cifar_resnet20_v1
-    """
+    """Export networks of the zoos with random weights and compare each in ONNX Runtime; failures say their cause."""
     from gluontune import export
     from gluontune.files import writable_folder
     from gluontune.train import build_net

@@ -59,10 +59,6 @@ def factors(
     Throughput is measured by interleaved slices; with --target, time to accuracy by whole trainings, where a set
     that does not get there is shown as DNC. Says for each pair whether it gives what its factors promise. The
     flags below describe the base recipe, without any factor.
-
-    Examples: gluontune factors --target 0.7 --net small_cnn --epochs 3;
-    gluontune factors --methods all --target 0.7 --repeats 3 --epochs 3;
-    gluontune factors --rungs environment,hybridized --factor big:batch_size_per_device=256
     """
     from gluontune import ladder, report
     from gluontune.ladder.analysing import analyse

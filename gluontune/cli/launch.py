@@ -76,11 +76,9 @@ def launch(
         min=0,
         help="After a fault, go on from the newest checkpoint (train's --checkpoint) so often.",
     ),
-    command: Optional[list[str]] = typer.Argument(None, help="-- train and its options."),
+    command: Optional[list[str]] = typer.Argument(None, metavar="-- train …", help="train and its options."),
 ) -> int:
     """Run `train` on several processes that exchange gradients; one merged result comes back.
-
-    Example: gluontune launch -n 2 --engine kvstore -- train --dataset sample --epochs 1 --json
 
     On several machines without ssh, give the same command on each: launch --engine ddp --nnodes 1:4 --rendezvous
     node1:29400 -n 2 --restart 3 -- train --backend torch --checkpoint SHARED. Where a machine comes or goes, all go on

@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = build_app()(args=arguments, prog_name="gluontune", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except ClickException as error:
+        _name_the_value(error)
         error.show(file=sys.stderr)
         return error.exit_code
     except (typer.Abort, KeyboardInterrupt):
@@ -86,6 +87,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         kind = type(error).__name__
         print(f"error: {kind}: {error} (a fault of gluontune's; --debug shows where)", file=sys.stderr)
         return 1
+
+
+def _name_the_value(error: Any) -> None:
+    """Put the value into an error of typer's that keeps it to itself (from 0.29 on)."""
+    faults = getattr(error.__cause__, "errors", list)()
+    if faults and "input" in faults[0]:
+        said = {"float_parsing": "give a number", "int_parsing": "give a whole number"}.get(faults[0]["type"])
+        said = said or error.message.replace("Input should be", "give a value")
+        error.message = f"{faults[0]['input']!r}: {said}"
 
 
 def entry() -> None:

@@ -46,10 +46,7 @@ def scale(
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Expected efficiency on 8, 64 and 512 devices, from a step, loader and gradients measured here. A model.
-
-    Example: gluontune scale --net cifar_resnet20_v1 --loader resident --bandwidth 12.5
-    """
+    """Expected efficiency on 8, 64 and 512 devices, from a step, loader and gradients measured here. A model."""
     from gluontune import ladder
 
     with stdout_reserved(), status_line() as say:

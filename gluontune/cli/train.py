@@ -51,7 +51,7 @@ def train(
     insecure_network: bool = typer.Option(False, "--insecure-network", hidden=True),
     nnodes: Optional[str] = typer.Option(None, "--nnodes", hidden=True),
     rendezvous: Optional[str] = typer.Option(None, "--rendezvous", hidden=True),
-    list_nets: bool = typer.Option(False, "--list-nets", help="Show the names that --net takes here."),
+    list_nets: bool = typer.Option(False, "--list-nets", hidden=True),  # as --list net
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:

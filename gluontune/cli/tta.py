@@ -87,8 +87,6 @@ def tta(
     Training and data loading count; start, compilation, warm-up and validation stand apart, and both totals are
     given. Writes tta.json, tta.html, dawnbench/ (JSON and TSV) and mlperf/ (:::MLLOG lines) into --out. Exits 1
     if any repeat of this recipe failed or did not reach the target. The flags below describe the recipe.
-
-    Example: gluontune tta --target 0.80 --repeats 3 --dataset sample --net small_cnn --loader resident --epochs 4
     """
     from gluontune import report
     from gluontune.bench import peer_script, torch_tta

@@ -1,6 +1,6 @@
 """Optimizers, schedules and the rules of large batches.
 
-``gt.optim.setup("nag", net, learning_rate=0.1, global_batch_size=256, …)`` gives a Gluon trainer whose
+``gt.optim.setup("nag", net, learning_rate=0.1, batch_size=256, …)`` gives a Gluon trainer whose
 rate has one source, whose biases, gammas and betas are really exempt from decay and trust ratios, and
 whose gradients can be accumulated and clipped rightly on several devices. :data:`OPTIMIZERS` has a card
 for each optimizer; :mod:`gluontune.optim.schedules` are pure functions that need no mxnet, and so are the

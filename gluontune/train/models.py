@@ -140,5 +140,5 @@ def build_net(name: str, classes: int) -> Any:
                 ) from error
     known_names = net_names()
     close = nearest(name, known_names, n=3)
-    hint = f"did you mean {', '.join(close)}?" if close else "gluontune train --list-nets shows them"
+    hint = f"did you mean {', '.join(close)}?" if close else "gluontune train --list net shows them"
     raise UsageError(f"unknown net {name!r} among {len(known_names)} known ones: {hint}")
