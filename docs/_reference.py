@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import gluontune
 from gluontune import lazy
 from gluontune.cli._help import option_record
 from gluontune.cli.main import build_app
+from gluontune.course.lessons import find_lessons
+from gluontune.course.website import write_site
 
 ROOT = Path(__file__).resolve().parents[1]
 #: For authors of gluontune, not for users.
@@ -90,6 +93,31 @@ def rooms_of(package: Any) -> list[str]:
     return [name for name in package.__all__ if inspect.ismodule(getattr(package, name))]
 
 
+def course_page() -> str:
+    """The lessons and their questions; those that `make course` has run lead to their pages with outputs."""
+    lessons = find_lessons(ROOT / "notebooks")
+    executed = ROOT / "runs" / "course"
+    ready = [lesson for lesson in lessons if (executed / f"{lesson.name}.ipynb").is_file()]
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in write_site(ready, executed, scratch) if ready else ():
+            write(f"course/{path.name}", path.read_text(encoding="utf-8"))
+    lines = [
+        "# The lessons",
+        "",
+        "`make lab` opens them in JupyterLab ([how](how-to/jupyterlab.md)). Each opens with its question, a picture",
+        "and what you will be able to do, and ends with exercises.",
+        "",
+        "| lesson | question |",
+        "|---|---|",
+    ]
+    for lesson in lessons:
+        title = f"[{lesson.title}](course/{lesson.name}.html)" if lesson in ready else lesson.title
+        lines.append(f"| {title} | {lesson.question} |")
+    if len(ready) < len(lessons):
+        lines += ["", "`make course`, then `make docs`, puts the lessons here as pages, with their outputs."]
+    return "\n".join([*lines, ""])
+
+
 def main() -> None:
     """All generated pages."""
     rooms = [room for room in rooms_of(gluontune) if room not in INNER | {"recipe", "result"}]
@@ -133,6 +161,7 @@ def main() -> None:
         title = (ROOT / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8").splitlines()[0][2:]
         guides.append(f"* [{title}]({name}.md)")
     write("how-to/SUMMARY.md", "\n".join(guides) + "\n")
+    write("course.md", course_page())
     write("changelog.md", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
 
 

@@ -15,7 +15,8 @@
 #
 # **Question.** You install MXNet, write a Gluon script and start it. How much of this machine does it use?
 #
-# Before you measure anything, write down what you expect. A wrong prediction teaches as much as a right one.
+# Before you measure anything, write down what you expect: put a number in place of the three dots of `predict`. A wrong
+# prediction teaches as much as a right one.
 #
 # **You will be able to** say how many cores a process may really use, and choose the settings with which a training
 # should start.
@@ -46,7 +47,8 @@ predict("percent of the cores that training uses, as MXNet is installed", ...)
 
 # %% [markdown]
 # ## What is here
-# *Usable* cores are those that the affinity and the container's quota really leave to this process.
+# *Usable* cores are those that this process may really run on. Two things can take some of them away: its *affinity*, the
+# list of cores that it was given, and the quota of its container.
 
 # %%
 table({"fact": name, "value": value} for name, value in {**machine["cpu"], **machine["packages"]}.items())
@@ -92,7 +94,8 @@ print(compare("percent of the cores that training uses, as MXNet is installed", 
 # %% [markdown]
 # Which is faster? Two runs one after the other are no proof: another program may have disturbed one of them. So both now train
 # *in turn*: a slice of the one, a slice of the other, and so on. A disturbance then falls on both, and the ratio of neighbours says
-# who is faster. From the ratios comes a *95 % interval*: where it contains 1, nothing is proven.
+# who is faster. From the ratios comes a *95 % interval*: a range that holds the true ratio in 95 of 100
+# such measurements. Where it contains 1, nothing is proven.
 
 # %%
 in_turns = {"as installed": recipe, "tuned": recipe.override(runtime="tuned")}
@@ -105,7 +108,8 @@ print(f"The launch settings: {ratio['median']:.2f} times the speed (95 %: {low:.
 # %% [markdown]
 # ## Why
 # Two settings decide most of it on a CPU. MXNet's wheel chooses its number of threads by a rule of its own, often half of
-# the cores. And the C library's allocator gives each step's memory back to the system, only to ask for it again in the
+# the cores. And the C library's *allocator*, which hands
+# out memory, gives each step's memory back to the system, only to ask for it again in the
 # next step. Both are environment variables that must be set *before* the process starts.
 
 # %%

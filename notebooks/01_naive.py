@@ -13,8 +13,11 @@
 # %% [markdown]
 # # 01 · The naive script
 #
-# **Question.** A tutorial's Gluon script reads one image file after the other, transforms each in Python, and trains
-# imperatively. How many images a second is that here, and what does a training step wait for?
+# **Question.** A tutorial's Gluon script reads one image file after the other, transforms each in Python, and computes line
+# by line (*imperatively*). How many images a second is that here, and what does a training step wait for?
+#
+# Four words for all lessons: a *batch* is a handful of images that go through the net together; a *step* trains on one batch,
+# an *epoch* on all images once; *throughput* is the images trained in a second.
 #
 # **You will be able to** read where the time of a training step goes, and say what it waits for.
 

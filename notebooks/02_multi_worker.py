@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 02 · Several workers
 #
-# **Question.** The deck's V100 got from 307 to 664 images/s when 29 processes loaded images instead of one. Its rule is *number of
+# **Question.** In the deck a V100 went from 307 to 664 images/s when 29 processes loaded its images instead of one. Its rule is *number of
 # cores less three*. How many workers are right here?
 #
 # **You will be able to** choose the number of workers by measuring, and explain when more of them harm.

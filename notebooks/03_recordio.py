@@ -86,14 +86,15 @@ table(
 table(record_fields(rec))
 
 # %% [markdown]
-# - The magic number lets a reader find its way again after damage; that is why it never occurs inside an image.
+# - The *magic number*, the same four bytes before each record, lets a reader find its way again after damage; that is why it
+#   never occurs inside an image.
 # - The label is a **float32**. The exercises show what that costs.
 # - An index file (`.idx`) beside it says at which byte each record starts, so that images can be read in any order.
 #
 # ## Measure: reading
 # The same images, resized to one size, kept in four ways and read in a random order by one thread; once the bytes
-# alone, once up to pixels. The files have just been written, so all of them lie in memory: a disk that must
-# seek makes the difference larger.
+# alone, once up to pixels. The files have just been written, so all of them lie in memory: on a turning
+# disk, which moves its arm to each file, the difference is larger.
 
 # %%
 side = min(data.image_shape[:2])
@@ -186,8 +187,9 @@ table(
 # A turning disk begins about 100 reads a second, an SSD some ten thousands; what is rented in a cloud often has a limit by contract.
 # That is where one file wins by orders of magnitude.
 #
-# ## What if a bit falls over?
-# A record file is one large file, so it should not be lost as a whole. `gluontune pack` writes a checksum for each record.
+# ## What if one bit changes?
+# A record file is one large file, so it should not be lost as a whole. `gluontune pack` writes a *checksum* for each record: a
+# number made from its bytes, which another byte would change.
 
 # %%
 broken = Path(out_dir) / "broken.rec"

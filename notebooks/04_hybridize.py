@@ -69,8 +69,8 @@ arrays = {"a": a, "b": b, "c": c, "d": d}
 table({"name": name, "bytes": array.size * 8} for name, array in arrays.items())
 
 # %% [markdown]
-# *Symbolic*: first describe the whole graph, then bind arrays to it and run it. Nothing has been computed in this cell; `c`
-# is only a place in a graph.
+# *Symbolic*: first describe the whole *graph*, which operator takes whose result. Then give it arrays and run it. Nothing has
+# been computed in this cell; `c` is only a place in a graph.
 
 # %%
 graph = mx.sym.Variable("b") * mx.sym.Variable("a") + 1
@@ -133,7 +133,7 @@ table(
 # %%
 gain = gt.stats.ratio_interval(fold["seconds"]["before"], fold["seconds"]["after"])
 low, high = gain["ci95"]
-print(f"Folded, inference takes 1 / {gain['median']:.2f} of the time (95 %: {low:.2f} to {high:.2f}).")
+print(f"Folded, inference is {gain['median']:.2f} times as fast (95 %: {low:.2f} to {high:.2f}).")
 print(f"The largest difference between the outputs is {fold['max_difference']:.1e}.")
 
 # %% [markdown]

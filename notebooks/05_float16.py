@@ -139,8 +139,8 @@ print(
 
 # %% [markdown]
 # ## What does this machine have?
-# MXNet computes float16 on a GPU only and bfloat16 on a CPU only. Whether a CPU has instructions for it, its flags say; whether
-# they help, only a measurement does.
+# MXNet computes float16 on a GPU only and bfloat16 on a CPU only. Whether a CPU has instructions for it stands in its list of
+# features. Whether they help, only a measurement says.
 
 # %%
 gpus = gt.runtime.gpu_count()
@@ -222,8 +222,8 @@ table(
 # %% [markdown]
 # ## Why
 # Half the bits are half the traffic to memory, and special instructions multiply twice as many numbers at once or more. That helps
-# where multiplying or memory was the limit. On a CPU a slow path hides everything: what runs in reference code runs
-# no faster on smaller numbers.
+# where multiplying or memory was the limit. On a CPU one slow operator can hide everything: where oneDNN, the
+# library that computes, has no fast code for a case, it takes plain loops, and these are no faster on smaller numbers.
 #
 # Read the deck's figures twice. Its images a second say 3.3 times with a batch of 64; its times of an epoch, 13.25 and 12.00 s, say
 # **1.1** times. And with a batch of 640 it has 17,000 images/s in float32 and 14,000 in float16. A format that helps in one

@@ -48,6 +48,9 @@ predict("times as fast: several devices against one", ...)
 
 # %% [markdown]
 # ## One net, several parts of a batch
+# A *context* is MXNet's word for a place to compute: a GPU, or the CPU. A *rank* is one of several processes that train together,
+# and its number. *All-reduce* adds up what all ranks have, and gives each of them the sum.
+#
 # *Data parallelism* is the picture above: each device has the whole net and a part of the batch. Their gradients are added up,
 # and all make the same update. Here with two CPU contexts in one process, in plain Gluon; on GPUs only the contexts differ.
 
@@ -90,7 +93,8 @@ print("split_batch:", [part.shape[0] for part in gt.parallel.split_batch(images[
 
 # %% [markdown]
 # ## Several processes, done right
-# The deck's steps for Horovod, for Gluon. Each one that is left out gives a run that trains, and is wrong.
+# *Horovod* is a library that does the all-reduce. The deck names six steps for it; here they are for Gluon. Without one of them
+# the run still trains, and is wrong.
 #
 # | step | in Gluon | without it |
 # |---|---|---|
@@ -101,13 +105,13 @@ print("split_batch:", [part.shape[0] for part in gt.parallel.split_batch(images[
 # | one writer | checkpoint and log on rank 0 alone | ranks write into one file |
 # | parts of the data | equally many batches for each rank | one is done, the others wait for ever |
 #
-# gluontune does them all: `gluontune launch -n 2 --engine horovod -- train …`, or `engine="kvstore"` for MXNet's own
-# parameter server, which needs nothing installed; or, on one machine, `engine="shared-memory"`: the ranks write their
-# gradients into memory that all of them see, and add them up. No server, no sockets.
+# gluontune does them all: `gluontune launch -n 2 --engine horovod -- train …`. Two other engines need nothing installed.
+# `kvstore` is MXNet's own *parameter server*: a process that gets the gradients of all ranks, adds them up and gives the sum
+# back. `shared-memory` is for one machine: the ranks write their gradients into memory that all of them see.
 #
 # ## The mean is taken once
 # `gluon.Trainer` adds gradients up and divides by the batch that `step` is given. Horovod's `DistributedTrainer` takes the mean over ranks.
-# Who exchanges one for the other and leaves the number has another rate, without an error:
+# Whoever exchanges one for the other must change that number as well. Otherwise the rate is another, without an error:
 
 # %%
 world, local = 2, 32

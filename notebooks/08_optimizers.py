@@ -219,7 +219,7 @@ assert max(gaps.values()) < 1e-3, gaps
 # | name | idea | made for |
 # |---|---|---|
 # | RMSProp (Tieleman and Hinton, 2012) | Adagrad that forgets: a running mean of `g²` | gradients that change their size |
-# | AdamW (Loshchilov, 2017) | Adam whose weight decay is not divided by `√v̂` | whoever decays weights with Adam |
+# | AdamW (Loshchilov, 2017) | Adam whose *weight decay* (each weight shrinks a little at each update) is not divided by `√v̂` | whoever decays weights with Adam |
 # | LARC (NVIDIA) | LARS whose layer rate never exceeds `η` | large batches, without a warm-up that is tuned |
 # | NovoGrad (Ginsburg, 2019) | Adam with one `v` for a whole layer | large batches with half of Adam's memory |
 # | Signum (Bernstein, 2018) | momentum, of which only the sign is used | sending one bit for each weight |
@@ -427,4 +427,4 @@ check("write-sgd", ...)
 # %% [markdown]
 # **Reference:** `gt.optim.setup?`, `gt.optim.list_optimizers?`, `gt.optim.find_learning_rate?` in a cell show what they take.
 #
-# **Next:** `09_lr_schedules` lets the rate fall, and `06_large_batch` shows what a large batch costs.
+# **Next:** `09_lr_schedules` lets the rate fall.

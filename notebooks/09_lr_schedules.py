@@ -132,7 +132,7 @@ table(
 # %% [markdown]
 # ## Warm-up, and the smooth ones
 # A large rate on fresh parameters can blow training up, so the first updates go up from a small rate (*warm-up*). Then the rate
-# falls: in a *cosine*, as a *polynomial*, or in *one cycle* that rises for a third of the run and falls to nothing.
+# falls: in a *cosine*, as a *polynomial*, or in *one cycle* that rises for a third of the run and falls to zero.
 
 # %%
 smooth = {
@@ -145,7 +145,7 @@ lines(
     {name: (updates, [rate(n) for n in updates]) for name, rate in smooth.items()},
     x="update",
     y="learning rate",
-    caption="Schedules that end at a rate of nothing, and one that does not",
+    caption="Schedules that end at a rate of zero, and one that does not",
 )
 
 # %% [markdown]
@@ -209,7 +209,7 @@ lines(
 # ## Summary
 # - A schedule is a function of the update; the step takes effect once the count exceeds it.
 # - Ask MXNet's schedulers only in order; a pure function may be asked at any time.
-# - Warm up when the rate is large, end near nothing, and tell the schedule how long the run is.
+# - Warm up when the rate is large, end near zero, and tell the schedule how long the run is.
 #
 # ## Exercises
 # Put your answer in place of the three dots.

@@ -200,8 +200,8 @@ accuracy_bands(raced, titles, caption=f"Validation accuracy over time, {repeats}
 
 # %% [markdown]
 # The thin lines are runs, the band lies between the best and the worst of them. A single run may fall anywhere in it: who
-# compares two recipes by one run of each compares seeds. Of the deck's DAWNBench entries, ResNet-50 on GPUs has a coefficient
-# of variation of 5 to 12 %.
+# compares two recipes by one run of each compares seeds. Of the deck's DAWNBench entries, ResNet-50 on GPUs has a *coefficient
+# of variation* (standard deviation ÷ mean) of 5 to 12 %.
 
 # %%
 race_table(raced, titles)
@@ -219,8 +219,8 @@ for name, title in titles.items():
 
 # %% [markdown]
 # ## Methods: what an epoch brings
-# Throughput is half of the time to an accuracy. The other half is what is learned from an image: averaged weights, softened
-# labels, another optimizer. Each method has a card.
+# Throughput is half of the time to an accuracy. The other half is what is learned from an image. There are many *methods* for
+# that: averaged weights, softened labels, another optimizer. Each has a card.
 
 # %%
 table(

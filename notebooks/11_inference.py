@@ -143,7 +143,7 @@ print(f"{recipe.net}, validation accuracy {100 * run.val_accuracy[-1]:.1f} %")
 # |---|---|
 # | imperative | Python calls one operator after the other |
 # | hybridized | one graph; operators are called without Python |
-# | fused | memory planned once, and oneDNN's subgraphs: convolution, BatchNorm, addition and activation become one operator |
+# | fused | memory planned once, and oneDNN merges neighbours: convolution, BatchNorm, addition and activation become one operator |
 # | int8 | and its numbers become integers of 8 bits; the ranges come from training images |
 # | onnxruntime | the same net as an ONNX file, in Microsoft's runtime |
 # | onnxruntime-int8 | and in integers, by that runtime's own quantization; the layer of the scores stays float32, and more if the classes do not agree (left out of a quick run) |

@@ -16,8 +16,8 @@
 # **Question.** You get a training script as a tutorial would write it. Can you make it reach a given accuracy within a given time, and
 # then again on two processes?
 #
-# The deck "Fundamentals of Deep Learning for Multi-GPUs" ends the same way: convert a serial training script, and obtain a target
-# accuracy in a fixed amount of time. Here the time is no fixed figure: a solution that we keep apart runs on *your* machine first.
+# The deck "Fundamentals of Deep Learning for Multi-GPUs" ends the same way: take a script for one device, and reach an
+# accuracy with several in a fixed time. Here the time is no fixed figure: a solution that we keep apart runs on *your* machine first.
 #
 # **You will be able to** make a naive script reach an accuracy within a time, on one rank and on two.
 
@@ -101,7 +101,7 @@ if first.parts[0].accuracy is None:
 # rate fit them (`09`)? Does anything copy a value back in each step? Then: `mx.kv.create("dist_sync")`, given
 # to `gt.optim.setup`, joins two ranks (`07`); Gluon's own Trainer may start them from different weights if the net has run before.
 #
-# Then run the cells below again, or grade it in a terminal: `gluontune assess my_script.py`. Who wants to see a solution at work sets
+# Then run the cells below again, or grade it in a terminal: `gluontune assess my_script.py`. To see a solution at work, set
 # `my_script = "solution"`.
 
 # %%
@@ -145,7 +145,7 @@ show("utilization", results)
 # %% [markdown]
 # ## How the grader knows
 # It reads nothing that your script prints. It takes the saved net and runs it on *hidden* images, which are painted after your script has
-# ended: before, they are nowhere. Their classes were drawn with dice for this assessment alone, so no parameters trained
+# ended: before, they are nowhere. Their classes are drawn by chance for this assessment alone, so no parameters trained
 # elsewhere know them.
 #
 # And it asks the net what it has learned from. Each half of the training images, and the validation images too, have some styles that are found

@@ -216,7 +216,7 @@ print("\n".join(text[text.rindex("class ") :].splitlines()[:30]))  # the net; it
 
 # %% [markdown]
 # ## Why
-# A training step is a few dozen kernels: convolutions, sums, products. MXNet's stopped getting faster in 2022; those of
+# A training step is a few dozen *kernels*, the programs that compute one operator: convolutions, sums, products. MXNet's stopped getting faster in 2022; those of
 # PyTorch have learned the processors since. What a Gluon job *is*, its net, data and rules, does not depend on either.
 
 # %%

@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _name_the_value(error: Any) -> None:
     """Put the value into an error of typer's that keeps it to itself (from 0.29 on)."""
-    faults = getattr(error.__cause__, "errors", list)()
+    faults: Any = getattr(error.__cause__, "errors", list)()
     if faults and "input" in faults[0]:
         said = {"float_parsing": "give a number", "int_parsing": "give a whole number"}.get(faults[0]["type"])
         said = said or error.message.replace("Input should be", "give a value")
