@@ -217,6 +217,25 @@ def test_advice_that_the_climb_has_followed_is_not_given_again():
     assert not any("more threads" in part for part in parts) and any("50 % of the cores" in p for p in parts)
 
 
+def test_the_page_says_what_to_do_where_nothing_was_kept():
+    import report_samples
+
+    from gluontune.report.advice import advice
+    from gluontune.report.read import check_ladder
+
+    document = report_samples.full_ladder()
+    assert advice(check_ladder(document), None)["next"] == []  # what was kept is what to do
+    for row in document["rungs"]:
+        row.update(kept=row["name"] == "naive")
+    assert advice(check_ladder(document), None)["next"] == [
+        "Leave the job as it is: nothing that was tried made it faster here"
+    ]
+    document["rungs"][1].update(verdict="no gain", measurable=False)
+    document["rungs"][2].update(status="skipped", reason="not measured: the budget was used up")
+    first, second = advice(check_ladder(document), None)["next"]
+    assert "other programs" in first and "--budget" in second
+
+
 def test_what_failed_and_what_mxnet_cannot_do_stand_with_their_rung():
     from gluontune.report.read import check_ladder
     from gluontune.report.views import ladder_view

@@ -27,7 +27,9 @@ _KEEP = {
 
 
 def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """What to do first: ``{"kept": [(what, gain)], "files": [{"name", "command", "text"}], "without": str}``.
+    """What to do first: ``{"kept": [(what, gain)], "files": [{"name", "command", "text"}], "without", "next"}``.
+
+    ``without`` says why there is no script; ``next`` are sentences, where nothing was kept.
 
     Args:
         ladder: as ``check_ladder`` gives it. folder: where ``best.py`` and ``best.yaml`` may lie.
@@ -51,7 +53,30 @@ def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
         if text is not None:
             shown.append({"name": words.clean(name, 40), "command": command.format(name), "text": text})
     reason = words.clean((files or {}).get("reason") or "", 200)
-    return {"kept": kept, "files": shown, "without": f"There is no best.py: {reason}." if reason else ""}
+    return {
+        "kept": kept,
+        "files": shown,
+        "without": f"There is no best.py: {reason}." if reason else "",
+        "next": [] if kept else _next(ladder["rungs"]),
+    }
+
+
+def _next(rungs: list[dict[str, Any]]) -> list[str]:
+    """What is left to do where nothing was kept.
+
+    >>> _next([{"status": "skipped", "reason": "not measured: the budget was used up by the rungs before it"}])
+    ['Give it more time: gluontune ladder --budget 20m']
+    """
+    told = []
+    if any(row.get("measurable") is False for row in rungs):
+        told.append("Climb again when the other programs are done: they had the cores that some rungs need")
+    if any(row["status"] == "skipped" and "budget" in str(row["reason"]) for row in rungs):
+        told.append("Give it more time: gluontune ladder --budget 20m")
+    if any(row["status"] == "failed" for row in rungs):
+        told.append("Mend what failed; the row of the rung says why")
+    tried = [row for row in rungs if row["status"] == "ran" and row["name"] != "naive"]
+    as_it_is = ["Leave the job as it is: nothing that was tried made it faster here"]
+    return told or (as_it_is if tried else [])
 
 
 def _what(rung: str) -> str:
