@@ -87,7 +87,8 @@ def standalone(element: str) -> str:
     """
     css = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
     themes = css[css.index(":root") : css.index("* {")]
-    own = "svg { --panel: var(--bg); background: var(--bg); font-family: system-ui, sans-serif; fill: var(--fg); }"
+    own = ":root { --panel: var(--bg); }"  # the figure stands on no panel
+    own += " svg { background: var(--bg); font-family: system-ui, sans-serif; fill: var(--fg); }"
     style = f"<style>{themes}{own}</style>"
     head, rest = element.split(">", 1)
     head += ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
