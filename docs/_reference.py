@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import tempfile
 from pathlib import Path
@@ -93,11 +94,21 @@ def rooms_of(package: Any) -> list[str]:
     return [name for name in package.__all__ if inspect.ismodule(getattr(package, name))]
 
 
+def has_run(notebook: Path) -> bool:
+    """Whether each cell of a notebook was run, and none of them failed."""
+    if not notebook.is_file():
+        return False
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code" and cell["source"]]
+    failed = any(output["output_type"] == "error" for cell in code for output in cell["outputs"])
+    return not failed and all(cell["execution_count"] for cell in code)
+
+
 def course_page() -> str:
     """The lessons and their questions; those that `make course` has run lead to their pages with outputs."""
     lessons = find_lessons(ROOT / "notebooks")
     executed = ROOT / "runs" / "course"
-    ready = [lesson for lesson in lessons if (executed / f"{lesson.name}.ipynb").is_file()]
+    ready = [lesson for lesson in lessons if has_run(executed / f"{lesson.name}.ipynb")]
     with tempfile.TemporaryDirectory() as scratch:
         for path in write_site(ready, executed, scratch) if ready else ():
             write(f"course/{path.name}", path.read_text(encoding="utf-8"))
