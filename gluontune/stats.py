@@ -139,10 +139,10 @@ def _order_bounds(ordered: list[float]) -> tuple[float, float]:
 
 def _left_out(n: int) -> int:
     """How many values to leave out on each side: the largest k with P(Binomial(n, 1/2) < k + 1) <= 2.5 %."""
-    below, drop = 0.0, -1
+    below, drop = 0.0, 0
     for k in range(n):
         below += math.comb(n, k) / 2**n
         if below > 0.025:
             break
         drop = k
-    return max(drop, 0)
+    return drop
