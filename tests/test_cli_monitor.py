@@ -36,6 +36,15 @@ def test_around_a_command_that_ends_well(capfd, tmp_path):
     assert read.facts["command"][0] == PYTHON and len(read.samples) >= 4
 
 
+@pytest.mark.parametrize(("taken", "told"), [(42.0, True), (3.0, False)])
+def test_cores_that_other_programs_took_are_not_blamed_on_the_command(capfd, monkeypatch, taken, told):
+    monkeypatch.setattr("gluontune.monitor.command.OtherLoad.read", lambda self: taken)
+    _, _, err = run(capfd, "--gpus", "none", "--", PYTHON, "-c", "pass")
+    assert ("other programs took 42 % of the cores" in err) == told
+    _, out, _ = run(capfd, "--json", "--gpus", "none", "--", PYTHON, "-c", "pass")
+    assert json.loads(out)["others_pct"] == taken
+
+
 def test_json_is_the_only_thing_on_stdout(capfd):
     code, out, err = run(capfd, "--json", "--period", "0.05", "--", PYTHON, "-c", "print('mine')")
     document = json.loads(out)

@@ -14,6 +14,8 @@ from gluontune.errors import UsageError
 
 __all__ = ["register"]
 
+_DISTURBED_PCT = 10
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -72,6 +74,12 @@ def _around(
         _common.emit({**run.to_dict(), "log": str(out) if out else None})
     else:
         _show(run.monitor, f"{command[0]} {run.outcome} after {run.seconds:.1f} s", out)
+        if run.others_pct >= _DISTURBED_PCT:
+            _common.stderr.print(
+                f"other programs took {run.others_pct:.0f} % of the cores meanwhile: what is idle or unsteady above "
+                "may be their doing",
+                highlight=False, markup=False, soft_wrap=True,
+            )  # fmt: skip
     return not run.ok
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.monitor.others import OtherLoad
 from gluontune.monitor.sampler import Monitor
 
 __all__ = ["CommandRun", "run_command"]
@@ -28,6 +29,7 @@ class CommandRun:
         signal: the signal's name, such as ``SIGKILL``, or None.
         seconds: how long it took.
         monitor: the monitor, stopped.
+        others_pct: what other programs took of the usable cores meanwhile, percent.
     """
 
     command: list[str]
@@ -35,6 +37,7 @@ class CommandRun:
     signal: str | None
     seconds: float
     monitor: Monitor
+    others_pct: float
 
     @property
     def ok(self) -> bool:
@@ -54,6 +57,7 @@ class CommandRun:
             "exit_code": self.exit_code,
             "signal": self.signal,
             "seconds": self.seconds,
+            "others_pct": self.others_pct,
             **summary(self.monitor, max_points),
         }
 
@@ -107,7 +111,7 @@ def run_command(
         raise UsageError("monitor: give a command after --, such as: gluontune monitor -- python train.py")
     # made before the command starts, so that a wrong period or GPU is found first
     Monitor(os.getpid(), period_s, gpus, pynvml=pynvml)
-    start = time.monotonic()
+    start, others = time.monotonic(), OtherLoad()
     with _signals_passed_on() as passed_to:
         process = _start(words, stdout, env)
         passed_to.append(process)
@@ -117,10 +121,11 @@ def run_command(
         finally:
             # The last look comes before the command is reaped: then its whole CPU time can still be read.
             monitor.stop()
+            taken = others.read()
             code = process.wait()
     seconds = time.monotonic() - start
     name = signal.Signals(-code).name if code < 0 and -code in list(signal.Signals) else None
-    return CommandRun(words, None if code < 0 else code, name, seconds, monitor)
+    return CommandRun(words, None if code < 0 else code, name, seconds, monitor, taken)
 
 
 def _start(words: list[str], stdout: Any, env: dict[str, str] | None) -> subprocess.Popen[bytes]:

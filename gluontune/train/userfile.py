@@ -111,7 +111,10 @@ def blaming(path: str | Path | None, name: str, function: Any = None, seen: str 
         said = "" if kind == "MXNetError" else f"{kind}: "
         at = f"{place_of(path, error, function)}: " if path is not None else ""
         given = f" for {seen}" if seen else ""
-        raise GluontuneError(f"{at}{name} failed{given}: {said}{what_mxnet_said(error)}") from error
+        told = f"{said}{what_mxnet_said(error)}"
+        if kind == "TypeError" and "required positional argument" in told:
+            told += "; data() gives (input, …, label), and what goes from batch to batch comes from begin() and step()"
+        raise GluontuneError(f"{at}{name} failed{given}: {told}") from error
 
 
 def place_of(path: str | Path, error: BaseException, function: Any = None) -> str:
