@@ -146,6 +146,7 @@ def test_onecycle_peaks_once_in_both_shapes():
 
 BAD = {
     "negative rate": (lambda: s.constant(base_lr=-1), "base_lr=-1"),
+    "negative peak": (lambda: s.onecycle(base_lr=-1, max_update=5), "base_lr=-1"),
     "NaN rate": (lambda: s.cosine(base_lr=math.nan, max_update=5), "base_lr=nan"),
     "text": (lambda: s.constant(base_lr="0.1"), "base_lr='0.1'"),
     "unsorted": (lambda: s.multifactor(base_lr=1, steps=[5, 3]), r"steps=\[5, 3\]"),
