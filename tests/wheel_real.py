@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from gluontune.codec import building
 
 ROOT = Path(__file__).resolve().parents[1]
 TRIES = [place.rpartition(":")[::2] for place in os.environ.get("DIST_TRIES", "").split()]
@@ -75,6 +78,64 @@ def test_the_doctor_names_no_makefile(place):
     assert not [f["id"] for f in findings if "make " in (f["fix"] or "") or "Makefile" in f["message"]]
 
 
+def installed(folder, script, *arguments):
+    """A script of the tests with the environment's Python, away from the source tree."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "GLUONTUNE_"))}
+    return subprocess.run(
+        [folder / "env" / "bin" / "python", ROOT / "tests" / script, *arguments],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_wheel_is_for_all_pythons_and_decodes_compiled_where_no_compiler_is(place, tmp_path):
+    """With a compiler here the wheel must have the codec; with jpeglib.h beside it, libjpeg-turbo too."""
+    assert building.find_compiler(), (
+        "make dist builds the wheel here: it needs a C compiler (apt install gcc)"
+    )
+    assert "-py3-none-" in wheel().name and not wheel().name.endswith("-any.whl")
+    linked = [] if building.compile_linked(tmp_path / "try.so") else ["linked"]
+    ran = installed(place[0], "wheel_codec.py", *linked)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    said = json.loads(gluontune(place, "doctor", "--json", code=0 if has_mxnet(place) else 1))["findings"]
+    (found,) = [finding for finding in said if finding["id"] == "jpeg-decoder"]
+    assert found["severity"] == "ok" and "compiled in the wheel" in found["evidence"], found
+
+
+def test_the_sdist_installs_without_a_compiler_and_says_what_is_lacking(tmp_path):
+    (sdist,) = (ROOT / "dist").glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path)
+    (tree,) = tmp_path.iterdir()
+    build = [
+        ROOT / ".dist" / "bin" / "python",
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "-o",
+        tmp_path / "out",
+    ]
+    env = {**os.environ, "CC": "/bin/false"}
+    ran = subprocess.run([*build, tree], env=env, capture_output=True, text=True)
+    assert ran.returncode == 0 and "a wheel without a compiled codec" in ran.stdout + ran.stderr
+    (made,) = (tmp_path / "out").glob("*.whl")
+    assert made.name.endswith("-py3-none-any.whl")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps"]
+    subprocess.run([*pip, "--target", tmp_path / "site", made], check=True)
+    command = [sys.executable, ROOT / "tests" / "wheel_codec.py"]
+    there = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    refused = subprocess.run(command, cwd=tmp_path, env=there, capture_output=True, text=True)
+    assert refused.returncode == 1 and "AssertionError: no C compiler" in refused.stderr, refused.stderr[
+        -2000:
+    ]
+    env["GLUONTUNE_CODEC"] = "linked"
+    insisted = subprocess.run([*build, tree], env=env, capture_output=True, text=True)
+    assert insisted.returncode and "with libjpeg-turbo's headers" in insisted.stderr + insisted.stdout
+
+
 def test_it_trains_and_climbs(place):
     if not has_mxnet(place):
         gluontune(place, "train", "--dataset", "sample", code=1)
@@ -132,8 +193,12 @@ def test_the_sdist_holds_what_its_tests_and_docs_need():
         "benchmarks",
         "examples",
         "conftest.py",
+        "hatch_build.py",
         "mkdocs.yml",
     }
     assert needed <= tops and not tops & {".venv", "site", "runs", ".git"}
     with zipfile.ZipFile(wheel()) as archive:
-        assert {name.split("/")[0].partition("-")[0] for name in archive.namelist()} == {"gluontune"}
+        names = archive.namelist()
+    assert {name.split("/")[0].partition("-")[0].partition(".")[0] for name in names} == {"gluontune"}
+    for folder, suffix in (("_data", ".rec"), ("_notebooks", ".ipynb"), ("codec/csrc", ".c")):
+        assert [n for n in names if n.startswith(f"gluontune/{folder}/") and n.endswith(suffix)], folder

@@ -1,7 +1,8 @@
-"""The compiled JPEG decoder: found, built on first use, or done without.
+"""The compiled JPEG decoder: the wheel's, built on first use, or done without.
 
 ``csrc`` decodes only the wanted region of a JPEG file and resizes it into the batch, in one call without the
-interpreter's lock. It needs a C compiler once (``cc``) and a libjpeg-turbo with region
+interpreter's lock. A wheel brings it compiled, with libjpeg-turbo in it. In a source tree, and where the wheel was
+made without it, it is compiled on first use: that needs a C compiler once (``cc``) and a libjpeg-turbo with region
 decoding (1.5 or newer; Pillow's wheel carries one). Without either, OpenCV does the work.
 ``GLUONTUNE_NATIVE=0`` turns it off.
 """
@@ -15,8 +16,6 @@ import hashlib
 import importlib.util
 import os
 import platform
-import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,15 +23,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gluontune.codec.building import SOURCES, compile_codec, find_compiler
 from gluontune.codec.sizes import max_pixels
 
-__all__ = ["decoder_name", "load", "why_not"]
+__all__ = ["IN_WHEEL", "decoder_name", "load", "origin", "why_not"]
 
-SOURCES = sorted(Path(__file__).with_name("csrc").glob("*.[ch]"))
+IN_WHEEL = "_compiled.so"  # beside this file, where a wheel brings it
 OK, BROKEN, TRUNCATED, UNSUPPORTED = range(4)
 
 _lock = threading.Lock()
 _loaded: list[Any] = []  # the library or None, once it was looked for
+_origin = ""
 
 
 def load() -> Any:
@@ -67,22 +68,50 @@ def why_not() -> str:
     return "not compiled" if find_compiler() else "no C compiler"
 
 
-def find_compiler() -> str | None:
-    """The C compiler's command: ``$CC``, ``cc``, ``gcc`` or ``clang``."""
-    return os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+def origin() -> str:
+    """Where the compiled codec comes from, and which libjpeg-turbo it uses; empty where there is none.
+
+    >>> bool(origin()) == (load() is not None)
+    True
+    """
+    load()
+    return _origin
 
 
 def _find() -> Any:
+    global _origin
     candidates = list(jpeg_libraries())
-    built = build_library() if candidates else None
-    if built is None:
-        return None
+    for place, build in (("compiled in the wheel", _in_wheel), ("compiled here", build_library)):
+        built = build()
+        library = None if built is None else open_library(built)
+        if library is None:
+            continue
+        version = library.gt_linked().decode()
+        used = (
+            f"libjpeg-turbo {version}"
+            if version
+            else next((path for path in candidates if library.gt_open(path.encode()) == OK), "")
+        )
+        if used:
+            _origin = f"{place}, {used}"
+            return library
+    return None
+
+
+def _in_wheel() -> Path | None:
+    path = Path(__file__).with_name(IN_WHEEL)
+    return path if path.is_file() else None
+
+
+def open_library(path: Path) -> Any:
+    """The library at ``path`` with its functions declared, or None.
+
+    Its own libjpeg comes before any other: libmxnet carries one, and Horovod makes libmxnet's names global.
+    """
     try:
-        library = declare(ctypes.CDLL(str(built)))
+        return declare(ctypes.CDLL(str(path), mode=ctypes.DEFAULT_MODE | getattr(os, "RTLD_DEEPBIND", 0)))
     except (OSError, AttributeError):
         return None
-    opened = (library.gt_open(str(path).encode()) == OK for path in candidates)
-    return library if any(opened) else None
 
 
 def jpeg_libraries() -> Iterator[str]:
@@ -97,7 +126,9 @@ def jpeg_libraries() -> Iterator[str]:
 
 
 def build_library(folder: Path | None = None) -> Path | None:
-    """The compiled ``csrc``: from the cache, or compiled now; None without a working compiler."""
+    """The compiled ``csrc``: from the cache, or compiled now; None without a working compiler or a libjpeg-turbo."""
+    if not any(True for _ in jpeg_libraries()):
+        return None
     key = hashlib.sha256(
         b"".join(s.read_bytes() for s in SOURCES) + platform.platform().encode()
     ).hexdigest()[:16]
@@ -131,37 +162,31 @@ def _is_ours(path: Path) -> bool:
 
 def compile_library(final: Path) -> bool:
     """Compile beside and rename, so that two processes can do it at once."""
-    compiler = find_compiler()
-    if not compiler:
-        return False
     handle, temporary = tempfile.mkstemp(suffix=".so", dir=final.parent)
     os.close(handle)
     try:
-        for extra in ([], ["-DGT_PLAIN"]):  # some compilers cannot clone a function for AVX2
-            command = [*compiler.split(), "-O3", "-shared", "-fPIC", *extra]
-            files = [str(source) for source in SOURCES if source.suffix == ".c"]
-            command += ["-o", temporary, *files, "-ldl", "-lm"]
-            done = subprocess.run(command, capture_output=True, timeout=120, check=False)
-            if done.returncode == 0:
-                os.chmod(temporary, 0o700)
-                os.replace(temporary, final)
-                return True
-    except (OSError, subprocess.TimeoutExpired):
-        pass
+        if compile_codec(Path(temporary)):
+            return False
+        os.chmod(temporary, 0o700)
+        os.replace(temporary, final)
+        return True
+    except OSError:
+        return False
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-    return False
 
 
 def declare(library: Any) -> Any:
     """Give the functions their types."""
     c, i, n = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
     for name, result, arguments in (
+        ("gt_linked", ctypes.c_char_p, []),
         ("gt_open", i, [ctypes.c_char_p]),
         ("gt_new", c, []),
         ("gt_free", None, [c]),
         ("gt_message", ctypes.c_char_p, [c]),
+        ("gt_groups", i, [c]),
         ("gt_recode", i, [c, ctypes.c_char_p, n, i, i, i, i, ctypes.POINTER(n * 2)]),
         ("gt_prepare", None, []),
         ("gt_crc32", ctypes.c_uint32, [ctypes.c_char_p, n]),
@@ -169,6 +194,7 @@ def declare(library: Any) -> Any:
         ("gt_limit", None, [ctypes.c_int64]),
         ("gt_header", i, [c, n, ctypes.POINTER(i * 7)]),
         ("gt_headers", None, [i, c, c, c]),
+        ("gt_records", None, [i, c, n, c, c, c, c, c]),
         ("gt_decode_many", None, [c, i, c, c, c, c, c, c, i, i, i, i, c, c]),
     ):
         function = getattr(library, name)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from gluontune.codec import native
+from gluontune.codec import building, native
 from gluontune.errors import GluontuneError
 
 __all__ = ["build", "main", "run"]
@@ -48,30 +48,19 @@ def build(folder: Path, sources: Path | None = None) -> tuple[Path, str]:
     Raises:
         GluontuneError: no compiler, no sanitizer, or no libjpeg-turbo; it says which.
     """
-    compiler = native.find_compiler()
+    compiler = building.find_compiler()
     if not compiler:
         raise GluontuneError("no C compiler here (Debian, Ubuntu: apt install gcc)")
     if not any(True for _ in native.jpeg_libraries()):
         raise GluontuneError("no libjpeg-turbo here; Pillow's wheel brings one")
-    library, command = folder / "codec.so", compiler.split()
-    files = sorted((sources or native.SOURCES[0].parent).glob("*.c"))
-    said = ""
-    for extra in ((), ("-DGT_PLAIN",)):
-        done = subprocess.run(
-            [*command, *FLAGS, *extra, "-shared", "-fPIC", "-o", str(library), *map(str, files), "-ldl", "-lm"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        said = done.stderr.strip()
-        if done.returncode == 0:
-            break
-    else:
-        raise GluontuneError(
-            f"{compiler} has no sanitizers here: {said.splitlines()[-1] if said else 'no reason'}"
-        )
+    library = folder / "codec.so"
+    said = building.compile_codec(library, FLAGS, sources=sources)
+    if said:
+        raise GluontuneError(f"{compiler} has no sanitizers here: {said.splitlines()[-1]}")
     runtime = ""
     for name in ("libasan.so", f"libclang_rt.asan-{os.uname().machine}.so"):
         found = subprocess.run(
-            [*command, f"-print-file-name={name}"], capture_output=True, text=True, check=False
+            [*compiler.split(), f"-print-file-name={name}"], capture_output=True, text=True, check=False
         ).stdout.strip()
         if os.path.isabs(found) and os.path.exists(found):
             runtime = os.path.realpath(found)

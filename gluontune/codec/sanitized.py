@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.codec import native
+from gluontune.codec.header import jpeg_header
 from gluontune.codec.sanitize import CASES
 
 __all__ = ["Cases", "corpus", "damaged"]
@@ -97,6 +98,11 @@ class Cases:
     def __init__(self, library: Any, folder: Path, seed: int):
         self.codec, self.folder, self.seed = library, folder, seed
         self.files, self.mine = corpus(), threading.local()
+        self.small = []  # small enough for a group, and upright
+        for data in self.files:
+            header = jpeg_header(data)
+            if max(header.height, header.width) <= 128 and header.orientation == 1:
+                self.small.append(data)
         self.counts = {"made": 0, "refused": 0}
         self.lock = threading.Lock()
         library.gt_limit(_MOST_PIXELS)
@@ -105,16 +111,8 @@ class Cases:
         """The case of this number: the same for the same seed."""
         rng = np.random.default_rng([self.seed, number])
         kind = int(rng.integers(10))
-        run = (
-            self.decode
-            if kind < 5
-            else self.recode
-            if kind < 8
-            else self.gather
-            if kind == 8
-            else self.checksum
-        )
-        made = run(rng)
+        works = (self.decode, self.group_of, self.recode, self.records, self.gather, self.checksum)
+        made = works[(0, 0, 0, 1, 1, 2, 2, 3, 4, 5)[kind]](rng)
         with self.lock:
             self.counts["made" if made else "refused"] += 1
 
@@ -154,6 +152,36 @@ class Cases:
         offsets = (
             rng.integers(0, 2 * pad + 1, (count, 2)).astype(np.int64) if pad and rng.random() < 0.5 else None
         )
+        return self.many(files, boxes, eighths, codes, flips, offsets, pad, (height, width, channels))
+
+    def group_of(self, rng: np.random.Generator) -> bool:
+        """Small images of one header, wanted as they are, of which some are damaged behind it."""
+        data = self.small[rng.integers(len(self.small))]
+        h = self.headers([Memory(len(data), data)])[0]
+        files = []
+        for _ in range(int(rng.integers(2, 12))):
+            one, start = bytearray(data), int(h[5]) + 14
+            for _ in range(int(rng.choice([0, 0, 0, 0, 0, 0, 1, 3]))):
+                at = int(rng.integers(start, len(one) - 1))
+                one[at : at + int(rng.integers(0, 3))] = rng.bytes(int(rng.integers(0, 4))).replace(
+                    b"\0", b"\xff"
+                )
+            files.append(Memory(len(one), bytes(one)))
+        count, pad = len(files), int(rng.choice([0, 1, 4, 16]))
+        boxes, codes = (
+            np.tile(np.array([0, 0, h[0], h[1]], np.int32), (count, 1)),
+            self.headers(files)[:, 7].copy(),
+        )
+        flips = rng.integers(0, 2, count).astype(np.uint8) if rng.random() < 0.5 else None
+        offsets = rng.integers(0, 2 * pad + 1, (count, 2)).astype(np.int64) if rng.random() < 0.6 else None
+        shape = (int(h[0]), int(h[1]), int(rng.choice([1, 3])))
+        return self.many(files, boxes, np.full(count, 8, np.int32), codes, flips, offsets, pad, shape)
+
+    def many(
+        self, files: list[Memory], boxes: np.ndarray, eighths: np.ndarray, codes: np.ndarray,
+        flips: np.ndarray | None, offsets: np.ndarray | None, pad: int, shape: tuple[int, int, int],
+    ) -> bool:  # fmt: skip
+        count, (height, width, channels) = len(files), shape
         addresses = np.array([one.at for one in files], np.uintp)
         lengths = np.array([one.size for one in files], np.uintp)
         out = Memory(count * height * width * channels)
@@ -163,6 +191,30 @@ class Cases:
             pad, height, width, channels, out.at, codes.ctypes.data,
         )  # fmt: skip
         return bool((codes == native.OK).any())
+
+    def records(self, rng: np.random.Generator) -> bool:
+        """Records found in a damaged file: each byte of what is found is read."""
+        data = bytearray()
+        starts = []
+        for _ in range(int(rng.integers(1, 6))):
+            labels, body = int(rng.choice([0, 0, 0, 2])), rng.bytes(int(rng.integers(0, 60)))
+            record = labels.to_bytes(4, "little") + bytes(20 + 4 * labels) + body
+            starts.append(len(data))
+            data += b"\x0a\x23\xd7\xce" + len(record).to_bytes(4, "little") + record + bytes(-len(record) % 4)
+        for _ in range(int(rng.choice([0, 1, 3]))):
+            at = int(rng.integers(len(data)))
+            data[at] = int(rng.choice([0, 1, 0x7F, 0x80, 0xFF]))
+        del data[int(rng.integers(len(data) // 2, len(data) + 1)) :]
+        whole = Memory(len(data), bytes(data))
+        offsets, ends = np.array(starts, np.int64), np.array([*starts[1:], len(data)], np.int64)
+        places = rng.integers(0, len(starts), 8).astype(np.int64)
+        found, lengths = np.empty(8, np.uintp), np.empty(8, np.uintp)
+        self.codec.gt_records(8, whole.at, whole.size, offsets.ctypes.data, ends.ctypes.data, places.ctypes.data,
+                              found.ctypes.data, lengths.ctypes.data)  # fmt: skip
+        for address, length in zip(found.tolist(), lengths.tolist()):
+            if length and not whole.at <= address <= address + length <= whole.at + whole.size:
+                raise SystemExit(f"a record of {length} bytes beyond its file")
+        return bool(lengths.any())
 
     def recode(self, rng: np.random.Generator) -> bool:
         data = damaged(rng, self.files)

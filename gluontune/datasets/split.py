@@ -194,6 +194,16 @@ class RecordSplit(Split):
     def _read(self, index: int) -> Any:
         return self._open().payload(int(self._places[index]))
 
+    def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Addresses and lengths of encoded images, as :meth:`RecordReader.locate`; the file stays mapped.
+
+        None where they cannot be had, or :meth:`read` is not this class's own: then it reads each.
+        """
+        own = type(self).read is Split.read and type(self)._read is RecordSplit._read
+        if not own or "read" in vars(self):
+            return None
+        return self._open().locate(self._places[indices])
+
     def _size(self, index: int) -> int:
         return len(self._read(index))
 

@@ -8,7 +8,7 @@ resize would skip. Sources: libjpeg-turbo's scaled IDCT; fast.ai's DAWNBench ent
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import cv2
@@ -95,21 +95,25 @@ class Decoder:
         Returns:
             int32 (n,): 0 where the image is made. Elsewhere :meth:`into` makes it, or says what is wrong with it.
         """
-        n, library = len(payloads), self._library
-        codes = np.full(n, native.UNSUPPORTED, np.int32)
         if not self._handle:
-            return codes
+            return np.full(len(payloads), native.UNSUPPORTED, np.int32)
         data = [np.frombuffer(payload, np.uint8) if len(payload) else _NOTHING for payload in payloads]
         addresses = np.array([one.__array_interface__["data"][0] for one in data], np.uintp)
         lengths = np.array([one.size for one in data], np.uintp)
-        headers = np.empty((n, 8), np.int32)
+        return self.at(out, addresses, lengths, draws, first)
+
+    def at(
+        self, out: np.ndarray, addresses: np.ndarray, lengths: np.ndarray, draws: Draws, first: int
+    ) -> np.ndarray:
+        """:meth:`many`, of JPEG files that lie in memory: ``addresses`` and ``lengths``, uintp (n,)."""
+        n, library = len(addresses), self._library
+        codes, headers = np.full(n, native.UNSUPPORTED, np.int32), np.empty((n, 8), np.int32)
         library.gt_headers(n, addresses.ctypes.data, lengths.ctypes.data, headers.ctypes.data)
         boxes, eighths = np.zeros((n, 4), np.int32), np.zeros(n, np.int32)
-        for k, (height, width, _, _, orientation, _, whole, code) in enumerate(headers.tolist()):
-            if code == native.OK and whole == 1 and orientation == 1:
-                box, by = self._wanted(draws, first + k, height, width)
-                if by:
-                    codes[k], boxes[k], eighths[k] = native.OK, box, 8 // by
+        for same, height, width in self._alike(headers, draws):
+            box, by = self._wanted(draws, first + int(same[0]), height, width)
+            if by:
+                codes[same], boxes[same], eighths[same] = native.OK, box, 8 // by
         flips = None if draws.flip is None else draws.flip[first : first + n].astype(np.uint8)
         offsets = None if draws.offsets is None else draws.offsets[first : first + n].astype(np.int64)
         library.gt_decode_many(
@@ -121,6 +125,16 @@ class Decoder:
             for k in np.flatnonzero(codes == native.OK).tolist():
                 draws.finish(out[k], first + k)
         return codes
+
+    def _alike(self, headers: np.ndarray, draws: Draws) -> Iterator[tuple[np.ndarray, int, int]]:
+        """Whole, upright images whose boxes are the same: their numbers, height and width."""
+        fit = np.flatnonzero((headers[:, 7] == native.OK) & (headers[:, 6] == 1) & (headers[:, 4] == 1))
+        sizes = headers[fit, :2]
+        if draws.uniforms is None and len(fit) and (sizes == sizes[0]).all():
+            yield fit, int(sizes[0, 0]), int(sizes[0, 1])
+        else:
+            for k, (height, width) in zip(fit[:, np.newaxis], sizes.tolist()):
+                yield k, height, width
 
     def _wanted(self, draws: Draws, i: int, height: int, width: int) -> tuple[Box, int]:
         """The box of image ``i`` and by how much it is decoded smaller; 0 where OpenCV must average."""

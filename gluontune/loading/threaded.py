@@ -19,6 +19,7 @@ __all__ = ["BatchPool", "ThreadedLoader"]
 
 MAX_BYTES = 512 << 20  # of batches made ahead, unless ``prefetch`` says otherwise
 CHUNKS = 2  # a batch is cut into so many pieces a thread, so that the threads end it together
+PIECE = 1 << 16  # pixels of a piece at the least: each costs the interpreter's lock a tenth of a millisecond
 
 
 class BatchPool:
@@ -61,11 +62,17 @@ def fill(
     """
     index, payloads = -1, []
     try:
-        for index in indices.tolist():
-            payloads.append(split.read(index))
-        for k in np.flatnonzero(decoder.many(out, payloads, draws, first)).tolist():
+        located = split.locate(indices) if hasattr(split, "locate") else None
+        if located is None:
+            for index in indices.tolist():
+                payloads.append(split.read(index))
+            codes = decoder.many(out, payloads, draws, first)
+        else:
+            addresses, lengths = located
+            codes = decoder.at(out, addresses, lengths, draws, first)
+        for k in np.flatnonzero(codes).tolist():
             index = int(indices[k])
-            decoder.into(out[k], payloads[k], draws, first + k)
+            decoder.into(out[k], payloads[k] if payloads else split.read(index), draws, first + k)
     except KeyboardInterrupt:  # in the calling thread: the user's, and no fault of the record
         raise
     except BaseException as error:  # whatever ends a thread must name the record
@@ -110,7 +117,7 @@ class _Epoch:
         if indices is None:
             return
         loader, size = self.loader, len(indices)
-        step = max(1, -(-size // (loader.num_workers * CHUNKS)))
+        step = loader.piece
         pieces = [(first, min(first + step, size)) for first in range(0, size, step)]
         draws = loader.draws(self.number, number, indices)
         batch = _Batch(number, indices, loader.pool.take(), draws, len(pieces))
@@ -183,8 +190,8 @@ class ThreadedLoader(Loader):
 
     Args:
         num_workers: threads; 0 loads in the calling thread.
-        prefetch: batches made ahead of the one in use. None: 2, or fewer where they would take more
-            than 512 MiB. With ``num_workers=0`` nothing is made ahead.
+        prefetch: batches made ahead of the one in use. None: 2, or more where batches of small images keep fewer
+            threads busy; fewer where they would take more than 512 MiB. With ``num_workers=0`` nothing is made ahead.
         scaled: allow scaled JPEG decoding where the crop is larger than the image (see ``decode``).
         mean, std: kept as attributes for the device; the pixels stay as they are.
         others: see :class:`gluontune.loading.base.Loader`.
@@ -227,7 +234,12 @@ class ThreadedLoader(Loader):
             )
         self.num_workers, self.scaled, self.mean, self.std = int(num_workers), scaled, mean, std
         batch_bytes = self.batch_size * int(np.prod(self.image_shape))
-        self.prefetch = prefetch if prefetch is not None else max(1, min(2, MAX_BYTES // batch_bytes))
+        pixels = self.image_shape[0] * self.image_shape[1]
+        least = min(self.batch_size, max(1, PIECE // pixels))
+        self.piece = max(least, -(-self.batch_size // (max(1, self.num_workers) * CHUNKS)))  # images
+        pieces = -(-self.batch_size // self.piece)
+        ahead = max(2, -(-self.num_workers // pieces))  # every thread has a piece
+        self.prefetch = prefetch if prefetch is not None else max(1, min(ahead, MAX_BYTES // batch_bytes))
         self.pool = BatchPool((self.batch_size, *self.image_shape))
         self._running: _Epoch | None = None
         self._turn = threading.Lock()

@@ -130,8 +130,8 @@ class System(cpu.Cpu):
 
     @functools.cached_property
     def jpeg_decoder(self) -> tuple[str, str]:
-        """What decodes JPEG files, and why it is not the compiled codec (empty where it is)."""
-        return native.decoder_name(), native.why_not()
+        """What decodes JPEG files and where that comes from; why it is not the compiled codec (empty where it is)."""
+        return ", ".join(filter(None, (native.decoder_name(), native.origin()))), native.why_not()
 
     # -- GPUs
 

@@ -87,26 +87,26 @@ static int resize(gt_decoder *d, const uint8_t *from, size_t stride, int h, int 
 /* Decode the box (in pixels of the full image) at eighths/8 of the size into out (out_h, out_w, channels). */
 int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, int top, int left, int height, int width,
               int eighths, int out_h, int out_w, int channels, int flip, uint8_t *out) {
-  struct jpeg *j = &d->c.j;
+  struct jpeg_decompress_struct *j = &d->c.j;
   d->truncated = 0;
   d->err.num_warnings = 0;
   d->message[0] = 0;
   if (setjmp(d->escape)) {
-    gt_lib.abort_(j);
+    jpeg_abort_decompress(j);
     return GT_BROKEN;
   }
-  gt_lib.mem_src(j, data, (unsigned long)length);
-  gt_lib.read_header(j, 1);
+  jpeg_mem_src(j, data, (unsigned long)length);
+  jpeg_read_header(j, 1);
   int full_h = (int)j->image_height, full_w = (int)j->image_width;
   if (j->jpeg_color_space == JCS_CMYK || j->jpeg_color_space == JCS_YCCK || top < 0 || left < 0 || height < 1 ||
       width < 1 || top + height > full_h || left + width > full_w) {
-    gt_lib.abort_(j);
+    jpeg_abort_decompress(j);
     return GT_UNSUPPORTED;
   }
   j->out_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_EXT_RGBX;
   j->scale_num = (unsigned)eighths;
   j->scale_denom = 8;
-  gt_lib.start(j);
+  jpeg_start_decompress(j);
   int all_h = (int)j->output_height, all_w = (int)j->output_width;
   double by_h = (double)all_h / full_h, by_w = (double)all_w / full_w;
   int h = (int)nearbyint(height * by_h), w = (int)nearbyint(width * by_w);
@@ -117,24 +117,24 @@ int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, int top, int le
   clip(&x, &w, all_w);
   /* Two columns of margin, so that smooth upsampling of the chroma sees its neighbours. */
   unsigned from = (unsigned)(x > 2 ? x - 2 : 0), columns = (unsigned)(x + w + 2 < all_w ? x + w + 2 : all_w) - from;
-  if ((int)columns < all_w) gt_lib.crop(j, &from, &columns);
+  if ((int)columns < all_w) jpeg_crop_scanline(j, &from, &columns);
   int pixel = channels == 1 ? 1 : 4;
   size_t stride = (size_t)j->output_width * pixel;
   if (!gt_grow((void **)&d->pixels, &d->pixels_size, stride * h + 64)) {
-    gt_lib.abort_(j);
+    jpeg_abort_decompress(j);
     snprintf(d->message, sizeof d->message, "no memory for %d x %d pixels", w, h);
     return GT_BROKEN;
   }
-  if (y) gt_lib.skip(j, (unsigned)y);
+  if (y) jpeg_skip_scanlines(j, (unsigned)y);
   unsigned char *rows[16];
   for (int done = 0; done < h;) {
     int n = h - done < 16 ? h - done : 16;
     for (int k = 0; k < n; k++) rows[k] = d->pixels + (size_t)(done + k) * stride;
-    int got = (int)gt_lib.read(j, rows, (unsigned)n);
+    int got = (int)jpeg_read_scanlines(j, rows, (unsigned)n);
     if (got < 1) break;
     done += got;
   }
-  gt_lib.abort_(j);
+  jpeg_abort_decompress(j);
   if (d->truncated) return GT_TRUNCATED;
   if (!resize(d, d->pixels + (size_t)(x - (int)from) * pixel, stride, h, w, out, out_h, out_w, pixel, flip)) {
     snprintf(d->message, sizeof d->message, "no memory to resize to %d x %d", out_h, out_w);

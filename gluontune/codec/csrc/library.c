@@ -1,10 +1,49 @@
-/* Opening libjpeg-turbo, and decoders that carry its state and their own memory. */
+/* Decoders that carry libjpeg-turbo's state and their own memory; and opening the library, where it is not linked. */
 #define _GNU_SOURCE /* RTLD_DEEPBIND */
 #include "codec.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+
+static void on_error(j_common_ptr cinfo) {
+  gt_decoder *d = cinfo->client_data;
+  d->err.format_message(cinfo, d->message);
+  longjmp(d->escape, 1);
+}
+
+static void on_message(j_common_ptr cinfo, int level) {
+  gt_decoder *d = cinfo->client_data;
+  if (level >= 0) return;
+  if (d->err.num_warnings++ < 16) {
+    char text[208];
+    d->err.format_message(cinfo, text);
+    if (strstr(text, "remature end of JPEG file")) d->truncated = 1;
+  }
+}
+
+static void prepare(gt_decoder *d) {
+  d->out.j.err = d->c.j.err = jpeg_std_error(&d->err);
+  d->out.j.client_data = d->c.j.client_data = d;
+  d->err.error_exit = on_error;
+  d->err.emit_message = on_message;
+}
+
+#ifdef GT_LINKED
+struct gt_abi gt_abi = {JPEG_LIB_VERSION, 1, sizeof(struct jpeg_decompress_struct), sizeof(struct jpeg_compress_struct)};
+
+#define TEXT(version) #version
+#define EXPANDED(version) TEXT(version)
+
+/* The libjpeg-turbo that it was compiled with; empty where gt_open finds one. */
+const char *gt_linked(void) { return EXPANDED(LIBJPEG_TURBO_VERSION); }
+
+int gt_open(const char *path) {
+  (void)path;
+  return GT_UNSUPPORTED;
+}
+
+#else
+#include <dlfcn.h>
 
 /* Its own functions before those of the same name elsewhere: libmxnet carries another libjpeg, and Horovod makes
  * libmxnet's names global. */
@@ -17,96 +56,76 @@
 #endif
 
 struct gt_library gt_lib;
+struct gt_abi gt_abi;
 
-static void on_error(void *cinfo) {
-  gt_decoder *d = ((struct jpeg *)cinfo)->client_data;
-  d->err.format_message(cinfo, d->message);
-  longjmp(d->escape, 1);
-}
+const char *gt_linked(void) { return ""; }
 
-static void on_message(void *cinfo, int level) {
-  gt_decoder *d = ((struct jpeg *)cinfo)->client_data;
-  if (level >= 0) return;
-  if (d->err.num_warnings++ < 16) {
-    char text[208];
-    d->err.format_message(cinfo, text);
-    if (strstr(text, "remature end of JPEG file")) d->truncated = 1;
-  }
-}
-
-static void prepare(gt_decoder *d) {
-  d->out.j.err = d->c.j.err = gt_lib.std_error(&d->err);
-  d->out.j.client_data = d->c.j.client_data = d;
-  d->err.error_exit = on_error;
-  d->err.emit_message = on_message;
-}
+#define FIND(member, name) \
+  if (!(*(void **)&gt_lib.member = dlsym(handle, name))) return GT_UNSUPPORTED;
 
 /* Can it write JPEG files too? Its size of the structure is learned as in gt_open. */
 static int find_writing(void *handle) {
-#define FIND(member, name) \
-  if (!(*(void **)&gt_lib.member = dlsym(handle, name))) return 0;
   FIND(read_raw, "jpeg_read_raw_data") FIND(out_create, "jpeg_CreateCompress") FIND(out_mem, "jpeg_mem_dest")
   FIND(out_defaults, "jpeg_set_defaults") FIND(out_quality, "jpeg_set_quality")
   FIND(out_start, "jpeg_start_compress") FIND(out_raw, "jpeg_write_raw_data")
   FIND(out_finish, "jpeg_finish_compress") FIND(out_abort, "jpeg_abort_compress")
   FIND(out_destroy, "jpeg_destroy_compress")
-#undef FIND
   gt_decoder *const d = calloc(1, sizeof *d);
-  if (!d) return 0;
+  if (!d) return GT_BROKEN;
   volatile int tries = 0;
-  gt_lib.out_size = sizeof(struct jpeg_out);
+  gt_abi.out_size = sizeof(struct jpeg_compress_struct);
   if (setjmp(d->escape)) {
     int told = d->err.msg_parm.i[0];
-    if (told > (int)sizeof(struct jpeg_out) && told < 4096) gt_lib.out_size = (size_t)told;
+    if (told > (int)sizeof(struct jpeg_compress_struct) && told < 4096) gt_abi.out_size = (size_t)told;
     else tries = 99;
   }
-  if (tries++ > 3) { free(d); return 0; }
+  if (tries++ > 3) { free(d); return GT_UNSUPPORTED; }
   prepare(d);
-  gt_lib.out_create(&d->out.j, gt_lib.version, gt_lib.out_size);
-  gt_lib.out_destroy(&d->out.j);
+  jpeg_CreateCompress(&d->out.j, gt_abi.version, gt_abi.out_size);
+  jpeg_destroy_compress(&d->out.j);
   free(d);
-  return 1;
+  return GT_OK;
 }
 
 /* Open the library. The version and size that it wants are read from its own complaints. */
 int gt_open(const char *path) {
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | GT_DEEPBIND);
   if (!handle) return GT_UNSUPPORTED;
-#define FIND(member, name) \
-  if (!(*(void **)&gt_lib.member = dlsym(handle, name))) return GT_UNSUPPORTED;
   FIND(std_error, "jpeg_std_error") FIND(create, "jpeg_CreateDecompress") FIND(mem_src, "jpeg_mem_src")
   FIND(read_header, "jpeg_read_header") FIND(start, "jpeg_start_decompress") FIND(read, "jpeg_read_scanlines")
   FIND(crop, "jpeg_crop_scanline") FIND(skip, "jpeg_skip_scanlines") FIND(abort_, "jpeg_abort_decompress")
   FIND(destroy, "jpeg_destroy_decompress")
-#undef FIND
   gt_decoder *d = calloc(1, sizeof *d);
   if (!d) return GT_BROKEN;
   volatile int tries = 0;
-  gt_lib.version = 62;
-  gt_lib.size = sizeof(struct jpeg);
+  gt_abi.version = 62;
+  gt_abi.size = sizeof(struct jpeg_decompress_struct);
   if (setjmp(d->escape)) { /* "library is version 80" or "library thinks size is 656" */
     int told = d->err.msg_parm.i[0];
-    if (told >= 62 && told < 100) gt_lib.version = told;
-    else if (told > (int)sizeof(struct jpeg) && told < 4096) gt_lib.size = (size_t)told;
+    if (told >= 62 && told < 100) gt_abi.version = told;
+    else if (told > (int)sizeof(struct jpeg_decompress_struct) && told < 4096) gt_abi.size = (size_t)told;
     else tries = 99;
   }
   if (tries++ > 3) { free(d); return GT_UNSUPPORTED; }
   prepare(d);
-  gt_lib.create(&d->c.j, gt_lib.version, gt_lib.size);
-  gt_lib.destroy(&d->c.j);
+  jpeg_CreateDecompress(&d->c.j, gt_abi.version, gt_abi.size);
+  jpeg_destroy_decompress(&d->c.j);
   free(d);
-  gt_lib.writes = gt_lib.version == 62 && find_writing(handle);
+  gt_abi.writes = gt_abi.version == 62 && find_writing(handle) == GT_OK;
   return GT_OK;
 }
+#undef FIND
+#endif
 
 gt_decoder *gt_new(void) {
   gt_decoder *const d = calloc(1, sizeof *d);
   if (!d) return NULL;
   prepare(d);
   if (setjmp(d->escape)) { free(d); return NULL; }
-  gt_lib.create(&d->c.j, gt_lib.version, gt_lib.size);
-  if (gt_lib.writes) {
-    gt_lib.out_create(&d->out.j, gt_lib.version, gt_lib.out_size);
+  /* jpeg_create_decompress is a macro that says these two from its own header, where there is one. */
+  jpeg_CreateDecompress(&d->c.j, gt_abi.version, gt_abi.size);
+  if (gt_abi.writes) {
+    jpeg_CreateCompress(&d->out.j, gt_abi.version, gt_abi.out_size);
     d->can_write = 1;
   }
   return d;
@@ -114,12 +133,14 @@ gt_decoder *gt_new(void) {
 
 void gt_free(gt_decoder *d) {
   if (!d) return;
-  gt_lib.destroy(&d->c.j);
-  if (d->can_write) gt_lib.out_destroy(&d->out.j);
+  jpeg_destroy_decompress(&d->c.j);
+  if (d->can_write) jpeg_destroy_compress(&d->out.j);
   for (int k = 0; k < 3; k++) { free(d->planes[k].data); free(d->resized[k].data); }
   free(d->file); free(d->taps); free(d->part); free(d->pixels); free(d->row); free(d->xs); free(d->weights);
   free(d);
 }
+
+int gt_groups(const gt_decoder *d) { return d->groups; }
 
 const char *gt_message(const gt_decoder *d) { return d->message; }
 
@@ -131,4 +152,3 @@ int gt_grow(void **p, size_t *have, size_t want) {
   if (!*p) *have = 0;
   return *p != NULL;
 }
-

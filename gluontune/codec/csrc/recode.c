@@ -16,42 +16,47 @@ static void set_plane(gt_plane *plane, int width, int height, int stride) {
 
 /* Decode into d->planes; the number of components, or 0 where the file is of another kind. */
 static int read_planes(gt_decoder *d, int eighths, int grey) {
-  struct jpeg *j = &d->c.j;
+  struct jpeg_decompress_struct *j = &d->c.j;
   int count = j->num_components, h_max = 1, v_max = 1;
-  struct component *parts = j->comp_info;
+  jpeg_component_info *parts = j->comp_info;
   for (int k = 0; k < count; k++) {
-    if (parts[k].h > h_max) h_max = parts[k].h;
-    if (parts[k].v > v_max) v_max = parts[k].v;
+    if (parts[k].h_samp_factor > h_max) h_max = parts[k].h_samp_factor;
+    if (parts[k].v_samp_factor > v_max) v_max = parts[k].v_samp_factor;
   }
-  for (int k = 0; k < count; k++)
-    if (parts[k].h < 1 || parts[k].v < 1 || h_max % parts[k].h || v_max % parts[k].v) return 0;
-  if (parts[0].h != h_max || parts[0].v != v_max) return 0;
+  for (int k = 0; k < count; k++) {
+    int h = parts[k].h_samp_factor, v = parts[k].v_samp_factor;
+    if (h < 1 || v < 1 || h_max % h || v_max % v) return 0;
+  }
+  if (parts[0].h_samp_factor != h_max || parts[0].v_samp_factor != v_max) return 0;
   j->out_color_space = j->jpeg_color_space;
   j->scale_num = (unsigned)eighths;
   j->scale_denom = 8;
   j->raw_data_out = 1;
   if (grey)
-    for (int k = 1; k < count; k++) parts[k].needed = 0;
-  gt_lib.start(j);
+    for (int k = 1; k < count; k++) parts[k].component_needed = 0;
+  jpeg_start_decompress(j);
   int rows_at_once = v_max * eighths, steps = ((int)j->output_height + rows_at_once - 1) / rows_at_once;
   unsigned char *rows[3][64], **tables[3] = {rows[0], rows[1], rows[2]};
   for (int k = 0; k < count; k++) {
-    struct component *p = &parts[k];
-    unsigned width = (j->image_width * (unsigned)(p->h * p->scaled) + (unsigned)(h_max * 8) - 1) / (unsigned)(h_max * 8);
-    if (p->scaled < 1 || p->scaled > 8 || p->width != width || p->v * p->scaled > 64) return 0;
-    int stride = (int)(p->blocks_w * (unsigned)p->scaled + 63) & ~31;
-    set_plane(&d->planes[k], (int)p->width, (int)p->height, stride);
-    if (!gt_grow((void **)&d->planes[k].data, &d->planes[k].have, (size_t)stride * (size_t)(steps * p->v * p->scaled) + 64)) {
+    jpeg_component_info *p = &parts[k];
+    int side = p->DCT_scaled_size, rows_of_step = p->v_samp_factor * side;
+    unsigned part = (unsigned)(p->h_samp_factor * side), whole = (unsigned)(h_max * 8);
+    unsigned width = (j->image_width * part + whole - 1) / whole;
+    if (side < 1 || side > 8 || p->downsampled_width != width || rows_of_step > 64) return 0;
+    int stride = (int)(p->width_in_blocks * (unsigned)side + 63) & ~31;
+    size_t bytes = (size_t)stride * (size_t)(steps * rows_of_step) + 64;
+    set_plane(&d->planes[k], (int)p->downsampled_width, (int)p->downsampled_height, stride);
+    if (!gt_grow((void **)&d->planes[k].data, &d->planes[k].have, bytes)) {
       snprintf(d->message, sizeof d->message, "no memory for its pixels");
       longjmp(d->escape, 1);
     }
   }
   for (int step = 0; step < steps; step++) {
     for (int k = 0; k < count; k++) {
-      int n = parts[k].v * parts[k].scaled;
+      int n = parts[k].v_samp_factor * parts[k].DCT_scaled_size;
       for (int y = 0; y < n; y++) rows[k][y] = d->planes[k].data + (size_t)(step * n + y) * d->planes[k].stride;
     }
-    if (!gt_lib.read_raw(j, tables, (unsigned)rows_at_once)) break;
+    if (!jpeg_read_raw_data(j, tables, (unsigned)rows_at_once)) break;
   }
   return count;
 }
@@ -62,40 +67,44 @@ static void pad_plane(gt_plane *plane, int rows) {
     uint8_t *row = plane->data + (size_t)y * plane->stride;
     memset(row + plane->width, row[plane->width - 1], plane->stride - (size_t)plane->width);
   }
-  for (int y = plane->height; y < rows; y++)
-    memcpy(plane->data + (size_t)y * plane->stride, plane->data + (size_t)(plane->height - 1) * plane->stride, plane->stride);
+  const uint8_t *last = plane->data + (size_t)(plane->height - 1) * plane->stride;
+  for (int y = plane->height; y < rows; y++) memcpy(plane->data + (size_t)y * plane->stride, last, plane->stride);
 }
 
 static int write_file(gt_decoder *d, int count, int quality, unsigned char **file, unsigned long *length) {
-  struct jpeg_out *j = &d->out.j;
-  gt_lib.out_mem(j, file, length);
+  struct jpeg_compress_struct *j = &d->out.j;
+  jpeg_mem_dest(j, file, length);
   j->image_width = (unsigned)d->resized[0].width;
   j->image_height = (unsigned)d->resized[0].height;
   j->input_components = count;
-  j->in_color_space = count == 1 ? JCS_GRAYSCALE : JCS_YCBCR;
-  gt_lib.out_defaults(j);
-  gt_lib.out_quality(j, quality, 1);
-  if (count == 3 && (j->comp_info[0].h != 2 || j->comp_info[0].v != 2 || j->comp_info[1].h != 1)) return 0;
-  if (count == 1) j->comp_info[0].h = j->comp_info[0].v = 1;
+  j->in_color_space = count == 1 ? JCS_GRAYSCALE : JCS_YCbCr;
+  jpeg_set_defaults(j);
+  jpeg_set_quality(j, quality, 1);
+  jpeg_component_info *luma_part = &j->comp_info[0];
+  if (count == 3 && (luma_part->h_samp_factor != 2 || luma_part->v_samp_factor != 2)) return 0;
+  if (count == 3 && j->comp_info[1].h_samp_factor != 1) return 0;
+  if (count == 1) luma_part->h_samp_factor = luma_part->v_samp_factor = 1;
   j->raw_data_in = 1;
-  gt_lib.out_start(j, 1);
+  jpeg_start_compress(j, 1);
   unsigned char *rows[3][16], **tables[3] = {rows[0], rows[1], rows[2]};
   int luma = count == 3 ? 16 : 8;
   for (int y = 0; y < d->resized[0].height; y += luma) {
     for (int k = 0; k < count; k++) {
       int n = k ? 8 : luma, top = k ? y / 2 : y;
-      for (int row = 0; row < n; row++) rows[k][row] = d->resized[k].data + (size_t)(top + row) * d->resized[k].stride;
+      gt_plane *from = &d->resized[k];
+      for (int row = 0; row < n; row++) rows[k][row] = from->data + (size_t)(top + row) * from->stride;
     }
-    gt_lib.out_raw(j, tables, (unsigned)luma);
+    jpeg_write_raw_data(j, tables, (unsigned)luma);
   }
-  gt_lib.out_finish(j);
+  jpeg_finish_compress(j);
   return 1;
 }
 
 /* The shorter side becomes `side` pixels (0: as it is), `crop` keeps the middle square, `grey` only the luma.
  * `out` gets the address and length of the file, which belongs to the decoder until its next call. */
-int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int crop, int grey, int quality, size_t *out) {
-  struct jpeg *j = &d->c.j;
+int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int crop, int grey, int quality,
+              size_t *out) {
+  struct jpeg_decompress_struct *j = &d->c.j;
   unsigned char *volatile file = NULL;
   unsigned char *written;
   unsigned long size;
@@ -104,17 +113,17 @@ int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int c
   d->err.num_warnings = 0;
   d->message[0] = 0;
   if (setjmp(d->escape)) {
-    gt_lib.abort_(j);
-    gt_lib.out_abort(&d->out.j);
+    jpeg_abort_decompress(j);
+    jpeg_abort_compress(&d->out.j);
     if (file != NULL && file != d->file) free(file);
     return GT_BROKEN;
   }
-  gt_lib.mem_src(j, data, (unsigned long)length);
-  gt_lib.read_header(j, 1);
+  jpeg_mem_src(j, data, (unsigned long)length);
+  jpeg_read_header(j, 1);
   int w = (int)j->image_width, h = (int)j->image_height, shorter = w < h ? w : h;
-  int kind = j->num_components == 1 ? JCS_GRAYSCALE : JCS_YCBCR;
-  if (j->jpeg_color_space != kind || (j->num_components != 1 && j->num_components != 3) || side > shorter) {
-    gt_lib.abort_(j);
+  int kind = j->num_components == 1 ? JCS_GRAYSCALE : JCS_YCbCr;
+  if ((int)j->jpeg_color_space != kind || (j->num_components != 1 && j->num_components != 3) || side > shorter) {
+    jpeg_abort_decompress(j);
     return GT_UNSUPPORTED;
   }
   double scale = side ? (double)side / shorter : 1;
@@ -124,14 +133,14 @@ int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int c
   int eighths = 8;
   while (side && eighths > 1 && shorter >= side * (16 / eighths)) eighths /= 2;
   if (out_w > 65500 || out_h > 65500) {
-    gt_lib.abort_(j);
+    jpeg_abort_decompress(j);
     return GT_UNSUPPORTED;
   }
   int h_max = 1, v_max = 1;
   int count = read_planes(d, eighths, grey);
   for (int k = 0; k < count; k++) {
-    if (j->comp_info[k].h > h_max) h_max = j->comp_info[k].h;
-    if (j->comp_info[k].v > v_max) v_max = j->comp_info[k].v;
+    if (j->comp_info[k].h_samp_factor > h_max) h_max = j->comp_info[k].h_samp_factor;
+    if (j->comp_info[k].v_samp_factor > v_max) v_max = j->comp_info[k].v_samp_factor;
   }
   double by_y = (double)h / out_h, by_x = (double)w / out_w; /* pixels of the file for one of the result */
   int top = 0, left = 0;
@@ -143,18 +152,19 @@ int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int c
   }
   if (grey && count == 3) count = 1;
   for (int k = 0; k < count; k++) {
-    struct component *p = &j->comp_info[k];
+    jpeg_component_info *p = &j->comp_info[k];
     gt_plane *to = &d->resized[k];
     int part = k ? 2 : 1, rows = k ? (out_h + 15) / 16 * 8 : (out_h + 15) / 16 * 16;
     int stride = k ? (out_w + 15) / 16 * 8 : (out_w + 15) / 16 * 16;
     set_plane(to, (out_w + part - 1) / part, (out_h + part - 1) / part, stride);
     if (!gt_grow((void **)&to->data, &to->have, (size_t)stride * (size_t)rows + 64)) longjmp(d->escape, 1);
-    double per_y = (double)(p->v * p->scaled) / (v_max * 8), per_x = (double)(p->h * p->scaled) / (h_max * 8);
+    double per_y = (double)(p->v_samp_factor * p->DCT_scaled_size) / (v_max * 8);
+    double per_x = (double)(p->h_samp_factor * p->DCT_scaled_size) / (h_max * 8);
     double first[2] = {top * by_y * per_y, left * by_x * per_x}, step[2] = {part * by_y * per_y, part * by_x * per_x};
     if (!gt_resample(d, &d->planes[k], to, first, step)) longjmp(d->escape, 1);
     pad_plane(to, rows);
   }
-  gt_lib.abort_(j);
+  jpeg_abort_decompress(j);
   if (count == 0) return GT_UNSUPPORTED;
   if (d->truncated) return GT_TRUNCATED;
   if (!gt_grow((void **)&d->file, &d->file_size, (size_t)out_w * (size_t)out_h * 3 + 65536)) longjmp(d->escape, 1);
@@ -163,7 +173,7 @@ int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int c
   int done = write_file(d, count, quality, &written, &size);
   file = written;
   if (!done) {
-    gt_lib.out_abort(&d->out.j);
+    jpeg_abort_compress(&d->out.j);
     return GT_UNSUPPORTED;
   }
   if (written != d->file) { /* it did not fit, and the library has taken more memory */

@@ -79,7 +79,8 @@ def jpeg_decoder(system: System, options: Options) -> Verdict:
     if not reason:
         return Verdict("ok", "JPEG files are decoded by regions, in compiled code", name)
     fixes = {
-        "no C compiler": "apt-get install gcc libc6-dev (or another C compiler); nothing else is needed",
+        "no C compiler": "apt-get install gcc libc6-dev (or another C compiler), or a wheel of gluontune for "
+        "this system, which brings it compiled: pip install --force-reinstall --no-deps --only-binary :all: gluontune",
         "no libjpeg-turbo": "pip install pillow (its wheel carries libjpeg-turbo)",
         "switched off": "unset GLUONTUNE_NATIVE",
     }

@@ -1,0 +1,136 @@
+"""Compiling the codec: with libjpeg-turbo's headers and without, and what a build says where it cannot."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+
+from gluontune.codec import building, native
+from gluontune.codec.recode import recode_jpeg
+
+needs_compiler = pytest.mark.skipif(building.find_compiler() is None, reason="no C compiler")
+CSRC = building.SOURCES[0].parent
+
+
+@pytest.fixture(scope="module")
+def linked(tmp_path_factory):
+    """The codec with libjpeg-turbo's own headers, where a build finds them."""
+    out = tmp_path_factory.mktemp("linked") / native.IN_WHEEL
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CFLAGS", "-O0")  # for the sake of time
+        said = building.compile_linked(out)
+    if said:
+        assert re.search(r"jpeglib\.h|-ljpeg|another libjpeg|no C compiler", said), said
+        pytest.skip("no libjpeg-turbo headers here (Debian, Ubuntu: apt install libjpeg-dev)")
+    return out
+
+
+def photograph() -> bytes:
+    noise = np.random.default_rng(3).integers(0, 256, (9, 12, 3), np.uint8)
+    return cv2.imencode(".jpg", cv2.resize(noise, (150, 113), interpolation=cv2.INTER_CUBIC))[1].tobytes()
+
+
+_IN_WHEEL = """
+import sys
+from pathlib import Path
+from gluontune.codec import native
+native.__file__ = str(Path(sys.argv[1]) / "native.py")
+native.find_compiler = lambda: None
+from gluontune.codec.recode import recode_jpeg
+made = recode_jpeg(Path(sys.argv[2]).read_bytes(), 50)
+print(native.origin())
+sys.stdout.flush()
+Path(sys.argv[2] + ".out").write_bytes(made or b"")
+"""
+
+
+def run_in_wheel(folder, tmp_path):
+    """The origin that a process names whose wheel has brought ``folder``'s library, and the file it makes."""
+    (tmp_path / "a.jpg").write_bytes(photograph())
+    command = [sys.executable, "-c", _IN_WHEEL, str(folder), str(tmp_path / "a.jpg")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.strip(), (tmp_path / "a.jpg.out").read_bytes()
+
+
+def shown(data: bytes) -> np.ndarray:
+    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).astype(int)
+
+
+@needs_compiler
+def test_the_wheels_library_is_taken_before_one_is_compiled(tmp_path):
+    (tmp_path / "wheel").mkdir()
+    assert building.compile_codec(tmp_path / "wheel" / native.IN_WHEEL, ["-O0"]) == ""
+    origin, made = run_in_wheel(tmp_path / "wheel", tmp_path)
+    assert origin.startswith("compiled in the wheel, ") and "libjpeg" in origin
+    assert made == recode_jpeg(photograph(), 50)
+
+
+@needs_compiler
+def test_with_its_headers_it_is_the_same_codec(linked, tmp_path):
+    origin, made = run_in_wheel(linked.parent, tmp_path)
+    assert re.fullmatch(r"compiled in the wheel, libjpeg-turbo \d+\.\d+.*", origin)
+    assert np.abs(shown(made) - shown(recode_jpeg(photograph(), 50))).mean() < 0.5
+
+
+@needs_compiler
+def test_a_wheels_library_that_does_not_load_is_passed_over(tmp_path):
+    (tmp_path / native.IN_WHEEL).write_bytes(b"of another machine")
+    origin, made = run_in_wheel(tmp_path, tmp_path)
+    assert origin.startswith("compiled here, ") and made == recode_jpeg(photograph(), 50)
+
+
+@needs_compiler
+def test_another_libjpeg_is_refused(tmp_path, monkeypatch):
+    include = tmp_path / "include"
+    include.mkdir()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libjpeg.a").write_bytes(b"!<arch>\n")
+    (include / "jpeglib.h").write_text("#define JPEG_LIB_VERSION 90\n")
+    monkeypatch.setenv(building.PREFIX, str(tmp_path))
+    assert "another libjpeg than libjpeg-turbo" in building.compile_linked(tmp_path / "out.so")
+
+
+def test_what_the_compiler_says_comes_back(tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", "/bin/false")
+    assert "/bin/false ended with code 1" in building.compile_codec(tmp_path / "out.so")
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
+    assert "none" in building.compile_codec(tmp_path / "out.so")
+    assert building.linked_version(tmp_path / "out.so") == ""
+
+
+@needs_compiler
+def test_the_copied_structures_are_those_of_the_header(linked, tmp_path):
+    """jpeg.h's copies, for the library that is opened at run time, beside the originals."""
+    text = (CSRC / "jpeg.h").read_text(encoding="utf-8")
+    copied = text[text.index("struct jpeg_error_mgr {") : text.index("enum { JCS_GRAYSCALE")]
+    fields = []
+    for name, body in re.findall(r"(?:struct (\w+)|typedef struct) \{(.*?)\n\}(?: \w+)?;", copied, re.S):
+        body = re.sub(r"/\*.*?\*/|union \{.*?\}", "", body, flags=re.S)
+        body = re.sub(r"\(\*(\w+)\)\([^;]*;", r"\1;", body)  # pointers to functions
+        kind = f"struct {name}" if name else "jpeg_component_info"
+        fields += [(kind, field) for field in re.findall(r"(\w+)(?:\[\d+\])?\s*[,;]", body)]
+    assert len(fields) > 100
+    lines = "".join(f'printf("{kind}.{field} %zu\\n", offsetof({kind}, {field}));' for kind, field in fields)
+    program = tmp_path / "offsets.c"
+    program.write_text(f'#include "jpeg.h"\nint main(void) {{{lines} return 0;}}\n')
+    printed = []
+    for flags in ([], ["-DGT_LINKED"]):
+        compiler = building.find_compiler().split()
+        command = [*compiler, *flags, f"-I{CSRC}", "-o", str(tmp_path / "offsets"), str(program)]
+        subprocess.run(command, check=True)
+        ran = subprocess.run([str(tmp_path / "offsets")], capture_output=True, text=True, check=True)
+        printed.append(ran.stdout.splitlines())
+    assert printed[0] == printed[1]
+
+
+@needs_compiler
+def test_each_declared_function_is_there(tmp_path):
+    assert building.compile_codec(tmp_path / "codec.so", ["-O0"]) == ""
+    library = native.declare(ctypes.CDLL(str(tmp_path / "codec.so")))
+    assert library.gt_linked() == b"" and library.gt_crc32(b"123456789", 9) == 0xCBF43926
