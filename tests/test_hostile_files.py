@@ -22,7 +22,7 @@ from PIL import Image
 
 from gluontune.codec.header import ImageError, inspect
 from gluontune.codec.image import decode
-from gluontune.datasets.archive import members
+from gluontune.datasets.archive import Limits, members
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.loading.augment import AUGMENTS, Draws
 from gluontune.loading.decode import Decoder
@@ -330,6 +330,22 @@ def test_archives_that_raised_raw_errors(tmp_path):
         from pathlib import Path
 
         read_all(Path("/dev/zero"))
+
+
+def test_a_zip_of_a_million_names_is_refused_before_they_are_read(tmp_path, monkeypatch):
+    """46 bytes each in the file, half a kilobyte each in memory."""
+    whole, count = ARCHIVES["zip"], 1_000
+    start, end = whole.find(b"PK\x01\x02"), whole.find(b"PK\x05\x06")
+    names = whole[start:end] * count
+    last = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, 2 * count, 2 * count, len(names), start, 0)
+    (tmp_path / "a.zip").write_bytes(whole[:start] + names + last)
+    made, plain = [], zipfile.ZipInfo.__init__
+    monkeypatch.setattr(
+        zipfile.ZipInfo, "__init__", lambda self, *a, **k: (made.append(1), plain(self, *a, **k))[1]
+    )
+    with pytest.raises(GluontuneError, match="more than 50 files"):
+        list(members(tmp_path / "a.zip", Limits(files=50)))
+    assert len(made) <= 51
 
 
 def test_the_command_tells_it_in_a_sentence(tmp_path):

@@ -153,6 +153,29 @@ def _read_tar(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> byte
     return data
 
 
+class _Entries(list):  # type: ignore[type-arg]
+    """Of a zip's directory, which is read whole before the first is given: no more than are allowed."""
+
+    def __init__(self, path: Path, limits: Limits):
+        super().__init__()
+        self.path, self.limits = path, limits
+
+    def append(self, entry: zipfile.ZipInfo) -> None:
+        if len(self) >= self.limits.files:
+            raise GluontuneError(f"{self.path}: more than {self.limits.files:,} files in it; refused")
+        super().append(entry)
+
+
+class _BoundedZip(zipfile.ZipFile):
+    def __init__(self, path: Path, stream: BinaryIO, limits: Limits):
+        self._entries = _Entries(path, limits)
+        super().__init__(stream)
+
+    def _RealGetContents(self) -> None:
+        self.filelist = self._entries
+        super()._RealGetContents()  # type: ignore[misc]
+
+
 def _zip_members(
     path: Path, stream: BinaryIO, limits: Limits, head: bytes
 ) -> Iterator[tuple[str, Callable[[], bytes]]]:
@@ -174,7 +197,7 @@ def _zip_members(
             raise _refuse(path, entry.filename, f"claims {entry.file_size:,} bytes and has another number")
         return data
 
-    with zipfile.ZipFile(stream) as archive:
+    with _BoundedZip(path, stream, limits) as archive:
         for entry in archive.infolist():
             guard.member(entry.filename, entry.file_size)
             if entry.is_dir():
