@@ -2,3 +2,5 @@
 const nameCopyButtons = () => document.querySelectorAll(".md-code__nav").forEach(
   (nav, number) => nav.setAttribute("aria-label", `Code ${number + 1}`));
 new MutationObserver(nameCopyButtons).observe(document.documentElement, {childList: true, subtree: true});
+// The theme's search is a dialog without a name.
+document.querySelector(".md-search")?.setAttribute("aria-label", "Search");

@@ -51,3 +51,5 @@
   box.addEventListener("input", show);
   box.form.addEventListener("submit", (event) => event.preventDefault());
 })();
+// Code that is wider than its box can be scrolled with the keyboard.
+for (const box of document.querySelectorAll(".highlight pre")) box.tabIndex = 0;
