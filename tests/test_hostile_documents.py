@@ -14,15 +14,19 @@ import gluontune as gt
 from gluontune.bench import bridge, deck, monitoring, networks
 from gluontune.course import lessons, progress
 from gluontune.errors import GluontuneError
+from gluontune.files import read_npz
 from gluontune.journal import Journal
 from gluontune.ladder import resumable as ledger
+from gluontune.ladder.cost import read_price
 from gluontune.monitor import read_log
 from gluontune.optim import states
 from gluontune.recipe import Recipe
+from gluontune.records.fields import join_fields, split_fields
 from gluontune.report.read import load as read_report
 from gluontune.report.tta import load_tta
 from gluontune.result import RunResult
-from gluontune.train import checkpoint
+from gluontune.train import checkpoint, elastic
+from gluontune.train.individual import read_weights
 from gluontune.train.userfile import load_module
 
 RUN = json.dumps(RunResult(Recipe().to_dict(), val_accuracy=[0.5], train_loss=[1.0]).to_dict())
@@ -75,6 +79,15 @@ READERS = {
     "bench monitoring": (monitoring._taken_up, "a.json", '{"parts": {}}'),
     "bench deck": (lambda path: deck._before(path, {}), "a.json", '{"conditions": {}, "rows": []}'),
     "optimizer states": (states._read, "a.npz", ""),
+    "zipped params": (gt.graph.read_params, "b.params", ""),
+    "individual": (read_weights, "b.npz", ""),
+    "prices": (
+        read_price,
+        "b.yaml",
+        "prices: [{machine: m, usd_per_hour: 0.5, date: 2026-01-31, source: a}]",
+    ),
+    "fields of a record": (lambda path: split_fields(path.read_bytes()), "record", ""),
+    "elastic run": (elastic.read_spec, "c.json", '{"recipe": {}}'),
 }
 
 
@@ -83,6 +96,13 @@ def whole(name: str, folder: Path) -> bytes:
     if name == "optimizer states":
         np.savez(folder / "whole.npz", header=json.dumps({"format": states.FORMAT}), w=np.arange(4.0))
         return (folder / "whole.npz").read_bytes()
+    if name in ("individual", "zipped params"):
+        np.savez(folder / "whole.npz", w=np.arange(4.0))
+        return (folder / "whole.npz").read_bytes()
+    if name == "fields of a record":
+        return join_fields({"image": b"...", "caption": "a robin", "boxes": np.full((1, 5), 0.5, "float32")})[
+            1
+        ]
     if name == "params":
         gt.graph.write_params(folder / "whole", {"arg:w": np.arange(6.0, dtype="float32").reshape(2, 3)})
         return (folder / "whole").read_bytes()
@@ -150,9 +170,21 @@ def test_no_nesting_and_no_emptiness_breaks_a_reader(place, name, text):
     if name == "recipe" and text in ("", "null", "\ufeff{}"):  # a recipe of defaults
         assert read(place / file) == Recipe()
         return
+    if name == "fields of a record":  # bytes that end without a directory are an image
+        assert read(place / file)[1] == []
+        return
     with pytest.raises(GluontuneError) as caught:
         read(place / file)
     assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("read", [states._read, gt.graph.read_params, read_weights])
+def test_arrays_that_unpack_to_a_thousand_times_their_size_are_refused(tmp_path, read):
+    np.savez_compressed(tmp_path / "a.npz", w=np.zeros(5 << 20))
+    with pytest.raises(GluontuneError):
+        read(tmp_path / "a.npz")
+    with pytest.raises(ValueError, match="more than 100 times its size"):
+        read_npz(tmp_path / "a.npz")
 
 
 @pytest.mark.parametrize("text", ["[" * 90_000, "7", "null", '{"format": 3}'])
@@ -166,7 +198,8 @@ def test_states_with_a_strange_header_are_refused(tmp_path, text):
     "name",
     [
         "result", "report", "symbol", "params", "monitor log", "checkpoint", "job", "lesson", "progress", "bench deck",
-        "bench monitoring", "optimizer states",
+        "bench monitoring", "optimizer states", "zipped params", "individual", "prices", "fields of a record",
+        "elastic run",
     ],
 )  # fmt: skip
 def test_what_was_not_damaged_is_read(place, name):

@@ -15,6 +15,7 @@ from gluontune.errors import GluontuneError
 from gluontune.parallel.fleet import Fleet
 from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.reachability import Listener, dial
+from gluontune.train.elastic_site import Meeting
 
 
 class Strangers:
@@ -127,3 +128,25 @@ def test_no_engine_starts_on_a_network_unless_it_is_allowed(here, monkeypatch):
     monkeypatch.setattr(Fleet, "_start_engine", lambda self, engine: [])
     with fleet(insecure_network=True) as allowed:
         assert set(allowed.addresses) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"[" * 3000 + b"\n",
+        b'{"rank": Infinity, "world": 2}\n',
+        b"7\n",
+        b"\xff\n",
+        b'{"rank": "x"}\n',
+        b"x" * 5000,
+    ],
+)
+def test_no_word_of_a_stranger_breaks_the_meeting_of_an_elastic_round(said):
+    meeting = Meeting("127.0.0.1", 0, 2, "alike")
+    mine, theirs = socket.socketpair()
+    theirs.sendall(said)
+    theirs.shutdown(socket.SHUT_WR)
+    meeting._welcome(mine)
+    assert meeting.ranks == {} and mine.fileno() == -1
+    theirs.close()
+    meeting.close()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import read_npz
 from gluontune.runtime import mxnet
 
 __all__ = ["load_parameters", "perturb", "set_parameters"]
@@ -68,9 +69,8 @@ def load_parameters(net: Any, path: str | Path) -> None:
     mx = mxnet()
     if file.suffix == ".npz":
         try:
-            with np.load(file, allow_pickle=False) as content:
-                arrays: dict[str, Any] = dict(content.items())
-        except (OSError, ValueError, EOFError) as error:
+            arrays: dict[str, Any] = read_npz(file)
+        except (OSError, ValueError) as error:
             raise GluontuneError(f"{path}: cannot be read as .npz: {error}") from error
     elif file.suffix == ".params":
         try:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.errors import GluontuneError
-from gluontune.files import atomic_write, explain_os_error
+from gluontune.files import atomic_write, explain_os_error, read_npz
 
 __all__ = ["read_params", "write_params"]
 
@@ -44,8 +44,7 @@ def read_params(path: str | Path) -> dict[str, np.ndarray]:
         raise explain_os_error(path, error) from error
     try:
         if data[:2] == b"PK":
-            with np.load(path, allow_pickle=False) as content:
-                arrays = dict(content.items())
+            arrays = read_npz(path)
         else:
             arrays = _Reader(data, str(path)).read()
     except (struct.error, ValueError, IndexError, UnicodeDecodeError) as error:

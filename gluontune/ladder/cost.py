@@ -47,6 +47,8 @@ def read_price(path: str | Path, machine: str | None = None) -> dict[str, Any]:
         document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise GluontuneError(f"{path}: cannot read the price table: {error}") from error
+    except RecursionError:
+        raise UsageError(f"{path}: not a price table: nested too deeply") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     entries = document.get("prices") if isinstance(document, Mapping) else None

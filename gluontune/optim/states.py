@@ -9,13 +9,12 @@ restored: they belong to the trainer that loads.
 from __future__ import annotations
 
 import json
-import zipfile
 from typing import Any
 
 import numpy as np
 
 from gluontune.errors import GluontuneError
-from gluontune.files import atomic_write, parse_json
+from gluontune.files import atomic_write, parse_json, read_npz
 from gluontune.runtime import mxnet
 
 mx: Any = mxnet()
@@ -97,12 +96,11 @@ def restore(trainer: Any, header: dict[str, Any], arrays: dict[str, np.ndarray],
 
 def _read(fname: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     try:
-        with np.load(fname, allow_pickle=False) as content:
-            arrays = dict(content.items())
+        arrays = read_npz(fname)
         header = parse_json(str(arrays.pop("header")))
     except FileNotFoundError:
         raise GluontuneError(f"{fname}: no such file of optimizer states") from None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError):
         raise GluontuneError(
             f"{fname}: not a whole file of optimizer states that gt.optim's trainer wrote"
         ) from None

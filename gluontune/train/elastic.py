@@ -25,6 +25,7 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.files import parse_json
 from gluontune.parallel.reachability import is_loopback, own_addresses
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
@@ -236,7 +237,9 @@ def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[list[signal.Signal
 def read_spec(path: str) -> dict[str, Any]:
     """What :func:`run_elastic` has written for the ranks of this machine."""
     try:
-        content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        content: dict[str, Any] = parse_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise GluontuneError(f"{path}: not a run of gluontune's: {error}") from error
+    if not isinstance(content, dict):
+        raise GluontuneError(f"{path}: not a run of gluontune's: no object")
     return content

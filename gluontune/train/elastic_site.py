@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gluontune import runtime
+from gluontune.files import parse_json
 from gluontune.parallel.kvstore import free_port
 from gluontune.parallel.piped import Heard, PipedProcess
 from gluontune.recipe import Recipe
@@ -116,12 +117,18 @@ class Meeting:
                 if not piece:
                     raise ValueError("hung up")
                 said += piece
-            hello = json.loads(said)
+            hello = parse_json(said)
             rank = int(hello["rank"])
             if hello["world"] != self.world or not 0 < rank < self.world:
                 raise ValueError("of another round")
             self.ranks[rank] = MetRank(line, hello)
-        except (OSError, ValueError, KeyError, TypeError):  # a stranger, or one of a round that is over
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            OverflowError,
+        ):  # a stranger, or one of a round that is over
             line.close()
 
     def finish(self, result: Mapping[str, Any]) -> None:

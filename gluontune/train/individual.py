@@ -8,7 +8,6 @@ is seeded from the recipe's seed and the individual's own number, so it does not
 from __future__ import annotations
 
 import math
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from gluontune import compute
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import atomic_write
+from gluontune.files import atomic_write, read_npz
 from gluontune.optim import states
 from gluontune.train.arrays import parts_of, to_numpy
 from gluontune.train.checkpoint import check_same_net
@@ -161,9 +160,8 @@ def read_weights(path: str | Path) -> dict[str, np.ndarray]:
         GluontuneError: no such file, or not a whole one.
     """
     try:
-        with np.load(path, allow_pickle=False) as content:
-            return dict(content.items())
+        return read_npz(path)
     except FileNotFoundError:
         raise GluontuneError(f"{path}: no such file of an individual's parameters") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError):
         raise GluontuneError(f"{path}: not a whole file of an individual's parameters") from None
