@@ -284,7 +284,7 @@ class Recipe:
             raise GluontuneError(f"{path}: cannot read the recipe: {error}") from error
         try:
             values = plain_values(text) or {}
-        except (yaml.YAMLError, RecursionError) as error:
+        except (yaml.YAMLError, RecursionError, ValueError) as error:  # the last: a thirteenth month
             raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
         if not isinstance(values, dict):
             raise UsageError(

@@ -178,6 +178,13 @@ def test_no_nesting_and_no_emptiness_breaks_a_reader(place, name, text):
     assert len(str(caught.value)) < 2000
 
 
+@pytest.mark.parametrize("read", [Recipe.from_yaml, read_price])
+def test_a_thirteenth_month_is_told(tmp_path, read):
+    (tmp_path / "a.yaml").write_text("prices: 2026-13-01\n")
+    with pytest.raises(GluontuneError, match="month"):
+        read(tmp_path / "a.yaml")
+
+
 @pytest.mark.parametrize("read", [states._read, gt.graph.read_params, read_weights])
 def test_arrays_that_unpack_to_a_thousand_times_their_size_are_refused(tmp_path, read):
     np.savez_compressed(tmp_path / "a.npz", w=np.zeros(5 << 20))

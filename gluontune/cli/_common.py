@@ -65,7 +65,7 @@ def parse_settings(settings: list[str], option: str = "--set", example: str = "e
             raise UsageError(f"{option} {setting!r}: write FIELD=VALUE, such as {option} {example}")
         try:
             values[name.strip()] = plain_values(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
             raise UsageError(f"{option} {setting!r}: the value is not valid YAML") from error
     return values
 

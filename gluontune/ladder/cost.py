@@ -49,7 +49,7 @@ def read_price(path: str | Path, machine: str | None = None) -> dict[str, Any]:
         raise GluontuneError(f"{path}: cannot read the price table: {error}") from error
     except RecursionError:
         raise UsageError(f"{path}: not a price table: nested too deeply") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # the latter: a thirteenth month
         raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     entries = document.get("prices") if isinstance(document, Mapping) else None
     if not isinstance(entries, list) or not entries:

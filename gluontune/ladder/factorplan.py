@@ -69,7 +69,7 @@ def parse_factor(text: str) -> Factor:
             raise UsageError(f"--factor {text!r}: {form}")
         try:
             changes[field.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
             raise UsageError(f"--factor {text!r}: {field.strip()} has a value that is not YAML") from error
     unknown = sorted(set(changes) - set(Recipe().to_dict()))
     if unknown:
