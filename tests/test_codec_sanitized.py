@@ -38,6 +38,11 @@ def broken(tmp_path):
     return break_it
 
 
+def test_images_that_end_right_behind_their_header_are_no_finding():
+    """They were one of the cases' own: nothing was left to damage."""
+    assert run(CASES, seed=395087765, first=240)["findings"] == 0
+
+
 def test_the_codec_is_clean_and_some_images_are_made():
     found = run(3 * CASES, seed=5)
     assert found["findings"] == 0 and found["cases"] == 48 and found["made"] > 5 and found["refused"] > 5

@@ -162,7 +162,7 @@ class Cases:
         for _ in range(int(rng.integers(2, 12))):
             one, start = bytearray(data), int(h[5]) + 14
             for _ in range(int(rng.choice([0, 0, 0, 0, 0, 0, 1, 3]))):
-                at = int(rng.integers(start, len(one) - 1))
+                at = int(rng.integers(min(start, len(one) - 2), len(one) - 1))  # some are that small
                 one[at : at + int(rng.integers(0, 3))] = rng.bytes(int(rng.integers(0, 4))).replace(
                     b"\0", b"\xff"
                 )
