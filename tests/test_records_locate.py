@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pathlib
 
 import cv2
 import numpy as np
@@ -43,7 +44,7 @@ def path(tmp_path):
 def test_what_is_located_is_what_is_read(path):
     with RecordReader(path) as reader:
         places = np.array([8, 0, 1, 2, 3, 4, 5])
-        addresses, lengths = reader.locate(places)
+        addresses, lengths, _ = reader.locate(places)
         assert (lengths[3:6] == 0).all() and (lengths[[0, 1, 2, 6]] > 0).all()
         for place, address, length in zip(places.tolist(), addresses.tolist(), lengths.tolist()):
             if length:
@@ -52,6 +53,39 @@ def test_what_is_located_is_what_is_read(path):
             reader.locate(np.array([0, 9]))
         with pytest.raises(IndexError, match="no record -1"):
             reader.locate(np.array([0, -1]))
+
+
+@needs_codec
+def test_the_file_stays_mapped_while_its_addresses_are_held(path):
+    """Two threads may each open a split's reader, and one of the two is dropped at once."""
+    found = RecordReader(path).locate(np.arange(2))
+    wanted = [bytes(RecordReader(path).payload(k)) for k in range(2)]
+    mapped = pathlib.Path("/proc/self/maps")
+    assert str(path) in mapped.read_text()
+    assert [ctypes.string_at(*place) for place in zip(found[0].tolist(), found[1].tolist())] == wanted
+    del found
+    assert str(path) not in mapped.read_text()
+
+
+@needs_codec
+def test_threads_that_open_a_reader_each_decode_what_they_located(path):
+    class Racing(RecordSplit):
+        def _open(self):
+            return RecordReader(self._path)
+
+    split = Racing("records", "all", path, np.arange(4), [], [5, 6, 7, 8])
+    still = RecordSplit("records", "all", path, np.arange(4), [], [5, 6, 7, 8])
+    asked = {"batch_size": 2, "image_shape": (32, 32, 3), "num_workers": 2}
+    with ThreadedLoader(split, **asked) as loader, ThreadedLoader(still, **asked) as other:
+        for (images, _), (wanted, _) in zip(loader, other):
+            assert np.array_equal(images, wanted)
+
+
+@needs_codec
+def test_a_closed_reader_has_no_places(path):
+    reader = RecordReader(path)
+    reader.close()
+    assert reader.locate(np.arange(1)) is None
 
 
 @needs_codec

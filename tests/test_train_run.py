@@ -266,8 +266,8 @@ def test_a_job_that_never_ends_meets_the_time_limit(tmp_path):
 
 
 def test_own_datasets_need_the_gluon_loader(tmp_path):
-    result = run(Recipe(job=job(tmp_path, OWN_DATA), loader="resident"))
-    assert result.status == "failed" and "loader='resident'" in result.error["message"]
+    result = run(Recipe(job=job(tmp_path, OWN_DATA), loader="threaded"))
+    assert result.status == "failed" and "loader='threaded'" in result.error["message"]
 
 
 def test_an_unknown_net_offers_the_nearest():

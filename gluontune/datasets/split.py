@@ -194,8 +194,8 @@ class RecordSplit(Split):
     def _read(self, index: int) -> Any:
         return self._open().payload(int(self._places[index]))
 
-    def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Addresses and lengths of encoded images, as :meth:`RecordReader.locate`; the file stays mapped.
+    def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Addresses and lengths of encoded images, and the mapped file to hold, as :meth:`RecordReader.locate`.
 
         None where they cannot be had, or :meth:`read` is not this class's own: then it reads each.
         """

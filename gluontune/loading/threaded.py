@@ -68,8 +68,9 @@ def fill(
                 payloads.append(split.read(index))
             codes = decoder.many(out, payloads, draws, first)
         else:
-            addresses, lengths = located
+            addresses, lengths, file = located
             codes = decoder.at(out, addresses, lengths, draws, first)
+            del file  # mapped until here, whoever else has let go of it
         for k in np.flatnonzero(codes).tolist():
             index = int(indices[k])
             decoder.into(out[k], payloads[k] if payloads else split.read(index), draws, first + k)

@@ -221,35 +221,37 @@ class RecordReader:
                 raise self._damaged(index, int(self._offsets[index]), error) from None
             raise GluontuneError(f"{self.path}, record {index}: {error}") from None
 
-    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """Where the image bytes of many records lie, without touching the interpreter for each.
 
         Args:
             positions: int64 (n,), each a position of this file.
 
         Returns:
-            addresses and lengths, uintp (n,), valid while this reader is; length 0 for a record that
-            :meth:`payload` must read (several parts, or damage). None where there is no compiled codec, or each
-            record is to be compared with its checksum.
+            addresses and lengths, uintp (n,), and the mapped file, uint8: hold it as long as the addresses are used
+            (this reader may be gone by then). Length 0 for a record that :meth:`payload` must read (several parts, or
+            damage). None where there is no compiled codec, or each record is to be compared with its checksum.
 
         Raises:
             IndexError: no such position.
         """
         library = None if self.check else native.load()
-        if library is None:
+        view, offsets, ends = self._view, self._offsets, self._ends  # close() in another thread changes none of these
+        if library is None or not len(view):
             return None
         positions = np.ascontiguousarray(positions, np.int64)
-        wrong = positions[(positions < 0) | (positions >= len(self))]
+        count = min(len(offsets), len(ends))
+        wrong = positions[(positions < 0) | (positions >= count)]
         if len(wrong):
-            raise IndexError(f"{self.path}: no record {wrong[0]}: there are {len(self):,}")
-        offsets, ends = (np.ascontiguousarray(a, np.int64) for a in (self._offsets, self._ends))
-        whole = np.frombuffer(self._view, np.uint8)
+            raise IndexError(f"{self.path}: no record {wrong[0]}: there are {count:,}")
+        offsets, ends = np.ascontiguousarray(offsets, np.int64), np.ascontiguousarray(ends, np.int64)
+        whole = np.frombuffer(view, np.uint8)
         addresses, lengths = np.empty(len(positions), np.uintp), np.empty(len(positions), np.uintp)
         library.gt_records(
             len(positions), whole.ctypes.data, whole.size, offsets.ctypes.data, ends.ctypes.data,
             positions.ctypes.data, addresses.ctypes.data, lengths.ctypes.data,
         )  # fmt: skip
-        return addresses, lengths
+        return addresses, lengths, whole
 
     def labels(self) -> np.ndarray:
         """(N,) float32, or (N, k) where records carry k labels; computed once.

@@ -121,7 +121,8 @@ def sort(x: Any, axis: int | None = -1, is_ascend: bool = True) -> Any:
 
 
 def _top_sample(draw: Draw) -> Sample:
-    attrs = {"k": draw.int(1, 4), "axis": draw.pick([1, -1, 0]), "is_ascend": draw.pick([True, False])}
+    axis = draw.pick([1, -1, 0])
+    attrs = {"k": draw.int(1, 4 if axis else 3), "axis": axis, "is_ascend": draw.pick([True, False])}
     kind = draw.pick(["indices", "value", "both", "mask"])
     return Sample([("distinct", (3, 5))], {**attrs, "ret_typ": kind}, grads=False)
 
