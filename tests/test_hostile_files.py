@@ -242,7 +242,13 @@ def test_pack_ends_at_once_on_ctrl_c(tmp_path):
     for n in range(1, 4000):
         os.link(folder / "0.png", folder / f"{n}.png")
     command = [sys.executable, "-m", "gluontune", "pack", str(tmp_path / "in"), str(tmp_path / "o.rec")]
-    process = subprocess.Popen([*command, "--resize", "800"], stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        [*command, "--resize", "800"],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # What a shell runs in the background inherits that Ctrl-C is ignored, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 60
     while not (tmp_path / "o.rec.part").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
