@@ -127,6 +127,10 @@ def test_a_race_is_remembered_for_the_same_net_shapes_machine_and_settings(monke
     static = small()[0]
     static.hybridize(static_alloc=True)
     assert hybridize(static, x).cached  # whatever mode it is in
+    used = small()[0]
+    used.hybridize()
+    used(x).asnumpy()
+    assert hybridize(used, x).cached  # and whatever it noted at a hybridized forward
     assert not hybridize(small()[0], x, refresh=True).cached
     assert not hybridize(small()[0], mx.nd.ones((3, 3, 8, 8))).cached
     assert not hybridize(small()[0], x, loss=lambda out: out.sum()).cached
@@ -134,6 +138,16 @@ def test_a_race_is_remembered_for_the_same_net_shapes_machine_and_settings(monke
     assert not hybridize(small()[0], x, rewrites=[]).cached
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert not hybridize(small()[0], x).cached
+
+
+def test_a_net_that_was_put_back_after_a_race_is_the_same_net():
+    net, x = small()
+    net(x).wait_to_read()  # now its shapes are known
+    before = _remember.fingerprint(net, [(x,)], None, [])
+    for block in net:
+        attributes = vars(block)
+        attributes["_monitor_all"] = attributes.pop("_monitor_all")  # in another order
+    assert _remember.fingerprint(net, [(x,)], None, []) == before
 
 
 def test_code_and_attributes_of_a_net_make_it_another():

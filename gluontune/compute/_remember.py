@@ -110,12 +110,12 @@ def _trial(row: dict[str, Any], names: Sequence[str]) -> Trial:
         raise ValueError("not a trial")
     for name in _MEASURED:
         seen = row[name]
-        if seen is not None and not (
-            all(_positive(v) for v in (seen["median"], *seen["ci95"]))
-            and len(seen["ci95"]) == 2
-            and _whole(seen["n"])
-        ):
+        if seen is None:
+            continue
+        low, high = seen["ci95"]  # of two noisy steps, the interval may reach below zero
+        if not (_positive(seen["median"]) and _positive(high) and low <= high and -low < math.inf):
             raise ValueError(name)
+        _whole(seen["n"])
     kinds: Any
     for name, kinds in {
         "compile_s": (int, float),
@@ -147,7 +147,11 @@ def _array(array: Any) -> Any:
 
 
 _PLAIN = (int, float, str)
-_NOT_OWN = ("_prefix", "_name", "_alias", "_empty_prefix", "_active", "_backend", "_profiler_scope_name")
+# Names, and what a block notes at a hybridized forward: neither says what it computes.
+_NOT_OWN = (
+    "_prefix", "_name", "_alias", "_empty_prefix", "_active", "_backend", "_profiler_scope_name", "_in_format",
+    "_out_format",
+)  # fmt: skip
 
 
 def _structure(net: Any) -> list[Any]:
@@ -163,7 +167,8 @@ def _structure(net: Any) -> list[Any]:
         ]
         own = repr(block) if not block._children else ""
         own += json.dumps(
-            {k: v for k, v in vars(block).items() if k not in _NOT_OWN and isinstance(v, _PLAIN)}
+            {k: v for k, v in vars(block).items() if k not in _NOT_OWN and isinstance(v, _PLAIN)},
+            sort_keys=True,  # a net that is put back after a race has them in another order
         )
         parameters = [[list(p.shape or ()), str(p.dtype), p.grad_req] for p in block._reg_params.values()]
         rows.append([path, kind.__module__, kind.__qualname__, code, own, parameters])
@@ -180,7 +185,12 @@ def _graph(root: Any, inputs: tuple[Any, ...] | None) -> Any:
         with as_imperative(root):
             _, symbol = root._get_graph(*inputs)
         graph = json.loads(symbol.tojson(remove_amp_cast=False))
-        nodes = [[n["op"], n.get("attrs"), n["inputs"]] for n in graph["nodes"] if n["op"] != "null"]
+        # An input's third number counts how often running statistics were traced before.
+        nodes = [
+            [n["op"], n.get("attrs"), [i[:2] for i in n["inputs"]]]
+            for n in graph["nodes"]
+            if n["op"] != "null"
+        ]
         variables = [i for i, n in enumerate(graph["nodes"]) if n["op"] == "null"]
         return [nodes, variables, graph["heads"]]
     except Exception:  # a user's code may raise anything when it is traced

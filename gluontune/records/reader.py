@@ -236,7 +236,8 @@ class RecordReader:
             IndexError: no such position.
         """
         library = None if self.check else native.load()
-        view, offsets, ends = self._view, self._offsets, self._ends  # close() in another thread changes none of these
+        # close() in another thread changes none of these
+        view, offsets, ends = self._view, self._offsets, self._ends
         if library is None or not len(view):
             return None
         positions = np.ascontiguousarray(positions, np.int64)
