@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from gluontune.compute import REWRITES, apply_rewrites, check_hybridizable, hybridize
+from gluontune.compute import REWRITES, _blocks, apply_rewrites, check_hybridizable, hybridize
 from gluontune.compute.rewrites import Target
 from gluontune.errors import UsageError
 from gluontune.runtime import mxnet
@@ -62,6 +62,24 @@ def test_a_rewrite_that_breaks_the_net_takes_itself_back_and_names_the_layer(mon
     assert type(net[2]) is nn.GlobalAvgPool2D and np.array_equal(net(x).asnumpy(), out)
     for k, p in net.collect_params().items():
         assert np.array_equal(p.data().asnumpy(), before[k])
+
+
+def test_of_layers_that_change_in_pairs_the_pair_that_breaks_is_named(monkeypatch):
+    class Wide(_blocks.FusedBatchNorm):
+        """Right but for 32 channels."""
+
+        def hybrid_forward(self, F, x, **parameters):
+            out = super().hybrid_forward(F, x, **parameters)
+            return out * (2 if self.gamma.shape[0] == 32 else 1)
+
+    monkeypatch.setattr(_blocks, "FusedBatchNorm", Wide)
+    net = nn.HybridSequential()
+    for width in (16, 32):
+        net.add(nn.Conv2D(width, 3, padding=1), nn.BatchNorm(in_channels=width), nn.Activation("relu"))
+    net.initialize()
+    x = mx.nd.random.normal(shape=(4, 16, 6, 6))
+    net(x)
+    assert apply_rewrites(net, ["fuse-bn-relu"], x).refused == [("4", "fuse-bn-relu")]
 
 
 class TwoInputs(mx.gluon.HybridBlock):

@@ -78,15 +78,13 @@ class Proof:
             self._comparable = False
             give(targets)
             return None
-        if not path:  # which of them is it? Each alone; a pair (BatchNorm and its relu) goes together.
-            for size in (1, 2):
-                for start in range(0, len(targets), size):
-                    alone = targets[start : start + size]
-                    give(alone)
-                    told = self._compare()[0]
-                    take_back(before)
-                    if told:
-                        return Wrong(alone[0].path, told)
+        if not path:  # which of them is it?
+            for alone in _parts(targets):
+                give(alone)
+                told = self._compare()[0]
+                take_back(before)
+                if told:
+                    return Wrong(alone[0].path, told)
         return Wrong(path or targets[0].path, reason)
 
     def _compare(self) -> tuple[str, str]:
@@ -132,6 +130,16 @@ class Proof:
         except Exception:
             return False
         return True
+
+
+def _parts(targets: list[Any]) -> list[list[Any]]:
+    """What may be changed alone: each target, or those that go together (BatchNorm and its relu)."""
+    parts: list[list[Any]] = [[]]
+    for target in targets:
+        parts[-1].append(target)
+        if not target.with_next:
+            parts.append([])
+    return [part for part in parts if part]
 
 
 def _part(inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -98,7 +98,7 @@ def fuse_bn_relu(net: Any, seen: dict[int, Seen]) -> list[Target]:
             before, after = seen.get(id(norm)), seen.get(id(relu))
             if _fusible(norm, relu, before, after, len(seen[id(block)].inputs), blocked, odd):
                 prefix = f"{path}." if path else ""
-                targets.append(Target(prefix + name, norm, _blocks.FusedBatchNorm))
+                targets.append(Target(prefix + name, norm, _blocks.FusedBatchNorm, with_next=True))
                 targets.append(Target(prefix + next_name, relu, _blocks.PassedActivation))
     return targets
 

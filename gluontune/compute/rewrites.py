@@ -35,11 +35,15 @@ class Card:
 
 
 class Target(NamedTuple):
-    """A layer that a rewrite would change: its path in the network, the block, and its new class."""
+    """A layer that a rewrite would change: its path in the network, the block, and its new class.
+
+    ``with_next``: it computes what it did only together with the target after it.
+    """
 
     path: str
     block: Any
     new_class: type
+    with_next: bool = False
 
 
 class Change(NamedTuple):
