@@ -129,6 +129,20 @@ def test_the_script_runs_two_processes_where_the_climb_kept_two(tmp_path):
     assert (tmp_path / "best.params").is_file()
 
 
+@pytest.mark.parametrize(("loader", "workers"), [("gluon", 0), ("gluon", 1), ("threaded", 1)])
+def test_the_script_runs_with_the_loader_that_the_climb_kept(tmp_path, loader, workers):
+    document = climbed(
+        dataset="synthetic:train=600,test=200,size=24x24", net="small_cnn", loader=loader, num_workers=workers,
+        batch_size_per_device=30,
+    )  # fmt: skip
+    handing.hand_over(document, tmp_path)
+    text = (tmp_path / "best.py").read_text()
+    assert f"'{loader}', data.train" in text
+    (tmp_path / "best.py").write_text(text.replace("img/s, acc", "samples/s, acc"))
+    name, right, _ = run_script(tmp_path)
+    assert name == "accuracy" and right[-1] > 30
+
+
 def test_a_job_in_two_processes(tmp_path):
     (tmp_path / "job.py").write_text(REGRESSION)
     two = {"engine": "shared-memory", "num_devices": 2, "batch_size_per_device": 32}

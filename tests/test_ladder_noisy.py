@@ -137,6 +137,9 @@ def test_an_optimizer_that_makes_more_of_a_step_is_tried_at_the_same_batch_for_h
     variants = {v.label: v for v in RUNGS["large-batch"].variants(Recipe(epochs=1), site)}
     assert variants["batch 64, Muon, 0.5 epochs"].changes["epochs"] == 0.5
     assert "batch 128, Muon, 0.75 epochs" in variants
+    gathered = variants["batch 128 of 2 steps, Muon, 0.75 epochs"]
+    assert Recipe(epochs=1).override(**gathered.changes).update_batch_size == 128
+    assert gathered.rank == max(v.rank for v in variants.values()), "a short budget leaves it out first"
     # With fewer updates than fifty the seed decides the accuracy.
     short = RUNGS["large-batch"].variants(Recipe(epochs=0.5), site)
     assert [v.label for v in short if "Muon" in v.label] == ["batch 64, Muon, 0.323 epochs"]

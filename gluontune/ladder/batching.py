@@ -119,7 +119,7 @@ class Batches:
         base, samples = winner, self.trainings.results.document.get("samples_per_epoch") or 0
         for _ in range(_SHORTENED):
             epochs = round(base.recipe.epochs * SHORTER, 3)
-            if epochs * samples < SHORTEST_UPDATES * base.recipe.global_batch_size:
+            if epochs * samples < SHORTEST_UPDATES * base.recipe.update_batch_size:
                 return
             shorter = base.shortened(epochs, f"{winner.label}, {epochs:g} epochs")
             if not self.trainings.budget.affords(self.trainings.seconds_of(shorter), _PART):

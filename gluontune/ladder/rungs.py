@@ -174,11 +174,16 @@ def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
             found.append(Variant(f"batch {sizes[-1]}, {name}", changes, rank=2))
     for factor, length in _LENGTHS.items():
         n = factor * recipe.batch_size_per_device
-        fewest = SHORTEST_UPDATES * n * recipe.num_devices / site.num_train  # epochs
+        fewest = SHORTEST_UPDATES * n * recipe.num_devices * recipe.accumulate / site.num_train  # epochs
         short = round(max(length * recipe.epochs, 1.01 * fewest), 3)
         if short <= 0.75 * recipe.epochs:
             changes = {"batch_size_per_device": n, "epochs": short, **_MUON}
             found.append(Variant(f"batch {n}, Muon, {short:g} epochs", changes))
+            if factor == 2:
+                # The same updates from steps of the batch that there is: no more memory, half the updates' cost.
+                changes = {**changes, "batch_size_per_device": n // 2, "accumulate": 2 * recipe.accumulate}
+                label = f"batch {n} of 2 steps, Muon, {short:g} epochs"
+                found.append(Variant(label, changes, rank=3))
     return found
 
 
@@ -267,7 +272,7 @@ def _learns_in_our_way(recipe: Recipe, site: Site) -> str | None:
     pace="full",
 )
 def _methods(recipe: Recipe, site: Site) -> list[Variant]:
-    fewest = SHORTEST_UPDATES * recipe.global_batch_size / site.num_train  # epochs
+    fewest = SHORTEST_UPDATES * recipe.update_batch_size / site.num_train  # epochs
     short = round(max(_METHOD_LENGTH * recipe.epochs, 1.01 * fewest), 3)
     found: list[Variant] = []
     for name in _METHODS if short <= 0.8 * recipe.epochs else ():
