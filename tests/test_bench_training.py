@@ -16,6 +16,7 @@ from gluontune.bench.contest import OURS, Contender, Entrant
 from gluontune.cli.main import main
 from gluontune.compute import bfloat16_support
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.optim import TunedTrainer
 
 AMX = ["bfloat16, AMX", "bfloat16, AMX, narrow in float32"]
 SHAPES = {  # arrays that are trained, and their numbers
@@ -128,9 +129,20 @@ def test_other_shapes_are_no_twin():
         training._same_shapes("net", field)
 
 
+def test_ours_steps_with_our_trainer_and_mxnets_with_gluons(tmp_path):
+    for entrant in training.entrants("small_vgg", 8, 1, tmp_path / "python"):
+        if entrant.peer != "PyTorch":
+            assert entrant.settings.get("trainer", "mxnet") == (
+                "gluontune" if entrant.peer == OURS else "mxnet"
+            )
+
+
+@pytest.mark.parametrize("trainer", ["mxnet", "gluontune"])
 @pytest.mark.parametrize("net", sorted(SHAPES))
-def test_our_step_trains_what_it_says(net):
-    work = make(net, 4, training.NETS[net], mode="static", rewrites=("pool-to-mean", "fuse-bn-relu"))
+def test_our_step_trains_what_it_says(net, trainer):
+    rewrites = ("pool-to-mean", "fuse-bn-relu")
+    work = make(net, 4, training.NETS[net], mode="static", rewrites=rewrites, trainer=trainer)
+    assert isinstance(work.trainer, TunedTrainer) == (trainer == "gluontune")
     layers, numbers = SHAPES[net]
     shapes = work.info["parameter_shapes"]
     assert (len(shapes), sum(map(math.prod, shapes))) == (layers, numbers)

@@ -14,6 +14,7 @@ def make(
     dtype: str = "float32",
     mode: str = "imperative",
     rewrites: tuple[str, ...] = (),
+    trainer: str = "mxnet",
 ) -> MxnetStep:
     """A step of ``net`` on one synthetic batch.
 
@@ -22,17 +23,25 @@ def make(
         dtype: ``float32``, or ``bfloat16`` by AMP.
         mode: of ``gluontune.compute.MODES``.
         rewrites: names of ``gluontune.compute.REWRITES``.
+        trainer: ``mxnet``, Gluon's with its nag, or ``gluontune``, that of ``gt.optim.setup``.
     """
-    return MxnetStep(net, batch_size, image_size, dtype, mode, tuple(rewrites))
+    return MxnetStep(net, batch_size, image_size, dtype, mode, tuple(rewrites), trainer)
 
 
 class MxnetStep:
     """Forward, cross entropy, backward, and the update by Nesterov's momentum."""
 
     def __init__(
-        self, net: str, batch_size: int, side: int, dtype: str, mode: str, rewrites: tuple[str, ...]
+        self,
+        net: str,
+        batch_size: int,
+        side: int,
+        dtype: str,
+        mode: str,
+        rewrites: tuple[str, ...],
+        trainer: str,
     ):
-        from gluontune import compute
+        from gluontune import compute, optim
         from gluontune.runtime import mxnet
 
         mx = self.mx = mxnet()
@@ -49,7 +58,10 @@ class MxnetStep:
         self.loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
         parameters = self.net.collect_params()
         options = {"learning_rate": 0.01, "momentum": 0.9, "wd": 5e-4}
-        self.trainer = mx.gluon.Trainer(parameters, "nag", options)
+        if trainer == "gluontune":
+            self.trainer = optim.setup("nag", self.net, batch_size=batch_size, lr_scaling="none", **options)
+        else:
+            self.trainer = mx.gluon.Trainer(parameters, "nag", options)
         self.step()  # compiles
         self.sync()
         trained = [p for p in parameters.values() if p.grad_req != "null"]

@@ -130,7 +130,9 @@ def entrants(
     for dtype, rewrites in _REWRITES.items():
         if dtype == "bfloat16" and not bf16:
             continue
-        made: dict[str, Any] = {"mode": "static", "rewrites": rewrites, "dtype": dtype}
+        made: dict[str, Any] = {
+            "mode": "static", "rewrites": rewrites, "dtype": dtype, "trainer": "gluontune",
+        }  # fmt: skip
         found.append(mxnet(f"gluontune {dtype}", OURS, tuned, note=" + ".join(rewrites), **made))
         if dtype == "float32":
             two = {**made, "rewrites": _TWO}
