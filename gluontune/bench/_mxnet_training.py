@@ -57,9 +57,11 @@ class MxnetStep:
         compute.set_mode(self.net, mode)
         self.loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
         parameters = self.net.collect_params()
-        options = {"learning_rate": 0.01, "momentum": 0.9, "wd": 5e-4}
+        options: dict[str, Any] = {"learning_rate": 0.01, "momentum": 0.9, "wd": 5e-4}
         if trainer == "gluontune":
-            self.trainer = optim.setup("nag", self.net, batch_size=batch_size, lr_scaling="none", **options)
+            self.trainer: Any = optim.setup(
+                "nag", self.net, batch_size=batch_size, lr_scaling="none", **options
+            )
         else:
             self.trainer = mx.gluon.Trainer(parameters, "nag", options)
         self.step()  # compiles
