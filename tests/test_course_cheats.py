@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
 import signal
@@ -235,6 +237,32 @@ print(json.dumps(tried))
         assert not os.path.exists(f"/dev/shm/{mark}"), "it is gone with the script"
     else:
         Path("/dev/shm", mark).unlink(missing_ok=True)
+
+
+def test_nothing_is_kept_for_the_next_time(tmp_path):
+    """A key in the kernel's keyring of the user, a segment of shared memory: both outlive a process."""
+    keep = """
+import ctypes, json, os
+libc = ctypes.CDLL(None, use_errno=True)
+add, request = (248, 249) if os.uname().machine == "x86_64" else (217, 218)
+print(json.dumps([libc.syscall(add, b"user", b"gluontune-cheat", b"secret", 6, -4), ctypes.get_errno(),
+                  libc.syscall(request, b"user", b"gluontune-cheat", None, -4), libc.shmget(0x6C756E65, 4096, 0o1666)]))
+"""
+    run = run_alone(tmp_path, keep)
+    key, error, found, segment = json.loads(run["ranks"][0]["tail"])
+    assert (key, error, found) == (-1, errno.EPERM, -1)
+    if run["secluded"]:
+        assert segment >= 0, "it may use one"
+        assert ctypes.CDLL(None).shmget(0x6C756E65, 4096, 0o600) == -1, "which is gone with the script"
+
+
+@pytest.mark.parametrize("make", ["os.memfd_create('x')", "os.open('/dev/shm/x', os.O_RDWR | os.O_CREAT)"])
+def test_memory_that_no_process_maps_is_limited_too(tmp_path, make):
+    text = (
+        f"import os\nfile, piece = {make}, bytes(1 << 26)\nfor _ in range(48):\n    os.write(file, piece)\n"
+    )
+    run = run_alone(tmp_path, text, memory_mib=600)
+    assert "File too large" in run["ranks"][0]["tail"] and run["ranks"][0]["code"] == 1
 
 
 def test_root_has_no_right_over_the_clock_the_priorities_or_the_grader(tmp_path):

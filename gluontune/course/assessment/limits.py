@@ -37,10 +37,11 @@ _NO_NEW_PRIVS = 38
 _SECCOMP, _FILTER = 22, 2
 _DENY, _ALLOW = 0x00050001, 0x7FFF0000  # EPERM
 # By machine: its number for the filter; sched_setaffinity, sched_setattr and prlimit; sched_setscheduler and
-# sched_setparam, which ZeroMQ calls for its own threads; setpriority and ioprio_set.
+# sched_setparam, which ZeroMQ calls for its own threads; setpriority and ioprio_set; add_key, request_key and keyctl:
+# the kernel keeps a user's keys when the script is gone.
 _CALLS = {
-    "x86_64": (0xC000003E, (203, 314, 302), (144, 142), (141, 251)),
-    "aarch64": (0xC00000B7, (122, 274, 261), (119, 118), (140, 30)),
+    "x86_64": (0xC000003E, (203, 314, 302), (144, 142), (141, 251), (248, 249, 250)),
+    "aarch64": (0xC00000B7, (122, 274, 261), (119, 118), (140, 30), (217, 218, 219)),
 }
 _READ, _LIST = 0b1101, 0b1000  # execute, read files, list folders; the last alone
 _DISK_MIB = 2048
@@ -86,7 +87,7 @@ def restrict_calls() -> bool:
 
     Calls that name a process (sched_setaffinity, sched_setattr, prlimit, setpriority, ioprio_set) are answered with
     EPERM unless they name none, which means the caller; sched_setscheduler and sched_setparam where they name an
-    ancestor of this process.
+    ancestor of this process. The kernel's keyrings, where something would lie until the next time, are closed.
 
     Returns:
         Whether the kernel could do it.
@@ -94,12 +95,14 @@ def restrict_calls() -> bool:
     known = _CALLS.get(platform.machine())
     if known is None:
         return False
-    machine, by_process, by_thread, by_kind = known
+    machine, by_process, by_thread, by_kind, keyrings = known
     ancestors = [process.pid for process in psutil.Process().parents()][:64]
     load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
     program = [(load, 0, 0, 4), (equal, 1, 0, machine), (answer, 0, 0, _DENY), (load, 0, 0, 0)]
     if machine == _CALLS["x86_64"][0]:
         program += [(at_least, 0, 1, 0x40000000), (answer, 0, 0, _DENY)]  # x32's numbers of the same calls
+    for number in keyrings:
+        program += [(equal, 0, 1, number), (answer, 0, 0, _DENY)]
     for number in by_process:
         program += [(equal, 0, 4, number), (load, 0, 0, 16), (equal, 1, 0, 0), (answer, 0, 0, _DENY)]
         program += [(answer, 0, 0, _ALLOW)]
