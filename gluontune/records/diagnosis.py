@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 from gluontune.records.keys import decide_keys
-from gluontune.records.layout import FIRST, HEAD, LAST, LENGTH_MASK, MIDDLE, WHOLE, padded
+from gluontune.records.layout import FIRST, HEAD, LAST, LENGTH_MASK, MAGIC, MIDDLE, WHOLE, padded
 
 if TYPE_CHECKING:
     from gluontune.records.structure import Broken, Found
     from gluontune.records.verifier import Checked, Survey
 
 __all__ = ["judge"]
+
+_END_BITS = 14.0  # from which a record ends where it says, though no record follows
 
 
 def judge(survey: Survey) -> None:
@@ -97,7 +100,7 @@ def _decide(survey: Survey) -> None:
     for checked in survey.checked:
         found = checked.found
         found.doubtful &= found.behind not in confirmed and _length_may_be_wrong(
-            found, breaks.get(found.behind)
+            survey.view, found, breaks.get(found.behind)
         )
         checked.reason = _fault(survey, checked, of_images, offsets)
         checked.whole = not checked.reason
@@ -123,11 +126,12 @@ def _fits(survey: Survey, broken: Broken) -> bool:
     return False
 
 
-def _length_may_be_wrong(found: Found, until: int | None) -> bool:
+def _length_may_be_wrong(view: memoryview, found: Found, until: int | None) -> bool:
     """Would one other byte in its last length make the record end where the next one starts?
 
     If not, it is the header of the next one that is destroyed. Nor is it the length where the next one starts off
-    the multiple of four that it is due at: a wrong length moves nothing, so bytes are missing between the two.
+    the multiple of four that it is due at: a wrong length moves nothing, so bytes are missing between the two. Nor
+    where what is left at its end tells that it ends there.
     """
     start, stop = found.spans[-1]
     if until is None:
@@ -135,8 +139,21 @@ def _length_may_be_wrong(found: Found, until: int | None) -> bool:
     if (until - found.offset) % 4:
         return False
     claimed = stop - start
-    right = (until - start - padding for padding in range(4))
-    return any(length >= 0 and _one_byte_apart(length, claimed) for length in right)
+    right = (until - start - n for n in range(4) if not any(view[until - n : until]))
+    another = any(length >= 0 and _one_byte_apart(length, claimed) for length in right)
+    return another and _end_bits(view, found) < _END_BITS
+
+
+def _end_bits(view: memoryview, found: Found) -> float:
+    """How much speaks for the end of a record where it says: zeros of its padding, what is left of a magic number.
+
+    In bits, so many as it is unlikely that the middle of a longer record looks so: by how often its bytes are 0.
+    """
+    start, stop = found.spans[-1]
+    tail, padding = bytes(view[max(start, stop - 256) : stop]), bytes(view[stop : found.behind])
+    of_zero = -math.log2((tail.count(0) + 1) / (len(tail) + 2))
+    left = sum(a == b for a, b in zip(view[found.behind : found.behind + 4], MAGIC))
+    return 8 * left + of_zero * (2 * padding.count(0) - len(padding))
 
 
 def _one_byte_apart(a: int, b: int) -> bool:
