@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from launch_faults import FAULTS, fault_trial
@@ -79,6 +80,22 @@ def test_machines_with_another_recipe_are_told_and_strangers_are_not_let_in():
     assert stranger.recv(1) == b""  # hung up
     for line in (stranger, caller, meeting):
         line.close()
+
+
+def test_who_has_left_a_meeting_is_seen_before_its_line_is_read():
+    port = free_port("127.0.0.1")
+    meeting = Meeting("127.0.0.1", port, 2, fingerprint({}))
+    with socket.create_connection(("127.0.0.1", port)) as caller:
+        hello = {"rank": 1, "world": 2, "recipe": fingerprint({}), "host": "node2"}
+        caller.sendall(json.dumps(hello).encode() + b"\n")
+        meeting.gather()
+        assert not meeting.someone_left()
+    until = time.monotonic() + 10
+    while not meeting.someone_left() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert meeting.someone_left()
+    meeting.close()
+    assert meeting.someone_left()  # nobody is there
 
 
 def test_a_killed_rank_ends_all_machines_and_is_named():

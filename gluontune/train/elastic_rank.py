@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -32,6 +33,7 @@ from gluontune.train.torch_ranks import MEETING_VARIABLE
 
 _CALL_S = 60.0  # in which rank 0 must listen
 _WORD_S = 5.0  # after a failure, in which rank 0 says what has happened
+_LAST_WORD_S = 4.0  # the same, where its torchrun has told it to end: that kills it after 5 s
 _TELL_S = 5.0  # between two lines on how far the run is
 
 
@@ -62,8 +64,8 @@ class _Place:
         return runtime.cpus_for_rank(self.local_rank, self.local_world) if self.local_world > 1 else None
 
 
-def _lead(spec: dict[str, Any], place: _Place) -> int:
-    """Drive the run; 1 where it shall begin anew, or has failed for good."""
+def _lead(spec: dict[str, Any], place: _Place, held: list[Meeting]) -> int:
+    """Drive the run; 1 where it shall begin anew, or has failed for good. ``held`` gets the meeting."""
     recipe = Recipe.from_dict(spec["recipe"]).override(num_devices=place.world)
     told = Path(spec["result"])
     before = RunResult.load(told) if told.exists() else None
@@ -74,6 +76,7 @@ def _lead(spec: dict[str, Any], place: _Place) -> int:
             **{**plan, "resume": plan["resume"] or place.attempt > 0 or before is not None}
         )
     meeting = Meeting(place.address, place.port, place.world, fingerprint(spec["recipe"]))
+    held.append(meeting)
     try:
         from gluontune.train.running import run
 
@@ -181,10 +184,22 @@ def main() -> None:
     die_with_parent(os.getppid())
     spec, place = read_spec(sys.argv[1]), _Place.here()
     code: list[int] = [1]
-    # In a thread: signals are torchrun's, and end this process at once.
-    work = _lead if place.rank == 0 else _follow
-    thread = threading.Thread(target=lambda: code.__setitem__(0, work(spec, place)), daemon=True)
-    thread.start()
+    held: list[Meeting] = []
+
+    def work() -> None:
+        code[0] = _lead(spec, place, held) if place.rank == 0 else _follow(spec, place)
+
+    thread = threading.Thread(target=work, daemon=True)
+
+    def stop(number: int, frame: Any) -> None:
+        # torchrun of another machine that lost its rank may end this one before it has said why: it gets a moment.
+        until = time.monotonic() + _LAST_WORD_S
+        while thread.is_alive() and any(m.someone_left() for m in held) and time.monotonic() < until:
+            time.sleep(0.05)
+        os._exit(code[0])
+
+    signal.signal(signal.SIGTERM, stop)
+    thread.start()  # signals are torchrun's, and end this process
     thread.join()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import socket
 import sys
 import tempfile
@@ -61,6 +62,15 @@ class MetRank(Heard):
 
     def signal(self, number: int) -> None:
         """Nothing: its own torchrun ends it."""
+
+    def has_left(self) -> bool:
+        """Whether its line is closed at the other end (or here). Takes nothing off the line."""
+        look = select.poll()
+        try:
+            look.register(self.line, select.POLLIN)
+            return bool(look.poll(0)) and self.line.recv(1, socket.MSG_PEEK) == b""
+        except (OSError, ValueError):  # ValueError: it was closed here
+            return True
 
     def how_ended(self, name: str) -> str:
         """How it came to its end: nobody here has seen it."""
@@ -130,6 +140,10 @@ class Meeting:
             OverflowError,
         ):  # a stranger, or one of a round that is over
             line.close()
+
+    def someone_left(self) -> bool:
+        """Whether a rank that was there has hung up, or lies dead."""
+        return any(met.has_left() for met in self.ranks.values())
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Tell all that are still there how the run ended."""
