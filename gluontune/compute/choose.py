@@ -12,7 +12,7 @@ from gluontune.compute import _remember
 from gluontune.compute._eliminate import Budget, Contest
 from gluontune.compute._preserve import check_initialized, preserved, restore
 from gluontune.compute._traversal import flat, sample_of
-from gluontune.compute.mode import topmost_hybrid
+from gluontune.compute.mode import compile_roots, topmost_hybrid
 from gluontune.compute.race import SETTINGS, Race, Trial, present_mode, ratio
 from gluontune.compute.rewrites import REWRITES, apply_rewrites, rewrites_for
 from gluontune.errors import GluontuneError, UsageError
@@ -134,8 +134,7 @@ def hybridize(
     if report is None:
         report = _raced(net, inputs, batches, step, names, budget, rounds, began, key)
     if report.chosen.step_ms:
-        for block in topmost_hybrid(net):
-            block.hybridize(**SETTINGS[report.chosen.settings])
+        compile_roots(net, SETTINGS[report.chosen.settings])
         apply_rewrites(net, report.chosen.rewrites, *inputs, verify=False)  # verified before the race
     report.seconds = Race.clock() - began
     return report

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gluontune.errors import UnknownNameError
 
-__all__ = ["MODES", "set_mode", "topmost_hybrid"]
+__all__ = ["MODES", "compile_roots", "set_mode", "topmost_hybrid"]
 
 MODES: dict[str, dict[str, bool]] = {
     "imperative": {"active": False},
@@ -22,7 +23,7 @@ def set_mode(net: Any, mode: str) -> Any:
         net: a Gluon block. A plain ``Block`` is searched for its topmost ``HybridBlock`` children, which
             are then compiled one by one; what the plain block itself computes stays imperative.
         mode: ``imperative``, ``hybridized``, or ``static`` (``static_alloc`` and ``static_shape``: least
-            work a step, and a new plan for each new input shape).
+            work a step, and a new plan for each new input shape; of several children ``static_alloc`` alone).
 
     Raises:
         UnknownNameError: a mode that does not exist.
@@ -34,9 +35,22 @@ def set_mode(net: Any, mode: str) -> Any:
     """
     if mode not in MODES:
         raise UnknownNameError("execution mode", str(mode), MODES)
-    for block in topmost_hybrid(net):
-        block.hybridize(**MODES[mode])
+    compile_roots(net, MODES[mode])
     return net
+
+
+def compile_roots(net: Any, settings: Mapping[str, Any]) -> None:
+    """Give each topmost ``HybridBlock`` of ``net`` these arguments of ``hybridize``.
+
+    Where there are several, ``static_shape`` is left out. MXNet 1.9 computes wrong gradients with it, without a word,
+    where a chain of compiled blocks is called three times in a step, as the discriminator of a GAN is (a plain
+    ``Sequential`` is such a chain); one root called as often is right, and so is ``static_alloc``.
+    """
+    roots = topmost_hybrid(net)
+    if len(roots) > 1:
+        settings = {name: value for name, value in settings.items() if name != "static_shape"}
+    for block in roots:
+        block.hybridize(**settings)
 
 
 def topmost_hybrid(block: Any) -> list[Any]:

@@ -11,7 +11,7 @@ import psutil
 
 from gluontune.compute._gradients import GradientCheck
 from gluontune.compute._preserve import capture, restore
-from gluontune.compute.mode import MODES, topmost_hybrid
+from gluontune.compute.mode import MODES, compile_roots, topmost_hybrid
 from gluontune.compute.rewrites import apply_rewrites
 from gluontune.errors import GluontuneError
 from gluontune.stats import interval, ratio_interval
@@ -129,8 +129,7 @@ class Race:
         before = _rss_mib()
         try:
             apply_rewrites(self.net, trial.rewrites, *self.inputs, verify=False)  # verified before the race
-            for block in topmost_hybrid(self.net):
-                block.hybridize(**SETTINGS[trial.settings])
+            compile_roots(self.net, SETTINGS[trial.settings])
             seconds = []
             for _ in range(3):
                 start = self.clock()
