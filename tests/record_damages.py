@@ -30,10 +30,14 @@ class DamageTrial:
             old.unlink()
         self._write()
         self.data = bytearray(self.path.read_bytes())
+        sound = np.frombuffer(bytes(self.data), np.uint8)
         self.origin = np.arange(len(self.data))  # where each byte of the damaged file came from; -1: altered
         self.wrong_keys = 0
         for _ in range(int(rng.integers(1, 4))):
             self._damage()
+        # What a second damage has put back as it was is not altered: the same bit, flipped twice.
+        same = np.frombuffer(bytes(self.data), np.uint8) == sound[self.origin]
+        self.origin = np.where(same, self.origin, -1)
         self.path.write_bytes(self.data)
 
     def _write(self) -> None:
@@ -82,9 +86,8 @@ class DamageTrial:
 
     def _alter(self, start: int, new: bytes) -> None:
         for i, byte in enumerate(new, start):
-            if i < len(self.data) and self.data[i] != byte:
+            if i < len(self.data):
                 self.data[i] = byte
-                self.origin[i] = -1
 
     def _at(self, size: int) -> int:
         return int(self.rng.integers(0, max(1, size)))

@@ -267,6 +267,11 @@ def test_repair_loses_nothing_beside_a_cut_or_to_bytes_that_look_like_a_record(t
     assert trial.run() == {"silently_wrong": 0, "lost_by_repair": 0, "missed": 0}
 
 
+def test_a_bit_that_was_flipped_twice_is_no_damage(tmp_path):
+    trial = DamageTrial(tmp_path, np.random.default_rng([65372952, 943]))
+    assert all(map(trial._is_whole, trial.records)) and not any(trial.run().values())
+
+
 def test_the_trials_notice_a_verifier_and_a_reader_that_do_not_look(monkeypatch):
     monkeypatch.setattr(RecordReader, "_compare", lambda *_: None)
     assert damage_trials(40, seed=1)["silently_wrong"] > 0
