@@ -150,8 +150,10 @@ def _end_bits(view: memoryview, found: Found) -> float:
     In bits, so many as it is unlikely that the middle of a longer record looks so: by how often its bytes are 0.
     """
     start, stop = found.spans[-1]
+    if len(found.spans) == 1:
+        start = min(start + 24, stop)  # behind the header of label and id, in which zeros are many
     tail, padding = bytes(view[max(start, stop - 256) : stop]), bytes(view[stop : found.behind])
-    of_zero = -math.log2((tail.count(0) + 1) / (len(tail) + 2))
+    of_zero = -math.log2((tail.count(0) + 1) / (len(tail) + 16))
     left = sum(a == b for a, b in zip(view[found.behind : found.behind + 4], MAGIC))
     return 8 * left + of_zero * (2 * padding.count(0) - len(padding))
 
