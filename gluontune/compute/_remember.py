@@ -110,12 +110,12 @@ def _trial(row: dict[str, Any], names: Sequence[str]) -> Trial:
         raise ValueError("not a trial")
     for name in _MEASURED:
         seen = row[name]
-        if seen is None:
-            continue
-        low, high = seen["ci95"]  # of two noisy steps, the interval may reach below zero
-        if not (_positive(seen["median"]) and _positive(high) and low <= high and -low < math.inf):
+        if seen is not None and not (
+            all(_positive(v) for v in (seen["median"], *seen["ci95"]))
+            and len(seen["ci95"]) == 2
+            and _whole(seen["n"])
+        ):
             raise ValueError(name)
-        _whole(seen["n"])
     kinds: Any
     for name, kinds in {
         "compile_s": (int, float),
