@@ -106,12 +106,21 @@ def _sentence(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], gpus: 
     >>> one = {**two, "devices": 1, "samples_per_sec": {**rate, "median": 100.0}, "efficiency": 1.0}
     >>> _sentence([one, two], one, gpus=False)
     '1 process is best here: 2 processes reach 0.90 times its throughput; the exchange of gradients takes 25 % ...'
+    >>> as_fast = {**two, "efficiency": 1.0, "speedup": {"median": 1.0, "ci95": [0.92, 1.1], "n": 9}}
+    >>> _sentence([one, as_fast], as_fast, gpus=False)
+    '2 processes: 1.00 times one process (95 %: 0.92–1.10), no certain difference'
     """
     what = ("GPU", "GPUs") if gpus else ("process", "processes")
     count = best["devices"]
     name = f"{count} {what[count != 1]}"
     others = [r for r in rows if r["devices"] != count]
-    own = best["efficiency"]
+    own, speedup = best["efficiency"], best.get("speedup")
+    if speedup is not None and speedup["ci95"][0] <= 1:
+        low, high = speedup["ci95"]
+        return (
+            f"{best['label']}: {speedup['median']:.2f} times one {what[0]} (95 %: {low:.2f}–{high:.2f}), no certain "
+            "difference"
+        )
     if count > 1:
         reached = f"efficiency {100 * own:.0f} %" if gpus else f"{own:.2f} times one process with all cores"
         return f"{name} are best here: {best['label']}, {reached}{_reason([best], gpus)}"
