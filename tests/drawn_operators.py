@@ -50,9 +50,18 @@ def fill(kind, shape, *rest, rng):
         scores = fill("distinct", (*shape[:-1], 1), rng=rng)
         scores = (scores - scores.min() + 0.1) / (np.ptp(scores) + 0.2)
         return np.concatenate([rng.integers(0, 2, (*shape[:-1], 1)), scores, rows], -1)
+    if kind == "objects":  # class, corners; of each image fewer, of the last none
+        rows = np.concatenate(
+            [rng.integers(0, 2, (*shape[:-1], 1)), fill("boxes", (*shape[:-1], 4), rng=rng)], -1
+        )
+        for place, image in enumerate(rows):
+            image[len(image) - place * len(image) // (len(rows) - 1) :] = -1
+        return rows
     if kind == "rois":  # image, corners
         rows = fill("boxes", (*shape[:-1], 4), rng=rng) * rest[1]
         return np.concatenate([rng.integers(0, rest[0], (*shape[:-1], 1)), rows], -1)
+    if kind == "whole":
+        return rng.integers(-2, 3, shape).astype("float64")
     if kind == "positive":
         return rng.uniform(0.2, 3.0, shape)
     if kind == "above_one":

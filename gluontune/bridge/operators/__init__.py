@@ -2,6 +2,7 @@
 
 from gluontune.bridge.operators import (  # noqa: F401
     creating,
+    deforming,
     detection,
     elementwise,
     indexing,

@@ -68,6 +68,82 @@ def multibox_prior(x: Any, sizes: Any = (1.0,), ratios: Any = (1.0,), clip: bool
     return boxes.clamp(0, 1) if clip else boxes
 
 
+def _target_sample(draw: Draw) -> Sample:
+    attrs = {"overlap_threshold": draw.pick([0.5, 0.2, 0.05]), "ignore_label": draw.pick([-1.0, 5.0]),
+             "negative_mining_ratio": draw.pick([-1.0, 0.5, 1.0]), "negative_mining_thresh": 1.0,
+             "variances": draw.pick([(0.1, 0.1, 0.2, 0.2), (1.0, 1.0, 1.0, 1.0)])}  # fmt: skip
+    labels = ("objects", (3, draw.int(1, 4), 5))
+    return Sample(
+        [("boxes", (1, 12, 4)), labels, ("normal", (3, 3, 12))], attrs, grads=False, dtype="float32"
+    )
+
+
+@operator("_contrib_MultiBoxTarget", many=True, sample=_target_sample)
+def multibox_target(anchors: Any, labels: Any, scores: Any, overlap_threshold: float = 0.5,
+                    ignore_label: float = -1.0, negative_mining_ratio: float = -1.0,
+                    negative_mining_thresh: float = 0.5, minimum_negative_samples: int = 0,
+                    variances: Any = (0.1, 0.1, 0.2, 0.2)) -> Any:  # fmt: skip
+    anchors, labels, scores = anchors[0].detach(), labels.detach(), scores.detach()
+    real = (labels[:, :, 0] == -1).cumsum(1) == 0  # all objects before the first row of -1
+    shared = overlaps(anchors, labels[:, :, 1:5])  # (batch, anchors, objects)
+    shared = shared.masked_fill(~real.unsqueeze(1), -1)
+    best, match = _first_max(shared, 2)
+    positive, match = _pairs(shared, match)
+    if overlap_threshold > 0:
+        positive = positive | (best > overlap_threshold)
+    negative = ~positive
+    if negative_mining_ratio > 0:
+        negative = negative & (best < negative_mining_thresh)
+        wanted = (positive.sum(1) * negative_mining_ratio).long()
+        hard = (
+            scores.softmax(1)[:, 0]
+            .masked_fill(~negative, torch.inf)
+            .argsort(stable=True, dim=1)
+            .argsort(dim=1)
+        )
+        negative = negative & (hard < wanted.unsqueeze(1))
+    found = labels.gather(1, match.unsqueeze(2).expand(-1, -1, labels.shape[2]))
+    some = real.any(1, keepdim=True)  # of an image without objects no anchor is anything
+    positive, negative = positive & some, negative & some
+    classes = torch.where(negative, 0.0, torch.where(positive, found[..., 0] + 1, ignore_label)).to(
+        labels.dtype
+    )
+    mask = positive.unsqueeze(2).expand(-1, -1, 4).to(labels.dtype)
+    moves = torch.where(positive.unsqueeze(2), _moves(anchors, found[..., 1:5], variances), 0.0)
+    return moves.flatten(1).to(labels.dtype), mask.flatten(1), classes
+
+
+def _first_max(values: Any, axis: int) -> tuple[Any, Any]:
+    """The greatest, and the first place where it stands."""
+    best = values.amax(axis, keepdim=True)
+    places = torch.arange(values.shape[axis], device=values.device)
+    first = torch.where(values == best, places, values.shape[axis]).amin(axis)
+    return best.squeeze(axis), first
+
+
+def _pairs(shared: Any, match: Any) -> tuple[Any, Any]:
+    """Each object takes the anchor with which it shares most, the best pair of all first."""
+    batch, count, objects = shared.shape
+    left, images = shared.clone(), torch.arange(batch, device=shared.device)
+    positive = torch.zeros(batch, count, dtype=torch.bool, device=shared.device)
+    match = match.clone()
+    for _ in range(objects):
+        best, place = _first_max(left.flatten(1), 1)
+        take, anchor, thing = best > 1e-6, place // objects, place % objects
+        positive[images, anchor] |= take
+        match[images, anchor] = torch.where(take, thing, match[images, anchor])
+        left[images, anchor] = -1
+        left[images, :, thing] = -1
+    return positive, match
+
+
+def _moves(anchors: Any, boxes: Any, variances: Any) -> Any:
+    """From anchors to boxes, as a net is to tell them."""
+    size, sides = anchors[:, 2:] - anchors[:, :2], boxes[..., 2:] - boxes[..., :2]
+    middle = (boxes[..., 2:] + boxes[..., :2]) * 0.5 - (anchors[:, 2:] + anchors[:, :2]) * 0.5
+    return torch.cat([middle / size, (sides / size).log()], -1) / boxes.new_tensor(variances)
+
+
 def _detection_sample(draw: Draw) -> Sample:
     attrs = {"threshold": draw.pick([0.01, 0.5]), "nms_threshold": draw.pick([0.2, 0.5]),
              "force_suppress": draw.pick([True, False]), "nms_topk": draw.pick([-1, 3]),

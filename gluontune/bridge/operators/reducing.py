@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+import numpy as np
+
 from gluontune.bridge.registry import Draw, Sample, operator
 from gluontune.graph.rules.reducing import axes_of
 from gluontune.runtime import pytorch
@@ -177,7 +179,9 @@ def _regression(link: Callable[[Any], Any], slope: Callable[[Any], Any]) -> Call
         if label is None:
             return output
         outputs = output[0].numel() if x.dim() > 1 else 1
-        gradient = slope(output.detach() - label.reshape(output.shape)) * (grad_scale / outputs)
+        gradient = slope(output.detach() - label.reshape(output.shape)) * float(
+            np.float32(grad_scale / outputs)
+        )
         return _OwnGradient.apply(x, output.detach(), gradient)
 
     return layer

@@ -41,7 +41,25 @@ def bilinear_resize(
         size = tuple(resized(n, s, mode) for n, s in zip(x.shape[2:], (scale_height, scale_width)))
     for axis, side in enumerate(size, 2):
         x = x.narrow(axis, 0, 1) if side == 1 else x  # of one pixel MXNet makes the first, and no mean
-    return F.interpolate(x, size, mode="bilinear", align_corners=align_corners)
+    if x.dtype != torch.float64:
+        return F.interpolate(x, size, mode="bilinear", align_corners=align_corners)
+    for axis in (3, 2):
+        x = _between(x, axis, size[axis - 2], align_corners)
+    return x
+
+
+def _between(x: Any, axis: int, size: int, align_corners: bool) -> Any:
+    """Resize one axis; MXNet has the places between the pixels in float32, whatever the pixels are."""
+    count = x.shape[axis]
+    place = torch.arange(size, device=x.device, dtype=torch.float32)
+    if align_corners:
+        place = place * ((place.new_tensor(count) - 1) / max(1, size - 1))
+    else:
+        place = ((place + 0.5) * (place.new_tensor(count) / size) - 0.5).clamp(min=0)
+    low = place.floor().long()
+    share = (place - low).to(x.dtype).reshape(-1, *[1] * (x.ndim - axis - 1))
+    high = (low + 1).clamp(max=count - 1)
+    return x.index_select(axis, low) * (1 - share) + x.index_select(axis, high) * share
 
 
 def _up_sample(draw: Draw) -> Sample:
