@@ -83,7 +83,7 @@ rooms:
 	        -e '.[test]' && touch $$place/.ready || exit 1; fi; \
 	    echo "gluontune: $$($$place/bin/python -c 'import sys, numpy; print("Python", sys.version.split()[0], \
 	      "numpy", numpy.__version__)')"; \
-	    $$place/bin/python -m pytest -q --rooms $(ARGS) || exit 1; fi; done; \
+	    $$place/bin/python -m pytest -q -n auto --dist loadfile --rooms $(ARGS) || exit 1; fi; done; \
 	[ -n "$$tried" ] || { echo "gluontune: none of Python $(ROOMS) is here" >&2; exit 1; }
 
 # The peers that benchmarks compare with, in an environment of their own: they want another numpy than MXNet.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ MXNET_FILES = ("test_loading_gluon.py",)  # all of it
 REFUSED = ("mxnet", "gluoncv")
 TORCH_ROOM = ROOT / "gluontune" / "bridge"  # its doctests want PyTorch, which is nobody's requirement
 
-_left_out: dict[str, set[object]] = {
+_left_out: dict[str, set[str]] = {
     "test files of other rooms": set(),
     "test files that need mxnet": set(),
     "tests that need mxnet": set(),
@@ -87,12 +88,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not config.getoption("--rooms") or collection_path.suffix != ".py":
         return None
     if collection_path.name in MXNET_FILES:
-        _left_out["test files that need mxnet"].add(collection_path)
+        _left_out["test files that need mxnet"].add(str(collection_path))
         return True
     if in_rooms(collection_path):
         return None
     if collection_path.name.startswith("test_"):
-        _left_out["test files of other rooms"].add(collection_path)
+        _left_out["test files of other rooms"].add(str(collection_path))
     return True
 
 
@@ -100,7 +101,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--rooms"):
         return
     needs = [item for item in items if _needs_mxnet(item)]
-    _left_out["tests that need mxnet"].update(needs)
+    _left_out["tests that need mxnet"].update(item.nodeid for item in needs)
     config.hook.pytest_deselected(items=needs)
     items[:] = [item for item in items if item not in set(needs)]
 
@@ -110,6 +111,17 @@ def _needs_mxnet(item: pytest.Item) -> bool:
     return item.get_closest_marker("mxnet") is not None or (
         doctest and item.path.relative_to(ROOT).as_posix() in MXNET_DOCTESTS
     )
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # a worker of pytest-xdist: each has collected all tests
+        session.config.workeroutput["left_out"] = {what: sorted(found) for what, found in _left_out.items()}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    for what, found in getattr(node, "workeroutput", {}).get("left_out", {}).items():
+        _left_out[what].update(found)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -36,7 +36,7 @@ class Judge:
         row.update(dict.fromkeys(("float32", "float64", "gradients", "statistics", "operators")))
         x = np.random.default_rng(0).standard_normal(shape).astype("float32")
         try:
-            net = self._build(net_name)
+            net = self._build(net_name, shape)
             net(self.mx.nd.array(x))
             _, symbol = traced(net)
             row["operators"] = len({node["op"] for node in _nodes(symbol)} - {"null"})
@@ -57,12 +57,19 @@ class Judge:
         gc.collect()
         return row
 
-    def _build(self, wanted: str) -> Any:
+    def _build(self, wanted: str, shape: list[int]) -> Any:
         """With random weights: nothing is downloaded."""
+        from gluontune.bench.bridge import SEGMENTING
+
         zoo = importlib.import_module("gluoncv.model_zoo")
         self.mx.random.seed(1)
         failure: Exception | None = None
-        for options in ({"pretrained_base": False}, {}, {"pretrained_base": False, "classes": ["a", "b"]}):
+        crop = {"crop_size": shape[-1]} if wanted.startswith(SEGMENTING) else {}
+        for options in (
+            {"pretrained_base": False, **crop},
+            crop,
+            {"pretrained_base": False, "classes": ["a", "b"]},
+        ):
             try:
                 net = zoo.get_model(wanted, **options)
                 break

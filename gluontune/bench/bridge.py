@@ -18,11 +18,27 @@ from gluontune.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.files import parse_json, set_aside, writable_folder, write_json
 from gluontune.runtime import launch_settings, machine_facts
 
-__all__ = ["FLOAT32", "FLOAT64", "GRADIENTS", "family", "holds", "run", "shape_of", "show"]
+__all__ = ["FLOAT32", "FLOAT64", "GRADIENTS", "SEGMENTING", "family", "holds", "run", "shape_of", "show"]
 
 SCHEMA = 1
 #: What counts as agreement, relative to the largest output, or gradient.
 FLOAT32, FLOAT64, GRADIENTS = 1e-4, 1e-9, 1e-8
+
+SEGMENTING = (
+    "fcn",
+    "deeplab",
+    "psp",
+    "danet",
+)  #: families that are built for one size of image, their crop's
+_ANY_SIDE = (
+    "resnet",
+    "resnext",
+    "se_resnet",
+    "se_resnext",
+    "resnest",
+    "mobilenet",
+    "darknet",
+)  # pool to one pixel
 
 _DATA = r"_(kinetics\d+|ucf101|hmdb51|sthsthv2|coco|voc|custom|citys|ade|mhpv1|otb15|kitti.*)$"
 
@@ -60,15 +76,16 @@ def shape_of(name: str) -> list[int]:
     sides: dict[str, tuple[int, ...]] = {
         "ssd": (int(name.split("_")[1]),) * 2 if kind == "ssd" else (), "yolo3": (160, 160), "center_net": (128, 128),
         "simple_pose": (128, 96), "mobile_pose": (128, 96), "alpha_pose": (256, 192), "monodepth2": (192, 640),
-        "fcn": (480, 480), "deeplab": (480, 480), "psp": (480, 480), "danet": (480, 480), "icnet": (480, 480),
-        "fastscnn": (480, 480), "faster_rcnn": (256, 256), "mask_rcnn": (256, 256), "doublehead_rcnn": (256, 256),
+        **dict.fromkeys(SEGMENTING, (240, 240)), "icnet": (480, 480), "fastscnn": (480, 480),
+        "faster_rcnn": (256, 256), "mask_rcnn": (256, 256), "doublehead_rcnn": (256, 256),
         "i3d": (8, 224, 224), "slowfast": (64, 224, 224) if "16x8" in name else (32, 224, 224),
         "r2plus1d": (8, 112, 112), "p3d": (16, 112, 112), "c3d": (16, 112, 112), "nasnet": (224, 224),
         "inceptionv3": (299, 299), "xception": (299, 299),
     }  # fmt: skip
     if name.startswith("cifar_"):
         return [2, 3, 32, 32]
-    return [1, 3, *sides.get(kind.removeprefix("video "), (224, 224))]
+    usual = (112, 112) if kind.removeprefix("video ").startswith(_ANY_SIDE) else (224, 224)
+    return [1, 3, *sides.get(kind.removeprefix("video "), usual)]
 
 
 def run(
