@@ -93,14 +93,18 @@ def _decide(survey: Survey) -> None:
     of_images = images * 2 > len(survey.checked)
     satisfied = {checked.row for checked in survey.checked}
     offsets = {o for row, o in enumerate(survey.rows["offset"].tolist()) if row not in satisfied}
+    offsets -= set(_moved_here(survey, offsets))
     # Where the next record starts is known from the index, from a sound row of the checksums, or from its own length.
     confirmed = {offset for _, _, offset in survey.index.rows} | set(survey.rows["offset"].tolist())
     confirmed |= {b.offset for b in survey.broken if _fits(survey, b)}
     breaks = {b.offset: b.until for b in survey.broken}
+    sizes = _sizes(survey)
     for checked in survey.checked:
         found = checked.found
-        found.doubtful &= found.behind not in confirmed and _length_may_be_wrong(
-            survey.view, found, breaks.get(found.behind)
+        found.doubtful &= (
+            found.behind not in confirmed
+            and found.behind - found.offset != sizes.get(checked.key)
+            and _length_may_be_wrong(survey.view, found, breaks.get(found.behind))
         )
         checked.reason = _fault(survey, checked, of_images, offsets)
         checked.whole = not checked.reason
@@ -110,6 +114,33 @@ def _decide(survey: Survey) -> None:
                 f"{survey.path}: padding of the record at byte {checked.found.offset:,} is not zero: {meaning}"
             )
         survey.report.unchecked += checked.whole and checked.row < 0
+
+
+def _sizes(survey: Survey) -> dict[int, int]:
+    """By id, the bytes from a record to the next as the index has them, wherever a cut has moved both."""
+    offsets = sorted({offset for _, _, offset in survey.index.rows})
+    behind = dict(zip(offsets, offsets[1:]))
+    return {key: behind[offset] - offset for _, key, offset in survey.index.rows if offset in behind}
+
+
+def _moved_here(survey: Survey, offsets: set[int]) -> list[int]:
+    """Places of ``offsets``, where a row of the checksums had a record, to which a cut has moved another one.
+
+    No row names the id that stands there, and the index has it elsewhere, as far away as the record before or behind.
+    """
+    known = set(survey.rows["key"].tolist())
+    index = {key: offset for _, key, offset in survey.index.rows}
+    by = {c.found.offset: index.get(c.key, c.found.offset) - c.found.offset for c in survey.checked}
+    before = {c.found.behind: by[c.found.offset] for c in survey.checked}
+    return [
+        at
+        for c in survey.checked
+        if (at := c.found.offset) in offsets
+        and c.row < 0
+        and c.key not in known
+        and by[at] != 0
+        and by[at] in (before.get(at), by.get(c.found.behind))
+    ]
 
 
 def _fits(survey: Survey, broken: Broken) -> bool:

@@ -82,7 +82,8 @@ def _max(x: Any, kernel: Any, stride: Any, pad: Any, after: Any) -> Any:
     n = len(kernel)
     if not any(after) and all(2 * p <= k for p, k in zip(pad, kernel)):
         return _MAX[n](x, kernel, stride, pad)
-    return _MAX[n](F.pad(x, _padding(pad, after), value=-torch.inf), kernel, stride)
+    least = torch.finfo(x.dtype).min  # what MXNet gives for a window that lies beyond the image
+    return _MAX[n](F.pad(x, _padding(pad, after), value=least), kernel, stride)
 
 
 def _total(x: Any, kernel: Any, stride: Any, pad: Any, after: Any) -> Any:
@@ -97,7 +98,9 @@ def _counts(x: Any, kernel: Any, stride: Any, pad: Any, after: Any, include: boo
     else:
         shape = list(x.shape[2:])
     ones = torch.ones([1, 1, *shape], dtype=x.dtype, device=x.device)
-    return _total(ones, kernel, stride, pad, after).round()
+    return (
+        _total(ones, kernel, stride, pad, after).round().clamp(min=1)
+    )  # beyond the image is nothing, of nothing
 
 
 @operator("_contrib_AdaptiveAvgPooling2D", sample=lambda d: Sample(
@@ -113,4 +116,11 @@ def _old_sample(draw: Draw) -> Sample:
     return Sample(drawn.inputs, {**attrs, "pad": (0, 0), "stride": (1, 2)})
 
 
-operator("Pooling_v1", sample=_old_sample)(pooling)
+@operator("Pooling_v1", sample=_old_sample)
+def pooling_v1(x: Any, kernel: Any = (), pool_type: str = "max", global_pool: bool = False,
+               pooling_convention: str = "valid", stride: Any = (), pad: Any = ()) -> Any:  # fmt: skip
+    """The old one: its mean is always over the whole window, also where that reaches beyond the image."""
+    if pool_type == "avg" and not global_pool:
+        total = pooling(x, kernel, "sum", False, pooling_convention, stride, pad)
+        return total / math.prod(kernel)
+    return pooling(x, kernel, pool_type, global_pool, pooling_convention, stride, pad)

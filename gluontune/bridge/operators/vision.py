@@ -55,7 +55,8 @@ def _between(x: Any, axis: int, size: int, align_corners: bool) -> Any:
     if align_corners:
         place = place * ((place.new_tensor(count) - 1) / max(1, size - 1))
     else:
-        place = ((place + 0.5) * (place.new_tensor(count) / size) - 0.5).clamp(min=0)
+        scale = (place.new_tensor(count) / size).double()
+        place = ((place.double() + 0.5) * scale - 0.5).clamp(min=0).float()
     low = place.floor().long()
     share = (place - low).to(x.dtype).reshape(-1, *[1] * (x.ndim - axis - 1))
     high = (low + 1).clamp(max=count - 1)
