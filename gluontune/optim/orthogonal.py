@@ -6,6 +6,8 @@ import functools
 import math
 from typing import Any
 
+import numpy as np
+
 from gluontune.optim._base import chunks, mx, nd, subtract_all
 from gluontune.optim.layerwise import GTAdamW
 from gluontune.optim.momentum import nesterov
@@ -195,18 +197,18 @@ class GTMuon(GTAdamW):
         ctx = moments[0].context
         if grads[0].context != ctx:  # under a kvstore that updates, copies are elsewhere
             grads = [grad.as_in_context(ctx) for grad in grads]
-        factors = self._factors(rescale, ctx)
+        factors = self._factors(rescale, ctx, grads[0].dtype)
         for ws, gs, ms, rates, decays in chunks(weights, grads, moments, lrs, wds):
             n = len(ws)
             subtract_all(ms, gs, [-1.0] * n, [self.momentum - 1.0] * n, factor=rescale)
             turned = _graph(n, shape, self.ns_steps)(*gs, *ms, *factors)
             subtract_all(ws, turned, rates, decays, factor=scale)
 
-    def _factors(self, rescale: float, ctx: Any) -> tuple[Any, Any]:
+    def _factors(self, rescale: float, ctx: Any, dtype: Any) -> tuple[Any, Any]:
         """What gradient and momentum are multiplied by, on ``ctx``."""
-        values = (rescale, self.momentum)
-        cached = self._tables.get(("factors", str(ctx)))
+        values, place = (rescale, self.momentum), ("factors", str(ctx), np.dtype(dtype).name)
+        cached = self._tables.get(place)
         if cached is None or cached[0] != values:
-            cached = (values, tuple(nd.full((1,), value, ctx=ctx) for value in values))
-            self._tables["factors", str(ctx)] = cached
+            cached = (values, tuple(nd.full((1,), value, ctx=ctx, dtype=dtype) for value in values))
+            self._tables[place] = cached
         return cached[1]

@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from gluontune.records.layout import MAGIC, DamagedRecordError, part_spans, starts_record
+from gluontune.records.layout import HEAD, MAGIC, DamagedRecordError, part_spans, starts_record
 
 __all__ = ["Broken", "Found", "joined", "walk"]
 
@@ -117,8 +117,9 @@ def walk(view: memoryview, known: Known, familiar: Known) -> Iterator[Found | Br
         before = found
         yield found
         if found.doubtful:
-            # Its length may be wrong, or its padding gone, so the next record may start inside what it claims.
-            inside = found.spans[-1][1] if known(found) else at + 1
+            # Its length may be wrong, or its padding gone, so the next record may start inside what it claims; where
+            # a known one ends with bytes of a header, and a cut came there, these may be the next one's, too.
+            inside = max(at + 1, found.spans[-1][1] - HEAD.size + 1) if known(found) else at + 1
             at = min(found.behind, size)
             until = _next(view, heads, at, inside, believe)
             if until > at:
