@@ -40,6 +40,8 @@ _ANY_SIDE = (
     "darknet",
 )  # pool to one pixel
 
+_FRAMES = {"4x16": 36, "8x8": 40, "16x8": 80}  # of the slow and of the fast way together
+
 _DATA = r"_(kinetics\d+|ucf101|hmdb51|sthsthv2|coco|voc|custom|citys|ade|mhpv1|otb15|kitti.*)$"
 
 
@@ -76,9 +78,10 @@ def shape_of(name: str) -> list[int]:
     sides: dict[str, tuple[int, ...]] = {
         "ssd": (int(name.split("_")[1]),) * 2 if kind == "ssd" else (), "yolo3": (160, 160), "center_net": (128, 128),
         "simple_pose": (128, 96), "mobile_pose": (128, 96), "alpha_pose": (256, 192), "monodepth2": (192, 640),
-        **dict.fromkeys(SEGMENTING, (240, 240)), "icnet": (480, 480), "fastscnn": (480, 480),
+        **dict.fromkeys(SEGMENTING, (240, 240)), "icnet": (480, 480), "fastscnn": (256, 256),
         "faster_rcnn": (256, 256), "mask_rcnn": (256, 256), "doublehead_rcnn": (256, 256),
-        "i3d": (8, 224, 224), "slowfast": (64, 224, 224) if "16x8" in name else (32, 224, 224),
+        "i3d": (32 if "inceptionv3" in name else 8, 224, 224),
+        "slowfast": (next((t for part, t in _FRAMES.items() if part in name), 36), 224, 224),
         "r2plus1d": (8, 112, 112), "p3d": (16, 112, 112), "c3d": (16, 112, 112), "nasnet": (224, 224),
         "inceptionv3": (299, 299), "xception": (299, 299),
     }  # fmt: skip

@@ -24,7 +24,8 @@ def _drawn(draw: Draw, masked: bool) -> Sample:
     ]
     taps = deformed * math.prod(kernel)
     attrs = {"kernel": kernel, "num_filter": 2 * groups, "num_group": groups, "num_deformable_group": deformed,
-             "stride": stride, "pad": pad, "dilate": dilate, "no_bias": draw.pick([True, False])}  # fmt: skip
+             "stride": stride, "pad": pad, "dilate": dilate, "no_bias": draw.pick([True, False]),
+             "layout": draw.pick(["None", "NCHW"])}  # fmt: skip
     moved = (2, 2 * taps, *image)
     offsets = draw.pick([("normal", moved), ("whole", moved)])  # between pixels, and on them
     inputs: list[tuple[Any, ...]] = [("normal", (2, 4, *sides)), offsets]
@@ -38,7 +39,8 @@ def _drawn(draw: Draw, masked: bool) -> Sample:
 @operator("_contrib_DeformableConvolution", sample=lambda draw: _drawn(draw, masked=False))
 def deformable_convolution(x: Any, offset: Any, weight: Any, bias: Any = None, kernel: Any = (), stride: Any = (),
                            dilate: Any = (), pad: Any = (), num_filter: int = 0, num_group: int = 1,
-                           num_deformable_group: int = 1, no_bias: bool = False) -> Any:  # fmt: skip
+                           num_deformable_group: int = 1, no_bias: bool = False,
+                           layout: str = "NCHW") -> Any:  # fmt: skip
     rows, columns = _places(offset, kernel, stride, dilate, pad, num_deformable_group)
     height, width = x.shape[2:]
     inside = (rows >= 0) & (columns >= 0) & (rows < height) & (columns < width)
@@ -53,7 +55,7 @@ def deformable_convolution(x: Any, offset: Any, weight: Any, bias: Any = None, k
 def modulated_deformable_convolution(x: Any, offset: Any, mask: Any, weight: Any, bias: Any = None, kernel: Any = (),
                                      stride: Any = (), dilate: Any = (), pad: Any = (), num_filter: int = 0,
                                      num_group: int = 1, num_deformable_group: int = 1, no_bias: bool = False,
-                                     im2col_step: int = 64) -> Any:  # fmt: skip
+                                     im2col_step: int = 64, layout: str = "NCHW") -> Any:  # fmt: skip
     rows, columns = _places(offset, kernel, stride, dilate, pad, num_deformable_group)
     height, width = x.shape[2:]
     inside = (rows > -1) & (columns > -1) & (rows < height) & (columns < width)
