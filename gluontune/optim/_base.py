@@ -89,6 +89,10 @@ def subtract_all(
     ys: list[Any], xs: list[Any], lrs: list[float], wds: list[float], factor: float = 1.0
 ) -> None:
     """y -= lr (factor x + wd y) for at most :data:`CHUNK` pairs of arrays, in one kernel."""
+    if ys[0].dtype == np.float64:  # the kernels have their numbers in float32
+        for y, x, lr, wd in zip(ys, xs, lrs, wds):
+            y[:] = (1.0 - lr * wd) * y - (lr * factor) * x
+        return
     if len(ys) == 1:  # a simpler kernel, which the compiler has made vectors of
         only = {"lr": lrs[0], "wd": wds[0], "rescale_grad": factor, "lazy_update": False}
         nd.sgd_update(ys[0], xs[0], out=ys[0], **only)
