@@ -29,7 +29,6 @@ def net_of(mx):
         ("nag", 0.03, {"momentum": 0.9}),
         ("adamw", 0.003, {}),
         ("muon", 0.01, {}),
-        ("sgd", 0.03, {"momentum": 0.9}),
     ],
 )
 def test_updates_in_float64_agree_to_the_last_digits(optimizer, learning_rate, options):

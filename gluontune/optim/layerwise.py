@@ -37,6 +37,7 @@ class _TwoMoments(TunedOptimizer):
         super().__init__(**kwargs)
         self.beta1 = _float32(beta1)
         self.beta2 = _float32(beta2)
+        self.betas = (beta1, beta2)  # as they were given: for float64
         self.epsilon = epsilon
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
@@ -118,14 +119,12 @@ class GTAdamW(_TwoMoments):
 
     def _descend_exactly(self, weight: Any, grad: Any, state: Any, age: int, lr: float, wd: float) -> None:
         """The same in float64, of which the kernels' numbers and corrections, in float32, leave seven digits."""
-        first, second = (
-            1.0 - beta**age if self.bias_correction else 1.0 for beta in (self.beta1, self.beta2)
-        )
-        grad, (m, v) = grad * self.rescale_grad, state
+        grad, (m, v), (beta1, beta2) = grad * self.rescale_grad, state, self.betas
+        first, second = (1.0 - beta**age if self.bias_correction else 1.0 for beta in self.betas)
         if self.clip_gradient:
             grad = nd.clip(grad, -self.clip_gradient, self.clip_gradient)
-        m[:] = self.beta1 * m + (1.0 - self.beta1) * grad
-        v[:] = self.beta2 * v + (1.0 - self.beta2) * grad * grad
+        m[:] = beta1 * m + (1.0 - beta1) * grad
+        v[:] = beta2 * v + (1.0 - beta2) * grad * grad
         weight *= 1.0 - lr * wd
         weight -= (lr / first) * m / (nd.sqrt(v / second) + self.epsilon)
 

@@ -10,8 +10,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Callable
 
-import numpy as np
-
 from gluontune.errors import UsageError
 from gluontune.optim.cards import OPTIMIZERS
 from gluontune.optim.exemptions import exempt_name
@@ -21,7 +19,6 @@ from gluontune.runtime.pytorch import torch
 __all__ = ["TORCH_RULES", "TorchOptimizer"]
 
 State = dict[str, Any]
-_KERNELS = ("adam", "adamw", "lamb", "muon")  # whose betas MXNet's kernels have in float32, as ours do there
 _TINY = 1e-14  # a matrix of zeros stays so
 #: By an optimizer's name, ``rule(state, w, g, lr, wd, t, options, trusted)``: it changes ``w`` and ``state`` in place.
 TORCH_RULES: Registry[Callable[..., None]] = Registry("optimizer of the torch backend")
@@ -298,10 +295,6 @@ class TorchOptimizer:
         if card.name == "lbsgd" and options.get("warmup_strategy") == "lars":
             self.rule = TORCH_RULES["lars"]
         self.options = {"eps": 0.0, **card.defaults, "momentum": momentum, **options}
-        if card.name in _KERNELS:
-            self.options.update(
-                {b: float(np.float32(v)) for b, v in self.options.items() if b in ("beta1", "beta2")}
-            )
         self.parameters = dict(parameters)
         self.lr_mult, self.wd_mult = lr_mult or {}, wd_mult or {}
         self.num_update = 0
