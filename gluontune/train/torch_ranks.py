@@ -25,7 +25,7 @@ class TorchRanks:
     """
 
     def __init__(self, library: Any, rank: int, world: int, gpu: bool):
-        self.library, self.world = library, world
+        self._torch, self.world = library, world
         self._module: Any = None
         if world > 1:
             library.distributed.init_process_group(
@@ -42,7 +42,7 @@ class TorchRanks:
             return net
         # Gradients come channels-last, their places in the exchange are contiguous: a copy, and no matter.
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
-        self._module = self.library.nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)
+        self._module = self._torch.nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)
         return self._module
 
     def only_adding(self) -> Any:
@@ -51,5 +51,5 @@ class TorchRanks:
 
     def close(self) -> None:
         """Leave the group."""
-        if self.world > 1 and self.library.distributed.is_initialized():
-            self.library.distributed.destroy_process_group()
+        if self.world > 1 and self._torch.distributed.is_initialized():
+            self._torch.distributed.destroy_process_group()
