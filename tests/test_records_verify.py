@@ -268,6 +268,25 @@ def test_repair_loses_nothing_beside_a_cut_or_to_bytes_that_look_like_a_record(t
     assert trial.run() == {"silently_wrong": 0, "lost_by_repair": 0, "missed": 0}
 
 
+def test_the_last_record_is_kept_where_a_cut_has_moved_it_to_anothers_place(tmp_path):
+    """Of five the third is gone and the second's end with it; the fifth lies where the third did, and has no row."""
+    path, rng = tmp_path / "a.rec", np.random.default_rng(5)
+    payloads = {key: rng.bytes(size) for key, size in zip((6, 2, 3, 8, 4), (30, 300, 90, 130, 70))}
+    with RecordWriter(path) as writer:
+        for key, payload in payloads.items():
+            writer.write(payload, float(key), key)
+    with RecordReader(path) as reader:
+        offsets = [int(o) for o in reader._offsets]
+    data, removed = path.read_bytes(), offsets[4] - offsets[2]
+    path.write_bytes(data[: offsets[3] - removed] + data[offsets[3] :])
+    side = path.with_suffix(".crc")
+    side.write_bytes(side.read_bytes()[:-11])
+    repair(path, tmp_path / "b.rec", decode=False)
+    with RecordReader(tmp_path / "b.rec") as reader:
+        kept = {int(key): bytes(record)[24:] for key, record in zip(reader.keys, reader)}
+    assert kept == {key: payloads[key] for key in (6, 8, 4)}
+
+
 def test_a_bit_that_was_flipped_twice_is_no_damage(tmp_path):
     trial = DamageTrial(tmp_path, np.random.default_rng([65372952, 943]))
     assert all(map(trial._is_whole, trial.records)) and not any(trial.run().values())

@@ -24,23 +24,12 @@ SCHEMA = 1
 #: What counts as agreement, relative to the largest output, or gradient.
 FLOAT32, FLOAT64, GRADIENTS = 1e-4, 1e-9, 1e-8
 
-SEGMENTING = (
-    "fcn",
-    "deeplab",
-    "psp",
-    "danet",
-)  #: families that are built for one size of image, their crop's
-_ANY_SIDE = (
-    "resnet",
-    "resnext",
-    "se_resnet",
-    "se_resnext",
-    "resnest",
-    "mobilenet",
-    "darknet",
-)  # pool to one pixel
-
-_FRAMES = {"4x16": 36, "8x8": 40, "16x8": 80}  # of the slow and of the fast way together
+#: Families that are built for one size of image, their crop's.
+SEGMENTING = ("fcn", "deeplab", "psp", "danet", "fastscnn")
+# Those that pool to one pixel take any size.
+_ANY_SIDE = ("resnet", "resnext", "se_resnet", "se_resnext", "resnest", "mobilenet", "darknet")
+# Of SlowFast's slow and fast way together.
+_FRAMES = {"4x16": 36, "8x8": 40, "16x8": 80}
 
 _DATA = r"_(kinetics\d+|ucf101|hmdb51|sthsthv2|coco|voc|custom|citys|ade|mhpv1|otb15|kitti.*)$"
 

@@ -88,7 +88,7 @@ def _square_of_large(array: Any) -> Any:
 def subtract_all(
     ys: list[Any], xs: list[Any], lrs: list[float], wds: list[float], factor: float = 1.0
 ) -> None:
-    """y -= lr (factor x + wd y) for at most :data:`CHUNK` pairs of arrays, in one kernel."""
+    """y -= lr (factor x + wd y) for at most :data:`CHUNK` pairs of arrays, in one kernel where they are not float64."""
     if ys[0].dtype == np.float64:  # the kernels have their numbers in float32
         for y, x, lr, wd in zip(ys, xs, lrs, wds):
             y[:] = (1.0 - lr * wd) * y - (lr * factor) * x

@@ -35,9 +35,8 @@ class _TwoMoments(TunedOptimizer):
 
     def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, **kwargs: Any):
         super().__init__(**kwargs)
-        self.beta1 = _float32(beta1)
-        self.beta2 = _float32(beta2)
-        self.betas = (beta1, beta2)  # as they were given: for float64
+        self.beta1 = beta1
+        self.beta2 = beta2
         self.epsilon = epsilon
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
@@ -119,8 +118,8 @@ class GTAdamW(_TwoMoments):
 
     def _descend_exactly(self, weight: Any, grad: Any, state: Any, age: int, lr: float, wd: float) -> None:
         """The same in float64, of which the kernels' numbers and corrections, in float32, leave seven digits."""
-        grad, (m, v), (beta1, beta2) = grad * self.rescale_grad, state, self.betas
-        first, second = (1.0 - beta**age if self.bias_correction else 1.0 for beta in self.betas)
+        grad, (m, v), beta1, beta2 = grad * self.rescale_grad, state, self.beta1, self.beta2
+        first, second = (1.0 - beta**age if self.bias_correction else 1.0 for beta in (beta1, beta2))
         if self.clip_gradient:
             grad = nd.clip(grad, -self.clip_gradient, self.clip_gradient)
         m[:] = beta1 * m + (1.0 - beta1) * grad
@@ -134,8 +133,8 @@ class GTAdamW(_TwoMoments):
         """The same for one large layer, by the kernels that are fastest there; norms keep their digits."""
         options = {"rescale_grad": self.rescale_grad, **self.options()}
         if limits is self.no_ratio:
-            first = 1.0 - self.beta1**age if self.bias_correction else 1.0
-            correction = math.sqrt(1.0 - self.beta2**age) if self.bias_correction else 1.0
+            first = 1.0 - _float32(self.beta1) ** age if self.bias_correction else 1.0
+            correction = math.sqrt(1.0 - _float32(self.beta2) ** age) if self.bias_correction else 1.0
             if wd:
                 weight *= 1.0 - lr * wd
             rate, epsilon = lr * correction / first, self.epsilon * correction

@@ -98,9 +98,8 @@ def _counts(x: Any, kernel: Any, stride: Any, pad: Any, after: Any, include: boo
     else:
         shape = list(x.shape[2:])
     ones = torch.ones([1, 1, *shape], dtype=x.dtype, device=x.device)
-    return (
-        _total(ones, kernel, stride, pad, after).round().clamp(min=1)
-    )  # beyond the image is nothing, of nothing
+    # A window that lies beyond the image counts none; its sum is 0, and so is its mean.
+    return _total(ones, kernel, stride, pad, after).round().clamp(min=1)
 
 
 @operator("_contrib_AdaptiveAvgPooling2D", sample=lambda d: Sample(

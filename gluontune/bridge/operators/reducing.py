@@ -179,9 +179,8 @@ def _regression(link: Callable[[Any], Any], slope: Callable[[Any], Any]) -> Call
         if label is None:
             return output
         outputs = output[0].numel() if x.dim() > 1 else 1
-        gradient = slope(output.detach() - label.reshape(output.shape)) * float(
-            np.float32(grad_scale / outputs)
-        )
+        share = float(np.float32(grad_scale / outputs))  # as MXNet has it
+        gradient = slope(output.detach() - label.reshape(output.shape)) * share
         return _OwnGradient.apply(x, output.detach(), gradient)
 
     return layer
