@@ -80,7 +80,10 @@ def test_a_job_of_the_users_own_climbs(tmp_path):
 def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(tmp_path, number):
     options = ("--net", "mlp", "--out", tmp_path, "--rungs", "environment,records")
     options += ("--train-samples", "3840", "--val-samples", "300")
-    process = subprocess.Popen(ladder(*options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        ladder(*options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background command ignores it
+    )  # fmt: skip
     deadline = time.monotonic() + 120
     book = tmp_path / "ladder.json"
     while time.monotonic() < deadline and not (book.exists() and json.loads(book.read_text())["rungs"]):
