@@ -45,11 +45,11 @@ def fill(kind, shape, *rest, rng):
     if kind == "boxes":  # corners, the second beyond the first
         low = rng.uniform(0, 0.6, (*shape[:-1], 2))
         return np.concatenate([low, low + rng.uniform(0.05, 0.4, low.shape)], -1)
-    if kind == "detections":  # class, score, corners
+    if kind == "detections":  # class (-1: none), score, corners
         rows = fill("boxes", (*shape[:-1], 4), rng=rng)
         scores = fill("distinct", (*shape[:-1], 1), rng=rng)
         scores = (scores - scores.min() + 0.1) / (np.ptp(scores) + 0.2)
-        return np.concatenate([rng.integers(0, 2, (*shape[:-1], 1)), scores, rows], -1)
+        return np.concatenate([rng.integers(-1, 2, (*shape[:-1], 1)), scores, rows], -1)
     if kind == "objects":  # class, corners; of each image fewer, of the last none
         rows = np.concatenate(
             [rng.integers(0, 2, (*shape[:-1], 1)), fill("boxes", (*shape[:-1], 4), rng=rng)], -1

@@ -68,7 +68,9 @@ def test_types_that_the_machine_has(flags, level, ours, tmp_path, monkeypatch):
     monkeypatch.setattr(runtime, "amx_support", lambda: SimpleNamespace(level=level))
     found = training.entrants("small_vgg", 8, 1, tmp_path / "python")
     names = [e.name for e in found if e.peer == OURS and e.name != "gluontune, two rewrites, float32"]
-    assert names == [f"gluontune {name}" for name in ours]
+    assert [n for n in names if "on PyTorch" not in n] == [f"gluontune {name}" for name in ours]
+    bridged = [f"gluontune on PyTorch, {way}{d}" for d in ours[:2] for way in ("", "compiled, ")]
+    assert [n for n in names if "on PyTorch" in n] == bridged
     amx = [e for e in found if e.env.get("DNNL_MAX_CPU_ISA") == "AVX512_CORE_AMX"]
     assert len(amx) == (2 if level == "granted" else 0)
     assert sum(e.peer == "PyTorch" for e in found) == (4 if ours == ["float32"] else 8)
@@ -131,10 +133,26 @@ def test_other_shapes_are_no_twin():
 
 def test_ours_steps_with_our_trainer_and_mxnets_with_gluons(tmp_path):
     for entrant in training.entrants("small_vgg", 8, 1, tmp_path / "python"):
-        if entrant.peer != "PyTorch":
+        if entrant.peer != "PyTorch" and "on PyTorch" not in entrant.name:
             assert entrant.settings.get("trainer", "mxnet") == (
                 "gluontune" if entrant.peer == OURS else "mxnet"
             )
+
+
+@pytest.mark.parametrize("net", sorted(SHAPES))
+def test_the_torch_engines_step_trains_the_same_net(net):
+    pytest.importorskip("torch", reason="PyTorch is not installed: make torch")
+    from gluontune.bench import _bridged_training
+
+    work = _bridged_training.make(net, 4, training.NETS[net], threads=1)
+    layers, numbers = SHAPES[net]
+    shapes = work.info["parameter_shapes"]
+    assert (len(shapes), sum(map(math.prod, shapes))) == (layers, numbers)
+    assert shapes == make(net, 4, training.NETS[net]).info["parameter_shapes"]
+    before = work.last_loss()
+    for _ in range(6):
+        assert work.step() == 4
+    assert work.last_loss() < before
 
 
 @pytest.mark.parametrize("trainer", ["mxnet", "gluontune"])

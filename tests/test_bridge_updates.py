@@ -32,7 +32,7 @@ def net_of(mx):
     ],
 )
 def test_updates_in_float64_agree_to_the_last_digits(optimizer, learning_rate, options):
-    from gluontune.optim.torch_rules import TorchOptimizer
+    from gluontune.optim.torch_optimizer import TorchOptimizer
 
     mx = gt.runtime.mxnet()
     mx.random.seed(3)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import gluontune as gt
+from gluontune.cli.main import main
 from gluontune.errors import GluontuneError
 from gluontune.ladder import method_study
 from gluontune.ladder.repeat import Clocks
@@ -110,3 +113,14 @@ def test_bad_options_are_told_before_anything_is_trained(trained, options, said)
     with pytest.raises(GluontuneError) as told:
         study(**options)
     assert said in str(told.value) and not trained["ran"]
+
+
+def test_a_recipe_brings_its_target_and_no_run_ends_at_it(trained, tmp_path, capfd):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("net: mlp\nepochs: 3\ntarget_accuracy: 0.7\n")
+    out = tmp_path / "out"
+    assert main(["factors", "--recipe", str(recipe), "--methods", "ema", "--out", str(out), "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["given"]["targets"] == [0.7] and found["given"]["recipe"]["target_accuracy"] is None
+    assert main(["factors", "--methods", "ema", "--out", str(tmp_path / "none")]) == 2
+    assert "--target" in capfd.readouterr().err

@@ -155,8 +155,7 @@ RECIPES = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_rates_and_updates_are_those_of_the_recipe(name, tmp_path, monkeypatch):
-    from gluontune.optim.torch_rules import TorchOptimizer
-    from gluontune.optim.torch_setup import rates_of
+    from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 
     recipe = gt.Recipe(optimizer=name, train_samples=640, val_samples=50, epochs=2, **RECIPES[name])
     _, out = migrated(tmp_path, recipe, "small_cnn")
@@ -299,6 +298,13 @@ def test_what_cannot_be_migrated_is_told(tmp_path, capfd):
     assert "lost its blocks" in capfd.readouterr().err
     assert main(["migrate", str(tmp_path / "none.params"), str(tmp_path / "x"), "--json"]) == 1
     assert "no such file" in capfd.readouterr().err
+
+
+def test_names_are_listed_without_a_place_to_write(capfd):
+    assert main(["migrate", "--list", "net"]) == 0
+    assert "cifar_resnet20_v1" in capfd.readouterr().out
+    assert main(["migrate", "--net", "mlp"]) == 2
+    assert "[JOB_OR_RUN] OUT" in capfd.readouterr().err
 
 
 def test_json_says_what_was_written(tmp_path, capfd):

@@ -24,7 +24,8 @@ from optim_cases import (
 from gluontune import optim
 from gluontune.errors import UsageError
 from gluontune.optim import _base
-from gluontune.optim.torch_rules import TORCH_RULES, TorchOptimizer
+from gluontune.optim.torch_optimizer import TorchOptimizer
+from gluontune.optim.torch_rules import TORCH_RULES
 from gluontune.runtime import mxnet
 
 mx = mxnet()

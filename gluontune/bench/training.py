@@ -30,6 +30,7 @@ UNIT = "samples_per_sec"
 NETS = {"cifar_resnet20_v1": 32, "cifar_resnet56_v1": 32, "mobilenet0.25": 64, "small_vgg": 32}  # → side
 
 _OURS_WORK = "gluontune.bench._mxnet_training:make"
+_BRIDGED_WORK = "gluontune.bench._bridged_training:make"
 _MXNET, _TORCH = "MXNet", "PyTorch"
 _REWRITES = {
     "float32": ("pool-to-mean", "fuse-bn-relu", "order-sums", "keep-blocks"),
@@ -143,6 +144,12 @@ def entrants(
             made["rewrites"] = ("pool-to-mean", "fuse-bn-relu", "narrow-in-float32")
             note = " + ".join(made["rewrites"])
             found.append(mxnet(f"gluontune {dtype}, AMX, narrow in float32", OURS, amx, note=note, **made))
+    for dtype in _REWRITES if bf16 else ("float32",):
+        for compiled in (False, True):
+            words = f"{'compiled, ' if compiled else ''}{dtype}"
+            here = {**work, "threads": threads, "dtype": dtype, "compiled": compiled}
+            name, note = f"gluontune on PyTorch, {words}", "channels_last"
+            found.append(Entrant(name, OURS, _BRIDGED_WORK, here, env=tuned, slices="steps", note=note))
     for dtype in _REWRITES if bf16 else ("float32",):
         found += torch_entrants(net, batch_size, NETS[net], threads, python, allocator, allocator_name, dtype)
     return found

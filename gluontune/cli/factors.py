@@ -38,7 +38,9 @@ def factors(
     ),
     best: int = typer.Option(3, "--best", help="With --methods: so many of the best are trained together."),
     target: Optional[list[float]] = typer.Option(
-        None, "--target", help="Analyse the time to this validation accuracy, too; repeatable."
+        None,
+        "--target",
+        help="Analyse the time to this validation accuracy, too; repeatable; default: the recipe's target_accuracy.",
     ),
     repeats: int = typer.Option(1, "--repeats", help="Runs of each set to the targets, by seed."),
     pairs: bool = typer.Option(True, "--pairs/--no-pairs", help="Measure each pair, for the interactions."),
@@ -65,8 +67,10 @@ def factors(
     from gluontune.ladder.factorplan import parse_factor
     from gluontune.report.factors import finish_factors
 
-    if "target_accuracy" in given:
-        raise UsageError("--target-accuracy: say --target, which may be repeated")
+    own_target = given.get("target_accuracy")
+    if not target and own_target is not None:
+        target = [float(own_target)]
+    recipe = recipe.override(target_accuracy=None)  # no run ends at it
     names = None if rungs is None else [part.strip() for part in rungs.split(",") if part.strip()]
     own = [parse_factor(text) for text in factor or []]
     if names is not None and not names and not own:

@@ -24,8 +24,8 @@ def register(app: typer.Typer) -> None:
 def migrate(
     recipe: Recipe,
     given: dict[str, Any],
-    places: list[Path] = typer.Argument(
-        ...,
+    places: Optional[list[Path]] = typer.Argument(
+        None,
         metavar="[JOB_OR_RUN] OUT",
         help="A job.py, a checkpoint (.ckpt) or a folder of them, a .params or .npz file; then a new folder.",
     ),
@@ -42,7 +42,7 @@ def migrate(
     and --dataset (or --job); a job.py alone, or --net alone, has random weights. Exits 1 where the check finds a
     difference.
     """
-    source, out = _places(places)
+    source, out = _places(places or [])
     if source is not None and source.suffix == ".py":
         recipe, source = recipe.override(job=str(source)), None
     with stdout_reserved(), status_line("migrating"):

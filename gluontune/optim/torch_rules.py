@@ -10,21 +10,19 @@ import math
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from gluontune.errors import UsageError
-from gluontune.optim.cards import OPTIMIZERS
-from gluontune.optim.exemptions import exempt_name
 from gluontune.registry import Registry
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["TORCH_RULES", "TorchOptimizer"]
+__all__ = ["TINY", "TORCH_RULES", "State", "kept", "orthogonalized"]
 
 State = dict[str, Any]
-_TINY = 1e-14  # a matrix of zeros stays so
+TINY = 1e-14  # a matrix of zeros stays so
 #: By an optimizer's name, ``rule(state, w, g, lr, wd, t, options, trusted)``: it changes ``w`` and ``state`` in place.
 TORCH_RULES: Registry[Callable[..., None]] = Registry("optimizer of the torch backend")
 
 
-def _kept(state: State, name: str, like: Any) -> Any:
+def kept(state: State, name: str, like: Any) -> Any:
+    """The array ``name`` of a parameter's state; zeros before the first update."""
     if name not in state:
         state[name] = torch().zeros_like(like)
     return state[name]
@@ -41,14 +39,14 @@ def _sgd(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str,
     if not o["momentum"]:
         w.sub_(g, alpha=lr)
         return
-    w.add_(_kept(s, "m", w).mul_(o["momentum"]).sub_(g, alpha=lr))
+    w.add_(kept(s, "m", w).mul_(o["momentum"]).sub_(g, alpha=lr))
 
 
 @TORCH_RULES.register("nag")
 def _nag(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     g = _decayed(g, w, wd)
     if o["momentum"]:
-        w.add_(_kept(s, "m", w).mul_(o["momentum"]).sub_(g, alpha=lr), alpha=o["momentum"])
+        w.add_(kept(s, "m", w).mul_(o["momentum"]).sub_(g, alpha=lr), alpha=o["momentum"])
     w.sub_(g, alpha=lr)
 
 
@@ -59,14 +57,14 @@ def _dcasgd(
     before = s.setdefault("before", w.clone())
     step = _decayed(g + o["lamda"] * g * g * (w - before), w, wd)
     before.copy_(w)
-    w.add_(_kept(s, "m", w).mul_(o["momentum"]).sub_(step, alpha=lr))
+    w.add_(kept(s, "m", w).mul_(o["momentum"]).sub_(step, alpha=lr))
 
 
 @TORCH_RULES.register("signum")
 def _signum(
     s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
 ) -> None:
-    m = _kept(s, "m", w).mul_(o["momentum"]).add_(_decayed(g, w, wd), alpha=1 - o["momentum"])
+    m = kept(s, "m", w).mul_(o["momentum"]).add_(_decayed(g, w, wd), alpha=1 - o["momentum"])
     w.mul_(1 - lr * o["wd_lh"]).sub_(m.sign(), alpha=lr)
 
 
@@ -75,7 +73,7 @@ def _ftml(
     s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
 ) -> None:
     g = _decayed(g, w, wd)
-    v = _kept(s, "v", w).mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"])
+    v = kept(s, "v", w).mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"])
     scale = (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"])
     w.addcdiv_(g, scale, value=-lr * (1 - o["beta1"]) / (1 - o["beta1"] ** t))
 
@@ -84,7 +82,7 @@ def _ftml(
 def _adagrad(
     s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
 ) -> None:
-    v = _kept(s, "v", w).addcmul_(g, g)
+    v = kept(s, "v", w).addcmul_(g, g)
     step = _decayed(g / (v + o["eps"]).sqrt_(), w, wd)
     w.sub_(step, alpha=lr)
 
@@ -94,11 +92,11 @@ def _rmsprop(
     s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
 ) -> None:
     g = _decayed(g, w, wd)
-    v = _kept(s, "v", w).mul_(o["gamma1"]).addcmul_(g, g, value=1 - o["gamma1"])
+    v = kept(s, "v", w).mul_(o["gamma1"]).addcmul_(g, g, value=1 - o["gamma1"])
     if o["centered"]:
-        mean = _kept(s, "mean", w).mul_(o["gamma1"]).add_(g, alpha=1 - o["gamma1"])
+        mean = kept(s, "mean", w).mul_(o["gamma1"]).add_(g, alpha=1 - o["gamma1"])
         scale = (v - mean * mean).add_(o["epsilon"]).sqrt_()
-        w.add_(_kept(s, "delta", w).mul_(o["gamma2"]).addcdiv_(g, scale, value=-lr))
+        w.add_(kept(s, "delta", w).mul_(o["gamma2"]).addcdiv_(g, scale, value=-lr))
     else:
         w.addcdiv_(g, (v + o["epsilon"]).sqrt_(), value=-lr)
     if o["clip_weights"]:
@@ -110,16 +108,16 @@ def _adadelta(
     s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
 ) -> None:
     g = _decayed(g, w, wd)
-    squares = _kept(s, "squares", w).mul_(o["rho"]).addcmul_(g, g, value=1 - o["rho"])
-    steps = _kept(s, "steps", w)
+    squares = kept(s, "squares", w).mul_(o["rho"]).addcmul_(g, g, value=1 - o["rho"])
+    steps = kept(s, "steps", w)
     step = (steps + o["epsilon"]).sqrt_() / (squares + o["epsilon"]).sqrt_() * g
     steps.mul_(o["rho"]).addcmul_(step, step, value=1 - o["rho"])
     w.sub_(step, alpha=lr)
 
 
 def _moments(s: State, g: Any, o: Mapping[str, Any]) -> tuple[Any, Any]:
-    m = _kept(s, "m", g).lerp_(g, 1 - o["beta1"])
-    v = _kept(s, "v", g).mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"])
+    m = kept(s, "m", g).lerp_(g, 1 - o["beta1"])
+    v = kept(s, "v", g).mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"])
     return m, v
 
 
@@ -148,8 +146,8 @@ def _adamax(
     s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
 ) -> None:
     g = _decayed(g, w, wd)
-    m = _kept(s, "m", w).lerp_(g, 1 - o["beta1"])
-    largest = _kept(s, "largest", w)
+    m = kept(s, "m", w).lerp_(g, 1 - o["beta1"])
+    largest = kept(s, "largest", w)
     largest.copy_(torch().maximum(largest * o["beta2"], g.abs()))
     w.addcdiv_(m, largest + o["epsilon"], value=-lr / (1 - o["beta1"] ** t))
 
@@ -189,7 +187,7 @@ def _novograd(
 ) -> None:
     square = (g * g).sum()
     s["v"] = square if t == 1 else s["v"].lerp(square, 1 - o["beta2"])
-    m = _kept(s, "m", w).mul_(o["beta1"]).add_(_decayed(g / (s["v"].sqrt() + o["epsilon"]), w, wd))
+    m = kept(s, "m", w).mul_(o["beta1"]).add_(_decayed(g / (s["v"].sqrt() + o["epsilon"]), w, wd))
     w.sub_(m, alpha=lr)
 
 
@@ -207,7 +205,7 @@ def _lars(
     if trusted:
         ratio, has_one = _trust_ratio(w, g, wd, o)
         rate = lr * torch().where(has_one, ratio, torch().ones_like(ratio))
-    w.add_(_kept(s, "m", w).mul_(o["momentum"]).sub_(rate * _decayed(g, w, wd)))
+    w.add_(kept(s, "m", w).mul_(o["momentum"]).sub_(rate * _decayed(g, w, wd)))
 
 
 @TORCH_RULES.register("larc")
@@ -219,7 +217,7 @@ def _larc(
         ratio, has_one = _trust_ratio(w, g, wd, o)
         whole = torch().full_like(ratio, lr)
         rate = torch().where(has_one, ratio.minimum(whole), whole)
-    w.add_(_kept(s, "m", w).mul_(o["momentum"]).sub_(rate * _decayed(g, w, wd)))
+    w.add_(kept(s, "m", w).mul_(o["momentum"]).sub_(rate * _decayed(g, w, wd)))
 
 
 @TORCH_RULES.register("muon")
@@ -230,95 +228,23 @@ def _muon(
         rest = _nag if o["rest"] == "nag" else _adamw
         rest(s, w, g, lr, wd, t, {**o, "momentum": o["rest_momentum"]}, trusted)
         return
-    m = _kept(s, "m", w).mul_(o["momentum"]).add_(g)
-    x = (g + o["momentum"] * m).reshape(len(g), -1)
-    scale = 0.2 * math.sqrt(max(x.shape))
+    m = kept(s, "m", w).mul_(o["momentum"]).add_(g)
+    x = (g + o["momentum"] * m).reshape(1, len(g), -1)
+    scale = 0.2 * math.sqrt(max(x.shape[1:]))
     if o["fixed_norm"]:
         scale = 1.0
-        w.mul_(math.sqrt(len(w)) / (w.norm() + _TINY))
+        w.mul_(math.sqrt(len(w)) / (w.norm() + TINY))
     elif wd:
         w.mul_(1 - lr * wd)
-    w.sub_(_orthogonalized(x, o["ns_steps"]).reshape(w.shape), alpha=lr * scale)
+    w.sub_(orthogonalized(x, o["ns_steps"]).reshape(w.shape), alpha=lr * scale)
 
 
-def _orthogonalized(x: Any, steps: int) -> Any:
-    """Quintic Newton-Schulz steps, as :func:`gluontune.optim.orthogonal.orthogonalized`."""
-    tall = x.shape[0] > x.shape[1]
-    x = x.T if tall else x
-    x = x / (x.norm() + _TINY)
+def orthogonalized(x: Any, steps: int) -> Any:
+    """Quintic Newton-Schulz steps of matrices (n, rows, columns); as ``gluontune.optim.orthogonal.orthogonalized``."""
+    tall = x.shape[1] > x.shape[2]
+    x = x.mT if tall else x
+    x = x / (torch().linalg.matrix_norm(x, keepdim=True) + TINY)
     for _ in range(steps):
-        gram = x @ x.T
-        x = torch().addmm(x, torch().addmm(gram, gram, gram, alpha=2.0315, beta=-4.7750), x, beta=3.4445)
-    return x.T if tall else x
-
-
-class TorchOptimizer:
-    """An optimizer by its card, for PyTorch's parameters that have Gluon's names.
-
-    Args:
-        name: of ``gt.optim.OPTIMIZERS``. parameters: by name, tensors with gradients.
-        schedule: ``num_update -> lr``, counted from 1. momentum, wd: as :func:`gt.optim.setup`'s.
-        lr_mult, wd_mult: of single parameters, by name. options: further ones of the optimizer's card.
-
-    Raises:
-        UsageError: the torch backend has no such optimizer.
-
-    >>> import gluontune as gt
-    >>> w = torch().nn.Parameter(torch().tensor([[1.0, 2.0]]))
-    >>> w.grad = torch().ones_like(w)
-    >>> optimizer = TorchOptimizer("sgd", {"fc_weight": w}, lambda n: 0.5, momentum=0.0)
-    >>> optimizer.step()
-    >>> w.tolist()
-    [[0.5, 1.5]]
-    """
-
-    def __init__(
-        self,
-        name: str,
-        parameters: Mapping[str, Any],
-        schedule: Callable[[int], float],
-        *,
-        momentum: float = 0.9,
-        wd: float = 0.0,
-        lr_mult: Mapping[str, float] | None = None,
-        wd_mult: Mapping[str, float] | None = None,
-        **options: Any,
-    ):
-        card = OPTIMIZERS[name]
-        if card.name not in TORCH_RULES.names():
-            raise UsageError(
-                f"optimizer {name!r}: the torch backend has {', '.join(TORCH_RULES.names())}; use one of them, or "
-                "backend='mxnet'"
-            )
-        card.check(options)
-        self.name, self.rule, self.schedule, self.wd = name, TORCH_RULES[card.name], schedule, wd
-        if card.name == "lbsgd" and options.get("warmup_strategy") == "lars":
-            self.rule = TORCH_RULES["lars"]
-        self.options = {"eps": 0.0, **card.defaults, "momentum": momentum, **options}
-        self.parameters = dict(parameters)
-        self.lr_mult, self.wd_mult = lr_mult or {}, wd_mult or {}
-        self.num_update = 0
-        self.states: dict[str, State] = {name: {} for name in self.parameters}
-
-    @property
-    def learning_rate(self) -> float:
-        """The rate of the next update."""
-        return self.schedule(self.num_update + 1)
-
-    def step(self, factor: Any = 1.0) -> None:
-        """One update from the gradients that lie in the parameters, each multiplied by ``factor``."""
-        self.num_update += 1
-        lr = self.schedule(self.num_update)
-        limit = self.options.get("clip_gradient")
-        with torch().no_grad():
-            for name, w in self.parameters.items():
-                g = w.grad
-                if g is None:
-                    continue
-                g = g if isinstance(factor, float) and factor == 1.0 else g * factor
-                if limit and limit > 0:
-                    g = g.clamp(-limit, limit)
-                trusted = not (exempt_name(name) or w.dim() <= 1)
-                rate = lr * self.lr_mult.get(name, 1.0)
-                decay = self.wd * self.wd_mult.get(name, 1.0 if trusted else 0.0)
-                self.rule(self.states[name], w, g, rate, decay, self.num_update, self.options, trusted)
+        gram = x @ x.mT
+        x = torch().baddbmm(x, torch().baddbmm(gram, gram, gram, alpha=2.0315, beta=-4.7750), x, beta=3.4445)
+    return x.mT if tall else x

@@ -17,8 +17,7 @@ import numpy as np
 
 from gluontune import __version__, bridge, datasets, monitor
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.optim.torch_rules import TorchOptimizer
-from gluontune.optim.torch_setup import rates_of
+from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 from gluontune.runtime import usable_cores
 from gluontune.runtime.pytorch import torch
 from gluontune.train.base_session import SAMPLED_EVERY, BaseSession

@@ -16,8 +16,7 @@ from gluontune.files import atomic_write
 from gluontune.loading.augment import AUGMENTS
 from gluontune.optim.exemptions import exempt_name
 from gluontune.optim.schedules import _schedule
-from gluontune.optim.torch_rules import TorchOptimizer
-from gluontune.optim.torch_setup import rates_of
+from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 from gluontune.recipe import Recipe
 
 __all__ = ["expression", "write_training"]

@@ -73,9 +73,7 @@ def _target_sample(draw: Draw) -> Sample:
              "negative_mining_ratio": draw.pick([-1.0, 0.5, 1.0]), "negative_mining_thresh": 1.0,
              "variances": draw.pick([(0.1, 0.1, 0.2, 0.2), (1.0, 1.0, 1.0, 1.0)])}  # fmt: skip
     labels = ("objects", (3, draw.int(1, 4), 5))
-    return Sample(
-        [("boxes", (1, 12, 4)), labels, ("normal", (3, 3, 12))], attrs, grads=False, dtype="float32"
-    )
+    return Sample([("boxes", (1, 12, 4)), labels, ("normal", (3, 3, 12))], attrs, dtype="float32")
 
 
 @operator("_contrib_MultiBoxTarget", many=True, sample=_target_sample)
@@ -149,13 +147,14 @@ def _detection_sample(draw: Draw) -> Sample:
              "force_suppress": draw.pick([True, False]), "nms_topk": draw.pick([-1, 3]),
              "clip": draw.pick([True, False])}  # fmt: skip
     boxes = ("boxes", (1, 6, 4))
-    return Sample([("distinct", (2, 3, 6)), ("unit", (2, 24)), boxes], attrs, grads=False, dtype="float32")
+    return Sample([("distinct", (2, 3, 6)), ("unit", (2, 24)), boxes], attrs, dtype="float32")
 
 
 @operator("_contrib_MultiBoxDetection", sample=_detection_sample)
 def multibox_detection(scores: Any, moves: Any, anchors: Any, clip: bool = True, threshold: float = 0.01,
                        background_id: int = 0, nms_threshold: float = 0.5, force_suppress: bool = False,
                        variances: Any = (0.1, 0.1, 0.2, 0.2), nms_topk: int = -1) -> Any:  # fmt: skip
+    scores, moves, anchors = scores.detach(), moves.detach(), anchors.detach()  # MXNet has no gradient here
     best, label = scores[:, 1:].max(1)
     label = torch.where(best < threshold, torch.full_like(label, -1), label)
     size = anchors[..., 2:] - anchors[..., :2]

@@ -10,6 +10,7 @@ from gluontune.graph.rules.vision import resized
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
+_RANKS = 256  # boxes of box_nms that are compared with all others at a time
 F = torch.nn.functional
 
 
@@ -120,23 +121,22 @@ def overlaps(a: Any, b: Any) -> Any:
 
 
 @operator("_contrib_box_iou", sample=lambda d: Sample(
-    [("boxes", (3, 4)), ("boxes", (d.int(1, 4), 4))], {"format": "corner"}, grads=False))  # fmt: skip
+    [("boxes", (3, 4)), ("boxes", (d.int(1, 4), 4))], {"format": "corner"}))  # fmt: skip
 def box_iou(a: Any, b: Any, format: str = "corner") -> Any:
-    a, b = corners(a, format), corners(b, format)
+    a, b = corners(a.detach(), format), corners(b.detach(), format)
     found = overlaps(a.reshape(-1, 4), b.reshape(-1, 4))
     return found.reshape(*a.shape[:-1], *b.shape[:-1])
 
 
 def _decode_sample(draw: Draw) -> Sample:
     how = {"clip": draw.pick([-1.0, 0.1]), "format": draw.pick(["center", "corner"])}
-    return Sample(
-        [("normal", (2, 3, 4)), ("boxes", (1, 3, 4))], {"std0": 0.1, "std2": 0.2, **how}, grads=False
-    )
+    return Sample([("normal", (2, 3, 4)), ("boxes", (1, 3, 4))], {"std0": 0.1, "std2": 0.2, **how})
 
 
 @operator("_contrib_box_decode", sample=_decode_sample)
 def box_decode(x: Any, anchors: Any, std0: float = 1.0, std1: float = 1.0, std2: float = 1.0, std3: float = 1.0,
                clip: float = -1.0, format: str = "center") -> Any:  # fmt: skip
+    x, anchors = x.detach(), anchors.detach()  # MXNet has no gradient here
     middle, size = anchors[..., :2], anchors[..., 2:]
     if format == "corner":
         size = size - middle
@@ -151,12 +151,14 @@ def box_decode(x: Any, anchors: Any, std0: float = 1.0, std1: float = 1.0, std2:
 
 def _nms_sample(draw: Draw) -> Sample:
     attrs = {"overlap_thresh": draw.pick([0.1, 0.5]), "valid_thresh": draw.pick([0.0, 0.3]), "coord_start": 2,
-             "topk": draw.pick([-1, 3]), "score_index": 1, "id_index": draw.pick([-1, 0]),
+             "topk": draw.pick([-1, 0, 3]), "score_index": 1, "id_index": draw.pick([-1, 0]),
              "force_suppress": draw.pick([True, False]), "background_id": draw.pick([-1, 0]),
              "out_format": draw.pick(["corner", "center"])}  # fmt: skip
     # MXNet's gradient does not know of the conversion to the other format
     return Sample(
-        [("detections", draw.pick([(6, 6), (2, 7, 6)]))], attrs, grads=attrs["out_format"] == "corner"
+        [("detections", draw.pick([(6, 6), (2, 7, 6), (2, 300, 6)]))],
+        attrs,
+        grads=attrs["out_format"] == "corner",
     )
 
 
@@ -164,6 +166,8 @@ def _nms_sample(draw: Draw) -> Sample:
 def box_nms(x: Any, overlap_thresh: float = 0.5, valid_thresh: float = 0.0, topk: int = -1, coord_start: int = 2,
             score_index: int = 1, id_index: int = -1, background_id: int = -1, force_suppress: bool = False,
             in_format: str = "corner", out_format: str = "corner") -> Any:  # fmt: skip
+    if topk == 0:
+        return x.clone()
     rows = x.reshape(-1, *x.shape[-2:])
     kept, order = _survivors(rows.detach(), overlap_thresh, valid_thresh, topk, coord_start, score_index, id_index,
                              background_id, force_suppress, in_format)  # fmt: skip
@@ -184,20 +188,22 @@ def _survivors(x: Any, overlap: float, least: float, topk: int, coords: int, sco
     """Which rows are filled, and from which rows of ``x``: the best first, what is suppressed left out."""
     count = x.shape[1]
     valid = x[..., score] > least
-    if identity >= 0 and background >= 0:
+    if identity >= 0:
         valid = valid & (x[..., identity] != background)
     ranked = torch.where(valid, x[..., score], torch.full_like(x[..., score], -torch.inf))
     order = ranked.argsort(dim=1, descending=True, stable=True)
     first = min(count, topk) if topk > 0 else count
     head = order[:, :first]
-    boxes = x.gather(1, head.unsqueeze(-1).expand(-1, -1, x.shape[2]))
-    kept = valid.gather(1, head)
-    over = overlaps(*[corners(boxes[..., coords : coords + 4], form)] * 2) > overlap
-    if identity >= 0 and not force:
-        over = over & (boxes[..., identity].unsqueeze(2) == boxes[..., identity].unsqueeze(1))
-    over = over.triu(1)
-    for place in range(first - 1):
-        kept = kept & ~(over[:, place] & kept[:, place : place + 1])
+    rows = x.gather(1, head.unsqueeze(-1).expand(-1, -1, x.shape[2]))
+    boxes, kept = corners(rows[..., coords : coords + 4], form), valid.gather(1, head)
+    for start in range(0, first, _RANKS):  # not all with all: thousands of boxes would take gigabytes
+        over = overlaps(boxes[:, start : start + _RANKS], boxes[:, start:]) > overlap
+        if identity >= 0 and not force:
+            names = rows[:, start:, identity]
+            over = over & (names[:, :_RANKS, None] == names[:, None, :])
+        over = over.triu(1)
+        for place in range(over.shape[1]):
+            kept[:, start:] &= ~(over[:, place] & kept[:, start + place : start + place + 1])
     kept = torch.cat([kept, kept.new_zeros(kept.shape[0], count - first)], 1)
     forward = (~kept).to(torch.uint8).argsort(dim=1, stable=True)
     return kept.gather(1, forward), order.gather(1, forward)

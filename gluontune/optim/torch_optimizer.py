@@ -1,0 +1,118 @@
+"""An optimizer by its card for PyTorch's parameters, and a recipe's rates without mxnet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Callable
+
+from gluontune.errors import UsageError
+from gluontune.optim import schedules
+from gluontune.optim.cards import OPTIMIZERS
+from gluontune.optim.exemptions import exempt_name
+from gluontune.optim.torch_rules import TORCH_RULES, State
+from gluontune.optim.torch_together import TOGETHER, Part
+from gluontune.recipe import Recipe
+from gluontune.runtime.pytorch import torch
+
+__all__ = ["TorchOptimizer", "rates_of"]
+
+
+class TorchOptimizer:
+    """An optimizer by its card, for PyTorch's parameters that have Gluon's names.
+
+    Args:
+        name: of ``gt.optim.OPTIMIZERS``. parameters: by name, tensors with gradients.
+        schedule: ``num_update -> lr``, counted from 1. momentum, wd: as :func:`gt.optim.setup`'s.
+        lr_mult, wd_mult: of single parameters, by name. options: further ones of the optimizer's card.
+
+    Raises:
+        UsageError: the torch backend has no such optimizer.
+
+    >>> import gluontune as gt
+    >>> w = torch().nn.Parameter(torch().tensor([[1.0, 2.0]]))
+    >>> w.grad = torch().ones_like(w)
+    >>> optimizer = TorchOptimizer("sgd", {"fc_weight": w}, lambda n: 0.5, momentum=0.0)
+    >>> optimizer.step()
+    >>> w.tolist()
+    [[0.5, 1.5]]
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parameters: Mapping[str, Any],
+        schedule: Callable[[int], float],
+        *,
+        momentum: float = 0.9,
+        wd: float = 0.0,
+        lr_mult: Mapping[str, float] | None = None,
+        wd_mult: Mapping[str, float] | None = None,
+        **options: Any,
+    ):
+        card = OPTIMIZERS[name]
+        if card.name not in TORCH_RULES.names():
+            raise UsageError(
+                f"optimizer {name!r}: the torch backend has {', '.join(TORCH_RULES.names())}; use one of them, or "
+                "backend='mxnet'"
+            )
+        card.check(options)
+        self.name, self.rule, self.schedule, self.wd = name, TORCH_RULES[card.name], schedule, wd
+        if card.name == "lbsgd" and options.get("warmup_strategy") == "lars":
+            self.rule = TORCH_RULES["lars"]
+        self.options = {"eps": 0.0, **card.defaults, "momentum": momentum, **options}
+        self.parameters = dict(parameters)
+        self.lr_mult, self.wd_mult = lr_mult or {}, wd_mult or {}
+        self.num_update = 0
+        self.states: dict[str, State] = {name: {} for name in self.parameters}
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next update."""
+        return self.schedule(self.num_update + 1)
+
+    def step(self, factor: Any = 1.0) -> None:
+        """One update from the gradients that lie in the parameters, each multiplied by ``factor``."""
+        self.num_update += 1
+        lr = self.schedule(self.num_update)
+        limit = self.options.get("clip_gradient")
+        parts = []
+        with torch().no_grad():
+            for name, w in self.parameters.items():
+                g = w.grad
+                if g is None:
+                    continue
+                g = g if isinstance(factor, float) and factor == 1.0 else g * factor
+                if limit and limit > 0:
+                    g = g.clamp(-limit, limit)
+                trusted = not (exempt_name(name) or w.dim() <= 1)
+                rate = lr * self.lr_mult.get(name, 1.0)
+                decay = self.wd * self.wd_mult.get(name, 1.0 if trusted else 0.0)
+                parts.append(Part(self.states[name], w, g, rate, decay, trusted))
+            if self.rule in TOGETHER:
+                TOGETHER[self.rule](parts, self.num_update, self.options)
+                return
+            for part in parts:
+                self.rule(*part[:5], self.num_update, self.options, part.trusted)
+
+
+def rates_of(recipe: Recipe, *, steps: int, steps_per_epoch: int) -> Any:
+    """The schedule that :func:`gt.optim.setup_recipe` gives its trainer, as a function ``num_update -> lr``.
+
+    Args:
+        steps: training steps in all. steps_per_epoch: those of one epoch.
+
+    >>> recipe = Recipe(schedule="constant", learning_rate=0.1, warmup_epochs=0.5)
+    >>> rates = rates_of(recipe, steps=20, steps_per_epoch=20)
+    >>> [round(rates(n), 2) for n in (5, 10, 20)]
+    [0.05, 0.1, 0.1]
+    """
+    recipe = recipe.resolved()
+    updates = max(1, steps // recipe.accumulate)
+    warmup = round(recipe.warmup_epochs * steps_per_epoch / recipe.accumulate)
+    return schedules.build(
+        recipe.schedule,
+        base_lr=recipe.scaled_learning_rate,
+        total_updates=updates,
+        warmup_updates=min(warmup, updates - 1),
+        **{"updates_per_epoch": steps_per_epoch / recipe.accumulate, **recipe.schedule_params},
+    )
