@@ -22,10 +22,10 @@ from gluontune.runtime.packages import to_make
 
 __all__ = ["ENGINES", "best_recipe", "entrants", "run", "show"]
 
-ENGINES = ("shared-memory", "horovod", "kvstore")
+ENGINES = ("shared-memory", "horovod", "kvstore", "ddp")
 
 UNIT = "samples_per_sec"
-_ALONE = "1 process"
+_ALONE, _ALONE_ON_TORCH = "1 process", "1 process, PyTorch"
 _STEPS = 8  # of training in one step() of a contender: between them a group sleeps
 
 
@@ -51,6 +51,8 @@ def best_recipe(
 def entrants(recipe: Recipe, ranks: int, engines: Sequence[str]) -> list[Entrant]:
     """One process, then ``ranks`` ranks with each engine, all with the recipe's global batch.
 
+    ``ddp`` trains on PyTorch's engine, and has one process of that beside it.
+
     Raises:
         UsageError: the batch cannot be shared out evenly.
     """
@@ -66,9 +68,14 @@ def entrants(recipe: Recipe, ranks: int, engines: Sequence[str]) -> list[Entrant
         "horovod": f"Horovod, {ranks} ranks",
         "kvstore": f"dist_sync, {ranks} workers and 1 server",
     }
-    for engine in engines:
+    for engine in (engine for engine in engines if engine != "ddp"):
         shared = recipe.override(engine=engine, num_devices=ranks, batch_size_per_device=batch // ranks)
         found.append(_entrant(names[engine], OURS, shared))
+    if "ddp" in engines:  # two ranks that compile would do so at once: channels-last is as fast
+        there = alone.override(backend="torch", hybridize="hybridized", rewrites=())
+        shared = there.override(engine="ddp", num_devices=ranks, batch_size_per_device=batch // ranks)
+        found.append(_entrant(_ALONE_ON_TORCH, "one process", there))
+        found.append(_entrant(f"DistributedDataParallel, {ranks} ranks", OURS, shared))
     return found
 
 
@@ -95,8 +102,8 @@ def run(
         out: a journal beside it keeps each round. resume: go on with what it holds.
 
     Returns:
-        the document of :func:`gluontune.bench.outcome.document`; ``ratios``: each engine ÷ one process, median and
-        95 % interval of the ratios within rounds.
+        the document of :func:`gluontune.bench.outcome.document`; ``ratios``: each engine ÷ one process of its
+        backend, median and 95 % interval of the ratios within rounds.
 
     Raises:
         UsageError: Horovod is not installed; a batch that cannot be shared out.
@@ -112,13 +119,19 @@ def run(
     with Journal(out, "bench devices", given, resume=resume) as journal:
         contenders = hold(field, rounds=rounds, seconds=seconds, say=say, journal=journal)
     found = outcome.document(contenders, conditions=conditions, unit=UNIT)
-    alone = next(row for row in found["rows"] if row["name"] == _ALONE)
-    ratios = {
-        row["name"]: row["ratio_to_best_peer"]
-        for row in found["rows"]
-        if row is not alone and row["status"] == "ok" and alone["status"] == "ok"
-    }
+    rates = {c.entrant.name: c.rates for c in contenders if c.failure is None and len(c.rates) == rounds}
+    ratios = {}
+    for name, own in rates.items():
+        alone = rates.get(_alone_of(name))
+        if alone and name != _alone_of(name):
+            ratios[name] = stats.ratio_interval(own, alone)
     return {**found, "ratios": ratios}
+
+
+def _alone_of(name: str) -> str:
+    """The row of one process on the engine of the row ``name``."""
+    on_torch = name == _ALONE_ON_TORCH or name.startswith("DistributedDataParallel")
+    return _ALONE_ON_TORCH if on_torch else _ALONE
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
@@ -128,4 +141,4 @@ def show(found: Mapping[str, Any], console: Any) -> None:
         {**found, "ours": {}}, console, f"{recipe['net']}, {recipe['dataset']}, {recipe['dtype']}", UNIT
     )
     for name, ratio in found["ratios"].items():
-        console.print(f"{name} ÷ {_ALONE}: {stats.said(ratio, '.2f')}", highlight=False)
+        console.print(f"{name} ÷ {_alone_of(name)}: {stats.said(ratio, '.2f')}", highlight=False)

@@ -23,7 +23,7 @@ def devices(
     batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images of one update, over all ranks."),
     ranks: int = typer.Option(2, "-n", "--ranks", min=2, help="Of each engine; they share the cores out."),
     only: Optional[list[str]] = typer.Option(
-        None, "--only", help="shared-memory, horovod or kvstore; repeatable."
+        None, "--only", help="shared-memory, horovod, kvstore or ddp; repeatable."
     ),
     rounds: int = typer.Option(9, "--rounds", min=1, help="Interleaved rounds."),
     seconds: float = typer.Option(4.0, "--seconds", min=0.05, help="Length of each contender's slice."),
@@ -31,7 +31,7 @@ def devices(
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
-    """Ranks against one process on the same cores and global batch: shared memory, Horovod, parameter server."""
+    """Ranks against one process on the same cores and global batch: shared memory, Horovod, parameter server, DDP."""
     from gluontune.bench import devices as benchmark
     from gluontune.errors import UsageError
     from gluontune.recipe import Recipe
