@@ -44,12 +44,14 @@ class BridgedStep:
 
     def __init__(self, torch: Any, net: str, batch_size: int, side: int, dtype: str, compiled: bool):
         from gluontune import bridge
+        from gluontune.bridge.passes import quicken
         from gluontune.optim.torch_optimizer import TorchOptimizer
 
         torch.manual_seed(0)
         self.torch, self.half, self.batch_size = torch, dtype == "bfloat16", batch_size
         symbols, arrays = _exported(net, side)
         module = bridge.to_torch(symbols["net"], arrays).to(memory_format=torch.channels_last)
+        quicken(module)
         self.loss = bridge.to_torch(symbols["loss"], {})
         x = torch.randn(batch_size, 3, side, side)
         self.x = x.contiguous(memory_format=torch.channels_last)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gluontune import __version__, bridge, datasets, monitor
+from gluontune.bridge.passes import quicken
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 from gluontune.runtime import usable_cores
@@ -69,6 +70,7 @@ class TorchSession(BaseSession):
         self.ranks = TorchRanks(library, self.rank, self.world, self.device == "gpu")
         self.phase = "building the net"
         self.net = bridge.to_torch(self.job.net, self.job.arrays)
+        quicken(self.net)
         self.loss = bridge.to_torch(self.job.loss, {})
         self._place()
         self.methods = MethodSteps(recipe, self.rank, self._live, self._put)
