@@ -35,7 +35,7 @@ def quicken(module: Any) -> int:
     >>> from gluontune.bridge import to_torch
     >>> net = to_torch(json.dumps({"nodes": nodes, "arg_nodes": [0], "heads": [[2, 0, 0]]}), {})
     >>> quicken(net), net(library.tensor([[[[-3.0, 1.0], [2.0, -1.0]]]])).tolist()
-    (1, [[[[2.0]]]])
+    (2, [[[[2.0]]]])
     """
     importlib.import_module("gluontune.bridge.operators")
     graph, changed = module.graph, 0
