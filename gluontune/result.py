@@ -10,6 +10,7 @@ from typing import Any
 
 from gluontune.errors import GluontuneError
 from gluontune.files import read_json, write_json
+from gluontune.stats import Interval
 
 __all__ = ["SCHEMA_VERSION", "RunResult"]
 
@@ -55,7 +56,7 @@ class RunResult:
     status: str = "ok"
     error: dict[str, str] | None = None
     machine: Mapping[str, Any] = field(default_factory=dict)
-    samples_per_sec: dict[str, Any] | None = None
+    samples_per_sec: Interval | None = None
     phases_pct: dict[str, float] = field(default_factory=dict)
     phases: dict[str, Any] = field(default_factory=dict)
     utilization: dict[str, Any] = field(default_factory=dict)

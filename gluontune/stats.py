@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
-__all__ = ["LEAST", "bounds", "difference", "interval", "ratio_interval", "said"]
+__all__ = ["LEAST", "Interval", "bounds", "difference", "in_turn", "interval", "ratio_interval", "said"]
 
+T = TypeVar("T")
 #: Values below which an interval is computed, for decisions, but not shown: two values say next to nothing.
 LEAST = 3
 
 
-def interval(values: Sequence[float]) -> dict[str, Any]:
+class Interval(TypedDict):
+    """A median, its 95 % interval ``[low, high]``, and of how many values."""
+
+    median: float
+    ci95: list[float]
+    n: int
+
+
+def interval(values: Sequence[float]) -> Interval:
     """Median and 95 % interval of positive measurements.
 
     The interval is the distribution-free one of the median, from the sign test: two order statistics.
@@ -43,7 +52,7 @@ def interval(values: Sequence[float]) -> dict[str, Any]:
     return {"median": median, "ci95": [low, high], "n": n}
 
 
-def ratio_interval(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
+def ratio_interval(mine: Sequence[float], theirs: Sequence[float]) -> Interval:
     """Median and 95 % interval of the pairwise ratios of two interleaved series.
 
     Args:
@@ -61,6 +70,21 @@ def ratio_interval(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, 
     if len(mine) != len(theirs):
         raise ValueError(f"interleaved series have equal lengths, not {len(mine)} and {len(theirs)}")
     return interval([a / b for a, b in zip(mine, theirs)])
+
+
+def in_turn(field: Sequence[T], number: int) -> list[T]:
+    """The order of a round of an interleaved measurement: each round begins with another one.
+
+    What disturbs a machine then falls on all alike, and none always follows the same one.
+
+    Args:
+        field: what is measured in turn. number: of the round, from 0.
+
+    >>> [in_turn("abc", number) for number in (0, 1, 5)]
+    [['a', 'b', 'c'], ['b', 'c', 'a'], ['c', 'a', 'b']]
+    """
+    first = number % max(1, len(field))
+    return [*field[first:], *field[:first]]
 
 
 def difference(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:

@@ -314,7 +314,7 @@ def test_the_command_for_real(tmp_path, capfd):
         (["--target", "0.5", "--seeds", "a,b"], "--seeds 'a,b'"),
         (["--target", "0.5", "--machine", "m"], "give --prices"),
         ([], "such as --target 0.8"),
-        (["--recipe", "dekc"], "gluontune's own are dawnbench-94, deck"),
+        (["--recipe", "dekc"], "gluontune's own are cifar10-80, dawnbench-94, deck"),
     ],
 )
 def test_wrong_usage_of_the_command(tmp_path, capfd, arguments, message):

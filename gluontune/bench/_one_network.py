@@ -85,8 +85,7 @@ class Network:
         times: dict[str, list[float]] = {name: [] for name in self.steps}
         names = list(self.steps)
         for number in range(rounds):
-            turn = number % len(names)
-            for name in names[turn:] + names[:turn]:
+            for name in stats.in_turn(names, number):
                 step = self.steps[name]
                 step()
                 count, begin = 0, time.perf_counter()

@@ -12,6 +12,7 @@ from gluontune.bench import _esgd_contest, _optimizer_steps
 from gluontune.bench._optimizer_findings import describe, summarize, table
 from gluontune.bench._optimizer_runs import PLANS, fast_recipe
 from gluontune.errors import UsageError, nearest
+from gluontune.events import Progress
 from gluontune.ladder.evolving import EsgdPlan
 from gluontune.ladder.resumable import ResumableDocument
 from gluontune.recipe import Recipe
@@ -149,7 +150,7 @@ def _train(
             continue
         where = f"{number} of {len(pieces)}: {piece.name}"
 
-        def tell(event: dict[str, Any], where: str = where) -> None:
+        def tell(event: Progress, where: str = where) -> None:
             say(f"{where}: {event['stage']} {event['detail']}")
 
         result: RunResult = train.run(piece.recipe, on_event=tell, time_limit=time_limit)

@@ -19,12 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.events import OnProgress, progress
 from gluontune.ladder.repeat import Clocks
 from gluontune.ladder.timing import time_to_accuracy
 from gluontune.recipe import Recipe
@@ -34,7 +35,6 @@ __all__ = ["SEED_VARIABLE", "command_of", "run", "train_once"]
 
 SEED_VARIABLE = "GLUONTUNE_SEED"
 _LINE = 1_000_000  # bytes without an end that are no line any more
-Event = Callable[[dict[str, Any]], None]
 
 
 def run(recipe: Recipe, script: str, *, python: Path | None = None, **options: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def train_once(
     recipe: Recipe,
     command: Sequence[str],
     *,
-    on_event: Event | None = None,
+    on_event: OnProgress | None = None,
     time_limit: float = 600.0,
     machine: dict[str, Any] | None = None,
 ) -> tuple[RunResult, Clocks]:
@@ -104,8 +104,8 @@ def train_once(
                 result.val_metric = {"flipped": [seen["flipped"]]}
             clocks.evaluations.append((clocks.now(), clocks.now(), None))
             if on_event is not None:
-                on_event({"stage": "training", "done": 0.5, "detail": f"validation {len(result.val_accuracy)}",
-                          "val_accuracy": seen["accuracy"]})  # fmt: skip
+                detail = f"validation {len(result.val_accuracy)}"
+                on_event(progress("training", 0.5, detail, val_accuracy=seen["accuracy"]))
             if recipe.target_accuracy is not None and seen["accuracy"] >= recipe.target_accuracy:
                 break
         if not result.val_accuracy:

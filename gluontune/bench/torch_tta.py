@@ -16,6 +16,7 @@ from gluontune.bench.contest import Contender, ContenderFailed, Entrant, hold
 from gluontune.bench.places import peer_python
 from gluontune.bench.torch_modes import allocator_of, allocators, torch_entrants
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.events import OnProgress, progress
 from gluontune.files import parse_json
 from gluontune.ladder.repeat import Clocks
 from gluontune.ladder.timing import time_to_accuracy
@@ -28,7 +29,6 @@ __all__ = ["MODES", "fastest", "run", "train_once"]
 MODES = ("eager", "eager channels_last", "compile", "compile channels_last")
 
 _WORK = "gluontune.bench._torch_tta:make"
-Event = Callable[[dict[str, Any]], None]
 
 
 def run(
@@ -40,7 +40,7 @@ def run(
     peers: Path | None = None,
     out: Path | None = None,
     resume: bool = False,
-    on_event: Event | None = None,
+    on_event: OnProgress | None = None,
     say: Callable[[str], None] | None = None,
     time_limit: float = 600.0,
     **options: Any,
@@ -159,7 +159,7 @@ def train_once(
     settings: Mapping[str, Any],
     python: Path,
     *,
-    on_event: Event | None = None,
+    on_event: OnProgress | None = None,
     time_limit: float = 600.0,
     machine: dict[str, Any] | None = None,
 ) -> tuple[RunResult, Clocks]:
@@ -192,7 +192,7 @@ def train_once(
 
 
 def _train(
-    process: Contender, recipe: Recipe, result: RunResult, clocks: Clocks, on_event: Event | None
+    process: Contender, recipe: Recipe, result: RunResult, clocks: Clocks, on_event: OnProgress | None
 ) -> None:
     per_epoch = process.info["batches_per_epoch"]
     total, rates = max(1, round(recipe.epochs * per_epoch)), []
@@ -210,8 +210,10 @@ def _train(
         result.val_accuracy.append(checked["accuracy"])
         rates.append(seen["samples"] / seen["seconds"])
         if on_event is not None:
-            on_event({"stage": "training", "done": result.steps / total, "detail": _text(result, recipe),
-                      "samples_per_sec": rates[-1], "val_accuracy": checked["accuracy"]})  # fmt: skip
+            told = progress(
+                "training", result.steps / total, _text(result, recipe), samples_per_sec=rates[-1]
+            )
+            on_event({**told, "val_accuracy": checked["accuracy"]})
         if recipe.target_accuracy is not None and checked["accuracy"] >= recipe.target_accuracy:
             break
     result.samples_per_sec = stats.interval(rates)

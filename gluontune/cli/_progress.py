@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from gluontune.cli import _common
+from gluontune.events import OnProgress, Progress
 
 __all__ = ["progress_bar", "progress_line", "status_line"]
 
@@ -43,19 +43,20 @@ def status_line(start: str = "starting") -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
-def progress_line() -> Iterator[Callable[[dict[str, Any]], None]]:
+def progress_line() -> Iterator[OnProgress]:
     """A function that shows the events of one training run on stderr, as a bar or, in a log, as lines."""
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
 
     if not _common.stderr.is_terminal:
         say = _in_log()
         yield lambda event: say(f"{event['stage']} {100 * event['done']:.0f} %: {_detail(event)}")
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[detail]}"))
-    with Progress(*columns, console=_common.stderr, transient=True) as bar:
+    with Bar(*columns, console=_common.stderr, transient=True) as bar:
         task = bar.add_task("starting", total=1.0, detail="")
 
-        def show(event: dict[str, Any]) -> None:
+        def show(event: Progress) -> None:
             bar.update(task, completed=event["done"], description=event["stage"], detail=_detail(event))
 
         yield show
@@ -68,7 +69,8 @@ def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable
     Args:
         title: what is being done. unit: of done and total after they are divided by ``scale``.
     """
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
     if not _common.stderr.is_terminal:
         yield _counted(_in_log(), title, unit, scale)
@@ -80,7 +82,7 @@ def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=_common.stderr, transient=True) as bar:
+    with Bar(*columns, console=_common.stderr, transient=True) as bar:
         task = bar.add_task(title, total=1, rate="", start=False)
         first: list[float] = []
 
@@ -110,12 +112,12 @@ def _counted(say: Callable[[str], None], title: str, unit: str, scale: float) ->
     return show
 
 
-def _detail(event: dict[str, Any]) -> str:
+def _detail(event: Progress) -> str:
     """
-    >>> _detail({"detail": "epoch 1/3", "samples_per_sec": 1234.5, "val_accuracy": 0.8, "seconds_left": None})
+    >>> _detail(progress("training", 0.3, "epoch 1/3", samples_per_sec=1234.5, val_accuracy=0.8))
     'epoch 1/3, 1,234 img/s, accuracy 80.0 %'
     """
-    rate, accuracy, left = (event[k] for k in ("samples_per_sec", "val_accuracy", "seconds_left"))
+    rate, accuracy, left = event["samples_per_sec"], event["val_accuracy"], event["seconds_left"]
     detail = [event["detail"]]
     detail += [f"{rate:,.0f} img/s"] if rate else []
     detail += [f"accuracy {100 * accuracy:.1f} %"] if accuracy is not None else []

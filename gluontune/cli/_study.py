@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from gluontune.cli._common import stderr
 from gluontune.cli._progress import progress_line
+from gluontune.events import OnProgress, Progress
 
 __all__ = ["pieces_progress", "study_progress"]
 
 
 @contextlib.contextmanager
-def study_progress(piece: str) -> Iterator[Callable[[dict[str, Any]], None]]:
+def study_progress(piece: str) -> Iterator[OnProgress]:
     """A function that shows the events of a study.
 
     Args:
@@ -22,38 +23,29 @@ def study_progress(piece: str) -> Iterator[Callable[[dict[str, Any]], None]]:
     """
     with progress_line() as line:
 
-        def show(event: dict[str, Any]) -> None:
+        def show(event: Progress) -> None:
             name = f"{event['recipe']}, {piece} {event['repeat']}/{event['repeats']}"
             if "row" in event:
                 stderr.print(f"{name}: {event['detail']}", markup=False, highlight=False, soft_wrap=True)
                 return
-            line(
-                {
-                    "samples_per_sec": None,
-                    "val_accuracy": None,
-                    "seconds_left": None,
-                    **event,
-                    "stage": f"{name}: {event['stage']}",
-                }
-            )
+            line({**event, "stage": f"{name}: {event['stage']}"})
 
         yield show
 
 
 @contextlib.contextmanager
-def pieces_progress() -> Iterator[Callable[[dict[str, Any]], None]]:
+def pieces_progress() -> Iterator[OnProgress]:
     """A function that shows the events of an analysis: ``set``, ``piece`` of ``pieces``, and a run's own."""
     with progress_line() as line:
 
-        def show(event: dict[str, Any]) -> None:
+        def show(event: Progress) -> None:
             name = f"{event['piece']}/{event['pieces']} {event['set']}"
             if "rows" in event:
                 for found in event["rows"]:
                     said = " + ".join(found["set"]) or "base"
                     stderr.print(f"{said}: {_outcome(found)}", markup=False, highlight=False, soft_wrap=True)
                 return
-            known = {"samples_per_sec": None, "val_accuracy": None, "seconds_left": None, **event}
-            line({**known, "stage": f"{name}: {event['stage']}"})
+            line({**event, "stage": f"{name}: {event['stage']}"})
 
         yield show
 

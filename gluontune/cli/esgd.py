@@ -75,12 +75,8 @@ def esgd(
         start=start,
     )
     with stdout_reserved(), progress_line() as line:
-
-        def show(event: dict[str, Any]) -> None:
-            line({"samples_per_sec": None, "val_accuracy": None, "seconds_left": None, **event})
-
         found = ladder.esgd(
-            recipe, plan, workers=workers, out=out, resume=resume, on_event=show, time_limit=time_limit
+            recipe, plan, workers=workers, out=out, resume=resume, on_event=line, time_limit=time_limit
         )
     if as_json:
         emit(found)

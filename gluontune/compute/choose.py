@@ -198,8 +198,9 @@ def _raced(
     if contest.reference.error:
         raise UsageError(f"net fails on this input in imperative mode: {contest.reference.error}")
     if len(contest.trials) == 1 and contest.untried:
-        step_ms = contest.reference.step_ms or {}
-        why = f"a step takes {step_ms['median']:.3g} ms: the budget ({budget}) is too small to pay for a race"
+        took = contest.reference.step_ms
+        assert took is not None, "a reference without an error was timed"
+        why = f"a step takes {took['median']:.3g} ms: the budget ({budget}) is too small to pay for a race"
         report = _as_it_is(net, why, contest.trials)
         if report.chosen.step_ms:  # or the next run would pay for as little again
             rows = [_bare(t) for t in report.trials]

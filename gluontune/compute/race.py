@@ -14,7 +14,7 @@ from gluontune.compute._preserve import capture, restore
 from gluontune.compute.mode import MODES, compile_roots, topmost_hybrid
 from gluontune.compute.rewrites import apply_rewrites
 from gluontune.errors import GluontuneError
-from gluontune.stats import interval, ratio_interval
+from gluontune.stats import Interval, in_turn, interval, ratio_interval
 
 __all__ = ["SETTINGS", "Race", "Trial", "present_mode", "ratio"]
 
@@ -47,11 +47,11 @@ class Trial:
 
     settings: str
     rewrites: tuple[str, ...]
-    step_ms: dict[str, Any] | None = None
+    step_ms: Interval | None = None
     compile_s: float = 0.0
     memory_mib: float = 0.0
     break_even_steps: int | None = None
-    speedup: dict[str, Any] | None = None
+    speedup: Interval | None = None
     dropped: str = ""
     error: str = ""
     _times: list[float] = field(default_factory=list, repr=False)
@@ -99,9 +99,7 @@ class Race:
             price = sum(self._repeats(t) * min(t._times) for t in both)
             if self.clock() + price > deadline:
                 break
-            # Start each round at another trial, so that none always follows the same one.
-            shift = number % len(both)
-            for trial in both[shift:] + both[:shift]:
+            for trial in in_turn(both, number):
                 times[id(trial)].append(self.time(trial))
             made += 1
         if made:
@@ -153,7 +151,7 @@ class Race:
         return max(1, min(20, int(0.1 / max(1e-4, min(trial._times)))))
 
 
-def ratio(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
+def ratio(mine: Sequence[float], theirs: Sequence[float]) -> Interval:
     """Interval of the ratios of the rounds that both took part in: how many times as fast the second is."""
     n = min(len(mine), len(theirs))
     return ratio_interval(mine[:n], theirs[:n])

@@ -7,12 +7,13 @@ accuracy by whole trainings. A set that does not reach the target is shown as su
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gluontune import datasets, stats
 from gluontune.errors import UsageError
+from gluontune.events import OnProgress, Piece, of_piece, progress
 from gluontune.ladder.factorplan import (
     Factor,
     FactorSet,
@@ -39,7 +40,6 @@ __all__ = ["FACTORS_SCHEMA", "Row", "analyse", "tta_of", "tta_row"]
 
 FACTORS_SCHEMA = 1
 BLOCK = 5  # contenders beside the base in one interleaved comparison: their processes are alive together
-OnEvent = Callable[[dict[str, Any]], None]
 Row = Mapping[str, Any]
 
 
@@ -55,7 +55,7 @@ def analyse(
     pace: Pace = QUICK,
     out: str | Path | None = None,
     resume: bool = False,
-    on_event: OnEvent | None = None,
+    on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
     """Switch factors on and off, and measure throughput and, with targets, time to accuracy.
@@ -130,7 +130,7 @@ class _Study:
     """One analysis: the base contender that lives throughout, and the store."""
 
     def __init__(
-        self, recipe: Recipe, store: ResumableDocument, pace: Pace, tell: OnEvent, time_limit: float
+        self, recipe: Recipe, store: ResumableDocument, pace: Pace, tell: OnProgress, time_limit: float
     ):
         self.recipe, self.store, self.pace, self.tell = recipe, store, pace, tell
         self.time_limit = time_limit
@@ -149,7 +149,7 @@ class _Study:
             self.factors = [Factor(**values) for values in document["factors"]]
             check_factors(self.recipe, self.factors)
             return
-        self.tell({"set": "base", "piece": 1, "pieces": 1, "stage": "starting", "done": 0.0, "detail": ""})
+        self.tell({**progress("starting", 0.0), "set": "base", "piece": 1, "pieces": 1})
         self._start_base()
         ready = self.base.group.ready[0] if self.base.group is not None else {}
         site = Site.of(ready, document["machine"], self.recipe)
@@ -183,16 +183,16 @@ class _Study:
             self.field = [
                 Contender(self._recipe(chosen), set_name(chosen), self.time_limit) for chosen in block
             ]
-            about: dict[str, Any] = {
+            about: Piece = {
                 "set": ", ".join(c.label for c in self.field),
                 "piece": number,
                 "pieces": len(blocks),
             }
-            self.tell({**about, "stage": "starting", "done": 0.0, "detail": ""})
+            self.tell({**progress("starting", 0.0), **about})
 
-            def on_round(at: int, rounds: int, about: dict[str, Any] = about) -> None:
+            def on_round(at: int, rounds: int, about: Piece = about) -> None:
                 detail = f"round {at}/{rounds}"
-                self.tell({**about, "stage": "measuring", "done": at / rounds, "detail": detail})
+                self.tell({**progress("measuring", at / rounds, detail), **about})
 
             field = [self.base, *self.field]
             interleave(
@@ -212,7 +212,7 @@ class _Study:
                 contender.close()
             self.store.document["done"] += rows
             self.store.save()
-            self.tell({**about, "stage": "done", "done": 1.0, "detail": "", "rows": rows})
+            self.tell({**progress("done", 1.0), **about, "rows": rows})
 
     def _note(self, sets: str, told: str) -> None:
         self.store.document.setdefault("notes", []).append(f"{sets}: {told}")
@@ -229,10 +229,10 @@ class _Study:
         for number, (chosen, seed) in enumerate(todo, 1):
             if (chosen, seed) in done:
                 continue
-            about = {"set": f"{set_name(chosen)}, seed {seed}", "piece": number, "pieces": len(todo)}
+            about: Piece = {"set": f"{set_name(chosen)}, seed {seed}", "piece": number, "pieces": len(todo)}
             result, _ = train_once(
                 self._recipe(chosen).override(seed=seed, target_accuracy=max(targets)),
-                on_event=lambda event, about=about: self.tell({**about, **event}),  # type: ignore[misc]
+                on_event=of_piece(self.tell, about),
                 time_limit=self.time_limit,
                 machine=self.store.document["machine"],
             )
@@ -243,7 +243,7 @@ class _Study:
                 name = "-".join(chosen) or "base"
                 result.save(self.store.path.parent / "runs" / f"{name}-seed{seed}.json")
             self.store.enter(row)
-            self.tell({**about, "stage": "done", "done": 1.0, "detail": "", "rows": [row]})
+            self.tell({**progress("done", 1.0), **about, "rows": [row]})
 
 
 def _throughput_row(chosen: FactorSet, contender: Contender, base: Contender) -> dict[str, Any]:

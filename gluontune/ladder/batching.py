@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gluontune.documents import RungRow, VariantRow
 from gluontune.ladder.budget import SHORTEST_UPDATES
 from gluontune.ladder.judge import PARITY_POINTS, choose, verdict_of
 from gluontune.ladder.measure import Contender
 from gluontune.ladder.sequential import LOOKS, Scatter, ratio_at_look
 from gluontune.ladder.trainings import Trainings
+from gluontune.stats import Interval
 from gluontune.train import RunFailed
 
 __all__ = ["SHORTER", "Batches"]
@@ -36,7 +38,7 @@ class Batches:
 
     def __init__(
         self,
-        row: dict[str, Any],
+        row: RungRow,
         best: Contender,
         naive: Contender,
         field: Sequence[Contender],
@@ -53,7 +55,7 @@ class Batches:
         self.winner: Contender | None = None
         self.added: list[Contender] = []  # started here, for a shorter length
 
-    def promise(self, contender: Contender) -> dict[str, Any]:
+    def promise(self, contender: Contender) -> Interval:
         """Time of the best recipe ÷ time of this one, for their whole lengths, from the slices of both."""
         ratio = ratio_at_look(contender.rates, self.best.rates, len(self.field), self.scatter)
         less = self.best.recipe.epochs / contender.recipe.epochs
@@ -159,15 +161,16 @@ class Batches:
     def _conclude(self) -> None:
         row, target = self.row, self.target or 0.0
         reference = self.trainings.seconds_of(self.best) - self.trainings.validation.get("seconds", 0.0)
-        row["seconds_to_accuracy"] = {
+        found: dict[str, Any] = {
             "target": target,
             "reference_seconds": reference,
             "seconds": None,
             "ratio": None,
             "candidates": self.found,
         }
+        row["seconds_to_accuracy"] = found
         if self.winner is None:
-            row.update(kept=False)
+            row.update({"kept": False})
             tried = "; ".join(f"{f['label']}: {100 * f['accuracy']:.1f} %" for f in self.found)
             if tried:
                 row["verdict"] = "no gain"
@@ -175,11 +178,11 @@ class Batches:
                     f"nothing that was tried reaches {100 * target:.1f} % earlier than the recipe before it ({tried})"
                 )
             elif any("no time" in (e["reason"] or "") for e in row["variants"]):
-                row.update(verdict="n/a", measurable=False)
+                row.update({"verdict": "n/a", "measurable": False})
                 row["reason"] = "not measurable here now: no time was left to train any of them"
             return
         ratio = self.promise(self.winner)
-        row["seconds_to_accuracy"].update(seconds=self.found_of(self.winner)["seconds"], ratio=ratio)
+        found.update(seconds=self.found_of(self.winner)["seconds"], ratio=ratio)
         row["verdict"] = verdict_of(ratio)
         row["kept"] = row["verdict"] == "helped"
         low, high = ratio["ci95"]
@@ -205,13 +208,13 @@ class Batches:
         if winner in self.added:
             found = self.found_of(winner)
             changes = {**winner.recipe.differences(self.best.recipe)}
-            entry = {
-                "label": winner.label, "changes": changes, "status": "ran", "reason": None, "chosen": False,
-                "samples_per_sec": None, "ratio_to_previous": None, "lost": False, "predicted": None,
-                "accuracy": found["accuracy"], "epochs": found["epochs"], "seconds_to_accuracy": found["seconds"],
-            }  # fmt: skip
             sibling = next(e for e, c in zip(self.row["variants"], self.field) if c.rates is winner.rates)
-            entry.update({k: sibling[k] for k in ("samples_per_sec", "ratio_to_previous")})
+            entry: VariantRow = {
+                "label": winner.label, "changes": changes, "status": "ran", "reason": None, "chosen": False,
+                "samples_per_sec": sibling["samples_per_sec"], "ratio_to_previous": sibling["ratio_to_previous"],
+                "lost": False, "predicted": None, "accuracy": found["accuracy"], "epochs": found["epochs"],
+                "seconds_to_accuracy": found["seconds"],
+            }  # fmt: skip
             self.field.append(winner)
             self.row["variants"].append(entry)
         choose(self.row, winner, self.field, self.naive)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune import monitor
+from gluontune.documents import RungRow
 from gluontune.ladder.measure import Contender
 from gluontune.ladder.results_store import ResultsStore
 from gluontune.ladder.rung import Site
@@ -16,7 +17,7 @@ __all__ = ["fit_length", "what_limits"]
 _FACTS = ("num_workers", "loader", "hybridize", "dtype", "batch_size_per_device", "num_devices")
 
 
-def fit_length(row: dict[str, Any], naive: Contender, trainings: Trainings) -> Contender:
+def fit_length(row: RungRow, naive: Contender, trainings: Trainings) -> Contender:
     """The naive script, shortened with all trainings of the climb to what the budget allows; the row says so.
 
     Where not even a short one fits, no accuracy is looked at.
@@ -40,7 +41,7 @@ def fit_length(row: dict[str, Any], naive: Contender, trainings: Trainings) -> C
     return naive
 
 
-def what_limits(results: ResultsStore, row: dict[str, Any], recipe: Recipe, site: Site) -> dict[str, Any]:
+def what_limits(results: ResultsStore, row: RungRow, recipe: Recipe, site: Site) -> dict[str, Any]:
     """The monitor's verdict on the naive training."""
     facts = {name: getattr(recipe, name) for name in _FACTS}
     facts["usable_cores"] = site.cores

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gluontune import datasets
+from gluontune.documents import RungRow, rung_row
+from gluontune.events import OnLadderEvent
 from gluontune.files import writable_folder
 from gluontune.ladder.batching import Batches
 from gluontune.ladder.beginning import fit_length, what_limits
@@ -33,8 +35,6 @@ __all__ = ["climb"]
 _LEAST_S = 6.0  # a rung is not begun with less
 _SLOWER, _BETWEEN_S = 1.1, 4.0  # times and seconds that the proof may take more than the slices promise
 
-OnEvent = Callable[[dict[str, Any]], None]
-
 
 def climb(
     recipe: Recipe,
@@ -44,7 +44,7 @@ def climb(
     budget_s: float | None = None,
     rungs: Iterable[str] | None = None,
     resume: bool = False,
-    on_event: OnEvent | None = None,
+    on_event: OnLadderEvent | None = None,
     time_limit: float = 600.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class _Climber:
         pace: Pace,
         budget: Budget,
         names: list[str],
-        tell: OnEvent,
+        tell: OnLadderEvent,
         time_limit: float,
     ):
         self.recipe, self.results, self.pace, self.names, self.tell = recipe, results, pace, names, tell
@@ -132,8 +132,14 @@ class _Climber:
 
     def climb(self) -> None:
         document = self.results.document
-        event = {"rungs": self.names, "mode": self.pace.name, "dataset": document["dataset"]}
-        self.tell({"event": "ladder-start", **event})
+        self.tell(
+            {
+                "event": "ladder-start",
+                "rungs": self.names,
+                "mode": self.pace.name,
+                "dataset": document["dataset"],
+            }
+        )
         for place, name in enumerate(self.names):
             self.still = self._possible(self.names[place:])
             row = self.results.finished(name)
@@ -144,7 +150,7 @@ class _Climber:
             rung = RUNGS[name]
             left = max(0.0, self.budget.left_s)
             self.tell({"event": "rung-start", "name": name, "sentence": rung.sentence, "seconds_left": left})
-            row = self.results.new_row(name, rung.sentence)
+            row = rung_row(name, rung.sentence)
             try:
                 self._rung(rung, row)
                 row["finished"] = True
@@ -166,17 +172,17 @@ class _Climber:
         finish(self.naive, self.best, self.trainings, self.pace.slice_s, self._say_proof, self.site.step)
         document["complete"] = True
 
-    def _take_over(self, row: dict[str, Any]) -> None:
+    def _take_over(self, row: RungRow) -> None:
         """A rung from the earlier part of a resumed climb."""
         if row["kept"]:
             same = row["name"] == "naive"
-            recipe = Recipe.from_dict(row["recipe"])
+            recipe = Recipe.from_dict(row["recipe"] or {})
             if same:  # at the length that fitted into the budget then
                 self.naive = Contender(recipe, "naive", self.time_limit)
             self.best = self.naive if same else Contender(recipe, "best", self.time_limit)
         self.tell({"event": "rung-end", "row": row})
 
-    def _rung(self, rung: Rung, row: dict[str, Any]) -> None:
+    def _rung(self, rung: Rung, row: RungRow) -> None:
         if rung.name == "naive":
             self._naive(row)
             return
@@ -184,10 +190,12 @@ class _Climber:
         reason = rung.requires(base, self.site)
         variants = [] if reason else rung.variants(base, self.site)
         if not variants:
-            row.update(status="skipped", reason=reason or "nothing to change")
+            row.update({"status": "skipped", "reason": reason or "nothing to change"})
             return
         if self.budget.free_s < _LEAST_S:
-            row.update(status="skipped", reason="not measured: the budget was used up by the rungs before it")
+            row.update(
+                {"status": "skipped", "reason": "not measured: the budget was used up by the rungs before it"}
+            )
             return
         variants = self._affordable(row, variants)
         self.field = [Contender(base.override(**v.changes), v.label, self.time_limit) for v in variants]
@@ -212,7 +220,7 @@ class _Climber:
             self.best = chosen
             self._reserve()
 
-    def _affordable(self, row: dict[str, Any], variants: list[Variant]) -> list[Variant]:
+    def _affordable(self, row: RungRow, variants: list[Variant]) -> list[Variant]:
         """Those of a rung's variants that there is time to start; the row names the others."""
         most = self.budget.variants(row["name"], self.still, self.rounds.starts_s)
         kept = sorted(variants, key=lambda variant: variant.rank)[:most]
@@ -234,7 +242,7 @@ class _Climber:
         needs = self.trainings.seconds_of(self.naive) + self.trainings.seconds_of(self.best)
         self.budget.reserve(_SLOWER * needs + _BETWEEN_S)
 
-    def _checked(self, row: dict[str, Any], chosen: Contender, guesses: Any) -> Contender:
+    def _checked(self, row: RungRow, chosen: Contender, guesses: Any) -> Contender:
         """The fastest variant that keeps its accuracy."""
         while True:
             lost = judge_accuracy(row, self.trainings.check(row, chosen, self.best))
@@ -247,7 +255,7 @@ class _Climber:
             note(row, guesses)
             judge(row, self.others_pct, has_best=True)
 
-    def _by_time_to_accuracy(self, row: dict[str, Any], fastest: Contender) -> Contender:
+    def _by_time_to_accuracy(self, row: RungRow, fastest: Contender) -> Contender:
         assert self.best is not None
         told = lambda text: self.rounds.progress(row["name"], "training", 0.0, text)  # noqa: E731
         scatter = self.rounds.scatter
@@ -261,7 +269,7 @@ class _Climber:
                 entry["chosen"] = False
         return winner or fastest
 
-    def _count_devices(self, row: dict[str, Any]) -> None:
+    def _count_devices(self, row: RungRow) -> None:
         """Which number of devices is best, and where the steps of the others go."""
         assert self.best is not None
         self.rounds.progress(row["name"], "measuring", 1.0, "exchange and loader alone")
@@ -271,7 +279,7 @@ class _Climber:
             row["devices"] = found
             row["notes"] = [*row["notes"], found["sentence"]]
 
-    def _naive(self, row: dict[str, Any]) -> None:
+    def _naive(self, row: RungRow) -> None:
         self._measure(row, [self.naive])
         if self.naive.failure is not None:
             raise self.naive.failure
@@ -280,12 +288,12 @@ class _Climber:
         self.recipe = self.naive.recipe
         compare(row, [self.naive], RUNGS["naive"].variants(self.recipe, self.site), self.naive, None)
         self.trainings.check(row, self.naive, None)
-        row.update(status="ran", verdict="n/a", kept=True, reason=None)
+        row.update({"status": "ran", "verdict": "n/a", "kept": True, "reason": None})
         self.best = self.naive
         self._reserve()
         self.results.document["verdict"] = what_limits(self.results, row, self.recipe, self.site)
 
-    def _measure(self, row: dict[str, Any], field: list[Contender], races: bool = True) -> None:
+    def _measure(self, row: RungRow, field: list[Contender], races: bool = True) -> None:
         best = None if field == [self.naive] else self.best
         starting = sum(c.group is None for c in field) * self.rounds.starts_s
         seconds = self.budget.slices_s(row["name"], self.still, starting)
@@ -294,8 +302,16 @@ class _Climber:
     def _say_proof(self, text: str) -> None:
         self.rounds.progress("proof", "proof", 0.0, text)
 
-    def _failed(self, row: dict[str, Any], failure: RunFailed) -> None:
-        row.update(status="failed", verdict="n/a", kept=False, error=failure.to_dict(), reason=str(failure))
+    def _failed(self, row: RungRow, failure: RunFailed) -> None:
+        row.update(
+            {
+                "status": "failed",
+                "verdict": "n/a",
+                "kept": False,
+                "error": failure.to_dict(),
+                "reason": str(failure),
+            }
+        )
 
     @property
     def site(self) -> Site:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from gluontune import stats
 from gluontune.ladder.judge import LIKELY, MAYBE, WORTH
@@ -104,7 +103,7 @@ class Contest:
             return False
         return all(hardly_above(c.rates, best.rates, self.scatter) < gain for c in self._alive)
 
-    def _ratio(self, contender: Contender, other: Contender) -> dict[str, Any]:
+    def _ratio(self, contender: Contender, other: Contender) -> stats.Interval:
         return ratio_at_look(contender.rates, other.rates, len(self.field), self.scatter)
 
     def _warm_up(self, everyone: Sequence[Contender]) -> None:
@@ -127,8 +126,7 @@ class Contest:
         field = [c for c in everyone if c.cut is None and c.failure is None]
         if self.best is not None and self.best is not self.naive and self.rounds >= _NAIVE_ROUNDS:
             field = [c for c in field if c is not self.naive]
-        turn = self.rounds % max(1, len(field))
-        for contender in field[turn:] + field[:turn]:
+        for contender in stats.in_turn(field, self.rounds):
             contender.slice()
         self.rounds += 1
         self.on_round(self.rounds)

@@ -92,7 +92,7 @@ def _row(
     }
 
 
-def _ratio(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
+def _ratio(mine: Sequence[float], theirs: Sequence[float]) -> stats.Interval:
     """Of the rounds that both were measured in: a slow one leaves its contest early."""
     together = min(len(mine), len(theirs))
     return stats.ratio_interval(mine[:together], theirs[:together])

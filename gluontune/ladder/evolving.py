@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gluontune.errors import UsageError
+from gluontune.events import OnProgress, progress
 from gluontune.ladder.resumable import ResumableDocument
 from gluontune.ladder.worker_pool import Life, WorkerPool, run_all
 from gluontune.optim import evolution
@@ -101,7 +102,7 @@ def esgd(
     workers: int | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    on_event: Callable[[dict[str, Any]], None] | None = None,
+    on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
     """Train a population by ESGD and return its best individual.
@@ -121,7 +122,7 @@ def esgd(
         out: folder for ``esgd.json``, saved after each individual, and the population's parameters; None: a
             temporary one, without a document.
         resume: go on with what ``out`` holds.
-        on_event: called with ``{"stage", "done", "detail"}`` as it goes.
+        on_event: called with a :class:`gluontune.events.Progress` as it goes.
         time_limit: seconds of silence after which a training process counts as hung.
 
     Returns:
@@ -183,7 +184,7 @@ class _Search:
         worker_pool: WorkerPool,
         store: ResumableDocument,
         folder: Path,
-        on_event: Callable[[dict[str, Any]], None] | None,
+        on_event: OnProgress | None,
     ):
         self.plan, self.pool, self.worker_pool, self.store, self.folder = (
             plan,
@@ -303,4 +304,4 @@ class _Search:
         if self.on_event is not None:
             done = (k - 1 + min(share, 1.0)) / self.plan.generations
             stage = f"generation {k} of {self.plan.generations}"
-            self.on_event({"stage": stage, "done": done, "detail": detail})
+            self.on_event(progress(stage, done, detail))

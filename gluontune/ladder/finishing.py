@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gluontune import stats
+from gluontune.documents import rung_row
 from gluontune.ladder.accuracy import loss_of
 from gluontune.ladder.best_files import hand_over
 from gluontune.ladder.factorplan import quotient
@@ -71,7 +72,7 @@ def prove(naive: Contender, best: Contender, trainings: Trainings, tell: Any) ->
         return None
     target = min(seen[0], seen[-1]) - PARITY_POINTS
     needs = trainings.seconds_of(naive) + trainings.seconds_of(best)
-    row: dict[str, Any] = {"name": "proof", "notes": []}
+    row = rung_row("proof", "naive and best, to the same accuracy")
     pairs: list[dict[str, RunResult]] = []
     while len(pairs) < _MOST_PAIRS and trainings.budget.affords(needs):
         order = [("naive", naive), ("best", best)]
@@ -103,10 +104,10 @@ def _conclude(target: float, pairs: Sequence[Mapping[str, RunResult]], num_val: 
             if seconds is not None:
                 times[name].append(seconds)
     reached = all(len(seconds) == len(pairs) for seconds in times.values())
-    ratio = None
+    ratio: dict[str, Any] | None = None
     if reached and len(pairs) >= 2:
-        ratio = stats.ratio_interval(times["naive"], times["best"])
-        ratio["ci95"] = stats.bounds(ratio)
+        seen = stats.ratio_interval(times["naive"], times["best"])
+        ratio = {**seen, "ci95": stats.bounds(seen)}
     elif reached:
         ratio = {
             **quotient(_of_speed(pairs[0]["naive"], times), _of_speed(pairs[0]["best"], times, "best")),

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluontune import stats
+from gluontune.documents import RungRow, VariantRow
 from gluontune.ladder.accuracy import Loss
 from gluontune.ladder.measure import DISTURBED_PCT, OTHERS, Contender
 from gluontune.ladder.rung import Variant
 from gluontune.ladder.sequential import Scatter, ratio_at_look
+from gluontune.stats import Interval
 
 __all__ = [
     "LIKELY",
@@ -36,7 +38,7 @@ BEYOND_LOAD = 0.5  # of the recipe before it: so slow that the load of others is
 _OF_CORES = {"runtime", "loader", "num_workers", "engine", "num_devices"}
 
 
-def verdict_of(ratio: dict[str, Any]) -> str:
+def verdict_of(ratio: Interval) -> str:
     """``helped``, ``no gain`` or ``hurt`` from the interval of a throughput ratio.
 
     >>> verdict_of({"median": 1.4, "ci95": [1.3, 1.5], "n": 7})
@@ -53,7 +55,7 @@ def verdict_of(ratio: dict[str, Any]) -> str:
 
 
 def compare(
-    row: dict[str, Any],
+    row: RungRow,
     field: Sequence[Contender],
     variants: Sequence[Variant],
     naive: Contender,
@@ -72,7 +74,7 @@ def compare(
         scatter: of the contests so far, as the contest used it.
     """
     for contender, variant in zip(field, variants):
-        entry: dict[str, Any] = {
+        entry: VariantRow = {
             "label": variant.label,
             "changes": _plain(variant.changes),
             "status": "failed" if contender.failure else "ran",
@@ -95,7 +97,7 @@ def compare(
     proven = [
         (c, e["samples_per_sec"]["median"])
         for c, e in zip(field, row["variants"])
-        if e["ratio_to_previous"] and verdict_of(e["ratio_to_previous"]) == "helped"
+        if e["samples_per_sec"] and e["ratio_to_previous"] and verdict_of(e["ratio_to_previous"]) == "helped"
     ]
     fastest = max(median for _, median in proven or ran)
     chosen = next(c for c, median in proven or ran if median * (1 + TIE) >= fastest)
@@ -103,7 +105,7 @@ def compare(
     return chosen
 
 
-def _against(contender: Contender, best: Contender, many: int, scatter: Scatter | None) -> dict[str, Any]:
+def _against(contender: Contender, best: Contender, many: int, scatter: Scatter | None) -> Interval:
     """The ratio to the best; what was cut off while it warmed up stayed twice below a quarter of it."""
     if contender.cut and len(contender.rates) == 1:
         median = contender.rates[0] / stats.interval(best.rates)["median"]
@@ -111,13 +113,16 @@ def _against(contender: Contender, best: Contender, many: int, scatter: Scatter 
     return ratio_at_look(contender.rates, best.rates, many, scatter)
 
 
-def choose(row: dict[str, Any], chosen: Contender, field: Sequence[Contender], naive: Contender) -> None:
+def choose(row: RungRow, chosen: Contender, field: Sequence[Contender], naive: Contender) -> None:
     """Make one variant the row's: its throughput, ratios, recipe and changes."""
     for contender, entry in zip(field, row["variants"]):
         entry["chosen"] = contender is chosen
         if contender is chosen:
-            for name in ("samples_per_sec", "ratio_to_previous", "changes"):
-                row[name] = entry[name]
+            row["samples_per_sec"], row["ratio_to_previous"] = (
+                entry["samples_per_sec"],
+                entry["ratio_to_previous"],
+            )
+            row["changes"] = entry["changes"]
     row["recipe"] = chosen.recipe.to_dict()
     if chosen is naive:
         row["speedup_vs_naive"], row["speedup_ci95"] = 1.0, [1.0, 1.0]
@@ -127,7 +132,7 @@ def choose(row: dict[str, Any], chosen: Contender, field: Sequence[Contender], n
         row["speedup_vs_naive"], row["speedup_ci95"] = speedup["median"], stats.bounds(speedup)
 
 
-def next_best(row: dict[str, Any], field: Sequence[Contender]) -> Contender | None:
+def next_best(row: RungRow, field: Sequence[Contender]) -> Contender | None:
     """After a variant that was fast but lost accuracy: the smallest change that helped too, or None.
 
     Those that were tried keep their places among the variants, with what they lost as the reason.
@@ -146,7 +151,7 @@ def next_best(row: dict[str, Any], field: Sequence[Contender]) -> Contender | No
     return None
 
 
-def judge(row: dict[str, Any], others_pct: float, *, has_best: bool) -> None:
+def judge(row: RungRow, others_pct: float, *, has_best: bool) -> None:
     """Fill a row with verdict, ``kept`` and the reason, from its throughput.
 
     Beside other programs threads lose more than they get, and what would help alone seems to hurt: such a verdict is
@@ -159,7 +164,7 @@ def judge(row: dict[str, Any], others_pct: float, *, has_best: bool) -> None:
     """
     row["status"] = "ran"
     if not has_best or row["ratio_to_previous"] is None:
-        row.update(verdict="n/a", kept=True)
+        row.update({"verdict": "n/a", "kept": True})
         return
     ratio = row["ratio_to_previous"]
     row["verdict"] = verdict_of(ratio)
@@ -180,7 +185,7 @@ def judge(row: dict[str, Any], others_pct: float, *, has_best: bool) -> None:
         _not_measurable(row, f"{ratio['n']} slices do not tell, and there was no time for more; {measured}")
 
 
-def judge_accuracy(row: dict[str, Any], loss: Loss | None) -> bool:
+def judge_accuracy(row: RungRow, loss: Loss | None) -> bool:
     """Take a gain back where accuracy was lost for certain; whether that is so.
 
     One run that lost a little may be an unlucky one: it is not called hurt before a second has lost, too, unless the
@@ -189,16 +194,23 @@ def judge_accuracy(row: dict[str, Any], loss: Loss | None) -> bool:
     if loss is None or not row["kept"] or not loss.certain(PARITY_POINTS):
         return False
     ratio = row["ratio_to_previous"]
+    assert ratio is not None, "what was kept was measured"
     row.update(
-        kept=False, verdict="hurt", reason=f"{loss.words} at equal epochs (throughput {ratio['median']:.2f}×)"
+        {
+            "kept": False,
+            "verdict": "hurt",
+            "reason": f"{loss.words} at equal epochs (throughput {ratio['median']:.2f}×)",
+        }
     )
     if loss.runs < 2 and not loss.collapsed:
         _not_measurable(row, f"{loss.words} in one run, and there was no time for a second")
     return True
 
 
-def _not_measurable(row: dict[str, Any], why: str) -> None:
-    row.update(verdict="n/a", kept=False, measurable=False, reason=f"not measurable here now: {why}")
+def _not_measurable(row: RungRow, why: str) -> None:
+    row.update(
+        {"verdict": "n/a", "kept": False, "measurable": False, "reason": f"not measurable here now: {why}"}
+    )
 
 
 def _plain(changes: Any) -> dict[str, Any]:

@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
+from gluontune.events import OnProgress
 from gluontune.monitor.others import OtherLoad
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
+from gluontune.stats import in_turn
 from gluontune.train import Group, RunFailed, drive
 
 __all__ = ["Contender", "Turns", "interleave"]
@@ -94,7 +96,7 @@ class Contender:
             return seen["samples"] / seen["seconds"]
         return 0.0
 
-    def train(self, result: RunResult, on_event: Callable[[dict[str, Any]], None] | None = None) -> None:
+    def train(self, result: RunResult, on_event: OnProgress | None = None) -> None:
         """The recipe's whole training from its seeded start, into ``result``; paused again afterwards.
 
         Ranks behind a parameter server begin in fresh processes, because it cannot forget.
@@ -182,8 +184,7 @@ def interleave(
         contender.warm_up(slice_s)
     others = OtherLoad() if on_disturbed is not None else None
     for number in range(rounds):
-        turn = number % len(field)
-        for contender in field[turn:] + field[:turn]:
+        for contender in in_turn(field, number):
             contender.slice()
         if on_round is not None:
             on_round(number + 1, rounds)

@@ -5,12 +5,13 @@ Source of the question: Coleman et al., *DAWNBench*, 2017, whose Figure 3 switch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gluontune import datasets, stats
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.events import OnProgress, Piece, of_piece, progress
 from gluontune.ladder.analysing import FACTORS_SCHEMA, Row, tta_of, tta_row
 from gluontune.ladder.repeat import train_once
 from gluontune.ladder.results_store import dataset_facts
@@ -32,7 +33,7 @@ def compare_methods(
     best: int = 3,
     out: str | Path | None = None,
     resume: bool = False,
-    on_event: Callable[[dict[str, Any]], None] | None = None,
+    on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
     """Train the base and the base with each method, in turn, and then the best together: who is at an accuracy first?
@@ -129,22 +130,20 @@ def _train(
     runs: Sequence[tuple[tuple[str, ...], Recipe]],
     repeats: int,
     target: float,
-    tell: Callable[[dict[str, Any]], None],
+    tell: OnProgress,
     time_limit: float,
 ) -> None:
     done = {(tuple(row["set"]), row["seed"]) for row in store.document["done"]}
-    turned = [
-        (name, r, n) for n in range(repeats) for name, r in [*runs[n % len(runs) :], *runs[: n % len(runs)]]
-    ]
+    turned = [(name, r, n) for n in range(repeats) for name, r in stats.in_turn(runs, n)]
     for number, (name, recipe, repeat) in enumerate(turned, 1):
         seed = recipe.seed + repeat
         if (name, seed) in done:
             continue
         said = " + ".join(name) or "base"
-        about = {"set": f"{said}, seed {seed}", "piece": number, "pieces": len(turned)}
+        about: Piece = {"set": f"{said}, seed {seed}", "piece": number, "pieces": len(turned)}
         result, _ = train_once(
             recipe.override(seed=seed),
-            on_event=lambda event, about=about: tell({**about, **event}),  # type: ignore[misc]
+            on_event=of_piece(tell, about),
             time_limit=time_limit,
             machine=store.document["machine"],
         )
@@ -157,7 +156,7 @@ def _train(
                 place / f"{'-'.join(name).replace(', ', '-').replace(' ', '-') or 'base'}-seed{seed}.json"
             )
         store.enter(row)
-        tell({**about, "stage": "done", "done": 1.0, "detail": "", "rows": [row]})
+        tell({**progress("done", 1.0), **about, "rows": [row]})
 
 
 def _gain(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> dict[str, Any]:

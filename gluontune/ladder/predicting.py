@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
 
 from gluontune import monitor
+from gluontune.documents import Guess, RungRow
 from gluontune.ladder.measure import Contender
 from gluontune.ladder.rung import Site
 
@@ -13,12 +13,10 @@ __all__ = ["note", "predict"]
 
 _PROBE_S = 0.6  # of each part
 
-Guess = Optional[dict[str, Any]]
-
 
 def predict(
     rung: str, best: Contender | None, field: Sequence[Contender], site: Site, slice_s: float
-) -> list[Guess]:
+) -> list[Guess | None]:
     """A prediction for each variant of a rung, or None where nothing can be said beforehand.
 
     Args:
@@ -29,7 +27,7 @@ def predict(
     Returns:
         ``{"samples_per_sec", "basis"}``, or None, in the order of ``field``.
     """
-    nothing: list[Guess] = [None] * len(field)
+    nothing: list[Guess | None] = [None] * len(field)
     maker = _MAKERS.get(rung)
     if maker is None or best is None:
         return nothing
@@ -45,7 +43,7 @@ def predict(
     return maker(best, field, site)
 
 
-def note(row: dict[str, Any], guesses: Sequence[Guess]) -> None:
+def note(row: RungRow, guesses: Sequence[Guess | None]) -> None:
     """Enter the predictions into a rung's row: one for each variant, and the chosen one's as the row's."""
     for entry, guess in zip(row["variants"], guesses):
         entry["predicted"] = guess
@@ -79,9 +77,7 @@ def _net(contender: Contender, sizes: Sequence[int]) -> dict[int, float] | None:
     return None
 
 
-def _together(
-    device: float, loader: float, workers: int, site: Site, of_workers: int, words: str
-) -> dict[str, Any]:
+def _together(device: float, loader: float, workers: int, site: Site, of_workers: int, words: str) -> Guess:
     """The prediction for ``workers`` workers, given a loader's rate that ``of_workers`` reached."""
     each = loader / max(1, min(of_workers, site.cores))
     found = monitor.expected_throughput(
@@ -109,7 +105,7 @@ def _rates(best: Contender) -> tuple[float, float] | None:
     return None if steps is None or loader is None else (1e3 * size / steps[size], loader)
 
 
-def _multi_worker(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess]:
+def _multi_worker(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess | None]:
     found = _rates(best)
     if found is None or best.recipe.num_workers > 0:
         return [None] * len(field)
@@ -118,10 +114,10 @@ def _multi_worker(best: Contender, field: Sequence[Contender], site: Site) -> li
     return [_together(net, loader, c.recipe.num_workers, site, 1, f" by one worker{shared}") for c in field]
 
 
-def _records(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess]:
+def _records(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess | None]:
     size = _step_size(best)
     steps = _net(best, [size])
-    guesses: list[Guess] = []
+    guesses: list[Guess | None] = []
     for contender in field:
         loader = _loading(contender)
         if steps is None or loader is None:
@@ -132,7 +128,7 @@ def _records(best: Contender, field: Sequence[Contender], site: Site) -> list[Gu
     return guesses
 
 
-def _large_batch(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess]:
+def _large_batch(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess | None]:
     size = _step_size(best)
     loader = _loading(best)
     steps = _net(best, [max(1, size // 2), size]) if size > 1 else None
@@ -149,13 +145,13 @@ def _large_batch(best: Contender, field: Sequence[Contender], site: Site) -> lis
     ]
 
 
-def _multi_device(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess]:
+def _multi_device(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess | None]:
     found = _rates(best)
     if found is None:
         return [None] * len(field)
     net, loader = found
     workers = best.recipe.num_workers
-    guesses: list[Guess] = []
+    guesses: list[Guess | None] = []
     for contender in field:
         times = contender.recipe.num_devices if site.gpus else 1
         share = f"; {times} times the net" if site.gpus else "; the same cores, shared"
@@ -164,7 +160,7 @@ def _multi_device(best: Contender, field: Sequence[Contender], site: Site) -> li
     return guesses
 
 
-_MAKERS: dict[str, Callable[[Contender, Sequence[Contender], Site], list[Guess]]] = {
+_MAKERS: dict[str, Callable[[Contender, Sequence[Contender], Site], list[Guess | None]]] = {
     "multi-worker": _multi_worker,
     "records": _records,
     "large-batch": _large_batch,

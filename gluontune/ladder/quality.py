@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gluontune.documents import RungRow
+
 __all__ = ["COLLAPSED", "judge_quality", "quality_of"]
 
 REMARK = 0.05  # of the kept rungs' value: a worse one is remarked upon
@@ -24,7 +26,7 @@ def quality_of(row: Mapping[str, Any]) -> float | None:
     return metric["values"][-1]
 
 
-def judge_quality(row: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
+def judge_quality(row: RungRow, rows: Sequence[Mapping[str, Any]]) -> bool:
     """Take a gain back where the job's metric has collapsed; whether that is so. A smaller loss is a note.
 
     Args:
@@ -48,7 +50,9 @@ def judge_quality(row: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> boo
     words = f"{metric['name']} {shown}, and {reference:.4g} before it ({way} is better), at equal epochs"
     if worse > COLLAPSED and row["kept"]:
         speed = row["ratio_to_previous"] or {"median": 1.0}
-        row.update(kept=False, verdict="hurt", reason=f"{words} (throughput {speed['median']:.2f}×)")
+        row.update(
+            {"kept": False, "verdict": "hurt", "reason": f"{words} (throughput {speed['median']:.2f}×)"}
+        )
         return True
     if worse > REMARK:
         row["notes"].append(f"{words}: one seed cannot tell whether that is noise")

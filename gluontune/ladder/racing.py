@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from gluontune import runtime, stats
+from gluontune.events import OnProgress, progress
 from gluontune.ladder.knobs import Option
 from gluontune.ladder.measure import Contender, interleave
 from gluontune.ladder.rung import Site
@@ -66,7 +66,7 @@ class Racing:
         results: TuneResults,
         budget_s: float,
         slice_s: float,
-        tell: Callable[[dict[str, Any]], None],
+        tell: OnProgress,
         time_limit: float,
     ):
         self.results, self.budget_s, self.slice_s, self.tell = results, budget_s, slice_s, tell
@@ -198,14 +198,5 @@ class Racing:
 
     def _progress(self, stage: str, detail: str, rate: float | None) -> None:
         left = max(0.0, self.budget_s - self.spent_s)
-        self.tell(
-            {
-                "event": "progress",
-                "stage": stage,
-                "done": min(1.0, self.spent_s / self.budget_s),
-                "detail": detail,
-                "samples_per_sec": rate,
-                "val_accuracy": None,
-                "seconds_left": left,
-            }
-        )
+        done = min(1.0, self.spent_s / self.budget_s)
+        self.tell(progress(stage, done, detail, samples_per_sec=rate, seconds_left=left))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from gluontune import runtime
+from gluontune.events import OnProgress
 from gluontune.ladder.cost import PackageEnergy
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
@@ -57,7 +57,7 @@ class _Watched:
 def train_once(
     recipe: Recipe,
     *,
-    on_event: Callable[[dict[str, Any]], None] | None = None,
+    on_event: OnProgress | None = None,
     time_limit: float = 600.0,
     machine: dict[str, Any] | None = None,
 ) -> tuple[RunResult, Clocks]:

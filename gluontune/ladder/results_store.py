@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune import datasets
+from gluontune.documents import RungRow
 from gluontune.errors import UsageError
 from gluontune.files import write_json
 from gluontune.ladder.resumable import begin, take_up
@@ -74,49 +75,11 @@ class ResultsStore:
         document["rungs"] = [r for r in document["rungs"] if r.get("finished") and r["name"] in names]
         return cls(document, path.parent)
 
-    def finished(self, name: str) -> dict[str, Any] | None:
+    def finished(self, name: str) -> RungRow | None:
         """The row of a rung that was finished earlier, or None."""
         return next((r for r in self.document["rungs"] if r["name"] == name and r["finished"]), None)
 
-    def new_row(self, name: str, sentence: str) -> dict[str, Any]:
-        """The row of a rung as it stands when it begins: if nothing more comes, it was interrupted."""
-        return {
-            "name": name,
-            "sentence": sentence,
-            "status": "skipped",
-            "reason": "interrupted before it was finished",
-            "verdict": "n/a",
-            "measurable": True,
-            "kept": False,
-            "finished": False,
-            "samples_per_sec": None,
-            "predicted": None,
-            "speedup_vs_naive": None,
-            "speedup_ci95": None,
-            "ratio_to_previous": None,
-            "epoch_seconds": [],
-            "elapsed_seconds": [],
-            "val_accuracy": [],
-            "val_metric": {},
-            "accuracy_runs": [],
-            "seconds_to_accuracy": None,
-            "train_loss": [],
-            "steadiness": {},
-            "phases_pct": {},
-            "phases": {},
-            "utilization": {},
-            "peak_rss_mib": None,
-            "peak_gpu_mib": None,
-            "warmup_seconds": None,
-            "seconds": None,
-            "variants": [],
-            "changes": {},
-            "recipe": None,
-            "error": None,
-            "notes": [],
-        }
-
-    def enter_run(self, row: dict[str, Any], result: RunResult) -> None:
+    def enter_run(self, row: RungRow, result: RunResult) -> None:
         """Copy what the report shows of a training run into its row, and save the run beside."""
         for name in (
             "epoch_seconds", "elapsed_seconds", "val_accuracy", "val_metric", "train_loss", "steadiness", "phases_pct",
@@ -133,7 +96,7 @@ class ResultsStore:
         if self.folder is not None:
             result.save(self.folder / "runs" / f"{row['name']}.json")
 
-    def enter(self, row: dict[str, Any]) -> None:
+    def enter(self, row: RungRow) -> None:
         """Add a row, name the best recipe so far, and save."""
         self.document["rungs"].append(row)
         self._name_best()

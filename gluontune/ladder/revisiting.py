@@ -8,9 +8,10 @@ the best recipe has one more contest, with every question at once (backward elim
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from gluontune.documents import RungRow, rung_row
 from gluontune.errors import UsageError
 from gluontune.ladder.judge import compare, judge, judge_accuracy, verdict_of
 from gluontune.ladder.measure import Contender
@@ -19,6 +20,7 @@ from gluontune.ladder.rung import Site, Variant
 from gluontune.ladder.rungs import RUNGS
 from gluontune.ladder.trainings import Trainings
 from gluontune.recipe import Recipe
+from gluontune.stats import Interval
 from gluontune.train import RunFailed
 
 __all__ = ["AGAIN", "Question", "interaction", "questions", "revisit"]
@@ -43,14 +45,14 @@ class Question:
     rung: str
     kind: str
     variant: Variant
-    first: dict[str, Any] | None
+    first: Interval | None
 
     @property
     def label(self) -> str:
         return f"{self.rung}, {self.kind}"
 
 
-def questions(rows: Sequence[dict[str, Any]], best: Recipe, site: Site) -> list[Question]:
+def questions(rows: Sequence[RungRow], best: Recipe, site: Site) -> list[Question]:
     """What is worth a second question, from the rows of a climb.
 
     A dropped rung is asked again where something was kept after it, or where the time did not suffice to tell what it
@@ -58,7 +60,7 @@ def questions(rows: Sequence[dict[str, Any]], best: Recipe, site: Site) -> list[
     out where something was kept after it that does not replace it.
     """
     found = []
-    before: dict[str, Any] = {}
+    before: Mapping[str, Any] = {}
     kept = [place for place, row in enumerate(rows) if row["kept"]]
     for place, row in enumerate(rows):
         later = any(k > place for k in kept)
@@ -69,7 +71,7 @@ def questions(rows: Sequence[dict[str, Any]], best: Recipe, site: Site) -> list[
             if later and changes and stands and _by_speed(row["name"]) and _fits(best, changes):
                 variant = Variant(f"without {row['name']}", changes)
                 found.append(Question(row["name"], WITHOUT, variant, row["ratio_to_previous"]))
-            before = row["recipe"]
+            before = row["recipe"] or {}
         elif (later or not row["measurable"]) and _by_speed(row["name"]) and _may_win(row):
             rung = RUNGS[row["name"]]
             variants = [] if rung.requires(best, site) else rung.variants(best, site)
@@ -94,7 +96,7 @@ def _fits(recipe: Recipe, changes: Mapping[str, Any]) -> bool:
     return True
 
 
-def _may_win(row: dict[str, Any]) -> bool:
+def _may_win(row: RungRow) -> bool:
     """What lost accuracy loses it again; what was far slower stays so."""
     if row["status"] != "ran":
         return False
@@ -127,9 +129,11 @@ def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings,
         if adopted is None:
             break
         document["best"] = {
-            **{name: adopted.row[name] for name in ("samples_per_sec", "speedup_vs_naive", "speedup_ci95")},
+            "samples_per_sec": adopted.measured["samples_per_sec"],
+            "speedup_vs_naive": adopted.measured["speedup_vs_naive"],
+            "speedup_ci95": adopted.measured["speedup_ci95"],
             "name": f"{document['best']['name']}, {adopted.question.label}",
-            "recipe": adopted.row["recipe"],
+            "recipe": adopted.measured["recipe"],
         }
         if best is not naive:
             best.close()
@@ -157,20 +161,33 @@ class _Answer:
     """A question with the row of its contest, which is as that of a rung."""
 
     question: Question
-    row: dict[str, Any] = field(default_factory=dict)
+    row: RungRow | None = None
     adopted: bool = False
 
+    @property
+    def measured(self) -> RungRow:
+        """The row, once there is one."""
+        assert self.row is not None
+        return self.row
+
+    @property
+    def gain(self) -> float:
+        """Times the best recipe's throughput."""
+        ratio = self.measured["ratio_to_previous"]
+        return ratio["median"] if ratio else 0.0
+
     def to_dict(self) -> dict[str, Any]:
-        question, ratio = self.question, self.row.get("ratio_to_previous")
+        question, row = self.question, self.row
+        ratio = row["ratio_to_previous"] if row else None
         return {
             "rung": question.rung,
             "kind": question.kind,
-            "changes": dict(self.row.get("changes") or question.variant.changes),
+            "changes": dict((row and row["changes"]) or question.variant.changes),
             "first": question.first,
             "ratio": ratio,
-            "verdict": self.row.get("verdict", "n/a"),
+            "verdict": row["verdict"] if row else "n/a",
             "adopted": self.adopted,
-            "reason": self.row.get("reason") if self.row else "no time was left to ask again",
+            "reason": row["reason"] if row else "no time was left to ask again",
             "interaction": interaction(question.rung, question.kind, question.first, ratio),
         }
 
@@ -188,20 +205,20 @@ def _measured(
     rounds: Rounds,
 ) -> list[_Answer]:
     """One contest of all; those that helped, the fastest first."""
-    contest = trainings.results.new_row("asked again", "what was dropped or kept early, on top of the best")
+    contest = rung_row("asked again", "what was dropped or kept early, on top of the best")
     seconds = max(_LEAST_S, _PART * trainings.budget.free_s - len(field) * rounds.starts_s)
     others = rounds.run(contest, best, naive, list(field.values()), seconds)
     for answer in answers:
         question, contender = answer.question, field[answer.question.label]
         kind = "again" if question.kind == AGAIN else "left-out"
-        row = answer.row = trainings.results.new_row(f"{question.rung}-{kind}", RUNGS[question.rung].sentence)
-        row.update(contest_decided=contest["contest_decided"], reason=None)
+        row = answer.row = rung_row(f"{question.rung}-{kind}", RUNGS[question.rung].sentence)
+        row.update({"contest_decided": contest["contest_decided"], "reason": None})
         if compare(row, [contender], [question.variant], naive, best, rounds.scatter) is None:
-            row.update(status="failed", reason=str(contender.failure))
+            row.update({"status": "failed", "reason": str(contender.failure)})
         else:
             judge(row, others, has_best=True)
-    helped = [answer for answer in answers if answer.row["kept"]]
-    return sorted(helped, key=lambda answer: -answer.row["ratio_to_previous"]["median"])
+    helped = [answer for answer in answers if answer.measured["kept"]]
+    return sorted(helped, key=lambda answer: answer.gain, reverse=True)
 
 
 def _adopted(
@@ -209,11 +226,11 @@ def _adopted(
 ) -> _Answer | None:
     """The first that keeps its accuracy."""
     for answer in helped:
-        row, contender = answer.row, field[answer.question.label]
+        row, contender = answer.measured, field[answer.question.label]
         try:
             lost = judge_accuracy(row, trainings.check(row, contender, best, alone=True))
         except RunFailed as failure:
-            row.update(kept=False, status="failed", reason=str(failure))
+            row.update({"kept": False, "status": "failed", "reason": str(failure)})
             continue
         if not lost and row["kept"]:
             answer.adopted = True

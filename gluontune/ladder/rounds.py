@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
 
+from gluontune.documents import RungRow
+from gluontune.events import OnProgress, progress
 from gluontune.ladder.budget import Budget
 from gluontune.ladder.contest import Contest
 from gluontune.ladder.measure import DISTURBED_PCT, OTHERS, Contender
@@ -34,7 +34,7 @@ class Rounds:
         scatter: of the contests before the last. starts_s: seconds that starting a process takes.
     """
 
-    def __init__(self, budget: Budget, slice_s: float, tell: Callable[[dict[str, Any]], None]):
+    def __init__(self, budget: Budget, slice_s: float, tell: OnProgress):
         self.budget, self.slice_s, self.tell = budget, slice_s, tell
         self.scatter = Scatter()
         self._last: Contest | None = None
@@ -42,7 +42,7 @@ class Rounds:
 
     def run(
         self,
-        row: dict[str, Any],
+        row: RungRow,
         best: Contender | None,
         naive: Contender,
         field: list[Contender],
@@ -105,8 +105,7 @@ class Rounds:
 
     def progress(self, name: str, stage: str, done: float, detail: str, rate: float | None = None) -> None:
         """Tell the live table how far a rung is."""
-        event = {"event": "progress", "name": name, "stage": stage, "done": done, "detail": detail}
-        self.tell({**event, "samples_per_sec": rate, "val_accuracy": None, "seconds_left": None})
+        self.tell({**progress(stage, done, detail, samples_per_sec=rate), "name": name})
 
     def _disturbed(self, name: str) -> bool:
         """Whether others work on this machine just now, while all that is ours is paused."""

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+
+from gluontune.stats import Interval
 
 __all__ = ["ERROR", "LOOKS", "Scatter", "hardly_above", "ratio_at_look", "trimmed_interval"]
 
@@ -80,7 +81,7 @@ class Scatter:
 
 def ratio_at_look(
     mine: Sequence[float], theirs: Sequence[float], contenders: int = 1, scatter: Scatter | None = None
-) -> dict[str, Any]:
+) -> Interval:
     """Ratio of two interleaved series and its interval, valid at every look of :data:`LOOKS`.
 
     Args:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gluontune import datasets, stats
 from gluontune.errors import UsageError
+from gluontune.events import OnProgress, Progress, progress
 from gluontune.ladder.cost import gpu_joules, usd
 from gluontune.ladder.parity import parity
 from gluontune.ladder.repeat import Clocks, train_once
@@ -42,7 +43,7 @@ def time_to_accuracy(
     price: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    on_event: Callable[[dict[str, Any]], None] | None = None,
+    on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
     """Train a recipe ``repeats`` times, each with a seed of its own, and say how long the target took.
@@ -119,7 +120,7 @@ def time_to_accuracy(
                 if store.path is not None:
                     result.save(store.path.parent / "runs" / f"{name}-seed{seed}.json")
                 store.enter(row)
-                tell({"stage": "done", "done": 1.0, "detail": row["status"], "row": row})
+                tell({**progress("done", 1.0, row["status"]), "row": row})
         document["complete"] = True
     except KeyboardInterrupt:
         document["complete"] = False
@@ -152,10 +153,8 @@ def _check_same_task(contenders: Mapping[str, Recipe]) -> None:
         )
 
 
-def _teller(
-    on_event: Callable[[dict[str, Any]], None] | None, name: str, number: int, repeats: int
-) -> Callable[[dict[str, Any]], None]:
-    def tell(event: dict[str, Any]) -> None:
+def _teller(on_event: OnProgress | None, name: str, number: int, repeats: int) -> OnProgress:
+    def tell(event: Progress) -> None:
         if on_event is not None:
             on_event({**event, "recipe": name, "repeat": number + 1, "repeats": repeats})
 

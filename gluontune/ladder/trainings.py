@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from gluontune import stats
+from gluontune.documents import RungRow
+from gluontune.events import OnProgress, Progress
 from gluontune.ladder.accuracy import Loss, loss_of
 from gluontune.ladder.budget import Budget, BudgetSpent, fit_epochs
 from gluontune.ladder.judge import PARITY_POINTS
@@ -17,7 +16,6 @@ from gluontune.train import RunFailed
 
 __all__ = ["Trainings", "same_arithmetic", "same_but_rounding"]
 
-OnEvent = Callable[[dict[str, Any]], None]
 _NO_ARITHMETIC = {"runtime", "num_workers", "prefetch"}  # the same images in the same order, the same sums
 _ROUNDING = {
     *_NO_ARITHMETIC,
@@ -56,7 +54,7 @@ class Trainings:
         results: where the trainings are entered. tell: is told of progress. time_limit: of the processes.
     """
 
-    def __init__(self, results: ResultsStore, budget: Budget, tell: OnEvent, time_limit: float):
+    def __init__(self, results: ResultsStore, budget: Budget, tell: OnProgress, time_limit: float):
         self.results, self.budget, self.tell, self.time_limit = results, budget, tell, time_limit
         self.validation: dict[str, float] = {}  # {"samples", "seconds"} of the naive script
         self.batches = 0  # in an epoch of the naive script
@@ -96,7 +94,7 @@ class Trainings:
             return float("inf")
         return float(samples * contender.recipe.epochs / rate + self.validation.get("seconds", 0.0))
 
-    def train(self, row: dict[str, Any], contender: Contender, *, part: float = _PART) -> RunResult | None:
+    def train(self, row: RungRow, contender: Contender, *, part: float = _PART) -> RunResult | None:
         """Train, or say in the row why not; None where there was no time for it.
 
         Args:
@@ -110,7 +108,7 @@ class Trainings:
         check = self.budget.deadline(max(10.0, min(2.0 * needs + 10.0, self.budget.free_s)))
         name = row["name"]
 
-        def on_event(event: dict[str, Any]) -> None:
+        def on_event(event: Progress) -> None:
             self.tell({**event, "name": name})
             check()
 
@@ -132,7 +130,7 @@ class Trainings:
         return result
 
     def check(
-        self, row: dict[str, Any], contender: Contender, best: Contender | None, *, alone: bool = False
+        self, row: RungRow, contender: Contender, best: Contender | None, *, alone: bool = False
     ) -> Loss | None:
         """Train a rung's choice where that is worth its time, and say what accuracy was lost.
 
@@ -155,7 +153,7 @@ class Trainings:
         row["accuracy_runs"] = result.val_accuracy[-1:]
         return self._loss(row, contender)
 
-    def _loss(self, row: dict[str, Any], contender: Contender) -> Loss | None:
+    def _loss(self, row: RungRow, contender: Contender) -> Loss | None:
         kept, mine = self.results.kept_accuracies(), row["accuracy_runs"]
         if not kept or not mine:
             return None
@@ -172,7 +170,7 @@ class Trainings:
             row["notes"].append(f"{loss.words}: no more than noise, as far as can be told")
         return loss
 
-    def repeat(self, row: dict[str, Any], contender: Contender) -> float | None:
+    def repeat(self, row: RungRow, contender: Contender) -> float | None:
         """Final accuracy of the same recipe by another seed; None where there is no time or no accuracy."""
         if not self.budget.affords(self.seconds_of(contender) + _STARTS_S, 0.6):
             return None
@@ -190,9 +188,7 @@ class Trainings:
             other.close()
         return None
 
-    def _untrained(
-        self, row: dict[str, Any], contender: Contender, best: Contender | None, same: bool
-    ) -> None:
+    def _untrained(self, row: RungRow, contender: Contender, best: Contender | None, same: bool) -> None:
         """Without an accuracy: fine where the numbers are the same, else a gain that is not proven."""
         if row["kept"]:
             row["reason"] = None
@@ -205,9 +201,10 @@ class Trainings:
                 )
         elif row["kept"] and row["name"] != "naive" and self.results.kept_accuracies():
             seconds = self.seconds_of(contender)
-            row.update(kept=False, verdict="n/a", measurable=False)
+            row.update({"kept": False, "verdict": "n/a", "measurable": False})
+            faster = f"{ratio['median']:.2f}×" if (ratio := row["ratio_to_previous"]) else "said to be"
             row["reason"] = (
-                f"not measurable here now: it is {row['ratio_to_previous']['median']:.2f}× as fast, but a training "
+                f"not measurable here now: it is {faster} as fast, but a training "
                 f"of about {seconds:.0f} s, to see its accuracy, does not fit into what is left of the budget"
             )
         row["status"] = "ran"

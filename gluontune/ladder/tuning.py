@@ -9,12 +9,13 @@ heat. At the end every choice is taken back once, and stays away where that cost
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from gluontune import datasets, stats
 from gluontune.errors import UsageError
+from gluontune.events import OnProgress
 from gluontune.files import writable_folder
 from gluontune.ladder.judge import TIE, verdict_of
 from gluontune.ladder.knobs import KNOBS, Knob, Option, batch_size_knob, options_of
@@ -24,7 +25,6 @@ from gluontune.recipe import Recipe
 
 __all__ = ["tune"]
 
-OnEvent = Callable[[dict[str, Any]], None]
 
 ROUNDS = (3, 5, 9)  # slices of each contender in the first, second and later heats of a knob
 FINAL = 3  # so many options or fewer run the last heat at once
@@ -40,7 +40,7 @@ def tune(
     batch_sizes: Sequence[int] = (),
     resume: bool = False,
     slice_s: float = 0.4,
-    on_event: OnEvent | None = None,
+    on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
     """Search the recipe that trains the job fastest here, and return what ``tune.json`` holds.

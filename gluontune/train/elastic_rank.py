@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune import runtime
+from gluontune.events import Progress
 from gluontune.files import write_json
 from gluontune.parallel.parent_death import die_with_parent
 from gluontune.recipe import Recipe
@@ -99,7 +100,7 @@ def _lead(spec: dict[str, Any], place: _Place, held: list[Meeting]) -> int:
         meeting.close()
 
 
-def _tell(last: list[float], event: dict[str, Any]) -> None:
+def _tell(last: list[float], event: Progress) -> None:
     if time.monotonic() - last[0] > _TELL_S:
         last[0] = time.monotonic()
         rate = event.get("samples_per_sec")

@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterable
 from typing import Any, Callable
 
-from gluontune import monitor, runtime, stats
+from gluontune import events, monitor, runtime, stats
 from gluontune.errors import UsageError
+from gluontune.events import OnProgress
 from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
@@ -19,7 +20,6 @@ from gluontune.train.resume import Checkpoints, Keeper
 
 __all__ = ["drive", "run"]
 
-Event = dict[str, Any]
 _WINDOW_S = 0.8  # training is waited for, and counted, about this often
 _MIN_WINDOWS = 8
 _MAX_POINTS = 2000  # of a utilization series in a result
@@ -32,7 +32,7 @@ _BLOWN_UP = 20.0  # a loss this many times the first window's has diverged
 def run(
     recipe: Recipe,
     *,
-    on_event: Callable[[Event], None] | None = None,
+    on_event: OnProgress | None = None,
     time_limit: float = 600.0,
     checkpoints: Checkpoints | None = None,
     restarts: int = 0,
@@ -45,7 +45,7 @@ def run(
 
     Args:
         recipe: what to train.
-        on_event: called with ``{"stage", "done", "detail", "samples_per_sec", "val_accuracy"}`` as it goes.
+        on_event: called with a :class:`gluontune.events.Progress` as it goes.
         time_limit: seconds of silence after which the run counts as hung.
         checkpoints: where and how often to keep what was learned, and whether to go on from there. SIGTERM and
             Ctrl-C then end the run with a checkpoint.
@@ -111,7 +111,7 @@ def _attempt(
     recipe: Recipe,
     result: RunResult,
     keeper: Keeper | None,
-    on_event: Callable[[Event], None] | None,
+    on_event: OnProgress | None,
     options: dict[str, Any],
     calls: Callbacks,
 ) -> None:
@@ -119,7 +119,8 @@ def _attempt(
     started = time.perf_counter()
     path, header, notes = keeper.find() if keeper is not None else (None, {}, [])
     result.notes += notes
-    _tell(on_event, "starting", 0.0, notes[-1] if notes else "starting")
+    if on_event is not None:
+        on_event(events.progress("starting", 0.0, notes[-1] if notes else "starting"))
     if keeper is not None:
         options = {**options, "checkpoints": keeper.setup(), "die_with_parent": True}
     with Group(recipe, **options) as group:
@@ -155,7 +156,7 @@ def _restore(group: Group, path: str, header: dict[str, Any], result: RunResult)
 def drive(
     group: Group,
     result: RunResult,
-    on_event: Callable[[Event], None] | None = None,
+    on_event: OnProgress | None = None,
     keeper: Keeper | None = None,
     progress: dict[str, Any] | None = None,
     calls: Callbacks | None = None,
@@ -205,13 +206,14 @@ class _Progress:
         group: Group,
         result: RunResult,
         watch: Any,
-        on_event: Callable[[Event], None] | None,
+        on_event: OnProgress | None,
         keeper: Keeper | None,
         calls: Callbacks,
     ):
         self.calls = calls
         self.loss: float | None = None  # of the last window
-        self.group, self.result, self.watch, self.on_event = group, result, watch, on_event
+        self.group, self.result, self.watch = group, result, watch
+        self.tell: OnProgress = on_event or (lambda event: None)
         self.keeper, self.recipe = keeper, group.recipe
         self.total = max(1, round(self.recipe.epochs * group.batches_per_epoch))
 
@@ -353,7 +355,7 @@ class _Progress:
 
     def _validate(self, done: int) -> float | None:
         """The value of the validation's metric, kept in the result."""
-        _tell(self.on_event, "validating", done / self.total, self._epoch_text(done))
+        self.tell(events.progress("validating", done / self.total, self._epoch_text(done)))
         seen = self.group.validate()
         value = seen["metric"]["value"]
         self.result.val_metric["values"].append(value)
@@ -384,7 +386,16 @@ class _Progress:
         accuracy = self.result.val_accuracy[-1] if self.result.val_accuracy else None
         left = self.trained_s / done * (self.total - done)
         text = self._epoch_text(done)
-        _tell(self.on_event, "training", done / self.total, text, self.rates[-1], accuracy, left)
+        self.tell(
+            events.progress(
+                "training",
+                done / self.total,
+                text,
+                samples_per_sec=self.rates[-1],
+                val_accuracy=accuracy,
+                seconds_left=left,
+            )
+        )
 
     def finish(self, clean: bool) -> None:
         """What can be said at the end, however it came; the ranks are asked only after a clean one."""
@@ -401,29 +412,6 @@ class _Progress:
                 self.result.peak_rss_mib = self.group.peak_rss_mib()
             self.result.phases = self.group.phases()
             self.result.phases_pct = self.result.phases["phases_pct"]
-
-
-def _tell(
-    on_event: Callable[[Event], None] | None,
-    stage: str,
-    done: float,
-    detail: str,
-    samples_per_sec: float | None = None,
-    val_accuracy: float | None = None,
-    seconds_left: float | None = None,
-) -> None:
-    if on_event is not None:
-        on_event(
-            {
-                "event": "progress",
-                "stage": stage,
-                "done": done,
-                "detail": detail,
-                "samples_per_sec": samples_per_sec,
-                "val_accuracy": val_accuracy,
-                "seconds_left": seconds_left,
-            }
-        )
 
 
 def _record_failure(result: RunResult, failure: RunFailed, keeper: Keeper | None) -> None:
