@@ -330,3 +330,38 @@ def test_every_entry_is_an_operator_of_mxnets():
     ]
     names = [entry.name for entry in gt.bridge.OPERATORS]
     assert [name for name in names if name not in known] == [] and len(names) >= 250
+
+
+def test_roi_align_makes_no_copy_of_the_image_for_each_region():
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from gluontune.bridge.operators.vision import roi_align
+
+    class Largest(TorchDispatchMode):
+        numbers = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            for one in out if isinstance(out, (tuple, list)) else [out]:
+                if isinstance(one, torch.Tensor):
+                    self.numbers = max(self.numbers, one.numel())
+            return out
+
+    x = torch.randn(1, 16, 64, 64, requires_grad=True)
+    rois = torch.tensor([[0.0, 1, 2, 50, 60]] * 200, requires_grad=True)
+    with Largest() as seen:
+        out = roi_align(x, rois, (7, 7), 0.5, 2)
+    assert out.shape == (200, 16, 7, 7) and seen.numbers <= 2 * out.numel()  # a copy for each were 13 million
+    (out**2).sum().backward()
+    assert x.grad.abs().sum() > 0 and rois.grad is None  # as in MXNet
+
+
+def test_roi_align_of_a_region_without_an_image_is_zero():
+    import torch
+
+    from gluontune.bridge.operators.vision import roi_align
+
+    rois = torch.tensor([[-1.0, -1, -1, -1, -1], [0, 1, 1, 6, 6]])  # gluoncv's pyramids mask other levels so
+    out = roi_align(torch.rand(1, 2, 8, 8) + 1, rois, (2, 2), 1.0, 2)
+    assert not out[0].any() and bool((out[1] >= 1).all())

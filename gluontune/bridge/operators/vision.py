@@ -234,29 +234,42 @@ def roi_align(x: Any, rois: Any, pooled_size: Any, spatial_scale: float, sample_
 def _aligned(
     x: Any, rois: Any, pooled: tuple[int, int], scale: float, samples: tuple[int, int], aligned: bool
 ) -> Any:
+    """Each bin as a weighted sum of pixels, gathered from a table of all: no region has a copy of its image."""
+    rois = rois.detach()  # MXNet has no gradient for them
+    height, width = x.shape[2:]
     start = rois[:, 1:3] * scale - (0.5 if aligned else 0.0)
     size = rois[:, 3:] * scale - (0.5 if aligned else 0.0) - start
     size = size if aligned else size.clamp(min=1.0)
     ways = []
     for axis, side in ((1, 0), (0, 1)):  # y, then x
         count, bins = samples[side], pooled[side]
-        steps = (torch.arange(bins * count, device=x.device, dtype=x.dtype) + 0.5) / count
-        ways.append(
-            _weights(start[:, axis, None] + steps * size[:, axis, None] / bins, x.shape[2 + side], count)
-        )
-    image = x[rois[:, 0].long().clamp(min=0)]
-    return torch.einsum("rph,rchw,rqw->rcpq", ways[0], image, ways[1])
+        steps = (torch.arange(bins * count, device=x.device, dtype=rois.dtype) + 0.5) / count
+        places = start[:, axis, None] + steps * size[:, axis, None] / bins
+        ways.append([part.unflatten(1, (bins, -1)) for part in _taps(places, x.shape[2 + side], count)])
+    (rows, of_rows), (columns, of_columns) = ways
+    first = rois[:, 0].long().clamp(min=0)[:, None, None] * (height * width)
+    where = (first + rows * width)[:, :, None, :, None] + columns[:, None, :, None, :]
+    shares = of_rows[:, :, None, :, None] * of_columns[:, None, :, None, :]
+    # A region of image -1 (of another level of gluoncv's pyramids) is zero, as on MXNet's GPUs; its CPU kernel leaves
+    # there what the memory held.
+    shares = shares * (rois[:, 0] >= 0)[:, None, None, None, None]
+    table = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
+    found = torch.nn.functional.embedding_bag(
+        where.flatten(3).flatten(0, 2),
+        table,
+        mode="sum",
+        per_sample_weights=shares.flatten(3).flatten(0, 2).to(table.dtype),
+    )
+    return found.reshape(-1, *pooled, x.shape[1]).permute(0, 3, 1, 2)
 
 
-def _weights(places: Any, size: int, count: int) -> Any:
-    """What each pixel of a row brings to each bin: (regions, bins, size). Sampling is separable."""
+def _taps(places: Any, size: int, count: int) -> tuple[Any, Any]:
+    """The two pixels of a row beside each sampled place, and the share of each in its bin: (regions, 2 x places)."""
     inside = (places >= -1) & (places <= size)
     places = places.clamp(0, size - 1)
     low = places.floor()
     share = places - low
     low = low.long()
-    high = (low + 1).clamp(max=size - 1)
-    found = places.new_zeros(*places.shape, size)
-    found = found.scatter_add(2, low.unsqueeze(-1), ((1 - share) * inside).unsqueeze(-1))
-    found = found.scatter_add(2, high.unsqueeze(-1), (share * inside).unsqueeze(-1))
-    return found.unflatten(1, (-1, count)).mean(2)
+    pixels = torch.stack([low, (low + 1).clamp(max=size - 1)], 2)
+    shares = torch.stack([(1 - share) * inside, share * inside], 2) / count
+    return pixels.flatten(1), shares.flatten(1)
