@@ -365,3 +365,18 @@ def test_roi_align_of_a_region_without_an_image_is_zero():
     rois = torch.tensor([[-1.0, -1, -1, -1, -1], [0, 1, 1, 6, 6]])  # gluoncv's pyramids mask other levels so
     out = roi_align(torch.rand(1, 2, 8, 8) + 1, rois, (2, 2), 1.0, 2)
     assert not out[0].any() and bool((out[1] >= 1).all())
+
+
+def test_regions_of_no_image_are_compared_as_zeros():
+    mx = gt.runtime.mxnet()
+
+    class Pyramid(mx.gluon.HybridBlock):
+        def hybrid_forward(self, F, x, rois, noise):
+            used = (noise + 1e9).sum() * 0  # ROIAlign gets its memory, in which MXNet leaves what it held
+            return F.broadcast_add(used, F.contrib.ROIAlign(x, rois, (4, 4), 1.0, 2) * 2)
+
+    x = np.random.default_rng(4).random((1, 16, 9, 9), "float32") + 1
+    rois = np.array([[-1, -1, -1, -1, -1], [0, 1, 2, 6, 7], [-1, 0, 0, 3, 3], [0, 0, 0, 5, 8]], "float32")
+    net = Pyramid()
+    module = gt.bridge.to_torch(net, inputs=3)
+    assert gt.bridge.check(net, module, (x, rois, np.ones((4, 16, 4, 4), "float32"))).output < 1e-6

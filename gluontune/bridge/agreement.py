@@ -125,8 +125,8 @@ def _weights(shape: tuple[int, ...], number: int, dtype: str) -> np.ndarray:
 
 
 def _steady(symbol: str, dtype: str) -> str:
-    """A symbol's JSON in which nothing is dropped, and what it makes itself is of ``dtype``."""
-    document = json.loads(symbol)
+    """A symbol's JSON in which nothing is dropped or left undefined, and what it makes itself is of ``dtype``."""
+    document = _defined(json.loads(symbol))
     for node in document["nodes"]:
         attrs = node.get("attrs", {})
         if node["op"] in ("Dropout", "RNN") and "p" in attrs:
@@ -136,6 +136,32 @@ def _steady(symbol: str, dtype: str) -> str:
         if node["op"] in _MAKERS and "dtype" not in attrs:
             attrs["dtype"] = dtype
     return json.dumps(document)
+
+
+def _defined(document: dict[str, Any]) -> dict[str, Any]:
+    """A symbol whose ROIAlign has zeros for regions of no image: MXNet's on a CPU leaves there what the memory held."""
+    nodes: list[dict[str, Any]] = []
+    place: list[int] = []  # of each node's output in `nodes`
+
+    def add(op: str, inputs: list[int], **attrs: str) -> int:
+        nodes.append(
+            {"op": op, "name": f"defined{len(nodes)}", "attrs": attrs, "inputs": [[i, 0, 0] for i in inputs]}
+        )
+        return len(nodes) - 1
+
+    for node in document["nodes"]:
+        inputs = [[place[source], *rest] for source, *rest in node["inputs"]]
+        nodes.append({**node, "inputs": inputs})
+        place.append(len(nodes) - 1)
+        if node["op"] == "_contrib_ROIAlign":
+            image = add("slice_axis", [0], axis="1", begin="0", end="1")
+            nodes[image]["inputs"] = inputs[1:2]
+            there = add("Reshape", [add("_greater_equal_scalar", [image], scalar="0")], shape="(-1,)")
+            place[-1] = add("where", [there, place[-1], add("zeros_like", [place[-1]])])
+    arguments = [number for number, node in enumerate(nodes) if node["op"] == "null"]
+    heads = [[place[source], *rest] for source, *rest in document["heads"]]
+    kept = {name: value for name, value in document.items() if name != "node_row_ptr"}
+    return {**kept, "nodes": nodes, "arg_nodes": arguments, "heads": heads}
 
 
 def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> Any:
