@@ -42,7 +42,9 @@ class TorchRanks:
             return net
         # Gradients come channels-last, their places in the exchange are contiguous: a copy, and no matter.
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
-        self._module = self._torch.nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)
+        self._module = self._torch.nn.parallel.DistributedDataParallel(
+            net, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
         return self._module
 
     def only_adding(self) -> Any:
