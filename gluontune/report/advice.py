@@ -41,7 +41,8 @@ def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
             by_time = (row.get("seconds_to_accuracy") or {}).get("ratio") or {}
             ratio = words.number(by_time.get("median")) or (row["ratio_to_previous"] or {}).get("median")
             what = "less time to the accuracy" if by_time else "the speed"
-            kept.append((_what(row["name"]), f"{words.ratio(ratio)} {what}" if ratio else ""))
+            told = _what(row["name"], row["changes"], ladder["base_recipe"])
+            kept.append((told, f"{words.ratio(ratio)} {what}" if ratio else ""))
     for answer in ladder["revisited"]:
         if answer["adopted"] and answer["kind"] == "asked again" and answer["ratio"]:
             kept.append((_what(answer["rung"]), f"{words.ratio(answer['ratio']['median'])} the speed"))
@@ -79,8 +80,27 @@ def _next(rungs: list[dict[str, Any]]) -> list[str]:
     return told or (as_it_is if tried else [])
 
 
-def _what(rung: str) -> str:
+def _what(rung: str, changes: Mapping[str, Any] | None = None, base: Mapping[str, Any] | None = None) -> str:
+    """What a rung means to a reader; that of large batches may have kept another optimizer at the batch of before.
+
+    >>> _what("large-batch", {"optimizer": "muon", "batch_size_per_device": 64}, {"batch_size_per_device": 64})
+    'Train with Muon, in fewer epochs'
+    >>> _what("large-batch", {"optimizer": "lars", "batch_size_per_device": 512}, {"batch_size_per_device": 64})
+    'Take larger steps, with LARS'
+    """
+    optimizer = (changes or {}).get("optimizer")
+    if rung == "large-batch" and isinstance(optimizer, str):
+        name = words.clean({"muon": "Muon"}.get(optimizer, optimizer.upper()), 30)
+        before, now = _update_size(base or {}, {}), _update_size(base or {}, changes or {})
+        return f"{_KEEP[rung]}, with {name}" if now > before else f"Train with {name}, in fewer epochs"
     return _KEEP.get(rung, words.clean(rung, 60))
+
+
+def _update_size(base: Mapping[str, Any], changes: Mapping[str, Any]) -> float:
+    """Images of an update on one device."""
+    both = {**base, **changes}
+    sizes = [words.number(both.get(name)) or 1.0 for name in ("batch_size_per_device", "accumulate")]
+    return sizes[0] * sizes[1]
 
 
 def _read(folder: Path, name: str) -> str | None:
