@@ -210,10 +210,15 @@ def _train(
         result.val_accuracy.append(checked["accuracy"])
         rates.append(seen["samples"] / seen["seconds"])
         if on_event is not None:
-            told = progress(
-                "training", result.steps / total, _text(result, recipe), samples_per_sec=rates[-1]
+            on_event(
+                progress(
+                    "training",
+                    result.steps / total,
+                    _text(result, recipe),
+                    samples_per_sec=rates[-1],
+                    val_accuracy=checked["accuracy"],
+                )
             )
-            on_event({**told, "val_accuracy": checked["accuracy"]})
         if recipe.target_accuracy is not None and checked["accuracy"] >= recipe.target_accuracy:
             break
     result.samples_per_sec = stats.interval(rates)

@@ -143,21 +143,19 @@ def _defined(document: dict[str, Any]) -> dict[str, Any]:
     nodes: list[dict[str, Any]] = []
     place: list[int] = []  # of each node's output in `nodes`
 
-    def add(op: str, inputs: list[int], **attrs: str) -> int:
-        nodes.append(
-            {"op": op, "name": f"defined{len(nodes)}", "attrs": attrs, "inputs": [[i, 0, 0] for i in inputs]}
-        )
-        return len(nodes) - 1
+    def add(op: str, *inputs: list[Any], **attrs: str) -> list[Any]:
+        nodes.append({"op": op, "name": f"defined{len(nodes)}", "attrs": attrs, "inputs": list(inputs)})
+        return [len(nodes) - 1, 0, 0]
 
     for node in document["nodes"]:
         inputs = [[place[source], *rest] for source, *rest in node["inputs"]]
         nodes.append({**node, "inputs": inputs})
         place.append(len(nodes) - 1)
         if node["op"] == "_contrib_ROIAlign":
-            image = add("slice_axis", [0], axis="1", begin="0", end="1")
-            nodes[image]["inputs"] = inputs[1:2]
-            there = add("Reshape", [add("_greater_equal_scalar", [image], scalar="0")], shape="(-1,)")
-            place[-1] = add("where", [there, place[-1], add("zeros_like", [place[-1]])])
+            pooled = [place[-1], 0, 0]
+            image = add("slice_axis", inputs[1], axis="1", begin="0", end="1")
+            there = add("Reshape", add("_greater_equal_scalar", image, scalar="0"), shape="(-1,)")
+            place[-1] = add("where", there, pooled, add("zeros_like", pooled))[0]
     arguments = [number for number, node in enumerate(nodes) if node["op"] == "null"]
     heads = [[place[source], *rest] for source, *rest in document["heads"]]
     kept = {name: value for name, value in document.items() if name != "node_row_ptr"}

@@ -176,7 +176,8 @@ class _Climber:
         """A rung from the earlier part of a resumed climb."""
         if row["kept"]:
             same = row["name"] == "naive"
-            recipe = Recipe.from_dict(row["recipe"] or {})
+            assert row["recipe"] is not None, "what was kept has a recipe"
+            recipe = Recipe.from_dict(row["recipe"])
             if same:  # at the length that fitted into the budget then
                 self.naive = Contender(recipe, "naive", self.time_limit)
             self.best = self.naive if same else Contender(recipe, "best", self.time_limit)

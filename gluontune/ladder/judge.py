@@ -118,10 +118,8 @@ def choose(row: RungRow, chosen: Contender, field: Sequence[Contender], naive: C
     for contender, entry in zip(field, row["variants"]):
         entry["chosen"] = contender is chosen
         if contender is chosen:
-            row["samples_per_sec"], row["ratio_to_previous"] = (
-                entry["samples_per_sec"],
-                entry["ratio_to_previous"],
-            )
+            row["samples_per_sec"] = entry["samples_per_sec"]
+            row["ratio_to_previous"] = entry["ratio_to_previous"]
             row["changes"] = entry["changes"]
     row["recipe"] = chosen.recipe.to_dict()
     if chosen is naive:

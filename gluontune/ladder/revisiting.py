@@ -71,7 +71,8 @@ def questions(rows: Sequence[RungRow], best: Recipe, site: Site) -> list[Questio
             if later and changes and stands and _by_speed(row["name"]) and _fits(best, changes):
                 variant = Variant(f"without {row['name']}", changes)
                 found.append(Question(row["name"], WITHOUT, variant, row["ratio_to_previous"]))
-            before = row["recipe"] or {}
+            assert row["recipe"] is not None, "what was kept has a recipe"
+            before = row["recipe"]
         elif (later or not row["measurable"]) and _by_speed(row["name"]) and _may_win(row):
             rung = RUNGS[row["name"]]
             variants = [] if rung.requires(best, site) else rung.variants(best, site)

@@ -202,9 +202,10 @@ class Trainings:
         elif row["kept"] and row["name"] != "naive" and self.results.kept_accuracies():
             seconds = self.seconds_of(contender)
             row.update({"kept": False, "verdict": "n/a", "measurable": False})
-            faster = f"{ratio['median']:.2f}×" if (ratio := row["ratio_to_previous"]) else "said to be"
+            ratio = row["ratio_to_previous"]
+            assert ratio is not None, "what was kept was measured"
             row["reason"] = (
-                f"not measurable here now: it is {faster} as fast, but a training "
+                f"not measurable here now: it is {ratio['median']:.2f}× as fast, but a training "
                 f"of about {seconds:.0f} s, to see its accuracy, does not fit into what is left of the budget"
             )
         row["status"] = "ran"
