@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gluontune.compute import hybridize, set_mode
+from gluontune.compute import HybridizeReport, hybridize, set_mode
 from gluontune.runtime import mxnet
 
 mx = mxnet()
@@ -54,13 +54,13 @@ def test_a_mode_computes_the_gradients_of_imperative_mode(kind, mode):
 def test_a_race_leaves_such_a_chain_right_where_it_chooses_static(monkeypatch):
     chosen = []
 
-    def static(modes, batches):
-        return next(trial for trial in modes if trial.settings == "static")
+    def static(net, trials, finalists, batches):
+        return HybridizeReport(net, next(trial for trial in trials if trial.settings == "static"), trials)
 
     def raced(net, x):
         chosen.append(hybridize(net, x, rewrites=[], budget_s=5.0, refresh=True).chosen.settings)
 
-    monkeypatch.setattr("gluontune.compute.choose._best_plain", static)
+    monkeypatch.setattr("gluontune.compute.choose._judge", static)
     wanted, found = gradients(nn.Sequential, lambda net, x: None), gradients(nn.Sequential, raced)
     assert chosen and all(name.startswith("static") for name in chosen)
     assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()

@@ -114,6 +114,7 @@ def _counted(say: Callable[[str], None], title: str, unit: str, scale: float) ->
 
 def _detail(event: Progress) -> str:
     """
+    >>> from gluontune.events import progress
     >>> _detail(progress("training", 0.3, "epoch 1/3", samples_per_sec=1234.5, val_accuracy=0.8))
     'epoch 1/3, 1,234 img/s, accuracy 80.0 %'
     """
