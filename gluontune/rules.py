@@ -283,6 +283,12 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
         "accumulate=1",
     ),
     (
+        ("methods", "dtype", "engine"),
+        lambda r: "batch-growth" in r.methods and (r.dtype == "float16" or r.engine == "async"),
+        "batch-growth makes an update of several steps, which float16's loss scale and asynchronous learners do not "
+        "allow; use dtype='bfloat16' and another engine",
+    ),
+    (
         ("train_samples", "last_batch"),
         lambda r: (
             r.train_samples is not None and r.train_samples < r.global_batch_size and r.last_batch != "keep"
@@ -362,7 +368,12 @@ def _check_entry(recipe: Any, field: str, name: str) -> None:
 
 
 #: Methods of which a recipe has one: they use the same place.
-_ONE_OF = (("ema", "lookahead"), ("mixup", "cutmix"))
+_ONE_OF = (
+    ("ema", "lookahead"),
+    ("mixup", "cutmix"),
+    ("batch-growth", "layer-freezing"),
+    ("batch-growth", "selective-backprop"),
+)
 
 
 def _check_methods(recipe: Any) -> None:

@@ -38,7 +38,7 @@ def test_pytorch_trains_the_twin_of_a_residual_net(ranks):
     from gluontune.recipe import Recipe
 
     recipe = Recipe(train_samples=640, val_samples=256, loader="resident", epochs=3, batch_size_per_device=32 // ranks,
-                    **({"engine": "kvstore", "num_devices": ranks} if ranks > 1 else {}))  # fmt: skip
+                    **({"engine": "kvstore", "num_devices": ranks} if ranks > 1 else {})).resolved()  # fmt: skip
     how = {"name": "PyTorch eager", "threads": 1, "channels_last": True, "compiled": False, "env": {}}
     result, clocks = torch_tta.train_once(recipe, how, peer_python())
     assert result.ok, result.error

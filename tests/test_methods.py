@@ -8,6 +8,8 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gluontune as gt
 from gluontune.errors import UnknownNameError, UsageError
@@ -15,6 +17,8 @@ from gluontune.loading import build
 from gluontune.loading.order import generator
 from gluontune.methods import batches, losses, nets, validation, weights
 from gluontune.methods.cards import METHODS, numbers_of, with_methods
+from gluontune.methods.growing import UpdatePlan
+from gluontune.optim import schedules
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 
@@ -26,6 +30,7 @@ PARAMS = {
     "lookahead": {"k": 2},
     "selective-backprop": {"start": 0.0, "end": 1.0},
     "flip-validation": {"shift": 1},
+    "batch-growth": {"start": 0.5},
     "layer-freezing": {"start": 0.0, "end": 0.5, "stages": 2},
 }
 
@@ -66,6 +71,7 @@ def test_both_engines_train_it_alike_and_it_changes_something(name, plain):
     [
         {"ema": {"decay": 0.9}, "mixup": True},
         {"lookahead": {"k": 3}, "layer-freezing": {"start": 0.2, "end": 0.2}},
+        {"ema": {"decay": 0.9}, "batch-growth": {"start": 0.25, "factor": 3}},
     ],
 )
 def test_a_resumed_run_ends_as_one_that_was_never_stopped(tmp_path, backend, methods):
@@ -120,6 +126,10 @@ def test_what_is_not_asked_for_changes_nothing(plain):
         ({"methods": {"ema": True}, "engine": "async", "num_devices": 2}, "train apart"),
         ({"methods": {"selective-backprop": True}, "accumulate": 2}, "accumulate=1"),
         ({"methods": {"layer-freezing": True}, "accumulate": 2}, "which gradients there are"),
+        ({"methods": {"batch-growth": {"factor": 1}}}, "factor=1"),
+        ({"methods": {"batch-growth": True}, "dtype": "float16"}, "several steps"),
+        ({"methods": {"batch-growth": True}, "engine": "async", "num_devices": 2}, "several steps"),
+        ({"methods": {"batch-growth": True, "selective-backprop": True}}, "contradict"),
         ({"methods": {"layer-freezing": True}, "engine": "shared-memory", "num_devices": 2}, "one device"),
     ],
 )
@@ -249,6 +259,36 @@ def test_a_frozen_layer_stays_as_it_is_until_the_training_begins_anew(hybridize)
         assert {p.grad_req for p in params} == {"write"}
     assert all((a == b).all() for first, second in zip(values[:3], values[3:]) for a, b in zip(first, second))
     session.close()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", ["mxnet", "torch"])
+@pytest.mark.parametrize("optimizer", ["nag", "muon"])
+def test_a_batch_that_is_twice_as_large_from_the_start_is_one_of_two_gathered_steps(backend, optimizer):
+    same = {"optimizer": optimizer, "lr_scaling": "none", "schedule": "poly", "wd": 1e-4, "epochs": 2}
+    same.update(schedule_params={"pwr": 1}, net="mlp", backend=backend)
+    grown = train(methods={"batch-growth": {"start": 0.0}}, **same)
+    gathered = train(accumulate=2, **same)
+    assert grown.val_loss == gathered.val_loss and grown.train_loss == gathered.train_loss
+    assert grown.val_loss != train(**same).val_loss
+
+
+@given(st.integers(1, 60), st.integers(1, 4), st.floats(0, 1), st.integers(2, 5), st.integers(0, 4))
+def test_the_updates_of_a_growing_batch_are_whole_and_the_rate_follows_the_images(
+    total, accumulate, start, factor, times
+):
+    plan = UpdatePlan(total, accumulate, start, factor, times)
+    ends, rate = [], schedules.poly(base_lr=1.0, max_update=total / accumulate, pwr=1)
+    stretched = schedules.stretch(rate, growth=plan.growth())
+    step = 0
+    while step < total:
+        sizes = {plan.size(step + k) for k in range(plan.size(step))}
+        assert sizes == {plan.size(step)}, "no change within an update"
+        step += plan.size(step)
+        ends.append(step)
+        assert plan.updates(step) == len(ends) and plan.updates(step - 1) == len(ends) - 1
+        assert stretched(len(ends)) == pytest.approx(rate(step / accumulate), abs=1e-9)
+    assert [s for s in range(1, step + 1) if plan.complete(s)] == ends
 
 
 def test_whitened_patches_are_uncorrelated_with_variance_one():
@@ -387,4 +427,4 @@ def test_cards_say_what_one_must_know():
         assert set(card.bounds) == numbers, card.name
         if card.kind != "recipe":
             card.check(dict(card.defaults))
-    assert len(METHODS.names()) == 21
+    assert len(METHODS.names()) == 22

@@ -157,6 +157,16 @@ _LAMB = {"optimizer": "lamb", "learning_rate": 0.01, "base_batch_size": 128, "lr
 _LENGTHS = {1: 0.5, 2: 0.75, 4: 0.75}
 
 
+def _growing(recipe: Recipe, batch: int, warmup: float) -> list[Variant]:
+    """A batch that is larger, and twice as large again from half-way on, where the rest of the recipe allows it."""
+    changed = {"batch_size_per_device": batch, "warmup_epochs": warmup}
+    try:
+        grown = with_methods(recipe.override(**changed), ["batch-growth"])
+    except UsageError:
+        return []
+    return [Variant(f"batch {batch}, {2 * batch} from half-way on", grown.differences(recipe), rank=3)]
+
+
 @_rung(
     "large-batch", "a larger batch, by the time it needs to the same accuracy", _enough_images, by_time=True
 )
@@ -166,6 +176,7 @@ def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
     sizes = [batch for batch in sizes if site.num_train >= batch * recipe.num_devices * _MIN_UPDATES]
     warmup = min(1.0, 0.2 * recipe.epochs)
     found = [Variant(f"batch {n}", {"batch_size_per_device": n, "warmup_epochs": warmup}, 1) for n in sizes]
+    found += [grown for n in sizes[:1] for grown in _growing(recipe, n, warmup)]
     if recipe.optimizer == "muon":
         return found
     for name, layerwise in (("LARS", _LARS), ("LAMB", _LAMB)):
@@ -246,7 +257,10 @@ def _modern_engine(recipe: Recipe, site: Site) -> list[Variant]:
         several = {"engine": "ddp", "num_devices": site.cores, "batch_size_per_device": each}
         found.append(Variant(f"PyTorch, {site.cores} processes", {**changes, **several}))
     if site.bf16:
-        found.append(Variant("PyTorch, bfloat16", {**changes, "dtype": "bfloat16"}))
+        found += [
+            Variant(v.label.replace("PyTorch", "PyTorch, bfloat16"), {**v.changes, "dtype": "bfloat16"})
+            for v in found
+        ]
     return found
 
 

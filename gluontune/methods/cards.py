@@ -284,6 +284,17 @@ for _card in (
         {"start": (0, 1), "end": (0, 1), "level": (0.001, 1), "stages": (1, 1000)},
     ),
     MethodCard(
+        "batch-growth",
+        "an update gathers more steps in the last part of the training, while the rate follows the images",
+        "gradient",
+        "Smith et al., Don't Decay the Learning Rate, Increase the Batch Size, 2018",
+        "a schedule that stays high, whose steps it averages; updates that cost much, or an exchange at each of them",
+        "a rate that falls to zero by itself; a run of few updates",
+        "nothing; the updates that are left out are saved",
+        {"start": 0.5, "factor": 2, "times": 1},
+        {"start": (0, 1), "factor": (2, 64), "times": (1, 8)},
+    ),
+    MethodCard(
         "flip-validation",
         "the accuracy of the mean score over each validation image and its mirror image, reported apart",
         "validation",

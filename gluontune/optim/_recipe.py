@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gluontune.optim._setup import setup
+from gluontune.optim.schedules import stretch
 from gluontune.recipe import Recipe
 
 __all__ = ["setup_recipe"]
 
 
-def setup_recipe(recipe: Recipe, net: Any, *, steps: int, steps_per_epoch: int, **exchange: Any) -> Any:
+def setup_recipe(
+    recipe: Recipe,
+    net: Any,
+    *,
+    steps: int,
+    steps_per_epoch: int,
+    growth: Sequence[tuple[float, float]] = (),
+    **exchange: Any,
+) -> Any:
     """What a recipe says about the optimizer, handed to :func:`gt.optim.setup`.
 
     Args:
         recipe: its optimizer, rate, scaling, schedule, warm-up, decay, clipping and ``accumulate`` count.
         net: a Gluon block, or its parameters.
         steps: calls of ``trainer.step()`` in all: the length of the schedule. steps_per_epoch: those of one epoch.
+        growth: of :func:`gt.optim.schedules.stretch`, where the updates grow; the caller sets
+            ``trainer.accumulate`` then.
         exchange: of ``setup``: ``kvstore``, ``update_on_kvstore``, ``compression_params``, ``exchange``.
 
     Returns:
@@ -37,7 +49,7 @@ def setup_recipe(recipe: Recipe, net: Any, *, steps: int, steps_per_epoch: int, 
     assert recipe.wd is not None  # the card's, where the recipe had none
     updates = max(1, steps // recipe.accumulate)
     warmup = round(recipe.warmup_epochs * steps_per_epoch / recipe.accumulate)
-    return setup(
+    trainer = setup(
         recipe.optimizer,
         net,
         learning_rate=recipe.learning_rate,
@@ -57,3 +69,6 @@ def setup_recipe(recipe: Recipe, net: Any, *, steps: int, steps_per_epoch: int, 
         **exchange,
         **recipe.optimizer_params,
     )
+    if growth:
+        trainer.begin_schedule(stretch(trainer.schedule, growth=growth))
+    return trainer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 from gluontune.errors import UsageError
@@ -95,11 +95,14 @@ class TorchOptimizer:
                 self.rule(*part[:5], self.num_update, self.options, part.trusted)
 
 
-def rates_of(recipe: Recipe, *, steps: int, steps_per_epoch: int) -> Any:
+def rates_of(
+    recipe: Recipe, *, steps: int, steps_per_epoch: int, growth: Sequence[tuple[float, float]] = ()
+) -> Any:
     """The schedule that :func:`gt.optim.setup_recipe` gives its trainer, as a function ``num_update -> lr``.
 
     Args:
         steps: training steps in all. steps_per_epoch: those of one epoch.
+        growth: of :func:`gt.optim.schedules.stretch`, where the updates grow.
 
     >>> recipe = Recipe(schedule="constant", learning_rate=0.1, warmup_epochs=0.5)
     >>> rates = rates_of(recipe, steps=20, steps_per_epoch=20)
@@ -109,10 +112,11 @@ def rates_of(recipe: Recipe, *, steps: int, steps_per_epoch: int) -> Any:
     recipe = recipe.resolved()
     updates = max(1, steps // recipe.accumulate)
     warmup = round(recipe.warmup_epochs * steps_per_epoch / recipe.accumulate)
-    return schedules.build(
+    rates = schedules.build(
         recipe.schedule,
         base_lr=recipe.scaled_learning_rate,
         total_updates=updates,
         warmup_updates=min(warmup, updates - 1),
         **{"updates_per_epoch": steps_per_epoch / recipe.accumulate, **recipe.schedule_params},
     )
+    return schedules.stretch(rates, growth=growth) if growth else rates

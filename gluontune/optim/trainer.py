@@ -125,6 +125,11 @@ class TunedTrainer(mx.gluon.Trainer):
         self.fixed_rate = rate
         self._follow(constant(base_lr=rate))
 
+    def begin_schedule(self, schedule: Any) -> None:
+        """Take the rate from ``schedule`` in place of the one that :func:`setup` made, before the first update."""
+        self._first_schedule = schedule
+        self._follow(schedule)
+
     def _follow(self, schedule: Any) -> None:
         """Take the rate from ``schedule``: here, and in the optimizer's one adapter."""
         self.schedule = self._optimizer.lr_scheduler.schedule = schedule

@@ -13,6 +13,7 @@ from gluontune.loading.order import METHOD, generator
 from gluontune.methods.batches import change_batch
 from gluontune.methods.cards import METHODS, numbers_of
 from gluontune.methods.freezing import frozen_layers
+from gluontune.methods.growing import UpdatePlan
 from gluontune.methods.losses import is_blended, mixed, selected, smoothed
 from gluontune.methods.nets import set_values
 from gluontune.methods.validation import flipped_views
@@ -35,18 +36,21 @@ class MethodSteps:
         put: takes name and values, and makes them the trained ones.
 
     Attributes:
-        second: the second set of weights, or None. views: of a validation image, where flips are asked for.
+        second: the second set of weights, or None. updates: which steps make one.
+        views: of a validation image, where flips are asked for.
     """
 
     def __init__(self, recipe: Recipe, rank: int, live: Callable[[bool], Arrays], put: Put):
         self._seed, self._rank, self._live, self._put = recipe.seed, rank, live, put
         self._batch = numbers_of(recipe.methods, "batch")
         self._loss = numbers_of(recipe.methods, "loss")
-        self._freezing = numbers_of(recipe.methods, "gradient").get("layer-freezing")
+        gradient = numbers_of(recipe.methods, "gradient")
+        self._freezing, self._growing = gradient.get("layer-freezing"), gradient.get("batch-growth", {})
         self._flips = numbers_of(recipe.methods, "validation").get("flip-validation")
         self.second = make_second(numbers_of(recipe.methods, "weights"))
         self._accumulate = recipe.accumulate
-        self._total = self._per_epoch = 1
+        self.plan(1)
+        self._per_epoch = 1
 
     def attach(
         self, loader: Any, mean: Any, layers: list[list[Any]], set_trained: Callable[[Any, bool], None]
@@ -85,9 +89,15 @@ class MethodSteps:
                 self._set_trained(parameter, False)
         self._frozen = max(count, self._frozen)
 
-    def begin(self, total: int, per_epoch: int) -> None:
-        """A training of ``total`` steps begins at its seeded start."""
-        self._total, self._per_epoch = total, per_epoch
+    def plan(self, total: int) -> UpdatePlan:
+        """The updates of a training of ``total`` steps, which begins next."""
+        self._total = total
+        self.updates = UpdatePlan(total, self._accumulate, **self._growing)
+        return self.updates
+
+    def begin(self, per_epoch: int) -> None:
+        """The training of :meth:`plan` begins at its seeded start."""
+        self._per_epoch = per_epoch
         if self.second is not None:
             self.second.begin(self._live(self.second.of_all))
 
@@ -117,7 +127,7 @@ class MethodSteps:
 
     def after_step(self, steps: int) -> None:
         """A training step is over, the last of an update or not; ``steps`` with it."""
-        if self.second is not None and steps % self._accumulate == 0:
+        if self.second is not None and self.updates.complete(steps):
             self.second.after_update(self._live(True), self._put)
 
     @contextlib.contextmanager

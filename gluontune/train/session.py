@@ -175,9 +175,10 @@ class Session(BaseSession):
             places = {name: p.data(self.ctxs[0]) for name, p in parameters(self.net)}
             self.exchange.take_from_first(places)
         total = max(1, round(recipe.epochs * self.batches_per_epoch))
+        self.methods.plan(total)
         self.trainers = make_trainers(self, recipe, total)
         self._by_place = dict(parameters(self.net))
-        self.methods.begin(total, self.batches_per_epoch)
+        self.methods.begin(self.batches_per_epoch)
         self.scaler = None
         if recipe.dtype == "float16":
             self.scaler = compute.to_mixed_precision(self.net, self.trainer, "float16")
@@ -215,6 +216,8 @@ class Session(BaseSession):
                 used = sum(len(first(part)) for part in parts)
             losses = self.kind.train(parts, phase)
             if not self.kind.updates:
+                for trainer in self.trainers.values():
+                    trainer.accumulate = self.methods.updates.size(self.steps_taken)
                 self._update(used, len(parts), phase)
             with phase("metrics"):
                 self._losses.append([value.mean() for value in losses])

@@ -150,10 +150,11 @@ class TorchSession(BaseSession):
         for parameter in trained.values():
             parameter.grad = None
         total = max(1, round(recipe.epochs * self.batches_per_epoch))
+        growth = self.methods.plan(total).growth()
         self.optimizer = TorchOptimizer(
             recipe.optimizer,
             trained,
-            rates_of(recipe, steps=total, steps_per_epoch=self.batches_per_epoch),
+            rates_of(recipe, steps=total, steps_per_epoch=self.batches_per_epoch, growth=growth),
             momentum=recipe.momentum,
             wd=float(recipe.wd or 0.0),
             lr_mult=self.job.lr_mult,
@@ -161,7 +162,7 @@ class TorchSession(BaseSession):
             **recipe.optimizer_params,
         )
         self._by_place = self._live(True)
-        self.methods.begin(total, self.batches_per_epoch)
+        self.methods.begin(self.batches_per_epoch)
         random.seed(recipe.seed)
         np.random.seed(recipe.seed)
         self.torch.manual_seed(recipe.seed)
@@ -206,21 +207,22 @@ class TorchSession(BaseSession):
                 if self.methods.selecting(self.steps_taken):
                     images, labels = self._select(images, labels)
                 losses, _ = self._losses_of(images, labels)
-                whole = losses.sum() / (len(images) * self.recipe.accumulate)
-            last = self.gathered + 1 == self.recipe.accumulate
+                size = self.methods.updates.size(self.steps_taken)
+                whole = losses.sum() / (len(images) * size)
+            last = self.gathered + 1 >= size
             with phase("backward"), contextlib.nullcontext() if last else self.ranks.only_adding():
                 whole.backward()
             with phase("update"):
-                self._update()
+                self._update(last)
             with phase("metrics"):
                 self._losses.append(losses.detach().mean())
         self.steps_taken += 1
         self.methods.after_step(self.steps_taken)
         return count
 
-    def _update(self) -> None:
+    def _update(self, last: bool) -> None:
         self.gathered += 1
-        if self.gathered < self.recipe.accumulate:
+        if not last:
             return
         self.gathered = 0
         factor: Any = 1.0

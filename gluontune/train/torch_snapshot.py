@@ -98,7 +98,7 @@ def restore(
     if epoch is not None:
         steps = epoch * session.batches_per_epoch
         session.epoch, session.steps_taken, session.gathered = epoch, steps, 0
-        optimizer.num_update = steps // session.recipe.accumulate
+        optimizer.num_update = session.methods.updates.updates(steps)
 
 
 def _array(tensor: Any) -> np.ndarray:

@@ -51,6 +51,7 @@ def make_trainer(session: Session, recipe: Recipe, total_steps: int, net: Any = 
         session.net if net is None else net,
         steps=total_steps,
         steps_per_epoch=session.batches_per_epoch,
+        growth=session.methods.updates.growth(),
         kvstore=None if apart else "dist_sync" if servers else kvstore,
         update_on_kvstore=False if servers else None,
         compression_params=compression,

@@ -23,6 +23,7 @@ from gluontune.optim.schedules._rules import (
     onecycle,
     poly,
     scale,
+    stretch,
     warmup,
 )
 from gluontune.optim.schedules._schedule import WARMUP_MODES, Schedule
@@ -42,5 +43,6 @@ __all__ = [
     "onecycle",
     "poly",
     "scale",
+    "stretch",
     "warmup",
 ]

@@ -214,3 +214,20 @@ def in_epochs(schedule: Rate, *, updates_per_epoch: float) -> Schedule:
     """
     number("updates_per_epoch", updates_per_epoch, strict=True)
     return Schedule("in_epochs", {"schedule": schedule, "updates_per_epoch": updates_per_epoch})
+
+
+def stretch(schedule: Rate, *, growth: Sequence[tuple[float, float]]) -> Schedule:
+    """``schedule`` of a run whose updates grow: the rate is that of as many images, not of as many updates.
+
+    Args:
+        schedule: for updates of the first size.
+        growth: rising numbers of updates, each with how many of the first ones an update after it is.
+
+    >>> falling = poly(base_lr=1.0, max_update=10, pwr=1)
+    >>> [stretch(falling, growth=[(4, 2), (6, 4)])(n) for n in (4, 5, 6, 6.5)]
+    [0.6, 0.4, 0.19999999999999996, 0.0]
+    """
+    parts = tuple((number("growth", after), number("growth", by, strict=True)) for after, by in growth)
+    if any(later[0] < earlier[0] for earlier, later in zip(parts, parts[1:])):
+        raise UsageError(f"schedule field growth={list(growth)}: give numbers of updates that rise")
+    return Schedule("stretch", {"schedule": schedule, "growth": parts})

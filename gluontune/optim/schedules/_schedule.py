@@ -28,7 +28,8 @@ class Schedule:
     """A pure function of ``num_update`` that has a name: it compares, pickles, prints and goes to JSON.
 
     Args:
-        kind: the rule; what :data:`SCHEDULES` calls it, or ``warmup``, ``join``, ``scale``, ``in_epochs``.
+        kind: the rule; what :data:`SCHEDULES` calls it, or ``warmup``, ``join``, ``scale``,
+            ``in_epochs``, ``stretch``.
         params: the rule's arguments; other schedules may be among them.
 
     >>> from gluontune.optim.schedules import cosine
@@ -146,6 +147,15 @@ def _join_rate(n: float, schedules: Sequence[Rate], boundaries: Sequence[float])
     return schedules[place](n - (boundaries[place - 1] if place else 0))
 
 
+def _stretch_rate(n: float, schedule: Rate, growth: Sequence[Sequence[float]]) -> float:
+    usual, last, each = 0.0, 0.0, 1.0
+    for updates, factor in growth:
+        if n <= updates:
+            break
+        usual, last, each = usual + (updates - last) * each, updates, factor
+    return schedule(usual + (n - last) * each)
+
+
 _RULES: dict[str, Callable[..., float]] = {
     "constant": lambda n, base_lr: base_lr,
     "factor": _factor_rate,
@@ -155,6 +165,7 @@ _RULES: dict[str, Callable[..., float]] = {
     "onecycle": _onecycle_rate,
     "warmup": _warmup_rate,
     "join": _join_rate,
+    "stretch": _stretch_rate,
     "scale": lambda n, schedule, by: schedule(n) * by,
     "in_epochs": lambda n, schedule, updates_per_epoch: schedule(n / updates_per_epoch),
 }
