@@ -15,7 +15,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup torch ladder test fuzz asan soak lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
+.PHONY: setup torch ladder test fuzz asan soak mutants lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
 
 setup: $(STAMP)
 
@@ -63,6 +63,13 @@ asan: $(STAMP)
 SECONDS ?= 7200
 soak: $(STAMP)
 	$(PY) tests/soak_real.py --seconds $(SECONDS) $(ARGS)
+
+# Small random changes of records, optim, stats and the verdicts, one by one: does a test fail? (cosmic-ray; hours for all)
+MUTANTS := .mutants
+mutants: $(STAMP) torch
+	@[ -x $(MUTANTS)/bin/cosmic-ray ] || { $(PY) -m venv --clear $(MUTANTS) && \
+	  $(MUTANTS)/bin/python -m pip --disable-pip-version-check install -q cosmic-ray==8.7.0 scipy; }
+	$(MUTANTS)/bin/python tests/mutants.py --python $(CURDIR)/$(PY) $(ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
@@ -196,4 +203,4 @@ dist: $(DIST_STAMP)
 	DIST_TRIES='$(DIST_TRIES)' $(PY) -m pytest -q tests/wheel_real.py $(ARGS)
 
 clean:
-	rm -rf site wheelhouse $(VENV) .peers .rooms .dist ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf site wheelhouse $(VENV) .peers .rooms .mutants .dist ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -13,6 +13,7 @@ import pytest
 
 from gluontune import optim
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.methods.growing import UpdatePlan
 from gluontune.optim import _setup
 from gluontune.recipe import Recipe
 from gluontune.registry import resolve
@@ -206,7 +207,12 @@ def test_a_recipe_reaches_the_optimizer_and_the_schedule():
         schedule_params={"steps": [2, 3], "factor": 0.5, "unit": "epochs"},
     )  # fmt: skip
     session = SimpleNamespace(
-        net=make_net(), averaging=None, exchange=None, kvstore=None, batches_per_epoch=20
+        net=make_net(),
+        averaging=None,
+        exchange=None,
+        kvstore=None,
+        batches_per_epoch=20,
+        methods=SimpleNamespace(updates=UpdatePlan(80, 2)),
     )
     trainer = make_trainer(session, recipe, total_steps=80)
     assert (trainer._optimizer.trust_coefficient, trainer._optimizer.clip_gradient) == (0.002, 3.0)

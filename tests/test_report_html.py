@@ -287,7 +287,7 @@ def test_odd_values_are_shown_or_refused_by_name(changes):
         ):  # an earlier change took it away
             for key in place[:-1]:
                 part = part[key]
-            part[place[-1]] = value
+            part[place[-1]] = copy.deepcopy(value)  # a later change may write into it
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "gluontune.report.figures.draw", lambda name, size, plot, alt: f"<svg id='{name}'></svg>"

@@ -235,7 +235,8 @@ def test_the_ninth_rung_is_kept_where_it_is_faster(machine, monkeypatch):
     found = ladder.climb(gt.Recipe())
     row = {r["name"]: r for r in found["rungs"]}["modern-engine"]
     assert row["kept"] and row["verdict"] == "helped" and found["best"]["recipe"]["backend"] == "torch"
-    assert [v["label"] for v in row["variants"]] == ["PyTorch", "PyTorch, 2 processes", "PyTorch, bfloat16"]
+    labels = ["PyTorch", "PyTorch, 2 processes", "PyTorch, bfloat16", "PyTorch, bfloat16, 2 processes"]
+    assert [v["label"] for v in row["variants"]] == labels
     assert "left out" not in [a["kind"] for a in found["revisited"] if a["rung"] == "records"]
 
 

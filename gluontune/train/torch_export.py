@@ -20,7 +20,7 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json
 from gluontune.recipe import Recipe
 
-__all__ = ["Exported", "export_job", "exported"]
+__all__ = ["Exported", "export_job", "exported", "read_exported"]
 
 _TRIED_BATCHES = 2  # of the training data: enough to try one, and to know the shapes
 
@@ -71,11 +71,16 @@ def exported(recipe: Recipe) -> Exported:
         if done.returncode != 0 or not (out / "job.json").exists():
             last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             raise GluontuneError(f"the process that exports the net from MXNet failed: {last}")
-        facts = parse_json((out / "job.json").read_text(encoding="utf-8"))
-        with np.load(out / "arrays.npz") as held:
-            arrays = {name: held[name] for name in held.files}
-        net, loss = ((out / f"{name}-symbol.json").read_text(encoding="utf-8") for name in ("net", "loss"))
-        return Exported(net, loss, arrays, **facts)
+        return read_exported(out)
+
+
+def read_exported(out: Path) -> Exported:
+    """What :func:`export_job` wrote into the folder ``out``."""
+    facts = parse_json((out / "job.json").read_text(encoding="utf-8"))
+    with np.load(out / "arrays.npz") as held:
+        arrays = {name: held[name] for name in held.files}
+    net, loss = ((out / f"{name}-symbol.json").read_text(encoding="utf-8") for name in ("net", "loss"))
+    return Exported(net, loss, arrays, **facts)
 
 
 def export_job(recipe: Recipe, out: Path) -> None:
