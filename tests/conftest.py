@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from gluontune.recipe import Recipe
+
+# Two workers' teams of threads wait for each other by spinning where there are too few cores: some tests took twenty
+# times as long. Processes with the tuned runtime have their own number.
+if os.environ.get("PYTEST_XDIST_WORKER"):
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 class Machine:

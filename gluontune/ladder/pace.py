@@ -1,4 +1,4 @@
-"""How long a ladder takes its time."""
+"""How long a ladder may take: its slices, its trainings, its budget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["FEW_VALIDATE", "FULL", "QUICK", "Pace"]
 
 @dataclass(frozen=True)
 class Pace:
-    """How long a ladder takes its time.
+    """How long a ladder may take.
 
     Args:
         rounds: slices of each contender, where something else than a climb measures by this pace.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gluontune.methods.cards import with_methods as with_methods
     from gluontune.methods.freezing import frozen_layers as frozen_layers
     from gluontune.methods.freezing import trained_layers as trained_layers
+    from gluontune.methods.growing import UpdatePlan as UpdatePlan
     from gluontune.methods.losses import mixed as mixed
     from gluontune.methods.losses import selected as selected
     from gluontune.methods.losses import smoothed as smoothed

@@ -8,9 +8,11 @@ with ``"mxnet"``: the same start, batches, rates and decay, and the same figures
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -45,16 +47,18 @@ class TorchSession(BaseSession):
     def build(self, opened: Callable[[], None] | None = None) -> None:
         """Export the net, open the data, convert the net: all that comes before the first step."""
         recipe = self.recipe
-        self.phase = "exporting the net from MXNet"
-        self.job = exported(recipe)
-        self.phase = "importing PyTorch"
-        library = self.torch = torch()
+        with ThreadPoolExecutor(1) as waiting:  # both take seconds; the export is another process
+            self.phase = "importing PyTorch"
+            export = waiting.submit(exported, recipe)
+            library = self.torch = torch()
+            self.phase = "exporting the net from MXNet"
+            self.job = export.result()
         self.phase = "finding the devices"
         self.device = _device(library, recipe.devices)
         if self.device == "gpu":
             library.cuda.set_device(self.local_rank)
         if self.device == "cpu":
-            library.set_num_threads(int(recipe.env.get("OMP_NUM_THREADS", usable_cores())))
+            library.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or usable_cores()))
         self.phase = "opening the data"
         data = datasets.open(self.job.data)
         where = {"framework": "torch", "normalize": True, "device": "cuda" if self.device == "gpu" else None}
