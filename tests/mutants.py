@@ -20,7 +20,7 @@ from pathlib import Path
 from cosmic_ray.commands.init import init
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator
-from cosmic_ray.work_db import WorkDB
+from cosmic_ray.work_db import WorkDB, use_db
 from scipy.stats import binomtest
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -37,6 +37,8 @@ ROOMS = {
         ["tests/test_ladder_*.py", "tests/test_monitor_*.py"],
     ),
 }
+Mutant = tuple[str, str, int, dict]  # module, operator, occurrence, the operator's arguments
+SAME = ("_Is_Eq", "_IsNot_NotEq")  # of None, which is what is compared so
 #: Files whose tests take minutes each, and would be asked by nearly all survivors.
 SLOW = {"test_ladder_real.py", "test_optim_dist.py"}
 
@@ -54,24 +56,28 @@ def annotations(source: str) -> set[tuple[int, int]]:
     return found
 
 
-def mutants(room: str) -> list[tuple[str, str, int, dict]]:
-    """All mutants of a room: module, operator, occurrence, the operator's arguments."""
+def mutants(room: str) -> list[list[Mutant]]:
+    """The mutants of each place in a room."""
     paths = sorted({p for pattern in ROOMS[room][0] for p in PROJECT.glob(pattern)})
     with (
         tempfile.TemporaryDirectory() as folder,
-        WorkDB(f"{folder}/items.sqlite", WorkDB.Mode.create) as items,
+        use_db(f"{folder}/items.sqlite", WorkDB.Mode.create) as items,
     ):
         init(paths, items, {})
         found = [m for item in items.work_items for m in item.mutations]
     typed = {str(path): annotations(path.read_text(encoding="utf-8")) for path in paths}
-    return [
-        (str(Path(m.module_path).relative_to(PROJECT)), m.operator_name, m.occurrence, dict(m.operator_args))
-        for m in found
-        if tuple(m.start_pos) not in typed[str(m.module_path)]
-    ]
+    places: dict[tuple, list[Mutant]] = {}
+    for m in found:
+        if tuple(m.start_pos) not in typed[str(m.module_path)] and not m.operator_name.endswith(SAME):
+            module = str(Path(m.module_path).relative_to(PROJECT))
+            place = (module, tuple(m.start_pos), tuple(m.end_pos))
+            places.setdefault(place, []).append(
+                (module, m.operator_name, m.occurrence, dict(m.operator_args))
+            )
+    return list(places.values())
 
 
-def trial(place: Path, python: str, room: str, mutant: tuple[str, str, int, dict], seconds: float) -> str:
+def trial(place: Path, python: str, room: str, mutant: Mutant, seconds: float) -> str:
     """``killed``, or what survived: the diff."""
     module, operator, occurrence, arguments = mutant
     path = place / module
@@ -113,7 +119,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
-        "--seconds", type=float, default=900.0, help="a mutant whose tests take longer is killed"
+        "--seconds", type=float, default=400.0, help="a mutant whose tests take longer is killed"
     )
     parser.add_argument("--python", default=sys.executable, help="with gluontune's environment")
     asked = parser.parse_args()
@@ -121,9 +127,9 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     work: queue.Queue = queue.Queue()
     for room in asked.rooms.split(","):
-        there = mutants(room)
-        for mutant in random.Random(f"{seed} {room}").sample(there, min(asked.each, len(there))):
-            work.put((room, mutant))
+        there, draw = mutants(room), random.Random(f"{seed} {room}")
+        for place in draw.sample(there, min(asked.each, len(there))):
+            work.put((room, draw.choice(place)))
     told: list[tuple[str, str]] = []
 
     def worker() -> None:

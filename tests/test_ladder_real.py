@@ -50,8 +50,8 @@ def test_a_job_of_the_users_own_climbs(tmp_path):
     job.write_text(JOB)
     out = tmp_path / "out"
     done = subprocess.run(
-        ladder("--job", job, "--out", out, "--rungs", "records,hybridized", "--train-samples", "3840", "--json",
-               "--val-samples", "500", "--budget", "15m"),
+        ladder("--job", job, "--out", out, "--rungs", "records,hybridized", "--train-samples", "1920", "--json",
+               "--val-samples", "500", "--budget", "4m"),
         capture_output=True,
         text=True,
         check=False,

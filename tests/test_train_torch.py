@@ -44,8 +44,13 @@ def torch_session(**changes):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"optimizer": "muon", "learning_rate": 0.01, "accumulate": 2}, {"clip_global_norm": 0.5}],
-    ids=["nag", "muon, accumulated", "clipped"],
+    [
+        {},
+        {"optimizer": "muon", "learning_rate": 0.01, "accumulate": 2},
+        {"clip_global_norm": 0.5},
+        {"methods": {"batch-growth": {"start": 0.2, "factor": 3}}, "schedule": "poly"},
+    ],
+    ids=["nag", "muon, accumulated", "clipped", "growing"],
 )
 def test_twenty_steps_leave_the_same_weights_as_mxnet(changes):
     # Sigmoids: at the kink of a ReLU the last digit of an output decides, and one pixel more or less passes.
@@ -87,6 +92,16 @@ def test_a_reset_begins_again_at_the_seeded_start():
         assert session.recipe.epochs == 2 and session.optimizer.num_update == 0
     finally:
         session.close()
+
+
+def test_a_users_number_of_threads_holds(monkeypatch):
+    import torch
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    before, session = torch.get_num_threads(), torch_session(net="mlp")
+    session.close()
+    assert torch.get_num_threads() == 3
+    torch.set_num_threads(before)
 
 
 def test_the_process_that_trains_never_imports_mxnet():

@@ -110,6 +110,7 @@ def _export(name: str, side: int, folder: Path) -> None:
     loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()(mx.sym.var("output"), mx.sym.var("label"))
     symbols = {"net": scores.tojson(), "loss": loss.tojson()}
     (folder / "symbols.json").write_text(json.dumps(symbols), encoding="utf-8")
+    mx.nd.waitall()  # or a convolution's weight may be read while oneDNN orders it anew
     np.savez(folder / "arrays.npz", **{n: p.data().asnumpy() for n, p in net.collect_params().items()})
 
 
