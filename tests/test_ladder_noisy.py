@@ -152,7 +152,7 @@ def test_a_contender_of_another_length_takes_the_processes_over(machine):
     first.warm_up(0.1)
     first.rates = [10.0]
     group = first.group
-    second = first.shortened(0.5, "half")
+    second = first.of_length(0.5, "half")
     assert (second.group, first.group, second.rates) == (group, None, [10.0])
     assert second.recipe.epochs == 0.5 and second.warm_up(0.1) == 0.0  # it is warm
     second.hand_to(first)

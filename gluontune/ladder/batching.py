@@ -123,7 +123,7 @@ class Batches:
             epochs = round(base.recipe.epochs * SHORTER, 3)
             if epochs * samples < SHORTEST_UPDATES * base.recipe.update_batch_size:
                 return
-            shorter = base.shortened(epochs, f"{winner.label}, {epochs:g} epochs")
+            shorter = base.of_length(epochs, f"{winner.label}, {epochs:g} epochs")
             if not self.trainings.budget.affords(self.trainings.seconds_of(shorter), _PART):
                 shorter.hand_to(base)
                 return

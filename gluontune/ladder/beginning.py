@@ -37,7 +37,7 @@ def fit_length(row: RungRow, naive: Contender, trainings: Trainings) -> Contende
             f"each training is {fitted:g} epochs long instead of {asked:g}, to fit into the budget of "
             f"{trainings.budget.total_s / 60:.3g} min"
         )
-        naive = naive.shortened(fitted, "naive")
+        naive = naive.of_length(fitted, "naive")
     return naive
 
 

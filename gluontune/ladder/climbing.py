@@ -71,7 +71,7 @@ def climb(
 
     >>> import gluontune as gt
     >>> naive = gt.Recipe(net="mlp", loader="resident", train_samples=256, val_samples=64)
-    >>> found = gt.ladder.climb(naive, rungs=["naive"])  # all rungs where none is named
+    >>> found = gt.ladder.climb(naive, rungs=["naive"], budget_s=20)  # all rungs where none is named
     >>> [(rung["name"], rung["status"], rung["kept"]) for rung in found["rungs"]]
     [('naive', 'ran', True)]
     """

@@ -8,6 +8,7 @@ from typing import Any
 from gluontune import stats
 from gluontune.documents import rung_row
 from gluontune.ladder.accuracy import loss_of
+from gluontune.ladder.batching import SHORTER
 from gluontune.ladder.best_files import hand_over
 from gluontune.ladder.factorplan import quotient
 from gluontune.ladder.judge import PARITY_POINTS
@@ -44,7 +45,9 @@ def finish(
             contender.warm_up(slice_s)
         if best.failure is None and naive.failure is None:
             proof = results.document["proof"] = prove(naive, best, trainings, tell)
-            if proof and proof["lost"]:
+            if proof and proof["missed"] and proof["reached"]:
+                results.lengthen(proof["missed"], proof["epochs"], proof["pairs"][0]["best"]["accuracy"])
+            elif proof and proof["lost"]:
                 reached = 100 * proof["pairs"][-1]["best"]["accuracy"]
                 results.take_back(
                     f"the best recipe with it ended at {reached:.1f} % in the proof: accuracy was lost"
@@ -58,23 +61,29 @@ def prove(naive: Contender, best: Contender, trainings: Trainings, tell: Any) ->
     """Train both in turn, as often as the budget allows, and say how many seconds each took.
 
     The target is the lower of the two accuracies that the climb has seen, less two points: both recipes must reach it.
-    With two pairs or more the interval is that of the ratio within the pairs; one pair has the interval of the two
-    speeds, measured window by window.
+    A best recipe that was shortened, and does not arrive, gets its length back step by step: one training had been
+    lucky. With two pairs or more the interval is that of the ratio within the pairs; one pair has the interval of the
+    two speeds, measured window by window.
 
     Returns:
         ``{"target", "pairs": [{"naive": {"seconds", "accuracy"}, "best": …}], "seconds": {"naive", "best"}, "ratio":
-        {"median", "ci95", "n"} | None, "same_accuracy": bool, "lost": bool, "reached": bool}``; None where no pair
-        could be trained. ``lost`` is said of a collapse, or of several pairs: trainings differ by their seeds, too.
+        {"median", "ci95", "n"} | None, "same_accuracy": bool, "lost": bool, "reached": bool, "epochs", "missed":
+        [{"epochs", "accuracy"}]}``; None where no pair could be trained. ``lost`` is said of a collapse, or of several
+        pairs: trainings differ by their seeds, too. ``epochs`` is the best recipe's length, ``missed`` what did not
+        arrive before it.
     """
     rungs = {row["name"]: row["accuracy_runs"] for row in trainings.results.document["rungs"] if row["kept"]}
     seen = [runs[-1] for runs in rungs.values() if runs]
     if not seen:
         return None
     target = min(seen[0], seen[-1]) - PARITY_POINTS
-    needs = trainings.seconds_of(naive) + trainings.seconds_of(best)
     row = rung_row("proof", "naive and best, to the same accuracy")
     pairs: list[dict[str, RunResult]] = []
-    while len(pairs) < _MOST_PAIRS and trainings.budget.affords(needs):
+    missed: list[dict[str, float]] = []
+    given = best
+    while len(pairs) < _MOST_PAIRS and trainings.budget.affords(
+        trainings.seconds_of(naive) + trainings.seconds_of(best)
+    ):
         order = [("naive", naive), ("best", best)]
         found: dict[str, RunResult] = {}
         for name, contender in order if len(pairs) % 2 == 0 else order[::-1]:
@@ -88,8 +97,43 @@ def prove(naive: Contender, best: Contender, trainings: Trainings, tell: Any) ->
             found[name] = result
         if len(found) < 2:
             break
+        if not pairs:
+            best, found["best"] = _arriving(naive, best, found["best"], target, trainings, tell, missed)
         pairs.append(found)
-    return _conclude(target, pairs, trainings.num_val) if pairs else None
+    if best is not given:
+        best.hand_to(given)
+    if not pairs:
+        return None
+    return {**_conclude(target, pairs, trainings.num_val), "epochs": best.recipe.epochs, "missed": missed}
+
+
+def _arriving(
+    naive: Contender,
+    best: Contender,
+    result: RunResult,
+    target: float,
+    trainings: Trainings,
+    tell: Any,
+    missed: list[dict[str, float]],
+) -> tuple[Contender, RunResult]:
+    """The best recipe in the shortest length, of those tried, that reaches the target, and its training."""
+    longest = naive.recipe.epochs
+    while first_crossing(result.val_accuracy, target) is None and best.recipe.epochs < longest:
+        epochs = min(longest, round(best.recipe.epochs / SHORTER, 3))
+        longer = best.of_length(epochs, best.label)
+        tell(
+            f"training best for {epochs:g} epochs: {best.recipe.epochs:g} did not reach {100 * target:.1f} %"
+        )
+        try:
+            found = trainings.train(rung_row("proof", "a longer training"), longer, part=1.0)
+        except RunFailed:
+            found = None
+        if found is None or not found.val_accuracy:
+            longer.hand_to(best)
+            break
+        missed.append({"epochs": best.recipe.epochs, "accuracy": result.val_accuracy[-1]})
+        best, result = longer, found
+    return best, result
 
 
 def _conclude(target: float, pairs: Sequence[Mapping[str, RunResult]], num_val: int | None) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class Contender:
         drive(group, result, on_event)
         group.pause()
 
-    def shortened(self, epochs: float, label: str) -> Contender:
+    def of_length(self, epochs: float, label: str) -> Contender:
         """The same recipe with a training of another length, in the same processes: this one has none any more."""
         other = Contender(self.recipe.override(epochs=epochs), label, self.time_limit)
         other.rates, other.failure, other.cut = self.rates, self.failure, self.cut

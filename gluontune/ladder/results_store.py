@@ -118,6 +118,18 @@ class ResultsStore:
             kept.pop().update(kept=False, verdict="hurt", reason=why)
         self._name_best()
 
+    def lengthen(self, missed: Sequence[dict[str, float]], epochs: float, accuracy: float) -> None:
+        """The proof has shown that the best recipe needs a longer training than the climb had found."""
+        row = [r for r in self.document["rungs"] if r["kept"]][-1]
+        for place in (row, self.document["best"]):
+            place["recipe"] = {**place["recipe"], "epochs": epochs}
+        tried = ", ".join(
+            f"{each['epochs']:g} epochs ended at {100 * each['accuracy']:.1f} %" for each in missed
+        )
+        now = f"{epochs:g} epochs at {100 * accuracy:.1f} %"
+        row["notes"].append(f"in the proof {tried}, and {now}: best.yaml trains so long")
+        row["val_accuracy"], row["accuracy_runs"] = [accuracy], [accuracy]
+
     def kept_accuracies(self) -> list[float]:
         """Final validation accuracies of all trainings of the rungs kept so far."""
         return [value for r in self.document["rungs"] if r["kept"] for value in r.get("accuracy_runs", ())]
