@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import difflib
+import os
 import queue
 import random
 import shutil
@@ -16,12 +18,6 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-
-from cosmic_ray.commands.init import init
-from cosmic_ray.mutating import mutate_code
-from cosmic_ray.plugins import get_operator
-from cosmic_ray.work_db import WorkDB, use_db
-from scipy.stats import binomtest
 
 PROJECT = Path(__file__).resolve().parent.parent
 #: Of each room: its modules, and the tests that must notice.
@@ -58,6 +54,9 @@ def annotations(source: str) -> set[tuple[int, int]]:
 
 def mutants(room: str) -> list[list[Mutant]]:
     """The mutants of each place in a room."""
+    from cosmic_ray.commands.init import init
+    from cosmic_ray.work_db import WorkDB, use_db
+
     paths = sorted({p for pattern in ROOMS[room][0] for p in PROJECT.glob(pattern)})
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -79,6 +78,9 @@ def mutants(room: str) -> list[list[Mutant]]:
 
 def trial(place: Path, python: str, room: str, mutant: Mutant, seconds: float) -> str:
     """``killed``, or what survived: the diff."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+
     module, operator, occurrence, arguments = mutant
     path = place / module
     source = path.read_text(encoding="utf-8")
@@ -99,15 +101,11 @@ def trial(place: Path, python: str, room: str, mutant: Mutant, seconds: float) -
         return "killed"
     finally:
         path.write_text(source, encoding="utf-8")
-    import difflib
-
     lines = difflib.unified_diff(source.splitlines(), changed.splitlines(), module, module, lineterm="", n=1)
     return "\n".join(lines)
 
 
 def _environment() -> dict[str, str]:
-    import os
-
     return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
 
 
@@ -159,6 +157,8 @@ def main() -> int:
         thread.start()
     for thread in workers:
         thread.join()
+    from scipy.stats import binomtest
+
     for room in (*asked.rooms.split(","), None):
         mine = [outcome == "killed" for r, outcome in told if room in (r, None)]
         if mine:
