@@ -217,6 +217,16 @@ def test_cmyk_palette_grey_16_bit_and_transparent_images():
     assert (shown(packed)[:10, :10] == 255).all() and np.array_equal(shown(packed)[20:], pixels[20:])
 
 
+def test_what_a_change_of_size_alone_leaves_alone():
+    square, wide = encoded(photo(40, 40)), encoded(photo(40, 60))
+    assert Transform(crop=True)(square) == (square, False)
+    cut, changed = Transform(crop=True)(wide)
+    assert changed and shown(cut).shape == (40, 40, 3)
+    for kind in ("PNG", "BMP"):  # which have no path of their own, as JPEG has
+        smaller, _ = Transform(resize=20)(encoded(photo()[..., 0], kind))
+        assert inspect(smaller).channels == 1 and shown(smaller).shape == (20, 30, 3)
+
+
 @pytest.mark.parametrize("kind", ["BMP", "TIFF", "PPM", "WEBP"])
 def test_other_formats_become_jpeg_or_png(kind):
     pixels = photo()
