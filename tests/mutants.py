@@ -25,7 +25,12 @@ ROOMS = {
     "records": (["gluontune/records/*.py"], ["tests/test_records_*.py", "tests/test_loading_fields.py"]),
     "optim": (
         ["gluontune/optim/*.py", "gluontune/optim/schedules/*.py"],
-        ["tests/test_optim_*.py", "tests/test_methods.py", "tests/test_bridge_updates.py"],
+        [
+            "tests/test_optim_*.py",
+            "tests/test_recipe.py",
+            "tests/test_methods.py",
+            "tests/test_bridge_updates.py",
+        ],
     ),
     "stats": (["gluontune/stats.py"], ["tests/test_stats.py"]),
     "verdicts": (

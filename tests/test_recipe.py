@@ -58,6 +58,7 @@ from gluontune.recipe import Recipe
         ({"optimizer": "adam", "optimizer_params": {"beta1": 1.5}}, ["beta1=1.5", "below 1"]),
         ({"optimizer": "adam", "optimizer_params": {"beta1": "0.9"}}, ["beta1='0.9'", "number"]),
         ({"optimizer": "adam", "optimizer_params": {"epsilon": None}}, ["epsilon=None", "number"]),
+        ({"optimizer": "nag", "optimizer_params": {"clip_gradient": -1}}, ["clip_gradient=-1", "or none"]),
         ({"optimizer": "rmsprop", "optimizer_params": {"centered": 1}}, ["centered=1", "true or false"]),
         (
             {"optimizer": "lbsgd", "optimizer_params": {"warmup_strategy": "cubic"}},
