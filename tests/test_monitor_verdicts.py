@@ -127,7 +127,9 @@ def test_other_programs_and_quotas_starve_the_cpu():
     found = verdict(report(BUSY), limited, {"device": "cpu"})
     assert (found.kind, found.next_rung) == ("cpu-starved", "environment")
     alone = {"cpu_pct": [98.0], "system_cpu_pct": [99.0]}
-    assert verdict(report(BUSY), alone, {"device": "cpu", "hybridize": "static"}).kind == "compute-bound"
+    for seldom in ({}, {"cpu_quota_throttled_pct": [0.0, 3.0]}):
+        found = verdict(report(BUSY), {**alone, **seldom}, {"device": "cpu", "hybridize": "static"})
+        assert found.kind == "compute-bound"
 
 
 def test_a_cpu_that_is_half_used_is_sent_to_the_environment():
@@ -213,6 +215,8 @@ def test_many_waits_inside_the_net_are_sync_bound_and_one_at_the_end_is_not():
     inside = report(BUSY, queue={"forward": 30.0, "backward": 2.0})
     found = verdict(inside, {}, {**GPU, "steps": 50, "syncs": rows})
     assert found.kind == "sync-bound" and "20 times a step" in found.sentence and "net.py:5" in found.sentence
+    short = [{**rows[0], "blocked_ms": 50.0}]  # a hundredth of the step
+    assert verdict(report(BUSY), {}, {**GPU, "steps": 50, "syncs": short}).kind == "compute-bound"
     at_the_end = report(BUSY, queue={"forward": 1.0}, host={"forward": 1.0, "backward": 1.0, "metrics": 95.0})
     once = [{"where": "train.py:9", "call": "asscalar", "calls": 50, "blocked_ms": 4500.0}]
     assert verdict(at_the_end, {}, {**GPU, "steps": 50, "syncs": once}).kind == "compute-bound"

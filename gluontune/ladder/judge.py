@@ -45,8 +45,8 @@ def verdict_of(ratio: Interval) -> str:
     'helped'
     >>> verdict_of({"median": 1.1, "ci95": [0.9, 1.4], "n": 7})
     'no gain'
-    >>> verdict_of({"median": 0.7, "ci95": [0.6, 0.8], "n": 7})
-    'hurt'
+    >>> [verdict_of({"median": 0.7, "ci95": [0.6, high], "n": 7}) for high in (0.89, COSTS)]
+    ['hurt', 'no gain']
     """
     low, high = ratio["ci95"]
     if low > 1.0 and ratio["median"] >= WORTH:
