@@ -77,6 +77,11 @@ def test_each_kind_from_its_signals(kind):
     json.dumps(found.to_dict(), allow_nan=False)
 
 
+def test_the_share_of_queueing_is_said():
+    phases, util, facts, _ = CASES["launch-bound"]
+    assert "takes 83 % of the net's time" in verdict(phases, util, facts).sentence
+
+
 def test_the_sync_is_named_by_its_line():
     phases, util, facts, _ = CASES["sync-bound"]
     assert "train.py:37" in verdict(phases, util, facts).sentence
