@@ -64,8 +64,8 @@ def ratio_interval(mine: Sequence[float], theirs: Sequence[float]) -> Interval:
     Raises:
         ValueError: other lengths, no values, or values that are not positive.
 
-    >>> ratio_interval([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])["median"]
-    2.0
+    >>> ratio_interval([3.0, 4.5, 6.0], [2.0, 3.0, 4.0])["median"]
+    1.5
     """
     if len(mine) != len(theirs):
         raise ValueError(f"interleaved series have equal lengths, not {len(mine)} and {len(theirs)}")

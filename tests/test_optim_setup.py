@@ -454,6 +454,7 @@ BAD = {
         "servers keep weights without their",
     ),
     "accumulate": ({"accumulate": 0}, UsageError, "accumulate=0"),
+    "accumulate, part": ({"accumulate": 1.5}, UsageError, "accumulate=1.5"),
     "twice": ({"name": "lbsgd", "accumulate": 2, "batch_scale": 2}, UsageError, "the same thing"),
     "strategy": ({"name": "lbsgd", "warmup_strategy": "lasr"}, UsageError, "warmup_strategy='lasr'"),
     "compression": (
