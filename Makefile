@@ -49,7 +49,7 @@ ladder: $(STAMP)
 	$(VENV)/bin/gluontune ladder --quick --out ladder-out $(ARGS)
 
 test: $(STAMP) torch
-	$(PY) -m pytest -q -n auto --dist worksteal --durations=10 $(ARGS)
+	$(PY) -m pytest -q -n auto --dist loadfile --durations=10 $(ARGS)
 
 # New random damages to record files; the seed is printed, and what fails, with the command that runs it alone.
 fuzz: $(STAMP)

@@ -101,6 +101,8 @@ def test_exemption_survives_the_journey_to_a_server():
 
 def test_trust_ratios_leave_vectors_alone_even_under_a_plain_gluon_trainer():
     """mx's LARS under gluon.Trainer scales biases by their tiny norm; ours moves them at the full rate."""
+    import gluontune.optim.momentum  # noqa: F401  (MXNet knows the name from then on)
+
     net = make_net(norm=False)
     trainer = mx.gluon.Trainer(net.collect_params(), "gtlars", {"learning_rate": 1.0, "momentum": 0.0})
     before = {n: p.data().asnumpy() for n, p in net.collect_params().items()}
