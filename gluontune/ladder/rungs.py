@@ -176,7 +176,8 @@ def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
     sizes = [batch for batch in sizes if site.num_train >= batch * recipe.num_devices * _MIN_UPDATES]
     warmup = min(1.0, 0.2 * recipe.epochs)
     found = [Variant(f"batch {n}", {"batch_size_per_device": n, "warmup_epochs": warmup}, 1) for n in sizes]
-    found += [grown for n in sizes[:1] for grown in _growing(recipe, n, warmup)]
+    if sizes:
+        found += _growing(recipe, sizes[0], warmup)
     if recipe.optimizer == "muon":
         return found
     for name, layerwise in (("LARS", _LARS), ("LAMB", _LAMB)):
