@@ -234,6 +234,7 @@ def test_a_length_that_arrived_by_luck_is_given_back_step_by_step(machine, tmp_p
     assert found["best"]["recipe"]["epochs"] == row["recipe"]["epochs"] == proof["epochs"]
     assert ("\nepochs: " in (tmp_path / "best.yaml").read_text()) == (proof["epochs"] < 1)
     assert "in the proof" in row["notes"][-1]
+    assert row["elapsed_seconds"] == [proof["pairs"][0]["best"]["seconds"]]
     head, *others = sentence_parts(found)
     assert (" instead of " in head) == (enough < 1) and not any("points below" in part for part in others)
 

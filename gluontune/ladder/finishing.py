@@ -46,7 +46,7 @@ def finish(
         if best.failure is None and naive.failure is None:
             proof = results.document["proof"] = prove(naive, best, trainings, tell)
             if proof and proof["missed"] and proof["reached"]:
-                results.lengthen(proof["missed"], proof["epochs"], proof["pairs"][0]["best"]["accuracy"])
+                results.lengthen(proof["missed"], proof["epochs"], proof["pairs"][0]["best"])
             elif proof and proof["lost"]:
                 reached = 100 * proof["pairs"][-1]["best"]["accuracy"]
                 results.take_back(

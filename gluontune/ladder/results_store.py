@@ -118,7 +118,7 @@ class ResultsStore:
             kept.pop().update(kept=False, verdict="hurt", reason=why)
         self._name_best()
 
-    def lengthen(self, missed: Sequence[dict[str, float]], epochs: float, accuracy: float) -> None:
+    def lengthen(self, missed: Sequence[dict[str, float]], epochs: float, found: dict[str, float]) -> None:
         """The proof has shown that the best recipe needs a longer training than the climb had found."""
         row = [r for r in self.document["rungs"] if r["kept"]][-1]
         for place in (row, self.document["best"]):
@@ -126,9 +126,11 @@ class ResultsStore:
         tried = ", ".join(
             f"{each['epochs']:g} epochs ended at {100 * each['accuracy']:.1f} %" for each in missed
         )
+        accuracy = found["accuracy"]
         now = f"{epochs:g} epochs at {100 * accuracy:.1f} %"
         row["notes"].append(f"in the proof {tried}, and {now}: best.yaml trains so long")
         row["val_accuracy"], row["accuracy_runs"] = [accuracy], [accuracy]
+        row["elapsed_seconds"] = row["epoch_seconds"] = [found["seconds"]]
 
     def kept_accuracies(self) -> list[float]:
         """Final validation accuracies of all trainings of the rungs kept so far."""
