@@ -340,7 +340,7 @@ def alike(height: int, width: int, count: int, **options) -> list[bytes]:
 
 
 def one_by_one(decoder: Decoder, payloads: list[bytes], draws: Draws) -> np.ndarray:
-    """Each in a call of its own, which knows no groups."""
+    """Each in a call of its own."""
     out = np.full((len(payloads), *decoder.shape), 7, np.uint8)
     for k, payload in enumerate(payloads):
         decoder.many(out[k : k + 1], [payload], draws, k)
@@ -357,7 +357,7 @@ def one_by_one(decoder: Decoder, payloads: list[bytes], draws: Draws) -> np.ndar
     name=st.sampled_from(["none", "flip", "pad-crop-flip", "pad-2-crop-alternating-flip"]),
     seed=st.integers(0, 99),
 )
-def test_a_group_of_small_images_has_the_pixels_of_each_alone(size, subsampling, grey, channels, name, seed):
+def test_a_batch_of_small_images_has_the_pixels_of_each_alone(size, subsampling, grey, channels, name, seed):
     options = {} if grey else {"subsampling": subsampling}
     pictures = [picture(*size, seed + k) for k in range(6)]
     payloads = [jpeg(one[:, :, 1] if grey else one, **options) for one in pictures]
@@ -389,17 +389,3 @@ def test_a_damaged_image_changes_none_of_its_neighbours(which, flips, put_in, cu
     decoder.many(out, payloads, Draws(), 0)
     for k in range(5):
         assert k == which or np.array_equal(out[k], wanted[k]), k
-
-
-@needs_codec
-def test_small_images_of_one_header_go_through_libjpeg_as_one_file():
-    payloads = alike(32, 32, 6)
-    other = alike(32, 32, 1, quality=40) + alike(32, 32, 1, subsampling=0)
-    decoder = Decoder((32, 32, 3), AUGMENTS["none"])
-    library = native.load()
-    counted = [library.gt_groups(decoder._handle)]
-    for batch in (payloads, payloads[:1], payloads + other + payloads, alike(200, 200, 3)):
-        out = np.empty((len(batch), *picture(32, 32).shape), np.uint8)
-        decoder.many(out, batch, Draws(), 0)
-        counted.append(library.gt_groups(decoder._handle))
-    assert np.diff(counted).tolist() == [1, 0, 2, 0]

@@ -28,7 +28,7 @@ __all__ = ["build", "main", "run"]
 
 CASES = 16  # in a group: the first half one by one, the second half at once
 FLAGS = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
-         "-DGT_DEEPBIND=0")  # fmt: skip
+         "-DGT_DEEPBIND=0", "-DGT_EXACT")  # fmt: skip
 LOOK_S = 600  # between two looks at a group: one that sleeps, or turns in a circle, is a finding
 LOOP_S = 120  # CPU seconds from one look to the next in which no group may stay
 STARTS = 10  # of a process that ends before its first case

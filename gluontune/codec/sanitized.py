@@ -98,7 +98,7 @@ class Cases:
     def __init__(self, library: Any, folder: Path, seed: int):
         self.codec, self.folder, self.seed = library, folder, seed
         self.files, self.mine = corpus(), threading.local()
-        self.small = []  # small enough for a group, and upright
+        self.small = []  # as a data set of small images has them, upright
         for data in self.files:
             header = jpeg_header(data)
             if max(header.height, header.width) <= 128 and header.orientation == 1:
@@ -111,7 +111,7 @@ class Cases:
         """The case of this number: the same for the same seed."""
         rng = np.random.default_rng([self.seed, number])
         kind = int(rng.integers(10))
-        works = (self.decode, self.group_of, self.recode, self.records, self.gather, self.checksum)
+        works = (self.decode, self.alike, self.recode, self.records, self.gather, self.checksum)
         made = works[(0, 0, 0, 1, 1, 2, 2, 3, 4, 5)[kind]](rng)
         with self.lock:
             self.counts["made" if made else "refused"] += 1
@@ -154,7 +154,7 @@ class Cases:
         )
         return self.many(files, boxes, eighths, codes, flips, offsets, pad, (height, width, channels))
 
-    def group_of(self, rng: np.random.Generator) -> bool:
+    def alike(self, rng: np.random.Generator) -> bool:
         """Small images of one header, wanted as they are, of which some are damaged behind it."""
         data = self.small[rng.integers(len(self.small))]
         h = self.headers([Memory(len(data), data)])[0]

@@ -6,12 +6,6 @@
 int gt_header(const uint8_t *p, size_t n, int *out);
 int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, int top, int left, int height, int width, int eighths,
               int out_h, int out_w, int channels, int flip, uint8_t *out);
-int gt_kind_of(const uint8_t *p, size_t n, gt_kind *k);
-int gt_is_of_kind(const gt_kind *k, const uint8_t *first, const uint8_t *p, size_t n);
-int gt_group_room(const gt_kind *k, int pad);
-int gt_decode_group(gt_decoder *d, const gt_kind *k, int count, const uint8_t *const *data, const size_t *lengths,
-                    const uint8_t *flips, const int64_t *offsets, int pad, int channels, uint8_t *out);
-
 /* Where the images of records lie, in a RecordIO file that is mapped at `file`: address and length of each.
  *
  * offsets, ends: of all records in the file; places: which of them are wanted. The length is 0 where no whole image
@@ -46,35 +40,18 @@ static int reflected(int at, int size) {
   return at;
 }
 
-/* Reflect-pad by `pad`, crop at (top, left) of the padded image, and flip. */
-static void pad_crop_flip(const uint8_t *from, uint8_t *to, int height, int width, int channels, int pad, int top,
-                          int left, int flip) {
-  for (int y = 0; y < height; y++) {
-    const uint8_t *row = from + (size_t)reflected(y + top - pad, height) * width * channels;
-    uint8_t *out = to + (size_t)y * width * channels;
-    for (int x = 0; x < width; x++) {
-      int at = x + left - pad;
-      const uint8_t *pixel = row + (size_t)(at >= 0 && at < width ? at : reflected(at, width)) * channels;
-      uint8_t *place = out + (size_t)(flip ? width - 1 - x : x) * channels;
-      for (int c = 0; c < channels; c++) place[c] = pixel[c];
-    }
+/* Reflect-pad by `pad` and crop at (top, left) of the padded image. */
+static void pad_and_crop(const uint8_t *from, uint8_t *to, int height, int width, int channels, int pad, int top,
+                         int left) {
+  int shift = left - pad, first = shift < 0 ? -shift : 0, end = shift > 0 ? width - shift : width;
+  size_t pixel = (size_t)channels, line = (size_t)width * pixel;
+  if (end <= first) first = end = width; /* all of it is border */
+  for (int y = 0; y < height; y++, to += line) {
+    const uint8_t *row = from + (size_t)reflected(y + top - pad, height) * line;
+    memcpy(to + (size_t)first * pixel, row + (ptrdiff_t)(first + shift) * channels, (size_t)(end - first) * pixel);
+    for (int x = first ? 0 : end; x < width; x = x + 1 == first ? end : x + 1)
+      for (int c = 0; c < channels; c++) to[x * channels + c] = row[reflected(x + shift, width) * channels + c];
   }
-}
-
-/* How many images from the first on are wanted whole, as they are, and of one kind; 0 where one call each serves. */
-static int group_of(int count, const uint8_t *const *data, const size_t *lengths, const int *boxes, const int *eighths,
-                    const int *codes, int height, int width, int pad, gt_kind *kind) {
-  int n = 0, room = 0;
-  for (; n < count && codes[n] == GT_OK; n++) {
-    const int *box = boxes + 4 * n;
-    if (eighths[n] != 8 || box[0] || box[1] || box[2] != height || box[3] != width) break;
-    if (n == 0) {
-      if (!gt_kind_of(data[0], lengths[0], kind) || kind->height != height || kind->width != width) return 0;
-      room = gt_group_room(kind, pad);
-    }
-    if (n >= room || !gt_is_of_kind(kind, data[0], data[n], lengths[n])) break;
-  }
-  return n > 1 ? n : 0;
 }
 
 /* Decode `count` images into `out` (count, height, width, channels).
@@ -86,30 +63,20 @@ void gt_decode_many(gt_decoder *d, int count, const uint8_t *const *data, const 
                     const int *eighths, const uint8_t *flips, const int64_t *offsets, int pad, int height, int width,
                     int channels, uint8_t *out, int *codes) {
   size_t bytes = (size_t)height * width * channels;
-  int tried = 0; /* the images before this one were decoded as a group, or cannot be */
   for (int i = 0; i < count; i++) {
     if (codes[i] != GT_OK) continue;
-    if (i >= tried) {
-      gt_kind kind;
-      int n = group_of(count - i, data + i, lengths + i, boxes + 4 * i, eighths + i, codes + i, height, width,
-                       offsets ? pad : 0, &kind);
-      tried = i + n;
-      if (n && gt_decode_group(d, &kind, n, data + i, lengths + i, flips ? flips + i : NULL,
-                               offsets ? offsets + 2 * i : NULL, pad, channels, out + bytes * i) == GT_OK) {
-        i += n - 1;
-        continue;
-      }
-    }
     const int *box = boxes + 4 * i;
     int flip = flips && flips[i];
-    uint8_t *place = out + bytes * i, *to = place;
-    if (offsets) {
-      if (!gt_grow((void **)&d->part, &d->part_size, bytes)) { codes[i] = GT_UNSUPPORTED; continue; }
-      to = d->part;
+    uint8_t *place = out + bytes * i;
+    if (offsets && !gt_grow((void **)&d->part, &d->part_size, bytes)) {
+      codes[i] = GT_UNSUPPORTED;
+      continue;
     }
     codes[i] = gt_decode(d, data[i], lengths[i], box[0], box[1], box[2], box[3], eighths[i], height, width, channels,
-                         flip && !offsets, to);
-    if (offsets && codes[i] == GT_OK)
-      pad_crop_flip(to, place, height, width, channels, pad, (int)offsets[2 * i], (int)offsets[2 * i + 1], flip);
+                         flip, offsets ? d->part : place);
+    if (offsets && codes[i] == GT_OK) { /* a crop of the mirrored image, from the other side */
+      int top = (int)offsets[2 * i], left = (int)offsets[2 * i + 1];
+      pad_and_crop(d->part, place, height, width, channels, pad, top, flip ? 2 * pad - left : left);
+    }
   }
 }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "baseline.h"
 #include "jpeg.h"
 
 enum { GT_OK = 0, GT_BROKEN = 1, GT_TRUNCATED = 2, GT_UNSUPPORTED = 3 };
@@ -24,7 +25,6 @@ typedef struct {
   struct jpeg_error_mgr err;
   jmp_buf escape;
   int truncated;
-  int groups; /* how many were decoded as one image: see group.c */
   char message[208];
   unsigned char *pixels;
   size_t pixels_size;
@@ -40,16 +40,45 @@ typedef struct {
   size_t taps_size;
   uint8_t *part; /* a decoded image before its crop */
   size_t part_size;
+  gt_baseline baseline;
+  gt_frame frame;
+  int baselines; /* how many were decoded without libjpeg */
+  int own;       /* may images be decoded without libjpeg? */
 } gt_decoder;
 
-typedef struct { /* see group.c */
-  int width, height, parts, h, v; /* h, v: samples of luma for one of chroma */
-  size_t sof, sos, start;
-} gt_kind;
+typedef struct { int top, left, height, width; } gt_box;
+
+typedef struct { /* planes that hold a part of a baseline image, from row `top` and column `left` of it on */
+  int parts, eighths;       /* eighths: of the image's size, 8, 4, 2 or 1 */
+  int side[3];              /* pixels of a block's side */
+  int h, v;                 /* samples of luma for one of chroma, 1 or 2 */
+  gt_box size[3];           /* height and width of the whole planes */
+  const uint8_t *plane[3];
+  size_t stride[3];
+  int top, left;            /* multiples of v and h */
+  int16_t *sums;            /* room for the columns of a row and 64 more */
+  uint8_t *wide[2];         /* the same */
+} gt_picture;
+
+/* What a frame becomes at so many eighths of its size; no plane is there yet. */
+gt_picture gt_picture_of(const gt_frame *f, int eighths, int parts);
+/* Decode what the pixels of `wanted` need into d->planes, which `p` shows then. 0: the data are broken. */
+int gt_read_planes(gt_decoder *d, gt_picture *p, gt_box wanted);
+/* Columns from .. from + n of row y, red, green, blue and a byte of any value for each; or luma alone (pixel 1).
+ * Up to 15 pixels more are read and written. */
+void gt_pixels(const gt_picture *p, int y, int from, int n, int pixel, uint8_t *out);
 
 /* Rows and columns of `to` are filled from `from`: sample i has its centre at (first + i * step + step / 2). */
 int gt_resample(gt_decoder *d, const gt_plane *from, gt_plane *to, const double first[2], const double step[2]);
 int gt_grow(void **p, size_t *have, size_t want); /* at least `want` bytes; what was in them is lost */
+
+/* Code for x86-64-v3 (AVX2, BMI2): a function GT_V3 may be called where gt_has_v3(). */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(GT_PLAIN)
+#define GT_V3 __attribute__((target("avx2,bmi,bmi2,lzcnt")))
+static inline int gt_has_v3(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"); }
+#else
+static inline int gt_has_v3(void) { return 0; }
+#endif
 
 #if defined(__x86_64__) && defined(__GNUC__) && defined(__GLIBC__) && !defined(GT_PLAIN)
 #define GT_CLONES __attribute__((target_clones("avx2", "default")))

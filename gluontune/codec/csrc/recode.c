@@ -14,8 +14,26 @@ static void set_plane(gt_plane *plane, int width, int height, int stride) {
   plane->stride = (size_t)stride;
 }
 
-/* Decode into d->planes; the number of components, or 0 where the file is of another kind. */
-static int read_planes(gt_decoder *d, int eighths, int grey) {
+typedef struct { double y, x; } density; /* samples for one pixel of the file */
+
+#ifdef GT_V3
+/* Decode into d->planes without libjpeg; the number of parts, or 0 where the file is not for that. */
+static int read_baseline(gt_decoder *d, const uint8_t *data, size_t length, int eighths, int grey, density *per) {
+  if (!d->own || !gt_parse(&d->baseline, data, length, &d->frame)) return 0;
+  gt_picture p = gt_picture_of(&d->frame, eighths, grey ? 1 : d->frame.parts);
+  if (!gt_read_planes(d, &p, (gt_box){0, 0, p.size[0].height, p.size[0].width})) return 0;
+  for (int c = 0; c < p.parts; c++) {
+    per[c].y = p.side[c] / 8.0 / (c ? d->frame.v : 1);
+    per[c].x = p.side[c] / 8.0 / (c ? d->frame.h : 1);
+  }
+  d->baselines++;
+  return p.parts;
+}
+
+#endif
+
+/* The same with libjpeg, which has read the header. */
+static int read_planes(gt_decoder *d, int eighths, int grey, density *per) {
   struct jpeg_decompress_struct *j = &d->c.j;
   int count = j->num_components, h_max = 1, v_max = 1;
   jpeg_component_info *parts = j->comp_info;
@@ -43,6 +61,7 @@ static int read_planes(gt_decoder *d, int eighths, int grey) {
     unsigned part = (unsigned)(p->h_samp_factor * side), whole = (unsigned)(h_max * 8);
     unsigned width = (j->image_width * part + whole - 1) / whole;
     if (side < 1 || side > 8 || p->downsampled_width != width || rows_of_step > 64) return 0;
+    per[k] = (density){(double)rows_of_step / (v_max * 8), (double)(p->h_samp_factor * side) / (h_max * 8)};
     int stride = (int)(p->width_in_blocks * (unsigned)side + 63) & ~31;
     size_t bytes = (size_t)stride * (size_t)(steps * rows_of_step) + 64;
     set_plane(&d->planes[k], (int)p->downsampled_width, (int)p->downsampled_height, stride);
@@ -58,7 +77,7 @@ static int read_planes(gt_decoder *d, int eighths, int grey) {
     }
     if (!jpeg_read_raw_data(j, tables, (unsigned)rows_at_once)) break;
   }
-  return count;
+  return grey ? 1 : count;
 }
 
 /* Samples right of and below the image, up to whole blocks: the last ones repeated. */
@@ -136,12 +155,12 @@ int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int c
     jpeg_abort_decompress(j);
     return GT_UNSUPPORTED;
   }
-  int h_max = 1, v_max = 1;
-  int count = read_planes(d, eighths, grey);
-  for (int k = 0; k < count; k++) {
-    if (j->comp_info[k].h_samp_factor > h_max) h_max = j->comp_info[k].h_samp_factor;
-    if (j->comp_info[k].v_samp_factor > v_max) v_max = j->comp_info[k].v_samp_factor;
-  }
+  density per[3];
+  int count = 0;
+#ifdef GT_V3
+  count = read_baseline(d, data, length, eighths, grey, per);
+#endif
+  if (!count) count = read_planes(d, eighths, grey, per);
   double by_y = (double)h / out_h, by_x = (double)w / out_w; /* pixels of the file for one of the result */
   int top = 0, left = 0;
   if (crop) {
@@ -150,17 +169,13 @@ int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int c
     left = (out_w - square) / 2;
     out_w = out_h = square;
   }
-  if (grey && count == 3) count = 1;
   for (int k = 0; k < count; k++) {
-    jpeg_component_info *p = &j->comp_info[k];
     gt_plane *to = &d->resized[k];
     int part = k ? 2 : 1, rows = k ? (out_h + 15) / 16 * 8 : (out_h + 15) / 16 * 16;
     int stride = k ? (out_w + 15) / 16 * 8 : (out_w + 15) / 16 * 16;
     set_plane(to, (out_w + part - 1) / part, (out_h + part - 1) / part, stride);
     if (!gt_grow((void **)&to->data, &to->have, (size_t)stride * (size_t)rows + 64)) longjmp(d->escape, 1);
-    double per_y = (double)(p->v_samp_factor * p->DCT_scaled_size) / (v_max * 8);
-    double per_x = (double)(p->h_samp_factor * p->DCT_scaled_size) / (h_max * 8);
-    double first[2] = {top * by_y * per_y, left * by_x * per_x}, step[2] = {part * by_y * per_y, part * by_x * per_x};
+    double first[2] = {top * by_y * per[k].y, left * by_x * per[k].x}, step[2] = {part * by_y * per[k].y, part * by_x * per[k].x};
     if (!gt_resample(d, &d->planes[k], to, first, step)) longjmp(d->escape, 1);
     pad_plane(to, rows);
   }

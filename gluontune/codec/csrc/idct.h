@@ -1,0 +1,122 @@
+/* The inverse DCT of a block, and at a half, a quarter and an eighth of its size: to the bit libjpeg's "islow" one.
+ *
+ * The same sums of the same integers (13 fractional bits in the factors, 2 kept between the passes), in the order that
+ * suits vectors: each output is one row of a matrix times the inputs, which _mm256_madd_epi16 takes two at a time.
+ * Source: Loeffler, Ligtenberg and Moschytz, ICASSP 1989; the factors are those of IJG's jidctint.c and jidctred.c.
+ */
+#ifndef GT_IDCT_H
+#define GT_IDCT_H
+#include "codec.h"
+#ifdef GT_V3
+#include <immintrin.h>
+
+/* Coefficients times their quantizers wrap at 16 bits, as they do in libjpeg-turbo's vectors. */
+GT_INLINE int32_t gt_times(int16_t a, int16_t b) { return (int16_t)(uint16_t)((uint32_t)a * (uint32_t)b); }
+
+GT_INLINE uint8_t gt_sample(int32_t v) { return (uint8_t)(v < -128 ? 0 : v > 127 ? 255 : v + 128); }
+
+/* A line of 8 to 4 or 2, `step` apart: in place, `bits` fractional bits fewer. Sums of broken data wrap at 32 bits. */
+GT_INLINE void gt_line4(int32_t *p, int step, int bits) {
+  uint32_t i0 = (uint32_t)p[0], i1 = (uint32_t)p[step], i2 = (uint32_t)p[2 * step], i3 = (uint32_t)p[3 * step],
+           i5 = (uint32_t)p[5 * step], i6 = (uint32_t)p[6 * step], i7 = (uint32_t)p[7 * step], half = 1u << bits;
+  uint32_t a = i2 * 15137 - i6 * 6270, e0 = i0 * 16384 + half + a, e1 = i0 * 16384 + half - a;
+  uint32_t o0 = i1 * 20995 + i3 * 7373 - i5 * 4926 - i7 * 4176;
+  uint32_t o1 = i1 * 8697 - i3 * 17799 + i5 * 11893 - i7 * 1730;
+  p[0] = (int32_t)(e0 + o0) >> (bits + 1);
+  p[3 * step] = (int32_t)(e0 - o0) >> (bits + 1);
+  p[step] = (int32_t)(e1 + o1) >> (bits + 1);
+  p[2 * step] = (int32_t)(e1 - o1) >> (bits + 1);
+}
+
+GT_INLINE void gt_line2(int32_t *p, int step, int bits) {
+  uint32_t i1 = (uint32_t)p[step], i3 = (uint32_t)p[3 * step], i5 = (uint32_t)p[5 * step], i7 = (uint32_t)p[7 * step];
+  uint32_t e = (uint32_t)p[0] * 32768 + (2u << bits), o = i1 * 29692 - i3 * 10426 + i5 * 6967 - i7 * 5906;
+  p[0] = (int32_t)(e + o) >> (bits + 2);
+  p[step] = (int32_t)(e - o) >> (bits + 2);
+}
+
+/* A block to its pixels, at the side 4 or 2: to `out`, whose rows are `stride` apart. The block is all 0 then. */
+GT_INLINE void gt_idct_small(int16_t *block, const int16_t *quant, int side, uint8_t *out, size_t stride) {
+  int32_t at[64];
+  for (int i = 0; i < 64; i++) at[i] = gt_times(block[i], quant[i]);
+  memset(block, 0, 128);
+  if (side == 4)
+    for (int x = 0; x < 8; x++) gt_line4(at + x, 8, 11);
+  else
+    for (int x = 0; x < 8; x++) gt_line2(at + x, 8, 11);
+  for (int y = 0; y < side; y++) {
+    if (side == 4) gt_line4(at + 8 * y, 1, 18);
+    else gt_line2(at + 8 * y, 1, 18);
+    for (int x = 0; x < side; x++) out[(size_t)y * stride + (size_t)x] = gt_sample(at[8 * y + x]);
+  }
+}
+
+/* The same, at any side, where only the first coefficient is not 0. */
+GT_INLINE void gt_idct_flat(const int16_t *block, const int16_t *quant, int side, uint8_t *out, size_t stride) {
+  uint8_t v = gt_sample((gt_times(block[0], quant[0]) + 4) >> 3);
+  for (int y = 0; y < side; y++) memset(out + (size_t)y * stride, v, (size_t)side);
+}
+
+GT_V3 GT_INLINE __m256i gt_mix(__m128i a, __m128i b) { /* a0 b0 a1 b1 … */
+  return _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
+}
+
+GT_V3 GT_INLINE __m128i gt_narrow(__m256i v) {
+  return _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+}
+
+#define GT_BY(v, a, b) _mm256_madd_epi16(v, _mm256_set1_epi32((int)((uint32_t)(b) << 16 | (uint16_t)(a))))
+
+GT_V3 GT_INLINE void gt_lines8(__m128i r[8], int bits) { /* a line of 8 to 8, of eight columns */
+  const __m256i half = _mm256_set1_epi32(1 << (bits - 1));
+  __m256i p04 = gt_mix(r[0], r[4]), p26 = gt_mix(r[2], r[6]), p13 = gt_mix(r[1], r[3]), p57 = gt_mix(r[5], r[7]);
+  __m256i sum = _mm256_add_epi32(GT_BY(p04, 8192, 8192), half), rest = _mm256_add_epi32(GT_BY(p04, 8192, -8192), half);
+  __m256i a = GT_BY(p26, 10703, 4433), b = GT_BY(p26, 4433, -10704);
+  __m256i e[4] = {_mm256_add_epi32(sum, a), _mm256_add_epi32(rest, b), _mm256_sub_epi32(rest, b),
+                  _mm256_sub_epi32(sum, a)};
+  __m256i o[4] = {_mm256_add_epi32(GT_BY(p13, 11363, 9633), GT_BY(p57, 6437, 2260)),
+                  _mm256_add_epi32(GT_BY(p13, 9633, -2259), GT_BY(p57, -11362, -6436)),
+                  _mm256_add_epi32(GT_BY(p13, 6437, -11362), GT_BY(p57, 2261, 9633)),
+                  _mm256_add_epi32(GT_BY(p13, 2260, -6436), GT_BY(p57, 9633, -11363))};
+  for (int k = 0; k < 4; k++) {
+    r[k] = gt_narrow(_mm256_srai_epi32(_mm256_add_epi32(e[k], o[k]), bits));
+    r[7 - k] = gt_narrow(_mm256_srai_epi32(_mm256_sub_epi32(e[k], o[k]), bits));
+  }
+}
+
+GT_V3 GT_INLINE void gt_transpose(__m128i r[8]) {
+  __m128i a[8], b[8];
+  for (int k = 0; k < 4; k++) {
+    a[2 * k] = _mm_unpacklo_epi16(r[k], r[k + 4]);
+    a[2 * k + 1] = _mm_unpackhi_epi16(r[k], r[k + 4]);
+  }
+  for (int k = 0; k < 4; k++) {
+    b[2 * k] = _mm_unpacklo_epi16(a[k], a[k + 4]);
+    b[2 * k + 1] = _mm_unpackhi_epi16(a[k], a[k + 4]);
+  }
+  for (int k = 0; k < 4; k++) {
+    r[2 * k] = _mm_unpacklo_epi16(b[k], b[k + 4]);
+    r[2 * k + 1] = _mm_unpackhi_epi16(b[k], b[k + 4]);
+  }
+}
+
+/* A block to its 8 x 8 pixels. The block is all 0 then. */
+GT_V3 static void gt_idct(int16_t *block, const int16_t *quant, uint8_t *out, size_t stride) {
+  const __m128i middle = _mm_set1_epi8((char)128);
+  __m128i r[8];
+  for (int k = 0; k < 8; k++)
+    r[k] = _mm_mullo_epi16(_mm_loadu_si128((const __m128i *)(block + 8 * k)),
+                           _mm_loadu_si128((const __m128i *)(quant + 8 * k)));
+  for (int k = 0; k < 4; k++) _mm256_storeu_si256((__m256i *)(block + 16 * k), _mm256_setzero_si256());
+  gt_lines8(r, 11);
+  gt_transpose(r);
+  gt_lines8(r, 18);
+  gt_transpose(r);
+  for (int k = 0; k < 8; k += 2) {
+    __m128i two = _mm_add_epi8(_mm_packs_epi16(r[k], r[k + 1]), middle);
+    _mm_storel_epi64((__m128i *)(out + (size_t)k * stride), two);
+    _mm_storel_epi64((__m128i *)(out + (size_t)(k + 1) * stride), _mm_srli_si128(two, 8));
+  }
+}
+#endif
+#endif

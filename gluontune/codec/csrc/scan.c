@@ -1,0 +1,183 @@
+/* The entropy-coded data of a baseline file to planes of samples. */
+#include "idct.h"
+
+#ifdef GT_V3
+enum { BROKEN = -1, SPARE = 512 }; /* SPARE: bytes behind the data; a block may take 64 times 31 bits */
+
+/* One coefficient, or what is none, with all care: where the next one is, 64 at the block's end. */
+static GT_COLD int careful(gt_bits *b, const gt_huffman *ac, int k, int16_t *block) {
+  gt_fill(b);
+  int symbol = gt_symbol(b, ac);
+  if (symbol < 0) return BROKEN;
+  int size = symbol & 15, run = symbol >> 4;
+  if (!size && run != 15) return 64; /* an end of block; those of many blocks mean the same to libjpeg */
+  k += run;
+  int value = gt_signed(b->word, 63 - size);
+  gt_take(b, size);
+  if (k > 63) return BROKEN;
+  if (block) block[gt_places[k]] = (int16_t)value;
+  return k + 1;
+}
+
+/* The coefficients behind the first, into `block` or, where it is NULL, nowhere.
+ * 0: broken; 1: there are none; 2: there are some. */
+GT_INLINE int read_rest(gt_bits *b, const gt_huffman *ac, int16_t *block) {
+  size_t k = 1;
+  for (;;) {
+    gt_fill(b);
+    uint64_t word = b->word, taken = 0;
+    int looks = 0;
+    for (; looks < GT_LOOKS_OF_WORD; looks++) {
+      uint64_t found = ac->pairs[word >> (64 - GT_LOOK)], after = word << (found & 63);
+      if (block) {
+        block[gt_places[k + (found >> 16 & 255)]] = gt_signed(word << (found >> 32 & 63), found >> 40 & 63);
+        block[gt_places[k + (found >> 24 & 255)]] = (int16_t)(found >> 48);
+      }
+      size_t next = k + (found >> 8 & 255);
+      if (GT_LIKELY(next < 64)) {
+        taken += found; /* in its low 6 bits: they do not flow over */
+        word = after;
+        k = next;
+        continue;
+      }
+      if (next == 64 || (next > GT_END && next < GT_END + 64)) {
+        b->word = after;
+        b->have -= (int)((taken + found) & 63);
+        return next == GT_END + 1 ? 1 : 2;
+      }
+      gt_bits exact = {word, b->next, b->have - (int)(taken & 63)};
+      int place = careful(&exact, ac, (int)k, block);
+      *b = exact;
+      if (place == BROKEN) return 0;
+      if (place == 64) return 2;
+      k = (size_t)place;
+      break;
+    }
+    if (looks < GT_LOOKS_OF_WORD) continue;
+    b->word = word;
+    b->have -= (int)(taken & 63);
+  }
+}
+
+/* Data up to the next marker, without stuffing, into b->data; the marker is *from afterwards. Its length. */
+static size_t unstuff(uint8_t *to, const uint8_t **from, const uint8_t *end) {
+  const uint8_t *p = *from;
+  uint8_t *start = to;
+  for (;;) {
+    const uint8_t *found = memchr(p, 0xFF, (size_t)(end - p));
+    if (!found || found + 1 >= end) { /* no marker ends it: cut off */
+      found = end;
+    } else if (found[1] == 0) {
+      memcpy(to, p, (size_t)(found + 1 - p));
+      to += found + 1 - p;
+      p = found + 2;
+      continue;
+    }
+    memcpy(to, p, (size_t)(found - p));
+    to += found - p;
+    *from = found;
+    break;
+  }
+  memset(to, 0, SPARE);
+  return (size_t)(to - start);
+}
+
+typedef struct {
+  gt_bits bits;
+  const uint8_t *limit;        /* the end of the data in `bits` */
+  const uint8_t *start, *left; /* where they begin; the file behind them */
+  int dc[GT_MOST_PARTS];
+} reading;
+
+static int begin(gt_baseline *b, const gt_frame *f, reading *r) {
+  size_t size = unstuff(b->data, &r->left, f->end);
+  r->start = b->data;
+  r->limit = b->data + size;
+  memset(r->dc, 0, sizeof r->dc);
+  r->bits = (gt_bits){0, b->data, 0};
+  return size > 0;
+}
+
+/* Have more bits been taken than there are? Where no marker ends the data, libjpeg looks further ahead, and complains. */
+static int is_beyond(const gt_frame *f, const reading *r) {
+  ptrdiff_t most = (r->limit - r->start) * 8 - (r->left == f->end ? 128 : 0);
+  return (r->bits.next - r->start) * 8 - r->bits.have > most;
+}
+
+/* At a restart marker: the data before it are used up, and it is the one that is due. */
+static GT_COLD int restart(gt_baseline *b, const gt_frame *f, reading *r, int number) {
+  ptrdiff_t over = (r->limit - r->start) * 8 - ((r->bits.next - r->start) * 8 - r->bits.have);
+  if (over < 0 || over > 7 || f->end - r->left < 2 || r->left[1] != 0xD0 + number % 8) return 0;
+  r->left += 2;
+  return begin(b, f, r);
+}
+
+typedef struct { /* one of a unit's blocks */
+  const gt_huffman *dc_codes, *ac_codes;
+  const int16_t *quant;
+  int part, side;
+  size_t stride, step; /* between the rows of pixels, and between this block of one unit and of the next */
+  uint8_t *to;         /* its place in the first wanted unit of a row; NULL: not wanted */
+  size_t down;         /* from there to the same in the row below */
+} unit_block;
+
+static int plan(const gt_frame *f, const gt_region *g, unit_block *blocks) {
+  int count = 0;
+  for (int c = 0; c < f->parts; c++) {
+    int h = c ? 1 : f->h, v = c ? 1 : f->v;
+    size_t side = (size_t)g->side[c];
+    for (int part = 0; part < h * v; part++) {
+      unit_block *u = &blocks[count++];
+      *u = (unit_block){f->dc[c], f->ac[c], f->quant[f->quant_of[c]], c, g->side[c], g->stride[c], side * (size_t)h,
+                        NULL, side * (size_t)v * g->stride[c]};
+      if (c < g->parts) u->to = g->plane[c] + (size_t)(part / h) * side * g->stride[c] + (size_t)(part % h) * side;
+    }
+  }
+  return count;
+}
+
+GT_V3 int gt_scan(gt_baseline *b, const gt_frame *f, const gt_region *g) {
+  int16_t block[80] __attribute__((aligned(32)));
+  unit_block blocks[6];
+  reading r = {.left = f->scan};
+  if (!gt_grow((void **)&b->data, &b->have, (size_t)(f->end - f->scan) + SPARE) || !begin(b, f, &r)) return 0;
+  int wide = (f->width + 8 * f->h - 1) / (8 * f->h), until_restart = f->restart, restarts = 0;
+  int count = plan(f, g, blocks);
+  memset(block, 0, sizeof block);
+  for (int y = 0; y < g->row + g->rows; y++) {
+    for (int x = 0; x < wide; x++) {
+      if (f->restart && until_restart-- == 0) {
+        if (!restart(b, f, &r, restarts++)) return 0;
+        until_restart = f->restart - 1;
+      }
+      int wanted = y >= g->row && x >= g->column && x < g->column + g->columns;
+      gt_bits bits = r.bits;
+      for (int k = 0; k < count; k++) {
+        const unit_block *u = &blocks[k];
+        gt_fill(&bits);
+        int size = gt_symbol(&bits, u->dc_codes);
+        if (size < 0 || bits.next > r.limit + 16) return 0;
+        int dc = r.dc[u->part] + gt_signed(bits.word, (uint64_t)(63 - size));
+        gt_take(&bits, size);
+        if (dc != (int16_t)dc) return 0;
+        r.dc[u->part] = dc;
+        if (!wanted || !u->to) {
+          if (!read_rest(&bits, u->ac_codes, NULL)) return 0;
+          continue;
+        }
+        uint8_t *to = u->to + (size_t)(x - g->column) * u->step;
+        block[0] = (int16_t)dc;
+        int rest = u->side == 1 ? read_rest(&bits, u->ac_codes, NULL) : read_rest(&bits, u->ac_codes, block);
+        if (!rest) return 0;
+        if (rest == 1) gt_idct_flat(block, u->quant, u->side, to, u->stride);
+        else if (u->side == 8) gt_idct(block, u->quant, to, u->stride);
+        else gt_idct_small(block, u->quant, u->side, to, u->stride);
+      }
+      r.bits = bits;
+    }
+    for (int k = 0; k < count && y >= g->row; k++)
+      if (blocks[k].to) blocks[k].to += blocks[k].down;
+  }
+  return !is_beyond(f, &r);
+}
+#endif
