@@ -14,24 +14,28 @@ static int find(const gt_huffman *t, unsigned at, int bits, symbol *s) {
   return s->size || s->end || s->run == 15; /* other symbols without a value are left to the careful way */
 }
 
+static uint64_t entry(int taken, int advance, int place, int place2, int first, int more, int value2) {
+  return (uint64_t)taken | (uint64_t)advance << 8 | (uint64_t)place << 16 | (uint64_t)place2 << 24 |
+         (uint64_t)(64 - first) << 32 | (uint64_t)(uint8_t)value2 << 40 | (uint64_t)(uint16_t)more << 48;
+}
+
 static uint64_t pair(const gt_huffman *t, unsigned at) {
   symbol one, two;
-  if (!find(t, at, GT_LOOK, &one)) return (uint64_t)GT_LONG << 8;
-  int taken = one.length + one.size, left = GT_LOOK - taken, place = one.run + 1, value = 0;
-  int advance = one.end ? GT_END : place;
-  if (!one.end && left > 0) {
-    unsigned rest = at & ((1u << left) - 1);
-    if (find(t, rest, left, &two) && two.length + two.size <= left) {
-      left -= two.length + two.size;
-      value = (int)(rest >> left) & ((1 << two.size) - 1);
-      if (two.size && !(value >> (two.size - 1))) value -= (1 << two.size) - 1;
-      taken += two.length + two.size;
-      place += two.end ? 0 : two.run;
-      advance += two.end ? GT_END : two.run + 1;
-    }
-  }
-  return (uint64_t)taken | (uint64_t)advance << 8 | (uint64_t)one.run << 16 | (uint64_t)(one.end ? 0 : place) << 24 |
-         (uint64_t)one.length << 32 | (uint64_t)(63 - one.size) << 40 | (uint64_t)(uint16_t)value << 48;
+  if (!find(t, at, GT_LOOK, &one) || (one.size && one.length >= GT_LOOK))
+    return entry(0, GT_LONG, 0, 0, GT_LOOK, (int)at, 0); /* a value of 0 */
+  int first = one.length + one.size, left = GT_LOOK - first, place = one.run + 1, value = 0;
+  int more = (int)(at >> (GT_LOOK - one.length)) << one.size;
+  if (one.size && !(at >> (GT_LOOK - one.length - 1) & 1)) more += (1 << one.size) - 1; /* it is below zero */
+  if (one.end) return entry(first, GT_END, 0, 0, first, more, 0);
+  unsigned rest = left > 0 ? at & ((1u << left) - 1) : 0;
+  if (left <= 0 || !find(t, rest, left, &two) || two.length + two.size > left)
+    return entry(first, place, one.run, place, first, more, 0);
+  left -= two.length + two.size;
+  value = (int)(rest >> left) & ((1 << two.size) - 1);
+  if (two.size && !(value >> (two.size - 1))) value -= (1 << two.size) - 1;
+  int taken = first + two.length + two.size;
+  if (two.end) return entry(taken, place + GT_END, one.run, place, first, more, 0);
+  return entry(taken, place + two.run + 1, one.run, place + two.run, first, more, value);
 }
 
 int gt_huffman_build(gt_huffman *t, const uint8_t *raw, int size, int is_ac) {

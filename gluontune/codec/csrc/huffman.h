@@ -12,11 +12,11 @@
 
 enum { GT_LOOK = 10, GT_MOST = 18, GT_LOOKS_OF_WORD = 3, GT_END = 128, GT_LONG = 255 };
 
-/* What a look finds, from the lowest bit on: bits taken (6, at most GT_MOST), 0 (2), advance in the block (8), places of two
- * values from here on (8 each), bits of the first one's code (8), 63 less those of its value (8), the second value
- * (16). The first value may be longer than the look. The advance of an end of block is GT_END more than that of what
- * is before it, and GT_LONG where not even one coefficient is found: so each of them, and nothing else, lies beyond
- * the block and tells which it was. */
+/* What a look finds, from the lowest bit on, 8 bits each: bits taken (at most GT_MOST), advance in the block, places of
+ * two values from here on, 64 less the bits of the first symbol, the second value; and 16 bits of what the first
+ * symbol's bits, read as a number, are more than its value. The first value may be longer than the look, if not its
+ * sign. The advance of an end of block is GT_END more than that of what is before it, and GT_LONG where not even one
+ * coefficient is found: so each of them, and nothing else, lies beyond the block and tells which it was. */
 typedef struct {
   uint64_t pairs[1 << GT_LOOK];
   uint16_t first[1 << GT_LOOK]; /* length of the code << 8 | symbol; 0: longer than the look */

@@ -57,19 +57,11 @@ GT_INLINE void gt_idct_flat(const int16_t *block, const int16_t *quant, int side
   for (int y = 0; y < side; y++) memset(out + (size_t)y * stride, v, (size_t)side);
 }
 
-GT_V3 GT_INLINE __m256i gt_mix(__m128i a, __m128i b) { /* a0 b0 a1 b1 … */
-  return _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
-}
-
-GT_V3 GT_INLINE __m128i gt_narrow(__m256i v) {
-  return _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-}
-
 #define GT_BY(v, a, b) _mm256_madd_epi16(v, _mm256_set1_epi32((int)((uint32_t)(b) << 16 | (uint16_t)(a))))
 
-GT_V3 GT_INLINE void gt_lines8(__m128i r[8], int bits) { /* a line of 8 to 8, of eight columns */
+/* Lines of 8 to 8 of four columns of two blocks: of pairs of rows, interleaved. */
+GT_V3 GT_INLINE void gt_lines8(__m256i p04, __m256i p26, __m256i p13, __m256i p57, int bits, __m256i out[8]) {
   const __m256i half = _mm256_set1_epi32(1 << (bits - 1));
-  __m256i p04 = gt_mix(r[0], r[4]), p26 = gt_mix(r[2], r[6]), p13 = gt_mix(r[1], r[3]), p57 = gt_mix(r[5], r[7]);
   __m256i sum = _mm256_add_epi32(GT_BY(p04, 8192, 8192), half), rest = _mm256_add_epi32(GT_BY(p04, 8192, -8192), half);
   __m256i a = GT_BY(p26, 10703, 4433), b = GT_BY(p26, 4433, -10704);
   __m256i e[4] = {_mm256_add_epi32(sum, a), _mm256_add_epi32(rest, b), _mm256_sub_epi32(rest, b),
@@ -79,43 +71,61 @@ GT_V3 GT_INLINE void gt_lines8(__m128i r[8], int bits) { /* a line of 8 to 8, of
                   _mm256_add_epi32(GT_BY(p13, 6437, -11362), GT_BY(p57, 2261, 9633)),
                   _mm256_add_epi32(GT_BY(p13, 2260, -6436), GT_BY(p57, 9633, -11363))};
   for (int k = 0; k < 4; k++) {
-    r[k] = gt_narrow(_mm256_srai_epi32(_mm256_add_epi32(e[k], o[k]), bits));
-    r[7 - k] = gt_narrow(_mm256_srai_epi32(_mm256_sub_epi32(e[k], o[k]), bits));
+    out[k] = _mm256_srai_epi32(_mm256_add_epi32(e[k], o[k]), bits);
+    out[7 - k] = _mm256_srai_epi32(_mm256_sub_epi32(e[k], o[k]), bits);
   }
 }
 
-GT_V3 GT_INLINE void gt_transpose(__m128i r[8]) {
-  __m128i a[8], b[8];
-  for (int k = 0; k < 4; k++) {
-    a[2 * k] = _mm_unpacklo_epi16(r[k], r[k + 4]);
-    a[2 * k + 1] = _mm_unpackhi_epi16(r[k], r[k + 4]);
-  }
-  for (int k = 0; k < 4; k++) {
-    b[2 * k] = _mm_unpacklo_epi16(a[k], a[k + 4]);
-    b[2 * k + 1] = _mm_unpackhi_epi16(a[k], a[k + 4]);
-  }
-  for (int k = 0; k < 4; k++) {
-    r[2 * k] = _mm_unpacklo_epi16(b[k], b[k + 4]);
-    r[2 * k + 1] = _mm_unpackhi_epi16(b[k], b[k + 4]);
+/* All columns of two blocks; a row of the one is in the lower half of each r[k], of the other in the upper. */
+GT_V3 GT_INLINE void gt_pass8(__m256i r[8], int bits) {
+  __m256i low[8], high[8];
+#define MIX(f) f(r[0], r[4]), f(r[2], r[6]), f(r[1], r[3]), f(r[5], r[7])
+  gt_lines8(MIX(_mm256_unpacklo_epi16), bits, low);
+  gt_lines8(MIX(_mm256_unpackhi_epi16), bits, high);
+#undef MIX
+  for (int k = 0; k < 8; k++) r[k] = _mm256_packs_epi32(low[k], high[k]);
+}
+
+GT_V3 GT_INLINE void gt_transpose(__m256i r[8]) { /* two blocks of 8 x 8, each by itself */
+  for (int turn = 0; turn < 3; turn++) {
+    __m256i a[8];
+    for (int k = 0; k < 4; k++) {
+      a[2 * k] = _mm256_unpacklo_epi16(r[k], r[k + 4]);
+      a[2 * k + 1] = _mm256_unpackhi_epi16(r[k], r[k + 4]);
+    }
+    for (int k = 0; k < 8; k++) r[k] = a[k];
   }
 }
 
-/* A block to its 8 x 8 pixels. The block is all 0 then. */
-GT_V3 static void gt_idct(int16_t *block, const int16_t *quant, uint8_t *out, size_t stride) {
-  const __m128i middle = _mm_set1_epi8((char)128);
-  __m128i r[8];
-  for (int k = 0; k < 8; k++)
-    r[k] = _mm_mullo_epi16(_mm_loadu_si128((const __m128i *)(block + 8 * k)),
-                           _mm_loadu_si128((const __m128i *)(quant + 8 * k)));
-  for (int k = 0; k < 4; k++) _mm256_storeu_si256((__m256i *)(block + 16 * k), _mm256_setzero_si256());
-  gt_lines8(r, 11);
+typedef struct { /* a block that waits for another one: two take little more time than one */
+  int16_t *block;
+  const int16_t *quant;
+  uint8_t *out;
+  size_t stride;
+} gt_waiting;
+
+/* Two blocks to their 8 x 8 pixels each. The blocks are all 0 then. */
+GT_V3 static void gt_idct_two(const gt_waiting two[2]) {
+  const __m256i middle = _mm256_set1_epi8((char)128), zero = _mm256_setzero_si256();
+  __m256i r[8];
+#define BOTH(member, k) \
+  _mm256_set_m128i(_mm_loadu_si128((const __m128i *)(two[1].member + 8 * (k))), \
+                   _mm_loadu_si128((const __m128i *)(two[0].member + 8 * (k))))
+  for (int k = 0; k < 8; k++) r[k] = _mm256_mullo_epi16(BOTH(block, k), BOTH(quant, k));
+#undef BOTH
+  for (int b = 0; b < 2; b++)
+    for (int k = 0; k < 4; k++) _mm256_storeu_si256((__m256i *)(two[b].block + 16 * k), zero);
+  gt_pass8(r, 11);
   gt_transpose(r);
-  gt_lines8(r, 18);
+  gt_pass8(r, 18);
   gt_transpose(r);
   for (int k = 0; k < 8; k += 2) {
-    __m128i two = _mm_add_epi8(_mm_packs_epi16(r[k], r[k + 1]), middle);
-    _mm_storel_epi64((__m128i *)(out + (size_t)k * stride), two);
-    _mm_storel_epi64((__m128i *)(out + (size_t)(k + 1) * stride), _mm_srli_si128(two, 8));
+    __m256i rows = _mm256_add_epi8(_mm256_packs_epi16(r[k], r[k + 1]), middle);
+    __m128i a = _mm256_castsi256_si128(rows), b = _mm256_extracti128_si256(rows, 1);
+    _mm_storel_epi64((__m128i *)(two[0].out + (size_t)k * two[0].stride), a);
+    _mm_storel_epi64((__m128i *)(two[0].out + (size_t)(k + 1) * two[0].stride), _mm_unpackhi_epi64(a, a));
+    _mm_storel_epi64((__m128i *)(two[1].out + (size_t)k * two[1].stride), b);
+    _mm_storel_epi64((__m128i *)(two[1].out + (size_t)(k + 1) * two[1].stride), _mm_unpackhi_epi64(b, b));
   }
 }
 #endif

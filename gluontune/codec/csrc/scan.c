@@ -30,8 +30,8 @@ GT_INLINE int read_rest(gt_bits *b, const gt_huffman *ac, int16_t *block) {
     for (; looks < GT_LOOKS_OF_WORD; looks++) {
       uint64_t found = ac->pairs[word >> (64 - GT_LOOK)], after = word << (found & 63);
       if (block) {
-        block[gt_places[k + (found >> 16 & 255)]] = gt_signed(word << (found >> 32 & 63), found >> 40 & 63);
-        block[gt_places[k + (found >> 24 & 255)]] = (int16_t)(found >> 48);
+        block[gt_places[k + (found >> 16 & 255)]] = (int16_t)((word >> (found >> 32 & 63)) - (found >> 48));
+        block[gt_places[k + (found >> 24 & 255)]] = (int8_t)(found >> 40);
       }
       size_t next = k + (found >> 8 & 255);
       if (GT_LIKELY(next < 64)) {
@@ -137,13 +137,15 @@ static int plan(const gt_frame *f, const gt_region *g, unit_block *blocks) {
 }
 
 GT_V3 int gt_scan(gt_baseline *b, const gt_frame *f, const gt_region *g) {
-  int16_t block[80] __attribute__((aligned(32)));
+  int16_t room[2][80] __attribute__((aligned(32))), *block = room[0];
+  gt_waiting waiting[2];
+  int waits = 0;
   unit_block blocks[6];
   reading r = {.left = f->scan};
   if (!gt_grow((void **)&b->data, &b->have, (size_t)(f->end - f->scan) + SPARE) || !begin(b, f, &r)) return 0;
   int wide = (f->width + 8 * f->h - 1) / (8 * f->h), until_restart = f->restart, restarts = 0;
   int count = plan(f, g, blocks);
-  memset(block, 0, sizeof block);
+  memset(room, 0, sizeof room);
   for (int y = 0; y < g->row + g->rows; y++) {
     for (int x = 0; x < wide; x++) {
       if (f->restart && until_restart-- == 0) {
@@ -170,13 +172,23 @@ GT_V3 int gt_scan(gt_baseline *b, const gt_frame *f, const gt_region *g) {
         int rest = u->side == 1 ? read_rest(&bits, u->ac_codes, NULL) : read_rest(&bits, u->ac_codes, block);
         if (!rest) return 0;
         if (rest == 1) gt_idct_flat(block, u->quant, u->side, to, u->stride);
-        else if (u->side == 8) gt_idct(block, u->quant, to, u->stride);
-        else gt_idct_small(block, u->quant, u->side, to, u->stride);
+        else if (u->side < 8) gt_idct_small(block, u->quant, u->side, to, u->stride);
+        else {
+          waiting[waits] = (gt_waiting){block, u->quant, to, u->stride};
+          if (waits) gt_idct_two(waiting);
+          waits = !waits;
+          block = room[waits];
+        }
       }
       r.bits = bits;
     }
     for (int k = 0; k < count && y >= g->row; k++)
       if (blocks[k].to) blocks[k].to += blocks[k].down;
+  }
+  if (waits) { /* the last one, with nothing beside it */
+    uint8_t nowhere[64];
+    waiting[1] = (gt_waiting){room[1], waiting[0].quant, nowhere, 8};
+    gt_idct_two(waiting);
   }
   return !is_beyond(f, &r);
 }
