@@ -44,9 +44,9 @@ class Source:
 
     def fingerprint(self, *options: object) -> bytes:
         """8 bytes that change with any key, label, path, the order, or one of the ``options``."""
-        digest = hashlib.sha256(repr(options).encode())
-        for item in self.items:
-            digest.update(repr(item).encode("utf-8", "surrogateescape"))
+        keys, labels, paths = zip(*self.items) if self.items else ((), (), ())
+        digest = hashlib.sha256(repr((options, keys, labels)).encode())
+        digest.update("\0".join(paths).encode("utf-8", "surrogateescape"))  # no path holds this character
         return digest.digest()[:8]
 
 
