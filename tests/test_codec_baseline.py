@@ -213,6 +213,10 @@ def test_other_files_are_libjpegs(both, name):
     assert both.own() == before
 
 
+def test_what_decodes_is_said():
+    assert native.decoder_name() == "our own and libjpeg-turbo, by regions"
+
+
 def test_colours_without_a_marker_that_names_them_are_luma_and_chroma(both):
     data = jpeg(picture(40, 56, 9, 3))
     start = data.index(b"\xff\xe0")

@@ -50,10 +50,13 @@ def load() -> Any:
 def decoder_name() -> str:
     """What decodes JPEG files in this process.
 
-    >>> decoder_name() in ("libjpeg-turbo, by regions", "OpenCV")
+    >>> decoder_name() in ("our own and libjpeg-turbo, by regions", "libjpeg-turbo, by regions", "OpenCV")
     True
     """
-    return "libjpeg-turbo, by regions" if load() is not None else "OpenCV"
+    library = load()
+    if library is None:
+        return "OpenCV"
+    return ("our own and " if library.gt_can_own() else "") + "libjpeg-turbo, by regions"
 
 
 def why_not() -> str:
@@ -189,6 +192,7 @@ def declare(library: Any) -> Any:
         ("gt_new", c, []),
         ("gt_free", None, [c]),
         ("gt_message", ctypes.c_char_p, [c]),
+        ("gt_can_own", i, []),
         ("gt_use", None, [c, i]),
         ("gt_baselines", i, [c]),
         ("gt_recode", i, [c, ctypes.c_char_p, n, i, i, i, i, ctypes.POINTER(n * 2)]),

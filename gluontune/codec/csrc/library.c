@@ -117,7 +117,10 @@ int gt_open(const char *path) {
 #undef FIND
 #endif
 
-/* May it decode without libjpeg, where the processor can? The pixels are the same. */
+/* Can this processor decode without libjpeg? */
+int gt_can_own(void) { return gt_has_v3(); }
+
+/* May this decoder, where the processor can? The pixels are the same. */
 void gt_use(gt_decoder *d, int own) { d->own = own && gt_has_v3(); }
 
 gt_decoder *gt_new(void) {
