@@ -54,7 +54,12 @@ GT_INLINE void gt_idct_small(int16_t *block, const int16_t *quant, int side, uin
 /* The same, at any side, where only the first coefficient is not 0. */
 GT_INLINE void gt_idct_flat(const int16_t *block, const int16_t *quant, int side, uint8_t *out, size_t stride) {
   uint8_t v = gt_sample((gt_times(block[0], quant[0]) + 4) >> 3);
-  for (int y = 0; y < side; y++) memset(out + (size_t)y * stride, v, (size_t)side);
+  uint64_t row = v * 0x0101010101010101u;
+  for (int y = 0; y < side; y++, out += stride) {
+    if (side == 8) memcpy(out, &row, 8);
+    else if (side == 4) memcpy(out, &row, 4);
+    else for (int x = 0; x < side; x++) out[x] = v;
+  }
 }
 
 #define GT_BY(v, a, b) _mm256_madd_epi16(v, _mm256_set1_epi32((int)((uint32_t)(b) << 16 | (uint16_t)(a))))
