@@ -88,9 +88,11 @@ class RungRow(_Rung, total=False):
         seconds_to_accuracy: of the rung of large batches: ``{"target", "seconds", "ratio", ...}``.
         changes: recipe fields of the chosen variant. variants: all that were tried.
         contest_decided: the slices sufficed for a verdict. devices: the counts that were compared.
+        on_top_of: the rung that it was measured on top of, where the proof took that one back.
     """
 
     contest_decided: bool
+    on_top_of: str
     devices: dict[str, Any]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gluontune import ladder, train
+from gluontune import train
 from gluontune.ladder import best_files as handing
 from gluontune.ladder.finishing import _conclude
 from gluontune.recipe import Recipe
@@ -215,28 +215,6 @@ def test_a_best_that_does_not_reach_the_accuracy_proves_nothing():
         "proof": found,
     }
     assert "instead of" not in sentence_parts(ladder)[0]
-
-
-@pytest.mark.parametrize("enough", [0.5, 1.0])
-def test_a_length_that_arrived_by_luck_is_given_back_step_by_step(machine, tmp_path, enough):
-    proving = []
-
-    def watch(event):
-        proving.extend([True] if event.get("stage") == "proof" else [])
-
-    machine.accuracy = lambda r: 0.80 if not proving or r.epochs >= enough else 0.60
-    found = ladder.climb(Recipe(epochs=1), rungs=["large-batch"], out=tmp_path, budget_s=1e4, on_event=watch)
-    proof, row = found["proof"], found["rungs"][-1]
-    assert row["kept"] and [m["accuracy"] for m in proof["missed"]] == [0.60] * len(proof["missed"])
-    lengths = [m["epochs"] for m in proof["missed"]] + [proof["epochs"]]
-    assert lengths == sorted(lengths) and lengths[-2] < enough <= lengths[-1]
-    assert proof["reached"] and proof["ratio"] and proof["same_accuracy"]
-    assert found["best"]["recipe"]["epochs"] == row["recipe"]["epochs"] == proof["epochs"]
-    assert ("\nepochs: " in (tmp_path / "best.yaml").read_text()) == (proof["epochs"] < 1)
-    assert "in the proof" in row["notes"][-1]
-    assert row["elapsed_seconds"] == [proof["pairs"][0]["best"]["seconds"]]
-    head, *others = sentence_parts(found)
-    assert (" instead of " in head) == (enough < 1) and not any("points below" in part for part in others)
 
 
 def test_advice_that_the_climb_has_followed_is_not_given_again():

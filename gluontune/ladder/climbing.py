@@ -169,7 +169,7 @@ class _Climber:
             if self.best is self.naive:
                 self.budget.release_proof()  # what is there to prove must be found first
             self.best = revisit(self.best, self.naive, self.site, self.trainings, self.rounds)
-        finish(self.naive, self.best, self.trainings, self.pace.slice_s, self._say_proof, self.site.step)
+        self.best = finish(self.naive, self.best, self.site, self.trainings, self.rounds, self._say_proof)
         document["complete"] = True
 
     def _take_over(self, row: RungRow) -> None:

@@ -8,13 +8,17 @@ from typing import Any
 from gluontune import stats
 from gluontune.documents import rung_row
 from gluontune.ladder.accuracy import loss_of
-from gluontune.ladder.batching import SHORTER
 from gluontune.ladder.best_files import hand_over
 from gluontune.ladder.factorplan import quotient
 from gluontune.ladder.judge import PARITY_POINTS
 from gluontune.ladder.measure import Contender
+from gluontune.ladder.revisiting import revisit
+from gluontune.ladder.rounds import Rounds
+from gluontune.ladder.rung import Site
+from gluontune.ladder.shortening import arrived, next_length, ratio_at, shortener, what_was_shown, worth_a_try
 from gluontune.ladder.time_to_target import first_crossing
 from gluontune.ladder.trainings import Trainings
+from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 from gluontune.train import RunFailed
 
@@ -26,35 +30,61 @@ _MOST_PAIRS = 5
 def finish(
     naive: Contender,
     best: Contender | None,
+    site: Site,
     trainings: Trainings,
-    slice_s: float,
+    rounds: Rounds,
     tell: Callable[[str], None],
-    step: str = "usual",
-) -> None:
+) -> Contender | None:
     """Train naive and best in turn, with what is left of the budget; then write ``best.yaml`` and ``best.py``.
 
+    A rung that shortened the training, and does not arrive in the proof at any length at which it is a gain, is taken
+    back. What was measured on top of it is then asked again, and what is best by then has a proof of its own.
+
     Args:
-        slice_s: for warming up what a resumed climb has not started yet. tell: told what is trained.
-        step: the kind of the job's training step.
+        rounds: who measures again. tell: told what is trained.
+
+    Returns:
+        the recipe that the files hold, in its processes.
     """
     results = trainings.results
-    if best is not None and best is not naive and naive.failure is None:
+    while best is not None and best is not naive and naive.failure is None:
         trainings.budget.release_proof()
         for contender in (naive, best):
             contender.launch()
-            contender.warm_up(slice_s)
-        if best.failure is None and naive.failure is None:
-            proof = results.document["proof"] = prove(naive, best, trainings, tell)
-            if proof and proof["missed"] and proof["reached"]:
-                results.lengthen(proof["missed"], proof["epochs"], proof["pairs"][0]["best"])
-            elif proof and proof["lost"]:
-                reached = 100 * proof["pairs"][-1]["best"]["accuracy"]
-                results.take_back(
-                    f"the best recipe with it ended at {reached:.1f} % in the proof: accuracy was lost"
-                )
-    improved = results.document["best"] is not None and results.document["best"]["name"] != "naive"
+            contender.warm_up(rounds.slice_s)
+            if not contender.rates:  # a resumed climb has measured nothing yet
+                contender.slice()
+        if best.failure is not None or naive.failure is not None:
+            break
+        proof = results.document["proof"] = prove(naive, best, trainings, tell)
+        row = shortener(results.document["rungs"])
+        if proof and row is not None and not arrived(proof):
+            results.take_back_rung(row, what_was_shown(row, proof, naive.recipe.epochs), proof)
+            best.close()
+            best = _asked_again(naive, site, trainings, rounds)
+            continue
+        if proof and row is not None and proof["missed"]:
+            ratio = ratio_at(row, proof["epochs"])
+            results.lengthen(row, ratio, proof["missed"], proof["epochs"], proof["pairs"][0]["best"])
+        elif proof and proof["lost"]:
+            reached = 100 * proof["pairs"][-1]["best"]["accuracy"]
+            results.take_back(
+                f"the best recipe with it ended at {reached:.1f} % in the proof: accuracy was lost"
+            )
+        break
+    document = results.document
+    improved = document["best"] is not None and document["best"]["name"] != "naive"
     if improved and results.folder is not None:
-        results.document["files"] = hand_over(results.document, results.folder, step)
+        document["files"] = hand_over(document, results.folder, site.step)
+    return best
+
+
+def _asked_again(naive: Contender, site: Site, trainings: Trainings, rounds: Rounds) -> Contender:
+    """What is best after a rung was taken back: the recipe before it, with what still helps on top of it."""
+    before = Recipe.from_dict(trainings.results.document["best"]["recipe"])
+    best = naive if before == naive.recipe else Contender(before, "best", trainings.time_limit)
+    trainings.budget.reserve(2 * trainings.seconds_of(naive))
+    return revisit(best, naive, site, trainings, rounds)
 
 
 def prove(naive: Contender, best: Contender, trainings: Trainings, tell: Any) -> dict[str, Any] | None:
@@ -62,8 +92,9 @@ def prove(naive: Contender, best: Contender, trainings: Trainings, tell: Any) ->
 
     The target is the lower of the two accuracies that the climb has seen, less two points: both recipes must reach it.
     A best recipe that was shortened, and does not arrive, gets its length back step by step: one training had been
-    lucky. With two pairs or more the interval is that of the ratio within the pairs; one pair has the interval of the
-    two speeds, measured window by window.
+    lucky. It gets no length at which the rung that shortened it would be no gain; where none arrives, one pair says
+    so, and no other is trained. With two pairs or more the interval is that of the ratio within the pairs; one pair
+    has the interval of the two speeds, measured window by window.
 
     Returns:
         ``{"target", "pairs": [{"naive": {"seconds", "accuracy"}, "best": …}], "seconds": {"naive", "best"}, "ratio":
@@ -100,6 +131,9 @@ def prove(naive: Contender, best: Contender, trainings: Trainings, tell: Any) ->
         if not pairs:
             best, found["best"] = _arriving(naive, best, found["best"], target, trainings, tell, missed)
         pairs.append(found)
+        shortened = shortener(trainings.results.document["rungs"]) is not None
+        if shortened and first_crossing(pairs[0]["best"].val_accuracy, target) is None:
+            break
     if best is not given:
         best.hand_to(given)
     if not pairs:
@@ -117,9 +151,11 @@ def _arriving(
     missed: list[dict[str, float]],
 ) -> tuple[Contender, RunResult]:
     """The best recipe in the shortest length, of those tried, that reaches the target, and its training."""
-    longest = naive.recipe.epochs
+    longest, row = naive.recipe.epochs, shortener(trainings.results.document["rungs"])
     while first_crossing(result.val_accuracy, target) is None and best.recipe.epochs < longest:
-        epochs = min(longest, round(best.recipe.epochs / SHORTER, 3))
+        epochs = next_length(best.recipe.epochs, longest)
+        if not worth_a_try(row, epochs):
+            break
         longer = best.of_length(epochs, best.label)
         tell(
             f"training best for {epochs:g} epochs: {best.recipe.epochs:g} did not reach {100 * target:.1f} %"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from gluontune.files import write_json
 from gluontune.ladder.resumable import begin, take_up
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
+from gluontune.stats import Interval
 
 __all__ = ["LADDER_SCHEMA", "ResultsStore", "dataset_facts"]
 
@@ -54,6 +55,7 @@ class ResultsStore:
             budget=None,
             revisited=[],
             proof=None,
+            taken_back=[],
             files=None,
         )
         return cls(document, folder)
@@ -99,10 +101,11 @@ class ResultsStore:
     def enter(self, row: RungRow) -> None:
         """Add a row, name the best recipe so far, and save."""
         self.document["rungs"].append(row)
-        self._name_best()
+        self.name_best()
         self.save()
 
-    def _name_best(self) -> None:
+    def name_best(self) -> None:
+        """Make the recipe of the last kept rung the best one."""
         kept = [r for r in self.document["rungs"] if r["kept"]]
         if kept:
             best = kept[-1]
@@ -116,21 +119,67 @@ class ResultsStore:
         kept = [r for r in self.document["rungs"] if r["kept"]]
         while kept and not kept[-1]["accuracy_runs"]:
             kept.pop().update(kept=False, verdict="hurt", reason=why)
-        self._name_best()
+        for answer in self.document["revisited"]:  # it came after all of them
+            if answer["adopted"]:
+                answer.update(adopted=False, reason=why)
+        self.name_best()
 
-    def lengthen(self, missed: Sequence[dict[str, float]], epochs: float, found: dict[str, float]) -> None:
-        """The proof has shown that the best recipe needs a longer training than the climb had found."""
-        row = [r for r in self.document["rungs"] if r["kept"]][-1]
-        for place in (row, self.document["best"]):
+    def take_back_rung(self, row: RungRow, shown: Mapping[str, Any], proof: dict[str, Any]) -> None:
+        """The proof has shown that a rung which shortened the training is no gain; saved at once.
+
+        The best recipe is the one before it. What was kept later was measured on top of it: it is not kept as it
+        stands, and its row says ``on_top_of``, so that it is asked again.
+
+        Args:
+            shown: the row's new verdict and reason. proof: the one that showed it, kept in ``taken_back``.
+        """
+        rows = self.document["rungs"]
+        for later in rows[rows.index(row) + 1 :]:
+            if later["kept"]:
+                later.update(kept=False, verdict="n/a", measurable=False, on_top_of=row["name"])
+                later["reason"] = f"measured on top of {row['name']}, which the proof took back"
+                later.update(val_accuracy=[], accuracy_runs=[], epoch_seconds=[], elapsed_seconds=[])
+        row["kept"], row["verdict"] = False, shown["verdict"]
+        row["measurable"], row["reason"] = shown["measurable"], shown["reason"]
+        row["seconds_to_accuracy"] = {**(row["seconds_to_accuracy"] or {}), "ratio": None, "seconds": None}
+        taken = {"rung": row["name"], "reason": row["reason"], "proof": proof}
+        self.document["taken_back"] = [*(self.document.get("taken_back") or ()), taken]
+        self.document.update(proof=None, revisited=[])
+        self.name_best()
+        self.save()
+
+    def lengthen(
+        self,
+        row: RungRow,
+        ratio: Interval,
+        missed: Sequence[dict[str, float]],
+        epochs: float,
+        found: dict[str, float],
+    ) -> None:
+        """The proof has shown that the best recipe needs a longer training than the climb had found.
+
+        Args:
+            row: of the rung that chose the length; what was kept later has it, too.
+            ratio: its gain in time at the length that arrived. missed: the lengths that did not arrive.
+            epochs: the one that did. found: seconds and accuracy there.
+        """
+        rows = self.document["rungs"]
+        kept = [r for r in rows[rows.index(row) :] if r["kept"]]
+        for place in (*kept, self.document["best"]):
             place["recipe"] = {**place["recipe"], "epochs": epochs}
+        row["changes"] = {**row["changes"], "epochs": epochs}
+        row["seconds_to_accuracy"] = {**(row["seconds_to_accuracy"] or {}), "ratio": ratio}
         tried = ", ".join(
             f"{each['epochs']:g} epochs ended at {100 * each['accuracy']:.1f} %" for each in missed
         )
         accuracy = found["accuracy"]
         now = f"{epochs:g} epochs at {100 * accuracy:.1f} %"
-        row["notes"].append(f"in the proof {tried}, and {now}: best.yaml trains so long")
-        row["val_accuracy"], row["accuracy_runs"] = [accuracy], [accuracy]
-        row["elapsed_seconds"] = row["epoch_seconds"] = [found["seconds"]]
+        less = f"{ratio['median']:.2f}× less time than the recipe before it"
+        row["notes"].append(f"in the proof {tried}, and {now}: best.yaml trains so long, in {less}")
+        if row is kept[-1]:
+            row["seconds_to_accuracy"]["seconds"] = found["seconds"]
+        kept[-1]["val_accuracy"], kept[-1]["accuracy_runs"] = [accuracy], [accuracy]
+        kept[-1]["elapsed_seconds"] = kept[-1]["epoch_seconds"] = [found["seconds"]]
 
     def kept_accuracies(self) -> list[float]:
         """Final validation accuracies of all trainings of the rungs kept so far."""

@@ -40,12 +40,14 @@ class Question:
         rung: whose change it is. kind: ``asked again`` or ``left out``.
         variant: what changes on top of the best recipe.
         first: the ratio that the rung had when it was climbed, to the recipe before it.
+        on_top_of: the rung that it stood on and that the proof took back: it is asked even where the budget is spent.
     """
 
     rung: str
     kind: str
     variant: Variant
     first: Interval | None
+    on_top_of: str | None = None
 
     @property
     def label(self) -> str:
@@ -79,7 +81,8 @@ def questions(rows: Sequence[RungRow], best: Recipe, site: Site) -> list[Questio
             chosen = next((v["label"] for v in row["variants"] if v["chosen"]), None)
             again = next((v for v in variants if v.label == chosen), None)
             if again is not None and _fits(best, again.changes):
-                found.append(Question(row["name"], AGAIN, again, row["ratio_to_previous"]))
+                stood_on = row.get("on_top_of")
+                found.append(Question(row["name"], AGAIN, again, row["ratio_to_previous"], stood_on))
     return found
 
 
@@ -114,6 +117,7 @@ def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings,
     "adopted", "reason", "interaction"}``.
     """
     document = trainings.results.document
+    trainings.results.name_best()  # a climb that was killed after this names what had been adopted
     asked = questions(document["rungs"], best.recipe, site)
     answers = {question.label: _Answer(question) for question in asked}
     for _ in range(_STEPS):
@@ -140,7 +144,11 @@ def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings,
             best.close()
         best = field[adopted.question.label]
         won = {answer.question.label for answer in helped}
-        asked = [q for q in asked if (q not in now or q.label in won) and q is not adopted.question]
+        still = [q.label for q in asked if (q not in now or q.label in won) and q is not adopted.question]
+        # On top of what was adopted a rung may change other fields, or none.
+        asked = [q for q in questions(document["rungs"], best.recipe, site) if q.label in still]
+        for question in asked:
+            answers[question.label].question = question
     document["revisited"] = [answer.to_dict() for answer in answers.values()]
     trainings.results.save()
     return best
@@ -154,7 +162,9 @@ def _affordable(asked: Sequence[Question], free_s: float, starts_s: float) -> li
         return ratio if question.kind == AGAIN else 1 / ratio
 
     most = int((_PART * free_s - _LEAST_S) / starts_s + 1e-9) if free_s > 0 else 0
-    return sorted(asked, key=promise, reverse=True)[: max(0, most)]
+    standing = [question for question in asked if question.on_top_of]
+    others = sorted((q for q in asked if not q.on_top_of), key=promise, reverse=True)
+    return [*standing, *others[: max(0, most - len(standing))]]
 
 
 @dataclass
@@ -208,7 +218,8 @@ def _measured(
     """One contest of all; those that helped, the fastest first."""
     contest = rung_row("asked again", "what was dropped or kept early, on top of the best")
     seconds = max(_LEAST_S, _PART * trainings.budget.free_s - len(field) * rounds.starts_s)
-    others = rounds.run(contest, best, naive, list(field.values()), seconds)
+    standing = any(answer.question.on_top_of for answer in answers)
+    others = rounds.run(contest, best, naive, list(field.values()), seconds, even_late=standing)
     for answer in answers:
         question, contender = answer.question, field[answer.question.label]
         kind = "again" if question.kind == AGAIN else "left-out"
@@ -228,6 +239,10 @@ def _adopted(
     """The first that keeps its accuracy."""
     for answer in helped:
         row, contender = answer.measured, field[answer.question.label]
+        if answer.question.on_top_of and not trainings.affords(contender):
+            row["reason"] = f"not trained again: its accuracy was kept on top of {answer.question.on_top_of}"
+            answer.adopted = True
+            return answer
         try:
             lost = judge_accuracy(row, trainings.check(row, contender, best, alone=True))
         except RunFailed as failure:

@@ -48,10 +48,14 @@ class Rounds:
         field: list[Contender],
         seconds: float,
         races: bool = True,
+        even_late: bool = False,
     ) -> float:
         """Measure ``field`` beside ``best`` and ``naive`` for about ``seconds``, starting them not counted.
 
         The row gets ``contest_decided``, and a note where others disturbed.
+
+        Args:
+            even_late: measure for so long even where the budget is spent.
 
         Returns:
             percent of the cores that others took meanwhile.
@@ -89,7 +93,7 @@ class Rounds:
             scatter=self.scatter,
             hurries=seconds < _HURRY_S,
             time_up=lambda likely: self.budget.spent_s - began >= (_LONGER if likely else 1.0) * seconds,
-            over=lambda: self.budget.free_s <= 0,
+            over=lambda: not even_late and self.budget.free_s <= 0,
             on_start=on_start,
             on_round=on_round,
         )

@@ -94,6 +94,10 @@ class Trainings:
             return float("inf")
         return float(samples * contender.recipe.epochs / rate + self.validation.get("seconds", 0.0))
 
+    def affords(self, contender: Contender) -> bool:
+        """Whether there is time to train it for a rung."""
+        return self.budget.affords(self.seconds_of(contender), _PART)
+
     def train(self, row: RungRow, contender: Contender, *, part: float = _PART) -> RunResult | None:
         """Train, or say in the row why not; None where there was no time for it.
 

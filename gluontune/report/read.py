@@ -172,7 +172,16 @@ def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[st
     ladder["complete"] = ladder.get("complete", True) is not False
     asked = _shaped(ladder.get("revisited"), list, f"{source}: revisited") or []
     ladder["revisited"] = [_answer(value, f"{source}: revisited[{n}]") for n, value in enumerate(asked)]
+    taken = _shaped(ladder.get("taken_back"), list, f"{source}: taken_back") or []
+    ladder["taken_back"] = [_taken(value, f"{source}: taken_back[{n}]") for n, value in enumerate(taken)]
     return ladder
+
+
+def _taken(value: Any, where: str) -> dict[str, str]:
+    """A rung that the proof took back, and why."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("rung"), str):
+        raise GluontuneError(f"{where}: expected a mapping with a rung")
+    return {"rung": value["rung"], "reason": str(value.get("reason") or "")}
 
 
 def _answer(value: Any, where: str) -> dict[str, Any]:

@@ -62,7 +62,8 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
         parts += _accuracy_lost(naive, best) + _held_back(ladder, naive, best)
     return (
         parts
-        + _not_helpful(rows, where)
+        + _taken_back(ladder)
+        + _not_helpful(_undecided(ladder), where)
         + [a["interaction"] for a in ladder["revisited"] if a["interaction"]]
     )
 
@@ -159,6 +160,22 @@ def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, An
     longest = max(phases, key=lambda name: phases[name])
     phase = words.PHASES.get(longest, words.clean(longest, 60))
     return [f"{intro}: {phase} ({phases[longest]:.0f} % of the naive step)"]
+
+
+def _taken_back(ladder: dict[str, Any]) -> list[str]:
+    """A clause for each rung that was kept until the proof."""
+    return [
+        f"{words.RUNG_WORDS.get(taken['rung'], words.clean(taken['rung'], 60))} was "
+        f"{words.clean(taken['reason'], 240).rstrip('.')}"
+        for taken in ladder["taken_back"]
+    ]
+
+
+def _undecided(ladder: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rungs of which nothing better is said: not those taken back, nor those that helped when asked again."""
+    said = {taken["rung"] for taken in ladder["taken_back"]}
+    said |= {a["rung"] for a in ladder["revisited"] if a["adopted"] and a["kind"] == "asked again"}
+    return [row for row in ladder["rungs"] if row["name"] not in said]
 
 
 def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
