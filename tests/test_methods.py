@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,7 +23,7 @@ from gluontune.optim import schedules
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.train.session import Session
-from gluontune.train.torch_export import export_job, read_exported
+from gluontune.train.torch_export import export_job
 
 SMALL = {"loader": "resident", "train_samples": 64, "val_samples": 20, "batch_size_per_device": 16}
 RESNET = {**SMALL, "net": "cifar_resnet20_v1", "learning_rate": 0.01}
@@ -40,16 +38,12 @@ PARAMS = {
 }
 
 
-def built(backend, recipe, place):
+def built(backend, recipe):
     """A session in this process, which has both engines: a process of its own takes seconds to start."""
-    from gluontune.train import torch_session
-
-    def here(wanted):
-        export_job(wanted, place)
-        return read_exported(place)
+    from gluontune.train import torch_session, torch_sharing
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_session, "exported", here)
+        patch.setattr(torch_sharing, "exported", export_job)
         session = (torch_session.TorchSession if backend == "torch" else Session)(recipe)
         session.build()
     return session
@@ -58,15 +52,14 @@ def built(backend, recipe, place):
 def train(backend="mxnet", **fields):
     recipe = Recipe(**{**RESNET, **fields, "backend": backend})
     found = SimpleNamespace(train_loss=[], val_loss=[], values=[], flipped=[])
-    with tempfile.TemporaryDirectory() as place:
-        session = built(backend, recipe, Path(place))
-        for _ in range(int(recipe.epochs)):
-            found.train_loss.append(session.steps(session.batches_per_epoch)["loss"])
-            checked = session.validate()
-            found.val_loss.append(checked["loss"])
-            found.values.append(checked["metric"]["value"])
-            found.flipped += [checked["flipped"]] if checked["flipped"] is not None else []
-        session.close()
+    session = built(backend, recipe)
+    for _ in range(int(recipe.epochs)):
+        found.train_loss.append(session.steps(session.batches_per_epoch)["loss"])
+        checked = session.validate()
+        found.val_loss.append(checked["loss"])
+        found.values.append(checked["metric"]["value"])
+        found.flipped += [checked["flipped"]] if checked["flipped"] is not None else []
+    session.close()
     return found
 
 

@@ -17,10 +17,11 @@ from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.kvstore import Cluster, start_cluster
 from gluontune.parallel.link import LinkLost
 from gluontune.parallel.piped import PipedProcess
-from gluontune.parallel.shared import PATH_VARIABLE, create
+from gluontune.parallel.shared import PATH_VARIABLE, available, create
 from gluontune.recipe import Recipe
 from gluontune.train.faults import RunFailed
 from gluontune.train.torch_ranks import MEETING_VARIABLE
+from gluontune.train.torch_sharing import EXPORT_VARIABLE
 
 __all__ = ["Here", "LocalRanks", "start_on_hosts"]
 
@@ -74,7 +75,7 @@ class Here(LocalRanks):
         self.ranks = []
         self.cluster: Cluster | None = None
         self._meeting: Meeting | None = None
-        self._memory: int | None = None  # shared by the ranks
+        self._memory: list[int] = []  # shared by the ranks
         self._folder: tempfile.TemporaryDirectory[str] | None = None  # where PyTorch's ranks meet
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
         self.applied = runtime.applied(env)
@@ -85,11 +86,12 @@ class Here(LocalRanks):
                 self.cluster = start_cluster(world, env)
                 env = {**env, **self.cluster.worker_env}
             if recipe.engine in ("async", "shared-memory"):
-                self._memory, path = _or_failed(create, "EngineMissing")
-                env = {**env, PATH_VARIABLE: path}
+                env = {**env, PATH_VARIABLE: self._shared()}
             if recipe.engine == "ddp":
                 self._folder = tempfile.TemporaryDirectory(prefix="gluontune-ddp-")
                 env = {**env, MEETING_VARIABLE: f"file://{Path(self._folder.name) / 'meeting'}"}
+                if available():
+                    env = {**env, EXPORT_VARIABLE: self._shared()}
             module = _LEARNER if recipe.engine == "async" else _CHILD
             for rank in range(world):
                 cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None
@@ -99,6 +101,12 @@ class Here(LocalRanks):
         except BaseException:
             self.close()
             raise
+
+    def _shared(self) -> str:
+        """Memory that the ranks share; its path."""
+        memory, path = _or_failed(create, "EngineMissing")
+        self._memory.append(memory)
+        return str(path)
 
     @property
     def pids(self) -> list[int]:
@@ -116,11 +124,11 @@ class Here(LocalRanks):
             self.cluster.close()
         if self._meeting is not None:
             self._meeting.close()
-        if self._memory is not None:
-            os.close(self._memory)
+        for memory in self._memory:
+            os.close(memory)
         if self._folder is not None:
             self._folder.cleanup()
-        self.ranks, self.cluster, self._meeting, self._memory, self._folder = [], None, None, None, None
+        self.ranks, self.cluster, self._meeting, self._memory, self._folder = [], None, None, [], None
 
 
 def start_on_hosts(

@@ -1,18 +1,21 @@
 """A job's net for PyTorch's engine: built, initialized and tried by MXNet in a process of its own, written as a graph.
 
-``python -m gluontune.train.torch_export OUT`` reads a recipe from stdin and leaves the symbols of net and loss, the
-parameters of the seeded start and ``job.json`` in the folder OUT. The process that trains reads them without mxnet.
+``python -m gluontune.train.torch_export FD`` reads a recipe from stdin and writes the symbols of net and loss, the
+parameters of the seeded start and what else the engine must know to the file FD, which has no name that could be left
+behind. The process that trains reads it without mxnet.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
+import struct
 import subprocess
 import sys
 import tempfile
 import traceback
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -20,9 +23,11 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json
 from gluontune.recipe import Recipe
 
-__all__ = ["Exported", "export_job", "exported", "read_exported"]
+__all__ = ["Exported", "export_job", "exported"]
 
 _TRIED_BATCHES = 2  # of the training data: enough to try one, and to know the shapes
+_REFUSES = 3  # the exit code of a process that has written why it exports nothing
+_SIZE = struct.Struct("<Q")  # bytes of the facts, which come before the arrays
 
 
 @dataclass
@@ -49,6 +54,27 @@ class Exported:
     frozen: list[str]
     layers: list[list[str]]
 
+    def packed(self) -> bytes:
+        """All of it, for another process."""
+        facts = dataclasses.asdict(dataclasses.replace(self, arrays={}))
+        said, held = json.dumps(facts).encode(), io.BytesIO()
+        np.savez(held, **self.arrays)
+        return _SIZE.pack(len(said)) + said + held.getvalue()
+
+    @classmethod
+    def unpacked(cls, content: bytes) -> Exported:
+        """What :meth:`packed` gave, to the bit.
+
+        >>> net = Exported("{}", "{}", {"w": np.ones(2)}, {"w": "0.w"}, "sample", {}, -1, {}, {}, [], [["w"]])
+        >>> again = Exported.unpacked(net.packed())
+        >>> again.arrays["w"].tolist(), again.names, again.layers
+        ([1.0, 1.0], {'w': '0.w'}, [['w']])
+        """
+        (size,) = _SIZE.unpack_from(content)
+        facts = parse_json(content[_SIZE.size : _SIZE.size + size])
+        with np.load(io.BytesIO(content[_SIZE.size + size :])) as held:
+            return cls(**{**facts, "arrays": {name: held[name] for name in held.files}})
+
 
 def exported(recipe: Recipe) -> Exported:
     """The job of a recipe, exported by a process that has mxnet; this one needs none.
@@ -56,35 +82,27 @@ def exported(recipe: Recipe) -> Exported:
     Raises:
         GluontuneError: the job does not fit, its net cannot be traced, or the export failed; says where.
     """
-    with tempfile.TemporaryDirectory(prefix="gluontune-export-") as folder:
+    with tempfile.TemporaryFile() as out:
         done = subprocess.run(
-            [sys.executable, "-m", "gluontune.train.torch_export", folder],
+            [sys.executable, "-m", "gluontune.train.torch_export", str(out.fileno())],
             input=json.dumps(recipe.to_dict()),
             capture_output=True,
             text=True,
             check=False,
+            pass_fds=(out.fileno(),),
         )
-        out = Path(folder)
-        told = out / "error.json"
-        if told.exists():
-            raise GluontuneError(parse_json(told.read_text(encoding="utf-8"))["message"])
-        if done.returncode != 0 or not (out / "job.json").exists():
-            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise GluontuneError(f"the process that exports the net from MXNet failed: {last}")
-        return read_exported(out)
+        out.seek(0)
+        content = out.read()
+    if done.returncode == _REFUSES:
+        raise GluontuneError(content.decode("utf-8"))
+    if done.returncode != 0 or not content:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise GluontuneError(f"the process that exports the net from MXNet failed: {last}")
+    return Exported.unpacked(content)
 
 
-def read_exported(out: Path) -> Exported:
-    """What :func:`export_job` wrote into the folder ``out``."""
-    facts = parse_json((out / "job.json").read_text(encoding="utf-8"))
-    with np.load(out / "arrays.npz") as held:
-        arrays = {name: held[name] for name in held.files}
-    net, loss = ((out / f"{name}-symbol.json").read_text(encoding="utf-8") for name in ("net", "loss"))
-    return Exported(net, loss, arrays, **facts)
-
-
-def export_job(recipe: Recipe, out: Path) -> None:
-    """Build the recipe's job with MXNet, try it on one batch, and write what :class:`Exported` holds into ``out``.
+def export_job(recipe: Recipe) -> Exported:
+    """Build the recipe's job with MXNet, and try it on one batch.
 
     Raises:
         GluontuneError: the job does not fit, or its net or loss cannot be traced.
@@ -121,20 +139,19 @@ def export_job(recipe: Recipe, out: Path) -> None:
         params = list(session.net.collect_params().values())
         places = {p.name: place for place, p in parameters(session.net)}
         values, wanted = weights_of(session), set(net.list_inputs())
-        np.savez(out / "arrays.npz", **{n: values[place] for n, place in places.items() if n in wanted})
-        (out / "net-symbol.json").write_text(net.tojson(), encoding="utf-8")
-        (out / "loss-symbol.json").write_text(loss.tojson(), encoding="utf-8")
-        facts = {
-            "names": {name: place for name, place in places.items() if name in wanted},
-            "data": job.dataset.name,
-            "metric": {"name": session.score.name, "mode": session.score.mode},
-            "axis": int(getattr(session.kind.loss, "_axis", -1)),
-            "lr_mult": {p.name: p.lr_mult for p in params if p.lr_mult != 1.0},
-            "wd_mult": {p.name: p.wd_mult for p in params if p.wd_mult != 1.0},
-            "frozen": [p.name for p in params if p.grad_req == "null"],
-            "layers": [[p.name for p in layer if p.name in wanted] for layer in trained_layers(session.net)],
-        }
-        (out / "job.json").write_text(json.dumps(facts), encoding="utf-8")
+        return Exported(
+            net=net.tojson(),
+            loss=loss.tojson(),
+            arrays={name: values[place] for name, place in places.items() if name in wanted},
+            names={name: place for name, place in places.items() if name in wanted},
+            data=job.dataset.name,
+            metric={"name": session.score.name, "mode": session.score.mode},
+            axis=int(getattr(session.kind.loss, "_axis", -1)),
+            lr_mult={p.name: p.lr_mult for p in params if p.lr_mult != 1.0},
+            wd_mult={p.name: p.wd_mult for p in params if p.wd_mult != 1.0},
+            frozen=[p.name for p in params if p.grad_req == "null"],
+            layers=[[p.name for p in layer if p.name in wanted] for layer in trained_layers(session.net)],
+        )
     finally:
         session.close()
 
@@ -143,19 +160,20 @@ def _refused(where: str, why: str) -> UsageError:
     return UsageError(f"recipe field backend='torch': {where}{why}; use backend='mxnet'")
 
 
-def _main() -> None:
-    out = Path(sys.argv[1])
+def _main() -> int:
+    code = 0
     try:
-        export_job(Recipe.from_dict(json.loads(sys.stdin.read())), out)
+        content = export_job(Recipe.from_dict(json.loads(sys.stdin.read()))).packed()
     except GluontuneError as error:
-        (out / "error.json").write_text(
-            json.dumps({"message": " ".join(str(error).split())}), encoding="utf-8"
-        )
+        content, code = " ".join(str(error).split()).encode("utf-8"), _REFUSES
     except Exception as error:  # told with its place by whoever asked
         traceback.print_exc()
         told = f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
-        (out / "error.json").write_text(json.dumps({"message": told}), encoding="utf-8")
+        content, code = told.encode("utf-8"), _REFUSES
+    with open(int(sys.argv[1]), "wb") as out:
+        out.write(content)
+    return code
 
 
 if __name__ == "__main__":
-    _main()
+    sys.exit(_main())

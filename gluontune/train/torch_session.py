@@ -28,8 +28,8 @@ from gluontune.train.checkpoint import read
 from gluontune.train.feed import Feed, named_loaders
 from gluontune.train.method_steps import MethodSteps
 from gluontune.train.metrics import finite
-from gluontune.train.torch_export import exported
 from gluontune.train.torch_ranks import TorchRanks
+from gluontune.train.torch_sharing import exported_once
 from gluontune.train.torch_snapshot import capture, restore
 
 __all__ = ["TorchSession"]
@@ -49,7 +49,7 @@ class TorchSession(BaseSession):
         recipe = self.recipe
         with ThreadPoolExecutor(1) as waiting:  # both take seconds; the export is another process
             self.phase = "importing PyTorch"
-            export = waiting.submit(exported, recipe)
+            export = waiting.submit(exported_once, recipe, self.rank, self.world)
             library = self.torch = torch()
             self.phase = "exporting the net from MXNet"
             self.job = export.result()
