@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -152,3 +154,24 @@ def test_ranks_that_are_killed_while_one_exports_leave_nothing(two):
         group.close()
     exporter.wait(10)
     assert left(folder) == []
+
+
+@pytest.mark.process
+@pytest.mark.mxnet
+def test_a_run_that_is_killed_leaves_nothing_and_nobody(two):
+    recipe, marks, folder = two
+    code = (
+        "import json, sys, gluontune as gt\n"
+        "from gluontune.train.group import Group\n"
+        "Group(gt.Recipe.from_dict(json.loads(sys.argv[1])), die_with_parent=True)\n"
+    )
+    run = psutil.Popen([sys.executable, "-c", code, json.dumps(recipe(seconds=60).to_dict())])
+    until = time.monotonic() + 60
+    while not marks() and time.monotonic() < until:
+        time.sleep(0.1)
+    started = run.children(recursive=True)
+    assert int(marks()[0]) in [process.pid for process in started]
+    run.kill()
+    run.wait()
+    _, alive = psutil.wait_procs(started, 10)
+    assert not alive and left(folder) == []

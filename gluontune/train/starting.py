@@ -76,7 +76,9 @@ class Here(LocalRanks):
         self.cluster: Cluster | None = None
         self._meeting: Meeting | None = None
         self._memory: list[int] = []  # shared by the ranks
-        self._folder: tempfile.TemporaryDirectory[str] | None = None  # where PyTorch's ranks meet
+        self._folder: tempfile.TemporaryDirectory[str] | None = (
+            None  # where PyTorch's ranks meet, without memory of that kind
+        )
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
         self.applied = runtime.applied(env)
         try:
@@ -87,11 +89,11 @@ class Here(LocalRanks):
                 env = {**env, **self.cluster.worker_env}
             if recipe.engine in ("async", "shared-memory"):
                 env = {**env, PATH_VARIABLE: self._shared()}
-            if recipe.engine == "ddp":
+            if recipe.engine == "ddp" and available():
+                env = {**env, MEETING_VARIABLE: f"file://{self._shared()}", EXPORT_VARIABLE: self._shared()}
+            elif recipe.engine == "ddp":
                 self._folder = tempfile.TemporaryDirectory(prefix="gluontune-ddp-")
                 env = {**env, MEETING_VARIABLE: f"file://{Path(self._folder.name) / 'meeting'}"}
-                if available():
-                    env = {**env, EXPORT_VARIABLE: self._shared()}
             module = _LEARNER if recipe.engine == "async" else _CHILD
             for rank in range(world):
                 cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None

@@ -1,8 +1,8 @@
 """A job's net for PyTorch's engine: built, initialized and tried by MXNet in a process of its own, written as a graph.
 
-``python -m gluontune.train.torch_export FD`` reads a recipe from stdin and writes the symbols of net and loss, the
-parameters of the seeded start and what else the engine must know to the file FD, which has no name that could be left
-behind. The process that trains reads it without mxnet.
+``python -m gluontune.train.torch_export FD PARENT`` reads a recipe from stdin and writes the symbols of net and loss,
+the parameters of the seeded start and what else the engine must know to the file FD, which has no name that could be
+left behind. The process that trains reads it without mxnet.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import numpy as np
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json
+from gluontune.parallel.parent_death import die_with_parent
 from gluontune.recipe import Recipe
 
 __all__ = ["Exported", "export_job", "exported"]
@@ -84,7 +86,7 @@ def exported(recipe: Recipe) -> Exported:
     """
     with tempfile.TemporaryFile() as out:
         done = subprocess.run(
-            [sys.executable, "-m", "gluontune.train.torch_export", str(out.fileno())],
+            [sys.executable, "-m", "gluontune.train.torch_export", str(out.fileno()), str(os.getpid())],
             input=json.dumps(recipe.to_dict()),
             capture_output=True,
             text=True,
@@ -161,6 +163,7 @@ def _refused(where: str, why: str) -> UsageError:
 
 
 def _main() -> int:
+    die_with_parent(int(sys.argv[2]))
     code = 0
     try:
         content = export_job(Recipe.from_dict(json.loads(sys.stdin.read()))).packed()
