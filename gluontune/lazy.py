@@ -4,7 +4,7 @@ A room lists its names once, as imports that only type checkers and editors read
 
     if TYPE_CHECKING:
         from gluontune.train.running import run as run
-        from gluontune.train.running import drive
+        from gluontune.train.driving import drive
 
         go = drive  # under another name
     else:

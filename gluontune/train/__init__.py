@@ -9,6 +9,7 @@ from gluontune import lazy
 if TYPE_CHECKING:
     from gluontune.train.callbacks import Callback as Callback
     from gluontune.train.callbacks import Moment as Moment
+    from gluontune.train.driving import drive as drive
     from gluontune.train.elastic import Elastic as Elastic
     from gluontune.train.elastic import run_elastic as run_elastic
     from gluontune.train.group import Group as Group
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from gluontune.train.models import net_names as net_names
     from gluontune.train.outcome import Outcome as Outcome
     from gluontune.train.resume import Checkpoints as Checkpoints
-    from gluontune.train.running import drive as drive
     from gluontune.train.running import run as run
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
