@@ -29,12 +29,13 @@ from gluontune.train.checks import try_one_batch
 from gluontune.train.exchanging import make_averaging, meet, rejoin
 from gluontune.train.feed import make_feed
 from gluontune.train.job import Job, load_job
-from gluontune.train.kinds import StepKind, make_kind
+from gluontune.train.kinds import make_kind
 from gluontune.train.method_steps import MethodSteps
 from gluontune.train.metrics import finite, make_score
 from gluontune.train.preparing import prepare_nets
 from gluontune.train.self_description import common, site
 from gluontune.train.snapshot import capture, may_draw, parameters, restore, seed_step
+from gluontune.train.step_kind import StepKind
 from gluontune.train.updating import make_trainers
 
 __all__ = ["Session"]
@@ -46,7 +47,7 @@ class Session(BaseSession):
     Attributes:
         net: a block with all parameters. nets: what the job's step takes, that block or a dict of several.
         trainers: by name; one, unless the job updates several nets by itself.
-        kind: how a batch becomes losses and gradients; see :mod:`gluontune.train.kinds`.
+        kind: how a batch becomes losses and gradients; see :mod:`gluontune.train.step_kind`.
     """
 
     job: Job
