@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gluontune.compute import apply_rewrites, profile, set_mode
 from gluontune.compute.onednn import Execution, cure_of, parse_log, slow_reason, summarize
-from gluontune.compute.profiling import _report
+from gluontune.compute.profile_report import report
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 
@@ -89,14 +89,14 @@ def test_slow_paths_and_their_cures():
 def test_the_sentence_for_the_user():
     measured = {"step_ms": 50.0, "operators": {}}
     log = f"noise\ngluontune_profile_begin\n{LOG}\ngluontune_profile_end\n{BN_SLOW}"
-    report = _report(log, measured, 2)
-    assert report.onednn_ms == pytest.approx(12 + 0.4 + 14 + 7 + 1.6 + 1.8 + 0.02)
-    sentences = [str(cure) for cure in report.cures]
+    found = report(log, measured, 2)
+    assert found.onednn_ms == pytest.approx(12 + 0.4 + 14 + 7 + 1.6 + 1.8 + 0.02)
+    sentences = [str(cure) for cure in found.cures]
     assert sentences[0].startswith(
         "1 Pooling layer and 1 BatchNorm layer run on a slow path: 38 % of your step"
     )
-    assert [c.rewrite for c in report.cures] == ["pool-to-mean", "pad-channels"]
-    json.dumps(report.to_dict(), allow_nan=False)
+    assert [c.rewrite for c in found.cures] == ["pool-to-mean", "pad-channels"]
+    json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_suspicious_operators_are_marked():
@@ -108,7 +108,7 @@ def test_suspicious_operators_are_marked():
         "_copyto": {"calls": 1, "ms": 0.7},
         **{f"op{i}": {"calls": 1, "ms": 0.01} for i in range(9)},
     }
-    rows = _report("", {"step_ms": 1.0, "operators": operators}, 1).operators
+    rows = report("", {"step_ms": 1.0, "operators": operators}, 1).operators
     assert len(rows) == 10
     remarks = {row.name: row.remark for row in rows}
     assert remarks["_backward_BatchNorm"] == "backward takes 96 times its forward"

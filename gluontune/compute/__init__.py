@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from gluontune.compute.mode import set_mode as set_mode
     from gluontune.compute.process import bfloat16_support as bfloat16_support
     from gluontune.compute.process import start_process as start_process
-    from gluontune.compute.profiling import Profile as Profile
+    from gluontune.compute.profile_report import Profile as Profile
     from gluontune.compute.profiling import profile as profile
     from gluontune.compute.rewrites import REWRITES as REWRITES
-    from gluontune.compute.rewrites import AppliedRewrites as AppliedRewrites
     from gluontune.compute.rewrites import Rewrite as Rewrite
-    from gluontune.compute.rewrites import apply_rewrites as apply_rewrites
-    from gluontune.compute.rewrites import rewrites_for as rewrites_for
+    from gluontune.compute.rewriting import AppliedRewrites as AppliedRewrites
+    from gluontune.compute.rewriting import apply_rewrites as apply_rewrites
+    from gluontune.compute.rewriting import rewrites_for as rewrites_for
     from gluontune.compute.scaler import LossScaler as LossScaler
     from gluontune.compute.stage import InputStage as InputStage
     from gluontune.compute.stage import with_input_stage as with_input_stage

@@ -14,7 +14,8 @@ from gluontune.compute._preserve import check_initialized, preserved, restore
 from gluontune.compute._traversal import flat, sample_of
 from gluontune.compute.mode import compile_roots, topmost_hybrid
 from gluontune.compute.race import SETTINGS, Race, Trial, present_mode, ratio
-from gluontune.compute.rewrites import REWRITES, apply_rewrites, rewrites_for
+from gluontune.compute.rewrites import REWRITES
+from gluontune.compute.rewriting import apply_rewrites, rewrites_for
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.runtime import as_nd_array, as_net_array, mxnet
 from gluontune.stats import bounds

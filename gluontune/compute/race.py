@@ -12,7 +12,7 @@ import psutil
 from gluontune.compute._gradients import GradientCheck
 from gluontune.compute._preserve import capture, restore
 from gluontune.compute.mode import MODES, compile_roots, topmost_hybrid
-from gluontune.compute.rewrites import apply_rewrites
+from gluontune.compute.rewriting import apply_rewrites
 from gluontune.errors import GluontuneError
 from gluontune.stats import Interval, in_turn, interval, ratio_interval
 

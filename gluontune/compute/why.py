@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gluontune.compute.process import bfloat16_support
-from gluontune.compute.rewrites import rewrites_for
+from gluontune.compute.rewriting import rewrites_for
 from gluontune.errors import UsageError
 from gluontune.runtime import mxnet
 
