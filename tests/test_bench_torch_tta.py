@@ -13,7 +13,7 @@ from gluontune.cli.main import main
 from gluontune.ladder import exchange
 from gluontune.ladder import timing as tta
 from gluontune.recipe import Recipe
-from gluontune.report.tta import finish_tta
+from gluontune.report.tta_page import finish_tta
 
 MODE = {"name": "PyTorch compile channels_last float32", "threads": 2, "channels_last": True, "compiled": True,
         "allocator": "glibc", "env": {}}  # fmt: skip

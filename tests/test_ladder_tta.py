@@ -16,7 +16,7 @@ from gluontune.ladder import timing as tta
 from gluontune.ladder.parity import parity
 from gluontune.ladder.time_to_target import summarize
 from gluontune.recipe import Recipe
-from gluontune.report.tta import finish_tta
+from gluontune.report.tta_page import finish_tta
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from gluontune.errors import GluontuneError
 from gluontune.files import write_json
 from gluontune.ladder import timing as tta
 from gluontune.recipe import Recipe
-from gluontune.report.tta import finish_tta
+from gluontune.report.tta_page import finish_tta
 
 HERE = Path(__file__).parent
 MADE = {"created": "2026-01-31T10:00:00+00:00", "complete": True, "machine": {"cpu": {"model": "Test CPU"}}}

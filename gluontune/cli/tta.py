@@ -93,7 +93,7 @@ def tta(
     from gluontune.bench.places import peer_python
     from gluontune.ladder import cost, exchange
     from gluontune.ladder.timing import time_to_accuracy
-    from gluontune.report.tta import finish_tta
+    from gluontune.report.tta_page import finish_tta
 
     recipe, target = _target(recipe, given, target)
     if sum((against_torch, against is not None, against_peer is not None)) > 1:

@@ -16,7 +16,7 @@ from gluontune.report.operators import operators_view
 from gluontune.report.optimizers import optimizers_view
 from gluontune.report.published import published_view
 from gluontune.report.searches import esgd_view, tune_view
-from gluontune.report.tta import tta_view
+from gluontune.report.tta_page import tta_view
 
 __all__ = ["FOLDERS", "KINDS", "Kind", "kind_of", "view"]
 
