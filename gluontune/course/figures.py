@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from gluontune.errors import UsageError
-from gluontune.report import figures
+from gluontune.report import figures, utilization_figures
 from gluontune.report.read import row_of
 from gluontune.result import RunResult
 
@@ -49,7 +49,7 @@ def show(kind: str, results: Mapping[str, RunResult]) -> Markup:
     if kind == "utilization":
         drawn = [
             f"<figure><figcaption>{html.escape(row['name'])}</figcaption>"
-            f"{figures.utilization(f'{name}-{place}', row, wide=True) or '(too short to sample)'}</figure>"
+            f"{utilization_figures.utilization(f'{name}-{place}', row, wide=True) or '(too short to sample)'}</figure>"
             for place, row in enumerate(rows)
         ]
     elif kind == "throughput":
@@ -91,7 +91,9 @@ def _legend(kind: str, rows: list[dict[str, Any]]) -> str:
             (p, c) for p, c in figures.PHASE_SERIES.items() if any(row["phases_pct"].get(p) for row in rows)
         ]
     elif kind == "utilization":
-        named = list(dict.fromkeys(pair for row in rows for pair in figures.utilization_series(row)))
+        named = list(
+            dict.fromkeys(pair for row in rows for pair in utilization_figures.utilization_series(row))
+        )
         named = [("usable CPU cores" if title == "CPU" else title, colour) for title, colour in named]
     else:
         return ""

@@ -12,7 +12,8 @@ from typing import Any
 from gluontune import datasets, stats
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.events import OnProgress, Piece, of_piece, progress
-from gluontune.ladder.analysing import FACTORS_SCHEMA, Row, tta_of, tta_row
+from gluontune.ladder.analysing import FACTORS_SCHEMA
+from gluontune.ladder.factor_results import Row, tta_of, tta_row
 from gluontune.ladder.repeat import train_once
 from gluontune.ladder.results_store import dataset_facts
 from gluontune.ladder.resumable import ResumableDocument

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gluontune.report import figures, words
+from gluontune.report import figures, utilization_figures, words
 
 __all__ = ["figures_of", "score", "utilization_of"]
 
@@ -61,7 +61,7 @@ _CURVES_SAY = "The clock counts training alone."
 def utilization_of(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
     found = []
     for place, row in enumerate(rows):
-        svg = figures.utilization(f"{key}-util{place}", row)
+        svg = utilization_figures.utilization(f"{key}-util{place}", row)
         if svg is None:
             continue
         steady = row["steadiness"]
@@ -71,7 +71,7 @@ def utilization_of(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
         caption = [f"{title} {form.format(value)}" for title, value, form in values if value is not None]
         if score(steady):
             caption.insert(1, f"steadiness {score(steady)}")
-        legend = figures.utilization_series(row)
+        legend = utilization_figures.utilization_series(row)
         found.append(
             {
                 "name": words.clean(row["name"], 60),
