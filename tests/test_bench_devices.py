@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from gluontune.bench import devices, outcome
-from gluontune.bench.contest import Contender
+from gluontune.bench.contender import Contender
 from gluontune.cli.main import main
 from gluontune.errors import UsageError
 from gluontune.recipe import Recipe

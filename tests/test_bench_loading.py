@@ -16,7 +16,7 @@ import pytest
 
 from gluontune import stats
 from gluontune.bench import LIMIT, OURS, Entrant, document, hold, loading
-from gluontune.bench.contest import Contender
+from gluontune.bench.contender import Contender
 from gluontune.cli.main import main
 from gluontune.errors import UsageError
 from gluontune.loading import ThreadedLoader, from_records

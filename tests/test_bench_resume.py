@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gluontune.bench import training
-from gluontune.bench.contest import OURS, Entrant, hold
+from gluontune.bench.contender import OURS, Entrant
+from gluontune.bench.contest import hold
 from gluontune.errors import UsageError
 from gluontune.journal import Journal
 

@@ -8,7 +8,7 @@ import pytest
 import tta_fakes as runs
 
 from gluontune.bench import torch_tta
-from gluontune.bench.contest import ContenderFailed
+from gluontune.bench.contender import ContenderFailed
 from gluontune.cli.main import main
 from gluontune.ladder import exchange
 from gluontune.ladder import timing as tta

@@ -12,7 +12,7 @@ import pytest
 from gluontune import runtime
 from gluontune.bench import training
 from gluontune.bench._mxnet_training import make
-from gluontune.bench.contest import OURS, Contender, Entrant
+from gluontune.bench.contender import OURS, Contender, Entrant
 from gluontune.cli.main import main
 from gluontune.compute import bfloat16_support
 from gluontune.errors import GluontuneError, UsageError

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from gluontune import lazy
 
 if TYPE_CHECKING:
-    from gluontune.bench.contest import LIMIT as LIMIT
-    from gluontune.bench.contest import OURS as OURS
-    from gluontune.bench.contest import Contender as Contender
-    from gluontune.bench.contest import Entrant as Entrant
+    from gluontune.bench.contender import LIMIT as LIMIT
+    from gluontune.bench.contender import OURS as OURS
+    from gluontune.bench.contender import Contender as Contender
+    from gluontune.bench.contender import Entrant as Entrant
     from gluontune.bench.contest import hold as hold
     from gluontune.bench.outcome import document as document
     from gluontune.bench.outcome import show as show

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluontune import stats
-from gluontune.bench.contest import Entrant, hold
+from gluontune.bench.contender import Entrant
+from gluontune.bench.contest import hold
 from gluontune.bench.selecting import selected
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.runtime import launch_settings

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune.bench.contest import OURS, Contender, Entrant
+from gluontune.bench.contender import OURS, Contender, Entrant
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.files import parse_json, set_aside, writable_folder, write_json
 from gluontune.runtime import launch_settings, machine_facts

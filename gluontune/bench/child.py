@@ -2,7 +2,7 @@
 
 It is started by its path, because a peer's interpreter does not have gluontune installed: this file makes
 the package importable there, and nothing else of our environment. It reads one JSON command a line from
-stdin and answers each with one JSON event a line on the pipe FD. See ``gluontune.bench.contest``.
+stdin and answers each with one JSON event a line on the pipe FD. See ``gluontune.bench.contender``.
 """
 
 from __future__ import annotations

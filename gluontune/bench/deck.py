@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gluontune import runtime, stats
-from gluontune.bench.contest import OURS, Contender, Entrant, hold
+from gluontune.bench.contender import OURS, Contender, Entrant
+from gluontune.bench.contest import hold
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.files import parse_json, set_aside, write_json
 from gluontune.runtime.launch import launch_settings

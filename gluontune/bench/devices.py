@@ -12,7 +12,8 @@ from typing import Any
 
 from gluontune import stats
 from gluontune.bench import outcome
-from gluontune.bench.contest import OURS, Entrant, hold
+from gluontune.bench.contender import OURS, Entrant
+from gluontune.bench.contest import hold
 from gluontune.compute import bfloat16_support
 from gluontune.errors import UsageError
 from gluontune.journal import Journal

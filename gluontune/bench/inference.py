@@ -22,7 +22,8 @@ import numpy as np
 from gluontune import datasets, runtime, stats
 from gluontune.bench import outcome
 from gluontune.bench._inference import AGREE_PCT, MODES, OWN_THREADS
-from gluontune.bench.contest import OURS, Contender, Entrant, hold
+from gluontune.bench.contender import OURS, Contender, Entrant
+from gluontune.bench.contest import hold
 from gluontune.compute import bfloat16_support
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.journal import Journal

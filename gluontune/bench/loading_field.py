@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gluontune.bench.contest import LIMIT, OURS, Entrant
+from gluontune.bench.contender import LIMIT, OURS, Entrant
 from gluontune.loading import ResidentLoader, from_records
 
 __all__ = ["CROP", "PAD_CROP", "STRETCH", "entrants", "with_boxes"]

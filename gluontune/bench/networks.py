@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from gluontune import runtime
 from gluontune.bench._one_network import PLAIN
-from gluontune.bench.contest import OURS, Contender, Entrant
+from gluontune.bench.contender import OURS, Contender, Entrant
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.files import parse_json, set_aside, writable_folder, write_json
 from gluontune.runtime import machine_facts

@@ -15,7 +15,7 @@ from typing import Any
 
 from gluontune import datasets, monitor, runtime, stats
 from gluontune.bench._operator_list import KINDS, default_list
-from gluontune.bench.contest import OURS, Contender, Entrant
+from gluontune.bench.contender import OURS, Contender, Entrant
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings

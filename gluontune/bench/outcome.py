@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gluontune import stats
-from gluontune.bench.contest import LIMIT, OURS, Contender
+from gluontune.bench.contender import LIMIT, OURS, Contender
 from gluontune.runtime import machine_facts
 
 __all__ = ["combine", "document", "show"]

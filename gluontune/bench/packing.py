@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Union
 
 from gluontune.bench import outcome
-from gluontune.bench.contest import OURS, Contender, Entrant, hold
+from gluontune.bench.contender import OURS, Contender, Entrant
+from gluontune.bench.contest import hold
 from gluontune.bench.selecting import selected
 from gluontune.errors import UsageError
 from gluontune.journal import Journal

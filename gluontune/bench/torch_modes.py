@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gluontune import stats
-from gluontune.bench.contest import Entrant, hold
+from gluontune.bench.contender import Entrant
+from gluontune.bench.contest import hold
 from gluontune.errors import GluontuneError
 from gluontune.runtime.launch import launch_settings
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gluontune import runtime, stats
-from gluontune.bench.contest import Contender, ContenderFailed, Entrant, hold
+from gluontune.bench.contender import Contender, ContenderFailed, Entrant
+from gluontune.bench.contest import hold
 from gluontune.bench.places import peer_python
 from gluontune.bench.torch_modes import allocator_of, allocators, torch_entrants
 from gluontune.errors import GluontuneError, UsageError

@@ -15,7 +15,8 @@ from typing import Any, Optional
 
 from gluontune import runtime, stats
 from gluontune.bench import outcome
-from gluontune.bench.contest import OURS, Contender, Entrant, hold
+from gluontune.bench.contender import OURS, Contender, Entrant
+from gluontune.bench.contest import hold
 from gluontune.bench.places import peer_python
 from gluontune.bench.selecting import selected
 from gluontune.bench.torch_modes import allocator_of, torch_entrants
