@@ -15,7 +15,8 @@ from gluontune.cli.main import main
 from gluontune.course import assessment
 from gluontune.course.assessment import assessing, grading, limits
 from gluontune.course.assessment.fresh import FreshTask, Scale, luck
-from gluontune.course.assessment.supervise import copy_handed_in, lives
+from gluontune.course.assessment.leftovers import lives
+from gluontune.course.assessment.supervise import copy_handed_in
 from gluontune.errors import UsageError
 
 SCALE = Scale(

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING
 from gluontune import lazy
 
 if TYPE_CHECKING:
-    from gluontune.course.assessment.assessing import Assessment as Assessment
+    from gluontune.course.assessment.assessed import Assessment as Assessment
     from gluontune.course.assessment.assessing import assess as assess
     from gluontune.course.assessment.assessing import new_script as new_script
     from gluontune.course.assessment.assessing import solution as solution

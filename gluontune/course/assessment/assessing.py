@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,17 @@ import numpy as np
 import psutil
 
 from gluontune import runtime
+from gluontune.course.assessment.assessed import Assessment
 from gluontune.course.assessment.examine import examine
 from gluontune.course.assessment.fresh import FreshTask, Probe, Scale, luck
-from gluontune.course.assessment.grading import Goal, Part, grade
+from gluontune.course.assessment.grading import Goal, grade
 from gluontune.course.assessment.limits import landlock_version
 from gluontune.course.assessment.supervise import run_script
 from gluontune.course.assessment.task import VARIABLE
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json, writable_folder, write_json
-from gluontune.recipe import Recipe
-from gluontune.result import RunResult
 
-__all__ = ["QUICK", "Assessment", "assess", "new_script", "solution"]
+__all__ = ["QUICK", "assess", "new_script", "solution"]
 
 QUICK = Scale(train=4_000, val=600, test=1_500)
 BUDGET = 2.0  # times the reference's own time
@@ -40,72 +39,6 @@ _SCRIPT_KIB = 256  # no room for parameters
 _MOST_REPORT = 1 << 16  # bytes
 _SECONDS_OF_REFERENCE = 900.0
 Event = dict[str, Any]
-
-
-@dataclass
-class Assessment:
-    """What an assessment found.
-
-    Args:
-        script: its path. parts: one rank, then two. reference: by number of ranks, what the goals come from.
-        isolated: whether the kernel kept the script from reading other files (Landlock).
-        secluded: whether it kept it from the network and from sockets of other programs (namespaces).
-        complete: whether both parts were asked for.
-    """
-
-    script: str
-    parts: list[Part]
-    reference: dict[str, dict[str, Any]]
-    isolated: bool
-    complete: bool
-    skipped: str | None = None
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    secluded: bool = True
-
-    @property
-    def passed(self) -> bool:
-        """Every part that was asked for has passed."""
-        return bool(self.parts) and self.skipped is None and all(part.passed for part in self.parts)
-
-    @property
-    def points(self) -> float:
-        return round(sum(part.points for part in self.parts), 1)
-
-    @property
-    def max_points(self) -> int:
-        return 100 if self.complete else 50
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return {
-            "schema_version": 1,
-            "script": self.script,
-            "passed": self.passed,
-            "points": self.points,
-            "max_points": self.max_points,
-            "parts": [part.to_dict() for part in self.parts],
-            "skipped": self.skipped,
-            "reference": self.reference,
-            "isolated": self.isolated,
-            "secluded": self.secluded,
-            "machine": dict(self.machine),
-        }
-
-    def results(self) -> dict[str, RunResult]:
-        """Each part as a RunResult, for figures and ``gluontune report``."""
-        found = {}
-        for part in self.parts:
-            recipe = Recipe(
-                job=self.script, num_devices=part.ranks, engine="kvstore" if part.ranks > 1 else "local"
-            )
-            result = RunResult(recipe.to_dict(), machine=self.machine, utilization=dict(part.series))
-            result.peak_rss_mib = part.peak_rss_mib
-            result.val_accuracy = [] if part.accuracy is None else [part.accuracy]
-            result.elapsed_seconds = [] if part.accuracy is None or part.seconds is None else [part.seconds]
-            result.epoch_seconds = list(result.elapsed_seconds)
-            result.notes = [f"{c.name}: {c.feedback}" for c in part.criteria]
-            found[f"{Path(self.script).stem}, {part.ranks} rank{'s' if part.ranks > 1 else ''}"] = result
-        return found
 
 
 def new_script(path: str | Path) -> Path:

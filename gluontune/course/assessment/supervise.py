@@ -17,18 +17,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import psutil
-
 from gluontune.course.assessment.guard import become_guard
+from gluontune.course.assessment.leftovers import Leftovers, send
 from gluontune.course.assessment.limits import devices
 from gluontune.course.assessment.seclusion import seclude
 from gluontune.errors import GluontuneError
 from gluontune.monitor.sampler import Monitor
 
-__all__ = ["HANDED_IN", "copy_handed_in", "lives", "main", "run_script"]
+__all__ = ["HANDED_IN", "copy_handed_in", "main", "run_script"]
 
 HANDED_IN = ("net-symbol.json", "net-0000.params", "report.json")
 
@@ -36,8 +35,6 @@ _SUBREAPER = 36
 _TICK_S = 0.05
 _GRACE_S = 1.0  # for helpers of a loader to end by themselves after the script
 _ORPHANED_RANK_S = 10.0  # a rank whose partner has ended waits for it in vain
-_STUBBORN_S = 20.0  # in which all that is left must be gone
-_LOOKS = 20  # in a row that find only the dead, before something is said to go on
 _MOST_BYTES = 1 << 30
 _MAX_POINTS = 400
 _LIMITS = "gluontune.course.assessment.limits"
@@ -91,7 +88,7 @@ class _Supervisor:
         self.cluster: Any = None
         self.meeting: Any = None
         self.stopped_by: str | None = None
-        self.left: dict[int, str] = {}
+        self.left = Leftovers(lambda: {p.pid for p in (self.cluster.processes if self.cluster else [])})
 
     def work(self) -> dict[str, Any]:
         try:
@@ -105,9 +102,10 @@ class _Supervisor:
                     time.sleep(_TICK_S)
                 seconds = max(end["seconds"] for end in self.ends.values())
             self._take_copies()
-            left = self._end_rest()
+            self.left.end(0 if self.stopped_by else _GRACE_S)
+            left = [] if self.stopped_by else sorted(self.left.ended.values())
         finally:
-            self._end_rest(at_once=True)
+            self.left.end(0)
             for helper in (self.cluster, self.meeting):
                 if helper is not None:
                     helper.close()
@@ -193,91 +191,16 @@ class _Supervisor:
 
     def _take_copies(self) -> None:
         """What is handed in is what lies there when the clock stops: the rest stands still while it is copied."""
-        rest = [process.pid for process in self._rest()]
-        _signal(rest, signal.SIGSTOP)
+        rest = [process.pid for process in self.left.alive()]
+        send(rest, signal.SIGSTOP)
         for task in self.spec["tasks"]:
             copy_handed_in(task["out"], task["taken"])
         if not self.stopped_by:
-            _signal(rest, signal.SIGCONT)
-
-    def _end_rest(self, at_once: bool = False) -> list[str]:
-        """End what the script has left behind, until no descendant is left; returns what that was."""
-        deadline = time.monotonic() + (0 if at_once or self.stopped_by else _GRACE_S)
-        last = deadline + _STUBBORN_S
-        left = self.left
-        while rest := self._rest():
-            if time.monotonic() < deadline:
-                time.sleep(_TICK_S)
-                continue
-            if time.monotonic() > last:
-                raise GluontuneError(
-                    f"processes of the script cannot be ended: {sorted(p.pid for p in rest)}"
-                )
-            for process in rest:
-                left.setdefault(process.pid, _command(process))
-            _signal([process.pid for process in rest], signal.SIGKILL)
-            self._outrun()
-        return [] if self.stopped_by else sorted(left.values())
-
-    def _outrun(self) -> None:
-        """Kill what forks and ends faster than a look round takes: its orphans are children of this process."""
-        ours = {process.pid for process in (self.cluster.processes if self.cluster else [])}
-        until = time.monotonic() + _TICK_S
-        while time.monotonic() < until:
-            children = [pid for pid in _own_children() if pid not in ours]
-            _signal(children, signal.SIGKILL)
-            for pid in children:
-                with contextlib.suppress(OSError):  # a rank was waited for already
-                    os.waitpid(pid, os.WNOHANG)
-
-    def _rest(self) -> list[psutil.Process]:
-        """Descendants that are left, without the helpers that are ours.
-
-        Each is a child of this process or below one, and a child stays listed until it is waited for. So nothing is
-        left only where no child is: what forks and ends faster than one can look still leaves its dead here.
-        """
-        ours = {p.pid for p in (self.cluster.processes if self.cluster else [])}
-        dead: list[int] = []
-        for _ in range(_LOOKS):
-            children = [pid for pid in _own_children() if pid not in ours]
-            if not children:
-                return []
-            dead = [pid for pid in children if not lives(pid)]
-            for pid in dead:
-                with contextlib.suppress(OSError):
-                    os.waitpid(pid, os.WNOHANG)
-            if len(dead) < len(children):
-                break
-        found = {process.pid: process for process in psutil.Process().children(recursive=True)}
-        alive = [process for pid, process in found.items() if pid not in ours and lives(pid)]
-        if not alive:  # one after the other, each dead before it is met
-            self.left.setdefault(dead[-1] if dead else 0, "processes that follow one another")
-            self._outrun()
-            return self._rest()
-        return alive
+            send(rest, signal.SIGCONT)
 
     def _tail(self, rank: int, size: int = 3000) -> str:
         handle = self.logs[rank].fileno()
         return os.pread(handle, size, max(0, os.fstat(handle).st_size - size)).decode("utf-8", "replace")
-
-
-def lives(pid: int) -> bool:
-    """Whether any thread of a process still runs. Where its first one has ended, it shows as a zombie and trains on.
-
-    >>> lives(os.getpid())
-    True
-    """
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return False
-    for thread in threads:
-        with contextlib.suppress(OSError):
-            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as stream:
-                state = stream.read().rpartition(b")")[2].split()[0]
-            if state not in (b"Z", b"X", b"x"):
-                return True
-    return False
 
 
 def copy_handed_in(out: str, taken: str) -> None:
@@ -292,29 +215,6 @@ def copy_handed_in(out: str, taken: str) -> None:
                     continue
                 with open(os.path.join(taken, name), "wb") as writing:
                     shutil.copyfileobj(reading, writing, 1 << 20)
-
-
-def _command(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):  # a zombie has none any more
-        said = " ".join(process.cmdline()) or process.name()
-        return (
-            said if len(said) <= 120 else "…" + said[-119:]
-        )  # its end tells more than the path of its Python
-    return f"process {process.pid}"
-
-
-def _signal(pids: Iterable[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)
-
-
-def _own_children() -> list[int]:
-    found: list[int] = []
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children") as stream:
-            found += map(int, stream.read().split())
-    return found
 
 
 def _interrupted(*_: object) -> None:
