@@ -14,8 +14,7 @@ import pytest
 from gluontune import loading
 from gluontune.cli.main import main
 from gluontune.datasets.png import encode_grey
-from gluontune.train import Group, RunFailed, checkpoint
-from gluontune.train import group as group_module
+from gluontune.train import Group, RunFailed, checkpoint, hearing
 from gluontune.train import self_description as site_module
 from gluontune.train.faults import difference_between, second_hand
 
@@ -48,7 +47,7 @@ def test_ranks_go_on_from_rank_0s_checkpoint(tmp_path):
 
 
 def test_logs_come_with_their_rank_and_a_stopped_rank_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(group_module, "_SILENT_S", 5.0)
+    monkeypatch.setattr(hearing, "_SILENT_S", 5.0)
     text = "print('hello from the job', flush=True)\ndef data(): return 'sample'\n"
     (tmp_path / "job.py").write_text(text)
     said = []
@@ -83,12 +82,11 @@ class SaysOnly:
     ],
 )
 def test_who_lost_a_connection_is_not_blamed(monkeypatch, heard, culprit):
-    monkeypatch.setattr(group_module, "_GRACE_S", 0.3)
-    group = Group.__new__(Group)
+    monkeypatch.setattr(hearing, "_GRACE_S", 0.3)
     lost = {"event": "error", "message": "[gloo] Connection closed by peer [127.0.0.1]:9"}
-    group.site = SimpleNamespace(trouble=lambda: None, notices_after_s=0.0)
-    group.ranks = [SaysOnly(lost), SaysOnly(heard, after=1)]
-    place, event = group._culprit(0, lost)
+    site = SimpleNamespace(trouble=lambda: None, notices_after_s=0.0)
+    ranks = [SaysOnly(lost), SaysOnly(heard, after=1)]
+    place, event = hearing.Hearing(site, ranks, 2, 5.0)._culprit(0, lost)
     assert place == culprit and event == (heard if culprit else lost)
 
 

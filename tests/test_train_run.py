@@ -17,6 +17,7 @@ import pytest
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 from gluontune.train import Group, RunFailed, drive, run
+from gluontune.train.hearing import Hearing
 
 SMALL = Recipe(net="mlp", loader="resident", train_samples=2048, val_samples=512, learning_rate=0.1)
 
@@ -324,9 +325,7 @@ def test_a_stopped_and_continued_run_is_not_taken_for_a_hung_one(monkeypatch):
         def poll(self):
             return self.answers.pop() if self.answers else None
 
-    group = object.__new__(Group)
-    group.ranks, group.world, group.time_limit = [Rank()], 1, 5.0
-    group.site, group.on_log = SimpleNamespace(trouble=lambda: None), None
-    monkeypatch.setattr("gluontune.train.group.selectors.DefaultSelector", Selector)
-    monkeypatch.setattr("gluontune.train.group.time.monotonic", lambda: clock[0])
-    assert group._gather("done") == [{"event": "done"}]
+    monkeypatch.setattr("gluontune.train.hearing.selectors.DefaultSelector", Selector)
+    monkeypatch.setattr("gluontune.train.hearing.time.monotonic", lambda: clock[0])
+    heard = Hearing(SimpleNamespace(trouble=lambda: None), [Rank()], 1, 5.0)
+    assert heard.gather("done") == [{"event": "done"}]

@@ -8,22 +8,17 @@ ahead and their threads cannot disturb: that is how the ladder interleaves its c
 from __future__ import annotations
 
 import contextlib
-import selectors
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
 from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
-from gluontune.train.faults import FAULTS, RunFailed, difference_between, second_hand
+from gluontune.train.faults import FAULTS, RunFailed, difference_between
+from gluontune.train.hearing import Hearing
 from gluontune.train.starting import Here, start_on_hosts
 
 __all__ = ["FAULTS", "Group", "RunFailed"]
-
-_TICK_S = 0.5
-_GRACE_S = 3.0  # for the rank at fault to be heard, after another that lost its connection to it
-_SILENT_S = 15.0  # a rank's process shows signs of life every 2 s while it works, even while it waits
 
 
 class Group:
@@ -55,16 +50,12 @@ class Group:
         hosts: Hosts | None = None,
         site: Callable[..., Any] | None = None,
     ):
-        self.on_log = on_log
-        self._heard: dict[int, float] = {}  # when each rank was last heard of
-        self._at: dict[int, int] = {}  # the step that each was at
         self.recipe, self.time_limit = recipe, time_limit
         self.world = 1 if recipe.engine == "local" else recipe.num_devices
         self._compares = (
             self.world > 1 and recipe.engine != "async"
         )  # asynchronous learners are one machine's
         self.ready: list[dict[str, Any]] = []
-        self.notes: list[str] = []  # what learners that were started again have to say
 
         def setup(rank: int, local_rank: int) -> dict[str, Any]:
             return {
@@ -84,6 +75,7 @@ class Group:
             folder = checkpoints["folder"] if checkpoints else None
             self.site = start_on_hosts(recipe, self.world, hosts, setup, folder)
         self.ranks: list[Any] = self.site.ranks
+        self._hearing = Hearing(self.site, self.ranks, self.world, time_limit, recipe.job, on_log)
         self.applied_env = self.site.applied
         try:
             if wait:
@@ -96,7 +88,8 @@ class Group:
         """Wait until every rank has built its net and data; they go on from the data only if these are alike."""
         if self._compares:
             if difference := difference_between(self._gather("opened"), self.site.where):
-                self._end(RunFailed("RanksDiffer", difference, "starting"))
+                self.close()
+                raise RunFailed("RanksDiffer", difference, "starting")
             for rank in self.ranks:
                 rank.say({"do": "go"})
         self.ready = self._gather("ready")
@@ -105,6 +98,11 @@ class Group:
     def pids(self) -> list[int]:
         """Process ids on this machine of the ranks and of the parameter server, for the monitor."""
         return self.site.pids
+
+    @property
+    def notes(self) -> list[str]:
+        """What learners that were started again had to say."""
+        return self._hearing.notes
 
     @property
     def batches_per_epoch(self) -> int:
@@ -208,8 +206,8 @@ class Group:
     def close(self) -> None:
         """End all processes of the group; safe to call twice, but not while another thread waits for an answer."""
         with contextlib.suppress(OSError):
-            self._pass_on_logs()
-        self.ranks = []
+            self._hearing.pass_on_logs()
+        self.ranks = self._hearing.ranks = []
         self.site.close()
 
     def __enter__(self) -> Group:
@@ -231,101 +229,9 @@ class Group:
         return self._gather("done", asked)
 
     def _gather(self, wanted: str, asked: list[Any] | None = None) -> list[dict[str, Any]]:
-        """One ``wanted`` event from each rank; anything else, or silence, is a failure."""
-        waiting = dict(enumerate(self.ranks if asked is None else asked))
-        answers: dict[int, dict[str, Any]] = {}
-        now = time.monotonic()
-        deadline, self._heard = now + self.time_limit, dict.fromkeys(waiting, now)
-        with selectors.DefaultSelector() as selector:
-            for place, rank in waiting.items():
-                selector.register(rank.reading, selectors.EVENT_READ, place)
-            while len(answers) < len(waiting):
-                began = time.monotonic()
-                found = selector.select(_TICK_S)
-                # This process was stopped itself (Ctrl-Z): such time is nobody's silence.
-                if (stopped := time.monotonic() - began - _TICK_S) > 1:
-                    deadline += stopped
-                    self._heard = {place: heard + stopped for place, heard in self._heard.items()}
-                for key, _ in found:
-                    self._hear(key.data, wanted, answers)
-                    if key.data in answers:
-                        selector.unregister(key.fd)
-                self._pass_on_logs()
-                self._check_site(wanted)
-                self._check_silence(sorted(set(waiting) - set(answers)), wanted, deadline)
-        return [answers[place] for place in sorted(answers)]
-
-    def _hear(self, place: int, wanted: str, answers: dict[int, dict[str, Any]]) -> None:
-        """Take what a rank has said: signs of life, then the answer."""
-        while place not in answers and (event := self.ranks[place].poll()) is not None:
-            self._heard[place] = time.monotonic()
-            if event["event"] == "beat":
-                self._at[place] = event["step"]
-            elif event["event"] == "note":
-                self.notes.append(event["text"])
-            elif event["event"] == wanted:
-                answers[place] = event
-            else:
-                self._fail(place, event)
-
-    def _check_site(self, wanted: str = "done") -> None:
-        if trouble := self.site.trouble():
-            kind, message = trouble
-            self._end(RunFailed(kind, message, "training" if wanted == "done" else "starting"))
-
-    def _pass_on_logs(self) -> None:
-        if self.on_log is not None:
-            for place, rank in enumerate(self.ranks):
-                for line in rank.new_lines():
-                    self.on_log(place, line)
-
-    def _fail(self, place: int, event: dict[str, Any]) -> None:
-        place, event = self._culprit(place, event)
-        rank, name = self.ranks[place], f"rank {place}{self.site.where(place)}: " if self.world > 1 else ""
-        if event["event"] == "error":
-            kind = "ConnectionLost" if second_hand(event) else event["type"]
-            told, trace = name + event["message"], event.get("traceback", "")
-            self._end(RunFailed(kind, told, event["phase"], rank.tail(), trace))
-        message = rank.how_ended("the training process")
-        lines = rank.tail().strip().splitlines()
-        self._end(RunFailed("ProcessDied", f"{name}{message}", "training", "\n".join(lines[-20:])))
-
-    def _culprit(self, place: int, event: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """The rank at fault: one that lost its connection to another may be heard before that other's end."""
-        until = time.monotonic() + _GRACE_S + self.site.notices_after_s
-        while second_hand(event) and time.monotonic() < until:
-            time.sleep(0.05)
-            self._check_site()
-            for other in set(range(len(self.ranks))) - {place}:
-                heard = self.ranks[other].poll()
-                if heard is not None and heard["event"] in ("end", "error") and not second_hand(heard):
-                    return other, heard
-        return place, event
-
-    def _check_silence(self, missing: list[int], wanted: str, deadline: float) -> None:
-        now = time.monotonic()
-        if self.world > 1 and wanted == "done":
-            silent = [place for place in missing if now - self._heard[place] > _SILENT_S]
-            if silent:
-                who = f"rank {', '.join(map(str, silent))}{self.site.where(silent[0])}"
-                message = (
-                    f"{who} has given no sign of life for {_SILENT_S:.0f} s: stopped, swapped out or cut off?"
-                )
-                self._end(RunFailed("RankSilent", message, "training", self.ranks[silent[0]].tail()))
-        if missing and now > deadline:
-            behind = min((self._at.get(place, 0) for place in missing), default=0)
-            self._hung([place for place in missing if self._at.get(place, 0) == behind], wanted)
-
-    def _hung(self, places: list[int], wanted: str) -> None:
-        where = self.site.where(places[0])
-        who = (
-            f"rank {', '.join(map(str, places))}{where} has" if self.world > 1 else "the training process has"
-        )
-        phase = "training" if wanted == "done" else "starting"
-        job = f"; does {self.recipe.job} ever end?" if self.recipe.job else ""
-        message = f"{who} not answered for {self.time_limit:.0f} s{job} (--time-limit sets the limit)"
-        self._end(RunFailed("TimeLimit", message, phase, self.ranks[places[0]].tail()))
-
-    def _end(self, failure: RunFailed) -> None:
-        self.close()
-        raise failure
+        """One ``wanted`` event from each rank; what fails ends the group."""
+        try:
+            return self._hearing.gather(wanted, asked)
+        except RunFailed:
+            self.close()
+            raise
