@@ -137,6 +137,26 @@ def test_the_whole_length_is_tried_where_it_is_a_gain(lucky, machine, monkeypatc
         assert "a larger batch hurt" not in " ".join(sentence_parts(found)), "it is said once"
 
 
+def test_a_larger_batch_that_loses_accuracy_in_every_training_of_the_proof_is_taken_back(
+    machine, monkeypatch
+):
+    monkeypatch.setattr(machine, "rate", faster_batches)
+    proving = []
+
+    def accuracy(r):
+        if r.optimizer != "nag" or r.epochs < 1:  # no length is given back here
+            return 0.1
+        return 0.71 if proving and r.batch_size_per_device > 64 else 0.80
+
+    machine.accuracy = accuracy
+    watch = lambda event: proving.extend([True] if event.get("stage") == "proof" else [])  # noqa: E731
+    found = ladder.climb(Recipe(epochs=1), rungs=["large-batch"], budget_s=1e4, on_event=watch)
+    row, proof = rows(found)["large-batch"], found["taken_back"][0]["proof"]
+    assert "epochs" not in row["changes"] and len(proof["pairs"]) > 1 and proof["missed"] == []
+    assert (row["verdict"], row["kept"], found["best"]["name"]) == ("hurt", False, "naive")
+    assert "ended at 71.0 % in the proof: accuracy was lost" in " ".join(sentence_parts(found))
+
+
 def test_without_time_for_a_longer_training_it_is_not_known(lucky, machine):
     now = [0.0]
     spent = []

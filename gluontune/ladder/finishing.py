@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gluontune import stats
-from gluontune.documents import rung_row
+from gluontune.documents import RungRow, rung_row
 from gluontune.ladder.accuracy import loss_of
 from gluontune.ladder.best_files import hand_over
 from gluontune.ladder.factorplan import quotient
@@ -15,7 +15,15 @@ from gluontune.ladder.measure import Contender
 from gluontune.ladder.revisiting import revisit
 from gluontune.ladder.rounds import Rounds
 from gluontune.ladder.rung import Site
-from gluontune.ladder.shortening import arrived, next_length, ratio_at, shortener, what_was_shown, worth_a_try
+from gluontune.ladder.shortening import (
+    arrived,
+    by_time,
+    next_length,
+    ratio_at,
+    shortener,
+    what_was_shown,
+    worth_a_try,
+)
 from gluontune.ladder.time_to_target import first_crossing
 from gluontune.ladder.trainings import Trainings
 from gluontune.recipe import Recipe
@@ -25,6 +33,7 @@ from gluontune.train import RunFailed
 __all__ = ["finish", "prove"]
 
 _MOST_PAIRS = 5
+_LOST = "the best recipe with it ended at {:.1f} % in the proof: accuracy was lost"
 
 
 def finish(
@@ -57,9 +66,9 @@ def finish(
         if best.failure is not None or naive.failure is not None:
             break
         proof = results.document["proof"] = prove(naive, best, trainings, tell)
-        row = shortener(results.document["rungs"])
-        if proof and row is not None and not arrived(proof):
-            results.take_back_rung(row, what_was_shown(row, proof, naive.recipe.epochs), proof)
+        row, shown = _refuted(results.document["rungs"], proof, naive.recipe.epochs)
+        if proof and row is not None and shown is not None:
+            results.take_back_rung(row, shown, proof)
             best.close()
             best = _asked_again(naive, site, trainings, rounds)
             continue
@@ -68,15 +77,29 @@ def finish(
             results.lengthen(row, ratio, proof["missed"], proof["epochs"], proof["pairs"][0]["best"])
         elif proof and proof["lost"]:
             reached = 100 * proof["pairs"][-1]["best"]["accuracy"]
-            results.take_back(
-                f"the best recipe with it ended at {reached:.1f} % in the proof: accuracy was lost"
-            )
+            results.take_back(_LOST.format(reached))
         break
     document = results.document
     improved = document["best"] is not None and document["best"]["name"] != "naive"
     if improved and results.folder is not None:
         document["files"] = hand_over(document, results.folder, site.step)
     return best
+
+
+def _refuted(
+    rows: Sequence[RungRow], proof: Mapping[str, Any] | None, longest: float
+) -> tuple[RungRow | None, dict[str, Any] | None]:
+    """The rung whose time to the accuracy the proof is about; and what its row says by now, where it is no gain."""
+    row = shortener(rows)
+    if proof is None:
+        return row, None
+    if row is not None and not arrived(proof):
+        return row, what_was_shown(row, proof, longest)
+    last = [each for each in rows if each["kept"]][-1]
+    if proof["lost"] and by_time(last):
+        told = "taken back: " + _LOST.format(100 * proof["pairs"][-1]["best"]["accuracy"])
+        return last, {"verdict": "hurt", "measurable": True, "reason": told}
+    return row, None
 
 
 def _asked_again(naive: Contender, site: Site, trainings: Trainings, rounds: Rounds) -> Contender:

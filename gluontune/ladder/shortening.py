@@ -10,17 +10,18 @@ from gluontune.ladder.batching import SHORTER
 from gluontune.ladder.judge import verdict_of
 from gluontune.stats import Interval
 
-__all__ = ["arrived", "next_length", "ratio_at", "shortener", "what_was_shown", "worth_a_try"]
+__all__ = ["arrived", "by_time", "next_length", "ratio_at", "shortener", "what_was_shown", "worth_a_try"]
 
 
 def shortener(rows: Sequence[RungRow]) -> RungRow | None:
     """The kept rung that chose the length of the training, by the time to an accuracy; None where none did."""
-    found = [
-        row
-        for row in rows
-        if row["kept"] and "epochs" in row["changes"] and (row["seconds_to_accuracy"] or {}).get("ratio")
-    ]
+    found = [row for row in rows if row["kept"] and "epochs" in row["changes"] and by_time(row)]
     return found[-1] if found else None
+
+
+def by_time(row: RungRow) -> bool:
+    """Whether a kept rung counts by the time to an accuracy."""
+    return bool((row["seconds_to_accuracy"] or {}).get("ratio"))
 
 
 def ratio_at(row: RungRow, epochs: float) -> Interval:
@@ -84,5 +85,6 @@ def what_was_shown(row: RungRow, proof: Mapping[str, Any], longest: float) -> di
         return {"verdict": "n/a", "measurable": False, "reason": why}
     ratio = ratio_at(row, following)
     low, high = ratio["ci95"]
-    why = f"{following:g} epochs are no certain gain: {ratio['median']:.2f}× less time (95 %: {low:.2f}–{high:.2f})"
+    length = f"{following:g} epoch{'s' * (following != 1)}"
+    why = f"{length} would be no certain gain: {ratio['median']:.2f}× less time (95 %: {low:.2f}–{high:.2f})"
     return {"verdict": verdict_of(ratio), "measurable": True, "reason": f"taken back: {said}, and {why}"}
