@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from itertools import combinations
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 import gluontune as gt
 from gluontune.bench import recipe_space, recipes
 from gluontune.bench._recipe_pool import Pool
+from gluontune.cli.main import main
 from gluontune.errors import UsageError
 
 SMALL = {**recipe_space.BASE, "net": "mlp", "loader": "threaded", "learning_rate": 0.01}
@@ -66,13 +65,26 @@ def test_covering_pairs_all_optimizers_with_all_schedules_and_loaders():
         assert wanted <= seen
 
 
-def test_every_recipe_of_the_covering_set_trains_or_is_clearly_refused(tmp_path):
-    found = recipes.run(out=tmp_path / "recipes.json")
+def every_one_is_settled(found):
     failed = [(row["reason"], row["values"]) for row in found["rows"] if row["outcome"] == "failed"]
     assert not failed, failed[:3]
-    assert found["figures"]["trained"] > 100
     for row in found["rows"]:
         assert row["outcome"] == "trained" or len(row["fields"]) >= 1
+
+
+@pytest.mark.slow
+def test_every_recipe_of_the_covering_set_trains_or_is_clearly_refused(tmp_path):
+    found = recipes.run(out=tmp_path / "recipes.json")
+    every_one_is_settled(found)
+    assert found["figures"]["trained"] > 100
+
+
+def test_some_of_the_covering_set_train_or_are_clearly_refused(tmp_path, monkeypatch):
+    trains, refused = recipe_space.covering()
+    monkeypatch.setattr(recipes, "covering", lambda seed: (trains[::40], refused[::16]))
+    found = recipes.run(out=tmp_path / "recipes.json")
+    every_one_is_settled(found)
+    assert found["figures"]["trained"] == len(trains[::40]) and found["figures"]["refused"] > 5
 
 
 @pytest.mark.parametrize(
@@ -119,35 +131,22 @@ def test_two_contexts_of_one_process_compress():
     assert found["outcome"] == "trained", found
 
 
-def test_command_is_resumed_recipe_by_recipe(tmp_path):
+def test_command_is_resumed_recipe_by_recipe(tmp_path, capfd):
     out = tmp_path / "recipes.json"
-    command = [
-        sys.executable,
-        "-m",
-        "gluontune",
-        "bench",
-        "recipes",
-        "--count",
-        "3",
-        "--seed",
-        "5",
-        "--out",
-        str(out),
-    ]
-    subprocess.run([*command, "--json"], check=True, capture_output=True)
-    whole = json.loads(out.read_text())
-    assert whole["figures"]["recipes"] == 3
+    command = ["bench", "recipes", "--count", "3", "--seed", "5", "--out", str(out), "--json"]
+    assert main(command) == 0
+    whole = json.loads(capfd.readouterr().out)
+    assert whole == json.loads(out.read_text()) and whole["figures"]["recipes"] == 3
     journal = tmp_path / "recipes.journal.jsonl"
     lines = journal.read_text().splitlines(keepends=True)
     journal.write_text("".join(lines[:2]) + lines[2][:40])  # killed while it wrote the second
     kept = json.loads(lines[1])["piece"]
-    done = subprocess.run([*command, "--resume", "--json"], check=True, capture_output=True, text=True)
-    rows = json.loads(done.stdout)["rows"]
+    assert main([*command, "--resume"]) == 0
+    rows = json.loads(capfd.readouterr().out)["rows"]
     assert rows[kept["place"]] == kept
     assert [row["values"] for row in rows] == [row["values"] for row in whole["rows"]]
-    other = subprocess.run([*command, "--resume", "--seed", "6"], capture_output=True, text=True)
-    assert other.returncode == 2
-    assert "seed: then 5, now 6" in " ".join(other.stderr.split())
+    assert main([*command, "--resume", "--seed", "6"]) == 2
+    assert "seed: then 5, now 6" in " ".join(capfd.readouterr().err.split())
 
 
 def test_draws_are_legal_and_repeat():

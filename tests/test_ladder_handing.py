@@ -117,7 +117,7 @@ def run_script(folder):
 
 def test_the_script_runs_two_processes_where_the_climb_kept_two(tmp_path):
     document = climbed(
-        dataset="synthetic:train=600,test=200,size=24x24", net="small_cnn", accumulate=2,
+        dataset="synthetic:train=240,test=100,size=24x24", net="small_cnn", accumulate=2,
         engine="shared-memory", num_devices=2, batch_size_per_device=15,
     )  # fmt: skip
     handing.hand_over(document, tmp_path)
@@ -132,7 +132,7 @@ def test_the_script_runs_two_processes_where_the_climb_kept_two(tmp_path):
 @pytest.mark.parametrize(("loader", "workers"), [("gluon", 0), ("gluon", 1), ("threaded", 1)])
 def test_the_script_runs_with_the_loader_that_the_climb_kept(tmp_path, loader, workers):
     document = climbed(
-        dataset="synthetic:train=600,test=200,size=24x24", net="small_cnn", loader=loader, num_workers=workers,
+        dataset="synthetic:train=240,test=100,size=24x24", net="small_cnn", loader=loader, num_workers=workers,
         batch_size_per_device=30,
     )  # fmt: skip
     handing.hand_over(document, tmp_path)
@@ -165,7 +165,7 @@ def test_a_job_of_gluon_data_sets_gets_a_script_that_trains_it(tmp_path):
 
 def test_a_job_of_a_named_data_set_gets_the_loader_that_the_climb_found(tmp_path):
     template = Path(train.__file__).with_name("job.py.template").read_text()
-    few = template.replace('"sample"  #', '"synthetic:train=600,test=200,size=24x24"  #')
+    few = template.replace('"sample"  #', '"synthetic:train=240,test=100,size=24x24"  #')
     assert few != template
     (tmp_path / "job.py").write_text(few)
     handing.hand_over(climbed(job=str(tmp_path / "job.py"), batch_size_per_device=30), tmp_path)

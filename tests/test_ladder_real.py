@@ -41,8 +41,20 @@ def data():
 """
 
 
+# The command with slices of a sixth of the length, that waits for no other program to end (another test, mostly):
+# nothing here asks how certain a figure is.
+SHORT = """
+from gluontune import ladder
+from gluontune.cli.main import entry
+from gluontune.ladder import budget
+budget.PATIENCE = 0.0
+ladder.QUICK = ladder.Pace("quick", rounds=9, slice_s=0.05, epochs=1)
+entry()
+"""
+
+
 def ladder(*arguments):
-    return [sys.executable, "-m", "gluontune", "ladder", "--quick", *map(str, arguments)]
+    return [sys.executable, "-c", SHORT, "ladder", "--quick", *map(str, arguments)]
 
 
 def test_a_job_of_the_users_own_climbs(tmp_path):
@@ -79,7 +91,7 @@ def test_a_job_of_the_users_own_climbs(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "preemption"])
 def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(tmp_path, number):
     options = ("--net", "mlp", "--out", tmp_path, "--rungs", "environment,records")
-    options += ("--train-samples", "3840", "--val-samples", "300")
+    options += ("--train-samples", "1920", "--val-samples", "300")
     process = subprocess.Popen(
         ladder(*options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background command ignores it

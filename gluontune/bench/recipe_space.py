@@ -31,6 +31,7 @@ BASE: Values = {"dataset": "sample", "train_samples": 44, "val_samples": 20, "ba
 # Values that cost more than others stand later; a covering set takes them where it must.
 _ENGINES = ("local", "shared-memory", "async", "horovod", "kvstore")
 _RESIDUAL = "cifar_resnet20_v1"
+_NONE = object()  # no value: None is one
 
 
 def axes() -> dict[str, tuple[Any, ...]]:
@@ -201,14 +202,14 @@ def _row(
     for name in names:
         gains = []
         for place, value in enumerate(of[name]):
-            if not _trains({**row, name: value}):
-                continue
             gain = sum(
                 ((other, of[other].index(row[other]), name, place) in open_pairs)
                 + ((name, place, other, of[other].index(row[other])) in open_pairs)
                 for other in row
             )
             gains.append((-gain, place, value))  # of equal gain the cheaper one
-        if gains:
-            row[name] = min(gains, key=lambda g: g[:2])[2]
+        ranked = (value for _, _, value in sorted(gains, key=lambda g: g[:2]))
+        best = next((value for value in ranked if _trains({**row, name: value})), _NONE)
+        if best is not _NONE:
+            row[name] = best
     return row

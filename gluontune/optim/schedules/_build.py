@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -46,7 +47,7 @@ class ScheduleCard:
     @property
     def params(self) -> list[str]:
         """Names of the arguments besides ``base_lr``."""
-        return [name for name in inspect.signature(self.make).parameters if name != "base_lr"]
+        return list(_params_of(self.make))
 
     def check(self, params: Mapping[str, Any]) -> None:
         """Refuse ``schedule_params`` that the schedule does not have, or values that it cannot use.
@@ -65,6 +66,12 @@ class ScheduleCard:
         _check_params(self, own)
         lengths = {"step": 1, "steps": [1], "max_update": 1}  # where left out, the run's length gives them
         self.make(base_lr=1.0, **{n: v for n, v in {**lengths, **own}.items() if n in self.params})
+
+
+@functools.lru_cache(maxsize=None)
+def _params_of(make: Callable[..., Schedule]) -> tuple[str, ...]:
+    """Asked for each recipe that is made, and slow to find out."""
+    return tuple(name for name in inspect.signature(make).parameters if name != "base_lr")
 
 
 SCHEDULES: Registry[ScheduleCard] = Registry("schedule")
