@@ -15,7 +15,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup torch ladder test fuzz asan soak mutants lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
+.PHONY: setup torch ladder test test-slow test-all fuzz asan soak mutants lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
 
 setup: $(STAMP)
 
@@ -48,8 +48,17 @@ torch: $(STAMP)
 ladder: $(STAMP)
 	$(VENV)/bin/gluontune ladder --quick --out ladder-out $(ARGS)
 
+# A file stays on one worker, for its fixtures; those that take longest begin first (conftest.py), so that none is alone
+# at the end. `make test` leaves out what carries pytest.mark.slow, `make test-slow` runs that alone, `make test-all` both.
+PYTEST := $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder --durations=10
 test: $(STAMP) torch
-	$(PY) -m pytest -q -n auto --dist loadfile --durations=10 $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-slow: $(STAMP) torch
+	$(PYTEST) -m slow tests $(ARGS)
+
+test-all: $(STAMP) torch
+	$(PYTEST) $(ARGS)
 
 # New random damages to record files; the seed is printed, and what fails, with the command that runs it alone.
 fuzz: $(STAMP)

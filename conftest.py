@@ -38,6 +38,19 @@ MXNET_FILES = ("test_loading_gluon.py",)  # all of it
 REFUSED = ("mxnet", "gluoncv")
 TORCH_ROOM = ROOT / "gluontune" / "bridge"  # its doctests want PyTorch, which is nobody's requirement
 
+#: Files that take longest, the longest first: they begin first, so that none is alone at the end.
+LONGEST = (
+    "test_course_assessment.py",
+    "test_train_torch.py",
+    "test_train_run.py",
+    "test_ladder_real.py",
+    "test_train_elastic.py",
+    "test_train_checkpoint.py",
+    "test_course.py",
+    "test_compute_rewrites.py",
+    "test_bench_recipes.py",
+)
+
 _left_out: dict[str, set[str]] = {
     "test files of other rooms": set(),
     "test files that need mxnet": set(),
@@ -98,6 +111,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
     if not config.getoption("--rooms"):
         return
     needs = [item for item in items if _needs_mxnet(item)]

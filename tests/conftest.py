@@ -102,6 +102,18 @@ class FakeGroup:
         return {str(size): {"step_time_ms": 10.0 + 2.0 * size} for size in sizes}
 
 
+@pytest.fixture(scope="module")
+def reused():
+    """Training processes that train one recipe after another: ``run(recipe, site=reused.site)``.
+
+    For what a training shows; a test of how it starts, is hurt or ends has processes of its own.
+    """
+    from gluontune.bench._recipe_pool import Pool
+
+    with Pool() as pool:
+        yield pool
+
+
 @pytest.fixture
 def machine(monkeypatch):
     """Climbs run on a pretended machine: no process is started, and every figure is given."""

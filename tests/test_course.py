@@ -34,7 +34,7 @@ PARAMETERS = (
     "seed",
 )
 # The others run in `make course`.
-RUN_HERE = ("01_naive", "09_lr_schedules")
+RUN_HERE = ("01_naive", pytest.param("09_lr_schedules", marks=pytest.mark.slow))
 
 
 def ids(path):

@@ -112,9 +112,9 @@ def test_an_interval_needs_a_unit(text):
         parse_interval(text)
 
 
-def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path):
+def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path, reused):
     recipe = SMALL.override(epochs=2, optimizer="adam", learning_rate=0.001)
-    whole = run(recipe, checkpoints=Checkpoints(tmp_path / "a", every="5steps"))
+    whole = run(recipe, checkpoints=Checkpoints(tmp_path / "a", every="5steps"), site=reused.site)
     plan = Checkpoints(tmp_path / "b", every="5steps")
 
     def stop(event):
@@ -173,7 +173,7 @@ def test_a_folder_that_becomes_read_only_in_mid_run_is_told_and_the_run_goes_on(
     )
 
 
-def test_a_clock_that_jumps_back_changes_nothing(tmp_path, monkeypatch):
+def test_a_clock_that_jumps_back_changes_nothing(tmp_path, monkeypatch, reused):
     """By a day, over and over, here and in the training process."""
     text = (
         "import time\nfrom gluontune.train.models import build_net\n"
@@ -183,7 +183,7 @@ def test_a_clock_that_jumps_back_changes_nothing(tmp_path, monkeypatch):
     )
     (tmp_path / "job.py").write_text(text)
     recipe = SMALL.override(job=str(tmp_path / "job.py"))
-    whole = run(SMALL, checkpoints=Checkpoints(tmp_path / "a", every="8steps"))
+    whole = run(SMALL, checkpoints=Checkpoints(tmp_path / "a", every="8steps"), site=reused.site)
     real = time.time
     monkeypatch.setattr("time.time", lambda: real() - 86400 * (int(real() * 7) % 3))
     result = run(recipe, checkpoints=Checkpoints(tmp_path / "b", every="1s"))
@@ -193,10 +193,10 @@ def test_a_clock_that_jumps_back_changes_nothing(tmp_path, monkeypatch):
     assert times == sorted(times) and final(tmp_path / "a")[0] == final(tmp_path / "b")[0]
 
 
-def test_a_run_that_stood_still_ends_as_if_it_had_not(tmp_path):
+def test_a_run_that_stood_still_ends_as_if_it_had_not(tmp_path, reused):
     """SIGSTOP of the training process, as a laptop's lid or a batch system's preemption does."""
     recipe = SMALL.override(epochs=2)
-    whole = run(recipe, checkpoints=Checkpoints(tmp_path / "a", every="8steps"))
+    whole = run(recipe, checkpoints=Checkpoints(tmp_path / "a", every="8steps"), site=reused.site)
     stopped: list[int] = []
 
     def stop(event):
@@ -216,8 +216,8 @@ def test_a_run_that_stood_still_ends_as_if_it_had_not(tmp_path):
     assert final(tmp_path / "a") == final(tmp_path / "b")
 
 
-def test_a_checkpoint_of_another_run_is_refused_with_both_named(tmp_path):
-    run(SMALL.override(train_samples=128), checkpoints=Checkpoints(tmp_path))
+def test_a_checkpoint_of_another_run_is_refused_with_both_named(tmp_path, reused):
+    run(SMALL.override(train_samples=128), checkpoints=Checkpoints(tmp_path), site=reused.site)
     with pytest.raises(UsageError, match="add --resume"):
         run(SMALL.override(train_samples=128), checkpoints=Checkpoints(tmp_path))
     other = SMALL.override(net="mlp", dataset="fashion-mnist")
@@ -227,15 +227,15 @@ def test_a_checkpoint_of_another_run_is_refused_with_both_named(tmp_path):
         assert words in str(caught.value)
 
 
-def test_a_job_that_changed_its_net_is_told_so(tmp_path):
+def test_a_job_that_changed_its_net_is_told_so(tmp_path, reused):
     def job(width):
         text = "from mxnet.gluon import nn\ndef net():\n    n = nn.HybridSequential()\n"
         text += f"    n.add(nn.Flatten(), nn.Dense({width}), nn.Dense(10))\n    return n\n"
         (tmp_path / "job.py").write_text(text)
         return SMALL.override(job=str(tmp_path / "job.py"), train_samples=128)
 
-    run(job(8), checkpoints=Checkpoints(tmp_path / "c"))
-    result = run(job(9), checkpoints=Checkpoints(tmp_path / "c", resume=True))
+    run(job(8), checkpoints=Checkpoints(tmp_path / "c"), site=reused.site)
+    result = run(job(9), checkpoints=Checkpoints(tmp_path / "c", resume=True), site=reused.site)
     assert result.status == "failed"
     assert "another net" in result.error["message"] and "(9,) here" in result.error["message"]
 
@@ -266,7 +266,7 @@ def test_own_gluon_datasets_resume_in_mid_epoch(tmp_path):
     assert want[0] == 13 and final(tmp_path) == want
 
 
-def test_a_fault_is_survived_by_restarting(tmp_path):
+def test_a_fault_is_survived_by_restarting(tmp_path, reused):
     text = (
         "import os, pathlib, signal\nfrom gluontune.train.models import build_net\n"
         "from mxnet import gluon\n"
@@ -282,7 +282,7 @@ def test_a_fault_is_survived_by_restarting(tmp_path):
     )
     (tmp_path / "job.py").write_text(text)
     recipe = SMALL.override(job=str(tmp_path / "job.py"))
-    whole = run(SMALL, checkpoints=Checkpoints(tmp_path / "a", every="4steps"))
+    whole = run(SMALL, checkpoints=Checkpoints(tmp_path / "a", every="4steps"), site=reused.site)
     result = run(recipe, checkpoints=Checkpoints(tmp_path / "b", every="4steps"), restarts=1)
     assert (tmp_path / "died").exists() and result.ok
     assert "SIGKILL" in result.notes[0] and "went on from" in result.notes[1]

@@ -51,25 +51,26 @@ def test_a_run_learns_and_says_what_it_did():
     assert {e["stage"] for e in events} >= {"starting", "training", "validating"}
 
 
-def test_the_same_seed_gives_the_same_run_and_another_does_not():
-    first, second = run(SMALL), run(SMALL)
+def test_the_same_seed_gives_the_same_run_and_another_does_not(reused):
+    first, second = run(SMALL), run(SMALL, site=reused.site)
     assert first.train_loss == second.train_loss and first.val_accuracy == second.val_accuracy
-    assert run(SMALL.override(seed=1)).train_loss != first.train_loss
+    assert run(SMALL.override(seed=1), site=reused.site).train_loss != first.train_loss
 
 
-def test_gathered_steps_train_what_one_large_batch_trains():
+def test_gathered_steps_train_what_one_large_batch_trains(reused):
     plain = SMALL.override(augment="none", warmup_epochs=0.25, wd=1e-3)
-    whole = run(plain.override(batch_size_per_device=256))
-    parts = run(plain.override(batch_size_per_device=64, accumulate=4))
+    whole = run(plain.override(batch_size_per_device=256), site=reused.site)
+    parts = run(plain.override(batch_size_per_device=64, accumulate=4), site=reused.site)
     assert whole.steps == 8 and parts.steps == 32
     assert parts.val_loss == pytest.approx(whole.val_loss, rel=1e-5)
     assert parts.val_accuracy == whole.val_accuracy
-    apart = run(plain.override(batch_size_per_device=64))  # the rate is that of its own, smaller batch
+    # the rate is that of its own, smaller batch
+    apart = run(plain.override(batch_size_per_device=64), site=reused.site)
     assert apart.val_loss != pytest.approx(whole.val_loss, rel=1e-2)
 
 
-def test_reset_forgets_all_steps():
-    with Group(SMALL) as group:
+def test_reset_forgets_all_steps(reused):
+    with Group(SMALL, site=reused.site) as group:
         fresh = group.steps(4)["loss"]
         later = group.steps(4)["loss"]
         group.reset()
@@ -77,27 +78,27 @@ def test_reset_forgets_all_steps():
         group.reset(0.25)  # a shorter training, with a schedule fitted to it
         shorter = RunResult(recipe=group.recipe.to_dict(), machine={})
         drive(group, shorter)
-    short = run(SMALL.override(epochs=0.25))
+    short = run(SMALL.override(epochs=0.25), site=reused.site)
     assert shorter.steps == short.steps == 8 and shorter.val_loss == short.val_loss
 
 
-def test_target_accuracy_and_seconds_end_it_early():
-    reached = run(SMALL.override(epochs=6, target_accuracy=0.3))
+def test_target_accuracy_and_seconds_end_it_early(reused):
+    reached = run(SMALL.override(epochs=6, target_accuracy=0.3), site=reused.site)
     assert reached.ok and len(reached.val_accuracy) < 6
-    timed = run(SMALL.override(epochs=500, seconds=1.0))
+    timed = run(SMALL.override(epochs=500, seconds=1.0), site=reused.site)
     assert timed.ok and 1.0 <= timed.elapsed_seconds[-1] < 30 and timed.steps < 500 * 32
 
 
-def test_a_rate_far_too_high_diverges_with_a_way_out():
-    result = run(SMALL.override(learning_rate=1e6, schedule="constant"))
+def test_a_rate_far_too_high_diverges_with_a_way_out(reused):
+    result = run(SMALL.override(learning_rate=1e6, schedule="constant"), site=reused.site)
     assert result.status == "failed" and result.error["type"] == "Diverged"
     assert "learning_rate" in result.error["message"]
 
 
-def test_tuned_settings_reach_the_process_and_are_recorded():
+def test_tuned_settings_reach_the_process_and_are_recorded(reused):
     result = run(SMALL.override(runtime="tuned", env={"MY_OWN": "1"}))
     assert result.env["MY_OWN"] == "1" and "GOMP_SPINCOUNT" in result.env
-    assert "GOMP_SPINCOUNT" not in run(SMALL).env
+    assert "GOMP_SPINCOUNT" not in run(SMALL, site=reused.site).env
 
 
 def test_two_ranks_over_the_parameter_server_train_one_net(tmp_path):
@@ -203,8 +204,8 @@ def data():
 """
 
 
-def test_a_job_with_its_own_data_net_and_loss(tmp_path):
-    result = run(Recipe(job=job(tmp_path, OWN_DATA), epochs=2))
+def test_a_job_with_its_own_data_net_and_loss(tmp_path, reused):
+    result = run(Recipe(job=job(tmp_path, OWN_DATA), epochs=2), site=reused.site)
     assert result.ok, result.error
     assert result.val_accuracy[-1] > 0.7
 
@@ -252,8 +253,8 @@ def test_a_job_that_imports_mxnet_itself_and_names_a_data_set(tmp_path):
         ),
     ],
 )
-def test_a_job_that_does_not_fit_is_explained(tmp_path, text, words):
-    result = run(SMALL.override(job=job(tmp_path, text)))
+def test_a_job_that_does_not_fit_is_explained(tmp_path, text, words, reused):
+    result = run(SMALL.override(job=job(tmp_path, text)), site=reused.site)
     assert result.status == "failed"
     message = result.error["message"]
     assert all(word in message for word in words), message
@@ -266,13 +267,13 @@ def test_a_job_that_never_ends_meets_the_time_limit(tmp_path):
     assert "job.py" in result.error["message"] and "8 s" in result.error["message"]
 
 
-def test_own_datasets_need_the_gluon_loader(tmp_path):
-    result = run(Recipe(job=job(tmp_path, OWN_DATA), loader="threaded"))
+def test_own_datasets_need_the_gluon_loader(tmp_path, reused):
+    result = run(Recipe(job=job(tmp_path, OWN_DATA), loader="threaded"), site=reused.site)
     assert result.status == "failed" and "loader='threaded'" in result.error["message"]
 
 
-def test_an_unknown_net_offers_the_nearest():
-    result = run(SMALL.override(net="cifar_resnet20"))
+def test_an_unknown_net_offers_the_nearest(reused):
+    result = run(SMALL.override(net="cifar_resnet20"), site=reused.site)
     assert result.status == "failed" and "cifar_resnet20_v1" in result.error["message"]
 
 
@@ -290,9 +291,9 @@ def test_an_interrupt_keeps_what_was_measured():
     assert np.isfinite(result.samples_per_sec["median"])
 
 
-def test_drive_raises_what_broke():
+def test_drive_raises_what_broke(reused):
     recipe = SMALL.override(learning_rate=1e6, schedule="constant")
-    with Group(recipe) as group, pytest.raises(RunFailed, match="diverged"):
+    with Group(recipe, site=reused.site) as group, pytest.raises(RunFailed, match="diverged"):
         drive(group, RunResult(recipe=recipe.to_dict()))
 
 
