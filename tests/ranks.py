@@ -12,19 +12,19 @@ TWO = Recipe(
 )  # fmt: skip
 
 
-def parameters_after(recipe, steps, folder, hosts=None):
+def parameters_after(recipe, steps, folder, hosts=None, site=None):
     """Rank 0's parameters by name after so many steps."""
-    with Group(recipe, checkpoints={"folder": str(folder), "keep": 1}, hosts=hosts) as group:
+    with Group(recipe, checkpoints={"folder": str(folder), "keep": 1}, hosts=hosts, site=site) as group:
         group.steps(steps)
         group.checkpoint({"val_accuracy": None}, wait=True)
     _, arrays = checkpoint.read(checkpoint.files(folder)[0])
     return {name: value for name, value in arrays.items() if name.startswith("parameter/")}
 
 
-def check_that_it_resumes(recipe, folder):
+def check_that_it_resumes(recipe, folder, site=None):
     """Two epochs learn; without its last checkpoint, the run is gone on with and ends with the same bytes."""
     recipe = recipe.override(net="small_cnn", epochs=2, augment=None)
-    whole = run(recipe, checkpoints=Checkpoints(folder, every="7steps"))
+    whole = run(recipe, checkpoints=Checkpoints(folder, every="7steps"), site=site)
     assert whole.ok and whole.val_accuracy[-1] > 0.4
     last = folder / checkpoint.name_of(whole.steps)
     want = checkpoint.read(last)[1]

@@ -69,9 +69,9 @@ def test_a_fault_that_is_put_in_is_found_and_named(broken, capfd, name, before, 
 def test_a_process_that_sleeps_is_stuck_and_one_that_waits_for_the_processor_is_not(
     tmp_path, monkeypatch, work, code
 ):
-    monkeypatch.setattr(sanitize, "LOOK_S", 3)
+    monkeypatch.setattr(sanitize, "LOOK_S", 1.5)
     (tmp_path / "at").write_text("16")
-    text = f"import time\nwhile time.process_time() < 4:\n    {work}"
+    text = f"import time\nwhile time.process_time() < 2.5:\n    {work}"
     assert sanitize._answer([sys.executable, "-c", text], dict(os.environ), tmp_path / "at")[0] == code
 
 

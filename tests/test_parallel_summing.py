@@ -127,28 +127,33 @@ def test_gradients_in_onednns_layout_are_summed_in_the_order_of_rows():
     os.close(handle)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_are_one_process_with_the_whole_batch(tmp_path, ranks):
-    recipe = SHARED.override(num_devices=ranks, batch_size_per_device=64 // ranks)
-    several = parameters_after(recipe, 20, tmp_path / "several")
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """What one process has learned with the whole batch."""
     alone = TWO.override(engine="local", num_devices=1, batch_size_per_device=64)
-    one = parameters_after(alone, 20, tmp_path / "one")
+    return parameters_after(alone, 20, tmp_path_factory.mktemp("one"))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_are_one_process_with_the_whole_batch(tmp_path, ranks, one, reused):
+    recipe = SHARED.override(num_devices=ranks, batch_size_per_device=64 // ranks)
+    several = parameters_after(recipe, 20, tmp_path, site=reused.site)
     assert len(one) == 6 and max(np.abs(one[name] - several[name]).max() for name in one) <= 1e-5
 
 
-def test_averages_of_parameters_are_those_of_the_parameter_server(tmp_path):
+def test_averages_of_parameters_are_those_of_the_parameter_server(tmp_path, reused):
     seldom = SHARED.override(exchange_every=3)
-    shared = parameters_after(seldom, 9, tmp_path / "shared")
+    shared = parameters_after(seldom, 9, tmp_path / "shared", site=reused.site)
     server = parameters_after(seldom.override(engine="kvstore"), 9, tmp_path / "server")
     assert max(np.abs(shared[name] - server[name]).max() for name in shared) <= 1e-5
 
 
-def test_a_run_learns_and_resumes_as_if_it_had_not_been_stopped(tmp_path):
-    check_that_it_resumes(SHARED, tmp_path)
+def test_a_run_learns_and_resumes_as_if_it_had_not_been_stopped(tmp_path, reused):
+    check_that_it_resumes(SHARED, tmp_path, reused.site)
 
 
-def test_a_group_starts_anew_and_measures_its_exchange():
-    with Group(SHARED) as group:
+def test_a_group_starts_anew_and_measures_its_exchange(reused):
+    with Group(SHARED, site=reused.site) as group:
         first = group.steps(3)["loss"]
         rows = group.exchange_alone([[1, 256], [3, 700_000]], 3)  # the second takes three rounds
         group.reset()

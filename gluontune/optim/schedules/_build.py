@@ -68,7 +68,7 @@ class ScheduleCard:
         self.make(base_lr=1.0, **{n: v for n, v in {**lengths, **own}.items() if n in self.params})
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _params_of(make: Callable[..., Schedule]) -> tuple[str, ...]:
     """Asked for each recipe that is made, and slow to find out."""
     return tuple(name for name in inspect.signature(make).parameters if name != "base_lr")
