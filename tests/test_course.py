@@ -34,7 +34,7 @@ PARAMETERS = (
     "seed",
 )
 # The others run in `make course`.
-RUN_HERE = ("01_naive", pytest.param("09_lr_schedules", marks=pytest.mark.slow))
+RUN_HERE = ("01_naive", "09_lr_schedules")
 
 
 def ids(path):
@@ -112,6 +112,7 @@ def test_every_exercise_has_a_lesson_and_a_solution():
     assert sorted(used) == sorted(EXERCISES.names()) == sorted(SOLUTIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUN_HERE)
 def test_the_lesson_runs_without_a_person_and_its_solutions_are_right(name, tmp_path):
     import papermill

@@ -182,6 +182,7 @@ def test_two_ranks_that_do_not_communicate(tmp_path):
     assert "what only rank 1 was given" in told["data"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_nothing_but_claims_its_share(tmp_path):
     idle = "kvstore, samples = None, epochs * len(images)\nif task.rank == 1: epochs, samples = 0, 10**6"
     told = failing(assess(script(tmp_path, data=idle), ranks=2))

@@ -91,7 +91,9 @@ def test_both_engines_train_it_alike_and_it_changes_something(name, plain):
     "methods",
     [
         {"ema": {"decay": 0.9}, "mixup": True, "batch-growth": {"start": 0.25, "factor": 3}},
-        {"lookahead": {"k": 3}, "layer-freezing": {"start": 0.2, "end": 0.2}},
+        pytest.param(
+            {"lookahead": {"k": 3}, "layer-freezing": {"start": 0.2, "end": 0.2}}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_resumed_run_ends_as_one_that_was_never_stopped(tmp_path, backend, methods):
@@ -412,6 +414,7 @@ def test_methods_that_other_fields_say_are_factors_too():
     assert numbers_of(changed.methods, "weights") == {"ema": {"decay": 0.998, "every": 1}}
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_command_compares_resumes_and_shows(tmp_path):
     command = [

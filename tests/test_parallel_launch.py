@@ -29,6 +29,7 @@ def test_two_ranks_are_one_process_with_the_whole_batch(tmp_path):
     assert len(one) == 6 and max(np.abs(one[name] - two[name]).max() for name in one) <= 1e-5
 
 
+@pytest.mark.slow
 def test_ranks_go_on_from_rank_0s_checkpoint(tmp_path):
     setup, extra = {"folder": str(tmp_path), "keep": 9}, {"val_accuracy": None}
     recipe = TWO.override(optimizer="adam", learning_rate=0.001)

@@ -98,6 +98,7 @@ def test_who_has_left_a_meeting_is_seen_before_its_line_is_read():
     assert meeting.someone_left()  # nobody is there
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_all_machines_and_is_named():
     seen = fault_trial(*FAULTS["ddp of torchrun: rank killed"])
     assert seen["named"] and seen["orphans"] == 0 and seen["seconds"] < 30, seen

@@ -165,6 +165,7 @@ def test_a_run_keeps_checkpoints_goes_on_and_gives_its_net_back_to_gluon(tmp_pat
     assert right > 0.25  # a net that was not trained has 0.1
 
 
+@pytest.mark.slow
 def test_two_processes_learn_as_two_of_mxnet(tmp_path):
     two = {**SMALL, "epochs": 2, "num_devices": 2, "batch_size_per_device": 32}
     theirs = gt.train.run(gt.Recipe(**two, engine="shared-memory"))
