@@ -9,7 +9,6 @@ import sys
 from operator import attrgetter
 from pathlib import Path
 
-import nbformat
 import pytest
 
 import gluontune
@@ -42,6 +41,8 @@ def ids(path):
 
 
 def cells(script):
+    import nbformat  # takes a second: only where it is used
+
     return nbformat.reads(notebook_text(script), as_version=4).cells
 
 
@@ -68,6 +69,8 @@ def test_there_are_lessons():
 
 @pytest.mark.parametrize("script", LESSONS, ids=ids)
 def test_the_notebook_is_the_scripts_and_light(script):
+    import nbformat
+
     pair = script.with_suffix(".ipynb")
     text = pair.read_text()
     assert text == notebook_text(script), f"run: python -m gluontune.course.build_notebooks {FOLDER.name}"

@@ -96,16 +96,17 @@ def test_both_engines_train_it_alike_and_it_changes_something(name, plain):
         ),
     ],
 )
-def test_a_resumed_run_ends_as_one_that_was_never_stopped(tmp_path, backend, methods):
+def test_a_resumed_run_ends_as_one_that_was_never_stopped(tmp_path, backend, methods, reused):
     def stop(now):
         if now.event == "steps_end" and now.steps >= 5:
             now.stop("half")
 
     recipe = Recipe(**{**RESNET, "net": "mlp", "epochs": 3, "backend": backend, "methods": methods})
     kept = gt.train.Checkpoints(str(tmp_path / "half"), every="1steps", resume=True)
-    gt.train.run(recipe, checkpoints=kept, callbacks=[stop])
+    gt.train.run(recipe, checkpoints=kept, callbacks=[stop], site=reused.site)
     resumed = gt.train.run(recipe, checkpoints=kept)
-    whole = gt.train.run(recipe, checkpoints=gt.train.Checkpoints(str(tmp_path / "whole")))
+    there = gt.train.Checkpoints(str(tmp_path / "whole"))
+    whole = gt.train.run(recipe, checkpoints=there, site=reused.site)
     assert resumed.val_loss[-1] == whole.val_loss[-1] and resumed.steps == whole.steps == 12
     ours, theirs = (gt.train.load(tmp_path / part) for part in ("half", "whole"))
     for a, b in zip(ours.collect_params().values(), theirs.collect_params().values()):
@@ -160,12 +161,12 @@ def test_bad_input_is_told_with_the_way_out(fields, said):
 
 
 @pytest.mark.process
-def test_a_net_or_job_that_a_method_does_not_fit_is_refused(tmp_path):
+def test_a_net_or_job_that_a_method_does_not_fit_is_refused(tmp_path, reused):
     for methods, said in (
         ({"squeeze-excite": True}, "no residual block"),
         ({"dirac-init": True}, "no convolution"),
     ):
-        failed = gt.train.run(Recipe(**{**SMALL, "net": "mlp", "methods": methods}))
+        failed = gt.train.run(Recipe(**{**SMALL, "net": "mlp", "methods": methods}), site=reused.site)
         assert said in failed.error["message"] and "methods" in failed.error["message"]
     job = tmp_path / "job.py"
     job.write_text(
@@ -173,7 +174,7 @@ def test_a_net_or_job_that_a_method_does_not_fit_is_refused(tmp_path):
         "def step(net, x, y):\n    return loss(net(x), y)\n"
     )
     own = Recipe(**{**SMALL, "net": "mlp", "job": str(job), "methods": {"label-smoothing": True}})
-    assert "step() computes its own loss" in gt.train.run(own).error["message"]
+    assert "step() computes its own loss" in gt.train.run(own, site=reused.site).error["message"]
 
 
 def test_a_loop_of_ones_own_is_told_where_methods_run():

@@ -169,15 +169,15 @@ def trained(made, epochs=2):
     return losses[0], losses[-1], made.validate()
 
 
-def test_regression_shows_its_loss_and_no_accuracy(write):
-    result = run(BASE.override(job=write(REGRESSION)))
+def test_regression_shows_its_loss_and_no_accuracy(write, reused):
+    result = run(BASE.override(job=write(REGRESSION)), site=reused.site)
     assert result.ok, result.error
     assert result.val_accuracy == [] and result.val_metric["name"] == "loss"
     assert result.val_metric["mode"] == "min" and result.val_metric["samples"] == 96
     assert result.val_metric["values"] == pytest.approx(result.val_loss)
     assert result.val_loss[1] < result.val_loss[0]
     target = (result.val_loss[0] + result.val_loss[1]) / 2
-    early = run(BASE.override(job=write(REGRESSION), epochs=6, target_accuracy=target))
+    early = run(BASE.override(job=write(REGRESSION), epochs=6, target_accuracy=target), site=reused.site)
     assert early.ok and len(early.val_loss) == 2  # reached by falling below
 
 

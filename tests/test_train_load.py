@@ -35,8 +35,8 @@ def data():
 """
 
 
-def test_the_net_that_is_loaded_scores_what_the_run_said(tmp_path):
-    result = gt.train.run(FAST, checkpoints=gt.train.Checkpoints(tmp_path))
+def test_the_net_that_is_loaded_scores_what_the_run_said(tmp_path, reused):
+    result = gt.train.run(FAST, checkpoints=gt.train.Checkpoints(tmp_path), site=reused.site)
     assert result.ok
     net, nd = gt.train.load(tmp_path, pixels=True), mxnet().nd
     from gluontune.loading.splits import seeded_subset
@@ -53,10 +53,10 @@ def test_the_net_that_is_loaded_scores_what_the_run_said(tmp_path):
     assert np.mean(np.concatenate(hits)) == pytest.approx(result.val_accuracy[-1])
 
 
-def test_a_jobs_own_net_comes_back(tmp_path):
+def test_a_jobs_own_net_comes_back(tmp_path, reused):
     (tmp_path / "job.py").write_text(JOB)
     recipe = gt.Recipe(job=str(tmp_path / "job.py"), batch_size_per_device=16, epochs=1)
-    result = gt.train.run(recipe, checkpoints=gt.train.Checkpoints(tmp_path / "kept"))
+    result = gt.train.run(recipe, checkpoints=gt.train.Checkpoints(tmp_path / "kept"), site=reused.site)
     assert result.ok, result.error
     net = gt.train.load(tmp_path / "kept")
     assert net(mxnet().nd.ones((5, 3))).shape == (5, 2)
@@ -90,9 +90,9 @@ class Watcher(gt.train.Callback):
         self.seen.append((now.event, now.steps))
 
 
-def test_callbacks_see_events_in_their_order():
+def test_callbacks_see_events_in_their_order(reused):
     watcher, names = Watcher(), []
-    result = gt.train.run(FAST, callbacks=[watcher, lambda now: names.append(now.event)])
+    result = gt.train.run(FAST, callbacks=[watcher, lambda now: names.append(now.event)], site=reused.site)
     first, second = (round(value, 3) for value in result.val_accuracy)
     assert watcher.seen == [
         ("run_start", 32),
@@ -105,22 +105,24 @@ def test_callbacks_see_events_in_their_order():
     assert names[-2:] == ["epoch_end", "run_end"]
 
 
-def test_a_callback_ends_the_run_which_is_validated_once_more(tmp_path):
+def test_a_callback_ends_the_run_which_is_validated_once_more(tmp_path, reused):
     class Enough(gt.train.Callback):
         def epoch_end(self, now):
             now.stop("one epoch")
 
-    result = gt.train.run(FAST, callbacks=[Enough()], checkpoints=gt.train.Checkpoints(tmp_path))
+    result = gt.train.run(
+        FAST, callbacks=[Enough()], checkpoints=gt.train.Checkpoints(tmp_path), site=reused.site
+    )
     assert (result.status, result.steps, len(result.val_accuracy)) == ("ok", 16, 1)
     assert any("stopped by Enough: one epoch at step 16" in note for note in result.notes)
     gt.train.load(tmp_path)
 
 
-def test_what_a_callback_raises_comes_out_and_what_is_none_is_refused():
+def test_what_a_callback_raises_comes_out_and_what_is_none_is_refused(reused):
     def wrong(now):
         raise ZeroDivisionError("mine")
 
     with pytest.raises(ZeroDivisionError, match="mine"):
-        gt.train.run(FAST, callbacks=[wrong])
+        gt.train.run(FAST, callbacks=[wrong], site=reused.site)
     with pytest.raises(UsageError, match=r"inherit from gt\.train\.Callback"):
         gt.train.run(FAST, callbacks=[3])
