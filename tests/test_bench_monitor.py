@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -25,6 +26,8 @@ def test_there_is_a_situation_for_each_verdict_that_names_a_cause():
 @pytest.mark.process
 def test_a_situation_runs_in_its_own_process_and_is_taken_up_again(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(verdict_runs, "_FOREIGN_PCT", 200.0)  # whatever else the machine does
+    one = replace(SITUATIONS["thermally-throttled"], threads=1)  # more crowd another test
+    monkeypatch.setitem(SITUATIONS, "thermally-throttled", one)
     out = tmp_path / "found.json"
     command = ["bench", "monitor", "--part", "verdicts", "--only", "thermally-throttled", "--out", str(out)]
     assert main([*command, "--rounds", "1", "--json"]) == 0
