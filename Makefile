@@ -17,6 +17,7 @@ PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
 .PHONY: setup torch ladder test test-slow test-all fuzz asan soak mutants lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
 
+# (--no-compile: what is imported is compiled then, and kept; all that is installed would take 30 s.)
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt Makefile
@@ -30,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	echo "gluontune: no Python 3.9-3.12 with venv found. Install one (Debian, Ubuntu: apt install python3-venv;" \
 	  "conda: conda create -n gt python=3.11), or uv, and run make again." >&2; exit 1
 	$(PIP) install -q --upgrade -c constraints.txt pip
-	$(PIP) install -q -c constraints.txt -e '.[$(EXTRAS_$(MXNET))]'
+	$(PIP) install -q --no-compile -c constraints.txt -e '.[$(EXTRAS_$(MXNET))]'
 	@$(PY) -c 'import cv2' 2>/dev/null || $(PIP) install -q -c constraints.txt --force-reinstall --no-deps opencv-python-headless
 	@touch $(STAMP)
 
@@ -41,7 +42,7 @@ torch: $(STAMP)
 	@if $(PY) -c 'import torch' 2>/dev/null; then exit 0; fi; \
 	version=$$($(PY) -c 'import sys; print("2.13.0" if sys.version_info >= (3, 10) else "2.8.0")'); \
 	[ "$$(uname -s)" = Darwin ] || version=$$version+cpu; \
-	$(PIP) install -q -c constraints.txt torch==$$version 2>/dev/null || \
+	$(PIP) install -q --no-compile -c constraints.txt torch==$$version 2>/dev/null || \
 	$(PIP) install -q --retries 1 --timeout 20 -c constraints.txt torch==$$version --extra-index-url $(TORCH_INDEX) || \
 	echo "gluontune: PyTorch's build for CPUs could not be had: the tests of gt.bridge are left out" >&2
 
@@ -175,7 +176,7 @@ figures: $(STAMP)
 # The documentation site, in site/: strict, so that a dead link or a missing name fails.
 docs: $(STAMP)
 	$(PY) benchmarks/tables.py --check
-	$(PIP) install -q -c constraints.txt -e '.[docs]'
+	$(PIP) install -q --no-compile -c constraints.txt -e '.[docs]'
 	DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q --strict
 	@echo "gluontune: the site is at site/index.html"
 
