@@ -200,3 +200,29 @@ def test_what_is_refused(tmp_path, keyed):
     (tmp_path / "k.rec").write_bytes((tmp_path / "k.rec").read_bytes()[:-4])
     with pytest.raises(DamagedRecordError, match=r"k\.rec: .*gluontune verify"):
         MXIndexedRecordIO(tmp_path / "k.idx", tmp_path / "k.rec", "r").read_idx(21)
+
+
+def test_mxnets_classes_at_the_end_of_a_file(tmp_path):
+    record = MXIndexedRecordIO(tmp_path / "a.idx", tmp_path / "a.rec", "w")
+    for key in (5, 7):
+        record.write_idx(key, b"%d" % key)
+    assert record.tell() == 24 and record.keys == [5, 7] and record.idx == {5: 0, 7: 12}
+    for odd in ("1\t2", "1\n", "1\r2"):
+        with pytest.raises((UsageError, ValueError)):
+            MXIndexedRecordIO(tmp_path / "b.idx", tmp_path / "b.rec", "w", str).write_idx(odd, b"")
+    record.reset()  # a writer begins anew
+    assert record.tell() == 0 and record.keys == [] and record.idx == {}
+    record.write_idx(9, b"nine")
+    record.close()
+    record.close()
+    record.reset()  # it is closed: open() again, and what was there is lost only when it is closed
+    assert record.is_open and record.tell() == 0
+    del record
+    assert (tmp_path / "a.rec").read_bytes() == b"" and (tmp_path / "a.idx").read_text() == ""
+    plain = MXRecordIO(tmp_path / "p.rec", "w")
+    plain.write(b"one")
+    plain.close()
+    reader = MXRecordIO(tmp_path / "p.rec", "r")
+    assert [reader.read() for _ in range(3)] == [b"one", None, None]
+    reader.reset()
+    assert reader.read() == b"one" and isinstance(reader.uri, str)
