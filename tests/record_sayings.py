@@ -36,7 +36,15 @@ BYTES: list[tuple[int, Any, bytes]] = [
     (40, 6.0, b"it ends with zeros" + bytes(7)),
     (12, 7.0, b"." * 61 + MAGIC + b"off by one"),
 ]
+#: Whether a record ends where it says is told by its padding and by how often its bytes are zero.
+ENDS = [
+    (k, float(k), bytes(range(1, 251))[:size] * many)
+    for k, (size, many) in enumerate([(109, 1), (5, 1), (50, 1), (150, 2), (1, 0), (250, 1), (31, 1), (4, 1)])
+]
+ENDS[4] = (4, 4.0, bytes(61))
 IMAGES = [(20 + k, float(k), pixels_to_raw(np.full((1, 1 + k, 3), 50 * k, np.uint8))) for k in range(4)]
+
+FILES = {"bytes": BYTES, "images": IMAGES, "ends": ENDS}
 
 
 def _put(at: int, new: bytes) -> Harm:
@@ -91,6 +99,7 @@ def _of_records(offsets: list[int], size: int) -> Iterator[Damage]:
     for n, at in enumerate(offsets):
         for name, harm in (
             ("magic", _flip(at + 1, 2 << n % 2)),  # a smaller one, a larger one
+            ("magic of nothing", _put(at, bytes(4))),
             ("length 4 more", _flip(at + 4, 4)),
             ("length one bit of 256", _flip(at + 5)),
             ("length of nothing", _put(at + 4, bytes(3))),
@@ -111,6 +120,19 @@ def _of_records(offsets: list[int], size: int) -> Iterator[Damage]:
         yield f"last byte before record {n}", ".rec", _flip(at - 1, 64)
         yield f"a header more before record {n}", ".rec", _insert(at, MAGIC + bytes(4))
     yield "bytes behind the end", ".rec", _insert(size, b"behind")
+
+
+def _of_ends(offsets: list[int]) -> Iterator[Damage]:
+    """Headers that are gone, but for some bytes of their magic number; padding that is not zero."""
+    for n, at in enumerate(offsets[1:], 1):
+        for left in (0, 1, 2):
+            yield f"header {n}, {left} bytes left", ".rec", _put(at + left, b"12345678"[left:])
+        for size in (2, 3):
+            yield (
+                f"{size} bytes of padding and header {n}",
+                ".rec",
+                _put(at - size, b"x" + bytes(size - 1) + b"12345678"),
+            )
 
 
 def _of_index() -> Iterator[Damage]:
@@ -198,14 +220,17 @@ def sayings() -> Iterator[str]:
     """A line for each damage of each file, with some of its side files or all."""
     with tempfile.TemporaryDirectory(prefix="gluontune-sayings-") as folder:
         path = Path(folder) / "a.rec"
-        turns = list(SIDES.items())
-        for name, records in (("bytes", BYTES), ("images", IMAGES)):
-            turns = turns[1:] + turns[:1]
+        for turn, (name, records) in enumerate(FILES.items()):
             offsets = _write(path, records)
             whole = {suffix: path.with_suffix(suffix).read_bytes() for suffix in (".rec", ".idx", ".crc")}
-            damages = [*_of_records(offsets, len(whole[".rec"])), *_of_index(), *_of_checksums()]
-            damages.insert(0, ("none", ".rec", lambda data: None))
-            for (damage, suffix, harm), (sides, gone) in zip(damages, itertools.cycle(turns)):
+            damages: list[Damage] = [("none", ".rec", lambda data: None)]
+            if name == "ends":
+                damages += _of_ends(offsets)
+            else:
+                damages += [*_of_records(offsets, len(whole[".rec"])), *_of_index(), *_of_checksums()]
+            turns = [pair for pair in SIDES.items() if name != "ends" or pair[0] == "bare"]
+            turned = itertools.islice(itertools.cycle(turns), turn + 1, None)
+            for (damage, suffix, harm), (sides, gone) in zip(damages, turned):
                 if suffix in gone:  # it is there to be damaged
                     sides, gone = "all", ""
                 for other, data in whole.items():
