@@ -95,7 +95,8 @@ def test_a_row_names_what_failed_what_was_cut_and_what_has_no_ratio():
     assert compared([contender(failure=failure), contender()])[1] is None
     assert compared([])[1] is None
     broken = contender(60.0, 60.0, failure=failure)  # its slices before it broke count for nothing
-    assert compared([broken])[1] is None
+    found, winner = compared([broken])
+    assert winner is None and not found["variants"][0]["chosen"]
 
 
 def test_there_is_a_ratio_only_to_another_recipe_that_was_measured():

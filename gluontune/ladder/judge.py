@@ -48,10 +48,13 @@ def verdict_of(ratio: Interval) -> str:
     >>> [verdict_of({"median": 0.7, "ci95": [0.6, high], "n": 7}) for high in (0.89, COSTS)]
     ['hurt', 'no gain']
     """
-    low, high = ratio["ci95"]
-    if low > 1.0 and ratio["median"] >= WORTH:
+    if _helped(ratio):
         return "helped"
-    return "hurt" if high < COSTS else "no gain"
+    return "hurt" if ratio["ci95"][1] < COSTS else "no gain"
+
+
+def _helped(ratio: Interval) -> bool:
+    return ratio["ci95"][0] > 1.0 and ratio["median"] >= WORTH
 
 
 def compare(
@@ -97,7 +100,7 @@ def compare(
     proven = [
         (c, e["samples_per_sec"]["median"])
         for c, e in zip(field, row["variants"])
-        if e["samples_per_sec"] and e["ratio_to_previous"] and verdict_of(e["ratio_to_previous"]) == "helped"
+        if e["samples_per_sec"] and e["ratio_to_previous"] and _helped(e["ratio_to_previous"])
     ]
     fastest = max(median for _, median in proven or ran)
     chosen = next(c for c, median in proven or ran if median * (1 + TIE) >= fastest)
@@ -135,14 +138,14 @@ def next_best(row: RungRow, field: Sequence[Contender]) -> Contender | None:
 
     Those that were tried keep their places among the variants, with what they lost as the reason.
     """
-    if row["kept"] or row["ratio_to_previous"] is None or verdict_of(row["ratio_to_previous"]) != "helped":
+    if row["kept"] or row["ratio_to_previous"] is None or not _helped(row["ratio_to_previous"]):
         return None
     first = next(e for e in row["variants"] if e["chosen"])
     for contender, entry in zip(field, row["variants"]):
         ratio = entry["ratio_to_previous"]
         if entry is first or entry["lost"] or ratio is None:
             continue
-        if verdict_of(ratio) == "helped":
+        if _helped(ratio):
             first["reason"], first["lost"] = row["reason"], True
             row["reason"] = None
             return contender
@@ -166,7 +169,7 @@ def judge(row: RungRow, others_pct: float, *, has_best: bool) -> None:
         return
     ratio = row["ratio_to_previous"]
     row["verdict"] = verdict_of(ratio)
-    row["kept"] = row["verdict"] == "helped"
+    row["kept"] = _helped(ratio)
     if row["kept"]:
         return
     low, high = ratio["ci95"]
