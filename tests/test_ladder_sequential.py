@@ -10,8 +10,8 @@ from scipy import stats
 
 from gluontune.ladder.sequential import ERROR, LOOKS, Scatter, hardly_above, ratio_at_look, trimmed_interval
 
-#: The share of the error at each look, as the climb has spent it since it looks.
-SPENT = dict(zip(LOOKS, (0.010, 0.010, 0.010, 0.008, 0.005, 0.004, 0.003)))
+#: Rounds after which is looked, and the share of the error that each look spends.
+SPENT = {4: 0.010, 6: 0.010, 9: 0.010, 13: 0.008, 19: 0.005, 27: 0.004, 36: 0.003}
 
 
 def error_of(values):
@@ -87,7 +87,7 @@ def test_two_slices_teach_nothing_and_three_do():
 
 
 def test_each_look_spends_its_share_of_the_error():
-    assert sum(SPENT.values()) == pytest.approx(ERROR)
+    assert tuple(SPENT) == LOOKS and sum(SPENT.values()) == pytest.approx(ERROR) == 0.05
     for n in range(4, 41):
         share = next((SPENT[look] for look in LOOKS if n <= look), 0.003)
         logs = values_of(n, seed=3)

@@ -93,6 +93,13 @@ def test_memory_that_was_given_back_serves_the_next_block(tmp_path):
     assert copier.gather([], True).sizes == []
 
 
+@needs_codec
+def test_a_block_has_room_for_eight_mib(tmp_path):
+    for size, made in (((8 << 20) - 1024, 1), (8 << 20, 0)):
+        (path,) = written(tmp_path, [size])
+        assert len(BulkCopier.find().gather([Item(0, 1.0, path)], True).sizes) == made
+
+
 def test_blocks_come_in_order_a_few_ahead(tmp_path):
     paths = written(tmp_path, [9] * 30)
     taken = []

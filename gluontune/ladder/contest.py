@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gluontune import stats
-from gluontune.ladder.judge import LIKELY, MAYBE, WORTH
+from gluontune.ladder.judge import LIKELY, MAYBE, helps
 from gluontune.ladder.measure import Contender
 from gluontune.ladder.sequential import LOOKS, Scatter, hardly_above, ratio_at_look
 
@@ -154,8 +154,7 @@ class Contest:
             return True
         if self.hurries and self._futile(FUTILE):
             return True
-        helps = any(r["ci95"][0] > 1 and r["median"] >= WORTH for r in ratios)
-        return helps and (len(alive) == 1 or self.rounds >= _SETTLED)
+        return any(map(helps, ratios)) and (len(alive) == 1 or self.rounds >= _SETTLED)
 
 
 def _cut(contender: Contender, ratio: float, of: str) -> str:

@@ -17,9 +17,9 @@ __all__ = [
     "LIKELY",
     "MAYBE",
     "PARITY_POINTS",
-    "WORTH",
     "choose",
     "compare",
+    "helps",
     "judge",
     "judge_accuracy",
     "next_best",
@@ -48,12 +48,13 @@ def verdict_of(ratio: Interval) -> str:
     >>> [verdict_of({"median": 0.7, "ci95": [0.6, high], "n": 7}) for high in (0.89, COSTS)]
     ['hurt', 'no gain']
     """
-    if _helped(ratio):
+    if helps(ratio):
         return "helped"
     return "hurt" if ratio["ci95"][1] < COSTS else "no gain"
 
 
-def _helped(ratio: Interval) -> bool:
+def helps(ratio: Interval) -> bool:
+    """Whether a gain is certain, and worth a change."""
     return ratio["ci95"][0] > 1.0 and ratio["median"] >= WORTH
 
 
@@ -100,7 +101,7 @@ def compare(
     proven = [
         (c, e["samples_per_sec"]["median"])
         for c, e in zip(field, row["variants"])
-        if e["samples_per_sec"] and e["ratio_to_previous"] and _helped(e["ratio_to_previous"])
+        if e["samples_per_sec"] and e["ratio_to_previous"] and helps(e["ratio_to_previous"])
     ]
     fastest = max(median for _, median in proven or ran)
     chosen = next(c for c, median in proven or ran if median * (1 + TIE) >= fastest)
@@ -138,14 +139,14 @@ def next_best(row: RungRow, field: Sequence[Contender]) -> Contender | None:
 
     Those that were tried keep their places among the variants, with what they lost as the reason.
     """
-    if row["kept"] or row["ratio_to_previous"] is None or not _helped(row["ratio_to_previous"]):
+    if row["kept"] or row["ratio_to_previous"] is None or not helps(row["ratio_to_previous"]):
         return None
     first = next(e for e in row["variants"] if e["chosen"])
     for contender, entry in zip(field, row["variants"]):
         ratio = entry["ratio_to_previous"]
         if entry is first or entry["lost"] or ratio is None:
             continue
-        if _helped(ratio):
+        if helps(ratio):
             first["reason"], first["lost"] = row["reason"], True
             row["reason"] = None
             return contender
@@ -169,7 +170,7 @@ def judge(row: RungRow, others_pct: float, *, has_best: bool) -> None:
         return
     ratio = row["ratio_to_previous"]
     row["verdict"] = verdict_of(ratio)
-    row["kept"] = _helped(ratio)
+    row["kept"] = helps(ratio)
     if row["kept"]:
         return
     low, high = ratio["ci95"]
