@@ -12,11 +12,13 @@ import difflib
 import os
 import queue
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -81,6 +83,15 @@ def mutants(room: str) -> list[list[Mutant]]:
     return list(places.values())
 
 
+def distance(module: str, test: str) -> int:
+    """How far a test's name is from the module's: the nearest are asked first, as they are likely to notice.
+
+    >>> distance("gluontune/ladder/judge.py", "tests/test_ladder_judge.py")
+    -2
+    """
+    return -len(set(re.split(r"\W|_", module)) & set(Path(test).stem.split("_")))
+
+
 def trial(place: Path, python: str, room: str, mutant: Mutant, seconds: float) -> str:
     """``killed``, or what survived: the diff."""
     from cosmic_ray.mutating import mutate_code
@@ -93,7 +104,7 @@ def trial(place: Path, python: str, room: str, mutant: Mutant, seconds: float) -
     if changed is None or changed == source:
         return ""
     tests = [str(p.relative_to(place)) for pattern in ROOMS[room][1] for p in sorted(place.glob(pattern))]
-    tests = [module, *(t for t in tests if Path(t).name not in SLOW)]
+    tests = [module, *sorted((t for t in tests if Path(t).name not in SLOW), key=partial(distance, module))]
     path.write_text(changed, encoding="utf-8")
     try:
         run = subprocess.run(

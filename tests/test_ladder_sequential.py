@@ -92,6 +92,7 @@ def test_each_look_spends_its_share_of_the_error():
         share = next((SPENT[look] for look in LOOKS if n <= look), 0.003)
         logs = values_of(n, seed=3)
         ratios = [math.exp(v) for v in logs]
+        assert ratio_at_look(ratios, [1.0] * n) == ratio_at_look(ratios, [1.0] * n, contenders=1)
         for contenders in (1, 3):
             found = ratio_at_look(ratios, [1.0] * n, contenders)
             low, high = (math.exp(bound) for bound in trimmed_interval(logs, share / contenders))

@@ -28,7 +28,7 @@ from gluontune.records.checksums import (
 from gluontune.records.fields import Field, split_fields
 from gluontune.records.fileindex import map_file
 from gluontune.records.keys import KeyScheme
-from gluontune.records.layout import IMAGE_HEAD, DamagedRecordError, split_image_record
+from gluontune.records.layout import IMAGE_HEAD, MAX_KEY, DamagedRecordError, split_image_record
 from gluontune.records.structure import Broken, Found, joined, walk
 
 __all__ = ["Damage", "Progress", "Survey", "VerifyReport", "verify"]
@@ -318,7 +318,8 @@ class _Index:
     def _read(self, number: int, line: bytes) -> None:
         key, tab, offset = line.rstrip(b"\r").rpartition(b"\t")
         text = key.decode("utf-8", "replace")
-        number_key = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
+        countable = text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= MAX_KEY
+        number_key = int(text) if countable else text
         self.keys.append(number_key if tab else None)
         if not tab or not offset.isdigit() or len(offset) > 18:
             self.faults.append((number, f"index line {number + 1} is not 'key<TAB>offset': {line[:40]!r}"))
