@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from monitor_reports import CPU, GPU, NET, kind, report, verdict, without
 
@@ -177,3 +179,13 @@ def test_the_hosts_time_is_a_share_of_a_usual_step():
     assert kind(held, {}, GPU) == "sync-bound"
     assert kind(report(phases, 200.0, 200.0, host={"metrics": 79.0}), {}, GPU) == "compute-bound"
     assert kind(report(phases, 200.0, None, host={"metrics": 190.0}), {}, GPU) == "compute-bound"
+
+
+def test_a_verdict_is_not_altered():
+    found = verdict(report(NET), {}, GPU)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.kind = "unknown"
+    assert found.to_dict() == {
+        "kind": "compute-bound", "sentence": found.sentence, "evidence": found.evidence, "next_rung": "multi-device",
+    }  # fmt: skip
+    assert verdict({}).evidence == {} and verdict({}).next_rung is None

@@ -77,6 +77,58 @@ def test_the_codec_copies_as_python_does(tmp_path, first):
     assert (few.sizes, few.lengths, few.crcs) == (plain.sizes[:4], plain.lengths[:4], plain.crcs[:4])
 
 
+class Counting(BulkCopier):
+    """How many files it is asked for at a time."""
+
+    asked: list[int] = []
+
+    def gather(self, items, exact):
+        self.asked.append(len(items))
+        return super().gather(items, exact)
+
+
+@needs_codec
+def test_after_one_that_the_codec_leaves_it_is_asked_for_a_few_and_then_for_more(tmp_path):
+    plain = [9] * 40
+    for odd, asked in (((), [40]), ((3,), [40, 6, 24, 6]), ((0,), [40]), ((5, 6), [40, 10]), ((39,), [40])):
+        items = items_of(written(tmp_path, [0 if k in odd else size for k, size in enumerate(plain)]))
+        items = [item._replace(label=1.0) for item in items]
+        copier = Counting(BulkCopier.find().codec)
+        copier.asked = []
+        block = make_block(items, 0, Transform(exact=True), copier)
+        assert copier.asked == asked and [s.position for s in block.skips] == list(odd)
+        assert block.data == make_block(items, 0, Transform(exact=True)).data
+        assert isinstance(block.data, memoryview) == (odd in ((), (39,)))  # not even joined
+
+
+@needs_codec
+def test_threads_copy_by_the_codec_what_is_copied(tmp_path):
+    items = items_of(written(tmp_path, [9, 10]))
+    for transform, processes, copies in (
+        (Transform(exact=True), False, True),
+        (Transform(), False, True),
+        (Transform(resize=4), False, False),
+        (Transform(exact=True), True, False),
+    ):
+        with BlockMaker(transform, 1, processes) as maker:
+            assert (maker.gatherer is not None) == copies
+    with BlockMaker(Transform(exact=True), 1, False) as maker:
+        first, second = maker.blocks([(items, 0), (items, 0)])
+        assert first.data.obj is not second.data.obj
+        maker.give_back(first)
+        (third,) = maker.blocks([(items, 0)])
+        assert third.data.obj is first.data.obj
+
+
+def test_a_worker_process_that_fails_says_so(tmp_path):
+    (path,) = written(tmp_path, [9])
+    with BlockMaker(Transform(exact=True), 1, True) as maker:
+        with pytest.raises(GluontuneError, match="a packing worker failed: error: "):
+            list(maker.blocks([([Item("no number", 1.0, path)], 0)]))
+        (block,) = maker.blocks([([Item(4, 1.0, path)], 0)])  # and goes on
+    assert block.keys == [4] and block.skips == []
+
+
 @needs_codec
 def test_memory_that_was_given_back_serves_the_next_block(tmp_path):
     items = [Item(k, 1.0, path) for k, path in enumerate(written(tmp_path, [10, 20]))]

@@ -10,7 +10,9 @@ import pytest
 from gluontune.codec.raw import pixels_to_raw
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records import RecordReader, RecordWriter, repair, verify
+from gluontune.records.blocks import Skip
 from gluontune.records.fields import join_fields
+from gluontune.records.formats import FormatRow
 from gluontune.records.layout import MAGIC, frame, image_record
 from gluontune.records.sources import Source
 from gluontune.records.transform import Transform
@@ -184,8 +186,8 @@ def test_names_of_classes_go_along_and_nothing_is_repaired_into_itself(tmp_path)
 def test_what_is_reported_is_not_altered(tmp_path):
     path = write(tmp_path / "a.rec", [0, 1])
     path.write_bytes(path.read_bytes()[:-2])
-    done = repair(path, tmp_path / "b.rec")
-    for value in (done, done.verified.damaged[0], Transform(), Source([], None, "list")):
+    done, rows = repair(path, tmp_path / "b.rec"), (Skip(0, "a.jpg", "empty file"), FormatRow("files", "ok"))
+    for value in (done, done.verified.damaged[0], Transform(), Source([], None, "list"), *rows):
         name = dataclasses.fields(value)[0].name
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, name, None)
