@@ -80,7 +80,9 @@ def test_the_codec_copies_as_python_does(tmp_path, first):
 class Counting(BulkCopier):
     """How many files it is asked for at a time."""
 
-    asked: list[int] = []
+    def __init__(self, library):
+        super().__init__(library)
+        self.asked = []
 
     def gather(self, items, exact):
         self.asked.append(len(items))
@@ -93,8 +95,7 @@ def test_after_one_that_the_codec_leaves_it_is_asked_for_a_few_and_then_for_more
     for odd, asked in (((), [40]), ((3,), [40, 6, 24, 6]), ((0,), [40]), ((5, 6), [40, 10]), ((39,), [40])):
         items = items_of(written(tmp_path, [0 if k in odd else size for k, size in enumerate(plain)]))
         items = [item._replace(label=1.0) for item in items]
-        copier = Counting(BulkCopier.find().codec)
-        copier.asked = []
+        copier = Counting.find()
         block = make_block(items, 0, Transform(exact=True), copier)
         assert copier.asked == asked and [s.position for s in block.skips] == list(odd)
         assert block.data == make_block(items, 0, Transform(exact=True)).data

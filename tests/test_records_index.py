@@ -127,6 +127,12 @@ def test_a_line_that_is_no_row_is_named(tmp_path, text, line):
             read(path)
 
 
+def test_a_long_line_is_named_by_its_first_sixty_bytes(tmp_path):
+    (tmp_path / "a.idx").write_text("x" * 70)
+    with pytest.raises(GluontuneError, match=f"offset': b'{'x' * 60}'; delete the index to scan instead"):
+        read_index(tmp_path / "a.idx")
+
+
 @given(offsets=st.lists(st.integers(0, 50), max_size=8))
 def test_a_record_ends_where_the_next_indexed_one_starts(offsets):
     ends = record_ends(np.array(offsets, np.int64), 60)

@@ -215,8 +215,10 @@ def test_boxes_that_are_sound(box, sound):
     if sound:
         assert boxes_to_label([good, box])[2 + len(box) :] == pytest.approx(box)
     else:
-        with pytest.raises(UsageError, match=r"box 1: .*corners of 0 to 1 in order"):
-            boxes_to_label([good, box])
+        with pytest.raises(
+            UsageError, match=r"box 1: \[[^,]*(, [^,]*){4}\]: class, then corners of 0 to 1 in order"
+        ):
+            boxes_to_label([[*good, 7], [*box, 7]])
     for shape in ((0, 5), (2, 4), (5,), (1, 1, 5)):
         with pytest.raises(UsageError, match="boxes of shape"):
             boxes_to_label(np.zeros(shape))

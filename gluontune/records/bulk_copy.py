@@ -41,11 +41,11 @@ class BulkCopier:
         self.codec = library
         self._free: deque[bytearray] = deque()
 
-    @staticmethod
-    def find() -> BulkCopier | None:
+    @classmethod
+    def find(cls) -> BulkCopier | None:
         """A gatherer for any number of threads, or None without a compiled codec."""
         library = native.load()
-        return None if library is None else BulkCopier(library)
+        return None if library is None else cls(library)
 
     def give_back(self, data: Any) -> None:
         """``data`` of a :class:`CopiedBlock` is written: its memory, whose pages are there, serves the next block."""
