@@ -212,7 +212,10 @@ def test_ids_are_keys_where_all_have_one_and_no_two_the_same(tmp_path, records, 
     path = tmp_path / "a.rec"
     path.write_bytes(b"".join(map(frame, records)))
     with RecordReader(path) as reader:
-        assert reader.keys.tolist() == keys
+        assert (
+            reader.keys.tolist() == keys
+            and repr(reader) == f"RecordReader({str(path)!r}: {len(keys)} records)"
+        )
         assert bytes(reader.read_key(keys[0])) == records[0]
         for wrong in (5, "a", [keys[0]]):
             with pytest.raises(UsageError, match="no record has the key"):
@@ -302,4 +305,9 @@ def test_records_are_framed_at_every_aligned_magic_number():
     parts = [(1, b""), (2, b"abcd"), (2, b""), (3, b"ef" + MAGIC + b"gh")]
     assert frame(body) == b"".join(part(*p) for p in parts)
     assert frame(b"ab" + MAGIC) == part(0, b"ab" + MAGIC)
+    for size in (1 << 29, (1 << 29) + 4):
+        with pytest.raises(
+            UsageError, match=f"record of {size:,} bytes: the format's limit is .* = 536,870,911"
+        ):
+            frame(bytes(size))
     assert bytes(join_parts(memoryview(frame(body)), 0, len(frame(body)))[0]) == body
