@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
+from itertools import islice, zip_longest
 
 from record_sayings import SAID, sayings
 
@@ -14,3 +14,10 @@ def test_of_each_damage_is_said_what_was_said(monkeypatch):
     assert len(told) > 200 and not changed, (
         "\n".join(changed) + "\nif that is meant: python tests/record_sayings.py writes it anew"
     )
+
+
+def test_large_files_are_looked_at_in_pieces(monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    monkeypatch.setattr("gluontune.records.structure.CHUNK", 40)
+    told = SAID.read_text(encoding="utf-8").splitlines()
+    assert list(islice(sayings(), 60)) == told[:60]
