@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from gluontune.codec import native
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records import PackReport, RecordReader, pack
 from gluontune.records import packer as packer_room
@@ -15,7 +16,7 @@ from gluontune.records.packer import shard_paths
 from gluontune.records.sources import Item
 from gluontune.records.transform import Transform
 
-needs_codec = pytest.mark.skipif(BulkCopier.find() is None, reason="no C compiler: Python copies the files")
+needs_codec = pytest.mark.skipif(native.find_compiler() is None, reason="no C compiler: Python copies the files")
 
 
 @pytest.fixture(autouse=True)
