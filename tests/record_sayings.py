@@ -44,6 +44,11 @@ ENDS = [
 ENDS[4] = (4, 4.0, bytes(61))
 IMAGES = [(20 + k, float(k), pixels_to_raw(np.full((1, 1 + k, 3), 50 * k, np.uint8))) for k in range(4)]
 
+#: Damages of the side files that come with a piece that is gone.
+IN_TWOS = (
+    "index, two exchanged", "index, a line less", "index, cut", "index, a key's digit", "index, words as keys",
+    "checksums, a row less", "checksums, last row", "checksums, half a row", "checksums, key", "checksums, two bytes",
+)  # fmt: skip
 FILES = {"bytes": BYTES, "images": IMAGES, "ends": ENDS}
 
 
@@ -120,6 +125,22 @@ def _of_records(offsets: list[int], size: int) -> Iterator[Damage]:
         yield f"last byte before record {n}", ".rec", _flip(at - 1, 64)
         yield f"a header more before record {n}", ".rec", _insert(at, MAGIC + bytes(4))
     yield "bytes behind the end", ".rec", _insert(size, b"behind")
+
+
+def _cuts(at: list[int]) -> list[tuple[str, Harm]]:
+    """Pieces that are gone, and what that moves."""
+    return [
+        ("record 2 is gone", _cut(at[2], at[3] - at[2])),
+        (
+            "records 1 and 3 are gone",
+            lambda data: (_cut(at[3], at[4] - at[3])(data), _cut(at[1], at[2] - at[1])(data))[0],
+        ),
+        ("a header is gone", _cut(at[4] - 5, 14)),
+        ("three bytes are gone", _cut(at[1] + 20, 3)),
+        ("one byte more", _insert(at[3] + 30, b"x")),
+        ("the end is gone", _cut(at[5] + 50)),
+        ("a header of nothing", _put(at[2], bytes(8))),
+    ]
 
 
 def _of_ends(offsets: list[int]) -> Iterator[Damage]:
@@ -216,8 +237,18 @@ def say(path: Path) -> str:
     return " | ".join([*said, "read " + " ".join(reads)])
 
 
+def _say_damaged(path: Path, whole: dict[str, bytes], harms: dict[str, Harm], gone: str) -> str:
+    for suffix, data in whole.items():
+        changed = bytearray(data)
+        harms.get(suffix, lambda data: None)(changed)
+        path.with_suffix(suffix).write_bytes(changed)
+        if suffix in gone:
+            path.with_suffix(suffix).unlink()
+    return say(path)
+
+
 def sayings() -> Iterator[str]:
-    """A line for each damage of each file, with some of its side files or all."""
+    """A line for each damage of each file, with some of its side files or all; then some damages in twos."""
     with tempfile.TemporaryDirectory(prefix="gluontune-sayings-") as folder:
         path = Path(folder) / "a.rec"
         for turn, (name, records) in enumerate(FILES.items()):
@@ -233,14 +264,13 @@ def sayings() -> Iterator[str]:
             for (damage, suffix, harm), (sides, gone) in zip(damages, turned):
                 if suffix in gone:  # it is there to be damaged
                     sides, gone = "all", ""
-                for other, data in whole.items():
-                    changed = bytearray(data)
-                    if other == suffix:
-                        harm(changed)
-                    path.with_suffix(other).write_bytes(changed)
-                    if other in gone:
-                        path.with_suffix(other).unlink()
-                yield f"{name}, {damage}, {sides}: {say(path)}"
+                yield f"{name}, {damage}, {sides}: {_say_damaged(path, whole, {suffix: harm}, gone)}"
+        offsets = _write(path, BYTES)
+        whole = {suffix: path.with_suffix(suffix).read_bytes() for suffix in whole}
+        of_sides = {damage: (suffix, harm) for damage, suffix, harm in (*_of_index(), *_of_checksums())}
+        for (one, first), two in itertools.product(_cuts(offsets), IN_TWOS):
+            suffix, second = of_sides[two]
+            yield f"bytes, {one}, {two}: {_say_damaged(path, whole, {'.rec': first, suffix: second}, '')}"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from gluontune.records.packer import shard_paths
 from gluontune.records.sources import Item
 from gluontune.records.transform import Transform
 
-needs_codec = pytest.mark.skipif(native.find_compiler() is None, reason="no C compiler: Python copies the files")
+needs_codec = pytest.mark.skipif(
+    native.find_compiler() is None, reason="no C compiler: Python copies the files"
+)
 
 
 @pytest.fixture(autouse=True)
