@@ -140,10 +140,10 @@ class RecordReader:
         return DamagedRecordError(message, index, offset)
 
     def _compare(self, record: Any, offset: int) -> None:
-        length, crc = (self._crcs or {}).get(offset, (-1, 0))
-        if length < 0:
+        row = (self._crcs or {}).get(offset)
+        if row is None:
             raise DamagedRecordError("the .crc file has no sound row for it", offset=offset)
-        if length != len(record) or crc != zlib.crc32(record):
+        if row != (len(record), zlib.crc32(record)):
             raise DamagedRecordError("its checksum differs", offset=offset)
 
     def read_key(self, key: Any) -> memoryview:
