@@ -226,3 +226,13 @@ def test_mxnets_classes_at_the_end_of_a_file(tmp_path):
     assert [reader.read() for _ in range(3)] == [b"one", None, None]
     reader.reset()
     assert reader.read() == b"one" and isinstance(reader.uri, str)
+
+
+def test_a_file_whose_last_padding_is_missing_ends_with_its_last_record(tmp_path):
+    with RecordWriter(tmp_path / "a.rec") as writer:
+        writer.write_record(b"one")
+        writer.write_record(b"fives")
+    path = tmp_path / "a.rec"
+    path.write_bytes(path.read_bytes()[:-2])
+    reader = MXRecordIO(path, "r")
+    assert [reader.read() for _ in range(4)] == [b"one", b"fives", None, None]
