@@ -166,6 +166,16 @@ def test_an_id_that_is_no_key_says_nothing(tmp_path):
     }  # fmt: skip
 
 
+def test_an_id_that_two_records_carry_goes_to_the_one_that_follows_another(tmp_path):
+    path = tmp_path / "a.rec"
+    first, second = (frame(image_record(body, 1.0, 5)) for body in (b"one", b"two"))
+    path.write_bytes(bytes(16) + first + second)  # what stands before the first is no record
+    done = repair(path, tmp_path / "b.rec")
+    with RecordReader(tmp_path / "b.rec") as reader:
+        assert [bytes(reader.payload(k)) for k in range(2)] == [b"one", b"two"]
+        assert reader.keys.tolist() == [6, 5] and done.uncertain == [6]
+
+
 def test_names_of_classes_go_along_and_nothing_is_repaired_into_itself(tmp_path):
     path = write(tmp_path / "a.rec", [0, 1])
     repair(path, tmp_path / "b.rec")
