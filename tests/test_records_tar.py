@@ -79,6 +79,8 @@ def test_class_folders_json_labels_and_several_labels(tmp_path):
     source = read_source(folders, shuffle=False)
     assert source.classes == ["cat", "dog"] and [item.label for item in source.items] == [1.0, 0.0]
     said = write(tmp_path / "j.tar", [("a.jpg", jpeg(1)), ("a.json", b'{"label": [3, 4.5]}')])
+    other = write(tmp_path / "k.tar", [("a.jpg", jpeg(1)), ("a.json", b'{"label": null, "class": 3}')])
+    assert [item.label for item in read_source(other).items] == [3.0]
     assert [item.label for item in read_source(said).items] == [(3.0, 4.5)]
     many = write(tmp_path / "m.tar", [("a.cls0", b"1"), ("a.cls1", b"2"), ("a.png", jpeg(1))])
     assert [item.label for item in read_source(many).items] == [(1.0, 2.0)]

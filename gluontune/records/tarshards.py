@@ -134,7 +134,7 @@ def _label(archive: Path, name: str, parts: dict[str, tuple[int, int]]) -> Any:
             return values[0] if len(values) == 1 else values
         if "json" in parts:
             facts = parse_json(text("json"))
-            label = next((facts[key] for key in LABEL_KEYS if key in facts), None)
+            label = next((facts[key] for key in LABEL_KEYS if facts.get(key) is not None), None)
             if label is not None:
                 return tuple(map(float, label)) if isinstance(label, list) else float(label)
     except (ValueError, TypeError, AttributeError):
