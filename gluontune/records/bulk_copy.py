@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from array import array
@@ -54,16 +55,20 @@ class BulkCopier:
 
     def gather(self, items: list[Item], exact: bool) -> CopiedBlock:
         """Records of ``items`` from the first on, up to one that this cannot make."""
-        heads, paths, sizes = [], [], array("I")
-        try:
-            for key, label, path in items:
-                flag, field, extra = label_bytes(label)
-                heads.append(IMAGE_HEAD.pack(flag, field, key, 0) + extra)
+        heads: list[bytes] = []
+        sizes = array("I")
+        known: dict[Any, tuple[int, float, bytes]] = {}
+        pack = IMAGE_HEAD.pack
+        with contextlib.suppress(UsageError):  # a label that float32 cannot hold ends it here
+            for key, label, _ in items:
+                made = known.get(label) if label else None  # 0.0 and -0.0 are two labels
+                if made is None:
+                    made = known[label] = label_bytes(label)
+                flag, field, extra = made
+                heads.append(pack(flag, field, key, 0) + extra if extra else pack(flag, field, key, 0))
                 sizes.append(24 + len(extra))
-                paths.append(os.fsencode(path))
-        except UsageError:  # a label that float32 cannot hold ends it here
-            pass
-        count = len(paths)
+        count = len(heads)
+        paths = os.fsencode("\0".join([path for _, _, path in items[:count]])) + b"\0"
         results = array("I", bytes(12 * count))
         start = results.buffer_info()[0]
         try:
@@ -71,7 +76,7 @@ class BulkCopier:
         except IndexError:
             buffer = bytearray(ROOM)
         done = self.codec.gt_gather(
-            b"\0".join(paths) + b"\0", b"".join(heads), sizes.buffer_info()[0], count, exact,
+            paths, b"".join(heads), sizes.buffer_info()[0], count, exact,
             ctypes.addressof(ctypes.c_char.from_buffer(buffer)), ROOM, start, start + 4 * count, start + 8 * count,
         )  # fmt: skip
         found = [results[k * count : k * count + done].tolist() for k in range(3)]

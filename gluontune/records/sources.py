@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import gc
 import hashlib
+import marshal
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count, repeat
 from pathlib import Path
 from typing import NamedTuple, Union
 
@@ -45,7 +50,9 @@ class Source:
     def fingerprint(self, *options: object) -> bytes:
         """8 bytes that change with any key, label, path, the order, or one of the ``options``."""
         keys, labels, paths = zip(*self.items) if self.items else ((), (), ())
-        digest = hashlib.sha256(repr((options, keys, labels)).encode())
+        digest = hashlib.sha256(
+            repr(options).encode() + marshal.dumps((keys, labels), 2)
+        )  # 2: of values alone
         digest.update("\0".join(paths).encode("utf-8", "surrogateescape"))  # no path holds this character
         return digest.digest()[:8]
 
@@ -78,25 +85,42 @@ def read_source(
     if not several or (len(several) > 1 and not all(is_tar(one) for one in several)):
         raise UsageError("several sources are several .tar archives; give one folder, .lst or .csv")
     path = several[0]
-    if is_tar(path) and not path.is_dir():
-        source = _read_tars(several)
-    elif path.is_dir():
-        source = _read_folder(path)
-    elif path.suffix.lower() == ".lst":
-        source = _read_list(path, Path(root) if root is not None else path.parent)
-    elif path.suffix.lower() in (".csv", ".tsv"):
-        source = _read_table(
-            path, Path(root) if root is not None else path.parent, path_column, label_columns
-        )
-    elif not path.exists():
-        raise GluontuneError(f"{path}: no such file or folder")
-    else:
-        raise UsageError(f"{path}: give a folder with a sub-folder for each class, a .lst, .csv or .tar file")
+    with _without_collection():
+        source = _read(several, Path(root) if root is not None else path.parent, path_column, label_columns)
     if not source.items:
         raise GluontuneError(f"{path}: no images in it")
     if (source.kind != "list") if shuffle is None else shuffle:
         random.Random(f"gluontune-pack-{seed}").shuffle(source.items)
     return source
+
+
+def _read(
+    several: list[Path], root: Path, path_column: str | None, label_columns: Sequence[str] | None
+) -> Source:
+    path = several[0]
+    if is_tar(path) and not path.is_dir():
+        return _read_tars(several)
+    if path.is_dir():
+        return _read_folder(path)
+    if path.suffix.lower() == ".lst":
+        return _read_list(path, root)
+    if path.suffix.lower() in (".csv", ".tsv"):
+        return _read_table(path, root, path_column, label_columns)
+    if not path.exists():
+        raise GluontuneError(f"{path}: no such file or folder")
+    raise UsageError(f"{path}: give a folder with a sub-folder for each class, a .lst, .csv or .tar file")
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """A list of millions is made, and nothing in it goes away: the collector would go through it again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def split_shards(total: int, shards: int) -> list[range]:
@@ -123,10 +147,11 @@ def _read_folder(folder: Path) -> Source:
             else ""
         )
         raise GluontuneError(f"{folder}: {hint or 'no class folder with images in it'}")
-    pairs = (
-        (float(label), file) for label, (_, files) in enumerate(f for f in found if f[1]) for file in files
-    )
-    return Source([Item(key, label, file) for key, (label, file) in enumerate(pairs)], classes, "folder")
+    items: list[Item] = []
+    made = partial(tuple.__new__, Item)  # Item(...) without Python's share of it: there may be millions
+    for label, files in enumerate(files for _, files in found if files):
+        items.extend(map(made, zip(count(len(items)), repeat(float(label)), files)))
+    return Source(items, classes, "folder")
 
 
 def _read_tars(archives: list[Path]) -> Source:
@@ -144,19 +169,23 @@ def _read_tars(archives: list[Path]) -> Source:
 
 def _images_below(folder: Path) -> Iterable[str]:
     """Image files in all depths; linked folders are followed, but no folder is entered twice."""
-    seen = set()
-    for here, folders, files in os.walk(folder, followlinks=True):
+    seen, left = set(), [os.fspath(folder)]
+    while left:
+        here = left.pop()
         real = os.path.realpath(here)
         if real in seen:
-            folders.clear()
             continue
         seen.add(real)
-        folders[:] = [name for name in folders if not name.startswith(".")]
         prefix = os.path.join(here, "")
-        for name in files:
-            stem, dot, extension = name.rpartition(".")
-            if stem and dot + extension.lower() in EXTENSIONS and name[0] != ".":
-                yield prefix + name
+        with contextlib.suppress(OSError), os.scandir(here) as entries:
+            for entry in entries:
+                name = entry.name
+                if name[0] == ".":
+                    continue
+                if entry.is_dir():
+                    left.append(prefix + name)
+                elif name[name.rfind(".") :].lower() in EXTENSIONS:
+                    yield prefix + name
 
 
 def _read_list(path: Path, root: Path) -> Source:

@@ -7,6 +7,7 @@ import os
 import zlib
 from array import array
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Union
@@ -188,7 +189,7 @@ class RecordWriter:
 
 def index_text(keys: Any, offsets: Any) -> str:
     """The text of an ``.idx`` file."""
-    return "".join(f"{key}\t{offset}\n" for key, offset in zip(keys, offsets))
+    return "%s\t%d\n" * len(keys) % tuple(chain.from_iterable(zip(keys, offsets)))
 
 
 def remove_side_files(path: PathLike) -> None:
