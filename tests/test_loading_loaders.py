@@ -450,3 +450,23 @@ def test_the_room_is_lazy_and_needs_no_mxnet():
     subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))
     assert set(gt.loading.__all__) <= set(dir(gt.loading))
     assert all(hasattr(gt.loading, name) for name in gt.loading.__all__)
+
+
+def test_a_loader_is_built_from_a_path_or_a_name(tmp_path):
+    """A path is no sequence of letters: it was one, of 15 samples for "/data/train.rec"."""
+    path = tmp_path / "a.rec"
+    with gt.records.RecordWriter(path) as writer:
+        for k in range(6):
+            writer.write(cv2.imencode(".png", np.full((8, 8, 3), 40 * k, np.uint8))[1].tobytes(), k)
+    for source in (path, str(path)):
+        with build("threaded", source, batch_size=6, image_shape=(8, 8, 3)) as loader:
+            images, labels = next(loader.epoch(0))
+        assert labels.tolist() == list(range(6)) and images[:, 0, 0, 0].tolist() == [40 * k for k in range(6)]
+    with build("threaded", "sample", batch_size=10, image_shape=(28, 28, 1)) as loader:
+        by_name = next(loader.epoch(0))
+    train = gt.datasets.open("sample").train
+    with build("threaded", train, batch_size=10, image_shape=(28, 28, 1)) as loader:
+        by_split = next(loader.epoch(0))
+    assert all(np.array_equal(a, b) for a, b in zip(by_name, by_split))
+    with pytest.raises(GluontuneError, match=r"nowhere\.rec"):
+        build("threaded", tmp_path / "nowhere.rec", batch_size=6, image_shape=(8, 8, 3))

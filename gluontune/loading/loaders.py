@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluontune.errors import UsageError
+from gluontune.loading.splits import open_source
 from gluontune.registry import Registry, resolve
 
 __all__ = ["LOADERS", "LoaderInfo", "build"]
@@ -85,7 +86,8 @@ def build(
 
     Args:
         name: of ``LOADERS``.
-        split: a split of ``gt.datasets``: ``len``, ``labels`` int64 (N,), ``read(i)`` → encoded image.
+        split: a split of ``gt.datasets`` (``len``, ``labels`` int64 (N,), ``read(i)`` → encoded image), the path of a
+            ``.rec`` file, or the name of a data set (its training part).
         batch_size: images in a batch of this rank.
         image_shape: (H, W, C), C 3 (RGB) or 1 (grey).
         augment: of ``AUGMENTS``.
@@ -120,7 +122,7 @@ def build(
         )
     factory = resolve(info.factory)
     loader = factory(
-        split,
+        open_source(split),
         batch_size=batch_size,
         image_shape=image_shape,
         augment=augment,
