@@ -13,6 +13,7 @@ from gluontune.cli.main import main
 from gluontune.errors import UsageError
 
 
+@pytest.mark.slow
 def test_rungs_answer_as_the_float32_net_does(capfd):
     arguments = ["--net", "small_cnn", "--rounds", "2", "--seconds", "0.05", "--batch-size", "32", "--json"]
     arguments += [

@@ -23,6 +23,7 @@ def test_there_is_a_situation_for_each_verdict_that_names_a_cause():
     assert set(SITUATIONS) | {"unknown"} == set(KINDS)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_situation_runs_in_its_own_process_and_is_taken_up_again(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(verdict_runs, "_FOREIGN_PCT", 200.0)  # whatever else the machine does

@@ -47,6 +47,7 @@ def test_a_rewrite_that_computes_something_else_does_not_agree(monkeypatch):
     assert not found["agrees"] and found["float64"] == pytest.approx(1e-4, rel=0.5) and found["above"]
 
 
+@pytest.mark.slow
 def test_one_network_for_real_then_a_failure_as_a_row_then_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr(networks, "QUICK", networks.Pace(3, 0.3, 3, 0.01))
     monkeypatch.setitem(networks.NETWORKS, "no_such_net", networks.Case("none", 32, 2))

@@ -228,6 +228,7 @@ def test_step_times_are_compared_within_rounds(monkeypatch):
     assert found["holds"] and "lars: 1.25 (1.25-1.25)" in found["sentence"]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_esgd_meets_its_baselines_at_equal_compute(tmp_path):
     plan = EsgdPlan(population=2, generations=2, updates=2, offspring=2)

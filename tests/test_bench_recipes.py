@@ -131,6 +131,7 @@ def test_two_contexts_of_one_process_compress():
     assert found["outcome"] == "trained", found
 
 
+@pytest.mark.slow
 def test_command_is_resumed_recipe_by_recipe(tmp_path, capfd):
     out = tmp_path / "recipes.json"
     command = ["bench", "recipes", "--count", "3", "--seed", "5", "--out", str(out), "--json"]

@@ -236,6 +236,7 @@ def test_five_factors_make_as_many_sets_as_they_must():
     assert sets["a", "b", "c", "d"] == ["cumulative", "without e"]
 
 
+@pytest.mark.slow
 def test_the_command_for_real(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("gluontune.ladder.QUICK", Pace("quick", rounds=3, slice_s=0.02, epochs=1))
     small = ["--net", "mlp", "--train-samples", "640", "--val-samples", "200", "--epochs", "2"]

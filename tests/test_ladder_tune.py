@@ -252,6 +252,7 @@ def test_wrong_use(machine, tmp_path):
     assert machine.alive == 0
 
 
+@pytest.mark.slow
 def test_a_real_search_from_the_command_line(tmp_path):
     command = [sys.executable, "-m", "gluontune", "tune", "--net", "mlp", "--loader", "resident"]
     command += [

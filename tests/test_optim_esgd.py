@@ -133,6 +133,7 @@ def figures(document):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_search_is_the_same_with_more_workers_and_after_an_interruption(tmp_path):
     whole = gt.ladder.esgd(SMALL, PLAN, workers=2, out=tmp_path / "whole")

@@ -147,6 +147,7 @@ def test_the_mean_of_ranks_by_horovod():
     assert (array.asnumpy() == 2.5).all()
 
 
+@pytest.mark.slow
 def test_a_learner_that_is_killed_is_started_again_and_the_run_ends_well():
     recipe = TWO.override(engine="async", batch_size_per_device=4, learning_rate=0.02, lr_scaling="none")
     recipe = recipe.override(base_batch_size=4, epochs=5, train_samples=512)

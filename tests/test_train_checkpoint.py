@@ -112,6 +112,7 @@ def test_an_interval_needs_a_unit(text):
         parse_interval(text)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path, reused):
     recipe = SMALL.override(epochs=2, optimizer="adam", learning_rate=0.001)
     whole = run(recipe, checkpoints=Checkpoints(tmp_path / "a", every="5steps"), site=reused.site)

@@ -101,6 +101,7 @@ def test_tuned_settings_reach_the_process_and_are_recorded(reused):
     assert "GOMP_SPINCOUNT" not in run(SMALL, site=reused.site).env
 
 
+@pytest.mark.slow
 def test_two_ranks_over_the_parameter_server_train_one_net(tmp_path):
     mark = {"OF_THIS_TEST": str(tmp_path)}  # other tests, and other people, have servers, too
     ranks = SMALL.override(
