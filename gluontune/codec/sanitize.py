@@ -117,7 +117,8 @@ def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> d
                 raise GluontuneError(f"the sanitizers' runtime {runtime} does not start here: {reason}")
             total["findings"] += 1
             group = int(at.read_text() or begin)
-            print(f"{said.strip()[-6000:]}\nfinding (code {code}): python -m gluontune.codec.sanitize "
+            said = said.strip() if len(said) < 8000 else f"{said[:4000]}\n…\n{said[-3000:]}".strip()
+            print(f"{said}\nfinding (code {code}): python -m gluontune.codec.sanitize "
                   f"--cases {CASES} --seed {seed} --first {group}", file=sys.stderr)  # fmt: skip
             begin = max(group, begin) + CASES
     seconds = round(time.monotonic() - started, 1)

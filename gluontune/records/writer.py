@@ -170,6 +170,7 @@ class RecordWriter:
         stop = GluontuneError("writing was abandoned")
         with contextlib.suppress(GluontuneError):
             self._file.__exit__(GluontuneError, stop, None)
+        stop.__traceback__ = None  # its frames hold it, and whoever called: no writer would go away by itself
 
     def __enter__(self) -> RecordWriter:
         return self
