@@ -10,21 +10,27 @@
 #include <emmintrin.h>
 #endif
 
+/* floor(), which is a call of the C library without SSE4.1. */
+static int below(double v) {
+  int i = (int)v;
+  return i - (v < i);
+}
+
 /* Weights of the samples around `centre`, summing to `one`; returns how many, the first in *start. */
 static int triangle(double centre, double radius, int size, int one, int *start, int16_t *weights, int room) {
-  int first = (int)floor(centre - radius + 0.5), behind = (int)floor(centre + radius + 0.5);
+  int first = below(centre - radius + 0.5), behind = below(centre + radius + 0.5);
   if (first < 0) first = 0;
   if (first > size - 1) first = size - 1;
   if (behind > size) behind = size;
   if (behind <= first) behind = first + 1;
   int count = behind - first < room ? behind - first : room, sum = 0, best = 0;
-  double total = 0;
-  for (int pass = 0; pass < 2; pass++)
+  double total = 0, slope = 1 / radius, scale = 0;
+  for (int pass = 0; pass < 2; scale = total > 0 ? one / total : 0, pass++)
     for (int k = 0; k < count; k++) {
-      double w = 1 - fabs(first + k + 0.5 - centre) / radius;
+      double w = 1 - fabs(first + k + 0.5 - centre) * slope;
       if (w < 1e-9) w = k || count > 1 ? 0 : 1;
       if (!pass) { total += w; continue; }
-      weights[k] = (int16_t)(total > 0 ? w / total * one + 0.5 : k == 0 ? one : 0);
+      weights[k] = (int16_t)(total > 0 ? w * scale + 0.5 : k == 0 ? one : 0);
       sum += weights[k];
       if (weights[k] > weights[best]) best = k;
     }
@@ -86,7 +92,8 @@ int gt_resample(gt_decoder *d, const gt_plane *from, gt_plane *to, const double 
     return 1;
   }
   double radius[2] = {step[0] > 1 ? step[0] : 1, step[1] > 1 ? step[1] : 1};
-  int groups = ((int)ceil(2 * radius[1]) + 1 + 3) / 4, most = (int)ceil(2 * radius[0]) + 2;
+  int groups = ((int)(2 * radius[1]) + 1 + 3) / 4, /* so many centres lie between its ends at the most */
+      most = (int)ceil(2 * radius[0]) + 2;
   if (!gt_grow((void **)&d->xs, &d->xs_size, (size_t)n * sizeof(int)) ||
       !gt_grow((void **)&d->taps, &d->taps_size, ((size_t)groups * n * 4 + most + 4 * groups) * sizeof(int16_t)) ||
       !gt_grow((void **)&d->row, &d->row_size, ((size_t)w + 4 * groups + 8) * sizeof(int16_t)))
