@@ -106,7 +106,7 @@ class FakeGroup:
 def reused():
     """Training processes that train one recipe after another: ``run(recipe, site=reused.site)``.
 
-    For what a training shows; a test of how it starts, is hurt or ends has processes of its own.
+    For what a training shows; a test of how it starts, is hurt or ends, or of bits, has processes of its own.
     """
     from gluontune.bench._recipe_pool import Pool
 

@@ -96,17 +96,17 @@ def test_both_engines_train_it_alike_and_it_changes_something(name, plain):
         ),
     ],
 )
-def test_a_resumed_run_ends_as_one_that_was_never_stopped(tmp_path, backend, methods, reused):
+def test_a_resumed_run_ends_as_one_that_was_never_stopped(tmp_path, backend, methods):
     def stop(now):
         if now.event == "steps_end" and now.steps >= 5:
             now.stop("half")
 
     recipe = Recipe(**{**RESNET, "net": "mlp", "epochs": 3, "backend": backend, "methods": methods})
     kept = gt.train.Checkpoints(str(tmp_path / "half"), every="1steps", resume=True)
-    gt.train.run(recipe, checkpoints=kept, callbacks=[stop], site=reused.site)
+    gt.train.run(recipe, checkpoints=kept, callbacks=[stop])
     resumed = gt.train.run(recipe, checkpoints=kept)
     there = gt.train.Checkpoints(str(tmp_path / "whole"))
-    whole = gt.train.run(recipe, checkpoints=there, site=reused.site)
+    whole = gt.train.run(recipe, checkpoints=there)
     assert resumed.val_loss[-1] == whole.val_loss[-1] and resumed.steps == whole.steps == 12
     ours, theirs = (gt.train.load(tmp_path / part) for part in ("half", "whole"))
     for a, b in zip(ours.collect_params().values(), theirs.collect_params().values()):

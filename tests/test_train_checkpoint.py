@@ -113,9 +113,9 @@ def test_an_interval_needs_a_unit(text):
 
 
 @pytest.mark.slow
-def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path, reused):
+def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path):
     recipe = SMALL.override(epochs=2, optimizer="adam", learning_rate=0.001)
-    whole = run(recipe, checkpoints=Checkpoints(tmp_path / "a", every="5steps"), site=reused.site)
+    whole = run(recipe, checkpoints=Checkpoints(tmp_path / "a", every="5steps"))
     plan = Checkpoints(tmp_path / "b", every="5steps")
 
     def stop(event):
@@ -194,10 +194,10 @@ def test_a_clock_that_jumps_back_changes_nothing(tmp_path, monkeypatch, reused):
     assert times == sorted(times) and final(tmp_path / "a")[0] == final(tmp_path / "b")[0]
 
 
-def test_a_run_that_stood_still_ends_as_if_it_had_not(tmp_path, reused):
+def test_a_run_that_stood_still_ends_as_if_it_had_not(tmp_path):
     """SIGSTOP of the training process, as a laptop's lid or a batch system's preemption does."""
     recipe = SMALL.override(epochs=2)
-    whole = run(recipe, checkpoints=Checkpoints(tmp_path / "a", every="8steps"), site=reused.site)
+    whole = run(recipe, checkpoints=Checkpoints(tmp_path / "a", every="8steps"))
     stopped: list[int] = []
 
     def stop(event):
@@ -267,7 +267,7 @@ def test_own_gluon_datasets_resume_in_mid_epoch(tmp_path):
     assert want[0] == 13 and final(tmp_path) == want
 
 
-def test_a_fault_is_survived_by_restarting(tmp_path, reused):
+def test_a_fault_is_survived_by_restarting(tmp_path):
     text = (
         "import os, pathlib, signal\nfrom gluontune.train.models import build_net\n"
         "from mxnet import gluon\n"
@@ -283,7 +283,7 @@ def test_a_fault_is_survived_by_restarting(tmp_path, reused):
     )
     (tmp_path / "job.py").write_text(text)
     recipe = SMALL.override(job=str(tmp_path / "job.py"))
-    whole = run(SMALL, checkpoints=Checkpoints(tmp_path / "a", every="4steps"), site=reused.site)
+    whole = run(SMALL, checkpoints=Checkpoints(tmp_path / "a", every="4steps"))
     result = run(recipe, checkpoints=Checkpoints(tmp_path / "b", every="4steps"), restarts=1)
     assert (tmp_path / "died").exists() and result.ok
     assert "SIGKILL" in result.notes[0] and "went on from" in result.notes[1]
