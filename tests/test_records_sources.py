@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
-import tarfile
 
 import pytest
+from tar_files import write_tar
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records.sources import EXTENSIONS, Item, Source, read_source, split_shards
@@ -188,15 +187,6 @@ def test_shards_are_of_even_size_and_leave_nothing_out(total, shards, sizes):
     assert [len(r) for r in ranges] == sizes and [k for r in ranges for k in r] == list(range(total))
 
 
-def archive(path, *members):
-    with tarfile.open(path, "w") as tar:
-        for name, data in members:
-            facts = tarfile.TarInfo(name)
-            facts.size = len(data)
-            tar.addfile(facts, io.BytesIO(data))
-    return path
-
-
 @pytest.mark.parametrize(
     ("name", "tar"),
     [
@@ -221,7 +211,7 @@ def test_places_of_members(tmp_path):
 
 
 def test_samples_of_an_archive(tmp_path):
-    src = archive(
+    src = write_tar(
         tmp_path / "s.tar",
         ("d/a.b/1.x.jpg", b"one"), ("d/a.b/1.cls", b" 4\n"), ("d/a.b/1.seg.png", b"mask"),
         ("d/a.b/2.cls", b"5"), ("d/a.b/2.txt", b"no image"),
@@ -242,7 +232,7 @@ def test_samples_of_an_archive(tmp_path):
 
 
 def test_a_class_is_the_folder_that_the_image_lies_in(tmp_path):
-    src = archive(
+    src = write_tar(
         tmp_path / "s.tar",
         ("x/dog/1.jpg", b"1"),
         ("cat/1.jpg", b"2"),
@@ -253,17 +243,19 @@ def test_a_class_is_the_folder_that_the_image_lies_in(tmp_path):
     assert source.classes == ["cat", "dog"] and [i.label for i in source.items] == [1.0, 0.0, 1.0]
     for name in ("1.jpg", "./1.jpg"):
         with pytest.raises(GluontuneError, match="has no label: a member"):
-            read_source(archive(tmp_path / "b.tar", (name, b"1")))
+            read_source(write_tar(tmp_path / "b.tar", (name, b"1")))
     for data in (b'{"label": "cat"}', b'{"label": {}}', b"{", b'{"label": [1, "x"]}'):
         with pytest.raises(GluontuneError, match="sample a: its label is not a number"):
-            read_source(archive(tmp_path / "c.tar", ("a.jpg", b"1"), ("a.json", data)))
+            read_source(write_tar(tmp_path / "c.tar", ("a.jpg", b"1"), ("a.json", data)))
     with pytest.raises(GluontuneError, match="label 16777217"):
-        read_source(archive(tmp_path / "d.tar", ("a.jpg", b"1"), ("a.cls", b"16777217")))
+        read_source(write_tar(tmp_path / "d.tar", ("a.jpg", b"1"), ("a.cls", b"16777217")))
     with pytest.raises(GluontuneError, match="1 of 2 samples have no label of their own but a folder"):
         read_source(
-            archive(
+            write_tar(
                 tmp_path / "e.tar", ("a.jpg", b"1"), ("a.cls", b"1"), ("b/b.jpg", b"1"), ("b/b.json", b"{}")
             )
         )
-    both = read_source([tmp_path / "s.tar", archive(tmp_path / "f.tar", ("ant/9.png", b"9"))], shuffle=False)
+    both = read_source(
+        [tmp_path / "s.tar", write_tar(tmp_path / "f.tar", ("ant/9.png", b"9"))], shuffle=False
+    )
     assert both.classes == ["ant", "cat", "dog"] and [i.label for i in both.items] == [2.0, 1.0, 2.0, 0.0]

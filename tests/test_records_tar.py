@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tarfile
 
 import cv2
 import numpy as np
 import pytest
+from tar_files import write_tar
 
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError, UsageError
@@ -19,15 +19,6 @@ from gluontune.records.sources import read_source
 def jpeg(seed):
     pixels = np.random.default_rng(seed).integers(0, 255, (5, 5, 3), np.uint8)
     return cv2.imencode(".jpg", cv2.resize(pixels, (40, 30)))[1].tobytes()
-
-
-def write(path, members):
-    with tarfile.open(path, "w") as tar:
-        for name, data in members:
-            facts = tarfile.TarInfo(name)
-            facts.size = len(data)
-            tar.addfile(facts, io.BytesIO(data))
-    return path
 
 
 @pytest.fixture
@@ -43,7 +34,7 @@ def shards(tmp_path):
                 (f"{key}.jpg", jpeg(i)),
                 (f"{key}.json", b'{"label": 99}'),
             ]
-        paths.append(write(tmp_path / f"shard-{s:03d}.tar", members))
+        paths.append(write_tar(tmp_path / f"shard-{s:03d}.tar", *members))
     return paths
 
 
@@ -73,16 +64,16 @@ def test_the_command_takes_several_shards(shards, tmp_path, capfd):
 
 
 def test_class_folders_json_labels_and_several_labels(tmp_path):
-    folders = write(
-        tmp_path / "f.tar", [("./dog/1.jpg", jpeg(1)), ("./cat/x.y.jpg", jpeg(2)), ("./cat/._x.jpg", b"x")]
+    folders = write_tar(
+        tmp_path / "f.tar", *[("./dog/1.jpg", jpeg(1)), ("./cat/x.y.jpg", jpeg(2)), ("./cat/._x.jpg", b"x")]
     )
     source = read_source(folders, shuffle=False)
     assert source.classes == ["cat", "dog"] and [item.label for item in source.items] == [1.0, 0.0]
-    said = write(tmp_path / "j.tar", [("a.jpg", jpeg(1)), ("a.json", b'{"label": [3, 4.5]}')])
-    other = write(tmp_path / "k.tar", [("a.jpg", jpeg(1)), ("a.json", b'{"label": null, "class": 3}')])
+    said = write_tar(tmp_path / "j.tar", *[("a.jpg", jpeg(1)), ("a.json", b'{"label": [3, 4.5]}')])
+    other = write_tar(tmp_path / "k.tar", *[("a.jpg", jpeg(1)), ("a.json", b'{"label": null, "class": 3}')])
     assert [item.label for item in read_source(other).items] == [3.0]
     assert [item.label for item in read_source(said).items] == [(3.0, 4.5)]
-    many = write(tmp_path / "m.tar", [("a.cls0", b"1"), ("a.cls1", b"2"), ("a.png", jpeg(1))])
+    many = write_tar(tmp_path / "m.tar", *[("a.cls0", b"1"), ("a.cls1", b"2"), ("a.png", jpeg(1))])
     assert [item.label for item in read_source(many).items] == [(1.0, 2.0)]
 
 
@@ -97,7 +88,7 @@ def test_class_folders_json_labels_and_several_labels(tmp_path):
 )
 def test_what_cannot_be_packed_is_named(tmp_path, members, message):
     with pytest.raises(GluontuneError, match=message):
-        read_source(write(tmp_path / "a.tar", members))
+        read_source(write_tar(tmp_path / "a.tar", *members))
 
 
 def test_damaged_compressed_and_missing_archives(shards, tmp_path):
@@ -116,7 +107,9 @@ def test_damaged_compressed_and_missing_archives(shards, tmp_path):
 
 
 def test_a_damaged_image_in_a_shard_is_left_out_and_named(tmp_path):
-    path = write(tmp_path / "a.tar", [("a/1.jpg", jpeg(1)), ("a/2.jpg", jpeg(2)[:200]), ("b/3.jpg", jpeg(3))])
+    path = write_tar(
+        tmp_path / "a.tar", *[("a/1.jpg", jpeg(1)), ("a/2.jpg", jpeg(2)[:200]), ("b/3.jpg", jpeg(3))]
+    )
     report = pack(path, tmp_path / "a.rec")
     assert report.packed == 2 and report.skipped[0].path.endswith("!a/2.jpg")
     assert "truncated" in report.skipped[0].reason

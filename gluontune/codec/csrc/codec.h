@@ -74,8 +74,10 @@ int gt_grow(void **p, size_t *have, size_t want); /* at least `want` bytes; what
 
 /* Code for x86-64-v3 (AVX2, BMI2): a function GT_V3 may be called where gt_has_v3(). */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(GT_PLAIN)
-#define GT_V3 __attribute__((target("avx2,bmi,bmi2,lzcnt")))
-static inline int gt_has_v3(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"); }
+#define GT_V3 __attribute__((target("avx2,bmi,bmi2")))
+static inline int gt_has_v3(void) {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
 #else
 static inline int gt_has_v3(void) { return 0; }
 #endif

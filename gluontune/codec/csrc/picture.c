@@ -7,9 +7,7 @@
 #include <string.h>
 #ifdef GT_V3
 #include <immintrin.h>
-#endif
 
-#ifdef GT_V3
 gt_picture gt_picture_of(const gt_frame *f, int eighths, int parts) {
   gt_picture p = {.parts = parts, .eighths = eighths};
   int side = eighths; /* of chroma, which may be larger: less is left to upsampling then */

@@ -29,7 +29,6 @@ static int read_baseline(gt_decoder *d, const uint8_t *data, size_t length, int 
   d->baselines++;
   return p.parts;
 }
-
 #endif
 
 /* The same with libjpeg, which has read the header. */

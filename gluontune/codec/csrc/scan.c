@@ -84,29 +84,25 @@ static size_t unstuff(uint8_t *to, const uint8_t **from, const uint8_t *end) {
 
 typedef struct {
   gt_bits bits;
-  const uint8_t *limit;        /* the end of the data in `bits` */
-  const uint8_t *start, *left; /* where they begin; the file behind them */
+  const uint8_t *limit; /* the end of the data in `bits` */
+  const uint8_t *left;  /* the file behind them */
   int dc[GT_MOST_PARTS];
 } reading;
 
 static int begin(gt_baseline *b, const gt_frame *f, reading *r) {
   size_t size = unstuff(b->data, &r->left, f->end);
-  r->start = b->data;
   r->limit = b->data + size;
   memset(r->dc, 0, sizeof r->dc);
   r->bits = (gt_bits){0, b->data, 0};
   return size > 0;
 }
 
-/* Have more bits been taken than there are? Where no marker ends the data, libjpeg looks further ahead, and complains. */
-static int is_beyond(const gt_frame *f, const reading *r) {
-  ptrdiff_t most = (r->limit - r->start) * 8 - (r->left == f->end ? 128 : 0);
-  return (r->bits.next - r->start) * 8 - r->bits.have > most;
-}
+/* Bits that are there and not taken yet; below 0 where more have been taken. */
+static ptrdiff_t bits_left(const reading *r) { return (r->limit - r->bits.next) * 8 + r->bits.have; }
 
 /* At a restart marker: the data before it are used up, and it is the one that is due. */
 static GT_COLD int restart(gt_baseline *b, const gt_frame *f, reading *r, int number) {
-  ptrdiff_t over = (r->limit - r->start) * 8 - ((r->bits.next - r->start) * 8 - r->bits.have);
+  ptrdiff_t over = bits_left(r);
   if (over < 0 || over > 7 || f->end - r->left < 2 || r->left[1] != 0xD0 + number % 8) return 0;
   r->left += 2;
   return begin(b, f, r);
@@ -190,6 +186,6 @@ GT_V3 int gt_scan(gt_baseline *b, const gt_frame *f, const gt_region *g) {
     waiting[1] = (gt_waiting){room[1], waiting[0].quant, nowhere, 8};
     gt_idct_two(waiting);
   }
-  return !is_beyond(f, &r);
+  return bits_left(&r) >= (r.left == f->end ? 128 : 0); /* without a marker libjpeg looks further ahead, and complains */
 }
 #endif
