@@ -278,3 +278,33 @@ def test_a_file_with_more_tables_than_are_kept_is_libjpegs(both):
     (code, mine), (other, theirs) = both.whole(data[:at] + several + data[at:])
     assert code == other == native.OK and np.array_equal(mine, theirs)
     assert both.own() == before
+
+
+@pytest.mark.parametrize("blocks", [0, 2])
+def test_a_file_without_its_end_is_told_as_libjpeg_does(both, blocks):
+    """All its pixels are there, and it is cut off all the same."""
+    for seed in range(12):
+        image = Image.fromarray(picture(16, 29 + 8 * seed, seed, 0)).convert("L")
+        file = jpeg(image, quality=10, optimize=True, restart_marker_blocks=blocks)
+        before = both.own()
+        for cut in (1, 2, 3):
+            (code, mine), (other, theirs) = both.whole(file[:-cut])
+            assert code == other and np.array_equal(mine, theirs)
+        assert both.own() == before
+
+
+def test_a_restart_that_is_not_the_one_that_is_due_is_libjpegs(both):
+    file = jpeg(picture(64, 96, 4, 10), restart_marker_blocks=3)
+    scan = jpeg_header(file).scan
+    at = file.index(b"\xff\xd1", scan)
+    before = both.own()
+    assert both.whole(file)[0][0] == native.OK and both.own() == before + 1
+    for changed in (
+        file[: at + 1] + b"\xd5" + file[at + 2 :],
+        file[:at] + b"\x12\x34\x56" + file[at:],
+        file[:at] + file[at + 2 :],
+        file[: at - 6] + file[at:],
+    ):
+        (code, mine), (other, theirs) = both.whole(changed)
+        assert code == other and np.array_equal(mine, theirs)
+        assert both.own() == before + 1
