@@ -167,7 +167,7 @@ GT_V3 int gt_scan(gt_baseline *b, const gt_frame *f, const gt_region *g) {
         block[0] = (int16_t)dc;
         int rest = u->side == 1 ? read_rest(&bits, u->ac_codes, NULL) : read_rest(&bits, u->ac_codes, block);
         if (!rest) return 0;
-        if (rest == 1) gt_idct_flat(block, u->quant, u->side, to, u->stride);
+        if (rest == 1 || u->side == 1) gt_idct_flat(block, u->quant, u->side, to, u->stride);
         else if (u->side < 8) gt_idct_small(block, u->quant, u->side, to, u->stride);
         else {
           waiting[waits] = (gt_waiting){block, u->quant, to, u->stride};
