@@ -17,7 +17,10 @@ PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
 .PHONY: setup torch ladder test test-slow test-all fuzz asan soak mutants lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
 
-# (--no-compile: what is imported is compiled then, and kept; all that is installed would take 30 s.)
+# Byte code is made on all cores after an install (pip: on one, for twice as long), and kept even where the environment
+# says PYTHONDONTWRITEBYTECODE, as containers do: there every process would compile all that it imports, for 1.5 s.
+export PYTHONDONTWRITEBYTECODE :=
+BYTECODE = $(PY) -m compileall -q -j 0 -x '/tests/' $(VENV)/lib gluontune >/dev/null 2>&1 || true
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt Makefile
@@ -33,6 +36,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	$(PIP) install -q --upgrade -c constraints.txt pip
 	$(PIP) install -q --no-compile -c constraints.txt -e '.[$(EXTRAS_$(MXNET))]'
 	@$(PY) -c 'import cv2' 2>/dev/null || $(PIP) install -q -c constraints.txt --force-reinstall --no-deps opencv-python-headless
+	@$(BYTECODE)
 	@touch $(STAMP)
 
 # PyTorch, for the tests of the bridge: the build for CPUs, which PyPI lacks for Linux. Without it they are left out.
@@ -44,7 +48,8 @@ torch: $(STAMP)
 	[ "$$(uname -s)" = Darwin ] || version=$$version+cpu; \
 	$(PIP) install -q --no-compile -c constraints.txt torch==$$version 2>/dev/null || \
 	$(PIP) install -q --retries 1 --timeout 20 -c constraints.txt torch==$$version --extra-index-url $(TORCH_INDEX) || \
-	echo "gluontune: PyTorch's build for CPUs could not be had: the tests of gt.bridge are left out" >&2
+	echo "gluontune: PyTorch's build for CPUs could not be had: the tests of gt.bridge are left out" >&2; \
+	$(BYTECODE)
 
 ladder: $(STAMP)
 	$(VENV)/bin/gluontune ladder --quick --out ladder-out $(ARGS)
