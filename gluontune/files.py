@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import functools
 import json
 import os
 import stat
+import sys
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +20,7 @@ from gluontune.errors import GluontuneError
 
 __all__ = [
     "atomic_write",
+    "begin_writing_back",
     "cache_dir",
     "explain_os_error",
     "open_regular",
@@ -24,6 +28,7 @@ __all__ = [
     "read_npz",
     "read_json",
     "set_aside",
+    "sync_together",
     "writable_folder",
     "write_json",
 ]
@@ -122,6 +127,34 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     except BaseException:
         os.close(handle)
         raise
+
+
+def begin_writing_back(handle: int) -> None:
+    """Have the system write what the file ``handle`` holds to the disk, without waiting: a later fsync is short.
+
+    Does nothing where the system has no such call (``sync_file_range``, Linux), and says nothing of errors: fsync does.
+    """
+    begin = getattr(_c_library(), "sync_file_range", None)
+    if begin is not None:
+        begin(
+            handle, ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_uint(2)
+        )  # all of it; SYNC_FILE_RANGE_WRITE
+
+
+def sync_together(streams: Sequence[IO[Any]]) -> None:
+    """Flush all ``streams``, and wait until the disk holds them: at the same time, for which it takes fewer turns."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    for stream in streams:
+        stream.flush()
+    with ThreadPoolExecutor(len(streams)) as threads:
+        for _ in threads.map(lambda stream: os.fsync(stream.fileno()), streams):
+            pass
+
+
+@functools.cache
+def _c_library() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import cv2
 import numpy as np
 import pytest
@@ -78,6 +80,26 @@ def test_the_codec_copies_as_python_does(tmp_path, first):
     assert few.keys == [10, 11, 12, 13] and few.count == 4 and few.skips == []
     assert few.data == plain.data[: sum(plain.sizes[:4])]
     assert (few.sizes, few.lengths, few.crcs) == (plain.sizes[:4], plain.lengths[:4], plain.crcs[:4])
+
+
+@needs_codec
+def test_the_codec_reads_a_file_to_its_end(tmp_path):
+    """At 64 KiB it asks whether there is more, also where the end of a JPEG file stands there. A FIFO is no file."""
+    paths = written(tmp_path, [2, 3, 65534, 65535, 65536, 65537, 65538, 131072, 200001])
+    for k, path in enumerate(paths):
+        for end in (65536, (tmp_path / f"{k}.jpg").stat().st_size):
+            with open(path, "r+b") as stream:
+                if end <= os.path.getsize(path):
+                    stream.seek(end - 2)
+                    stream.write(b"\xff\xd9")
+    os.mkfifo(tmp_path / "fifo.jpg")
+    held = os.open(tmp_path / "fifo.jpg", os.O_RDWR)
+    os.write(held, (tmp_path / "0.jpg").read_bytes())
+    items = [Item(k, 1.0, path) for k, path in enumerate([*paths, str(tmp_path / "fifo.jpg")])]
+    copied = make_block(items, 0, Transform(exact=True), BulkCopier.find())
+    os.close(held)
+    assert bytes(copied.data) == bytes(make_block(items[:-1], 0, Transform(exact=True)).data)
+    assert [(s.position, s.reason) for s in copied.skips] == [(9, "a fifo, not a regular file")]
 
 
 class Counting(BulkCopier):

@@ -20,12 +20,12 @@ import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from gluontune.errors import GluontuneError
-from gluontune.files import atomic_write, explain_os_error, parse_json
+from gluontune.files import atomic_write, begin_writing_back, explain_os_error, parse_json, sync_together
 from gluontune.records.blocks import Block, Skip
 from gluontune.records.checksums import (
     HEAD_SIZE,
@@ -42,6 +42,8 @@ from gluontune.records.sources import Item
 from gluontune.records.writer import index_text, remove_side_files
 
 __all__ = ["PartialFile"]
+
+WRITE_BACK = 8 << 20  # bytes after which the disk is set to work, so that the end need not wait for it
 
 
 class PartialFile:
@@ -236,6 +238,8 @@ class PartialFile:
         except OSError as error:
             raise explain_os_error(self.path, error) from error
         self._rows.append(rows)
+        if int(ends[-1]) // WRITE_BACK > self.size // WRITE_BACK:
+            begin_writing_back(rec.fileno())
         self.size = int(ends[-1])
         self.packed += len(block.keys)
         self.skips += block.skips
@@ -244,21 +248,21 @@ class PartialFile:
         """Put the file and its side files in place; the old ones' side files go first, so none is ever stale."""
         if self.complete:
             return
-        _, rec, crc = self._streams
+        streams: list[IO[Any]] = self._streams[1:]
         rows = np.concatenate([np.zeros(0, ROW), *self._rows])
+        texts = {".idx": index_text(rows["key"].tolist(), rows["offset"].tolist())}
+        if self.classes is not None:
+            texts[".classes"] = "".join(f"{name}\n" for name in self.classes)
         try:
-            for stream in (rec, crc):
-                stream.flush()
-                os.fsync(stream.fileno())
-            remove_side_files(self.path)
-            side_path(self.path, ".classes").unlink(missing_ok=True)
             self._remove_leftovers()
-            os.replace(self.rec, self.path)
-            with atomic_write(side_path(self.path, ".idx"), "w") as text:
-                text.write(index_text(rows["key"].tolist(), rows["offset"].tolist()))
-            if self.classes is not None:
-                with atomic_write(side_path(self.path, ".classes"), "w") as text:
-                    text.write("".join(f"{name}\n" for name in self.classes))
+            with contextlib.ExitStack() as placed:  # in their places when it ends, after the records
+                for suffix, text in texts.items():
+                    streams.append(placed.enter_context(atomic_write(side_path(self.path, suffix), "w")))
+                    streams[-1].write(text)
+                sync_together(streams)
+                remove_side_files(self.path)
+                side_path(self.path, ".classes").unlink(missing_ok=True)
+                os.replace(self.rec, self.path)
             os.replace(self.crc, side_path(self.path, ".crc"))
             self.plan_path.unlink()
         except OSError as error:

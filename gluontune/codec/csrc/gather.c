@@ -11,6 +11,8 @@
 #include <wmmintrin.h>
 #endif
 
+enum { SMALL = 65536 }; /* bytes of a file whose size need not be asked */
+
 int gt_header(const uint8_t *p, size_t n, int *out);
 
 static uint32_t table[8][256];
@@ -83,21 +85,32 @@ static int has_magic(const uint8_t *p, size_t n) {
   return found;
 }
 
-/* Read a whole file; -1: it cannot be read, -2: there is no room. */
-static long read_whole(const char *path, uint8_t *to, size_t room) {
+/* From `have` bytes of a file to all `size` of them, or to where it ends. Not read(): a FIFO has no places to read at. */
+static size_t read_up_to(int file, uint8_t *to, size_t have, size_t size, int once) {
+  while (have < size) {
+    ssize_t got = pread(file, to + have, size - have, (off_t)have);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return have;
+    have += (size_t)got;
+    if (once) break;
+  }
+  return have;
+}
+
+/* Read a whole file; 0: it is empty, larger than `room`, or cannot be read.
+ * A small one that ends as a JPEG file does where the first read ends is whole: its size is not asked. */
+static size_t read_whole(const char *path, uint8_t *to, size_t room) {
   struct stat status;
+  size_t first = room < SMALL ? room : SMALL;
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for its writer */
-  if (file < 0) return -1;
-  int regular = !fstat(file, &status) && S_ISREG(status.st_mode) && status.st_size > 0;
-  size_t have = 0, want = regular ? (size_t)status.st_size : 0;
-  long got = want <= room ? 1 : -2;
-  while (have < want && got > 0) {
-    got = read(file, to + have, want - have);
-    if (got > 0) have += (size_t)got;
-    else if (got < 0 && errno == EINTR) got = 1;
+  if (file < 0) return 0;
+  size_t have = read_up_to(file, to, 0, first, 1);
+  if (have == first || have < 2 || to[have - 2] != 0xFF || to[have - 1] != 0xD9) {
+    size_t size = !fstat(file, &status) && S_ISREG(status.st_mode) && status.st_size > 0 ? (size_t)status.st_size : 0;
+    have = size > room || read_up_to(file, to, have, size, 0) < size ? 0 : size;
   }
   close(file);
-  return got == -2 ? -2 : got < 0 || have < want ? -1 : (long)have;
+  return have;
 }
 
 static int is_plain_jpeg(const uint8_t *p, size_t n) {
@@ -120,9 +133,9 @@ int gt_gather(const char *paths, const uint8_t *heads, const uint32_t *head_size
     uint8_t *record = out + at + 8;
     memcpy(record, heads, head);
     size_t left = room - at - head - 16;
-    long n = read_whole(paths, record + head, left < (1u << 29) - head - 4 ? left : (1u << 29) - head - 4);
-    if (n <= 0 || !(exact || is_plain_jpeg(record + head, (size_t)n))) return i;
-    uint32_t length = (uint32_t)(head + (size_t)n), whole = (length + 3) & ~3u;
+    size_t n = read_whole(paths, record + head, left < (1u << 29) - head - 4 ? left : (1u << 29) - head - 4);
+    if (n == 0 || !(exact || is_plain_jpeg(record + head, n))) return i;
+    uint32_t length = (uint32_t)(head + n), whole = (length + 3) & ~3u;
     memset(record + length, 0, whole - length);
     if (has_magic(record, whole)) return i;
     const uint8_t front[8] = {0x0A, 0x23, 0xD7, 0xCE, length & 255, length >> 8 & 255, length >> 16 & 255, length >> 24};
