@@ -259,7 +259,7 @@ def write_json(path: str | os.PathLike[str], document: Any) -> None:
 
 
 def set_aside(path: str | os.PathLike[str] | None) -> None:
-    """Keep an earlier document at ``path`` as ``NAME.previous.json``, for a new one is about to take its place.
+    """Keep an earlier document at ``path`` as ``NAME.previous.json`` (its own ending), for a new one is about to take its place.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -269,7 +269,7 @@ def set_aside(path: str | os.PathLike[str] | None) -> None:
     ['tta.previous.json']
     """
     if path is not None and Path(path).exists():
-        Path(path).replace(Path(path).with_name(f"{Path(path).stem}.previous.json"))
+        Path(path).replace(Path(path).with_name(f"{Path(path).stem}.previous{Path(path).suffix}"))
 
 
 def writable_folder(path: str | os.PathLike[str]) -> Path:

@@ -32,7 +32,7 @@ def climbed(**changes):
     ]
     return {
         "base_recipe": base.to_dict(),
-        "best": {"recipe": best.to_dict()},
+        "best": {"name": "records", "recipe": best.to_dict()},
         "dataset": {"name": "sample"},
         "rungs": rungs,
     }
@@ -77,9 +77,18 @@ def test_the_script_is_short_plain_and_does_not_train_by_our_loop(tmp_path):
     ],
 )
 def test_where_a_plain_script_cannot_say_it_none_is_written_and_that_is_said(tmp_path, changes):
+    (tmp_path / "best.py").write_text("of an earlier climb")
     found = handing.hand_over(climbed(**changes), tmp_path)
     assert found["script"] is None and found["reason"] and not (tmp_path / "best.py").exists()
-    assert (tmp_path / "best.yaml").exists()
+    assert (tmp_path / "best.yaml").exists() and not (tmp_path / "best.previous.yaml").exists()
+    assert (tmp_path / "best.previous.py").read_text() == "of an earlier climb"
+
+
+@pytest.mark.parametrize("best", [None, {"name": "naive", "recipe": Recipe().to_dict()}])
+def test_where_nothing_is_better_an_earlier_climbs_files_are_set_aside(tmp_path, best):
+    handing.hand_over(climbed(), tmp_path)
+    assert handing.hand_over({**climbed(), "best": best}, tmp_path) is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.previous.py", "best.previous.yaml"]
 
 
 REGRESSION = """

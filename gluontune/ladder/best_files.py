@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from gluontune import runtime
-from gluontune.files import atomic_write
+from gluontune.files import atomic_write, set_aside
 from gluontune.ladder.revisiting import AGAIN
 from gluontune.recipe import Recipe
 from gluontune.train.models import SMALL_NETS
@@ -20,20 +20,30 @@ __all__ = ["best_script", "best_yaml", "hand_over"]
 _OF_THE_CLIMB = ("train_samples", "val_samples", "seconds", "target_accuracy")
 
 
-def hand_over(document: Mapping[str, Any], folder: Path, step: str = "usual") -> dict[str, str | None]:
+def hand_over(document: Mapping[str, Any], folder: Path, step: str = "usual") -> dict[str, str | None] | None:
     """Write ``best.yaml``, and ``best.py`` where a script of one process can be written.
+
+    What an earlier climb has left there, and this one does not write, becomes ``best.previous.yaml`` and
+    ``best.previous.py``: nobody should take it for what was found now.
 
     Args:
         step: the kind of the job's training step, as ``Site`` has it.
 
     Returns:
-        ``{"yaml", "script"}``: names of the files, and ``"reason"`` where there is no script.
+        ``{"yaml", "script"}``: names of the files, and ``"reason"`` where there is no script; None where nothing
+        is better than naive.
     """
+    if document["best"] is None or document["best"]["name"] == "naive":
+        set_aside(folder / "best.yaml")
+        set_aside(folder / "best.py")
+        return None
     best = Recipe.from_dict(document["best"]["recipe"])
     with atomic_write(folder / "best.yaml") as file:
         file.write(best_yaml(document).encode("utf-8"))
     reason = _no_script(best, step)
-    if reason is None:
+    if reason is not None:
+        set_aside(folder / "best.py")
+    else:
         script = best_script(document) if best.job is None else job_script(document)
         with atomic_write(folder / "best.py") as file:
             file.write(script.encode("utf-8"))

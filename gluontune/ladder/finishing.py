@@ -79,10 +79,10 @@ def finish(
             reached = 100 * proof["pairs"][-1]["best"]["accuracy"]
             results.take_back(_LOST.format(reached))
         break
-    document = results.document
-    improved = document["best"] is not None and document["best"]["name"] != "naive"
-    if improved and results.folder is not None:
-        document["files"] = hand_over(document, results.folder, site.step)
+    if results.folder is not None:
+        files = hand_over(results.document, results.folder, site.step)
+        if files is not None:
+            results.document["files"] = files
     return best
 
 
