@@ -48,13 +48,13 @@ def test_the_codec_is_clean_and_some_images_are_made():
     assert found["findings"] == 0 and found["cases"] == 48 and found["made"] > 5 and found["refused"] > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, before, after, word, cases",
     [
         ("decode.c", "for (; x + 2 < n; x += 2)", "for (; x + 2 <= n; x += 2)", "heap-buffer-overflow", "320"),
-        pytest.param("scan.c", "SPARE = 512", "SPARE = 8", "heap-buffer-overflow", "160", marks=pytest.mark.slow),
-        pytest.param("header.c", "int parts = p[sof + 9],", "int parts = p[sof + 9] << 24 << 6,", "runtime error", "16",
-                     marks=pytest.mark.slow),
+        ("scan.c", "SPARE = 512", "SPARE = 8", "heap-buffer-overflow", "160"),
+        ("header.c", "int parts = p[sof + 9],", "int parts = p[sof + 9] << 24 << 6,", "runtime error", "16"),
     ],
 )  # fmt: skip
 def test_a_fault_that_is_put_in_is_found_and_named(broken, capfd, name, before, after, word, cases):

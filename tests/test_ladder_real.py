@@ -57,10 +57,9 @@ def ladder(*arguments):
     return [sys.executable, "-c", SHORT, "ladder", "--quick", *map(str, arguments)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "names",
-    [["records"], pytest.param(["records", "hybridized"], marks=pytest.mark.slow)],
-    ids=["records", "records and hybridized"],
+    "names", [["records"], ["records", "hybridized"]], ids=["records", "records and hybridized"]
 )
 def test_a_job_of_the_users_own_climbs(tmp_path, names):
     job = tmp_path / "job.py"

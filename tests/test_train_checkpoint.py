@@ -320,6 +320,7 @@ def test_a_keeper_counts_steps_from_the_last_checkpoint(tmp_path):
     assert keeper.steps_until_due(7) == 3
 
 
+@pytest.mark.slow
 def test_killed_runs_end_as_if_they_had_not_been():
     found = kill_trials(2, epochs=2)
     assert found["kills"] == 2 and found["identical"] == found["jobs"] and not found["different"]

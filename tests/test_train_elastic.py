@@ -46,6 +46,7 @@ def two_machines(tmp_path_factory):
     return folder / "kept", *(gt.RunResult.load(folder / name) for name in ("a.json", "b.json"))
 
 
+@pytest.mark.slow
 def test_two_machines_learn_as_two_ranks_and_both_have_the_result(two_machines):
     _, first, second = two_machines
     assert first.to_dict() == second.to_dict() and first.ok

@@ -145,6 +145,7 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path):
         second.close()
 
 
+@pytest.mark.slow
 def test_a_run_keeps_checkpoints_goes_on_and_gives_its_net_back_to_gluon(tmp_path):
     kept = gt.train.Checkpoints(tmp_path, every="4steps")
     recipe = gt.Recipe(**{**SMALL, "backend": "torch"})
