@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import struct
 from array import array
 from collections import deque
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 from gluontune.codec import native
@@ -55,19 +57,8 @@ class BulkCopier:
 
     def gather(self, items: list[Item], exact: bool) -> CopiedBlock:
         """Records of ``items`` from the first on, up to one that this cannot make."""
-        heads: list[bytes] = []
-        sizes = array("I")
-        known: dict[Any, tuple[int, float, bytes]] = {}
-        pack = IMAGE_HEAD.pack
-        with contextlib.suppress(UsageError):  # a label that float32 cannot hold ends it here
-            for key, label, _ in items:
-                made = known.get(label) if label else None  # 0.0 and -0.0 are two labels
-                if made is None:
-                    made = known[label] = label_bytes(label)
-                flag, field, extra = made
-                heads.append(pack(flag, field, key, 0) + extra if extra else pack(flag, field, key, 0))
-                sizes.append(24 + len(extra))
-        count = len(heads)
+        heads, sizes = _heads(items)
+        count = len(sizes)
         paths = os.fsencode("\0".join([path for _, _, path in items[:count]])) + b"\0"
         results = array("I", bytes(12 * count))
         start = results.buffer_info()[0]
@@ -76,8 +67,27 @@ class BulkCopier:
         except IndexError:
             buffer = bytearray(ROOM)
         done = self.codec.gt_gather(
-            paths, b"".join(heads), sizes.buffer_info()[0], count, exact,
+            paths, heads, sizes.buffer_info()[0], count, exact,
             ctypes.addressof(ctypes.c_char.from_buffer(buffer)), ROOM, start, start + 4 * count, start + 8 * count,
         )  # fmt: skip
         found = [results[k * count : k * count + done].tolist() for k in range(3)]
         return CopiedBlock(memoryview(buffer)[: sum(found[0])], *found)
+
+
+def _heads(items: list[Item]) -> tuple[bytes, array[int]]:
+    """What stands before each file in its record, and its sizes: up to a label that float32 cannot hold."""
+    keys, labels = [item.key for item in items], [item.label for item in items]
+    with contextlib.suppress(UsageError):
+        if set(map(type, labels)) == {float}:  # the usual case: all at once
+            for label in set(labels):
+                label_bytes(label)
+            fields = chain.from_iterable(zip(repeat(0), labels, keys, repeat(0)))
+            return struct.pack("<" + "IfQQ" * len(items), *fields), array("I", [IMAGE_HEAD.size]) * len(items)
+    heads: list[bytes] = []
+    sizes = array("I")
+    with contextlib.suppress(UsageError):
+        for key, label, _ in items:
+            flag, field, extra = label_bytes(label)
+            heads.append(IMAGE_HEAD.pack(flag, field, key, 0) + extra)
+            sizes.append(len(heads[-1]))
+    return b"".join(heads), sizes

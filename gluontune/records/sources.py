@@ -49,10 +49,10 @@ class Source:
 
     def fingerprint(self, *options: object) -> bytes:
         """8 bytes that change with any key, label, path, the order, or one of the ``options``."""
-        keys, labels, paths = zip(*self.items) if self.items else ((), (), ())
-        digest = hashlib.sha256(
-            repr(options).encode() + marshal.dumps((keys, labels), 2)
-        )  # 2: of values alone
+        with _without_collection():
+            keys, labels, paths = zip(*self.items) if self.items else ((), (), ())
+            values = marshal.dumps((keys, labels), 2)  # 2: of values alone
+        digest = hashlib.sha256(repr(options).encode() + values)
         digest.update("\0".join(paths).encode("utf-8", "surrogateescape"))  # no path holds this character
         return digest.digest()[:8]
 
