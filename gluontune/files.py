@@ -259,7 +259,7 @@ def write_json(path: str | os.PathLike[str], document: Any) -> None:
 
 
 def set_aside(path: str | os.PathLike[str] | None) -> None:
-    """Keep an earlier document at ``path`` as ``NAME.previous.json`` (or its own ending), for a new one is about to come.
+    """Keep an earlier document at ``path`` as ``NAME.previous.json`` (or its own ending): a new one is about to come.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
