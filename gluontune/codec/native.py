@@ -195,6 +195,7 @@ def declare(library: Any) -> Any:
         ("gt_can_own", i, []),
         ("gt_use", None, [c, i]),
         ("gt_baselines", i, [c]),
+        ("gt_encodes", i, [c]),
         ("gt_recode", i, [c, ctypes.c_char_p, n, i, i, i, i, ctypes.POINTER(n * 2)]),
         ("gt_prepare", None, []),
         ("gt_crc32", ctypes.c_uint32, [ctypes.c_char_p, n]),

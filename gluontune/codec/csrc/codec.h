@@ -42,8 +42,9 @@ typedef struct {
   size_t part_size;
   gt_baseline baseline;
   gt_frame frame;
-  int baselines; /* how many were decoded without libjpeg */
-  int own;       /* may images be decoded without libjpeg? */
+  struct gt_encoder *encoder; /* NULL until it is wanted */
+  int baselines, encodes;     /* how many were decoded, and encoded, without libjpeg */
+  int own;                    /* may that be? */
 } gt_decoder;
 
 typedef struct { int top, left, height, width; } gt_box;
@@ -71,6 +72,12 @@ void gt_pixels(const gt_picture *p, int y, int from, int n, int pixel, uint8_t *
 /* Rows and columns of `to` are filled from `from`: sample i has its centre at (first + i * step + step / 2). */
 int gt_resample(gt_decoder *d, const gt_plane *from, gt_plane *to, const double first[2], const double step[2]);
 int gt_grow(void **p, size_t *have, size_t want); /* at least `want` bytes; what was in them is lost */
+
+/* The file of planes that are whole units, chroma at half the size, by libjpeg: see jpeg_mem_dest. 0: it cannot. */
+int gt_write_file(gt_decoder *d, const gt_plane *planes, int count, int quality, unsigned char **file,
+                  unsigned long *length);
+/* The same of d->resized into d->file, without libjpeg: its length, or 0. For GT_V3 alone. */
+size_t gt_encode(gt_decoder *d, int count, int quality);
 
 /* Code for x86-64-v3 (AVX2, BMI2): a function GT_V3 may be called where gt_has_v3(). */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(GT_PLAIN)

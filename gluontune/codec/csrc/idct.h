@@ -7,9 +7,8 @@
  */
 #ifndef GT_IDCT_H
 #define GT_IDCT_H
-#include "codec.h"
+#include "dct.h"
 #ifdef GT_V3
-#include <immintrin.h>
 
 GT_INLINE int32_t gt_times(int16_t a, int16_t b) { return (int16_t)(uint16_t)((uint32_t)a * (uint32_t)b); }
 
@@ -75,8 +74,6 @@ GT_INLINE void gt_idct_flat(const int16_t *block, const int16_t *quant, int side
   }
 }
 
-#define GT_BY(v, a, b) _mm256_madd_epi16(v, _mm256_set1_epi32((int)((uint32_t)(b) << 16 | (uint16_t)(a))))
-
 /* Lines of 8 to 8 of four columns of two blocks. 16-bit sums of two rows: 0 + 4 and 0 - 4, each behind `below`, and
  * 3 + 7 beside 1 + 5; rows interleaved: 2 with 6, 7 with 1, 5 with 3. */
 GT_V3 GT_INLINE void gt_lines8(__m256i sum, __m256i rest, __m256i z, __m256i p26, __m256i p71, __m256i p53, int bits,
@@ -109,17 +106,6 @@ GT_V3 GT_INLINE void gt_pass8(__m256i r[8], int bits) {
   gt_lines8(MIX(_mm256_unpackhi_epi16), bits, high);
 #undef MIX
   for (int k = 0; k < 8; k++) r[k] = _mm256_packs_epi32(low[k], high[k]);
-}
-
-GT_V3 GT_INLINE void gt_transpose(__m256i r[8]) { /* two blocks of 8 x 8, each by itself */
-  for (int turn = 0; turn < 3; turn++) {
-    __m256i a[8];
-    for (int k = 0; k < 4; k++) {
-      a[2 * k] = _mm256_unpacklo_epi16(r[k], r[k + 4]);
-      a[2 * k + 1] = _mm256_unpackhi_epi16(r[k], r[k + 4]);
-    }
-    for (int k = 0; k < 8; k++) r[k] = a[k];
-  }
 }
 
 typedef struct { /* a block that waits for another one: two take little more time than one */

@@ -117,10 +117,10 @@ int gt_open(const char *path) {
 #undef FIND
 #endif
 
-/* Can this processor decode without libjpeg? */
+/* Can this processor decode and encode without libjpeg? */
 int gt_can_own(void) { return gt_has_v3(); }
 
-/* May this decoder, where the processor can? The pixels are the same. */
+/* May this decoder, where the processor can? The pixels and the files are the same. */
 void gt_use(gt_decoder *d, int own) { d->own = own && gt_has_v3(); }
 
 gt_decoder *gt_new(void) {
@@ -144,12 +144,15 @@ void gt_free(gt_decoder *d) {
   if (d->can_write) jpeg_destroy_compress(&d->out.j);
   for (int k = 0; k < 3; k++) { free(d->planes[k].data); free(d->resized[k].data); }
   gt_forget(&d->baseline);
-  free(d->file); free(d->taps); free(d->part); free(d->pixels); free(d->row); free(d->xs); free(d->weights);
+  free(d->encoder); free(d->file); free(d->taps); free(d->part); free(d->pixels); free(d->row); free(d->xs); free(d->weights);
   free(d);
 }
 
 /* How many images were decoded without libjpeg. */
 int gt_baselines(const gt_decoder *d) { return d->baselines; }
+
+/* How many files were made without it. */
+int gt_encodes(const gt_decoder *d) { return d->encodes; }
 
 const char *gt_message(const gt_decoder *d) { return d->message; }
 

@@ -89,11 +89,12 @@ static void pad_plane(gt_plane *plane, int rows) {
   for (int y = plane->height; y < rows; y++) memcpy(plane->data + (size_t)y * plane->stride, last, plane->stride);
 }
 
-static int write_file(gt_decoder *d, int count, int quality, unsigned char **file, unsigned long *length) {
+int gt_write_file(gt_decoder *d, const gt_plane *planes, int count, int quality, unsigned char **file,
+                  unsigned long *length) {
   struct jpeg_compress_struct *j = &d->out.j;
   jpeg_mem_dest(j, file, length);
-  j->image_width = (unsigned)d->resized[0].width;
-  j->image_height = (unsigned)d->resized[0].height;
+  j->image_width = (unsigned)planes[0].width;
+  j->image_height = (unsigned)planes[0].height;
   j->input_components = count;
   j->in_color_space = count == 1 ? JCS_GRAYSCALE : JCS_YCbCr;
   jpeg_set_defaults(j);
@@ -106,10 +107,10 @@ static int write_file(gt_decoder *d, int count, int quality, unsigned char **fil
   jpeg_start_compress(j, 1);
   unsigned char *rows[3][16], **tables[3] = {rows[0], rows[1], rows[2]};
   int luma = count == 3 ? 16 : 8;
-  for (int y = 0; y < d->resized[0].height; y += luma) {
+  for (int y = 0; y < planes[0].height; y += luma) {
     for (int k = 0; k < count; k++) {
       int n = k ? 8 : luma, top = k ? y / 2 : y;
-      gt_plane *from = &d->resized[k];
+      const gt_plane *from = &planes[k];
       for (int row = 0; row < n; row++) rows[k][row] = from->data + (size_t)(top + row) * from->stride;
     }
     jpeg_write_raw_data(j, tables, (unsigned)luma);
@@ -181,10 +182,17 @@ int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int c
   jpeg_abort_decompress(j);
   if (count == 0) return GT_UNSUPPORTED;
   if (d->truncated) return GT_TRUNCATED;
+#ifdef GT_V3
+  if (d->own && (size = gt_encode(d, count, quality)) != 0) {
+    out[0] = (size_t)d->file;
+    out[1] = (size_t)size;
+    return GT_OK;
+  }
+#endif
   if (!gt_grow((void **)&d->file, &d->file_size, (size_t)out_w * (size_t)out_h * 3 + 65536)) longjmp(d->escape, 1);
   written = file = d->file;
   size = d->file_size;
-  int done = write_file(d, count, quality, &written, &size);
+  int done = gt_write_file(d, d->resized, count, quality, &written, &size);
   file = written;
   if (!done) {
     jpeg_abort_compress(&d->out.j);
