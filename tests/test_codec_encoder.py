@@ -16,29 +16,34 @@ from gluontune.codec.header import jpeg_header
 
 
 class Encoders:
-    """One that may encode by itself, and one that has libjpeg-turbo do it; they keep their tables and memory."""
+    """One that may encode by itself and keeps its tables and memory, and new ones that have libjpeg-turbo do it."""
 
     def __init__(self):
         self.codec = native.load()
-        self.handles = [self.codec.gt_new(), self.codec.gt_new()]
-        self.codec.gt_use(self.handles[1], 0)
+        self.handle = self.codec.gt_new()
         self.result = (ctypes.c_size_t * 2)()
 
     def __del__(self):
-        for handle in self.handles:
-            self.codec.gt_free(handle)
+        self.codec.gt_free(self.handle)
 
-    def file(self, data: bytes, side=0, crop=False, grey=False, quality=95) -> bytes:
-        """The file that both make."""
-        found = []
-        for k, handle in enumerate(self.handles):
-            before = self.codec.gt_encodes(handle)
+    def recode(self, data: bytes, side=0, crop=False, grey=False, quality=95) -> list[tuple[int, bytes]]:
+        """(code, file) of each."""
+        before, found, other = self.codec.gt_encodes(self.handle), [], self.codec.gt_new()
+        self.codec.gt_use(other, 0)
+        for handle in (self.handle, other):
             code = self.codec.gt_recode(handle, data, len(data), side, crop, grey, quality, self.result)
-            assert code == native.OK
-            assert self.codec.gt_encodes(handle) == before + (k == 0)
-            found.append(ctypes.string_at(self.result[0], self.result[1]))
-        assert found[0] == found[1]
-        return found[0]
+            found.append((code, ctypes.string_at(*self.result) if code == native.OK else b""))
+        assert self.codec.gt_encodes(other) == 0
+        assert self.codec.gt_encodes(self.handle) == before + (found[0][0] == native.OK)
+        self.codec.gt_free(other)
+        return found
+
+    def file(self, data: bytes, *arguments, **settings) -> bytes:
+        """The file that both make."""
+        (code, mine), (other, theirs) = self.recode(data, *arguments, **settings)
+        assert code == other == native.OK
+        assert mine == theirs
+        return mine
 
 
 @pytest.fixture(scope="module")
@@ -128,12 +133,16 @@ def test_a_file_that_is_larger_than_any_before(grey):
 def test_a_file_that_cannot_be_decoded_makes_none(both):
     good = jpeg(picture(64, 64, 1, 5))
     for data in (good[: len(good) // 2], good[:100], b"", jpeg(Image.new("CMYK", (32, 32)))):
-        codes = []
-        for handle in both.handles:
-            before = both.codec.gt_encodes(handle)
-            codes.append(both.codec.gt_recode(handle, data, len(data), 16, 0, 0, 90, both.result))
-            assert both.codec.gt_encodes(handle) == before
-        assert codes[0] == codes[1] != native.OK
+        (code, _), (other, _) = both.recode(data, 16)
+        assert code == other != native.OK
+
+
+def test_a_filter_is_kept_for_the_files_that_it_is_for(both):
+    """Files of one size and of others, with the crop and without, one after the other."""
+    files = [jpeg(picture(*size, 3, 9)) for size in ((90, 120), (120, 90), (90, 121), (91, 120))]
+    for data in files + files[::-1]:
+        for side in (40, 40, 39, 90):
+            assert both.file(data, side) != both.file(data, side, crop=True)
 
 
 def test_threads_encode_with_tables_of_their_own():

@@ -18,6 +18,17 @@ typedef struct { /* one plane of an image: samples (height, width), rows `stride
   int width, height;
 } gt_plane;
 
+typedef struct { int start, count; } gt_taps;
+
+typedef struct { /* what samples along one side of a plane are made of */
+  double first, step; /* see gt_resample */
+  int from, n, groups; /* samples before and after; fours of taps that there may be for one; n 0: it is none */
+  gt_taps *taps;
+  int16_t *weights; /* by fours: of the first four taps of all samples, of the next four, ...; see resample.c */
+  double *shares;
+  size_t taps_size, weights_size, shares_size;
+} gt_filter;
+
 typedef struct {
   union { struct jpeg_decompress_struct j; unsigned char space[4096]; } c; /* more than any version of it takes */
   union { struct jpeg_compress_struct j; unsigned char space[4096]; } out;
@@ -36,8 +47,7 @@ typedef struct {
   gt_plane planes[3], resized[3];
   uint8_t *file; /* an encoded image */
   size_t file_size;
-  int16_t *taps;
-  size_t taps_size;
+  gt_filter filters[2][2]; /* of luma and of chroma, down and along */
   uint8_t *part; /* a decoded image before its crop */
   size_t part_size;
   gt_baseline baseline;
@@ -69,8 +79,11 @@ int gt_read_planes(gt_decoder *d, gt_picture *p, gt_box wanted);
  * Up to 15 pixels more are read and written. */
 void gt_pixels(const gt_picture *p, int y, int from, int n, int pixel, uint8_t *out);
 
-/* Rows and columns of `to` are filled from `from`: sample i has its centre at (first + i * step + step / 2). */
-int gt_resample(gt_decoder *d, const gt_plane *from, gt_plane *to, const double first[2], const double step[2]);
+/* Rows and columns of `to` are filled from `from`: sample i has its centre at (first + i * step + step / 2). Where that
+ * was so before, `filters` are kept. Up to 32 samples behind those of `from` are read, and up to 7 in each row of `to`
+ * written. */
+int gt_resample(gt_decoder *d, gt_filter filters[2], const gt_plane *from, gt_plane *to, const double first[2],
+                const double step[2]);
 int gt_grow(void **p, size_t *have, size_t want); /* at least `want` bytes; what was in them is lost */
 
 /* The file of planes that are whole units, chroma at half the size, by libjpeg: see jpeg_mem_dest. 0: it cannot. */

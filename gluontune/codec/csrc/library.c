@@ -143,8 +143,12 @@ void gt_free(gt_decoder *d) {
   jpeg_destroy_decompress(&d->c.j);
   if (d->can_write) jpeg_destroy_compress(&d->out.j);
   for (int k = 0; k < 3; k++) { free(d->planes[k].data); free(d->resized[k].data); }
+  for (int k = 0; k < 4; k++) {
+    gt_filter *f = &d->filters[k / 2][k % 2];
+    free(f->taps); free(f->weights); free(f->shares);
+  }
   gt_forget(&d->baseline);
-  free(d->encoder); free(d->file); free(d->taps); free(d->part); free(d->pixels); free(d->row); free(d->xs); free(d->weights);
+  free(d->encoder); free(d->file); free(d->part); free(d->pixels); free(d->row); free(d->xs); free(d->weights);
   free(d);
 }
 

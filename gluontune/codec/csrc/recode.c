@@ -176,7 +176,7 @@ int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int c
     set_plane(to, (out_w + part - 1) / part, (out_h + part - 1) / part, stride);
     if (!gt_grow((void **)&to->data, &to->have, (size_t)stride * (size_t)rows + 64)) longjmp(d->escape, 1);
     double first[2] = {top * by_y * per[k].y, left * by_x * per[k].x}, step[2] = {part * by_y * per[k].y, part * by_x * per[k].x};
-    if (!gt_resample(d, &d->planes[k], to, first, step)) longjmp(d->escape, 1);
+    if (!gt_resample(d, d->filters[k > 0], &d->planes[k], to, first, step)) longjmp(d->escape, 1);
     pad_plane(to, rows);
   }
   jpeg_abort_decompress(j);
