@@ -2,7 +2,8 @@
 
 ``csrc`` decodes only the wanted region of a JPEG file and resizes it into the batch, in one call without the
 interpreter's lock. Baseline files (nearly all) it decodes itself where the processor has AVX2 and BMI2, in two thirds
-of libjpeg-turbo's time and to the same bit; other files, and other processors, go through libjpeg-turbo.
+of libjpeg-turbo's time and to the same bit; other files, and other processors, go through libjpeg-turbo. Files that it
+makes smaller it encodes there, too, byte for byte as libjpeg-turbo does.
 
 A wheel brings it compiled, with libjpeg-turbo in it. In a source tree, and where the wheel was made without it, it is
 compiled on first use: that needs a C compiler once (``cc``) and a libjpeg-turbo with region decoding (1.5 or newer;

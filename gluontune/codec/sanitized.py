@@ -64,6 +64,16 @@ def corpus() -> list[bytes]:
     return found
 
 
+def loud() -> bytes:
+    """Black and white at random: encoded, it has a byte of 0xFF every few bytes."""
+    from PIL import Image
+
+    noise = np.random.default_rng(5).integers(0, 2, (150, 130, 3), np.uint8) * 255
+    stream = io.BytesIO()
+    Image.fromarray(noise).save(stream, "JPEG", quality=100, subsampling=2)
+    return stream.getvalue()
+
+
 def damaged(rng: np.random.Generator, files: list[bytes]) -> bytes:
     """One of ``files``, or two of them spliced: bytes changed, cut off, taken out, put in, or nothing at all."""
     data = bytearray(files[rng.integers(len(files))])
@@ -97,7 +107,7 @@ class Cases:
 
     def __init__(self, library: Any, folder: Path, seed: int):
         self.codec, self.folder, self.seed = library, folder, seed
-        self.files, self.mine = corpus(), threading.local()
+        self.files, self.mine, self.loud = corpus(), threading.local(), loud()
         self.small = []  # as a data set of small images has them, upright
         for data in self.files:
             header = jpeg_header(data)
@@ -217,13 +227,15 @@ class Cases:
         return bool(lengths.any())
 
     def recode(self, rng: np.random.Generator) -> bool:
-        data = damaged(rng, self.files)
+        is_loud = rng.random() < 0.1
+        data = self.loud if is_loud else damaged(rng, self.files)
         one = Memory(len(data), data)
         if self.headers([one])[0, 7] != native.OK:
             return False
         result = (ctypes.c_size_t * 2)()
         side, crop, grey = int(rng.choice([0, 1, 7, 8, 16, 33, 64])), rng.random() < 0.5, rng.random() < 0.3
         quality = int(rng.choice([1, 50, 95, 100]))
+        side, quality = (0, 100) if is_loud else (side, quality)
         given = ctypes.cast(one.at, ctypes.c_char_p)
         code = self.codec.gt_recode(
             self.handle(), given, one.size, side, crop, grey, quality, ctypes.byref(result)

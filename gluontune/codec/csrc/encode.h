@@ -16,7 +16,7 @@ typedef struct { /* codes: their bits << 8 | how many */
 
 typedef struct { /* a block's coefficients, quantized */
   int8_t values[65]; /* in the order of the file, and a 0 behind them; the first one is not here but in `dc` */
-  int16_t whole[64]; /* where one may be too large for that: row by row */
+  int16_t whole[64]; /* where one is too large for that: row by row */
   uint64_t some;     /* bit k: value k is not 0; of the first one never set */
   int dc, is_large;
 } gt_coded;

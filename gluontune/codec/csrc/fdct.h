@@ -73,7 +73,7 @@ GT_V3 static void gt_fdct_two(const uint8_t *a, const uint8_t *b, size_t stride,
   }
   out[0].dc = (int16_t)_mm256_extract_epi16(r[0], 0);
   out[1].dc = (int16_t)_mm256_extract_epi16(r[0], 8);
-  out[0].is_large = out[1].is_large = _mm256_movemask_epi8(_mm256_cmpgt_epi16(most, _mm256_set1_epi16(126))) != 0;
+  out[0].is_large = out[1].is_large = _mm256_movemask_epi8(_mm256_cmpgt_epi16(most, _mm256_set1_epi16(127))) != 0;
   if (!GT_LIKELY(!out[0].is_large))
     for (int k = 0; k < 8; k++) {
       _mm_storeu_si128((__m128i *)(out[0].whole + 8 * k), _mm256_castsi256_si128(r[k]));

@@ -26,7 +26,7 @@ static int set_codes(gt_codes *c, const gt_huffman *dc, const gt_huffman *ac) {
     if (size > 10 || (!size && run % 15)) continue;
     if (!(c->ac[symbol] = code_of(ac, symbol))) return 0;
   }
-  for (int v = -127; v < 127; v++) /* what is stored as -128 or 127 may be a larger one */
+  for (int v = -127; v < 127; v++) /* a byte of -128 or 127 may stand for a larger one */
     for (int run = 0; run < 16 && v; run++) {
       int size = gt_size(v);
       uint32_t code = c->ac[run << 4 | size];
