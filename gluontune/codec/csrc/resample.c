@@ -159,21 +159,30 @@ GT_V3 static void along_v3(uint8_t *to, const int16_t *row, const gt_filter *f) 
 }
 
 /* By 32 columns, whose sums stay in registers; what is behind the last one is read and written, too. */
-GT_V3 static void down_v3(uint16_t *sum, const gt_plane *from, const gt_filter *f, int y) {
+GT_V3 GT_INLINE void down_by32(uint16_t *sum, const gt_plane *from, const gt_filter *f, int y, int count) {
   const size_t stride = from->stride;
   const uint8_t *rows = from->data + (size_t)f->taps[y].start * stride;
-  const int width = from->width, count = f->taps[y].count;
+  const int16_t *weights = f->weights;
+  const int width = from->width, n = f->n;
   for (int x = 0; x < width; x += 32) {
     __m256i low = _mm256_setzero_si256(), high = low;
     for (int k = 0; k < count; k++) {
       const __m128i *p = (const __m128i *)(const void *)(rows + (size_t)k * stride + x);
-      __m256i w = _mm256_set1_epi16(f->weights[PLACE(f->n, y, k)]);
+      __m256i w = _mm256_set1_epi16(weights[PLACE(n, y, k)]);
       low = _mm256_add_epi16(low, _mm256_mullo_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128(p)), w));
       high = _mm256_add_epi16(high, _mm256_mullo_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128(p + 1)), w));
     }
     _mm256_storeu_si256((__m256i *)(sum + x), _mm256_srli_epi16(low, 1));
     _mm256_storeu_si256((__m256i *)(sum + x + 16), _mm256_srli_epi16(high, 1));
   }
+}
+
+GT_V3 static void down_v3(uint16_t *sum, const gt_plane *from, const gt_filter *f, int y) {
+  int count = f->taps[y].count;
+  if (count == 2) down_by32(sum, from, f, y, 2);
+  else if (count == 3) down_by32(sum, from, f, y, 3);
+  else if (count == 4) down_by32(sum, from, f, y, 4);
+  else down_by32(sum, from, f, y, count);
 }
 #endif
 
