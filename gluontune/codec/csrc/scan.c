@@ -132,16 +132,35 @@ static int plan(const gt_frame *f, const gt_region *g, unit_block *blocks) {
   return count;
 }
 
+typedef struct { /* blocks that wait for another one of their kind, of which the pixels are 8, 4 or 2 at a side */
+  int16_t room[4][80] __attribute__((aligned(32))), *rooms[3];
+  gt_waiting waiting[3][2];
+  int waits[3], free;
+} queue;
+
+/* One more; where the next block may be read to, all 0. */
+GT_V3 GT_INLINE int16_t *join(queue *q, gt_waiting block, int side) {
+  int kind = side == 8 ? 0 : side == 4 ? 1 : 2;
+  gt_waiting *two = q->waiting[kind];
+  two[q->waits[kind]] = block;
+  q->waits[kind] = !q->waits[kind];
+  if (q->waits[kind]) return q->rooms[--q->free];
+  if (side == 8) gt_idct_two(two);
+  else if (side == 4) gt_idct_two4(two);
+  else gt_idct_two2(two);
+  q->rooms[q->free++] = two[0].block;
+  return two[1].block;
+}
+
 GT_V3 int gt_scan(gt_baseline *b, const gt_frame *f, const gt_region *g) {
-  int16_t room[2][80] __attribute__((aligned(32))), *block = room[0];
-  gt_waiting waiting[2];
-  int waits = 0;
+  queue q = {.free = 3};
+  int16_t *block = q.room[3];
   unit_block blocks[6];
   reading r = {.left = f->scan};
   if (!gt_grow((void **)&b->data, &b->have, (size_t)(f->end - f->scan) + SPARE) || !begin(b, f, &r)) return 0;
   int wide = (f->width + 8 * f->h - 1) / (8 * f->h), until_restart = f->restart, restarts = 0;
   int count = plan(f, g, blocks);
-  memset(room, 0, sizeof room);
+  for (int k = 0; k < 3; k++) q.rooms[k] = q.room[k];
   for (int y = 0; y < g->row + g->rows; y++) {
     for (int x = 0; x < wide; x++) {
       if (f->restart && until_restart-- == 0) {
@@ -168,24 +187,16 @@ GT_V3 int gt_scan(gt_baseline *b, const gt_frame *f, const gt_region *g) {
         int rest = u->side == 1 ? read_rest(&bits, u->ac_codes, NULL) : read_rest(&bits, u->ac_codes, block);
         if (!rest) return 0;
         if (rest == 1 || u->side == 1) gt_idct_flat(block, u->quant, u->side, to, u->stride);
-        else if (u->side < 8) gt_idct_small(block, u->quant, u->side, to, u->stride);
-        else {
-          waiting[waits] = (gt_waiting){block, u->quant, to, u->stride};
-          if (waits) gt_idct_two(waiting);
-          waits = !waits;
-          block = room[waits];
-        }
+        else block = join(&q, (gt_waiting){block, u->quant, to, u->stride}, u->side);
       }
       r.bits = bits;
     }
     for (int k = 0; k < count && y >= g->row; k++)
       if (blocks[k].to) blocks[k].to += blocks[k].down;
   }
-  if (waits) { /* the last one, with nothing beside it */
-    uint8_t nowhere[64];
-    waiting[1] = (gt_waiting){room[1], waiting[0].quant, nowhere, 8};
-    gt_idct_two(waiting);
-  }
+  uint8_t nowhere[64];
+  for (int kind = 0; kind < 3; kind++) /* the last one of its kind, with nothing beside it */
+    if (q.waits[kind]) join(&q, (gt_waiting){block, q.waiting[kind][0].quant, nowhere, 8}, 8 >> kind);
   return bits_left(&r) >= (r.left == f->end ? 128 : 0); /* without a marker libjpeg looks further ahead, and complains */
 }
 #endif
