@@ -269,6 +269,21 @@ def test_values_that_no_image_has_wrap_as_they_do_in_libjpeg(both, eighths):
     assert both.own() == before + 30 and loud > 4
 
 
+def test_a_row_that_half_the_size_leaves_out_does_not_keep_the_first_from_wrapping(both):
+    """Blocks of two frequencies down their columns, 0 and 4, of which the second is none of a half's."""
+    rng, waves = np.random.default_rng(2), np.array([1, -1, -1, 1, 1, -1, -1, 1])
+    for size, quality in ((40, 80), (80, 90), (96, 95)):
+        image = rng.integers(60, 196, (1, size)) + 40 * np.tile(waves, size // 8)[:, None]
+        data = jpeg(Image.fromarray(image.astype(np.uint8)), quality=quality)
+        tables = b"\xff\xdb\x00\x43\x00" + bytes([255] * 64)
+        data = data[:2] + tables + _without(data, 0xDB)[2:]
+        before = both.own()
+        for eighths in (1, 2, 4, 8):
+            (code, mine), (other, theirs) = both.whole(data, eighths)
+            assert code == other == native.OK and np.array_equal(mine, theirs)
+        assert both.own() == before + 4
+
+
 def test_data_that_end_early_are_said_to(both):
     file = jpeg(picture(100, 120, 3, 20))
     for share in (0.3, 0.6, 0.95):
