@@ -13,6 +13,7 @@ from types import ModuleType
 
 from gluontune.errors import GluontuneError
 from gluontune.runtime import amx, cuda, elf, gluoncv, packages
+from gluontune.runtime.lazy_modules import lazily
 
 __all__ = ["mxnet", "mxnet_library"]
 
@@ -95,7 +96,8 @@ def _import_mxnet() -> ModuleType:
     amx.prepare()
     gluoncv.spare_from_torch()
     try:
-        return importlib.import_module("mxnet")
+        with lazily("scipy.stats", "scipy.sparse"):
+            return importlib.import_module("mxnet")
     except Exception as error:
         raise explain_import_error(error) from error
 
