@@ -7,6 +7,7 @@ import os
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from gluontune.codec import native
 from gluontune.errors import GluontuneError, UsageError
@@ -109,9 +110,9 @@ class Counting(BulkCopier):
         super().__init__(library)
         self.asked = []
 
-    def gather(self, items, exact):
+    def gather(self, items, transform):
         self.asked.append(len(items))
-        return super().gather(items, exact)
+        return super().gather(items, transform)
 
 
 @needs_codec
@@ -128,12 +129,54 @@ def test_after_one_that_the_codec_leaves_it_is_asked_for_a_few_and_then_for_more
 
 
 @needs_codec
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"crop": True, "quality": 60}, {"color": "grey"}, {"color": "rgb", "format": "jpg"}],
+    ids=["colours as they are", "crop", "grey", "rgb"],
+)
+def test_the_codec_makes_files_smaller_as_python_has_them_made(tmp_path, changes):
+    """Grey ones, progressive, on their side, too small, as large as wanted, PNG, CMYK, cut off, none at all."""
+    rng = np.random.default_rng(3)
+
+    def image(height, width, mode="RGB"):
+        pixels = np.repeat(np.repeat(rng.integers(0, 256, (5, 5, 3), np.uint8), 40, 0), 40, 1)
+        return Image.fromarray(pixels[:height, :width]).convert(mode)
+
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    image(90, 120).save(tmp_path / "0.jpg", quality=90)
+    image(130, 80, "L").save(tmp_path / "1.jpg")
+    image(100, 100).save(tmp_path / "2.jpg", progressive=True)
+    image(60, 90).save(tmp_path / "3.jpg", exif=turned)
+    image(30, 120).save(tmp_path / "4.jpg")
+    image(40, 120).save(tmp_path / "5.jpg")
+    image(70, 70).save(tmp_path / "6.png")
+    image(70, 90, "CMYK").save(tmp_path / "7.jpg")
+    (tmp_path / "8.jpg").write_bytes((tmp_path / "0.jpg").read_bytes()[:-300])
+    (tmp_path / "9.jpg").write_bytes(b"\xff\xd8 no image")
+    image(200, 200).save(tmp_path / "a.jpg", subsampling=0)
+    paths = sorted(str(path) for path in tmp_path.iterdir())
+    items = [Item(k, float(k), path) for k, path in enumerate([*paths, str(tmp_path / "gone.jpg")])]
+    transform = Transform(resize=40, **changes)
+    bulk, plain = (make_block(items, 3, transform, copier) for copier in (BulkCopier.find(), None))
+    assert bytes(bulk.data) == bytes(plain.data)
+    for name in ("keys", "sizes", "lengths", "crcs", "skips", "converted", "count"):
+        assert getattr(bulk, name) == getattr(plain, name)
+    assert plain.keys == [0, 1, 2, 3, 4, 5, 6, 7, 10] and [s.position for s in plain.skips] == [11, 12, 14]
+    assert (
+        BulkCopier.find().gather(items[:3], transform).sizes == plain.sizes[: 1 if "format" in changes else 3]
+    )
+
+
+@needs_codec
 def test_threads_copy_by_the_codec_what_is_copied(tmp_path):
     items = items_of(written(tmp_path, [9, 10]))
     for transform, processes, copies in (
         (Transform(exact=True), False, True),
         (Transform(), False, True),
-        (Transform(resize=4), False, False),
+        (Transform(resize=4), False, True),
+        (Transform(resize=4, format="png"), False, False),
+        (Transform(quality=80), False, False),
         (Transform(exact=True), True, False),
     ):
         with BlockMaker(transform, 1, processes) as maker:
@@ -159,23 +202,23 @@ def test_a_worker_process_that_fails_says_so(tmp_path):
 def test_memory_that_was_given_back_serves_the_next_block(tmp_path):
     items = [Item(k, 1.0, path) for k, path in enumerate(written(tmp_path, [10, 20]))]
     copier = BulkCopier.find()
-    first = copier.gather(items, True)
+    first = copier.gather(items, Transform(exact=True))
     assert len(first.sizes) == 2 and len(first.data) == sum(first.sizes)
-    held = copier.gather(items, True)
+    held = copier.gather(items, Transform(exact=True))
     assert held.data.obj is not first.data.obj and held.data == first.data
     copier.give_back(first.data)
     for nothing in (b"bytes", memoryview(b"bytes"), bytearray(4)):
         copier.give_back(nothing)
-    again = copier.gather(items, True)
+    again = copier.gather(items, Transform(exact=True))
     assert again.data.obj is first.data.obj and again.data == held.data
-    assert copier.gather([], True).sizes == []
+    assert copier.gather([], Transform(exact=True)).sizes == []
 
 
 @needs_codec
 def test_a_block_has_room_for_eight_mib(tmp_path):
     for size, made in (((8 << 20) - 1024, 1), (8 << 20, 0)):
         (path,) = written(tmp_path, [size])
-        assert len(BulkCopier.find().gather([Item(0, 1.0, path)], True).sizes) == made
+        assert len(BulkCopier.find().gather([Item(0, 1.0, path)], Transform(exact=True)).sizes) == made
 
 
 def test_blocks_come_in_order_a_few_ahead(tmp_path):

@@ -200,7 +200,11 @@ def declare(library: Any) -> Any:
         ("gt_recode", i, [c, ctypes.c_char_p, n, i, i, i, i, ctypes.POINTER(n * 2)]),
         ("gt_prepare", None, []),
         ("gt_crc32", ctypes.c_uint32, [ctypes.c_char_p, n]),
-        ("gt_gather", i, [ctypes.c_char_p, ctypes.c_char_p, c, i, i, c, n, c, c, c]),
+        (
+            "gt_gather",
+            i,
+            [ctypes.c_char_p, ctypes.c_char_p, c, i, i, c, ctypes.POINTER(i * 4), c, n, c, c, c],
+        ),
         ("gt_limit", None, [ctypes.c_int64]),
         ("gt_header", i, [c, n, ctypes.POINTER(i * 7)]),
         ("gt_headers", None, [i, c, c, c]),

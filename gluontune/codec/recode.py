@@ -9,7 +9,7 @@ from typing import Any
 from gluontune.codec import native
 from gluontune.codec.header import ImageError
 
-__all__ = ["recode_jpeg"]
+__all__ = ["recode_jpeg", "thread_state"]
 
 _mine = threading.local()
 
@@ -25,6 +25,17 @@ class _State:
     def __del__(self) -> None:
         if self.handle:
             self.codec.gt_free(self.handle)
+
+
+def thread_state() -> _State | None:
+    """The codec and this thread's decoder; None where there is no compiled codec."""
+    library = native.load()
+    if library is None:
+        return None
+    state: _State | None = getattr(_mine, "state", None)
+    if state is None:
+        state = _mine.state = _State(library)
+    return state if state.handle else None
 
 
 def recode_jpeg(
@@ -49,14 +60,10 @@ def recode_jpeg(
     Raises:
         ImageError: the image data are damaged or end early.
     """
-    library = native.load()
-    if library is None:
-        return None
-    state = getattr(_mine, "state", None)
+    state = thread_state()
     if state is None:
-        state = _mine.state = _State(library)
-    if not state.handle:
         return None
+    library = state.codec
     code = library.gt_recode(
         state.handle, data, len(data), side or 0, crop, grey, quality, ctypes.byref(state.result)
     )

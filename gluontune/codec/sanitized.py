@@ -258,6 +258,8 @@ class Cases:
             paths.append(str(path if rng.random() < 0.95 else self.folder).encode())
             sizes.append(24 + 4 * int(rng.integers(0, 4)))
             heads.append(rng.bytes(sizes[-1]))
+        recoding = (ctypes.c_int * 4)(*rng.integers([1, 0, 0, 50], [40, 2, 4, 101]).tolist())
+        smaller = (self.handle(), ctypes.byref(recoding)) if rng.random() < 0.5 else (None, None)
         names, before = b"\0".join(paths) + b"\0", b"".join(heads)
         count, room = len(paths), int(rng.choice([64, 1000, 5000, 40_000]))
         given = Memory(len(names), names), Memory(len(before), before)
@@ -265,7 +267,7 @@ class Cases:
         lengths = np.array(sizes, np.uint32)
         done = self.codec.gt_gather(
             *(ctypes.cast(one.at, ctypes.c_char_p) for one in given), lengths.ctypes.data, count,
-            int(rng.integers(2)), out.at, room, results[0].ctypes.data, results[1].ctypes.data,
+            int(rng.integers(2)), *smaller, out.at, room, results[0].ctypes.data, results[1].ctypes.data,
             results[2].ctypes.data,
         )  # fmt: skip
         return bool(done)

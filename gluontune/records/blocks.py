@@ -83,11 +83,12 @@ def make_block(
     span = len(items) if gatherer is not None else 0
     while at < len(items) and not stopped():
         if gatherer is not None and span:
-            gathered = gatherer.gather(items[at : at + span], transform.exact)
+            gathered = gatherer.gather(items[at : at + span], transform)
             block.keys += [item.key for item in items[at : at + len(gathered.sizes)]]
             block.sizes += gathered.sizes
             block.lengths += gathered.lengths
             block.crcs += gathered.crcs
+            block.converted += 0 if transform.copies else len(gathered.sizes)
             pieces.append(gathered.data)
             at += len(gathered.sizes)
             if len(gathered.sizes) == span:
@@ -168,7 +169,8 @@ class BlockMaker:
     def __init__(self, transform: Transform, workers: int, processes: bool):
         self.transform, self.workers, self.processes = transform, workers, processes
         self._mine = threading.local()
-        self.gatherer = BulkCopier.find() if transform.copies and not processes else None
+        bulk = transform.copies or transform.recoding is not None
+        self.gatherer = BulkCopier.find() if bulk and not processes else None
         self._children: list[subprocess.Popen[bytes]] = []
         self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="gluontune-pack")

@@ -1,4 +1,4 @@
-"""Files copied into framed records by the compiled codec, a block of them in one call without Python's lock."""
+"""Files copied, or made smaller, into framed records by the compiled codec: a block a call, without Python's lock."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from itertools import chain, repeat
 from typing import Any
 
 from gluontune.codec import native
+from gluontune.codec.recode import thread_state
 from gluontune.errors import UsageError
 from gluontune.records.layout import IMAGE_HEAD, label_bytes
 from gluontune.records.sources import Item
+from gluontune.records.transform import Transform
 
 __all__ = ["CopiedBlock", "BulkCopier", "available"]
 
@@ -38,7 +40,7 @@ def available() -> bool:
 
 
 class BulkCopier:
-    """Makes records of plain JPEG files (or any, if ``exact``) one after the other, until one needs a closer look."""
+    """Makes records of plain JPEG files (of any, where the transform is exact), until one needs a closer look."""
 
     def __init__(self, library: Any):
         self.codec = library
@@ -55,8 +57,13 @@ class BulkCopier:
         if isinstance(data, memoryview) and isinstance(data.obj, bytearray):
             self._free.append(data.obj)
 
-    def gather(self, items: list[Item], exact: bool) -> CopiedBlock:
+    def gather(self, items: list[Item], transform: Transform) -> CopiedBlock:
         """Records of ``items`` from the first on, up to one that this cannot make."""
+        recoding, state, options = transform.recoding, None, None
+        if recoding is not None:
+            state, options = thread_state(), (ctypes.c_int * 4)(*recoding)
+        if not transform.copies and state is None:
+            return CopiedBlock(memoryview(b""), [], [], [])
         heads, sizes = _heads(items)
         count = len(sizes)
         paths = os.fsencode("\0".join([path for _, _, path in items[:count]])) + b"\0"
@@ -67,7 +74,7 @@ class BulkCopier:
         except IndexError:
             buffer = bytearray(ROOM)
         done = self.codec.gt_gather(
-            paths, heads, sizes.buffer_info()[0], count, exact,
+            paths, heads, sizes.buffer_info()[0], count, transform.exact, state and state.handle, options,
             ctypes.addressof(ctypes.c_char.from_buffer(buffer)), ROOM, start, start + 4 * count, start + 8 * count,
         )  # fmt: skip
         found = [results[k * count : k * count + done].tolist() for k in range(3)]

@@ -19,6 +19,7 @@ __all__ = ["COLORS", "FORMATS", "Transform", "pixels_to_raw", "raw_to_pixels"]
 FORMATS = ("keep", "jpg", "png", "raw")
 COLORS = ("keep", "rgb", "grey")
 LOSSY = ("jpg", "webp")
+QUALITY = 95  # of JPEG, where none is given
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,16 @@ class Transform:
         """Most images will be copied, so that reading files is the work, not decoding."""
         return not self._changes()
 
+    @property
+    def recoding(self) -> tuple[int, int, int, int] | None:
+        """What the codec makes of most JPEG files, as its ``gt_recoding``: shorter side, crop, channels, quality.
+
+        None: copies, or pixels that go through OpenCV. Channels are 0 where they stay.
+        """
+        if self.resize is None or self.format not in ("keep", "jpg"):
+            return None
+        return self.resize, self.crop, {"keep": 0, "grey": 1, "rgb": 3}[self.color], self.quality or QUALITY
+
     def __call__(self, data: bytes) -> tuple[bytes, bool]:
         """The bytes to pack, and whether they differ from ``data``.
 
@@ -105,7 +116,7 @@ class Transform:
             return None
         if self.resize is not None and min(info.width, info.height) < self.resize:
             return None
-        return recode_jpeg(data, self.resize, crop=self.crop, grey=grey, quality=self.quality or 95)
+        return recode_jpeg(data, self.resize, crop=self.crop, grey=grey, quality=self.quality or QUALITY)
 
     def _can_copy(self, info: ImageInfo) -> bool:
         return (
@@ -158,7 +169,7 @@ class Transform:
                 image[..., None] if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
             )
         kind = self.format if self.format != "keep" else "jpg" if info.kind in LOSSY else "png"
-        settings = [cv2.IMWRITE_JPEG_QUALITY, self.quality or 95] if kind == "jpg" else []
+        settings = [cv2.IMWRITE_JPEG_QUALITY, self.quality or QUALITY] if kind == "jpg" else []
         try:
             done, encoded = cv2.imencode(f".{kind}", image, settings)
         except cv2.error as error:

@@ -50,6 +50,8 @@ typedef struct {
   gt_filter filters[2][2]; /* of luma and of chroma, down and along */
   uint8_t *part; /* a decoded image before its crop */
   size_t part_size;
+  uint8_t *source; /* a file */
+  size_t source_size;
   gt_baseline baseline;
   gt_frame frame;
   struct gt_encoder *encoder; /* NULL until it is wanted */
@@ -58,6 +60,9 @@ typedef struct {
 } gt_decoder;
 
 typedef struct { int top, left, height, width; } gt_box;
+
+/* How gt_gather makes files smaller; colour: 0 as it is, 1 grey, 3 RGB. */
+typedef struct { int side, crop, colour, quality; } gt_recoding;
 
 typedef struct { /* planes that hold a part of a baseline image, from row `top` and column `left` of it on */
   int parts, eighths;       /* eighths: of the image's size, 8, 4, 2 or 1 */

@@ -14,6 +14,7 @@
 enum { SMALL = 65536 }; /* bytes of a file whose size need not be asked */
 
 int gt_header(const uint8_t *p, size_t n, int *out);
+int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int crop, int grey, int quality, size_t *out);
 
 static uint32_t table[8][256];
 
@@ -113,28 +114,50 @@ static size_t read_whole(const char *path, uint8_t *to, size_t room) {
   return have;
 }
 
-static int is_plain_jpeg(const uint8_t *p, size_t n) {
-  int h[7];
+/* Is it a whole, upright 8-bit grey or colour JPEG file? Then `h` is what gt_header says. */
+static int is_plain_jpeg(const uint8_t *p, size_t n, int h[7]) {
   return gt_header(p, n, h) == GT_OK && h[6] && h[4] == 1 && h[3] == 8 && (h[2] == 1 || h[2] == 3);
 }
 
-/* Frame files one after the other into `out`. Stops before the first that is not a whole, upright 8-bit grey or
- * colour JPEG file (any file but an empty one if `exact`), cannot be read, has to be split or does not fit: that
- * one is the interpreter's.
+/* Read a file and make it smaller: into d->file. Its length, or 0 where that is the interpreter's. */
+static size_t read_smaller(gt_decoder *d, const gt_recoding *r, const char *path) {
+  struct stat status;
+  int h[7], file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  size_t made[2] = {0, 0};
+  if (file < 0) return 0;
+  size_t size = !fstat(file, &status) && S_ISREG(status.st_mode) && status.st_size > 0 ? (size_t)status.st_size : 0;
+  if (size >> 29 || !gt_grow((void **)&d->source, &d->source_size, size)) size = 0;
+  if (read_up_to(file, d->source, 0, size, 0) < size) size = 0;
+  close(file);
+  if (!size || !is_plain_jpeg(d->source, size, h)) return 0;
+  if ((h[0] < h[1] ? h[0] : h[1]) <= r->side || (h[2] == 1 && r->colour == 3)) return 0;
+  int grey = h[2] == 1 || r->colour == 1;
+  return gt_recode(d, d->source, size, r->side, r->crop, grey, r->quality, made) == GT_OK ? made[1] : 0;
+}
+
+/* Frame files one after the other into `out`. Stops before the first that is not a plain JPEG file (any file but an empty
+ * one if `exact`), cannot be read or made smaller, has to be split or does not fit: that one is the interpreter's.
  *
- * paths: ended by zeros. heads, head_sizes: what stands before each file in its record.
+ * d, recoding: files are made smaller; NULL: they are copied. paths: ended by zeros. heads, head_sizes: what stands before each file in its record.
  * Returns how many were done; sizes: of the framed records; lengths, crcs: of the records. */
-int gt_gather(const char *paths, const uint8_t *heads, const uint32_t *head_sizes, int count, int exact, uint8_t *out,
-              size_t room, uint32_t *sizes, uint32_t *lengths, uint32_t *crcs) {
+int gt_gather(const char *paths, const uint8_t *heads, const uint32_t *head_sizes, int count, int exact, gt_decoder *d,
+              const gt_recoding *recoding, uint8_t *out, size_t room, uint32_t *sizes, uint32_t *lengths, uint32_t *crcs) {
   size_t at = 0;
   for (int i = 0; i < count; i++) {
     size_t head = head_sizes[i];
     if (room - at < head + 64) return i;
     uint8_t *record = out + at + 8;
     memcpy(record, heads, head);
-    size_t left = room - at - head - 16;
-    size_t n = read_whole(paths, record + head, left < (1u << 29) - head - 4 ? left : (1u << 29) - head - 4);
-    if (n == 0 || !(exact || is_plain_jpeg(record + head, n))) return i;
+    size_t left = room - at - head - 16, most = left < (1u << 29) - head - 4 ? left : (1u << 29) - head - 4, n;
+    if (d) {
+      n = read_smaller(d, recoding, paths);
+      if (n == 0 || n > most) return i;
+      memcpy(record + head, d->file, n);
+    } else {
+      int h[7];
+      n = read_whole(paths, record + head, most);
+      if (n == 0 || !(exact || is_plain_jpeg(record + head, n, h))) return i;
+    }
     uint32_t length = (uint32_t)(head + n), whole = (length + 3) & ~3u;
     memset(record + length, 0, whole - length);
     if (has_magic(record, whole)) return i;

@@ -148,7 +148,7 @@ void gt_free(gt_decoder *d) {
     free(f->taps); free(f->weights); free(f->shares);
   }
   gt_forget(&d->baseline);
-  free(d->encoder); free(d->file); free(d->part); free(d->pixels); free(d->row); free(d->xs); free(d->weights);
+  free(d->encoder); free(d->file); free(d->source); free(d->part); free(d->pixels); free(d->row); free(d->xs); free(d->weights);
   free(d);
 }
 
