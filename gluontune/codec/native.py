@@ -142,11 +142,11 @@ def build_library(folder: Path | None = None) -> Path | None:
     places = [folder] if folder else [user_folder(), Path(tempfile.gettempdir()) / f"gluontune-{_user()}"]
     for place in places:
         final = place / f"native-{key}.so"
-        if final.is_file() and _is_ours(final):
+        if final.is_file() and is_ours(final):
             return final
         with contextlib.suppress(OSError):
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if _is_ours(place) and compile_library(final):
+            if is_ours(place) and compile_library(final):
                 return final
     return None
 
@@ -161,7 +161,7 @@ def _user() -> int:
     return os.getuid() if hasattr(os, "getuid") else 0
 
 
-def _is_ours(path: Path) -> bool:
+def is_ours(path: Path) -> bool:
     """Code is loaded from nowhere that another user could have written to."""
     status = path.stat()
     return status.st_uid in (0, _user()) and not status.st_mode & 0o022

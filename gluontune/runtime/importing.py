@@ -14,6 +14,7 @@ from types import ModuleType
 from gluontune.errors import GluontuneError
 from gluontune.runtime import amx, cuda, elf, gluoncv, packages
 from gluontune.runtime.lazy_modules import lazily
+from gluontune.runtime.operator_cache import kept_operators
 
 __all__ = ["mxnet", "mxnet_library"]
 
@@ -96,7 +97,7 @@ def _import_mxnet() -> ModuleType:
     amx.prepare()
     gluoncv.spare_from_torch()
     try:
-        with lazily("scipy.stats", "scipy.sparse"):
+        with kept_operators(library), lazily("scipy.stats", "scipy.sparse"):
             return importlib.import_module("mxnet")
     except Exception as error:
         raise explain_import_error(error) from error
