@@ -38,6 +38,7 @@ def broken(tmp_path):
     return break_it
 
 
+@pytest.mark.slow
 def test_images_that_end_right_behind_their_header_are_no_finding():
     """They were one of the cases' own: nothing was left to damage."""
     assert run(CASES, seed=395087765, first=240)["findings"] == 0

@@ -160,9 +160,9 @@ def test_hours_of_samples_and_marks_take_no_further_memory():
         gc.collect()
 
     tracemalloc.start()
-    watch(700)
+    watch(400)
     before = tracemalloc.get_traced_memory()[0]
-    watch(2000)
+    watch(1000)
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 60_000, "some 1 KB a sample and 0.1 KB a mark otherwise"

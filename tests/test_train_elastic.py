@@ -55,6 +55,7 @@ def test_two_machines_learn_as_two_ranks_and_both_have_the_result(two_machines):
     assert first.train_loss == pytest.approx(alone.train_loss, rel=1e-4) and first.steps == alone.steps == 8
 
 
+@pytest.mark.slow
 def test_fewer_ranks_go_on_from_the_checkpoint_of_more(two_machines):
     folder, first, _ = two_machines
     more = gt.train.Checkpoints(folder, resume=True)
