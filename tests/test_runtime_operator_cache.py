@@ -77,7 +77,7 @@ def test_the_functions_are_the_same(starts):
     assert first["found"] == plain["found"] and second["found"] == plain["found"]
     assert first["values"] == second["values"] == plain["values"]
     assert plain["values"] == [4.0, 2, 2.0, ["data", "f_weight", "f_bias"], "softmax"]
-    assert plain["compiled"] > 2500 and first["compiled"] > 2000 and second["compiled"] < 400
+    assert plain["compiled"] > 2400 and first["compiled"] > 2000 and second["compiled"] < 400
 
 
 def test_the_file_is_the_users_own_and_is_written_once(starts):
@@ -107,7 +107,7 @@ def test_a_file_that_is_not_whole_or_not_ours_is_made_anew(starts, tmp_path, dam
 def test_a_cache_that_cannot_be_written_is_done_without(starts, tmp_path):
     (tmp_path / "gluontune").write_text("a file, no folder")
     found = start(tmp_path)
-    assert found["found"] == starts[1]["found"] and found["compiled"] > 2500
+    assert found["found"] == starts[1]["found"] and found["compiled"] > 2000
 
 
 def test_another_build_has_another_file(tmp_path):
@@ -121,9 +121,10 @@ def test_another_build_has_another_file(tmp_path):
     with kept_operators(None):
         assert sys.meta_path == before
     with kept_operators(library), pytest.raises(ZeroDivisionError):
-        assert len(sys.meta_path) == len(before) + 1
+        operators = sys.meta_path[0]._operators
+        assert len(sys.meta_path) == len(before) + 1 and operators.is_open
         _ = 1 / 0
-    assert sys.meta_path == before and not first.exists()
+    assert sys.meta_path == before and not first.exists() and not operators.is_open
 
 
 NULL = object()
