@@ -106,6 +106,7 @@ def failing(found):
     return {c.name: c.feedback for c in found.parts[-1].criteria if not c.passed}
 
 
+@pytest.mark.slow
 def test_an_honest_script_passes_on_one_rank_and_on_two(tmp_path):
     found = assess(script(tmp_path), ranks=None)
     assert {c.name: c.feedback for part in found.parts for c in part.criteria if not c.passed} == {}

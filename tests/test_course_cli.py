@@ -139,6 +139,7 @@ def test_lessons_are_listed_without_the_notebook_tools_and_run_says_what_is_miss
     assert "02_broken.ipynb: not a notebook" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_sums_up_resumes_and_is_exported(folder, tmp_path, capfd):
     out, site = tmp_path / "out", tmp_path / "site"
     arguments = ["course", "run", "--folder", str(folder), "--out", str(out), "-p", "epochs=3", "--json"]
