@@ -6,20 +6,18 @@ MXNet imports scipy's statistics and sparse matrices for two rare calls: a third
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import sys
 import threading
-from collections.abc import Iterator, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from gluontune.runtime.import_hooks import loading_by
+
 __all__ = ["lazily"]
 
 
-@contextlib.contextmanager
-def lazily(*names: str) -> Iterator[None]:
+def lazily(*names: str) -> contextlib.AbstractContextManager[None]:
     """What is imported inside the block, and is one of ``names``, is run later.
 
     A module that was imported before is left as it is, and so is one that is not installed.
@@ -29,28 +27,7 @@ def lazily(*names: str) -> Iterator[None]:
     >>> "check" in vars(tabnanny), tabnanny.check.__name__, "check" in vars(tabnanny)
     (False, 'check', True)
     """
-    finder = _Finder(names)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-
-
-class _Finder(MetaPathFinder):
-    def __init__(self, names: Sequence[str]):
-        self._left = set(names)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname not in self._left:
-            return None
-        self._left.discard(fullname)  # the search below goes through all finders
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _LazyLoader(spec.loader)
-        return spec
+    return loading_by(_LazyLoader, *names)
 
 
 class _LazyLoader(Loader):

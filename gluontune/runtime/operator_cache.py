@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.util
 import marshal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from collections.abc import Callable, Iterator
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -23,6 +22,7 @@ from typing import Any
 from gluontune.codec.native import is_ours, user_folder
 from gluontune.errors import GluontuneError
 from gluontune.files import atomic_write
+from gluontune.runtime.import_hooks import loading_by
 
 __all__ = ["kept_operators"]
 
@@ -47,12 +47,10 @@ def kept_operators(library: Path | None) -> Iterator[None]:
         yield
         return
     operators = _Operators(_read(place))
-    finder = _Finder(operators)
-    sys.meta_path.insert(0, finder)
     try:
-        yield
+        with loading_by(lambda loader: _PatchingLoader(loader, operators), "mxnet.base"):
+            yield
     finally:
-        sys.meta_path.remove(finder)
         operators.is_open = False
     if operators.new:
         _write(place, operators.entries)
@@ -138,25 +136,9 @@ def _entry_of(function: Any, handle: int, null: Any) -> _Entry | None:
     return code.replace(co_consts=tuple(constants)), places[0], function.__doc__, nulls
 
 
-class _Finder(MetaPathFinder):
-    """Lets ``mxnet.base`` be imported as ever, and then has its two loops over all operators use what is kept."""
-
-    def __init__(self, operators: _Operators):
-        self._operators: _Operators | None = operators
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != "mxnet.base" or self._operators is None:
-            return None
-        operators, self._operators = self._operators, None  # the search below goes through all finders
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _PatchingLoader(spec.loader, operators)
-        return spec
-
-
 class _PatchingLoader(Loader):
+    """Runs ``mxnet.base`` as ever, and then has its two loops over all operators use what is kept."""
+
     def __init__(self, loader: Loader, operators: _Operators):
         self._loader, self._operators = loader, operators
 
