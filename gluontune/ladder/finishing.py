@@ -80,9 +80,7 @@ def finish(
             results.take_back(_LOST.format(reached))
         break
     if results.folder is not None:
-        files = hand_over(results.document, results.folder, site.step)
-        if files is not None:
-            results.document["files"] = files
+        results.document["files"] = hand_over(results.document, results.folder, site.step)
     return best
 
 

@@ -86,6 +86,16 @@ static int has_magic(const uint8_t *p, size_t n) {
   return found;
 }
 
+static int open_file(const char *path) { /* a FIFO would wait for its writer */
+  return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
+/* Bytes of a regular file; 0: it is another one. */
+static size_t size_of(int file) {
+  struct stat status;
+  return !fstat(file, &status) && S_ISREG(status.st_mode) && status.st_size > 0 ? (size_t)status.st_size : 0;
+}
+
 /* From `have` bytes of a file to all `size` of them, or to where it ends. Not read(): a FIFO has no places to read at. */
 static size_t read_up_to(int file, uint8_t *to, size_t have, size_t size, int once) {
   while (have < size) {
@@ -101,13 +111,12 @@ static size_t read_up_to(int file, uint8_t *to, size_t have, size_t size, int on
 /* Read a whole file; 0: it is empty, larger than `room`, or cannot be read.
  * A small one that ends as a JPEG file does where the first read ends is whole: its size is not asked. */
 static size_t read_whole(const char *path, uint8_t *to, size_t room) {
-  struct stat status;
   size_t first = room < SMALL ? room : SMALL;
-  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for its writer */
+  int file = open_file(path);
   if (file < 0) return 0;
   size_t have = read_up_to(file, to, 0, first, 1);
   if (have == first || have < 2 || to[have - 2] != 0xFF || to[have - 1] != 0xD9) {
-    size_t size = !fstat(file, &status) && S_ISREG(status.st_mode) && status.st_size > 0 ? (size_t)status.st_size : 0;
+    size_t size = size_of(file);
     have = size > room || read_up_to(file, to, have, size, 0) < size ? 0 : size;
   }
   close(file);
@@ -121,11 +130,10 @@ static int is_plain_jpeg(const uint8_t *p, size_t n, int h[7]) {
 
 /* Read a file and make it smaller: into d->file. Its length, or 0 where that is the interpreter's. */
 static size_t read_smaller(gt_decoder *d, const gt_recoding *r, const char *path) {
-  struct stat status;
-  int h[7], file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  int h[7], file = open_file(path);
   size_t made[2] = {0, 0};
   if (file < 0) return 0;
-  size_t size = !fstat(file, &status) && S_ISREG(status.st_mode) && status.st_size > 0 ? (size_t)status.st_size : 0;
+  size_t size = size_of(file);
   if (size >> 29 || !gt_grow((void **)&d->source, &d->source_size, size)) size = 0;
   if (read_up_to(file, d->source, 0, size, 0) < size) size = 0;
   close(file);
