@@ -10,17 +10,29 @@ EXTRAS_cpu := cpu,export,notebooks,dev
 EXTRAS_cu112 := cu112,export,notebooks,dev
 EXTRAS_none := notebooks,dev
 VENV_FLAGS_none := --system-site-packages
+# PyTorch's build for CPUs (PyPI has none for Linux) is the second engine: the ninth rung, the bridge. `make setup
+# TORCH=none` leaves it out, TORCH=pypi takes PyPI's (CUDA, gigabytes); one that is there stays.
+TORCH ?= cpu
+TORCH_VERSION = $$($(PY) -c 'import sys; print("2.13.0" if sys.version_info >= (3, 10) else "2.8.0")')
+TORCH_cpu = [ "$$(uname -s)" = Darwin ] || build=+cpu; version=$(TORCH_VERSION)$$build; \
+  $(PIP) install -q --no-compile -c constraints.txt torch==$$version 2>/dev/null || $(PIP) install -q --no-compile \
+  --retries 1 --timeout 20 -c constraints.txt torch==$$version --extra-index-url https://download.pytorch.org/whl/cpu
+TORCH_pypi = $(PIP) install -q --no-compile -c constraints.txt torch==$(TORCH_VERSION)
+TORCH_none = true
+NO_TORCH := gluontune: PyTorch could not be had: the ninth rung and gt.bridge are left out (make setup TORCH=none asks for that)
 ARGS ?=
 
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup torch ladder test test-slow test-all fuzz asan soak mutants lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
+.PHONY: setup ladder test test-slow test-all fresh fuzz asan soak mutants lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
 
 # Byte code is made on all cores after an install (pip: on one, for twice as long), and kept even where the environment
 # says PYTHONDONTWRITEBYTECODE, as containers do: there every process would compile all that it imports, for 1.5 s.
 export PYTHONDONTWRITEBYTECODE :=
 BYTECODE = $(PY) -m compileall -q -j 0 -x '/tests/' $(VENV)/lib gluontune >/dev/null 2>&1 || true
+# What libmxnet.so needs of the system, by name; scikit-learn's wheel has the OpenMP library, where nothing else has.
+LIBRARIES = $(PY) -m gluontune doctor --only shared-libraries
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt Makefile
@@ -36,20 +48,11 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	$(PIP) install -q --upgrade -c constraints.txt pip
 	$(PIP) install -q --no-compile -c constraints.txt -e '.[$(EXTRAS_$(MXNET))]'
 	@$(PY) -c 'import cv2' 2>/dev/null || $(PIP) install -q -c constraints.txt --force-reinstall --no-deps opencv-python-headless
+	@$(PY) -c 'import torch' 2>/dev/null || { $(TORCH_$(TORCH)); } || echo "$(NO_TORCH)" >&2
 	@$(BYTECODE)
+	@[ $(MXNET) != cpu ] || $(LIBRARIES) >/dev/null 2>&1 || $(PIP) install -q -c constraints.txt scikit-learn
+	@[ $(MXNET) != cpu ] || $(LIBRARIES)
 	@touch $(STAMP)
-
-# PyTorch, for the tests of the bridge: the build for CPUs, which PyPI lacks for Linux. Without it they are left out.
-# (Not part of setup: beside PyTorch 2 a plain "import gluoncv" fails, where gluontune does not import it.)
-TORCH_INDEX := https://download.pytorch.org/whl/cpu
-torch: $(STAMP)
-	@if $(PY) -c 'import torch' 2>/dev/null; then exit 0; fi; \
-	version=$$($(PY) -c 'import sys; print("2.13.0" if sys.version_info >= (3, 10) else "2.8.0")'); \
-	[ "$$(uname -s)" = Darwin ] || version=$$version+cpu; \
-	$(PIP) install -q --no-compile -c constraints.txt torch==$$version 2>/dev/null || \
-	$(PIP) install -q --retries 1 --timeout 20 -c constraints.txt torch==$$version --extra-index-url $(TORCH_INDEX) || \
-	echo "gluontune: PyTorch's build for CPUs could not be had: the tests of gt.bridge are left out" >&2; \
-	$(BYTECODE)
 
 ladder: $(STAMP)
 	$(VENV)/bin/gluontune ladder --quick --out ladder-out $(ARGS)
@@ -57,14 +60,20 @@ ladder: $(STAMP)
 # A file stays on one worker, for its fixtures; those that take longest begin first (conftest.py), so that none is alone
 # at the end. `make test` leaves out what carries pytest.mark.slow, `make test-slow` runs that alone, `make test-all` both.
 PYTEST := $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder --durations=10
-test: $(STAMP) torch
+test: $(STAMP)
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-slow: $(STAMP) torch
+test-slow: $(STAMP)
 	$(PYTEST) -m slow tests $(ARGS)
 
-test-all: $(STAMP) torch
+test-all: $(STAMP)
 	$(PYTEST) $(ARGS)
+
+# The README's commands in minimal Debian roots (an ordinary user, no compiler, a space in the path; without network; on
+# Python 3.12; without PyTorch): needs root and mmdebstrap. CI runs its smallest part: make fresh PARTS=small.
+PARTS ?=
+fresh:
+	python3 tests/fresh_root.py $(PARTS) $(ARGS)
 
 # New random damages to record files; the seed is printed, and what fails, with the command that runs it alone.
 fuzz: $(STAMP)
@@ -81,7 +90,7 @@ soak: $(STAMP)
 
 # Small random changes of records, optim, stats and the verdicts, one by one: does a test fail? (cosmic-ray; hours for all)
 MUTANTS := .mutants
-mutants: $(STAMP) torch
+mutants: $(STAMP)
 	@[ -x $(MUTANTS)/bin/cosmic-ray ] || { $(PY) -m venv --clear $(MUTANTS) && \
 	  $(MUTANTS)/bin/python -m pip --disable-pip-version-check install -q cosmic-ray==8.7.0 scipy; }
 	$(MUTANTS)/bin/python tests/mutants.py --python $(CURDIR)/$(PY) $(ARGS)
@@ -163,7 +172,7 @@ lab: $(STAMP)
 	$(VENV)/bin/gluontune course open $(ARGS)
 
 # All lessons by papermill, quick, with their exercises solved: a summary; one that fails, fails this.
-course: $(STAMP) torch
+course: $(STAMP)
 	$(VENV)/bin/gluontune course run --fresh --solved $(ARGS)
 
 # The course in a real browser: lessons in JupyterLab, and the static site (of what make course has run).

@@ -277,6 +277,9 @@ class Scripted:
     def say(self, command):
         self.said.append(command)
 
+    def how_ended(self, name):
+        return f"{name} was killed"
+
     def close(self):
         os.close(self.reading)
         os.close(self.writing)
@@ -295,7 +298,6 @@ def scripted(monkeypatch):
             return children[-1]
 
         monkeypatch.setattr(learners, "PipedProcess", start)
-        monkeypatch.setattr(learners, "end_message", lambda child, name: " was killed")
         monkeypatch.setattr(learners.Learner, "steps", property(lambda self: steps[0]))
         return learners.Learner({"rank": 1}, lambda **event: sent.append(event)), children, sent
 

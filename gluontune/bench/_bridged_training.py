@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.errors import GluontuneError
+from gluontune.runtime.endings import how_it_ended
 
 __all__ = ["make"]
 
@@ -89,8 +90,9 @@ def _exported(net: str, side: int) -> tuple[dict[str, str], dict[str, np.ndarray
         command = [sys.executable, "-m", "gluontune.bench._bridged_training", net, str(side), folder]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            said = done.stderr.strip().splitlines() or ["nothing was said"]
-            raise GluontuneError(f"{net} could not be exported from MXNet: {said[-1]}")
+            raise GluontuneError(
+                how_it_ended(f"the export of {net} from MXNet", done.returncode, done.stderr)
+            )
         symbols = json.loads((Path(folder) / "symbols.json").read_text(encoding="utf-8"))
         with np.load(Path(folder) / "arrays.npz") as arrays:
             return symbols, dict(arrays)

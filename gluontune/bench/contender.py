@@ -17,7 +17,7 @@ import psutil
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError
-from gluontune.parallel.piped import PipedProcess, end_message
+from gluontune.parallel.piped import PipedProcess
 from gluontune.runtime.packages import to_make
 
 __all__ = ["LIMIT", "OURS", "Contender", "ContenderFailed", "Entrant"]
@@ -191,7 +191,7 @@ class Contender:
 
     def _explain(self, event: dict[str, Any], process: PipedProcess) -> ContenderFailed:
         if event["event"] != "error":
-            return ContenderFailed(end_message(process, "its process"), log=process.tail())
+            return ContenderFailed(process.how_ended("its process"), log=process.tail())
         if event["missing"]:
             cure = to_make("peers") if self.entrant.python is not None else f"pip install {event['missing']}"
             return ContenderFailed(f"{event['missing']} is not installed: {cure}", "missing")

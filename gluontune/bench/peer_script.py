@@ -30,6 +30,7 @@ from gluontune.ladder.repeat import Clocks
 from gluontune.ladder.timing import time_to_accuracy
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
+from gluontune.runtime.endings import how_it_ended
 
 __all__ = ["SEED_VARIABLE", "command_of", "run", "train_once"]
 
@@ -58,7 +59,7 @@ def run(recipe: Recipe, script: str, *, python: Path | None = None, **options: A
 
 def command_of(script: str, python: Path | None = None) -> list[str]:
     """
-    >>> command_of(__file__ + " --epochs 8")[-2:]
+    >>> command_of(shlex.quote(__file__) + " --epochs 8")[-2:]
     ['--epochs', '8']
     """
     try:
@@ -139,8 +140,8 @@ def _validations(command: Sequence[str], seed: int, time_limit: float) -> Iterat
                 yield seen
             if process.wait(time_limit) != 0:
                 errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
-                said = errors.read().decode(errors="replace").strip().splitlines() or ["nothing on stderr"]
-                raise GluontuneError(f"exit code {process.returncode}: {said[-1]}")
+                said = errors.read().decode(errors="replace")
+                raise GluontuneError(how_it_ended("it", process.returncode, said))
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -18,7 +18,7 @@ from gluontune.bench.situations import SITUATIONS, Situation
 from gluontune.errors import GluontuneError
 from gluontune.monitor.others import OtherLoad
 from gluontune.parallel.kvstore import start_cluster
-from gluontune.parallel.piped import PipedProcess, end_message
+from gluontune.parallel.piped import PipedProcess
 
 __all__ = ["BAR", "measure", "summarize"]
 
@@ -166,9 +166,7 @@ class _Trainers:
                         continue
                     if event["event"] == "end":
                         process = self.ranks[key.data]
-                        lines = process.tail().strip().splitlines()[-1:]
-                        told = end_message(process, f"the {self.situation.kind} training")
-                        raise GluontuneError(": ".join([told, *lines]))
+                        raise GluontuneError(process.how_ended(f"the {self.situation.kind} training"))
                     answers[key.data] = event
                     selector.unregister(key.fd)
                 if time.monotonic() > deadline:

@@ -15,6 +15,7 @@ from typing import Any
 from gluontune.compute.onednn import Primitive, problem_sizes
 from gluontune.compute.profile_report import Profile, report
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.runtime.endings import how_it_ended
 
 __all__ = ["profile"]
 
@@ -172,8 +173,7 @@ def _run_child(spec: str, env: Mapping[str, str] | None, timeout: float) -> str:
             f"the profiled step took longer than {timeout:g} s; give a smaller batch"
         ) from None
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise GluontuneError(f"the profiled step failed: {lines[-1] if lines else f'exit {done.returncode}'}")
+        raise GluontuneError(how_it_ended("the profiled step", done.returncode, done.stderr))
     return done.stdout
 
 

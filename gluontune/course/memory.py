@@ -17,6 +17,7 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.runtime.endings import how_it_ended
 
 __all__ = ["deck_graph_memory", "folded", "net_memory", "operators"]
 
@@ -122,8 +123,7 @@ def _child(arguments: list[str]) -> dict[str, float]:
     command = [sys.executable, "-m", "gluontune.course.memory", *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise GluontuneError(f"measuring memory failed: {lines[-1] if lines else done.returncode}")
+        raise GluontuneError(how_it_ended("measuring memory", done.returncode, done.stderr))
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -24,6 +24,7 @@ from gluontune.course.solutions import solved_notebook
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import atomic_write, parse_json, writable_folder, write_json
 from gluontune.report.words import clean
+from gluontune.runtime.endings import how_it_ended
 from gluontune.runtime.packages import module_exists
 
 __all__ = ["Outcome", "need", "parameters_of", "run_lessons"]
@@ -186,8 +187,7 @@ def _run(
     figures, right, failure = _look(target)
     if status == "failed":
         log_text = (folder / lesson.name / "papermill.log").read_text(encoding="utf-8", errors="replace")
-        lines = [line for line in log_text.splitlines() if line.strip()]
-        error = failure or clean(lines[-1] if lines else f"papermill ended with {process.returncode}", 300)
+        error = failure or clean(how_it_ended("papermill", process.returncode, log_text), 400)
     elif status == "passed" and right != exercises:
         status, error = "failed", f"{right} of {exercises} solutions are right: see {target}"
     return Outcome(lesson.name, status, round(seconds, 2), figures, error, str(target), key)

@@ -28,6 +28,7 @@ from gluontune.ladder.rung import Rung, Site, Variant
 from gluontune.ladder.rungs import RUNGS
 from gluontune.ladder.trainings import Trainings
 from gluontune.recipe import Recipe
+from gluontune.runtime import doctor
 from gluontune.train import RunFailed
 
 __all__ = ["climb"]
@@ -84,6 +85,7 @@ def climb(
     ]
     if out is not None:
         writable_folder(out)
+    doctor.must_work()
     if recipe.job is None:
         datasets.open(recipe.dataset)  # a missing data set is told before anything is started
     results = ResultsStore.open(recipe, pace.name, Path(out) if out is not None else None, resume, names)

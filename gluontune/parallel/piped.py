@@ -13,7 +13,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
-__all__ = ["Heard", "PipedProcess", "end_message", "event_sender"]
+from gluontune.runtime.endings import how_it_ended, out_of_memory_kills
+
+__all__ = ["Heard", "PipedProcess", "event_sender"]
 
 
 class Heard:
@@ -81,7 +83,7 @@ class PipedProcess(Heard):
     def __init__(
         self, argv: Sequence[str], setup: Mapping[str, Any], env: Mapping[str, str], apart: bool = True
     ):
-        self._apart = apart
+        self._apart, self._killed_before = apart, out_of_memory_kills()
         log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         reading, writing = os.pipe()
         os.set_inheritable(writing, True)
@@ -130,7 +132,9 @@ class PipedProcess(Heard):
 
     def how_ended(self, name: str) -> str:
         """How it came to its end, after its ``end`` event; ``name`` is what to call it."""
-        return end_message(self, name)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        return how_it_ended(name, self.process.returncode, self.tail(), self._killed_before)
 
 
 def event_sender() -> Callable[..., None]:
@@ -147,14 +151,3 @@ def event_sender() -> Callable[..., None]:
             events.flush()
 
     return send
-
-
-def end_message(process: PipedProcess, name: str) -> str:
-    """How the process called ``name``, which has closed its pipe, came to its end."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.process.wait(5)
-    code = process.process.returncode
-    if code is not None and code < 0:
-        cause = " (out of memory?)" if code == -signal.SIGKILL else ""
-        return f"{name} was killed by {signal.Signals(-code).name}{cause}"
-    return f"{name} ended by itself with code {code}"

@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Dynamic", "GpuCode", "external_needs", "gpu_code", "holds", "missing_symbols", "read_dynamic"]
+__all__ = [
+    "Dynamic", "GpuCode", "external_needs", "gpu_code", "holds", "missing_symbols", "read_dynamic", "with_soname",
+]  # fmt: skip
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
@@ -79,7 +81,29 @@ def read_dynamic(path: str | os.PathLike[str]) -> Dynamic:
         image.close()
 
 
-def _dynamic(image: mmap.mmap) -> Dynamic:
+def with_soname(path: str | os.PathLike[str], soname: str) -> bytes:
+    """The file's content with another ``DT_SONAME``, which must not be longer than its own.
+
+    Raises:
+        ValueError: not a 64-bit ELF file, or its name is shorter.
+        OSError: it cannot be read.
+    """
+    image = _image(path)
+    try:
+        entries, strings = _entries(image)
+        start = strings + dict(entries)[_DT_SONAME]
+        old = _text(image, start)
+        if len(soname) > len(old):
+            raise ValueError(f"{os.fspath(path)}: {old} has no room for the name {soname}")
+        return image[:start] + soname.encode().ljust(len(old), b"\0") + image[start + len(old) :]
+    except (struct.error, KeyError) as error:
+        raise ValueError(f"{os.fspath(path)}: it has no name of its own ({error})") from error
+    finally:
+        image.close()
+
+
+def _entries(image: mmap.mmap) -> tuple[list[tuple[int, int]], int]:
+    """The dynamic section's tags and values, and where its strings begin in the file."""
     table, size, count = *struct.unpack_from("<Q", image, 32), *struct.unpack_from("<HH", image, 54)
     loads, dynamic = [], None
     for at in range(table, table + size * count, size):
@@ -89,7 +113,7 @@ def _dynamic(image: mmap.mmap) -> Dynamic:
         elif kind == _PT_DYNAMIC:
             dynamic = (offset, length)
     if dynamic is None:
-        return Dynamic(())
+        return [], 0
     entries = []
     for at in range(dynamic[0], dynamic[0] + dynamic[1], 16):
         tag, value = struct.unpack_from("<qQ", image, at)
@@ -98,7 +122,11 @@ def _dynamic(image: mmap.mmap) -> Dynamic:
         entries.append((tag, value))
     address = dict(entries).get(_DT_STRTAB, 0)
     # addresses are of the loaded image: translate the string table's back to its place in the file
-    strings = next((o + address - a for a, n, o in loads if a <= address < a + n), address)
+    return entries, next((o + address - a for a, n, o in loads if a <= address < a + n), address)
+
+
+def _dynamic(image: mmap.mmap) -> Dynamic:
+    entries, strings = _entries(image)
     values = {tag: [_text(image, strings + v) for t, v in entries if t == tag] for tag in _STRING_TAGS}
     paths = [p for text in values[_DT_RPATH] + values[_DT_RUNPATH] for p in text.split(":") if p]
     return Dynamic(tuple(values[_DT_NEEDED]), next(iter(values[_DT_SONAME]), None), tuple(paths))
@@ -107,23 +135,20 @@ def _dynamic(image: mmap.mmap) -> Dynamic:
 _STRING_TAGS = (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
 
 
-def external_needs(library: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The libraries that ``library`` needs from outside its own folder, in the order of the search.
+def external_needs(library: str | os.PathLike[str], folders: Iterable[Path] = ()) -> tuple[str, ...]:
+    """The libraries that ``library`` needs from outside its own folder and ``folders``, in the order of the search.
 
-    Libraries that lie beside it (a wheel's bundled ones) are followed: what they need is counted too.
+    Libraries that lie there (a wheel's bundled ones) are followed: what they need is counted too.
     """
-    folder = Path(library).parent
+    places = [Path(library).parent, *folders]
     waiting, seen, outside = [Path(library)], set(), []
     while waiting:
         for name in read_dynamic(waiting.pop(0)).needed:
             if name in seen:
                 continue
             seen.add(name)
-            bundled = folder / name
-            if bundled.is_file():
-                waiting.append(bundled)
-            else:
-                outside.append(name)
+            bundled = next((place / name for place in places if (place / name).is_file()), None)
+            waiting.append(bundled) if bundled else outside.append(name)
     return tuple(outside)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from gluontune.errors import GluontuneError
-from gluontune.runtime import amx, cuda, elf, gluoncv, packages
+from gluontune.runtime import amx, borrowed, cuda, elf, gluoncv, packages
 from gluontune.runtime.lazy_modules import lazily
 from gluontune.runtime.operator_cache import kept_operators
 
@@ -91,7 +91,9 @@ def _import_mxnet() -> ModuleType:
     _repair_numpy()
     _repair_distutils()
     library = mxnet_library()
-    missing = cuda.preload(_needs(library)) if library else []
+    needs = _needs(library) if library else ()
+    borrowed.preload(needs)
+    missing = cuda.preload(needs)
     if missing:
         raise _missing_cuda(missing)
     amx.prepare()
@@ -168,21 +170,13 @@ def _missing_cuda(missing: list[str]) -> GluontuneError:
     return GluontuneError(f"{installed} cannot load {names}: pip install {command}{driver}")
 
 
-SYSTEM_PACKAGES = {
-    "libgomp.so": "libgomp1",
-    "libquadmath.so": "libquadmath0",
-    "libstdc++.so": "libstdc++6",
-    "libgcc_s.so": "libgcc-s1",
-}
-
-
 def library_fix(name: str) -> str:
     """The command or act that brings the shared library ``name``.
 
     >>> library_fix("libcudnn.so.8")
     "pip install 'nvidia-cudnn-cu11<9'"
     >>> library_fix("libquadmath.so.0")
-    'apt install libquadmath0 (or the like for your system)'
+    'apt install libquadmath0 (or the like for your system), or without root: pip install scipy'
     """
     library = cuda.family(name)
     if library is not None:
@@ -191,9 +185,11 @@ def library_fix(name: str) -> str:
         return (
             "install the NVIDIA driver; on a machine without a GPU use the wheel mxnet instead of mxnet-cu112"
         )
-    package = next((p for prefix, p in SYSTEM_PACKAGES.items() if name.startswith(prefix)), None)
-    if package:
-        return f"apt install {package} (or the like for your system)"
+    known = next((p for prefix, p in borrowed.SYSTEM_PACKAGES.items() if name.startswith(prefix)), None)
+    if known:
+        package, wheel = known
+        without_root = f", or without root: pip install {wheel}" if wheel else ""
+        return f"apt install {package} (or the like for your system){without_root}"
     return f"install the system package that holds {name}"
 
 

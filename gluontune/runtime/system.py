@@ -121,12 +121,7 @@ class System(cpu.Cpu):
 
     def unloadable_needs(self, library: Path, bundled: Iterable[Path]) -> list[str]:
         """What ``library`` needs that is neither in the folders ``bundled`` nor found by the loader."""
-        bundled = list(bundled)
-        have = {entry.name for folder in bundled for entry in folder.iterdir()}
-        needs = tuple(name for name in elf.read_dynamic(library).needed if name not in have)
-        inner = [elf.read_dynamic(f / n).needed for f in bundled for n in sorted(have) if (f / n).is_file()]
-        needs += tuple(dict.fromkeys(n for names in inner for n in names if n not in have and n not in needs))
-        return list(self.unloadable(needs))
+        return list(self.unloadable(elf.external_needs(library, bundled)))
 
     @functools.cached_property
     def jpeg_decoder(self) -> tuple[str, str]:
@@ -195,8 +190,9 @@ class System(cpu.Cpu):
 _LOAD = """
 import ctypes, json, sys
 sys.path[:0] = json.loads(sys.argv[2])
-from gluontune.runtime import cuda
+from gluontune.runtime import borrowed, cuda
 names = json.loads(sys.argv[1])
+borrowed.preload(names)
 missing = set(cuda.preload(names))
 report = {}
 for name in names:

@@ -39,8 +39,9 @@ def serve(setup: dict[str, Any], send: Any) -> None:
     """Build the session, then answer commands until ``quit`` or the end of stdin."""
     start = time.perf_counter()
     recipe = Recipe.from_dict(setup["recipe"])
-    session, more = _make_session(recipe, setup)
+    session: Optional[BaseSession] = None
     try:
+        session, more = _make_session(recipe, setup)
         session.build((lambda: _await_go(session, send)) if setup.get("compares") else None)
         send(
             event="ready",
@@ -69,13 +70,14 @@ def serve(setup: dict[str, Any], send: Any) -> None:
             event="error",
             type=type(error).__name__,
             message=_told(error, recipe.job),
-            phase=session.phase,
+            phase=session.phase if session is not None else "starting",
             expected=isinstance(error, GluontuneError),
             traceback=traceback.format_exc(),
         )
     finally:
         with contextlib.suppress(Exception):
-            session.close()
+            if session is not None:
+                session.close()
 
 
 def _make_session(recipe: Recipe, setup: dict[str, Any]) -> tuple[BaseSession, dict[str, Command]]:

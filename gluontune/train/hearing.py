@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gluontune.runtime import doctor
 from gluontune.train.faults import RunFailed, second_hand
 
 __all__ = ["Hearing"]
@@ -108,6 +109,8 @@ class Hearing:
             told, trace = name + event["message"], event.get("traceback", "")
             raise RunFailed(kind, told, event["phase"], rank.tail(), trace)
         message = rank.how_ended("the training process")
+        if reason := doctor.prevents():
+            message += f" ({reason})"
         lines = rank.tail().strip().splitlines()
         raise RunFailed("ProcessDied", f"{name}{message}", "training", "\n".join(lines[-20:]))
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gluontune.parallel.parent_death import die_with_parent
-from gluontune.parallel.piped import PipedProcess, end_message
+from gluontune.parallel.piped import PipedProcess
 from gluontune.parallel.shared import PATH_VARIABLE, steps_of
 
 __all__ = ["LIVES", "Learner", "main"]
@@ -96,7 +96,7 @@ class Learner:
         while not self._over and (event := self.child.poll()) is not None:
             kind = event["event"]
             if kind == "end":
-                self._replace(end_message(self.child, "").strip())
+                self._replace(self.child.how_ended("").strip())
                 return
             self._up = self._up or kind == "ready"
             if kind == "ready" and self._ready:

@@ -24,6 +24,7 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json
 from gluontune.parallel.parent_death import die_with_parent
 from gluontune.recipe import Recipe
+from gluontune.runtime.endings import how_it_ended
 
 __all__ = ["Exported", "export_job", "exported"]
 
@@ -98,8 +99,8 @@ def exported(recipe: Recipe) -> Exported:
     if done.returncode == _REFUSES:
         raise GluontuneError(content.decode("utf-8"))
     if done.returncode != 0 or not content:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise GluontuneError(f"the process that exports the net from MXNet failed: {last}")
+        name = "the process that exports the net from MXNet"
+        raise GluontuneError(how_it_ended(name, done.returncode, done.stderr))
     return Exported.unpacked(content)
 
 

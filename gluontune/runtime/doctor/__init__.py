@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 
+from gluontune.errors import GluontuneError
 from gluontune.runtime.doctor._base import (
     CHECKS,
     SEVERITIES,
@@ -27,6 +28,7 @@ for _topic in ("platform", "mxnet", "packages", "gpu", "threads", "limits", "dat
 
 __all__ = [
     "CHECKS",
+    "ESSENTIAL",
     "SEVERITIES",
     "Check",
     "Finding",
@@ -34,5 +36,28 @@ __all__ = [
     "Verdict",
     "check",
     "iter_checks",
+    "must_work",
+    "prevents",
     "run_checks",
 ]
+
+#: Without these no training process starts; together they take half a second.
+ESSENTIAL = (
+    "python", "mxnet", "mxnet-files", "shared-libraries", "numpy", "distutils", "mxnet-requirements",
+)  # fmt: skip
+
+
+def prevents() -> str:
+    """What keeps every training process from starting here, and what mends it; empty where nothing does."""
+    wrong = [f for f in run_checks(only=ESSENTIAL) if f.severity == "error"]
+    return "; ".join(f"{f.message}. To mend it: {f.fix}" if f.fix else f.message for f in wrong)
+
+
+def must_work() -> None:
+    """Ask the doctor before much is begun.
+
+    Raises:
+        GluontuneError: no training process could start here; says why, and what mends it.
+    """
+    if reason := prevents():
+        raise GluontuneError(f"nothing can be trained here: {reason}")
