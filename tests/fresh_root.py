@@ -69,6 +69,8 @@ def pip_settings() -> tuple[dict[str, str], list[str]]:
     ).stdout
     found = re.findall(r"^(?:global|install|:env:)\.([\w-]+)='(.*)'$", said, re.M)
     settings = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in found}
+    if "file:" in settings.get("PIP_EXTRA_INDEX_URL", ""):  # links that lead anywhere
+        del settings["PIP_EXTRA_INDEX_URL"]
     words = " ".join(settings.values()).replace("file://", "").split()
     return settings, sorted({w for w in words if w.startswith("/") and Path(w).is_dir()})
 
@@ -84,9 +86,8 @@ def run(part: str, tar: Path, cache: Path, wheels: Path, log: Path) -> dict[str,
     binds.append((str(wheels), "/wheels"))
     path = "/usr/local/bin:/usr/bin:/bin"
     if part == "py312":
-        prefix = python312()
-        binds.append((prefix, prefix))
-        path = f"{prefix}/bin:{path}"
+        binds.append((python312(), "/opt/python3.12"))
+        path = f"/opt/python3.12/bin:{path}"
     elif part == "offline":
         settings = {}
     env = {"HOME": HOME, "USER": "learner", "LANG": "C.UTF-8", "PATH": path, **settings, **more}
