@@ -1,6 +1,10 @@
 """``python -m gluontune`` is the command line."""
 
-from gluontune.cli.main import entry
-
 if __name__ == "__main__":
+    from gluontune.interpreter import leave_current_folder
+
+    leave_current_folder()  # before anything else is imported
+
+    from gluontune.cli.main import entry
+
     entry()

@@ -131,18 +131,19 @@ def test_a_dead_server_is_named():
             group.steps(100_000)
 
 
-def test_nothing_outlives_a_killed_parent():
+@pytest.mark.parametrize(("engine", "count"), [("kvstore", 4), ("async", 2)])
+def test_nothing_outlives_a_killed_parent(engine, count):
     script = (
         "from gluontune.recipe import Recipe; from gluontune.train import Group; import time\n"
-        "r = Recipe(net='mlp', num_workers=1, train_samples=256, engine='kvstore', num_devices=2,\n"
+        f"r = Recipe(net='mlp', num_workers=1, train_samples=256, engine='{engine}', num_devices=2,\n"
         "           batch_size_per_device=32)\n"
-        "g = Group(r, die_with_parent=True); g.steps(1); g.pause(); print(*g.pids, flush=True)\n"
+        "g = Group(r); g.steps(1); g.pause(); print(*g.pids, flush=True)\n"
         "time.sleep(600)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     pids = [int(p) for p in parent.stdout.readline().split()]
     workers = [c.pid for p in pids[:2] for c in psutil.Process(p).children(recursive=True)]
-    assert len(pids) == 4 and len(workers) >= 2
+    assert len(pids) == count and len(workers) >= 2
     pids += workers
     assert all(alive(p) for p in pids)
     parent.kill()

@@ -163,7 +163,7 @@ def test_a_run_that_is_killed_leaves_nothing_and_nobody(two):
     code = (
         "import json, sys, gluontune as gt\n"
         "from gluontune.train.group import Group\n"
-        "Group(gt.Recipe.from_dict(json.loads(sys.argv[1])), die_with_parent=True)\n"
+        "Group(gt.Recipe.from_dict(json.loads(sys.argv[1])))\n"
     )
     run = psutil.Popen([sys.executable, "-c", code, json.dumps(recipe(seconds=60).to_dict())])
     until = time.monotonic() + 60

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.errors import GluontuneError
+from gluontune.interpreter import python
 from gluontune.runtime.endings import how_it_ended
 
 __all__ = ["make"]
@@ -87,7 +88,7 @@ class BridgedStep:
 def _exported(net: str, side: int) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """The symbols of net and loss, and the seeded parameters in the order of Gluon's."""
     with tempfile.TemporaryDirectory(prefix="gluontune-export-") as folder:
-        command = [sys.executable, "-m", "gluontune.bench._bridged_training", net, str(side), folder]
+        command = python("-m", "gluontune.bench._bridged_training", net, str(side), folder)
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise GluontuneError(

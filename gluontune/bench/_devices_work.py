@@ -15,7 +15,7 @@ class _Training:
     """A group of ranks, stopped between the contender's turns."""
 
     def __init__(self, recipe: Recipe, steps: int):
-        self._group, self._steps = Group(recipe, die_with_parent=True), steps
+        self._group, self._steps = Group(recipe), steps
         self._group.reset()
         self.info = {
             "ranks": self._group.world,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import selectors
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from gluontune import runtime
+from gluontune.interpreter import python
 from gluontune.parallel.piped import PipedProcess
 from gluontune.parallel.shared import PATH_VARIABLE, create
 from gluontune.recipe import Recipe
@@ -111,7 +111,7 @@ class _Site(LocalRanks):
                 process = waiting[rank][0]
                 process.say(given)
             else:
-                process = PipedProcess((sys.executable, "-m", _CHILD), given, env)
+                process = PipedProcess(python("-m", _CHILD), given, env)
             self.ranks.append(process)
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ def slowdown(
     rows = []
     for name, env in THREADS.items():
         recipe = Recipe.from_dict({**_FAST, "dataset": dataset, "batch_size_per_device": _BATCH, "env": env})
-        with Group(recipe, die_with_parent=True) as group:
+        with Group(recipe) as group:
             say(name)
             rows.append({"name": name, **_pairs(group, rounds, say)})
     return rows
@@ -147,7 +147,7 @@ def attribution(
     for name, changes in RECIPES.items():
         say(name)
         recipe = Recipe.from_dict({**changes, "dataset": dataset})
-        with Group(recipe, die_with_parent=True) as group:
+        with Group(recipe) as group:
             warm = group.steps(8)
             group.attribution(True)
             before = group.phases()

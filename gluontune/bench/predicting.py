@@ -71,7 +71,7 @@ def measure(
 @contextlib.contextmanager
 def _paused(recipe: Recipe) -> Iterator[Group]:
     """A training that is warm and stands still."""
-    with Group(recipe, die_with_parent=True) as group:
+    with Group(recipe) as group:
         group.steps(4)
         group.pause()
         yield group

@@ -153,7 +153,7 @@ def _trained(recipe: Recipe, values: Mapping[str, Any], pool: Pool | None, limit
     fresh = {"fresh": site is None}
     result = RunResult(recipe=recipe.to_dict(), machine={})
     try:
-        with Group(recipe, die_with_parent=True, time_limit=limit, site=site) as group:
+        with Group(recipe, time_limit=limit, site=site) as group:
             drive(group, result)
     except RunFailed as failure:
         if failure.kind in _EXPECTED and failure.phase not in _UNDER_WAY:

@@ -7,7 +7,6 @@ import os
 import random
 import selectors
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 from gluontune import runtime
 from gluontune.bench.situations import SITUATIONS, Situation
 from gluontune.errors import GluontuneError
+from gluontune.interpreter import python
 from gluontune.monitor.others import OtherLoad
 from gluontune.parallel.kvstore import start_cluster
 from gluontune.parallel.piped import PipedProcess
@@ -27,7 +27,7 @@ _FOREIGN_PCT = 15.0  # of all cores: a run beside so much that this command did 
 _TRIES = 3
 _SECONDS = 1.2  # of one run
 _TIME_LIMIT_S = 120.0
-_CHILD = (sys.executable, "-m", "gluontune.bench._situation_child")
+_CHILD = python("-m", "gluontune.bench._situation_child")
 # Busy and idle seconds of the load that comes and goes; a situation's crowd never idles.
 _BUSY_S, _IDLE_S = (0.1, 0.3), (0.6, 1.4)
 _LOAD = f"""
@@ -183,7 +183,7 @@ def _load(seed: int, crowd: int) -> Iterator[None]:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for idle in [1.0, *[0.0] * crowd]:
-            words = [sys.executable, "-c", _LOAD, str(os.getpid()), str(rng.randrange(10**6)), str(idle)]
+            words = python("-c", _LOAD, str(os.getpid()), str(rng.randrange(10**6)), str(idle))
             processes.append(subprocess.Popen(words))
         yield
     finally:

@@ -11,9 +11,10 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from gluontune.interpreter import python
 
 __all__ = ["compile_codec", "compile_linked", "find_compiler", "linked_version"]
 
@@ -87,7 +88,7 @@ def compile_linked(out: Path) -> str:
 
 def linked_version(library: Path) -> str:
     """The libjpeg-turbo that ``library`` was compiled with; empty without one, and where it cannot be loaded."""
-    command = [sys.executable, "-c", _VERSION, str(library)]
+    command = python("-c", _VERSION, str(library))
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 

@@ -23,6 +23,7 @@ import psutil
 
 from gluontune.codec import building, native
 from gluontune.errors import GluontuneError
+from gluontune.interpreter import python
 
 __all__ = ["build", "main", "run"]
 
@@ -101,7 +102,7 @@ def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> d
         while begin < last:
             end = min(begin + PART, last)
             at.unlink(missing_ok=True)
-            command = [sys.executable, "-m", "gluontune.codec.sanitized", str(library), place, str(seed)]
+            command = python("-m", "gluontune.codec.sanitized", str(library), place, str(seed))
             code, out, said = _answer([*command, str(begin), str(end)], env, at)
             if code == 0:
                 counts = json.loads(out.splitlines()[-1])

@@ -28,7 +28,7 @@ def main(spec_path: str) -> int:
     if spec["target"]:
         start_process(spec["dtype"], "cpu")
     mx = mxnet()
-    step, relax = (_from_target(spec["target"]), None) if spec["target"] else _from_symbol(spec)
+    step, relax = (_from_target(spec), None) if spec["target"] else _from_symbol(spec)
     for _ in range(spec["warmup"]):
         step()
     mx.nd.waitall()
@@ -69,9 +69,13 @@ def _operators(mx: Any, step: Callable[[], Any], steps: int, scratch: str) -> di
     }
 
 
-def _from_target(target: str) -> Callable[[], Any]:
-    """``file.py:function`` or ``module:function``; the function makes the step and returns it."""
-    where, _, name = target.rpartition(":")
+def _from_target(spec: dict[str, Any]) -> Callable[[], Any]:
+    """``file.py:function`` or ``module:function``; the function makes the step and returns it.
+
+    Modules are found where the process that asks would find them, after Python's own and what is installed.
+    """
+    where, _, name = spec["target"].rpartition(":")
+    sys.path += [place for place in spec["path"] if place not in sys.path]
     if where.endswith(".py"):
         found = importlib.util.spec_from_file_location("profiled_job", where)
         if found is None or found.loader is None:

@@ -15,6 +15,7 @@ from typing import Any
 from gluontune.compute.onednn import Primitive, problem_sizes
 from gluontune.compute.profile_report import Profile, report
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.interpreter import python
 from gluontune.runtime.endings import how_it_ended
 
 __all__ = ["profile"]
@@ -72,6 +73,7 @@ def profile(
             "warmup": warmup,
         }
         spec["result"] = os.path.join(folder, "result.json")
+        spec["path"] = [place or os.getcwd() for place in sys.path]
         spec["scratch"] = os.path.join(folder, "trace.json")
         if isinstance(target, str):
             spec["target"] = _checked_target(target)
@@ -162,8 +164,7 @@ def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
 
 def _run_child(spec: str, env: Mapping[str, str] | None, timeout: float) -> str:
     environment = {**os.environ, **(env or {}), "DNNL_VERBOSE": "1", "MKLDNN_VERBOSE": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
-    command = [sys.executable, "-m", "gluontune.compute._profile_child", spec]
+    command = python("-m", "gluontune.compute._profile_child", spec)
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=timeout, errors="replace"

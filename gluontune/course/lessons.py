@@ -8,7 +8,6 @@ import re
 import secrets
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import gluontune
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.files import atomic_write, parse_json, writable_folder
+from gluontune.interpreter import python
 
 __all__ = ["Lesson", "find_lessons", "lab", "pick", "unpack"]
 
@@ -142,7 +142,7 @@ def lab(
     page = f"/lab/tree/{first.path.name}" if first else "/lab"
     print(f"JupyterLab: http://127.0.0.1:{port}{page}?token={token} (Ctrl-C ends it)", flush=True)
     command = [
-        sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}", "--ServerApp.ip=127.0.0.1",
+        *python("-m", "jupyterlab"), f"--ServerApp.root_dir={folder}", "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--LabApp.default_url={page}",
         # it asks nobody outside for news and updates
         "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",

@@ -17,6 +17,7 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.interpreter import python
 from gluontune.runtime.endings import how_it_ended
 
 __all__ = ["deck_graph_memory", "folded", "net_memory", "operators"]
@@ -120,7 +121,7 @@ def _unfolded() -> Iterator[None]:
 def _child(arguments: list[str]) -> dict[str, float]:
     # The allocator as it comes: our launch settings keep freed memory, which would hide what is asked for.
     env = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
-    command = [sys.executable, "-m", "gluontune.course.memory", *arguments]
+    command = python("-m", "gluontune.course.memory", *arguments)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         raise GluontuneError(how_it_ended("measuring memory", done.returncode, done.stderr))

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from gluontune.course.lessons import Lesson
 from gluontune.course.solutions import solved_notebook
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import atomic_write, parse_json, writable_folder, write_json
+from gluontune.interpreter import python
 from gluontune.report.words import clean
 from gluontune.runtime.endings import how_it_ended
 from gluontune.runtime.packages import module_exists
@@ -164,7 +164,7 @@ def _run(
     with atomic_write(settings, "w") as stream:
         stream.write(yaml.safe_dump(parameters))
     command = [
-        sys.executable, "-m", "papermill", str(source), str(target), "-f", str(settings), "--cwd", str(folder),
+        *python("-m", "papermill"), str(source), str(target), "-f", str(settings), "--cwd", str(folder),
         "--no-progress-bar", "-k", "python3",
     ]  # fmt: skip
     started = time.perf_counter()

@@ -66,7 +66,7 @@ class Contender:
         if self.group is None and self.failure is None:
             self._warm = False
             with self.guarded():
-                self.group = Group(self.recipe, die_with_parent=True, time_limit=self.time_limit, wait=False)
+                self.group = Group(self.recipe, time_limit=self.time_limit, wait=False)
 
     def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
         """Two steps for compilation and caches, then find how many fill a slice.
@@ -106,7 +106,7 @@ class Contender:
             raise self.failure or RunFailed("Closed", "the contender has ended", "training")
         if group.world > 1 and self.recipe.engine != "shared-memory":
             group.close()
-            group = self.group = Group(self.recipe, die_with_parent=True, time_limit=self.time_limit)
+            group = self.group = Group(self.recipe, time_limit=self.time_limit)
         group.resume()
         if group.recipe.epochs != self.recipe.epochs:
             group.reset(self.recipe.epochs)

@@ -132,7 +132,7 @@ class WorkerPool:
         self._groups: list[Group] = []
         try:
             for _ in range(self.workers):
-                self._groups.append(Group(recipe, die_with_parent=True, wait=False, time_limit=time_limit))
+                self._groups.append(Group(recipe, wait=False, time_limit=time_limit))
             for group in self._groups:
                 group.wait()
         except BaseException:

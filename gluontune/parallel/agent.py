@@ -7,13 +7,17 @@ Messages are those of :mod:`gluontune.parallel.wire`, on stdin and stdout; stdou
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # on another host, where nobody knows how to start it without its current folder
+    from gluontune.interpreter import leave_current_folder
+
+    leave_current_folder()
+
 import base64
 import contextlib
 import os
 import selectors
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -23,6 +27,7 @@ from typing import Any
 
 from gluontune import __version__, runtime
 from gluontune.errors import GluontuneError
+from gluontune.interpreter import python
 from gluontune.parallel import horovod, kvstore, reachability
 from gluontune.parallel.piped import PipedProcess
 from gluontune.parallel.wire import BEAT_S, HOST_CUT_S, LEASE_S, Lines, frame
@@ -144,9 +149,8 @@ class Agent:
         """Start one rank, with threads and processors by its number on this host."""
         whole = runtime.child_env(runtime_name, env, processes=local_ranks)
         cpus = runtime.cpus_for_rank(setup["local_rank"], local_ranks) if local_ranks > 1 else None
-        setup = {**setup, "die_with_parent": True, "parent": os.getpid(), "cpus": cpus}
-        argv = (sys.executable, "-m", module)
-        self.ranks[rank] = PipedProcess(argv, setup, {**whole, **engine_env})
+        setup = {**setup, "parent": os.getpid(), "cpus": cpus}
+        self.ranks[rank] = PipedProcess(python("-m", module), setup, {**whole, **engine_env})
         return {"pid": self.ranks[rank].process.pid, "applied": runtime.applied(whole)}
 
     def do_see(self, path: str) -> dict[str, Any]:

@@ -7,13 +7,13 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
 from gluontune.errors import GluontuneError
+from gluontune.interpreter import python
 
 __all__ = ["Cluster", "cluster_env", "free_port", "start_cluster", "start_helpers"]
 
@@ -149,7 +149,7 @@ def start_helpers(names: Sequence[str], env: Mapping[str, str], shared: Mapping[
             cluster.names.append(name)
             cluster.processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-c", _SERVE.format(parent=os.getpid())],
+                    python("-c", _SERVE.format(parent=os.getpid())),
                     env={**env, **shared, "DMLC_ROLE": name.partition(" ")[0]},
                     stdin=subprocess.DEVNULL,
                     stdout=cluster.log,

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gluontune.errors import GluontuneError
+from gluontune.interpreter import SAFE
 from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.piped import Heard
 from gluontune.parallel.wire import BEAT_S, LINK_SILENT_S, Lines, frame
@@ -89,7 +90,9 @@ class Link:
         self._numbers, self._lines, self._lock = itertools.count(), Lines(), threading.Lock()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the link
         self._closing = self._spoke = False
-        self._command = command = hosts.command(name, "-m", "gluontune.parallel.agent")
+        self._command = command = hosts.command(
+            name, *(SAFE if hosts.python is None else ()), "-m", "gluontune.parallel.agent"
+        )
         try:
             self.process = subprocess.Popen(
                 command,

@@ -21,12 +21,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, BinaryIO, Callable, Union
 
 from gluontune.codec.header import ImageError
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import open_regular
+from gluontune.interpreter import python
 from gluontune.records.bulk_copy import BulkCopier
 from gluontune.records.layout import MAX_RECORD, frame, image_record
 from gluontune.records.sources import Item
@@ -228,13 +228,8 @@ class BlockMaker:
 
 
 def _start_child() -> subprocess.Popen[bytes]:
-    root = str(Path(__file__).resolve().parents[2])
-    found = os.environ.get("PYTHONPATH")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, found] if found else [root])}
-    code = "from gluontune.records.blocks import serve; serve()"
-    return subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    )
+    command = python("-c", "from gluontune.records.blocks import serve; serve()")
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def _send(stream: Any, value: Any) -> None:

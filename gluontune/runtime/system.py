@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gluontune.codec import native
+from gluontune.interpreter import python
 from gluontune.runtime import amx, cpu, disk, elf, importing, nvml, packages
 
 __all__ = ["System"]
@@ -189,7 +190,7 @@ class System(cpu.Cpu):
 
 _LOAD = """
 import ctypes, json, sys
-sys.path[:0] = json.loads(sys.argv[2])
+sys.path += [place for place in json.loads(sys.argv[2]) if place and place not in sys.path]
 from gluontune.runtime import borrowed, cuda
 names = json.loads(sys.argv[1])
 borrowed.preload(names)
@@ -209,8 +210,7 @@ print(json.dumps(report))
 def _try_loading(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
     if not names:
         return {}
-    home = [str(Path(__file__).resolve().parents[2]), *sys.path]
-    command = [sys.executable, "-c", _LOAD, json.dumps(list(names)), json.dumps(home)]
+    command = python("-c", _LOAD, json.dumps(list(names)), json.dumps(sys.path))
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(environ), check=False)
     if done.returncode != 0:  # a library that crashes the process on loading
         words = (done.stderr.strip().splitlines() or [f"the loader ended with {done.returncode}"])[-1]

@@ -158,8 +158,7 @@ def _told(error: BaseException, job: str | None) -> str:
 def main() -> None:
     send = event_sender()
     setup = json.loads(sys.stdin.readline())
-    if setup.get("die_with_parent"):
-        die_with_parent(setup["parent"])
+    die_with_parent(setup["parent"])
     if setup.get("checkpoints"):
         _leave_signals_to_parent()
     if setup.get("cpus"):

@@ -13,7 +13,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import types
@@ -26,6 +25,7 @@ from typing import Any
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json
+from gluontune.interpreter import python
 from gluontune.parallel.reachability import is_loopback, own_addresses
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
@@ -178,8 +178,8 @@ def _command(elastic: Elastic, spec: Path) -> list[str]:
     if _release() >= (2, 9):
         options["shutdown-timeout"] = _STOP_S
     words = [f"--{name}={value}" for name, value in options.items()]
-    agent = [sys.executable, "-m", "gluontune.train.elastic_agent", str(os.getpid())]
-    return [*agent, *words, "-m", "gluontune.train.elastic_rank", str(spec)]
+    agent = python("-m", "gluontune.train.elastic_agent", str(os.getpid()))
+    return [*agent, *words, "--no-python", *python("-m", "gluontune.train.elastic_rank", str(spec))]
 
 
 def _release() -> tuple[int, ...]:
@@ -196,6 +196,7 @@ def _environment(recipe: Recipe, elastic: Elastic) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": "1",
         **env,
+        "PYTHONUNBUFFERED": "1",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }

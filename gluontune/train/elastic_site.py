@@ -7,7 +7,6 @@ import json
 import os
 import select
 import socket
-import sys
 import tempfile
 import time
 import zlib
@@ -16,6 +15,7 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.files import parse_json
+from gluontune.interpreter import python
 from gluontune.parallel.kvstore import free_port
 from gluontune.parallel.piped import Heard, PipedProcess
 from gluontune.recipe import Recipe
@@ -180,10 +180,10 @@ class MetSite:
         self.applied: dict[str, str] = {}
         meeting.gather()
         place = f"tcp://{meeting.address}:{free_port(meeting.address)}"
-        first = {**setup(0, 0), "die_with_parent": True, "parent": os.getpid(), "cpus": cpus}
+        first = {**setup(0, 0), "parent": os.getpid(), "cpus": cpus}
         env = {**os.environ, MEETING_VARIABLE: place}
         self.applied = runtime.applied(env)
-        self.ranks.append(PipedProcess((sys.executable, "-m", "gluontune.train.child"), first, env))
+        self.ranks.append(PipedProcess(python("-m", "gluontune.train.child"), first, env))
         for rank, met in sorted(meeting.ranks.items()):
             met.say({"do": "start", "setup": {**setup(rank, 0), "checkpoints": None, "meeting": place}})
             self.ranks.append(met)

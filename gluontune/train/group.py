@@ -22,11 +22,10 @@ __all__ = ["FAULTS", "Group", "RunFailed"]
 
 
 class Group:
-    """Fresh processes that train one recipe.
+    """Fresh processes that train one recipe. Linux kills them, even paused ones, when the thread that starts them ends.
 
     Args:
         recipe: what to train; ``num_devices`` ranks unless ``engine`` is ``local``.
-        die_with_parent: have Linux kill the ranks, even paused ones, when the starting thread ends.
         time_limit: seconds that building, or one command, may take before it counts as hung.
         wait: return when the ranks are ready; otherwise call :meth:`wait` before anything else.
         checkpoints: ``{"folder", "keep"}`` for :meth:`checkpoint`.
@@ -42,7 +41,6 @@ class Group:
         self,
         recipe: Recipe,
         *,
-        die_with_parent: bool = False,
         time_limit: float = 600.0,
         wait: bool = True,
         checkpoints: dict[str, Any] | None = None,
@@ -63,7 +61,6 @@ class Group:
                 "rank": rank,
                 "local_rank": local_rank,
                 "world": self.world,
-                "die_with_parent": die_with_parent,
                 "checkpoints": checkpoints,
                 "compares": self._compares,
             }

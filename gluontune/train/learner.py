@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gluontune.interpreter import python
 from gluontune.parallel.parent_death import die_with_parent
 from gluontune.parallel.piped import PipedProcess
 from gluontune.parallel.shared import PATH_VARIABLE, steps_of
@@ -26,7 +27,7 @@ LIVES = 3  # deaths with no step taken between them, until a learner is given up
 _TICK_S = 0.5
 _SILENT_S = 20.0
 _BEAT_S = 2.0
-_CHILD = (sys.executable, "-m", "gluontune.train.child")
+_CHILD = python("-m", "gluontune.train.child")
 
 
 class Learner:
@@ -48,7 +49,7 @@ class Learner:
         self._start(rejoins=False)
 
     def _start(self, rejoins: bool) -> None:
-        setup = {**self.setup, "rejoins": rejoins, "die_with_parent": True, "parent": os.getpid()}
+        setup = {**self.setup, "rejoins": rejoins, "parent": os.getpid()}
         self.child = PipedProcess(_CHILD, setup, os.environ, apart=False)
         self.selector.register(self.child.reading, selectors.EVENT_READ, "child")
         self._up, self._quiet_s = False, 0.0
@@ -156,8 +157,7 @@ def main() -> None:
         events.flush()
 
     setup = json.loads(_first_line())
-    if setup.get("die_with_parent"):
-        die_with_parent(setup["parent"])
+    die_with_parent(setup["parent"])
     if setup.get("checkpoints"):  # a cluster's SIGTERM goes to all processes: the group decides when to stop
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)

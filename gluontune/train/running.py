@@ -116,7 +116,7 @@ def _attempt(
     if on_event is not None:
         on_event(events.progress("starting", 0.0, notes[-1] if notes else "starting"))
     if keeper is not None:
-        options = {**options, "checkpoints": keeper.setup(), "die_with_parent": True}
+        options = {**options, "checkpoints": keeper.setup()}
     with Group(recipe, **options) as group:
         progress = header.get("progress")
         if path is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError
+from gluontune.interpreter import python
 from gluontune.parallel.fleet import Fleet, HostsDiffer
 from gluontune.parallel.horovod import Meeting, start_meeting
 from gluontune.parallel.hosts import Hosts
@@ -99,7 +99,7 @@ class Here(LocalRanks):
                 cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None
                 first = {**setup(rank, rank), "parent": os.getpid(), "cpus": cpus}
                 own = self._meeting.envs[rank] if self._meeting is not None else {}
-                self.ranks.append(PipedProcess((sys.executable, "-m", module), first, {**env, **own}))
+                self.ranks.append(PipedProcess(python("-m", module), first, {**env, **own}))
         except BaseException:
             self.close()
             raise

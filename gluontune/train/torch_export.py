@@ -22,6 +22,7 @@ import numpy as np
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json
+from gluontune.interpreter import python
 from gluontune.parallel.parent_death import die_with_parent
 from gluontune.recipe import Recipe
 from gluontune.runtime.endings import how_it_ended
@@ -87,7 +88,7 @@ def exported(recipe: Recipe) -> Exported:
     """
     with tempfile.TemporaryFile() as out:
         done = subprocess.run(
-            [sys.executable, "-m", "gluontune.train.torch_export", str(out.fileno()), str(os.getpid())],
+            python("-m", "gluontune.train.torch_export", str(out.fileno()), str(os.getpid())),
             input=json.dumps(recipe.to_dict()),
             capture_output=True,
             text=True,

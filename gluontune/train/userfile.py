@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -31,7 +32,10 @@ class _AsWritten(SourceFileLoader):
 
 
 def load_module(path: str | Path) -> ModuleType:
-    """Run a ``job.py`` and return it as a module; its own folder can be imported from.
+    """Run a ``job.py`` and return it as a module.
+
+    It can import from its own folder, and from the current one: after Python's own modules and what is installed, so
+    that a file called ``queue.py`` there hides neither from the libraries.
 
     It sees ``sys.argv`` as if it had been started alone, without arguments: a script that parses them gets its
     defaults, never ours.
@@ -50,8 +54,10 @@ def load_module(path: str | Path) -> ModuleType:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["gluontune_user_job"] = module
-    if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
+    with contextlib.suppress(FileNotFoundError):  # the current folder may be gone
+        for place in (str(file.parent), os.getcwd()):
+            if place not in sys.path:
+                sys.path.append(place)
     try:
         with as_script(file), _no_training():
             loader.exec_module(module)

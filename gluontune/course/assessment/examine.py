@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.course.assessment.limits import devices
+from gluontune.interpreter import python
 from gluontune.runtime import child_env
 
 __all__ = ["examine", "main"]
@@ -56,9 +57,7 @@ def examine(
         for name in names:
             np.save(content, images[name], allow_pickle=False)
         module = "gluontune.course.assessment"
-        command = [
-            sys.executable, "-m", f"{module}.limits", json.dumps(spec), sys.executable, "-m", f"{module}.examine",
-        ]  # fmt: skip
+        command = python("-m", f"{module}.limits", json.dumps(spec), *python("-m", f"{module}.examine"))
         env = {**child_env("as-installed"), "OMP_NUM_THREADS": "1", "HOME": home, "TMPDIR": home}
         try:
             done = subprocess.run(

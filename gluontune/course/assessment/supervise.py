@@ -25,6 +25,7 @@ from gluontune.course.assessment.leftovers import Leftovers, send
 from gluontune.course.assessment.limits import devices
 from gluontune.course.assessment.seclusion import seclude
 from gluontune.errors import GluontuneError
+from gluontune.interpreter import python
 from gluontune.monitor.sampler import Monitor
 
 __all__ = ["HANDED_IN", "copy_handed_in", "main", "run_script"]
@@ -57,7 +58,7 @@ def run_script(spec: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any
         GluontuneError: the supervisor itself could not work, or was killed.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "gluontune.course.assessment.supervise"],
+        python("-m", "gluontune.course.assessment.supervise"),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(env), start_new_session=True,
     )  # fmt: skip
     try:
@@ -151,7 +152,7 @@ class _Supervisor:
         self.logs.append(log)
         self.ranks.append(
             subprocess.Popen(
-                [sys.executable, "-m", _LIMITS, json.dumps(limits), *self.spec["command"]],
+                python("-m", _LIMITS, json.dumps(limits), *self.spec["command"]),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=home, env=env,
                 start_new_session=True,
             )
