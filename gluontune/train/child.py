@@ -23,7 +23,7 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.parallel.parent_death import die_with_parent
 from gluontune.parallel.piped import event_sender
 from gluontune.recipe import Recipe
-from gluontune.train.userfile import what_mxnet_said
+from gluontune.train.userfile import in_words
 
 if TYPE_CHECKING:
     from gluontune.train.base_session import BaseSession
@@ -144,9 +144,7 @@ def _told(error: BaseException, job: str | None) -> str:
     """The message without MXNet's C++ stack trace; of an error that nobody foresaw, with its kind and its place."""
     if isinstance(error, GluontuneError):
         return " ".join(str(error).split())[:1200]
-    kind = type(error).__name__
-    said = what_mxnet_said(error)
-    said = said if kind in (said, "MXNetError") else f"{kind}: {said}"
+    said = in_words(error)
     frames = list(traceback.walk_tb(error.__traceback__))
     for known in (job and str(Path(job).resolve()), str(Path(__file__).parents[1])):
         for frame, line in reversed(frames):

@@ -87,12 +87,12 @@ class Hearing:
             elif event["event"] == wanted:
                 answers[place] = event
             else:
-                self._fail(place, event)
+                self._fail(place, event, wanted)
 
     def _check_site(self, wanted: str = "done") -> None:
         if trouble := self.site.trouble():
             kind, message = trouble
-            raise RunFailed(kind, message, "training" if wanted == "done" else "starting")
+            raise RunFailed(kind, message, _phase(wanted))
 
     def pass_on_logs(self) -> None:
         """Tell what the ranks have printed since the last time."""
@@ -101,7 +101,7 @@ class Hearing:
                 for line in rank.new_lines():
                     self.on_log(place, line)
 
-    def _fail(self, place: int, event: dict[str, Any]) -> None:
+    def _fail(self, place: int, event: dict[str, Any], wanted: str) -> None:
         place, event = self._culprit(place, event)
         rank, name = self.ranks[place], f"rank {place}{self.site.where(place)}: " if self.world > 1 else ""
         if event["event"] == "error":
@@ -112,7 +112,7 @@ class Hearing:
         if reason := doctor.prevents():
             message += f" ({reason})"
         lines = rank.tail().strip().splitlines()
-        raise RunFailed("ProcessDied", f"{name}{message}", "training", "\n".join(lines[-20:]))
+        raise RunFailed("ProcessDied", f"{name}{message}", _phase(wanted), "\n".join(lines[-20:]))
 
     def _culprit(self, place: int, event: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """The rank at fault: one that lost its connection to another may be heard before that other's end."""
@@ -145,7 +145,11 @@ class Hearing:
         who = (
             f"rank {', '.join(map(str, places))}{where} has" if self.world > 1 else "the training process has"
         )
-        phase = "training" if wanted == "done" else "starting"
         job = f"; does {self.job} ever end?" if self.job else ""
         message = f"{who} not answered for {self.time_limit:.0f} s{job} (--time-limit sets the limit)"
-        raise RunFailed("TimeLimit", message, phase, self.ranks[places[0]].tail())
+        raise RunFailed("TimeLimit", message, _phase(wanted), self.ranks[places[0]].tail())
+
+
+def _phase(wanted: str) -> str:
+    """What a run was doing when this answer was waited for."""
+    return "training" if wanted == "done" else "starting"

@@ -15,7 +15,7 @@ from typing import Any
 
 from gluontune.errors import GluontuneError
 
-__all__ = ["as_script", "blaming", "load_module", "place_of", "what_mxnet_said"]
+__all__ = ["as_script", "blaming", "in_words", "load_module", "place_of"]
 
 NAMES = ("net", "data", "loss", "metric", "step", "begin")
 
@@ -73,7 +73,7 @@ def load_module(path: str | Path) -> ModuleType:
         ) from error
     except Exception as error:
         raise GluontuneError(
-            f"{place_of(file, error)}: the job raised {type(error).__name__}: {what_mxnet_said(error)}"
+            f"{place_of(file, error)}: the job raised {in_words(error)}"
         ) from error
     if not any(callable(getattr(module, name, None)) for name in NAMES):
         raise GluontuneError(f"{path}: the job defines none of net(), data(), loss(); define at least one")
@@ -123,12 +123,10 @@ def blaming(path: str | Path | None, name: str, function: Any = None, seen: str 
     except GluontuneError:
         raise
     except (Exception, SystemExit) as error:
-        kind = type(error).__name__
-        said = "" if kind == "MXNetError" else f"{kind}: "
         at = f"{place_of(path, error, function)}: " if path is not None else ""
         given = f" for {seen}" if seen else ""
-        told = f"{said}{what_mxnet_said(error)}"
-        if kind == "TypeError" and "required positional argument" in told:
+        told = in_words(error)
+        if isinstance(error, TypeError) and "required positional argument" in told:
             told += "; data() gives (input, …, label), and what goes from batch to batch comes from begin() and step()"
         raise GluontuneError(f"{at}{name} failed{given}: {told}") from error
 
@@ -159,15 +157,17 @@ def _at(file: Path, line: int | None) -> str:
     return f"{file}:{line}" if line else str(file)
 
 
-def what_mxnet_said(error: BaseException) -> str:
-    """An error's message on one line; of MXNet's, the line that says something."""
+def in_words(error: BaseException) -> str:
+    """An error's kind and message on one line; of MXNet's, the line that says something."""
+    kind = type(error).__name__
     text = str(error).split("Stack trace:")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if len(lines) > 1 and type(error).__name__ == "MXNetError":
+    if len(lines) > 1 and kind == "MXNetError":
         lines = [line[12:] if line.startswith("MXNetError: ") else line for line in lines]
         told = [line for line in lines if "Check failed" in line or "Error in" in line or "requires" in line]
         lines = told[:2] or lines
-    return " ".join(lines[-3:])[:600] or type(error).__name__
+    said = " ".join(lines[-3:])[:600]
+    return f"{kind}: {said}" if said and kind != "MXNetError" else said or kind
 
 
 def call(path: str | Path | None, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -178,8 +178,7 @@ def call(path: str | Path | None, name: str, function: Callable[..., Any], *argu
         except GluontuneError:
             raise
         except (Exception, SystemExit) as error:
-            kind = type(error).__name__
             at = f"{place_of(path, error, function)}: " if path is not None else ""
             raise GluontuneError(
-                f"{at}{name}() of the job raised {kind}: {what_mxnet_said(error)}"
+                f"{at}{name}() of the job raised {in_words(error)}"
             ) from error
