@@ -42,11 +42,12 @@ PARTS = {
 # In a mount and process namespace of its own: what is mounted is gone with it.
 ENTER = """
 set -e; root=$1; shift
-mount --make-rprivate /
+mount --make-rprivate /; mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"; mount --rbind /dev "$root/dev"
 mount -t tmpfs -o size=64m,mode=1777 tmpfs "$root/dev/shm"
 while [ "$1" != -- ]; do mkdir -p "$root$2"; mount --bind "$1" "$root$2"; shift 2; done; shift
-exec chroot --userspec=1000:1000 "$root" "$@"
+cd "$root"; mkdir -p .before; pivot_root . .before  # a chroot could have no user namespaces
+umount -l /.before; exec setpriv --reuid 1000 --regid 1000 --clear-groups "$@"
 """
 
 
@@ -91,7 +92,8 @@ def run(part: str, tar: Path, cache: Path, wheels: Path, log: Path) -> dict[str,
     elif part == "offline":
         settings = {}
     env = {"HOME": HOME, "USER": "learner", "LANG": "C.UTF-8", "PATH": path, **settings, **more}
-    env.update(PIP_CACHE_DIR="/var/cache/pip", PIP_CERT="/etc/ssl/certs/ca-certificates.crt")
+    bundle = "/etc/ssl/certs/ca-certificates.crt"
+    env.update(PIP_CACHE_DIR="/var/cache/pip", PIP_CERT=bundle, SSL_CERT_FILE=bundle)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gluontune-fresh-", dir=cache) as root:
         subprocess.run(["tar", "-xf", str(tar), "-C", root, "--exclude=./dev/*"], check=True)

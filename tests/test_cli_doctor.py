@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_unknown_check_and_missing_data(machine, tmp_path, capfd):
 
 
 def test_settings_can_be_evaluated_by_a_shell():
-    command = f'eval "$({sys.executable} -m gluontune doctor --settings)"; env'
+    command = f'eval "$({shlex.quote(sys.executable)} -m gluontune doctor --settings)"; env'
     home = Path(__file__).resolve().parents[1]
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True, cwd=home)
     seen = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)

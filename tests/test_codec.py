@@ -187,7 +187,7 @@ import ctypes, io, sys
 import numpy as np
 import gluontune as gt
 gt.runtime.mxnet()
-library = next(line.split()[-1] for line in open("/proc/self/maps") if line.rstrip().endswith("libmxnet.so"))
+library = next(line.split(maxsplit=5)[5].strip() for line in open("/proc/self/maps") if line.rstrip().endswith("libmxnet.so"))
 ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
 from gluontune.loading import AUGMENTS
 from gluontune.loading.augment import Draws

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -259,10 +260,13 @@ print(json.dumps([libc.syscall(add, b"user", b"gluontune-cheat", b"secret", 6, -
 @pytest.mark.parametrize("make", ["os.memfd_create('x')", "os.open('/dev/shm/x', os.O_RDWR | os.O_CREAT)"])
 def test_memory_that_no_process_maps_is_limited_too(tmp_path, make):
     text = (
-        f"import os\nfile, piece = {make}, bytes(1 << 26)\nfor _ in range(48):\n    os.write(file, piece)\n"
+        f"import os\nfile, piece = {make}, bytes(1 << 26)\ntry:\n    for _ in range(48):\n        os.write(file, piece)\n"
+        "finally:\n    if os.path.exists('/dev/shm/x'):\n        os.unlink('/dev/shm/x')\n"
     )
     run = run_alone(tmp_path, text, memory_mib=600)
-    assert "File too large" in run["ranks"][0]["tail"] and run["ranks"][0]["code"] == 1
+    small = "/dev/shm" in make and shutil.disk_usage("/dev/shm").total < 600 << 20
+    limit = "No space left" if small and not run["secluded"] else "File too large"
+    assert limit in run["ranks"][0]["tail"] and run["ranks"][0]["code"] == 1
 
 
 def test_root_has_no_right_over_the_clock_the_priorities_or_the_grader(tmp_path):

@@ -108,13 +108,14 @@ class Hosts:
         return found
 
     def command(self, host: str, *words: str) -> list[str]:
-        """The command that runs ``python WORDS`` on ``host``."""
+        """The command that runs ``python WORDS`` on ``host``. ssh hands its words to a shell, which must see them whole."""
         python = shlex.split(self.python) if self.python else [sys.executable]
         if self.rsh is None and host in ("localhost", "127.0.0.1", socket.gethostname()):
             return [*python, *words]
         transport = shlex.split(self.rsh or "ssh")
-        if PurePath(transport[0]).name == "ssh":
-            transport += [part for option in _SSH_OPTIONS for part in ("-o", option)]
+        if PurePath(transport[0]).name != "ssh":
+            return [*transport, host, *python, *words]
+        transport += [part for option in _SSH_OPTIONS for part in ("-o", option)]
         return [*transport, host, *(shlex.quote(word) for word in [*python, *words])]
 
     def __str__(self) -> str:

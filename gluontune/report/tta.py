@@ -188,7 +188,9 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
         times, wall = found["train_seconds"], found["wall_seconds"]
         parts = [f"{times['reached']} of {times['repeats']} reached the target"]
         parts += [f"{found['not_reached']} did not"] if found["not_reached"] else []
-        crashes = [run["reason"] for run in document["done"] if run["recipe"] == name and run["status"] == "crashed"]
+        crashes = [
+            run["reason"] for run in document["done"] if run["recipe"] == name and run["status"] == "crashed"
+        ]
         parts += [f"{found['crashed']} crashed ({next(iter(crashes), '?')})"] if found["crashed"] else []
         if times["reached"]:
             parts.append(f"first crossing: median {_seconds(times['median'], times['ci95'])}")

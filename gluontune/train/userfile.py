@@ -72,9 +72,7 @@ def load_module(path: str | Path) -> ModuleType:
             "arguments; put what ends it, or needs arguments, under `if __name__ == '__main__':`"
         ) from error
     except Exception as error:
-        raise GluontuneError(
-            f"{place_of(file, error)}: the job raised {in_words(error)}"
-        ) from error
+        raise GluontuneError(f"{place_of(file, error)}: the job raised {in_words(error)}") from error
     if not any(callable(getattr(module, name, None)) for name in NAMES):
         raise GluontuneError(f"{path}: the job defines none of net(), data(), loss(); define at least one")
     return module
@@ -179,6 +177,4 @@ def call(path: str | Path | None, name: str, function: Callable[..., Any], *argu
             raise
         except (Exception, SystemExit) as error:
             at = f"{place_of(path, error, function)}: " if path is not None else ""
-            raise GluontuneError(
-                f"{at}{name}() of the job raised {in_words(error)}"
-            ) from error
+            raise GluontuneError(f"{at}{name}() of the job raised {in_words(error)}") from error
