@@ -25,7 +25,7 @@ import tempfile
 import time
 from pathlib import Path
 
-SUITE, PACKAGES = "bookworm", "make,python3,python3-venv,ca-certificates"
+SUITE, PACKAGES = "bookworm", "make,python3,python3-venv,ca-certificates,mount"
 HOME, FOLDER = "/home/learner", "mein Ordner ü/gluontune"
 ONE_EPOCH = "make setup && .venv/bin/gluontune train --dataset sample --epochs 1 --json"
 WHEELS = (

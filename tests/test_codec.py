@@ -187,7 +187,8 @@ import ctypes, io, sys
 import numpy as np
 import gluontune as gt
 gt.runtime.mxnet()
-library = next(line.split(maxsplit=5)[5].strip() for line in open("/proc/self/maps") if line.rstrip().endswith("libmxnet.so"))
+lines = open("/proc/self/maps").read().splitlines()
+library = next(line.split(maxsplit=5)[5] for line in lines if line.endswith("libmxnet.so"))
 ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
 from gluontune.loading import AUGMENTS
 from gluontune.loading.augment import Draws

@@ -260,7 +260,8 @@ print(json.dumps([libc.syscall(add, b"user", b"gluontune-cheat", b"secret", 6, -
 @pytest.mark.parametrize("make", ["os.memfd_create('x')", "os.open('/dev/shm/x', os.O_RDWR | os.O_CREAT)"])
 def test_memory_that_no_process_maps_is_limited_too(tmp_path, make):
     text = (
-        f"import os\nfile, piece = {make}, bytes(1 << 26)\ntry:\n    for _ in range(48):\n        os.write(file, piece)\n"
+        f"import os\nfile, piece = {make}, bytes(1 << 26)\n"
+        "try:\n    for _ in range(48):\n        os.write(file, piece)\n"
         "finally:\n    if os.path.exists('/dev/shm/x'):\n        os.unlink('/dev/shm/x')\n"
     )
     run = run_alone(tmp_path, text, memory_mib=600)

@@ -108,7 +108,7 @@ class Hosts:
         return found
 
     def command(self, host: str, *words: str) -> list[str]:
-        """The command that runs ``python WORDS`` on ``host``. ssh hands its words to a shell, which must see them whole."""
+        """The command that runs ``python WORDS`` on ``host``; quoted for ssh, which hands its words to a shell."""
         python = shlex.split(self.python) if self.python else [sys.executable]
         if self.rsh is None and host in ("localhost", "127.0.0.1", socket.gethostname()):
             return [*python, *words]
