@@ -24,9 +24,7 @@ from gluontune.records.sources import Item
 from gluontune.records.transform import Transform
 
 # Where there is a compiler the codec must build: only its absence is a reason.
-needs_codec = pytest.mark.skipif(
-    native.find_compiler() is None, reason="no C compiler: OpenCV does this work"
-)
+needs_codec = pytest.mark.skipif(not native.compilers(), reason="wants a C compiler: OpenCV does this work")
 
 
 def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -180,6 +178,7 @@ def test_a_gathered_block_keeps_its_memory_until_it_is_given_back(tmp_path):
 
 
 @pytest.mark.mxnet
+@needs_codec
 def test_the_decoder_keeps_to_its_own_libjpeg_where_libmxnets_names_are_global(tmp_path):
     """libmxnet carries another libjpeg, whose names Horovod makes global for the whole process."""
     code = """

@@ -14,7 +14,11 @@ import pytest
 from gluontune.codec import building, native
 from gluontune.codec.recode import recode_jpeg
 
-needs_compiler = pytest.mark.skipif(building.find_compiler() is None, reason="no C compiler")
+needs_compiler = pytest.mark.skipif(not building.compilers(), reason="wants a C compiler")
+needs_own_compiler = pytest.mark.skipif(
+    not building.compilers() or "ziglang" in building.compilers()[0],
+    reason="wants a C compiler of the system's own",
+)
 CSRC = building.SOURCES[0].parent
 
 
@@ -26,7 +30,7 @@ def linked(tmp_path_factory):
         patch.setenv("CFLAGS", "-O0")  # for the sake of time
         said = building.compile_linked(out)
     if said:
-        assert re.search(r"jpeglib\.h|-ljpeg|another libjpeg|no C compiler", said), said
+        assert re.search(r"jpeglib\.h|-ljpeg|'jpeg'|another libjpeg|no C compiler", said), said
         pytest.skip("no libjpeg-turbo headers here (Debian, Ubuntu: apt install libjpeg-dev)")
     return out
 
@@ -41,7 +45,7 @@ import sys
 from pathlib import Path
 from gluontune.codec import native
 native.__file__ = str(Path(sys.argv[1]) / "native.py")
-native.find_compiler = lambda: None
+native.compilers = lambda: []
 from gluontune.codec.recode import recode_jpeg
 made = recode_jpeg(Path(sys.argv[2]).read_bytes(), 50)
 print(native.origin())
@@ -85,7 +89,7 @@ def test_a_wheels_library_that_does_not_load_is_passed_over(tmp_path):
     assert origin.startswith("compiled here, ") and made == recode_jpeg(photograph(), 50)
 
 
-@needs_compiler
+@needs_own_compiler
 def test_another_libjpeg_is_refused(tmp_path, monkeypatch):
     include = tmp_path / "include"
     include.mkdir()
@@ -94,6 +98,51 @@ def test_another_libjpeg_is_refused(tmp_path, monkeypatch):
     (include / "jpeglib.h").write_text("#define JPEG_LIB_VERSION 90\n")
     monkeypatch.setenv(building.PREFIX, str(tmp_path))
     assert "another libjpeg than libjpeg-turbo" in building.compile_linked(tmp_path / "out.so")
+
+
+_ZIG = """import os, sys
+from pathlib import Path
+given = sys.argv[1:]
+Path(os.environ["SAID"]).write_text(" ".join(given))
+own = [a for k, a in enumerate(given) if a not in ("cc", "-target") and a[:5] != "-mcpu" and given[k - 1] != "-target"]
+os.execve(os.environ["COMPILER"], [os.environ["COMPILER"], *own], {"PATH": os.defpath})
+"""
+
+
+@needs_own_compiler
+@pytest.mark.parametrize("is_there", [False, True], ids=["no compiler", "one that fails"])
+def test_zigs_compiler_is_the_last_resort(tmp_path, monkeypatch, is_there):
+    """The set-up brings it where there is none, or one without the C library's headers."""
+    made = tmp_path / "out.so"
+    (tmp_path / "ziglang").mkdir()
+    (tmp_path / "ziglang" / "__main__.py").write_text(_ZIG)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("COMPILER", building.compilers()[0][0])
+    if is_there:
+        (tmp_path / "bin" / "cc").write_text("#!/bin/sh\necho no stdlib.h >&2; exit 1\n")
+        (tmp_path / "bin" / "cc").chmod(0o755)
+    for name, value in {"SAID": str(tmp_path / "said"), "PYTHONPATH": str(tmp_path), "CC": ""}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert building.compile_codec(made, ["-O0"]) == ""
+    assert "-mcpu=baseline" in (tmp_path / "said").read_text() and made.stat().st_size
+    monkeypatch.setitem(sys.modules, "ziglang", None)
+    assert building.compile_codec(made) == ("no stdlib.h" if is_there else "no C compiler")
+
+
+@pytest.mark.skipif(not any("ziglang" in command for command in building.compilers()),
+                    reason="wants zig's C compiler (pip install 'ziglang<0.14')")  # fmt: skip
+def test_zigs_codec_makes_the_same_bits(tmp_path, monkeypatch):
+    (tmp_path / "wheel").mkdir()
+    monkeypatch.setattr(building, "compilers", lambda every=building.compilers(): every[-1:])
+    assert building.compile_codec(tmp_path / "wheel" / native.IN_WHEEL) == ""
+    origin, made = run_in_wheel(tmp_path / "wheel", tmp_path)
+    assert origin.startswith("compiled in the wheel, ") and made == recode_jpeg(photograph(), 50)
+    assert (
+        native.declare(ctypes.CDLL(str(tmp_path / "wheel" / native.IN_WHEEL))).gt_can_own()
+        == native.load().gt_can_own()
+    )
 
 
 def test_what_the_compiler_says_comes_back(tmp_path, monkeypatch):
@@ -121,7 +170,7 @@ def test_the_copied_structures_are_those_of_the_header(linked, tmp_path):
     program.write_text(f'#include "jpeg.h"\nint main(void) {{{lines} return 0;}}\n')
     printed = []
     for flags in ([], ["-DGT_LINKED"]):
-        compiler = building.find_compiler().split()
+        compiler = building.compilers()[0]
         command = [*compiler, *flags, f"-I{CSRC}", "-o", str(tmp_path / "offsets"), str(program)]
         subprocess.run(command, check=True)
         ran = subprocess.run([str(tmp_path / "offsets")], capture_output=True, text=True, check=True)

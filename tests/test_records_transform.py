@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from gluontune.codec import native
 from gluontune.codec.header import ImageError, inspect
 from gluontune.codec.raw import raw_to_pixels
 from gluontune.errors import UsageError
@@ -89,8 +90,11 @@ def test_a_plain_file_is_copied_where_nothing_changes_it(options, copied):
         ((40, 41), 20, (20, 20)), ((20, 33), 20, (20, 33)), ((20, 20), 7, (7, 7)), ((100, 129), 10, (10, 13)),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("kind", ["png", "jpg"])
-def test_the_shorter_side_is_what_was_asked(kind, shape, resize, size):
+@pytest.mark.parametrize("kind", ["png", "jpg", "jpg without the codec"])
+def test_the_shorter_side_is_what_was_asked(kind, shape, resize, size, monkeypatch):
+    if kind == "jpg without the codec":
+        monkeypatch.setattr(native, "_loaded", [None])
+        kind = "jpg"
     data = png(noise(*shape)) if kind == "png" else jpg(noise(*shape))
     made, _ = Transform(resize=resize)(data)
     assert pixels_of(made).shape[:2] == size and inspect(made).kind == kind

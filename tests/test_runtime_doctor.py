@@ -79,7 +79,7 @@ FIRING = [
     ("gluoncv", "error", {"module_exists": without("yacs")}, "pip install yacs"),
     ("opencv", "error", {"packages": {"opencv-python-headless": None}, "module_exists": without("cv2")}, "pip"),
     ("opencv", "warning", {"packages": {"opencv-python": "4.5.1.48"}}, "4.5.1.48"),
-    ("jpeg-decoder", "warning", {"jpeg_decoder": ("OpenCV", "no C compiler")}, "apt-get install gcc"),
+    ("jpeg-decoder", "warning", {"jpeg_decoder": ("OpenCV", "no C compiler")}, "ziglang"),
     ("jpeg-decoder", "warning", {"jpeg_decoder": ("OpenCV", "switched off")}, "unset GLUONTUNE_NATIVE"),
     ("jpeg-decoder", "warning", {"jpeg_decoder": ("OpenCV", "not compiled")}, "cache folder"),
     ("onnx", "error", {"packages": {"onnx": "1.18.0"}}, "onnx==1.17.0"),

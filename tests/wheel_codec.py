@@ -13,6 +13,7 @@ import tempfile
 
 def main() -> None:
     """Decode and recode a picture where no compiler, and nothing that one has made before, can be found."""
+    sys.modules["ziglang"] = None  # type: ignore[assignment]
     os.environ.update(PATH="", CC="", XDG_CACHE_HOME=tempfile.mkdtemp(), TMPDIR=tempfile.mkdtemp())
     import cv2
     import numpy as np

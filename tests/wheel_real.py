@@ -92,9 +92,7 @@ def installed(folder, script, *arguments):
 
 def test_the_wheel_is_for_all_pythons_and_decodes_compiled_where_no_compiler_is(place, tmp_path):
     """With a compiler here the wheel must have the codec; with jpeglib.h beside it, libjpeg-turbo too."""
-    assert building.find_compiler(), (
-        "make dist builds the wheel here: it needs a C compiler (apt install gcc)"
-    )
+    assert building.compilers(), "make dist builds the wheel here: it needs a C compiler (apt install gcc)"
     assert "-py3-none-" in wheel().name and not wheel().name.endswith("-any.whl")
     linked = [] if building.compile_linked(tmp_path / "try.so") else ["linked"]
     ran = installed(place[0], "wheel_codec.py", *linked)

@@ -2,27 +2,39 @@
 
 A wheel's codec is compiled with libjpeg-turbo's own headers where they are found; what is compiled on first use opens
 the library that Pillow's wheel carries. Only the standard library is imported here: a build has nothing else.
+
+Where the system has no compiler, or one without the C library's headers, zig's does it: a wheel of the package index,
+``ziglang``, which ``make setup`` installs there. It makes the same codec: to the bit, and as fast.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
+import platform
 import shlex
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gluontune.interpreter import python
 
-__all__ = ["compile_codec", "compile_linked", "find_compiler", "linked_version"]
+__all__ = ["compile_codec", "compile_linked", "compilers", "linked_version"]
 
 SOURCES = sorted(Path(__file__).with_name("csrc").glob("*.[ch]"))
 OPENING = ("-ldl", "-lm")  # for the codec that opens libjpeg-turbo itself
 PREFIX = "GLUONTUNE_JPEG"  # a folder with include/jpeglib.h and lib/libjpeg.a or .so
 # All that is called must be there, by prototype and by symbol: IJG's libjpeg cannot decode by regions.
 _STRICT = ("-DGT_LINKED", "-Werror=implicit-function-declaration", "-Wl,-z,defs")
+_FLAGS = (
+    "-shared",
+    "-fPIC",
+    "-ffp-contract=off",
+)  # a multiplication and an addition at once would round otherwise
 _SECONDS = 120
 
 _VERSION = """import ctypes, sys
@@ -31,9 +43,27 @@ library.gt_linked.restype = ctypes.c_char_p
 print(library.gt_linked().decode())"""
 
 
-def find_compiler() -> str | None:
-    """The C compiler's command: ``$CC``, ``cc``, ``gcc`` or ``clang``."""
-    return os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+def compilers() -> list[list[str]]:
+    """The commands that compile C here, the best first: ``$CC`` alone; or ``cc``, ``gcc`` or ``clang``, and zig's."""
+    if os.environ.get("CC"):
+        return [_words("CC")]
+    found = [[path] for path in filter(None, map(shutil.which, ("cc", "gcc", "clang")))][:1]
+    if importlib.util.find_spec("ziglang") is not None:
+        # Unless told, it compiles for this very processor and C library, and a home may be of several machines.
+        target = ["-target", f"{platform.machine()}-linux-gnu.2.17"] if sys.platform == "linux" else []
+        found.append(
+            [
+                sys.executable,
+                "-m",
+                "ziglang",
+                "cc",
+                *target,
+                "-mcpu=baseline",
+                "-fno-sanitize=undefined",
+                "-s",
+            ]
+        )
+    return found
 
 
 def compile_codec(
@@ -50,21 +80,23 @@ def compile_codec(
     Returns:
         What the compiler complained of; empty where ``out`` is made.
     """
-    compiler = find_compiler()
-    if not compiler:
-        return "no C compiler"
     files = sorted(map(str, (sources or SOURCES[0].parent).glob("*.c")))
     said = ""
-    for extra in ([], ["-DGT_PLAIN"]):  # some compilers cannot clone a function for AVX2
-        command = [*compiler.split(), *flags, *extra, "-shared", "-fPIC", "-o", str(out), *files, *link]
+    for compiler in compilers():
+        command = [*compiler, *flags, *_FLAGS, "-o", str(out), *files, *link]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+            with tempfile.TemporaryDirectory() as cache:
+                environ = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=_SECONDS, check=False, env=environ
+                )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
+            said = said or str(error)
+            continue
         if done.returncode == 0:
             return ""
-        said = done.stderr.strip() or f"{compiler} ended with code {done.returncode}"
-    return said
+        said = said or done.stderr.strip() or f"{compiler[0]} ended with code {done.returncode}"
+    return said or "no C compiler"
 
 
 def compile_linked(out: Path) -> str:

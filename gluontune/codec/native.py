@@ -6,8 +6,8 @@ of libjpeg-turbo's time and to the same bit; other files, and other processors, 
 makes smaller it encodes there, too, byte for byte as libjpeg-turbo does.
 
 A wheel brings it compiled, with libjpeg-turbo in it. In a source tree, and where the wheel was made without it, it is
-compiled on first use: that needs a C compiler once (``cc``) and a libjpeg-turbo with region decoding (1.5 or newer;
-Pillow's wheel carries one). Without either, OpenCV does the work.
+compiled on first use: that needs a C compiler once (``cc``, or zig's from the package index) and a libjpeg-turbo with
+region decoding (1.5 or newer; Pillow's wheel carries one). Without either, OpenCV does the work.
 ``GLUONTUNE_NATIVE=0`` turns it off.
 """
 
@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gluontune.codec.building import SOURCES, compile_codec, find_compiler
+from gluontune.codec.building import SOURCES, compile_codec, compilers
 from gluontune.codec.sizes import max_pixels
 
 __all__ = ["IN_WHEEL", "decoder_name", "load", "origin", "why_not"]
@@ -72,7 +72,7 @@ def why_not() -> str:
         return "switched off"
     if not any(True for _ in jpeg_libraries()):
         return "no libjpeg-turbo"
-    return "not compiled" if find_compiler() else "no C compiler"
+    return "not compiled" if compilers() else "no C compiler"
 
 
 def origin() -> str:

@@ -49,7 +49,9 @@ def build(folder: Path, sources: Path | None = None) -> tuple[Path, str]:
     Raises:
         GluontuneError: no compiler, no sanitizer, or no libjpeg-turbo; it says which.
     """
-    compiler = building.find_compiler()
+    compiler = next(
+        (c for c in building.compilers() if "ziglang" not in c), None
+    )  # zig's has no such runtime
     if not compiler:
         raise GluontuneError("no C compiler here (Debian, Ubuntu: apt install gcc)")
     if not any(True for _ in native.jpeg_libraries()):
@@ -57,18 +59,18 @@ def build(folder: Path, sources: Path | None = None) -> tuple[Path, str]:
     library = folder / "codec.so"
     said = building.compile_codec(library, FLAGS, sources=sources)
     if said:
-        raise GluontuneError(f"{compiler} has no sanitizers here: {said.splitlines()[-1]}")
+        raise GluontuneError(f"{compiler[0]} has no sanitizers here: {said.splitlines()[-1]}")
     runtime = ""
     for name in ("libasan.so", f"libclang_rt.asan-{os.uname().machine}.so"):
         found = subprocess.run(
-            [*compiler.split(), f"-print-file-name={name}"], capture_output=True, text=True, check=False
+            [*compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=False
         ).stdout.strip()
         if os.path.isabs(found) and os.path.exists(found):
             runtime = os.path.realpath(found)
             break
     if not runtime:
         raise GluontuneError(
-            f"{compiler} has no runtime of the address sanitizer (Debian, Ubuntu: apt install gcc)"
+            f"{compiler[0]} has no runtime of the address sanitizer (Debian, Ubuntu: apt install gcc)"
         )
     return library, runtime
 

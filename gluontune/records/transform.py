@@ -138,7 +138,7 @@ class Transform:
 
     def _shape(self, image: np.ndarray, info: ImageInfo) -> np.ndarray:
         height, width = image.shape[:2]
-        if self.resize is not None and min(height, width) != self.resize:
+        if self.resize is not None:
             # The result's size comes from the whole image: a reduced one is rounded up to whole pixels.
             full = (info.width, info.height) if info.width and info.height else (width, height)
             full = full[::-1] if (full[0] < full[1]) != (width < height) else full
@@ -151,7 +151,8 @@ class Transform:
                 )
             from gluontune.codec.image import resize_image
 
-            image = resize_image(image, wanted, scale)
+            if wanted != (width, height):
+                image = resize_image(image, wanted, scale)
         if self.crop:
             import numpy as np
 

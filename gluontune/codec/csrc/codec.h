@@ -97,19 +97,14 @@ int gt_write_file(gt_decoder *d, const gt_plane *planes, int count, int quality,
 /* The same of d->resized into d->file, without libjpeg: its length, or 0. For GT_V3 alone. */
 size_t gt_encode(gt_decoder *d, int count, int quality);
 
-/* Code for x86-64-v3 (AVX2, BMI2): a function GT_V3 may be called where gt_has_v3(). */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(GT_PLAIN)
-#define GT_V3 __attribute__((target("avx2,bmi,bmi2")))
-static inline int gt_has_v3(void) {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-}
-#else
-static inline int gt_has_v3(void) { return 0; }
-#endif
+/* What the processor has. It is asked itself, by gt_look: __builtin_cpu_supports wants a part of the compiler's own
+ * library that not every compiler brings. */
+extern struct gt_cpu { int v3, folds; } gt_cpu;
+void gt_look(void);
 
-#if defined(__x86_64__) && defined(__GNUC__) && defined(__GLIBC__) && !defined(GT_PLAIN)
-#define GT_CLONES __attribute__((target_clones("avx2", "default")))
-#else
-#define GT_CLONES
+/* Code for x86-64-v3 (AVX2, BMI2): a function GT_V3 may be called where gt_cpu.v3; GT_FOLDS, where gt_cpu.folds. */
+#if defined(__x86_64__) && defined(__GNUC__)
+#define GT_V3 __attribute__((target("avx2,bmi,bmi2")))
+#define GT_FOLDS __attribute__((target("pclmul,sse4.1")))
 #endif
 #endif

@@ -35,10 +35,23 @@ static void clip(int *first, int *count, int size) {
   if (*first < 0) *first = 0;
 }
 
-GT_CLONES
-static void blend_rows(int16_t *restrict to, const uint8_t *restrict a, const uint8_t *restrict b, int w, int n) {
+GT_INLINE void blend_plain(int16_t *restrict to, const uint8_t *restrict a, const uint8_t *restrict b, int w, int n) {
   int v = 128 - w;
   for (int i = 0; i < n; i++) to[i] = (int16_t)(a[i] * v + b[i] * w);
+}
+
+#ifdef GT_V3
+GT_V3 static void blend_v3(int16_t *to, const uint8_t *a, const uint8_t *b, int w, int n) { blend_plain(to, a, b, w, n); }
+#endif
+
+static void blend_rows(int16_t *to, const uint8_t *a, const uint8_t *b, int w, int n) {
+#ifdef GT_V3
+  if (gt_cpu.v3) {
+    blend_v3(to, a, b, w, n);
+    return;
+  }
+#endif
+  blend_plain(to, a, b, w, n);
 }
 
 /* One row of the result from a blended row (7 fractional bits), by columns and pairs of weights (14 bits each: the
@@ -136,7 +149,7 @@ static void copy_row(uint8_t *restrict to, const uint8_t *restrict from, int n, 
     return;
   }
 #ifdef GT_V3
-  if (gt_has_v3()) {
+  if (gt_cpu.v3) {
     copy_v3(to, from, n, flip);
     return;
   }
@@ -175,7 +188,7 @@ static int resize(gt_decoder *d, gt_source *from, int h, int w, uint8_t *to, int
     const uint8_t *a = row_of(from, first), *b = row_of(from, next);
     blend_rows(d->row, a, b, (int)((at - first) * 128 + 0.5), w * pixel);
 #ifdef GT_V3
-    if (pixel == 4 && gt_has_v3()) x = blend_four(to, d->row, d->xs, d->weights, out_w);
+    if (pixel == 4 && gt_cpu.v3) x = blend_four(to, d->row, d->xs, d->weights, out_w);
 #endif
     blend_columns(to + (size_t)x * (pixel == 4 ? 3 : 1), d->row, d->xs + x, d->weights + 4 * x, out_w - x, pixel);
   }

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifdef GT_FOLDS
 #include <immintrin.h>
 #include <wmmintrin.h>
 #endif
@@ -29,9 +29,9 @@ static uint32_t crc_plain(uint32_t c, const uint8_t *p, size_t n) {
   return c;
 }
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(GT_PLAIN)
+#ifdef GT_FOLDS
 /* Folding by carry-less multiplication (Gopal et al., "Fast CRC Computation Using PCLMULQDQ", Intel, 2009). */
-__attribute__((target("pclmul,sse4.1"))) static uint32_t crc_folded(uint32_t c, const uint8_t *p, size_t n) {
+GT_FOLDS static uint32_t crc_folded(uint32_t c, const uint8_t *p, size_t n) {
   const __m128i k12 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4), k34 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
   const __m128i k5 = _mm_set_epi64x(0, 0x0163cd6124), poly = _mm_set_epi64x(0x01f7011641, 0x01db710641);
 #define LOAD(k) _mm_loadu_si128((const __m128i *)(p + 16 * (k)))
@@ -57,6 +57,7 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t crc_folded(uint32_t c, 
 
 /* Called once, before any thread. */
 void gt_prepare(void) {
+  gt_look();
   for (uint32_t i = 0; i < 256; i++) {
     uint32_t c = i;
     for (int k = 0; k < 8; k++) c = c & 1 ? 0xEDB88320u ^ c >> 1 : c >> 1;
@@ -68,14 +69,13 @@ void gt_prepare(void) {
 
 /* CRC-32 as zlib's. */
 uint32_t gt_crc32(const uint8_t *p, size_t n) {
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(GT_PLAIN)
-  if (n >= 64 && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1")) return ~crc_folded(~0u, p, n);
+#ifdef GT_FOLDS
+  if (n >= 64 && gt_cpu.folds) return ~crc_folded(~0u, p, n);
 #endif
   return ~crc_plain(~0u, p, n);
 }
 
 /* Does the format's magic number stand at a multiple of four in it? */
-GT_CLONES
 static int has_magic(const uint8_t *p, size_t n) {
   int found = 0;
   for (size_t i = 0; i < n / 4; i++) {

@@ -4,6 +4,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#ifdef GT_V3
+#include <cpuid.h>
+#endif
 
 static void on_error(j_common_ptr cinfo) {
   gt_decoder *d = cinfo->client_data;
@@ -117,11 +120,24 @@ int gt_open(const char *path) {
 #undef FIND
 #endif
 
+struct gt_cpu gt_cpu;
+
+void gt_look(void) {
+#ifdef GT_V3
+  unsigned a, b, c, d, state = 0, known = 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return;
+  gt_cpu.folds = (c & bit_PCLMUL) && (c & bit_SSE4_1);
+  if (c & bit_OSXSAVE) __asm__("xgetbv" : "=a"(state), "=d"(d) : "c"(0)); /* does the system keep AVX's registers? */
+  if ((state & 6) == 6 && __get_cpuid_count(7, 0, &a, &known, &c, &d))
+    gt_cpu.v3 = (known & bit_AVX2) && (known & bit_BMI) && (known & bit_BMI2);
+#endif
+}
+
 /* Can this processor decode and encode without libjpeg? */
-int gt_can_own(void) { return gt_has_v3(); }
+int gt_can_own(void) { return gt_cpu.v3; }
 
 /* May this decoder, where the processor can? The pixels and the files are the same. */
-void gt_use(gt_decoder *d, int own) { d->own = own && gt_has_v3(); }
+void gt_use(gt_decoder *d, int own) { d->own = own && gt_cpu.v3; }
 
 gt_decoder *gt_new(void) {
   gt_decoder *const d = calloc(1, sizeof *d);

@@ -74,7 +74,6 @@ static int set_filter(gt_filter *f, double first, double step, int from, int n, 
   return 1;
 }
 
-GT_CLONES
 static void add_row(uint16_t *restrict sum, const uint8_t *restrict row, int weight, int n, int first) {
   uint16_t w = (uint16_t)weight;
   if (first)
@@ -83,7 +82,6 @@ static void add_row(uint16_t *restrict sum, const uint8_t *restrict row, int wei
     for (int i = 0; i < n; i++) sum[i] = (uint16_t)(sum[i] + row[i] * w);
 }
 
-GT_CLONES
 static void halve(uint16_t *sum, int n) {
   for (int i = 0; i < n; i++) sum[i] >>= 1;
 }

@@ -79,8 +79,8 @@ def jpeg_decoder(system: System, options: Options) -> Verdict:
     if not reason:
         return Verdict("ok", "JPEG files are decoded by regions, in compiled code", name)
     fixes = {
-        "no C compiler": "apt-get install gcc libc6-dev (or another C compiler), or a wheel of gluontune for "
-        "this system, which brings it compiled: pip install --force-reinstall --no-deps --only-binary :all: gluontune",
+        "no C compiler": "pip install 'ziglang<0.14' (a C compiler, 81 MB), or apt-get install gcc libc6-dev, or a "
+        "wheel of gluontune for this system: pip install --force-reinstall --no-deps --only-binary :all: gluontune",
         "no libjpeg-turbo": "pip install pillow (its wheel carries libjpeg-turbo)",
         "switched off": "unset GLUONTUNE_NATIVE",
     }
