@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import os
@@ -11,6 +12,7 @@ import pytest
 
 import gluontune as gt
 from gluontune.errors import GluontuneError
+from gluontune.ladder import best_files
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
@@ -135,3 +137,92 @@ def test_pytorchs_engine_finds_its_parameters_by_the_names_in_the_module():
     assert set(job.names) == there and list(job.names.values()) == ["0.weight", "0.bias"]
     assert {*job.lr_mult, *job.wd_mult} == there and set(job.frozen) < there and job.layers[1] == ["fc_bias"]
     assert json.dumps(job.layers) == json.dumps([job.frozen, ["fc_bias"]])
+
+
+def test_a_migrated_project_has_hostile_names_as_texts(in_a_folder, tmp_path_factory):
+    """Of blocks, parameters and classes: of a net that was built from what somebody else wrote."""
+    mx = gt.runtime.mxnet()
+    hostile = [
+        'a"); __import__("os").mkdir("RAN") #',
+        "a\nb",
+        "class",
+        "'''",
+        '"""\n#',
+        "{{ 1 }}",
+        "\\",
+        "x y, z(",
+        "重",
+    ]
+    seen = {}
+
+    class Base(mx.gluon.nn.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            with self.name_scope():
+                for child in hostile:
+                    kind = type(f"Dense {child}", (mx.gluon.nn.Dense,), {})
+                    self.register_child(kind(2, in_units=2, activation="relu"), child)
+                    name = f"{child}_p"
+                    self._reg_params[name] = self.params.get(f"p{len(seen)}", shape=(1, 2), init="ones")
+                    seen[name] = child
+
+        def hybrid_forward(self, F, x, **params):
+            for name, parameter in params.items():
+                x = F.broadcast_add(self._children[seen[name]](x), parameter)
+            return x
+
+    net = type('N"""\nimport os', (Base,), {})()
+    net.initialize()
+    out = tmp_path_factory.mktemp("migrated") / "project"
+    made = gt.bridge.migrate(net, out, np.ones((4, 2), "float32"))
+    assert made.agrees and made.classes >= 2
+    assert {f"{child}_p" for child in hostile} < set(torch.load(out / "weights.pt", weights_only=True))
+
+
+@pytest.mark.parametrize("name", ["training", "forward"])
+def test_migrate_refuses_what_a_module_of_pytorchs_has_anyway(name, tmp_path):
+    mx = gt.runtime.mxnet()
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Dense(2, in_units=2))
+    net._children[name] = net._children.pop("0")
+    net.initialize()
+    with pytest.raises(GluontuneError, match=f"cannot have an attribute '{name}'"):
+        gt.bridge.migrate(net, tmp_path / "p", np.ones((4, 2), "float32"))
+
+
+def climbed(text, **changes):
+    """A climb in which whatever may be somebody else's text is ``text``."""
+    base = gt.Recipe(dataset=f"folder:{text}", env={"OMP_NUM_THREADS": "1"})
+    best = base.override(env={text.replace("=", "") or "A": text}, runtime="tuned", **changes)
+    row = {"name": text, "kept": True, "changes": {"env": {}, "runtime": "tuned"}, "ratio_to_previous": {"median": 2.0},
+           "recipe": None}  # fmt: skip
+    naive = {
+        "name": "naive",
+        "kept": True,
+        "changes": {},
+        "ratio_to_previous": None,
+        "recipe": base.to_dict(),
+    }
+    return {"best": {"name": text or "b", "recipe": best.to_dict()}, "base_recipe": base.to_dict(),
+            "dataset": {"name": f"folder:{text}"}, "rungs": [naive, row]}  # fmt: skip
+
+
+@pytest.mark.parametrize("job", [None, 'it\'s "my"\njob.py'])
+@pytest.mark.parametrize("name", [*NAMES, '", **{__import__("os").mkdir("RAN"): ""}, "', "\nepochs: 99 #"])
+def test_what_a_climb_hands_over_has_them_as_texts(in_a_folder, tmp_path_factory, name, job):
+    if "\0" in name or "\ud800" in name:  # nothing that a process can be started with
+        return
+    folder = tmp_path_factory.mktemp("handed")
+    document = climbed(name, job=job)
+    best_files.hand_over(document, folder)
+    assert gt.Recipe.from_yaml(folder / "best.yaml").env == document["best"]["recipe"]["env"]
+    assert gt.Recipe.from_yaml(folder / "best.yaml").dataset == f"folder:{name}"
+    assert gt.Recipe.from_yaml(folder / "best.yaml").epochs == 1.0
+    parsed = ast.parse((folder / "best.py").read_text("utf-8"))
+    settings = next(s for s in parsed.body if isinstance(s, ast.Assign) and s.targets[0].id == "ENVIRONMENT")
+    told = ast.literal_eval(settings.value)
+    assert told[name.replace("=", "") or "A"] == name
+    plain = folder / "plain"
+    best_files.hand_over(climbed("plain", job=None if job is None else "job.py"), plain)
+    kinds = [type(s) for s in ast.parse((plain / "best.py").read_text("utf-8")).body]
+    assert [type(s) for s in parsed.body] == kinds, "a name has become a statement"

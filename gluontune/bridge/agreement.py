@@ -136,7 +136,7 @@ def _steady(symbol: str, dtype: str) -> str:
             attrs["dtype"] = dtype
         if node["op"] in _MAKERS and "dtype" not in attrs:
             attrs["dtype"] = dtype
-    return json.dumps(document)
+    return json.dumps(document, ensure_ascii=False)
 
 
 def _defined(document: dict[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,11 @@ import numpy as np
 from gluontune.bridge.names import Places, identifier
 from gluontune.bridge.registry import OPERATORS, Operator, keywords
 from gluontune.bridge.source import Source, open_source
-from gluontune.errors import GluontuneError, UnknownNameError, clean
+from gluontune.errors import GluontuneError, UnknownNameError
 from gluontune.graph.schemas import parse, schema
 from gluontune.graph.symbol import Graph, Node
 from gluontune.runtime.pytorch import torch
+from gluontune.texts import clean
 
 __all__ = ["attributes", "inputs_of", "refuse_unknown", "to_torch"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["Places", "gluon_names", "identifier"]
+__all__ = ["Places", "gluon_names", "identifier", "is_attribute", "is_free"]
 
 _PLAIN = re.compile(r"[\w /:+-]{1,200}")
 _DEEPEST = 20  # modules within modules; deepcopy ends at Python's limit
@@ -49,6 +49,20 @@ def gluon_names(module: Any) -> dict[str, str]:
     return dict(getattr(module, "meta", {}).get(_KEY, {}))
 
 
+def is_attribute(name: str) -> bool:
+    """Whether source can write it behind a dot, and means it.
+
+    >>> is_attribute("fc"), is_attribute("0"), is_attribute("class"), is_attribute("ﬁ")
+    (True, False, False, False)
+    """
+    return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.is_normalized("NFKC", name)
+
+
+def is_free(name: str) -> bool:
+    """Whether a module of PyTorch's has no attribute of that name anyway."""
+    return bool(name) and name not in _of_modules()
+
+
 class Places:
     """Where a module keeps the arrays of a symbol: under Gluon's names (dots part modules), if source can hold them."""
 
@@ -82,12 +96,16 @@ class Places:
 
 
 def _plain(part: str) -> bool:
-    plain = _PLAIN.fullmatch(part) and not keyword.iskeyword(part)
-    return bool(plain) and unicodedata.is_normalized("NFKC", part)  # in source, a ligature is another name
+    return bool(_PLAIN.fullmatch(part)) and (is_attribute(part) or not part.isidentifier())
+
+
+@functools.cache
+def _of_modules() -> frozenset[str]:
+    return frozenset(dir(torch().nn.Module()))
 
 
 @functools.cache
 def _reserved() -> frozenset[str]:
-    """Attributes that a module has anyway."""
+    """Attributes that a converted module has anyway."""
     library = torch()
     return frozenset({*dir(library.fx.GraphModule(library.nn.Module(), library.fx.Graph())), "inputs"})

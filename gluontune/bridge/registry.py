@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Protocol
 
-from gluontune.errors import GluontuneError, clean
+from gluontune.errors import GluontuneError
 from gluontune.registry import Registry
+from gluontune.texts import clean
 
 __all__ = ["OPERATORS", "Draw", "Operator", "Sample", "keywords", "operator"]
 

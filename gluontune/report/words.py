@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gluontune.errors import clean
+from gluontune.texts import clean
 
 __all__ = [
     "PHASES",
