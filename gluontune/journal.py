@@ -20,6 +20,7 @@ import gluontune
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import explain_os_error, parse_json, writable_folder
+from gluontune.reading import read_bytes
 
 __all__ = ["Journal"]
 
@@ -114,7 +115,7 @@ class Journal:
     def _take_up(self, path: Path) -> int:
         """Read the pieces; where the last whole line ends."""
         try:
-            content = path.read_bytes()
+            content = read_bytes(path)
         except FileNotFoundError:
             raise GluontuneError(f"{path}: nothing to resume there; start without --resume") from None
         except OSError as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
 import operator as python_operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -243,7 +245,8 @@ class _Builder:
         self.like = self._like()
         for number, node in enumerate(self.graph.nodes):
             if node.op is not None:
-                self._add(number, node)
+                with self._named(node):
+                    self._add(number, node)
             elif number not in self.values:
                 self.values[number] = self.fx.get_attr(self.places.of[node.name])
         outputs = [self._value(entry) for entry in self.graph.outputs]
@@ -265,6 +268,19 @@ class _Builder:
             )
         return self.values[number]
 
+    @contextlib.contextmanager
+    def _named(self, node: Node) -> Iterator[None]:
+        """Whatever an operator's inputs and attributes make it raise names its layer."""
+        try:
+            yield
+        except GluontuneError:
+            raise
+        except Exception as error:
+            raise GluontuneError(
+                f"{self.graph.source}: layer {clean(node.name, 80)}: {node.op} cannot be made of its inputs and "
+                f"attributes ({type(error).__name__}: {clean(error, 200)})"
+            ) from error
+
     def _add(self, number: int, node: Node) -> None:
         entry = OPERATORS[node.op or ""]
         args = tuple(self._value(pair) for pair in node.inputs)
@@ -276,6 +292,8 @@ class _Builder:
         else:
             if entry.source:
                 attrs["like"] = self.like
+            with contextlib.suppress(ValueError):  # torch's own, in C, have no signature
+                inspect.signature(entry.run).bind(*args, **attrs)
             made = self.fx.call_function(entry.run, args, attrs)
         self.values[number] = made
         if entry.returns_tuple(node.attrs):

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from gluontune.errors import UsageError
-from gluontune.recipe import plain_values
+from gluontune.reading import parse_yaml
 
 __all__ = [
     "JSON_OPTION",
@@ -56,16 +56,14 @@ def parse_settings(settings: list[str], option: str = "--set", example: str = "e
     >>> parse_settings(["epochs=3", "train_samples=null", "dtype=bfloat16"])
     {'epochs': 3, 'train_samples': None, 'dtype': 'bfloat16'}
     """
-    import yaml
-
     values = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name:
             raise UsageError(f"{option} {setting!r}: write FIELD=VALUE, such as {option} {example}")
         try:
-            values[name.strip()] = plain_values(text)
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            values[name.strip()] = parse_yaml(text)
+        except ValueError as error:
             raise UsageError(f"{option} {setting!r}: the value is not valid YAML") from error
     return values
 

@@ -12,6 +12,7 @@ import gluontune
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json, set_aside, writable_folder, write_json
+from gluontune.reading import read_text
 from gluontune.recipe import Recipe
 
 __all__ = ["ResumableDocument", "begin", "take_up"]
@@ -46,7 +47,7 @@ def take_up(path: Path | None, schema: int, work: str, key: str) -> dict[str, An
     if path is None:
         raise UsageError(f"resume needs the folder (--out) of the interrupted {work}")
     try:
-        document = parse_json(path.read_text(encoding="utf-8"))
+        document = parse_json(read_text(path))
     except FileNotFoundError:
         raise GluontuneError(f"{path}: nothing to resume there; start without --resume") from None
     except (OSError, ValueError) as error:

@@ -28,6 +28,7 @@ from gluontune.course.assessment.supervise import run_script
 from gluontune.course.assessment.task import VARIABLE
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json, writable_folder, write_json
+from gluontune.reading import read_text
 
 __all__ = ["QUICK", "assess", "new_script", "solution"]
 
@@ -171,7 +172,7 @@ def _script(script: str | Path) -> Path:
 def _known(path: Path, key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Runs of the reference that still hold."""
     try:
-        saved = parse_json(path.read_text(encoding="utf-8"))
+        saved = parse_json(read_text(path))
         return dict(saved["runs"]) if saved["key"] == key else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
