@@ -8,6 +8,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterable
 from typing import IO, Any
 
 from gluontune.errors import GluontuneError
@@ -15,7 +16,9 @@ from gluontune.texts import clean
 
 __all__ = [
     "MOST_YAML",
+    "check_names",
     "explain_os_error",
+    "leads_up",
     "open_regular",
     "parse_json",
     "parse_yaml",
@@ -71,6 +74,26 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     except BaseException:
         os.close(handle)
         raise
+
+
+def leads_up(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> bool:
+    """Whether something in ``folder`` is a link to that folder itself, or to one that holds it."""
+    real, own = os.path.realpath(path), os.path.realpath(folder)
+    return own == real or own.startswith(os.path.join(real, ""))
+
+
+def check_names(names: Iterable[str], where: object) -> None:
+    """Refuse names of classes with control characters: files have them one a line, and terminals obey them.
+
+    Raises:
+        GluontuneError: names it.
+    """
+    for name in names:
+        if not name or any(c < " " or c == "\x7f" for c in name):
+            raise GluontuneError(
+                f"{where}: the class {clean(name, 80)!r} has a line break or another control character in its name; "
+                "rename it"
+            )
 
 
 def read_bytes(path: str | os.PathLike[str], most: int | None = None) -> bytes:

@@ -110,7 +110,7 @@ def run(
         "largest_float64_difference"}, "machine", "conditions"}``. Failures are rows.
 
     Raises:
-        UsageError: an unknown network. GluontuneError: nothing to resume.
+        UsageError: an unknown network.
     """
     names = list(dict.fromkeys(nets or NETWORKS))
     for name in names:

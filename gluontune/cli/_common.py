@@ -11,9 +11,11 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.segment import Segment
 
 from gluontune.errors import UsageError
 from gluontune.reading import parse_yaml
+from gluontune.texts import printable
 
 __all__ = [
     "JSON_OPTION",
@@ -33,8 +35,21 @@ TIME_LIMIT_OPTION = typer.Option(
     600.0, "--time-limit", help="Seconds after which a silent training process counts as hung."
 )
 
-stdout = Console()
-stderr = Console(stderr=True)
+
+class Terminal(Console):
+    """A console where texts of others (names of files, classes and rungs, errors) are text: no control characters."""
+
+    def __init__(self, **options: Any):
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else printable(segment.text)
+            yield segment if text is segment.text else Segment(text, segment.style)
+
+
+stdout = Terminal()
+stderr = Terminal(stderr=True)
 
 
 def emit(document: Any) -> None:
@@ -79,4 +94,4 @@ def show_traceback(error: Mapping[str, Any] | None) -> None:
         error: of a RunResult or of a rung.
     """
     if debugging.get() and error and error.get("traceback"):
-        print(error["traceback"], file=sys.stderr, end="")
+        print(printable(error["traceback"]), file=sys.stderr, end="")

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -157,7 +158,7 @@ def _script(script: str | Path) -> Path:
     file = Path(script).resolve()
     if not file.is_file():
         raise UsageError(
-            f"{script}: no such file; `gluontune assess --new {script}` writes one to begin with"
+            f"{script}: no such file; `gluontune assess --new {quote(str(script))}` writes one to begin with"
         )
     if file.stat().st_size > _SCRIPT_KIB << 10:
         raise UsageError(f"{script}: larger than {_SCRIPT_KIB} KiB; give the training script alone")
