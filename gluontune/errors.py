@@ -8,14 +8,26 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
+
+from gluontune.texts import printable
 
 __all__ = ["GluontuneError", "UnknownNameError", "UsageError", "nearest"]
+
+_LONGEST = 4000  # characters of a message: a value of somebody's that is told in it may have millions
 
 
 class GluontuneError(Exception):
     """Something that the user can mend. ``exit_code`` is what the command line returns."""
 
     exit_code = 1
+
+    def __init__(self, *told: Any):
+        super().__init__(*(_message(part) if isinstance(part, str) else part for part in told))
+
+
+def _message(text: str) -> str:
+    return printable(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
 
 
 class UsageError(GluontuneError, ValueError):

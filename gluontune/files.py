@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import functools
 import json
 import os
-import stat
 import sys
 import tempfile
 import weakref
@@ -16,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gluontune.errors import GluontuneError
+from gluontune.reading import explain_os_error, open_regular, parse_json, read_json, read_npz
 
 __all__ = [
     "atomic_write",
@@ -34,9 +32,6 @@ __all__ = [
 ]
 
 
-_DEEPEST = 100
-
-
 def cache_dir() -> Path:
     """The folder of data sets and downloads: ``$GLUONTUNE_DATA``, else the user's cache folder."""
     chosen = os.environ.get("GLUONTUNE_DATA")
@@ -44,89 +39,6 @@ def cache_dir() -> Path:
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "gluontune"
-
-
-def explain_os_error(path: str | os.PathLike[str], error: OSError) -> GluontuneError:
-    """The :class:`GluontuneError` that tells a user what an ``OSError`` on ``path`` means."""
-    cures = {
-        errno.ENOSPC: "the disk is full: free some space or choose another folder",
-        errno.EDQUOT: "your disk quota is used up: free some space or choose another folder",
-        errno.EROFS: "the file system is read-only: choose another folder",
-        errno.EACCES: "permission denied: choose a folder that you may write to",
-        errno.EPERM: "permission denied: choose a folder that you may write to",
-        errno.ENOENT: "no such file or folder",
-        errno.ENOTDIR: "a part of this path is a file, not a folder",
-        errno.EISDIR: "this is a folder, not a file",
-    }
-    reason = cures.get(error.errno or 0, error.strerror or str(error))
-    return GluontuneError(f"{os.fspath(path)}: {reason}")
-
-
-def parse_json(text: str | bytes) -> Any:
-    """``json.loads`` of a document that somebody else may have made.
-
-    Raises:
-        ValueError: it is not JSON, or nested more than 100 deep, which no document of ours is.
-
-    >>> parse_json('{"a": [1]}')
-    {'a': [1]}
-    >>> parse_json("[" * 5000 + "]" * 5000)
-    Traceback (most recent call last):
-        ...
-    ValueError: nested more than 100 deep
-    """
-    try:
-        document = json.loads(text)
-    except RecursionError:
-        raise ValueError(f"nested more than {_DEEPEST} deep") from None
-    level = [document]
-    for _ in range(_DEEPEST):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, (dict, list))
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return document
-    raise ValueError(f"nested more than {_DEEPEST} deep")
-
-
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """The JSON document in a file.
-
-    Raises:
-        GluontuneError: the file cannot be read, or is not JSON (names the path).
-    """
-    try:
-        return parse_json(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise explain_os_error(path, error) from error
-    except ValueError as error:
-        raise GluontuneError(f"{path}: not valid JSON ({error}); was its writing cut off?") from error
-
-
-def open_regular(path: str | os.PathLike[str]) -> int:
-    """A descriptor to read a regular file: what else bears a file's name may block for ever, or never end.
-
-    Raises:
-        OSError: it cannot be opened; its ``strerror`` says so where it is a FIFO, a device, a socket or a folder.
-
-    >>> open_regular("/dev/zero")
-    Traceback (most recent call last):
-    OSError: [Errno 22] a device, not a regular file: '/dev/zero'
-    """
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        mode = os.fstat(handle).st_mode
-        if stat.S_ISREG(mode):
-            return handle
-        kinds = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISDIR, "a folder"), (stat.S_ISSOCK, "a socket"))
-        kind = next((name for test, name in kinds if test(mode)), "a device")
-        raise OSError(errno.EINVAL, f"{kind}, not a regular file", os.fspath(path))
-    except BaseException:
-        os.close(handle)
-        raise
 
 
 def begin_writing_back(handle: int) -> None:
@@ -155,38 +67,6 @@ def sync_together(streams: Sequence[IO[Any]]) -> None:
 @functools.cache
 def _c_library() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The arrays of a ``.npz`` file that somebody else may have made; nothing is unpickled.
-
-    Raises:
-        OSError: it cannot be opened. ValueError: it is damaged, no ``.npz`` at all, or a bomb: above 16 MiB, a hundred
-            times as large as the file.
-
-    >>> import numpy as np
-    >>> path = Path(tempfile.mkdtemp()) / "a.npz"
-    >>> np.savez(path, a=np.arange(2))
-    >>> read_npz(path)
-    {'a': array([0, 1])}
-    """
-    import zipfile
-
-    import numpy as np
-
-    with os.fdopen(open_regular(path), "rb") as stream:
-        try:
-            with zipfile.ZipFile(stream) as entries:
-                size = sum(entry.file_size for entry in entries.infolist())
-            if size > max(1 << 24, 100 * os.fstat(stream.fileno()).st_size):
-                raise ValueError(f"it unpacks to {size:,} bytes, more than 100 times its size")
-            stream.seek(0)
-            with np.load(stream, allow_pickle=False) as content:
-                return dict(content.items())
-        except ValueError:
-            raise
-        except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds on damaged bytes
-            raise ValueError(str(error) or type(error).__name__) from error
 
 
 @contextlib.contextmanager

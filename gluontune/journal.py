@@ -20,6 +20,7 @@ import gluontune
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import explain_os_error, parse_json, writable_folder
+from gluontune.reading import read_bytes
 
 __all__ = ["Journal"]
 
@@ -46,7 +47,7 @@ class Journal:
 
     Raises:
         UsageError: a resume without ``out``, with other options, or while another run writes the same journal.
-        GluontuneError: nothing to resume; another kind of work, machine or version; a folder that cannot be written.
+        GluontuneError: another kind of work, machine or version; a folder that cannot be written.
 
     >>> import tempfile
     >>> out = Path(tempfile.mkdtemp()) / "training.json"
@@ -89,6 +90,7 @@ class Journal:
 
     def _begin(self, path: Path, resume: bool) -> None:
         writable_folder(path.absolute().parent)
+        resume = resume and path.exists()  # a kill may come before it is begun
         end = self._take_up(path) if resume else 0
         try:
             # Opened without truncating: another run may be writing there.
@@ -114,9 +116,7 @@ class Journal:
     def _take_up(self, path: Path) -> int:
         """Read the pieces; where the last whole line ends."""
         try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            raise GluontuneError(f"{path}: nothing to resume there; start without --resume") from None
+            content = read_bytes(path)
         except OSError as error:
             raise explain_os_error(path, error) from error
         end = content.rfind(b"\n") + 1

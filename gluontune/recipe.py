@@ -7,7 +7,6 @@ the result, so that a figure can always be made again.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +16,9 @@ import yaml
 
 from gluontune import rules
 from gluontune.errors import GluontuneError, UsageError, nearest
+from gluontune.reading import MOST_YAML, parse_yaml, read_text
 
-__all__ = ["Recipe", "own_recipes", "plain_values"]
+__all__ = ["Recipe", "own_recipes"]
 
 _OWN = Path(__file__).with_name("recipes")
 
@@ -30,25 +30,6 @@ def own_recipes() -> list[str]:
     ['cifar10-80', 'dawnbench-94', 'deck']
     """
     return sorted(file.stem for file in _OWN.glob("*.yaml"))
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, as in JSON and YAML 1.2; PyYAML alone calls it a text."""
-
-
-_Loader.yaml_implicit_resolvers = {k: list(v) for k, v in yaml.SafeLoader.yaml_implicit_resolvers.items()}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
-def plain_values(text: str) -> Any:
-    """What YAML text says: numbers, texts, lists, mappings.
-
-    >>> plain_values("{learning_rate: 1e-3, epochs: 3}")
-    {'learning_rate': 0.001, 'epochs': 3}
-    """
-    return yaml.load(text, _Loader)  # a SafeLoader
 
 
 @dataclass(frozen=True)
@@ -276,17 +257,19 @@ class Recipe:
         if str(path) in own and not file.is_file():
             file = _OWN / f"{path}.yaml"
         try:
-            text = file.read_text(encoding="utf-8")
+            text = read_text(file, MOST_YAML)
         except FileNotFoundError as error:
             raise GluontuneError(
                 f"{path}: cannot read the recipe: no such file; gluontune's own are {', '.join(own)}"
             ) from error
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise GluontuneError(f"{path}: cannot read the recipe: {error.strerror or error}") from error
+        except ValueError as error:
             raise GluontuneError(f"{path}: cannot read the recipe: {error}") from error
         try:
-            values = plain_values(text) or {}
-        except (yaml.YAMLError, RecursionError, ValueError) as error:  # the last: a thirteenth month
-            raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+            values = parse_yaml(text) or {}
+        except ValueError as error:
+            raise UsageError(f"{path}: not valid YAML: {error}") from error
         if not isinstance(values, dict):
             raise UsageError(
                 f"{path}: a recipe is a mapping such as 'epochs: 3', not a {type(values).__name__}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
@@ -307,6 +308,15 @@ def check(recipe: Any) -> None:
     for name, (kind, way_out) in COLLECTIONS.items():
         if not isinstance(getattr(recipe, name), kind):
             raise _bad(recipe, name, way_out)
+    for name, value in recipe.env.items():
+        if (
+            not all(isinstance(part, str) and "\0" not in part for part in (name, value))
+            or not name
+            or "=" in name
+        ):
+            raise UsageError(
+                f"recipe field env: {name!r}: {value!r}: give texts, such as OMP_NUM_THREADS: '2'"
+            )
     for name, allowed in CHOICES.items():
         if getattr(recipe, name) not in allowed and not (name in OF_CARD and getattr(recipe, name) is None):
             raise _bad(recipe, name, f"choose one of {', '.join(allowed)}")
@@ -400,6 +410,6 @@ def _check_number(recipe: Any, name: str, low: float | None, kind: type, optiona
     wanted = "a whole number" if kind is int else "a number"
     bound = "above 0" if low is None else f"of at least {low:g}"
     types = (int,) if kind is int else (int, float)
-    right = isinstance(value, types) and not isinstance(value, bool) and math.isfinite(value)
+    right = isinstance(value, types) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if not right or (value <= 0 if low is None else value < low):
         raise _bad(recipe, name, f"give {wanted} {bound}")

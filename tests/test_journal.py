@@ -58,9 +58,10 @@ def test_what_does_not_match_is_refused(tmp_path, change, told, kind):
         Journal(out, "bench x", {"rounds": 9}, resume=True)
 
 
-def test_nothing_to_resume(tmp_path):
-    with pytest.raises(GluontuneError, match="nothing to resume there"):
-        Journal(tmp_path / "x.json", "bench x", {}, resume=True)
+def test_a_resume_where_nothing_is_begins(tmp_path):
+    begun = Journal(tmp_path / "x.json", "bench x", {}, resume=True)
+    assert begun.resumed == 0 and begun.path.stat().st_size
+    begun.close()
     with pytest.raises(UsageError, match="--out FILE"):
         Journal(None, "bench x", {}, resume=True)
 

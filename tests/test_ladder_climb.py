@@ -398,9 +398,9 @@ def test_resume_of_another_recipe_is_refused(machine, tmp_path):
         ladder.climb(Recipe(), out=tmp_path, resume=True, pace=ladder.FULL)
 
 
-def test_nothing_to_resume(machine, tmp_path):
-    with pytest.raises(GluontuneError, match="nothing to resume"):
-        ladder.climb(Recipe(), out=tmp_path, resume=True)
+def test_a_resume_before_the_first_rung_begins_and_one_of_a_damaged_file_does_not(machine, tmp_path):
+    found = ladder.climb(Recipe(), out=tmp_path / "new", resume=True)
+    assert found["complete"] and (tmp_path / "new" / "ladder.json").exists()
     (tmp_path / "ladder.json").write_text('{"schema_v')
     with pytest.raises(GluontuneError, match=r"ladder\.json: cannot be resumed"):
         ladder.climb(Recipe(), out=tmp_path, resume=True)

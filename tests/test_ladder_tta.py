@@ -134,9 +134,9 @@ def test_an_interrupt_keeps_finished_repeats_and_resume_does_the_rest(machine, t
 
 
 def test_resume_refuses_other_options_and_other_documents(machine, tmp_path):
-    with pytest.raises(GluontuneError, match="nothing to resume"):
-        tta.time_to_accuracy(Recipe(), target=0.8, repeats=1, out=tmp_path, resume=True)
-    tta.time_to_accuracy(Recipe(), target=0.8, repeats=1, out=tmp_path)
+    tta.time_to_accuracy(
+        Recipe(), target=0.8, repeats=1, out=tmp_path, resume=True
+    )  # there is none yet: it begins
     with pytest.raises(UsageError, match=r"target: then 0\.8, now 0\.7"):
         tta.time_to_accuracy(Recipe(), target=0.7, repeats=1, out=tmp_path, resume=True)
     document = json.loads((tmp_path / "tta.json").read_text())

@@ -240,11 +240,9 @@ def test_wrong_use(machine, tmp_path):
         ladder.tune(START, budget_minutes=0)
     with pytest.raises(UsageError, match="batch_size_per_device=-1"):
         ladder.tune(START, batch_sizes=[-1])
-    with pytest.raises(GluontuneError, match="nothing to resume"):
-        ladder.tune(START, out=tmp_path, resume=True)
     with pytest.raises(UsageError, match="folder"):
         ladder.tune(START, resume=True)
-    ladder.tune(START, out=tmp_path, knobs=["threads"])
+    ladder.tune(START, out=tmp_path, knobs=["threads"], resume=True)  # killed before it had begun
     with pytest.raises(UsageError, match="seed=3"):
         ladder.tune(START.override(seed=3), out=tmp_path, resume=True, knobs=["threads"])
     with pytest.raises(UsageError, match="knobs="):

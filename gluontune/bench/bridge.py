@@ -16,6 +16,7 @@ from typing import Any
 from gluontune.bench.contender import OURS, Contender, Entrant
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.files import parse_json, set_aside, writable_folder, write_json
+from gluontune.reading import read_text
 from gluontune.runtime import launch_settings, machine_facts
 
 __all__ = ["FLOAT32", "FLOAT64", "GRADIENTS", "SEGMENTING", "family", "holds", "run", "shape_of", "show"]
@@ -145,7 +146,7 @@ def _known(out: Path | None) -> dict[str, dict[str, Any]]:
     if out is None:
         raise UsageError("bench bridge --resume: name the file of the earlier run with --out")
     try:
-        before = parse_json(out.read_text(encoding="utf-8"))
+        before = parse_json(read_text(out))
         if before["schema_version"] != SCHEMA:
             raise GluontuneError(f"{out}: another version's; start without --resume")
         return {row["name"]: row for row in before["rows"] if row["status"] in ("converted", "not traced")}

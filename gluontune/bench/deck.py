@@ -20,6 +20,7 @@ from gluontune.bench.contender import OURS, Contender, Entrant
 from gluontune.bench.contest import hold
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.files import parse_json, set_aside, write_json
+from gluontune.reading import read_text
 from gluontune.runtime.launch import launch_settings
 
 __all__ = ["NETWORKS", "run", "show"]
@@ -112,7 +113,7 @@ def _before(out: Path | None, conditions: Mapping[str, Any]) -> dict[str, Any]:
     if out is None:
         raise UsageError("bench inference --deck --resume: say which file to go on with: --out FILE")
     try:
-        found = parse_json(out.read_text(encoding="utf-8"))
+        found = parse_json(read_text(out))
         there, rows = (
             found["conditions"],
             {row["name"]: row for row in found["rows"] if row["status"] == "ok"},

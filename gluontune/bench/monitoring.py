@@ -11,6 +11,7 @@ from gluontune import runtime, stats
 from gluontune.bench import overhead, predicting, verdict_runs
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json, set_aside, write_json
+from gluontune.reading import read_text
 
 __all__ = ["PARTS", "ROUNDS", "run", "show"]
 
@@ -120,7 +121,7 @@ def _taken_up(out: Path | None) -> dict[str, Any]:
     if out is None:
         raise UsageError("--resume needs the --out FILE of the interrupted run")
     try:
-        found = parse_json(out.read_text(encoding="utf-8"))
+        found = parse_json(read_text(out))
         return dict(found["parts"])
     except FileNotFoundError:
         return {}

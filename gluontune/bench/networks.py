@@ -24,6 +24,7 @@ from gluontune.bench._one_network import PLAIN
 from gluontune.bench.contender import OURS, Contender, Entrant
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.files import parse_json, set_aside, writable_folder, write_json
+from gluontune.reading import read_text
 from gluontune.runtime import machine_facts
 
 __all__ = ["NETWORKS", "Case", "Pace", "run", "show"]
@@ -109,7 +110,7 @@ def run(
         "largest_float64_difference"}, "machine", "conditions"}``. Failures are rows.
 
     Raises:
-        UsageError: an unknown network. GluontuneError: nothing to resume.
+        UsageError: an unknown network.
     """
     names = list(dict.fromkeys(nets or NETWORKS))
     for name in names:
@@ -144,7 +145,7 @@ def _known(out: Path | None, pace: Pace) -> dict[str, dict[str, Any]]:
     if out is None:
         raise UsageError("bench networks --resume: name the file of the earlier run with --out")
     try:
-        before = parse_json(out.read_text(encoding="utf-8"))
+        before = parse_json(read_text(out))
         if before["schema_version"] != SCHEMA or before["conditions"]["pace"] != pace._asdict():
             raise GluontuneError(f"{out}: was measured at another pace; start without --resume")
         return {row["name"]: row for row in before["rows"] if row["status"] == "ok"}

@@ -66,7 +66,7 @@ def run(
         failed is a row with its reason.
 
     Raises:
-        UsageError: an unknown part, seeds that repeat. GluontuneError: no such data set, nothing to resume.
+        UsageError: an unknown part, seeds that repeat. GluontuneError: no such data set.
     """
     if part not in PARTS:
         close = nearest(part, PARTS)

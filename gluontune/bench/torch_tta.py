@@ -21,6 +21,7 @@ from gluontune.events import OnProgress, progress
 from gluontune.files import parse_json
 from gluontune.ladder.repeat import Clocks
 from gluontune.ladder.timing import time_to_accuracy
+from gluontune.reading import read_text
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 from gluontune.runtime.packages import to_make
@@ -112,7 +113,7 @@ def _check(recipe: Recipe) -> None:
 def _earlier(out: Path | None) -> dict[str, Any] | None:
     """The mode that the interrupted run chose: a resume must not choose anew."""
     try:
-        return parse_json((Path(out or "") / "tta.json").read_text(encoding="utf-8")).get("torch")
+        return parse_json(read_text(Path(out or "") / "tta.json")).get("torch")
     except (OSError, ValueError, AttributeError):
         return None  # time_to_accuracy says what is wrong
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.bridge.names import gluon_names
 from gluontune.bridge.source import settle, traced
 from gluontune.errors import UsageError
 from gluontune.runtime.pytorch import torch
@@ -135,7 +136,7 @@ def _steady(symbol: str, dtype: str) -> str:
             attrs["dtype"] = dtype
         if node["op"] in _MAKERS and "dtype" not in attrs:
             attrs["dtype"] = dtype
-    return json.dumps(document)
+    return json.dumps(document, ensure_ascii=False)
 
 
 def _defined(document: dict[str, Any]) -> dict[str, Any]:
@@ -221,10 +222,13 @@ def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -
         (o * library.from_numpy(_weights(tuple(o.shape), i, dtype))).sum() for i, o in enumerate(outputs)
     )
     loss.backward()
+    names = gluon_names(module)
     grads = {
-        n: (library.zeros_like(p) if p.grad is None else p.grad).numpy() for n, p in module.named_parameters()
+        names.get(n, n): (library.zeros_like(p) if p.grad is None else p.grad).numpy()
+        for n, p in module.named_parameters()
     }
-    return [o.detach().numpy() for o in outputs], grads, {n: b.numpy() for n, b in module.named_buffers()}
+    states = {names.get(n, n): b.numpy() for n, b in module.named_buffers()}
+    return [o.detach().numpy() for o in outputs], grads, states
 
 
 def _listed(outputs: Any) -> list[Any]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
 import operator as python_operator
-import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from gluontune.bridge.names import Places, identifier
 from gluontune.bridge.registry import OPERATORS, Operator, keywords
 from gluontune.bridge.source import Source, open_source
 from gluontune.errors import GluontuneError, UnknownNameError
 from gluontune.graph.schemas import parse, schema
 from gluontune.graph.symbol import Graph, Node
 from gluontune.runtime.pytorch import torch
+from gluontune.texts import clean
 
 __all__ = ["attributes", "inputs_of", "refuse_unknown", "to_torch"]
 
@@ -41,8 +45,9 @@ def to_torch(
 ) -> Any:
     """A PyTorch module that computes what the Gluon net or the symbol computes.
 
-    Parameters keep Gluon's names; running statistics are buffers; ``.train()`` and ``.eval()`` act as Gluon's
-    training and predict modes. A symbol needs no mxnet. The weights are copied, not shared.
+    Parameters keep Gluon's names (but for names that Python source cannot hold: ``from_torch`` knows those);
+    running statistics are buffers; ``.train()`` and ``.eval()`` act as Gluon's training and predict modes. A symbol
+    needs no mxnet. The weights are copied, not shared.
 
     Args:
         net: a ``HybridBlock``, a symbol of mxnet's, or the path of a ``-symbol.json``.
@@ -73,15 +78,22 @@ def to_torch(
     refuse_unknown(source.graph)
     names = inputs_of(source)
     root = library.nn.Module()
-    _put_arrays(library, root, source, dtype)
-    module = library.fx.GraphModule(root, _Builder(library, root, source, names).build(), "GluonModule")
+    places = Places(root)
+    _put_arrays(library, places, source, dtype)
+    module = library.fx.GraphModule(root, _Builder(library, places, source, names).build(), "GluonModule")
+    places.tell(module)
     module.inputs = names
     return module.train(False)
 
 
 def refuse_unknown(graph: Graph) -> None:
-    """Refuse operators that have no meaning here, by name and layer."""
+    """Refuse operators that have no meaning here, by name and layer, and variables of one name."""
     importlib.import_module("gluontune.bridge.operators")
+    twice = [name for name, count in Counter(graph.variables()).items() if count > 1]
+    if twice:
+        raise GluontuneError(
+            f"{graph.source}: has more than one variable named {clean(twice[0], 80)}: export it again"
+        )
     for node in graph.nodes:
         if node.subgraphs and node.op not in _CONTROL:
             raise GluontuneError(
@@ -151,7 +163,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _put_arrays(library: Any, root: Any, source: Source, dtype: str | None) -> None:
+def _put_arrays(library: Any, places: Places, source: Source, dtype: str | None) -> None:
     graph = source.graph
     auxiliary, used = set(graph.auxiliary()), set(graph.variables())
     expected = _first_sizes(graph)
@@ -167,22 +179,12 @@ def _put_arrays(library: Any, root: Any, source: Source, dtype: str | None) -> N
         tensor = library.from_numpy(np.array(array, order="C"))
         if dtype and tensor.is_floating_point():
             tensor = tensor.to(getattr(library, dtype))
-        home, leaf = _home(library, root, node.name)
+        home, leaf = places.home(node.name)
         if node.name in auxiliary or not tensor.is_floating_point():
             home.register_buffer(leaf, tensor)
         else:
             trained = node.name not in source.frozen
             home.register_parameter(leaf, library.nn.Parameter(tensor, requires_grad=trained))
-
-
-def _home(library: Any, root: Any, name: str) -> tuple[Any, str]:
-    """The module that keeps a parameter: names with dots are kept by nested modules."""
-    *path, leaf = name.split(".")
-    for part in path:
-        if not hasattr(root, part):
-            root.add_module(part, library.nn.Module())
-        root = getattr(root, part)
-    return root, leaf
 
 
 def _first_sizes(graph: Graph) -> dict[str, int]:
@@ -221,8 +223,8 @@ def attributes(entry: Operator, node: Node) -> dict[str, Any]:
 
 
 class _Builder:
-    def __init__(self, library: Any, root: Any, source: Source, inputs: list[str]):
-        self.torch, self.root, self.graph, self.inputs = library, root, source.graph, inputs
+    def __init__(self, library: Any, places: Places, source: Source, inputs: list[str]):
+        self.torch, self.places, self.graph, self.inputs = library, places, source.graph, inputs
         self.fx = library.fx.Graph()
         self.arrays = source.arrays
         self.values: dict[int, Any] = {}
@@ -233,18 +235,20 @@ class _Builder:
         roles = _roles(self.graph)
         needed = [name for name in self.inputs if not roles[name] or not roles[name] <= _LABELS]
         last = self.inputs.index(needed[-1]) if needed else -1
+        taken: set[str] = set()
         for at, name in enumerate(
             self.inputs
         ):  # labels may be left out, where nothing that is needed follows
-            place = re.sub(r"\W", "_", name)
+            place = identifier(name, taken)
             made = self.fx.placeholder(place, default_value=None) if at > last else self.fx.placeholder(place)
             self.values[variables[name]] = made
         self.like = self._like()
         for number, node in enumerate(self.graph.nodes):
             if node.op is not None:
-                self._add(number, node)
+                with self._named(node):
+                    self._add(number, node)
             elif number not in self.values:
-                self.values[number] = self.fx.get_attr(node.name)
+                self.values[number] = self.fx.get_attr(self.places.of[node.name])
         outputs = [self._value(entry) for entry in self.graph.outputs]
         self.fx.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
         return self.fx
@@ -264,24 +268,33 @@ class _Builder:
             )
         return self.values[number]
 
+    @contextlib.contextmanager
+    def _named(self, node: Node) -> Iterator[None]:
+        """Whatever an operator's inputs and attributes make it raise names its layer."""
+        try:
+            yield
+        except GluontuneError:
+            raise
+        except Exception as error:
+            raise GluontuneError(
+                f"{self.graph.source}: layer {clean(node.name, 80)}: {node.op} cannot be made of its inputs and "
+                f"attributes ({type(error).__name__}: {clean(error, 200)})"
+            ) from error
+
     def _add(self, number: int, node: Node) -> None:
         entry = OPERATORS[node.op or ""]
         args = tuple(self._value(pair) for pair in node.inputs)
         attrs = attributes(entry, node)
         if entry.stateful:
-            name = self._name(node.name)
-            self.root.add_module(name, entry.run(**attrs))
+            name = self.places.layer(node.name)
+            self.places.root.add_module(name, entry.run(**attrs))
             made = self.fx.call_module(name, args)
         else:
             if entry.source:
                 attrs["like"] = self.like
+            with contextlib.suppress(ValueError):  # torch's own, in C, have no signature
+                inspect.signature(entry.run).bind(*args, **attrs)
             made = self.fx.call_function(entry.run, args, attrs)
         self.values[number] = made
         if entry.returns_tuple(node.attrs):
             self.tuples.add(number)
-
-    def _name(self, layer: str) -> str:
-        name = re.sub(r"\W", "_", layer) or "layer"
-        while hasattr(self.root, name):
-            name += "_"
-        return name

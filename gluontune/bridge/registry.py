@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Protocol
 
 from gluontune.errors import GluontuneError
 from gluontune.registry import Registry
+from gluontune.texts import clean
 
 __all__ = ["OPERATORS", "Draw", "Operator", "Sample", "keywords", "operator"]
 
@@ -104,6 +106,11 @@ def keywords(
     except ValueError:  # torch's own, in C
         taken = {}
     if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+        odd = [name for name in attrs if not name.isidentifier() or keyword.iskeyword(name)]
+        if odd:  # torch.fx writes it into source
+            raise GluontuneError(
+                f"layer {clean(where, 80)}: {clean(odd[0], 80)!r} is no name of an attribute"
+            )
         return dict(attrs)
     found = {}
     for name, value in attrs.items():
@@ -111,7 +118,7 @@ def keywords(
             found[name] = value
         elif name not in IGNORED and value != defaults.get(name):
             raise GluontuneError(
-                f"layer {where}: {entry.name} with {name}={value!r} is not known to the bridge; "
-                f"register your own with gt.bridge.operator({entry.name!r})"
+                f"layer {clean(where, 80)}: {entry.name} with {clean(f'{name}={value!r}', 80)} is not known to the "
+                f"bridge; register your own with gt.bridge.operator({entry.name!r})"
             )
     return found

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.bridge.names import gluon_names
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.graph.params import write_params
 from gluontune.runtime.pytorch import torch
@@ -33,12 +34,14 @@ def from_torch(module: Any, to: Any = None) -> dict[str, np.ndarray]:
     library = torch()
     if not isinstance(module, library.nn.Module):
         raise UsageError(f"from_torch takes a torch.nn.Module, not {type(module).__name__}")
-    arrays = {}
-    for name, tensor in module.state_dict().items():
+    names, arrays = gluon_names(module), {}
+    for place, tensor in module.state_dict().items():
         tensor = tensor.detach().cpu()
-        arrays[name] = (tensor.float() if tensor.dtype == library.bfloat16 else tensor).numpy().copy()
+        arrays[names.get(place, place)] = (
+            (tensor.float() if tensor.dtype == library.bfloat16 else tensor).numpy().copy()
+        )
     if isinstance(to, (str, Path)):
-        trained = {name for name, _ in module.named_parameters()}
+        trained = {names.get(place, place) for place, _ in module.named_parameters()}
         write_params(to, {("arg:" if n in trained else "aux:") + n: a for n, a in arrays.items()})
     elif to is not None:
         _fill(to, arrays)

@@ -11,9 +11,11 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.segment import Segment
 
 from gluontune.errors import UsageError
-from gluontune.recipe import plain_values
+from gluontune.reading import parse_yaml
+from gluontune.texts import printable
 
 __all__ = [
     "JSON_OPTION",
@@ -33,8 +35,21 @@ TIME_LIMIT_OPTION = typer.Option(
     600.0, "--time-limit", help="Seconds after which a silent training process counts as hung."
 )
 
-stdout = Console()
-stderr = Console(stderr=True)
+
+class Terminal(Console):
+    """A console where texts of others (names of files, classes and rungs, errors) are text: no control characters."""
+
+    def __init__(self, **options: Any):
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else printable(segment.text)
+            yield segment if text is segment.text else Segment(text, segment.style)
+
+
+stdout = Terminal()
+stderr = Terminal(stderr=True)
 
 
 def emit(document: Any) -> None:
@@ -56,16 +71,14 @@ def parse_settings(settings: list[str], option: str = "--set", example: str = "e
     >>> parse_settings(["epochs=3", "train_samples=null", "dtype=bfloat16"])
     {'epochs': 3, 'train_samples': None, 'dtype': 'bfloat16'}
     """
-    import yaml
-
     values = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name:
             raise UsageError(f"{option} {setting!r}: write FIELD=VALUE, such as {option} {example}")
         try:
-            values[name.strip()] = plain_values(text)
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            values[name.strip()] = parse_yaml(text)
+        except ValueError as error:
             raise UsageError(f"{option} {setting!r}: the value is not valid YAML") from error
     return values
 
@@ -81,4 +94,4 @@ def show_traceback(error: Mapping[str, Any] | None) -> None:
         error: of a RunResult or of a rung.
     """
     if debugging.get() and error and error.get("traceback"):
-        print(error["traceback"], file=sys.stderr, end="")
+        print(printable(error["traceback"]), file=sys.stderr, end="")

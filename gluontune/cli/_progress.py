@@ -52,8 +52,8 @@ def progress_line() -> Iterator[OnProgress]:
         say = _in_log()
         yield lambda event: say(f"{event['stage']} {100 * event['done']:.0f} %: {_detail(event)}")
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[detail]}"))
-    with Bar(*columns, console=_common.stderr, transient=True) as bar:
+    title, detail = (TextColumn(f"{{task.{of}}}", markup=False) for of in ("description", "fields[detail]"))
+    with Bar(title, BarColumn(), detail, console=_common.stderr, transient=True) as bar:
         task = bar.add_task("starting", total=1.0, detail="")
 
         def show(event: Progress) -> None:
@@ -76,7 +76,7 @@ def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable
         yield _counted(_in_log(), title, unit, scale)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit),
         TextColumn("{task.fields[rate]}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Any, Optional
 
 import typer
@@ -56,7 +57,11 @@ def assess(
         if as_json:
             emit({"written": str(written)})
         else:
-            print(f"{written}: begin here; `gluontune assess {written}` grades it")
+            stdout.print(
+                f"{written}: begin here; `gluontune assess {quote(str(written))}` grades it",
+                highlight=False,
+                soft_wrap=True,
+            )
         return 0
     if engine not in ("kvstore", "horovod"):
         raise UsageError(f"--engine {engine!r}: choose kvstore or horovod")

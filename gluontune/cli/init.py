@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, emit
+from gluontune.cli._common import JSON_OPTION, emit, stdout
 from gluontune.errors import UsageError
 
 __all__ = ["register"]
@@ -33,4 +34,8 @@ def register(app: typer.Typer) -> None:
         if as_json:
             emit({"out": str(file)})
         else:
-            print(f"wrote {file}; next: gluontune doctor --job {file}")
+            stdout.print(
+                f"wrote {file}; next: gluontune doctor --job {quote(str(file))}",
+                highlight=False,
+                soft_wrap=True,
+            )

@@ -39,7 +39,11 @@ def ladder(
         None, "--budget", help="How long the climb may take: 5m (default of --quick), 90s, 1h (default)."
     ),
     rungs: Optional[str] = typer.Option(None, "--rungs", help="Climb only these, comma-separated."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted climb in --out."),
+    resume: bool = typer.Option(
+        False,
+        "--resume",
+        help="Go on with an interrupted climb in --out, if there is one.",
+    ),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:

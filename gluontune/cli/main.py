@@ -15,6 +15,7 @@ import gluontune
 from gluontune.cli._common import debugging
 from gluontune.cli._help import FIRST, CommandGroup, dress
 from gluontune.errors import GluontuneError
+from gluontune.texts import printable
 
 __all__ = ["build_app", "main"]
 
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except ClickException as error:
         _name_the_value(error)
+        error.message = printable(error.message)
         error.show(file=sys.stderr)
         return error.exit_code
     except (typer.Abort, KeyboardInterrupt):
@@ -85,7 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         kind = type(error).__name__
-        print(f"error: {kind}: {error} (a fault of gluontune's; --debug shows where)", file=sys.stderr)
+        told = printable(str(error))
+        print(f"error: {kind}: {told} (a fault of gluontune's; --debug shows where)", file=sys.stderr)
         return 1
 
 

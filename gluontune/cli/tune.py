@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Any, Optional
 
 import typer
@@ -114,5 +115,8 @@ def _show(found: dict[str, Any], out: Path) -> None:
         if line:
             stdout.print(line, markup=False, highlight=False)
     stdout.print(
-        f"gluontune train --recipe {out / 'recipe.yaml'}", markup=False, highlight=False, soft_wrap=True
+        f"gluontune train --recipe {quote(str(out / 'recipe.yaml'))}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
     )

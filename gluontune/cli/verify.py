@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Optional
 
 import typer
@@ -95,4 +96,4 @@ def _print_report(report: VerifyReport) -> None:
             "but a changed pixel would not show"
         )
     if report.damaged:
-        line(f"keep what is whole: gluontune verify {report.path} --repair OUT.rec")
+        line(f"keep what is whole: gluontune verify {quote(str(report.path))} --repair OUT.rec")

@@ -51,18 +51,8 @@ def compilers() -> list[list[str]]:
     if importlib.util.find_spec("ziglang") is not None:
         # Unless told, it compiles for this very processor and C library, and a home may be of several machines.
         target = ["-target", f"{platform.machine()}-linux-gnu.2.17"] if sys.platform == "linux" else []
-        found.append(
-            [
-                sys.executable,
-                "-m",
-                "ziglang",
-                "cc",
-                *target,
-                "-mcpu=baseline",
-                "-fno-sanitize=undefined",
-                "-s",
-            ]
-        )
+        flags = ("-mcpu=baseline", "-fno-sanitize=undefined", "-s")
+        found.append(python("-m", "ziglang", "cc", *target, *flags))
     return found
 
 

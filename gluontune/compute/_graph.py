@@ -77,7 +77,7 @@ def order_sums(symbol: Any) -> tuple[Any, int]:
             count += 1
     if not count:
         return symbol, 0
-    ordered = mxnet().sym.load_json(json.dumps(graph))
+    ordered = mxnet().sym.load_json(json.dumps(graph, ensure_ascii=False))
     return ordered.as_np_ndarray() if isinstance(symbol, mxnet().sym.np._Symbol) else ordered, count
 
 

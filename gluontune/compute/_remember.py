@@ -18,7 +18,8 @@ from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.compute.race import SETTINGS, Trial
 from gluontune.errors import GluontuneError
-from gluontune.files import cache_dir, open_regular, write_json
+from gluontune.files import cache_dir, write_json
+from gluontune.reading import parse_json, read_text
 from gluontune.runtime import machine_facts, mxnet
 
 __all__ = ["fingerprint", "keep", "recall"]
@@ -63,8 +64,7 @@ def recall(key: str, names: Sequence[str]) -> dict[str, Any] | None:
     Whatever is not exactly what :func:`keep` writes is as good as nothing.
     """
     try:
-        with open(open_regular(_path(key)), encoding="utf-8") as stream:
-            found = json.load(stream)
+        found = parse_json(read_text(_path(key)))
         if found["schema_version"] != SCHEMA or found["key"] != key:
             return None
         trials = [_trial(row, names) for row in found["trials"]]

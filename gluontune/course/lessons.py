@@ -18,6 +18,7 @@ from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.files import atomic_write, parse_json, writable_folder
 from gluontune.interpreter import python
+from gluontune.reading import read_text
 
 __all__ = ["Lesson", "find_lessons", "lab", "pick", "unpack"]
 
@@ -112,7 +113,7 @@ def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
 
 def _read(path: Path) -> Lesson:
     try:  # plain JSON, so that lessons can be listed without the extra [notebooks]
-        cells = parse_json(path.read_text(encoding="utf-8"))["cells"]
+        cells = parse_json(read_text(path))["cells"]
         text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise GluontuneError(f"{path}: not a notebook of format 4: {error}") from error

@@ -11,6 +11,7 @@ from gluontune.course.exercises._registry import RIGHT
 from gluontune.course.lessons import Lesson
 from gluontune.errors import GluontuneError
 from gluontune.files import parse_json
+from gluontune.reading import read_text
 
 __all__ = ["Progress", "progress_of"]
 
@@ -57,7 +58,7 @@ def _one(lesson: Lesson) -> Progress:
     try:
         cells = [
             cell
-            for cell in parse_json(lesson.path.read_text(encoding="utf-8"))["cells"]
+            for cell in parse_json(read_text(lesson.path))["cells"]
             if cell["cell_type"] == "code" and "".join(cell["source"]).strip()
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:

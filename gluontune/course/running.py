@@ -23,6 +23,7 @@ from gluontune.course.solutions import solved_notebook
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import atomic_write, parse_json, writable_folder, write_json
 from gluontune.interpreter import python
+from gluontune.reading import read_text
 from gluontune.report.words import clean
 from gluontune.runtime.endings import how_it_ended
 from gluontune.runtime.packages import module_exists
@@ -234,7 +235,7 @@ def _key(lesson: Lesson, parameters: Mapping[str, Any], solved: bool) -> str:
 
 def _earlier(folder: Path) -> dict[str, Outcome]:
     try:
-        rows = parse_json((folder / "summary.json").read_text(encoding="utf-8"))["lessons"]
+        rows = parse_json(read_text(folder / "summary.json"))["lessons"]
         return {row["name"]: Outcome(**{**row, "resumed": False}) for row in rows}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -11,6 +11,7 @@ import numpy as np
 
 from gluontune.datasets.split import Split
 from gluontune.errors import GluontuneError
+from gluontune.reading import check_names
 
 __all__ = ["Dataset", "DatasetInfo", "DatasetWarning", "augment_for", "check_classes", "of_splits"]
 
@@ -122,6 +123,7 @@ def of_splits(
         info: the entry of its kind. parts: training and test. summary: shape, mean and deviation of its images.
         source: where it lies. size: of its files, bytes. notes: remarks for the reader.
     """
+    check_names(classes, source)
     train, test = parts
     shape, mean, std = summary
     augment = augment_for(shape)

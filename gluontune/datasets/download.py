@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 from gluontune.errors import GluontuneError
 from gluontune.files import cache_dir, explain_os_error, parse_json, writable_folder
+from gluontune.reading import read_text
 
 __all__ = ["ResumingDownloader", "download"]
 
@@ -84,7 +85,7 @@ class ResumingDownloader:
     def _kept(self, url: str) -> tuple[int, str]:
         """Bytes that are there, and the version that they belong to."""
         try:
-            note = parse_json(self.note.read_text(encoding="utf-8"))
+            note = parse_json(read_text(self.note))
             if note["url"] == url and note["version"]:
                 return self.part.stat().st_size, note["version"]
         except (OSError, ValueError, KeyError, TypeError):

@@ -17,6 +17,7 @@ from gluontune.datasets.dataset import Dataset, DatasetWarning, of_splits
 from gluontune.datasets.split import FileSplit
 from gluontune.errors import GluontuneError
 from gluontune.files import explain_os_error
+from gluontune.reading import check_names, leads_up
 
 __all__ = ["open_folder"]
 
@@ -75,6 +76,10 @@ def _classes(folder: Path) -> list[str]:
     except OSError as error:
         raise explain_os_error(folder, error) from error
     found = [e.name for e in entries if e.is_dir() and not e.name.startswith((".", "__"))]
+    check_names(found, folder)
+    looping = [name for name in found if leads_up(folder / name, folder)]
+    if looping:
+        raise GluontuneError(f"{folder / looping[0]}: a link to a folder that holds it; remove it")
     if found:
         return found
     loose = [e.name for e in entries if e.name.lower().endswith(SUFFIXES)]

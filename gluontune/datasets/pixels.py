@@ -13,6 +13,7 @@ from gluontune.codec import image
 from gluontune.datasets.split import Split
 from gluontune.errors import GluontuneError
 from gluontune.files import cache_dir, parse_json, write_json
+from gluontune.reading import read_text
 
 __all__ = ["common_shape", "mean_std", "remembered", "summary"]
 
@@ -68,7 +69,7 @@ def remembered(key: str, work: Any) -> dict[str, Any]:
     digest = hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
     path: Path = cache_dir() / "facts" / f"{digest}.json"
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        found = parse_json(read_text(path))
         if isinstance(found, dict) and found.get("key") == key:
             return found["values"]
     except (OSError, ValueError, KeyError):

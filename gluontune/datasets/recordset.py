@@ -14,6 +14,7 @@ from gluontune.datasets import pixels
 from gluontune.datasets.dataset import Dataset, of_splits
 from gluontune.datasets.split import RecordSplit
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.reading import read_text
 from gluontune.records import RecordReader
 
 __all__ = ["open_parts", "open_records"]
@@ -108,7 +109,7 @@ def _classes(train_path: Path, labels: np.ndarray) -> tuple[str, ...]:
     listed = train_path.with_name("classes.txt")
     if listed.is_file():
         try:
-            names = [line.strip() for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()]
+            names = [line.strip() for line in read_text(listed).split("\n") if line.strip()]
         except (OSError, UnicodeDecodeError) as error:
             raise GluontuneError(f"{listed}: cannot read the class names: {error}") from error
         if len(set(names)) != len(names):

@@ -10,6 +10,7 @@ import numpy as np
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import read_npz
+from gluontune.graph.params import read_params
 from gluontune.runtime import mxnet
 
 __all__ = ["load_parameters", "perturb", "set_parameters"]
@@ -66,22 +67,13 @@ def load_parameters(net: Any, path: str | Path) -> None:
     file = Path(path)
     if not file.is_file():
         raise GluontuneError(f"{path}: no such file; give a checkpoint, its folder, a .params or a .npz file")
-    mx = mxnet()
     if file.suffix == ".npz":
         try:
             arrays: dict[str, Any] = read_npz(file)
         except (OSError, ValueError) as error:
             raise GluontuneError(f"{path}: cannot be read as .npz: {error}") from error
     elif file.suffix == ".params":
-        try:
-            loaded = mx.nd.load(str(file))
-        except mx.MXNetError as error:
-            raise GluontuneError(
-                f"{path}: not a parameter file of MXNet's: {str(error).splitlines()[-1]}"
-            ) from error
-        if not isinstance(loaded, dict) or not all(name for name in loaded):
-            raise GluontuneError(f"{path}: holds arrays without names; save with net.save_parameters(FILE)")
-        arrays = {name.partition(":")[2] or name: value.asnumpy() for name, value in loaded.items()}
+        arrays = read_params(file)  # not MXNet's own reader: damaged files end its process
     else:
         raise UsageError(f"{path}: give a checkpoint (.ckpt), its folder, a .params or a .npz file")
     set_parameters(net, arrays, str(path))

@@ -15,6 +15,7 @@ import numpy as np
 
 from gluontune.errors import GluontuneError
 from gluontune.files import atomic_write, explain_os_error, read_npz
+from gluontune.reading import read_bytes
 
 __all__ = ["read_params", "write_params"]
 
@@ -39,7 +40,7 @@ def read_params(path: str | Path) -> dict[str, np.ndarray]:
     (2, 3)
     """
     try:
-        data = Path(path).read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         raise explain_os_error(path, error) from error
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +18,12 @@ from typing import Any
 import numpy as np
 
 from gluontune.errors import UnknownNameError, UsageError
+from gluontune.texts import clean
 
 __all__ = ["Attribute", "OperatorSchema", "parse", "schema", "table_path"]
+
+
+_LONGEST = 10_000  # characters of a shape
 
 
 @dataclass(frozen=True)
@@ -115,8 +120,13 @@ def parse(attribute: Attribute, text: str | None, where: str) -> Any:
         return () if kind.startswith("Shape(tuple)") and text != "None" else None
     try:
         return _parse(kind, text)
-    except (ValueError, SyntaxError, TypeError) as error:
-        raise UsageError(f"{where}={text!r} is not of type {kind}") from error
+    except (ValueError, SyntaxError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
+        raise UsageError(f"{where}={clean(repr(text), 80)} is not of type {kind}") from error
+
+
+def _of_numbers(values: Any) -> bool:
+    kinds = (int, float, type(None))
+    return all(_of_numbers(v) if isinstance(v, (tuple, list)) else isinstance(v, kinds) for v in values)
 
 
 def _parse(kind: str, text: str) -> Any:
@@ -125,11 +135,15 @@ def _parse(kind: str, text: str) -> Any:
             raise ValueError(text)
         return text.lower() in ("true", "1")
     if kind.startswith(("Shape", "tuple")):
-        value = ast.literal_eval(text.replace("L", "").strip())
+        value: Any = ast.literal_eval(text.replace("L", "").strip()) if len(text) <= _LONGEST else None
         values = (value,) if isinstance(value, (int, float)) else tuple(value)
+        if not _of_numbers(values):
+            raise ValueError(text)
         return tuple(float(np.float32(v)) for v in values) if "<float>" in kind else values
     if kind.startswith(("int", "long")):
         return int(float(text)) if "." in text or "e" in text else int(text.rstrip("L"))
+    if "{'" in kind and not kind.startswith("string") and text not in re.findall(r"'([^']*)'", kind):
+        raise ValueError(text)
     if kind.startswith(("float", "real_t")):
         return float(np.float32(text))  # MXNet keeps four bytes of it, also where the arrays have eight
     if kind.startswith("double"):

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.graph.symbol import Graph, Node
+from gluontune.graph.symbol import Graph, Node, sizes_of
 from gluontune.registry import Registry
+from gluontune.texts import clean
 
 __all__ = ["RULES", "Shape", "ShapeRule", "Shapes", "infer_shapes", "merged", "rule"]
 
@@ -157,7 +158,7 @@ class _Inference:
             return False
         if node.op not in RULES:
             raise GluontuneError(
-                f"{self.graph.source}: layer {node.name}: no shape rule for {node.op}; register one: "
+                f"{self.graph.source}: layer {clean(node.name, 80)}: no shape rule for {node.op}; register one: "
                 f"@gt.graph.rule({node.op!r}) above a function of attributes and input shapes"
             )
         entry = RULES[node.op]
@@ -170,11 +171,13 @@ class _Inference:
             if entry.back is not None and any(shape is not None for shape in self.found[number]):
                 entry.back(node.attrs, shapes, self.found[number])
             return any([news, *[self._learn(pair, shape) for pair, shape in zip(node.inputs, shapes)]])
-        except (ValueError, IndexError, TypeError, ZeroDivisionError) as error:
+        except GluontuneError:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
             told = ", ".join("?" if s is None else str(s) for s in shapes)
             why = f": {error}" if isinstance(error, ValueError) and str(error) else ""
             raise GluontuneError(
-                f"{self.graph.source}: layer {node.name}: {node.op} cannot take shapes {told}{why}"
+                f"{self.graph.source}: layer {clean(node.name, 80)}: {node.op} cannot take shapes {told}{why}"
             ) from error
 
     def _keep(self, number: int, outputs: list[MaybeShape]) -> bool:
@@ -194,8 +197,5 @@ class _Inference:
 
 def _noted(node: Node) -> MaybeShape:
     """The shape that a symbol notes at a variable; 0 (and in ``mx.np`` -1) is a size that it does not know."""
-    text = node.hidden.get("__shape__")
-    if not text or text == "None":
-        return None
-    sizes = [int(n) for n in text.strip("()[] ").replace("L", "").split(",") if n.strip()]
+    sizes = sizes_of(node.hidden.get("__shape__"))
     return tuple(n if n > 0 else -1 for n in sizes) if sizes else None

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.errors import GluontuneError, UnknownNameError
-from gluontune.files import explain_os_error, parse_json
 from gluontune.graph.schemas import schema
+from gluontune.reading import explain_os_error, parse_json, read_text
+from gluontune.texts import clean
 
 __all__ = ["Graph", "Node", "read_symbol"]
 
@@ -45,12 +46,22 @@ class Node:
     def shape(self) -> tuple[int, ...] | None:
         """The shape that a variable carries; None where it has none or part of it is unknown."""
         text = self.hidden.get("__shape__")
-        sizes = (
-            tuple(int(n) for n in text.strip("()[] ").replace("L", "").split(",") if n.strip())
-            if text
-            else ()
-        )
-        return sizes if text and all(n > 0 for n in sizes) else None
+        sizes = sizes_of(text)
+        return sizes if text and sizes is not None and all(n > 0 for n in sizes) else None
+
+
+def sizes_of(text: str | None) -> tuple[int, ...] | None:
+    """A shape as symbols note it, 0 and -1 where a size is unknown; None where it says nothing.
+
+    >>> sizes_of("(3, 0)"), sizes_of("[2L, 4L]"), sizes_of("None")
+    ((3, 0), (2, 4), None)
+
+    Raises:
+        ValueError: it is no shape.
+    """
+    if not text or text == "None":
+        return None
+    return tuple(int(n) for n in text.strip("()[] ").replace("L", "").split(",") if n.strip())
 
 
 @dataclass
@@ -109,22 +120,40 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
     raw = document.get("nodes") if isinstance(document, Mapping) else None
     if not isinstance(raw, list) or not isinstance(document.get("heads"), list):
         raise GluontuneError(f"{where}: not a symbol of MXNet's: it has no 'nodes' and 'heads'")
-    version = int(document.get("attrs", {}).get("mxnet_version", ["int", 800])[1])
     try:
+        version = int((document.get("attrs") or {}).get("mxnet_version", ["int", 800])[1])
         graph = Graph([], [], version, where)
         places: list[int] = []
         for node in raw:
             made = _node(node, where)
-            made.inputs = [(places[entry[0]], entry[1]) for entry in node.get("inputs", [])]
+            made.inputs = [_entry(entry, places) for entry in node.get("inputs") or ()]
             _upgrade(made, graph)
             places.append(len(graph.nodes))
             graph.nodes.append(made)
-        graph.outputs = [(places[entry[0]], entry[1] if len(entry) > 1 else 0) for entry in document["heads"]]
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        graph.outputs = [_entry(entry, places) for entry in document["heads"]]
+    except (
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        if isinstance(error, GluontuneError):
+            raise
         raise GluontuneError(
-            f"{where}: a damaged symbol ({type(error).__name__}: {error}); export it again"
+            f"{where}: a damaged symbol ({type(error).__name__}: {clean(error, 200)}); export it again"
         ) from error
     return graph
+
+
+def _entry(entry: Any, places: list[int]) -> tuple[int, int]:
+    """Which output of which node an input or a head is; of old files without the output's number, the first."""
+    number, output = entry[0], entry[1] if len(entry) > 1 else 0
+    if not all(type(part) is int and part >= 0 for part in (number, output)):
+        raise ValueError(f"an input {entry!r}")
+    return places[number], output
 
 
 def _document(source: Any) -> tuple[Any, str]:
@@ -134,13 +163,15 @@ def _document(source: Any) -> tuple[Any, str]:
     if not text.lstrip().startswith("{"):
         where = text
         try:
-            text = Path(source).read_text("utf-8")
+            text = read_text(source)
         except UnicodeDecodeError as error:
             raise GluontuneError(
                 f"{where}: not a symbol of MXNet's, which is JSON; is it the .params file?"
             ) from error
         except OSError as error:
             raise explain_os_error(source, error) from error
+        except ValueError as error:  # a NUL in the path
+            raise GluontuneError(f"{where}: {error}") from error
     try:
         return parse_json(text), where
     except ValueError as error:
@@ -155,10 +186,13 @@ def _node(raw: Mapping[str, Any], where: str) -> Node:
     for key in _HIDDEN:
         if key in texts:
             hidden[f"__{key}__"] = texts.pop(key)
-    name, op = str(raw["name"]), raw["op"]
+    name, op = raw["name"], raw["op"]
+    if not isinstance(name, str) or not isinstance(op, str):
+        raise TypeError(f"a node {op!r} named {name!r}")
+    sizes_of(hidden.get("__shape__"))
     if op == "null":
         return Node(None, name, {}, [], hidden)
-    subgraphs = list(raw.get("subgraphs", []))
+    subgraphs = list(raw.get("subgraphs") or ())
     texts = {
         k: v for k, v in texts.items() if not k.startswith("__") and not k.endswith(("_lr_mult", "_wd_mult"))
     }
@@ -166,7 +200,9 @@ def _node(raw: Mapping[str, Any], where: str) -> Node:
         known = schema(op)
     except UnknownNameError:
         return Node(op, name, dict(texts), [], hidden, subgraphs)  # somebody's own: the bridge names it
-    return Node(known.name, name, known.typed(texts, f"{where}: layer {name}"), [], hidden, subgraphs)
+    return Node(
+        known.name, name, known.typed(texts, f"{where}: layer {clean(name, 80)}"), [], hidden, subgraphs
+    )
 
 
 def _upgrade(node: Node, graph: Graph) -> None:

@@ -74,7 +74,7 @@ def analyse(
 
     Raises:
         UsageError: factors that contradict each other, fewer than one, a target outside 0 … 1.
-        GluontuneError: the base recipe cannot run, the data set cannot be opened, nothing to resume.
+        GluontuneError: the base recipe cannot run, the data set cannot be opened.
             Another set that fails is a row.
 
     >>> import gluontune as gt

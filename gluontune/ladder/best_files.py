@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from gluontune import runtime
 from gluontune.files import atomic_write, set_aside
 from gluontune.ladder.revisiting import AGAIN
 from gluontune.recipe import Recipe
+from gluontune.texts import clean, literal
 from gluontune.train.models import SMALL_NETS
 
 __all__ = ["best_script", "best_yaml", "hand_over"]
@@ -71,7 +73,7 @@ def _no_script(best: Recipe, step: str) -> str | None:
 
 
 def changed_fields(document: Mapping[str, Any]) -> dict[str, str]:
-    """Each field that the climb changed, with what its rung brought here."""
+    """Each field that the climb changed, with what its rung brought here: one line, which stands in comments."""
     said: dict[str, str] = {}
     for row in document["rungs"]:
         if not row["kept"] or row["name"] == "naive":
@@ -80,11 +82,11 @@ def changed_fields(document: Mapping[str, Any]) -> dict[str, str]:
         ratio = by_time or row["ratio_to_previous"]
         what = "less time to the accuracy" if by_time else "the speed"
         told = f"{row['name']}: {ratio['median']:.2f}x {what} here" if ratio else row["name"]
-        said.update(dict.fromkeys(row["changes"], told))
+        said.update(dict.fromkeys(row["changes"], clean(told)))
     for answer in document.get("revisited") or ():
         if answer["adopted"] and answer["kind"] == AGAIN:
             told = f"{answer['rung']}: {answer['ratio']['median']:.2f}x the speed here, on top of the rest"
-            said.update(dict.fromkeys(answer["changes"], told))
+            said.update(dict.fromkeys(answer["changes"], clean(told)))
         elif answer["adopted"]:
             for field in answer["changes"]:
                 said.pop(field, None)
@@ -101,8 +103,8 @@ def best_yaml(document: Mapping[str, Any]) -> str:
     said, usual = changed_fields(document), Recipe()
     lines = [
         "# What gluontune ladder found fastest on this machine. Train with it: gluontune train --recipe best.yaml",
-        f"# The climb trained {naive.epochs:g} epoch(s) of {document['dataset']['name']}; its length is left out:"
-        " give yours by --epochs.",
+        f"# The climb trained {naive.epochs:g} epoch(s) of {clean(document['dataset']['name'])}; its length is left"
+        " out: give yours by --epochs.",
     ]
     for name, value in best.to_dict().items():
         if name in _OF_THE_CLIMB or (name == "dataset" and value == "sample" and best.job is None):
@@ -117,6 +119,7 @@ def best_yaml(document: Mapping[str, Any]) -> str:
             continue
         if name in said or value != usual.to_dict()[name]:
             plain = yaml.safe_dump(value, default_flow_style=True, width=10_000).replace("\n...", "").strip()
+            plain = json.dumps(value) if "\n" in plain else plain
             lines.append(f"{name}: {plain}  # {said[name]}" if name in said else f"{name}: {plain}")
     return "\n".join(lines) + "\n"
 
@@ -183,7 +186,7 @@ def job_script(document: Mapping[str, Any]) -> str:
     several = best.num_devices > 1
     values = {
         **_environment(best, said),
-        "changes": "".join(f"#   {field}: {told}\n" for field, told in said.items()) or "#   none\n",
+        "changes": "".join(f"#   {clean(field)}: {told}\n" for field, told in said.items()) or "#   none\n",
         "job": repr(str(Path(str(best.job)).resolve())),
         "dataset": repr(best.dataset),
         "net": repr(best.net),
@@ -201,7 +204,7 @@ def _environment(best: Recipe, said: Mapping[str, str]) -> dict[str, str]:
     env = runtime.applied(runtime.child_env(best.runtime, best.env, processes=best.num_devices))
     told = dict.fromkeys(said[name] for name in ("runtime", "env") if name in said)
     return {
-        "environment": "".join(f'    "{k}": "{v}",\n' for k, v in sorted(env.items())),
+        "environment": "".join(f"    {literal(k)}: {literal(v)},\n" for k, v in sorted(env.items())),
         "why_environment": f"  # {'; '.join(told)}" if told else "",
     }
 

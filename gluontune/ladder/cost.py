@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gluontune.errors import GluontuneError, UsageError, nearest
+from gluontune.reading import MOST_YAML, parse_yaml, read_text
 
 __all__ = ["PackageEnergy", "cheapest_and_fastest", "gpu_joules", "read_price", "usd"]
 
@@ -44,13 +43,13 @@ def read_price(path: str | Path, machine: str | None = None) -> dict[str, Any]:
     0.5
     """
     try:
-        document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        text = read_text(path, MOST_YAML)
     except (OSError, UnicodeDecodeError) as error:
         raise GluontuneError(f"{path}: cannot read the price table: {error}") from error
-    except RecursionError:
-        raise UsageError(f"{path}: not a price table: nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:  # the latter: a thirteenth month
-        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    try:
+        document = parse_yaml(text)
+    except ValueError as error:
+        raise UsageError(f"{path}: not valid YAML: {error}") from error
     entries = document.get("prices") if isinstance(document, Mapping) else None
     if not isinstance(entries, list) or not entries:
         raise UsageError(f"{path}: a price table has a list of prices, such as\n{EXAMPLE}")

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from gluontune.errors import UsageError
 from gluontune.ladder.rung import Site
 from gluontune.ladder.rungs import RUNGS
+from gluontune.reading import parse_yaml
 from gluontune.recipe import Recipe
 
 __all__ = [
@@ -68,8 +67,8 @@ def parse_factor(text: str) -> Factor:
         if not equals or not field.strip():
             raise UsageError(f"--factor {text!r}: {form}")
         try:
-            changes[field.strip()] = yaml.safe_load(value)
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            changes[field.strip()] = parse_yaml(value)
+        except ValueError as error:
             raise UsageError(f"--factor {text!r}: {field.strip()} has a value that is not YAML") from error
     unknown = sorted(set(changes) - set(Recipe().to_dict()))
     if unknown:

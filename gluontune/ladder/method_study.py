@@ -59,7 +59,7 @@ def compare_methods(
 
     Raises:
         UsageError: a target outside 0 … 1, repeats below 1, a name that is no method's, or nothing to compare.
-        GluontuneError: the data set cannot be opened, nothing to resume. A method that fails is a row.
+        GluontuneError: the data set cannot be opened. A method that fails is a row.
 
     >>> import gluontune as gt
     >>> small = gt.Recipe(net="mlp", loader="resident", train_samples=512, val_samples=128, batch_size_per_device=32)

@@ -10,7 +10,7 @@ from gluontune import datasets
 from gluontune.documents import RungRow
 from gluontune.errors import UsageError
 from gluontune.files import write_json
-from gluontune.ladder.resumable import begin, take_up
+from gluontune.ladder.resumable import begin, goes_on, take_up
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 from gluontune.stats import Interval
@@ -40,7 +40,7 @@ class ResultsStore:
         An older ``ladder.json`` is kept beside a new one as ``ladder.previous.json``.
         """
         path = None if folder is None else folder / "ladder.json"
-        if resume:
+        if goes_on(path, resume):
             return cls._taken_up(recipe, mode, path, names)
         document = begin(
             path,

@@ -12,6 +12,7 @@ import gluontune
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json, set_aside, writable_folder, write_json
+from gluontune.reading import read_text
 from gluontune.recipe import Recipe
 
 __all__ = ["ResumableDocument", "begin", "take_up"]
@@ -33,6 +34,11 @@ def begin(path: Path | None, schema: int, **fields: Any) -> dict[str, Any]:
     }
 
 
+def goes_on(path: Path | None, resume: bool) -> bool:
+    """Whether there is something to go on with: a kill may come before the first piece, as in ``train``."""
+    return resume and (path is None or path.exists())
+
+
 def take_up(path: Path | None, schema: int, work: str, key: str) -> dict[str, Any]:
     """The document that an interrupted run left at ``path``.
 
@@ -41,14 +47,12 @@ def take_up(path: Path | None, schema: int, work: str, key: str) -> dict[str, An
         key: a field that only such a document has.
 
     Raises:
-        UsageError: no path. GluontuneError: nothing there, unreadable, another kind or schema version.
+        UsageError: no path. GluontuneError: unreadable, another kind or schema version.
     """
     if path is None:
         raise UsageError(f"resume needs the folder (--out) of the interrupted {work}")
     try:
-        document = parse_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise GluontuneError(f"{path}: nothing to resume there; start without --resume") from None
+        document = parse_json(read_text(path))
     except (OSError, ValueError) as error:
         raise GluontuneError(f"{path}: cannot be resumed: {error}; start without --resume") from error
     if not isinstance(document, dict) or key not in document:
@@ -70,14 +74,14 @@ class ResumableDocument:
         schema: its schema version.
         given: what was asked for; a resume must ask for the same.
         folder: where it is saved; None keeps it in memory.
-        resume: go on with what the folder holds.
+        resume: go on with what the folder holds; from the start where it holds nothing yet.
 
     Attributes:
         document: what the file holds; ``done`` is its list of finished pieces.
 
     Raises:
         UsageError: a resume without a folder, or with other options (they are named).
-        GluontuneError: nothing to resume, another schema version, a folder that cannot be written.
+        GluontuneError: another schema version, a folder that cannot be written.
 
     An earlier document is kept beside a new one as ``NAME.previous.json``.
     """
@@ -89,7 +93,7 @@ class ResumableDocument:
         if folder is not None:
             writable_folder(folder)
         asked: dict[str, Any] = json.loads(json.dumps(given))  # as it will be read back
-        if resume:
+        if goes_on(self.path, resume):
             self.document = self._taken_up(name, schema, asked)
         else:
             self.document = begin(self.path, schema, kind=name, given=asked, done=[])

@@ -68,7 +68,7 @@ def time_to_accuracy(
 
     Raises:
         UsageError: a target outside 0 … 1, no repeats, seeds that are too few or repeat.
-        GluontuneError: the data set cannot be opened, the folder cannot be written, nothing to resume.
+        GluontuneError: the data set cannot be opened, the folder cannot be written.
             A run that fails, or never reaches the target, is a row.
 
     >>> import gluontune as gt

@@ -12,7 +12,7 @@ from gluontune.errors import UsageError
 from gluontune.files import atomic_write, write_json
 from gluontune.ladder.knobs import in_short
 from gluontune.ladder.results_store import dataset_facts
-from gluontune.ladder.resumable import begin, take_up
+from gluontune.ladder.resumable import begin, goes_on, take_up
 from gluontune.ladder.rung import Site
 from gluontune.recipe import Recipe
 
@@ -42,7 +42,7 @@ class TuneResults:
             asked: what decides the course of the search besides the recipe (knobs, batch sizes, slices).
         """
         path = None if folder is None else folder / "tune.json"
-        if resume:
+        if goes_on(path, resume):
             return cls._taken_up(recipe, asked, path)
         document = begin(
             path,

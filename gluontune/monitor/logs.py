@@ -14,6 +14,7 @@ from typing import Any, Union
 from gluontune.errors import GluontuneError
 from gluontune.files import atomic_write, explain_os_error, parse_json
 from gluontune.monitor.series import columns, steadiness_of
+from gluontune.reading import read_bytes
 from gluontune.result import RunResult
 
 __all__ = ["JsonLines", "Log", "TensorBoard", "prometheus_text", "read_log", "run_result", "write_prometheus"]
@@ -112,7 +113,7 @@ def read_log(path: Pathlike) -> Log:
         GluontuneError: the file cannot be read, is no log of gluontune's, or of a newer version.
     """
     try:
-        lines = Path(path).read_bytes().split(b"\n")
+        lines = read_bytes(path).split(b"\n")
     except OSError as error:
         raise explain_os_error(path, error) from error
     log = Log()

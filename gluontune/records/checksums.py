@@ -15,6 +15,7 @@ import numpy as np
 
 from gluontune.errors import GluontuneError
 from gluontune.files import explain_os_error
+from gluontune.reading import read_bytes
 
 __all__ = [
     "HEAD_SIZE",
@@ -121,7 +122,7 @@ def read_checksums(path: PathLike, lenient: bool = False) -> tuple[bytes, np.nda
         GluontuneError: unreadable, or not such a file.
     """
     try:
-        data = Path(path).read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         raise explain_os_error(path, error) from error
     count = max(0, len(data) - HEAD_SIZE) // ROW.itemsize

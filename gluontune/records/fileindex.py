@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from pathlib import Path
 from typing import Any, Union
 
 import numpy as np
 
 from gluontune.errors import GluontuneError
 from gluontune.files import explain_os_error, open_regular
+from gluontune.reading import read_bytes
 from gluontune.records.checksums import side_path
 from gluontune.records.layout import HEAD, LENGTH_MASK, DamagedRecordError, padded
 
@@ -84,7 +84,7 @@ def index_rows(path: PathLike) -> tuple[list[str], list[int]]:
 
 def _bytes_of(path: PathLike) -> bytes:
     try:
-        return Path(path).read_bytes()
+        return read_bytes(path)
     except OSError as error:
         raise explain_os_error(path, error) from error
 

@@ -18,6 +18,7 @@ from typing import NamedTuple, Union
 
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.files import explain_os_error, open_regular
+from gluontune.reading import check_names, leads_up
 from gluontune.records.layout import MAX_KEY, label_bytes
 from gluontune.records.tarshards import is_tar, tar_samples
 
@@ -89,6 +90,7 @@ def read_source(
         source = _read(several, Path(root) if root is not None else path.parent, path_column, label_columns)
     if not source.items:
         raise GluontuneError(f"{path}: no images in it")
+    check_names(source.classes or (), path)
     if (source.kind != "list") if shuffle is None else shuffle:
         random.Random(f"gluontune-pack-{seed}").shuffle(source.items)
     return source
@@ -137,7 +139,12 @@ def _read_folder(folder: Path) -> Source:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     except OSError as error:
         raise explain_os_error(folder, error) from error
-    found = [(name, sorted(_images_below(folder / name))) for name in names if not name.startswith(".")]
+    names = [name for name in names if not name.startswith(".")]
+    check_names(names, folder)
+    looping = [name for name in names if leads_up(folder / name, folder)]
+    if looping:
+        raise GluontuneError(f"{folder / looping[0]}: a link to a folder that holds it; remove it")
+    found = [(name, sorted(_images_below(folder / name))) for name in names]
     classes = [name for name, files in found if files]
     if not classes:
         flat = any(Path(name).suffix.lower() in EXTENSIONS for name in os.listdir(folder))
@@ -168,12 +175,13 @@ def _read_tars(archives: list[Path]) -> Source:
 
 
 def _images_below(folder: Path) -> Iterable[str]:
-    """Image files in all depths; linked folders are followed, but no folder is entered twice."""
-    seen, left = set(), [os.fspath(folder)]
+    """Image files in all depths; linked folders are followed, but none is entered twice, and none that holds this."""
+    seen: set[str] = set()
+    left = [os.fspath(folder)]
     while left:
         here = left.pop()
         real = os.path.realpath(here)
-        if real in seen:
+        if real in seen or (seen and leads_up(here, folder)):
             continue
         seen.add(real)
         prefix = os.path.join(here, "")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Mapping
 from typing import Any
+
+from gluontune.texts import clean
 
 __all__ = [
     "PHASES",
@@ -69,27 +70,6 @@ def finite(document: Any) -> Any:
     if isinstance(document, float) and not math.isfinite(document):
         return None
     return document
-
-
-def clean(text: Any, limit: int = 400) -> str:
-    r"""Foreign text on one line, without control characters, cut at ``limit`` characters.
-
-    Names and messages come from users and libraries: an escape sequence must not reach a terminal,
-    nor a character that XML forbids reach a figure.
-
-    >>> clean("a\x1b[31m\nb")
-    'a�[31m b'
-    """
-    kept = "".join(c if c.isspace() or _printable(c) else "\ufffd" for c in str(text))
-    line = " ".join(kept.split())
-    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
-
-
-def _printable(character: str) -> bool:
-    # Cc and Cs are controls and lone surrogates; the bidirectional overrides (in Cf) reorder their neighbours.
-    bidirectional = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
-    unfit = unicodedata.category(character) in ("Cc", "Cs", "Cn") or bidirectional
-    return not unfit
 
 
 def rate(value: float | None) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json, write_json
+from gluontune.reading import read_text
 from gluontune.runtime import cuda
 from gluontune.runtime.launch import MARKER, launch_settings
 from gluontune.runtime.system import System
@@ -89,7 +90,7 @@ def read_kernel(name: str, system: System) -> tuple[Path, dict[str, object]] | N
     """The kernel specification called ``name`` and its folder, or None."""
     for folder in kernel_folders(system):
         try:
-            document = parse_json((folder / name / "kernel.json").read_text(encoding="utf-8"))
+            document = parse_json(read_text(folder / name / "kernel.json"))
         except (OSError, ValueError):
             continue
         if isinstance(document, dict):

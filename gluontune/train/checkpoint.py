@@ -15,7 +15,6 @@ import json
 import math
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +23,7 @@ import numpy as np
 
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import atomic_write, explain_os_error, parse_json, writable_folder
+from gluontune.reading import MOST_JSON, open_regular, read_arrays
 
 __all__ = [
     "DamagedCheckpoint",
@@ -132,9 +132,8 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Header and arrays of a checkpoint whose checksum holds. Raises as :func:`read_header`."""
     with _opened(path, True) as (stream, header):
         try:
-            with np.load(stream, allow_pickle=False) as content:
-                return header, dict(content.items())
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            return header, read_arrays(stream)
+        except ValueError as error:
             raise DamagedCheckpoint(f"{path}: its arrays cannot be read: {error}") from None
 
 
@@ -190,7 +189,7 @@ def weights_in(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _opened(path: str | Path, whole: bool) -> Iterator[tuple[IO[bytes], dict[str, Any]]]:
     """The stream, at the arrays, and the header."""
     try:
-        with open(path, "rb") as stream:
+        with os.fdopen(open_regular(path), "rb") as stream:
             start = stream.read(_LINE)
             if not start.startswith(f"{FORMAT} ".encode()) or not start.endswith(b"\n"):
                 raise DamagedCheckpoint(f"{path}: damaged, or not a checkpoint ({FORMAT}) at all")
@@ -202,7 +201,7 @@ def _opened(path: str | Path, whole: bool) -> Iterator[tuple[IO[bytes], dict[str
                     raise DamagedCheckpoint(f"{path}: damaged (its checksum does not hold)")
                 stream.seek(_LINE)
             try:
-                header = parse_json(stream.readline())
+                header = parse_json(stream.readline(MOST_JSON))
             except ValueError:
                 raise DamagedCheckpoint(f"{path}: damaged (its header is not JSON)") from None
             yield stream, header

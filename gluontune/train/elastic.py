@@ -27,6 +27,7 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json
 from gluontune.interpreter import python
 from gluontune.parallel.reachability import is_loopback, own_addresses
+from gluontune.reading import read_text
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 from gluontune.runtime.pytorch import torch
@@ -238,7 +239,7 @@ def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[list[signal.Signal
 def read_spec(path: str) -> dict[str, Any]:
     """What :func:`run_elastic` has written for the ranks of this machine."""
     try:
-        content: dict[str, Any] = parse_json(Path(path).read_text(encoding="utf-8"))
+        content: dict[str, Any] = parse_json(read_text(path))
     except (OSError, ValueError) as error:
         raise GluontuneError(f"{path}: not a run of gluontune's: {error}") from error
     if not isinstance(content, dict):

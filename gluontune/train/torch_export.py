@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +58,21 @@ class Exported:
     wd_mult: dict[str, float]
     frozen: list[str]
     layers: list[list[str]]
+
+    def renamed(self, gluon_names: Mapping[str, str]) -> Exported:
+        """The same by the names that a module has for the arrays.
+
+        Args:
+            gluon_names: of those that have another name there, Gluon's by that one.
+        """
+        place = {name: place for place, name in gluon_names.items()}
+        rekeyed = {
+            field: {place.get(name, name): value for name, value in getattr(self, field).items()}
+            for field in ("names", "lr_mult", "wd_mult")
+        }
+        frozen = [place.get(name, name) for name in self.frozen]
+        layers = [[place.get(name, name) for name in layer] for layer in self.layers]
+        return dataclasses.replace(self, **rekeyed, frozen=frozen, layers=layers)  # type: ignore[arg-type]
 
     def packed(self) -> bytes:
         """All of it, for another process."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from gluontune import __version__, bridge, datasets, monitor
+from gluontune.bridge.names import gluon_names
 from gluontune.bridge.passes import quicken
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
@@ -74,6 +75,7 @@ class TorchSession(BaseSession):
         self.ranks = TorchRanks(library, self.rank, self.world, self.device == "gpu")
         self.phase = "building the net"
         self.net = bridge.to_torch(self.job.net, self.job.arrays)
+        self.job = self.job.renamed(gluon_names(self.net))
         quicken(self.net)
         self.loss = bridge.to_torch(self.job.loss, {})
         self._place()

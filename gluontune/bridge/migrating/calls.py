@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from gluontune.bridge.names import is_free
 from gluontune.bridge.source import Source, open_source
 from gluontune.errors import GluontuneError
+from gluontune.texts import clean
 
 __all__ = ["Call", "trace_calls"]
 
@@ -62,6 +64,13 @@ def trace_calls(net: Any, inputs: int = 1) -> tuple[Call, Source, dict[str, str]
         if node.op is not None:
             calls[int(node.hidden.get(_KEY, "0"))].nodes.append(number)
     names = {p.name: name for name, p in reversed(list(net._collect_params_with_prefix().items()))}
+    for name in (*names.values(), *(call.path for call in calls)):
+        odd = [part for part in name.split(".") if name and not is_free(part)]
+        if odd:
+            raise GluontuneError(
+                f"{clean(name, 80)!r}: a PyTorch module cannot have an attribute {clean(odd[0], 80)!r}; rename it in "
+                "the block"
+            )
     return calls[0], source, names
 
 

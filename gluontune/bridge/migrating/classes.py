@@ -13,9 +13,11 @@ from gluontune.bridge.migrating.calls import Call
 from gluontune.bridge.migrating.expressions import Layer, arguments, expression, layer_of
 from gluontune.bridge.migrating.parts import Part
 from gluontune.bridge.migrating.units import Entry, Flow, Unit, chain, flow_of
+from gluontune.bridge.names import is_attribute
 from gluontune.bridge.registry import OPERATORS
 from gluontune.errors import GluontuneError
 from gluontune.graph.symbol import Graph
+from gluontune.texts import literal
 
 __all__ = ["Writer"]
 
@@ -217,15 +219,18 @@ class _Body:
         if name not in self.writer.declared:
             self.writer.declared.add(name)
             self._declare(name, relative)
-        return self._reach(relative)
+        home, _, leaf = relative.rpartition(".")
+        if is_attribute(leaf):
+            return self._reach(relative)
+        return f"getattr({self._reach(home) if home else 'self'}, {literal(leaf)})"
 
     def _reach(self, relative: str) -> str:
-        if all(token.isidentifier() for token in relative.split(".")):
+        if all(is_attribute(token) for token in relative.split(".")):
             return f"self.{relative}"
         home, _, leaf = relative.rpartition(".")
-        if leaf.isidentifier():
-            return f'self.get_submodule("{home}").{leaf}'
-        return f'self.get_submodule("{relative}")'
+        if home and is_attribute(leaf):
+            return f"self.get_submodule({literal(home)}).{leaf}"
+        return f"self.get_submodule({literal(relative)})"
 
     def _box(self, relative: str) -> str:
         """The text of the module that keeps ``relative``; empty modules are made on the way."""
@@ -235,7 +240,7 @@ class _Body:
             if path not in self.boxes and path not in dict(self.parts):
                 self.boxes.add(path)
                 home = self._reach(".".join(tokens[: count - 1])) if count > 1 else "self"
-                self.extra.append(f'{home}.add_module("{tokens[count - 1]}", nn.Module())')
+                self.extra.append(f"{home}.add_module({literal(tokens[count - 1])}, nn.Module())")
         return self._reach(".".join(tokens)) if tokens else "self"
 
     def _declare(self, name: str, relative: str) -> None:
@@ -244,10 +249,14 @@ class _Body:
         shape = ", ".join(str(n) for n in array.shape) or "()"
         if name in self.writer.auxiliary or array.dtype.kind != "f":
             kind = "" if array.dtype.kind == "f" else f", dtype=torch.{array.dtype.name}"
-            self.extra.append(f'{home}.register_buffer("{leaf}", torch.zeros({shape}{kind}))')
+            self.extra.append(f"{home}.register_buffer({literal(leaf)}, torch.zeros({shape}{kind}))")
         else:
             fixed = ", requires_grad=False" if name in self.writer.frozen else ""
-            self.extra.append(f"{home}.{leaf} = nn.Parameter(torch.zeros({shape}){fixed})")
+            made = f"nn.Parameter(torch.zeros({shape}){fixed})"
+            set_so = (
+                f".{leaf} = {made}" if is_attribute(leaf) else f".register_parameter({literal(leaf)}, {made})"
+            )
+            self.extra.append(home + set_so)
 
     def _text(self, unit: Unit) -> str:
         if isinstance(unit.what, Call):

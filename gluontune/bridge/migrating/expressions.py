@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +15,9 @@ from gluontune.bridge.registry import OPERATORS
 from gluontune.errors import GluontuneError
 from gluontune.graph.symbol import Node
 from gluontune.runtime.pytorch import torch
+from gluontune.texts import literal
 
-__all__ = ["Layer", "arguments", "expression", "layer_of", "literal"]
+__all__ = ["Layer", "arguments", "expression", "layer_of"]
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "power": "**", "plus": "+", "minus": "-",
           "subtract": "-", "multiply": "*", "true_divide": "/"}  # fmt: skip
@@ -51,12 +50,6 @@ class Layer:
     values: tuple[tuple[str, Any], ...] = ()
     before: str = ""
     names: tuple[str, ...] = ()
-
-
-def literal(value: Any) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 def _settings(pairs: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

@@ -18,6 +18,7 @@ from gluontune.bridge.migrating.copying import copied
 from gluontune.bridge.migrating.text import model_text
 from gluontune.bridge.migrating.tidying import tidied
 from gluontune.bridge.migrating.training import write_training
+from gluontune.bridge.names import is_attribute
 from gluontune.bridge.registry import OPERATORS
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import atomic_write, writable_folder
@@ -87,7 +88,8 @@ def migrate(
     writer = Writer(source.graph, source.arrays, names, source.frozen)
     root = writer.net(call, inputs)
     needs: set[str] = set()
-    title = f"{type(net).__name__}, migrated from MXNet Gluon."
+    kind = type(net).__name__ if is_attribute(type(net).__name__) else "A net"
+    title = f"{kind}, migrated from MXNet Gluon."
     texts = {"model.py": model_text(root, title, needs)}
     used = set(writer.used)
     if "BatchNorm" in needs:
@@ -96,9 +98,7 @@ def migrate(
         texts["operators.py"] = copied(used)
     texts["pyproject.toml"] = "[tool.ruff]\nline-length = 100\n"
     texts["check.py"] = (_TEMPLATES / "check.txt").read_text(encoding="utf-8")
-    texts["README.md"] = (
-        (_TEMPLATES / "README.txt").read_text(encoding="utf-8").replace("NET", type(net).__name__)
-    )
+    texts["README.md"] = (_TEMPLATES / "README.txt").read_text(encoding="utf-8").replace("NET", kind)
     texts["requirements.txt"] = f"torch>={library.__version__.split('+')[0].rsplit('.', 1)[0]}\nnumpy\n"
     writable_folder(place)
     for name, text in texts.items():
@@ -123,7 +123,7 @@ def migrate(
         env=_without_us(),
         check=False,
     )
-    if ran.returncode not in (0, 1):
+    if "agree" not in ran.stdout:  # Python ends with 1, too, where it cannot run it
         raise GluontuneError(
             f"{place}/check.py does not run: {(ran.stderr.strip().splitlines() or ['?'])[-1]}"
         )

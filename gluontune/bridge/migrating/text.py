@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from gluontune.bridge.migrating.expressions import literal
 from gluontune.bridge.migrating.parts import Part
+from gluontune.bridge.names import is_attribute
+from gluontune.texts import literal
 
 __all__ = ["model_text"]
 
@@ -104,8 +105,9 @@ def _collect(part: Part, groups: dict[Any, _Group]) -> None:
     if part.own:
         key = part.key()
         if key not in groups:
-            names = {group.name for group in groups.values()} | {"BatchNorm"}
-            name = part.kind.lstrip("_") or "Block"
+            names = {group.name for group in groups.values()} | {"BatchNorm", "F"}
+            name = part.kind.lstrip("_")
+            name = name if is_attribute(name.title()) else "Block"
             name, number = name[0].upper() + name[1:], 2
             base = name
             while name in names:
@@ -135,11 +137,11 @@ def _class_text(group: _Group, groups: dict[Any, _Group]) -> str:
         for label, inner in part.parts:
             made = _made(inner, start, name, groups)
             home, _, leaf = label.rpartition(".")
-            place = f'self.get_submodule("{home}")' if home else "self"
-            if leaf.isidentifier():
+            place = f"self.get_submodule({literal(home)})" if home else "self"
+            if is_attribute(leaf):
                 lines.append(f"        {place}.{leaf} = {made}")
             else:
-                lines.append(f'        {place}.add_module("{leaf}", {made})')
+                lines.append(f"        {place}.add_module({literal(leaf)}, {made})")
             start += len(inner.numbers())
         lines.append("")
     return "\n".join([*lines, *(f"    {line}" for line in part.text)]) + "\n"

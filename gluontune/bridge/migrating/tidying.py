@@ -19,7 +19,10 @@ def tidied(text: str) -> str:
     joined = re.sub(r"(\n *@[^\n]*)\n+(?= *(?:def|class) )", r"\1\n", joined)
     joined = re.sub(r"(\n(?:class|@)[^\n]*:)\n\n(?=    def )", r"\1\n", joined)
     joined = joined.strip() + "\n"
-    ast.parse(joined)
+    try:
+        ast.parse(joined)
+    except SyntaxError:  # a line was broken within a text of somebody else's
+        return text
     return joined
 
 

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from gluontune.course.assessment.supervise import run_script
 from gluontune.course.assessment.task import VARIABLE
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json, writable_folder, write_json
+from gluontune.reading import read_text
 
 __all__ = ["QUICK", "assess", "new_script", "solution"]
 
@@ -156,7 +158,7 @@ def _script(script: str | Path) -> Path:
     file = Path(script).resolve()
     if not file.is_file():
         raise UsageError(
-            f"{script}: no such file; `gluontune assess --new {script}` writes one to begin with"
+            f"{script}: no such file; `gluontune assess --new {quote(str(script))}` writes one to begin with"
         )
     if file.stat().st_size > _SCRIPT_KIB << 10:
         raise UsageError(f"{script}: larger than {_SCRIPT_KIB} KiB; give the training script alone")
@@ -171,7 +173,7 @@ def _script(script: str | Path) -> Path:
 def _known(path: Path, key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Runs of the reference that still hold."""
     try:
-        saved = parse_json(path.read_text(encoding="utf-8"))
+        saved = parse_json(read_text(path))
         return dict(saved["runs"]) if saved["key"] == key else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

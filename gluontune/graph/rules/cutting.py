@@ -9,6 +9,8 @@ from typing import Any
 from gluontune.graph.rules.moving import same_size
 from gluontune.graph.shapes import MaybeShape, merged, rule
 
+MOST_OUTPUTS = 10_000
+
 
 def _steps(size: int, low: int | None, high: int | None, step: int | None = None) -> int:
     return len(range(size)[slice(low, high, step or None)])
@@ -45,6 +47,8 @@ def slice_like(attrs: Mapping[str, Any], shapes: list[MaybeShape]) -> list[Maybe
 @rule("SliceChannel", needs=0)
 def slice_channel(attrs: Mapping[str, Any], shapes: list[MaybeShape]) -> list[MaybeShape]:
     x, parts = shapes[0], attrs["num_outputs"]
+    if not 0 < parts <= MOST_OUTPUTS:
+        raise ValueError(f"it is cut into {parts} parts")
     if x is None:
         return [None] * parts
     axis = attrs["axis"] % len(x)

@@ -167,6 +167,8 @@ def rnn(attrs: Mapping[str, Any], shapes: list[MaybeShape]) -> list[MaybeShape]:
     steps, batch, width = shapes[0] or ()
     hidden, layers, ways = attrs["state_size"], attrs["num_layers"], 2 if attrs["bidirectional"] else 1
     gates, size = _GATES[attrs["mode"]], 0
+    if layers > 1000:
+        raise ValueError(f"it has {layers} layers")
     out = attrs["projection_size"] or hidden
     for layer in range(layers):
         inner = width if layer == 0 else out * ways

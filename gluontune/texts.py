@@ -1,0 +1,53 @@
+"""Texts of others, names above all, on their way to a terminal, a page or a line of source."""
+
+from __future__ import annotations
+
+import json
+import math
+import unicodedata
+from typing import Any
+
+__all__ = ["clean", "literal", "printable"]
+
+
+def printable(text: str) -> str:
+    r"""Foreign text in which each control character but newline and tab is a mark: none reaches a terminal.
+
+    >>> printable("a\x1b[31m\nb")
+    'a�[31m\nb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" or _fit(c) else "\ufffd" for c in text)
+
+
+def clean(text: Any, limit: int = 400) -> str:
+    r"""Foreign text on one line, without control characters, cut at ``limit`` characters.
+
+    Names and messages come from users and libraries: an escape sequence must not reach a terminal,
+    nor a character that XML forbids reach a figure, nor a line break a line of source.
+
+    >>> clean("a\x1b[31m\nb")
+    'a�[31m b'
+    """
+    head = str(text)[: 16 * limit]
+    line = " ".join("".join(c if c.isspace() or _fit(c) else "\ufffd" for c in head).split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def _fit(character: str) -> bool:
+    # Cc and Cs are controls and lone surrogates; the bidirectional overrides (in Cf) reorder their neighbours.
+    bidirectional = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
+    return not bidirectional and unicodedata.category(character) not in ("Cc", "Cs", "Cn", "Zl", "Zp")
+
+
+def literal(value: Any) -> str:
+    r"""A value as Python source; a text in double quotes, like the code around it, where that can be.
+
+    >>> print(literal('a"b'), literal("a\n"), literal((1, None)), literal("é"), literal(float("inf")))
+    "a\"b" 'a\n' (1, None) "é" float("inf")
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    plain = isinstance(value, str) and value.isprintable()
+    return json.dumps(value, ensure_ascii=False) if plain else repr(value)
