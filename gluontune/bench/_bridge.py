@@ -89,12 +89,14 @@ class Judge:
                 parameter.init = "ones" if name.endswith(("gamma", "_var")) else "zeros"
         net.initialize(self.mx.init.Xavier(factor_type="in", magnitude=2), force_reinit=False)
         if wanted.startswith("center_net"):
+            from gluontune.runtime import set_data
+
             # It ranks its scores: with gammas of 1 all scores of a deep one are 1, and the order of equal ones is
             # nobody's.
             net(self.mx.nd.zeros(shape))
             for name, parameter in net.collect_params().items():
                 if name.endswith("gamma"):
-                    parameter.set_data(0.6 * parameter.data())
+                    set_data(parameter, 0.6 * parameter.data())
         return net
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute._traversal import flat
-from gluontune.runtime import as_nd_array, mxnet
+from gluontune.runtime import as_nd_array, mxnet, put_values
 
 __all__ = ["difference", "run", "varies"]
 
@@ -66,7 +66,7 @@ def _same_averages(net: Any) -> Iterator[None]:
     finally:
         mxnet().nd.waitall()  # static graphs update them unseen by the engine
         for array, copy in saved:
-            copy.copyto(array)
+            put_values(array, copy)
         mxnet().nd.waitall()
 
 
