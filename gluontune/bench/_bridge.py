@@ -30,7 +30,7 @@ class Judge:
         import numpy as np
 
         from gluontune import bridge
-        from gluontune.bridge.source import traced
+        from gluontune.compute.tracing import traced
 
         row: dict[str, Any] = {"status": "not traced", "reason": ""}
         row.update(dict.fromkeys(("float32", "float64", "gradients", "statistics", "operators")))
@@ -38,7 +38,7 @@ class Judge:
         try:
             net = self._build(net_name, shape)
             net(self.mx.nd.array(x))
-            _, symbol = traced(net)
+            symbol = traced(net).predict
             row["operators"] = len({node["op"] for node in _nodes(symbol)} - {"null"})
             row["status"] = "not converted"
             module = bridge.to_torch(net)

@@ -14,7 +14,7 @@ from gluontune.bridge.registry import OPERATORS, Operator, keywords
 from gluontune.bridge.source import Source, open_source
 from gluontune.errors import GluontuneError, UnknownNameError
 from gluontune.graph.schemas import parse, schema
-from gluontune.graph.symbol import Graph, Node
+from gluontune.graph.symbol import Graph, Node, read_symbol
 from gluontune.runtime.pytorch import torch
 
 __all__ = ["attributes", "inputs_of", "refuse_unknown", "to_torch"]
@@ -37,12 +37,18 @@ _FIRST_SIZE = {"Convolution": "num_filter", "FullyConnected": "num_hidden", "Emb
 
 
 def to_torch(
-    net: Any, params: Any = None, *, inputs: int | Sequence[str] | None = None, dtype: str | None = None
+    net: Any,
+    params: Any = None,
+    *,
+    inputs: int | Sequence[str] | None = None,
+    dtype: str | None = None,
+    training: Any = None,
 ) -> Any:
     """A PyTorch module that computes what the Gluon net or the symbol computes.
 
     Parameters keep Gluon's names; running statistics are buffers; ``.train()`` and ``.eval()`` act as Gluon's
-    training and predict modes. A symbol needs no mxnet. The weights are copied, not shared.
+    training and predict modes, also where the net branches on ``autograd.is_training()``. A symbol needs no mxnet. The
+    weights are copied, not shared.
 
     Args:
         net: a ``HybridBlock``, a symbol of mxnet's, or the path of a ``-symbol.json``.
@@ -50,6 +56,7 @@ def to_torch(
         inputs: how many inputs a block takes, where it was not yet hybridized and run and takes more than one;
             of a symbol the names of its inputs, in the order that the module shall take them.
         dtype: "float32" or "float64" to convert the floating parameters to.
+        training: beside a symbol: that of training mode, where it is another one. A block is traced in both modes.
 
     Returns:
         A ``torch.fx.GraphModule``. It takes the inputs in the net's order and returns a tensor, or a tuple of
@@ -70,13 +77,48 @@ def to_torch(
     """
     library = torch()
     source = open_source(net, params, inputs)
+    if training is not None:
+        source.training = read_symbol(training.tojson() if hasattr(training, "tojson") else training)
     refuse_unknown(source.graph)
     names = inputs_of(source)
     root = library.nn.Module()
     _put_arrays(library, root, source, dtype)
-    module = library.fx.GraphModule(root, _Builder(library, root, source, names).build(), "GluonModule")
+    if source.training is None and not source.untrained:
+        graph = _Builder(library, root, source, names).build()
+    else:
+        graph, names = _both_modes(library, root, source, names, dtype)
+    module = library.fx.GraphModule(root, graph, "GluonModule")
     module.inputs = names
     return module.train(False)
+
+
+def _both_modes(
+    library: Any, root: Any, source: Source, names: list[str], dtype: str | None
+) -> tuple[Any, list[str]]:
+    """A graph that hands its inputs and all arrays to the graph of prediction or that of training; and its inputs."""
+    modes: Any = importlib.import_module("gluontune.bridge.modes")
+    why, graphs = source.untrained, [source.graph]
+    if source.training is not None:
+        trained = Source(source.training, source.arrays, source.inputs, source.frozen)
+        try:
+            refuse_unknown(source.training)
+            more = inputs_of(trained)
+            _put_arrays(library, root, trained, dtype)
+            names = [*names, *[name for name in more if name not in names]]
+            graphs.append(source.training)
+        except GluontuneError as error:  # of prediction there is a module
+            why = str(error)
+    arrays = [name for name in source.arrays if any(name in graph.variables() for graph in graphs)]
+    built = []
+    for graph in graphs:
+        part = library.nn.Module()
+        taking = Source(graph, {}, None, set())
+        built.append(library.fx.GraphModule(part, _Builder(library, part, taking, [*names, *arrays]).build()))
+    root.add_module("modes_", modes.ByMode(built[0], built[1] if len(built) > 1 else None, why))
+    graph = library.fx.Graph()
+    taken = [graph.placeholder(re.sub(r"\W", "_", name)) for name in names]
+    graph.output(graph.call_module("modes_", (*taken, *(graph.get_attr(name) for name in arrays))))
+    return graph, names
 
 
 def refuse_unknown(graph: Graph) -> None:
@@ -231,14 +273,15 @@ class _Builder:
     def build(self) -> Any:
         variables = {node.name: number for number, node in enumerate(self.graph.nodes) if node.op is None}
         roles = _roles(self.graph)
-        needed = [name for name in self.inputs if not roles[name] or not roles[name] <= _LABELS]
+        needed = [name for name in self.inputs if not roles.get(name) or not roles[name] <= _LABELS]
         last = self.inputs.index(needed[-1]) if needed else -1
         for at, name in enumerate(
             self.inputs
         ):  # labels may be left out, where nothing that is needed follows
             place = re.sub(r"\W", "_", name)
             made = self.fx.placeholder(place, default_value=None) if at > last else self.fx.placeholder(place)
-            self.values[variables[name]] = made
+            if name in variables:  # the net's other mode may be what takes it
+                self.values[variables[name]] = made
         self.like = self._like()
         for number, node in enumerate(self.graph.nodes):
             if node.op is not None:

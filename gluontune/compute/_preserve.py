@@ -22,6 +22,7 @@ HYBRID_STATE = (
     "_cached_op_args",
     "_in_format",
     "_out_format",
+    "_call_cached_op",
     "_callback",
     "_monitor_all",
 )

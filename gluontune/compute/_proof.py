@@ -16,6 +16,7 @@ from gluontune.compute._preserve import preserved
 from gluontune.compute._traversal import clear_caches, flat
 from gluontune.compute.mode import set_mode
 from gluontune.compute.process import started_dtype
+from gluontune.compute.tracing import asks_for_mode
 
 __all__ = ["Proof", "Wrong"]
 
@@ -120,6 +121,8 @@ class Proof:
 
     def _pass(self) -> tuple[list[Any], list[Any]]:
         outputs, gradients = run(self._net, self._inputs, self._training)
+        if self._training and asks_for_mode(self._net):
+            outputs = outputs + run(self._net, self._inputs, False)[0]
         if not all(np.isfinite(o).all() for o in outputs):
             return outputs, []
         return outputs, gradients

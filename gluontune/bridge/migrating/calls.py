@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gluontune.bridge.source import Source, open_source
+from gluontune.compute.tracing import place_of_branch
 from gluontune.errors import GluontuneError
 
 __all__ = ["Call", "trace_calls"]
@@ -56,6 +57,11 @@ def trace_calls(net: Any, inputs: int = 1) -> tuple[Call, Source, dict[str, str]
             source = open_source(net, None, inputs)
     finally:
         net._cached_graph = kept
+    if source.training is not None:
+        raise GluontuneError(
+            f"{place_of_branch(net)}: asks for the mode, and computes something else in training than in prediction: "
+            "migrate writes one forward. gt.bridge.to_torch has both"
+        )
     if not calls:
         raise GluontuneError(f"{type(net).__name__} was not called while it was traced")
     for number, node in enumerate(source.graph.nodes):
