@@ -7,7 +7,11 @@ import pytest
 
 import gluontune as gt
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.export.parameters import set_parameters
+from gluontune.methods.cards import METHODS
 from gluontune.runtime import mxnet
+from gluontune.train import checkpoint
+from gluontune.train.trained import recipe_of_source, trained
 
 FAST = gt.Recipe(
     net="small_cnn", loader="resident", train_samples=512, val_samples=200, batch_size_per_device=32,
@@ -126,3 +130,21 @@ def test_what_a_callback_raises_comes_out_and_what_is_none_is_refused(reused):
         gt.train.run(FAST, callbacks=[wrong], site=reused.site)
     with pytest.raises(UsageError, match=r"inherit from gt\.train\.Callback"):
         gt.train.run(FAST, callbacks=[3])
+
+
+@pytest.mark.parametrize("method", [n for n in METHODS.names() if METHODS[n].kind == "weights"])
+def test_whatever_reads_a_checkpoint_has_the_average_that_was_validated(tmp_path, reused, method):
+    """Not the raw weights: they are another net."""
+    kept = tmp_path / "kept"
+    recipe = FAST.override(
+        methods={method: True}, train_samples=192, val_samples=40, batch_size_per_device=32, epochs=1
+    )
+    assert gt.train.run(recipe, checkpoints=gt.train.Checkpoints(kept), site=reused.site).ok
+    _, arrays = checkpoint.read(checkpoint.files(kept)[0])
+    x = mxnet().nd.random.normal(shape=(4, 1, 28, 28))
+    loaded = gt.train.load(kept)
+    exported = trained(recipe_of_source(kept, gt.Recipe()), kept).net
+    np.testing.assert_array_equal(loaded(x).asnumpy(), exported(x).asnumpy())
+    raw = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("parameter/")}
+    set_parameters(loaded, raw)
+    assert np.abs(loaded(x).asnumpy() - exported(x).asnumpy()).max() > 1e-3  # six updates: lookahead's k is 5

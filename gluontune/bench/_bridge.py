@@ -30,7 +30,7 @@ class Judge:
         import numpy as np
 
         from gluontune import bridge
-        from gluontune.bridge.source import traced
+        from gluontune.compute.tracing import traced
 
         row: dict[str, Any] = {"status": "not traced", "reason": ""}
         row.update(dict.fromkeys(("float32", "float64", "gradients", "statistics", "operators")))
@@ -38,7 +38,7 @@ class Judge:
         try:
             net = self._build(net_name, shape)
             net(self.mx.nd.array(x))
-            _, symbol = traced(net)
+            symbol = traced(net).predict
             row["operators"] = len({node["op"] for node in _nodes(symbol)} - {"null"})
             row["status"] = "not converted"
             module = bridge.to_torch(net)
@@ -89,12 +89,14 @@ class Judge:
                 parameter.init = "ones" if name.endswith(("gamma", "_var")) else "zeros"
         net.initialize(self.mx.init.Xavier(factor_type="in", magnitude=2), force_reinit=False)
         if wanted.startswith("center_net"):
+            from gluontune.runtime import set_data
+
             # It ranks its scores: with gammas of 1 all scores of a deep one are 1, and the order of equal ones is
             # nobody's.
             net(self.mx.nd.zeros(shape))
             for name, parameter in net.collect_params().items():
                 if name.endswith("gamma"):
-                    parameter.set_data(0.6 * parameter.data())
+                    set_data(parameter, 0.6 * parameter.data())
         return net
 
 

@@ -103,6 +103,7 @@ def _in_float64(mx: Any, net: Any, x: Any, rewrites: Sequence[str]) -> tuple[Arr
 def _run(mx: Any, net: Any, x: Any, rewrites: Sequence[str], mode: str) -> Arrays:
     """Outputs and gradients of one training pass; averages and rewrites are put back."""
     from gluontune import compute
+    from gluontune.runtime import set_data
 
     compute.set_mode(net, mode)
     parameters = net.collect_params()
@@ -127,7 +128,7 @@ def _run(mx: Any, net: Any, x: Any, rewrites: Sequence[str], mode: str) -> Array
         applied.undo()
         mx.nd.waitall()  # static graphs write averages unseen by the engine
         for name, value in averages.items():
-            parameters[name].set_data(value)
+            set_data(parameters[name], value)
 
 
 def _weights(mx: Any, output: Any) -> Any:

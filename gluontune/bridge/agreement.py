@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from gluontune.bridge.names import gluon_names
-from gluontune.bridge.source import settle, traced
+from gluontune.bridge.source import settle
+from gluontune.compute.tracing import traced
 from gluontune.errors import UsageError
 from gluontune.runtime.pytorch import torch
 
@@ -167,7 +168,10 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
     from gluontune.runtime import mxnet
 
     mx = mxnet()
-    names, symbol = traced(net, len(samples))
+    graphs = traced(net, len(samples))
+    names, symbol = graphs.names, graphs.train if train else graphs.predict
+    if symbol is None:
+        raise UsageError(f"check(train=True): {type(net).__name__}: {graphs.why}")
     symbol = mx.sym.load_json(_steady(symbol.tojson(), dtype))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "Cannot decide type for the following arguments": for the inputs
@@ -205,12 +209,12 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
 def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -> Any:
     library = torch()
     module = copy.deepcopy(module).to("cpu", getattr(library, dtype)).train(train)
-    if isinstance(module, library.fx.GraphModule) and dtype != "float32":
-        for node in module.graph.nodes:
-            if node.kwargs.get("dtype") == "float32":
-                node.kwargs = {**node.kwargs, "dtype": dtype}
-        module.recompile()
     for part in module.modules():
+        if isinstance(part, library.fx.GraphModule) and dtype != "float32":
+            for node in part.graph.nodes:
+                if node.kwargs.get("dtype") == "float32":
+                    node.kwargs = {**node.kwargs, "dtype": dtype}
+            part.recompile()
         if isinstance(getattr(part, "p", None), float):
             part.p = 0.0
     tensors = [library.from_numpy(s.copy()) for s in samples]

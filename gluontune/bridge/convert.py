@@ -17,7 +17,7 @@ from gluontune.bridge.registry import OPERATORS, Operator, keywords
 from gluontune.bridge.source import Source, open_source
 from gluontune.errors import GluontuneError, UnknownNameError
 from gluontune.graph.schemas import parse, schema
-from gluontune.graph.symbol import Graph, Node
+from gluontune.graph.symbol import Graph, Node, read_symbol
 from gluontune.runtime.pytorch import torch
 from gluontune.texts import clean
 
@@ -41,13 +41,18 @@ _FIRST_SIZE = {"Convolution": "num_filter", "FullyConnected": "num_hidden", "Emb
 
 
 def to_torch(
-    net: Any, params: Any = None, *, inputs: int | Sequence[str] | None = None, dtype: str | None = None
+    net: Any,
+    params: Any = None,
+    *,
+    inputs: int | Sequence[str] | None = None,
+    dtype: str | None = None,
+    training: Any = None,
 ) -> Any:
     """A PyTorch module that computes what the Gluon net or the symbol computes.
 
     Parameters keep Gluon's names (but for names that Python source cannot hold: ``from_torch`` knows those);
-    running statistics are buffers; ``.train()`` and ``.eval()`` act as Gluon's training and predict modes. A symbol
-    needs no mxnet. The weights are copied, not shared.
+    running statistics are buffers; ``.train()`` and ``.eval()`` act as Gluon's training and predict modes, also where
+    the net branches on ``autograd.is_training()``. A symbol needs no mxnet. The weights are copied, not shared.
 
     Args:
         net: a ``HybridBlock``, a symbol of mxnet's, or the path of a ``-symbol.json``.
@@ -55,6 +60,7 @@ def to_torch(
         inputs: how many inputs a block takes, where it was not yet hybridized and run and takes more than one;
             of a symbol the names of its inputs, in the order that the module shall take them.
         dtype: "float32" or "float64" to convert the floating parameters to.
+        training: beside a symbol: that of training mode, where it is another one. A block is traced in both modes.
 
     Returns:
         A ``torch.fx.GraphModule``. It takes the inputs in the net's order and returns a tensor, or a tuple of
@@ -75,15 +81,54 @@ def to_torch(
     """
     library = torch()
     source = open_source(net, params, inputs)
+    if training is not None:
+        source.training = read_symbol(training.tojson() if hasattr(training, "tojson") else training)
     refuse_unknown(source.graph)
     names = inputs_of(source)
     root = library.nn.Module()
     places = Places(root)
     _put_arrays(library, places, source, dtype)
-    module = library.fx.GraphModule(root, _Builder(library, places, source, names).build(), "GluonModule")
+    if source.training is None and not source.untrained:
+        graph = _Builder(library, places, source, names).build()
+    else:
+        graph, names = _both_modes(library, places, source, names, dtype)
+    module = library.fx.GraphModule(root, graph, "GluonModule")
     places.tell(module)
     module.inputs = names
     return module.train(False)
+
+
+def _both_modes(
+    library: Any, places: Places, source: Source, names: list[str], dtype: str | None
+) -> tuple[Any, list[str]]:
+    """A graph that hands its inputs and all arrays to the graph of prediction or that of training; and its inputs."""
+    modes: Any = importlib.import_module("gluontune.bridge.modes")
+    why, graphs = source.untrained, [source.graph]
+    if source.training is not None:
+        trained = Source(source.training, source.arrays, source.inputs, source.frozen)
+        try:
+            refuse_unknown(source.training)
+            more = inputs_of(trained)
+            _put_arrays(library, places, trained, dtype)
+            names = [*names, *[name for name in more if name not in names]]
+            graphs.append(source.training)
+        except GluontuneError as error:  # of prediction there is a module
+            why = str(error)
+    arrays = [name for name in source.arrays if any(name in graph.variables() for graph in graphs)]
+    built = []
+    for graph in graphs:
+        part = library.nn.Module()
+        taking = Source(graph, {}, None, set())
+        built.append(
+            library.fx.GraphModule(part, _Builder(library, Places(part), taking, [*names, *arrays]).build())
+        )
+    both = places.layer("modes_")
+    places.root.add_module(both, modes.ByMode(built[0], built[1] if len(built) > 1 else None, why))
+    graph = library.fx.Graph()
+    used: set[str] = set()
+    taken = [graph.placeholder(identifier(name, used)) for name in names]
+    graph.output(graph.call_module(both, (*taken, *(graph.get_attr(places.of[name]) for name in arrays))))
+    return graph, names
 
 
 def refuse_unknown(graph: Graph) -> None:
@@ -170,6 +215,8 @@ def _put_arrays(library: Any, places: Places, source: Source, dtype: str | None)
     for node in graph.nodes:
         if node.op is not None or node.name not in source.arrays or node.name not in used:
             continue
+        if node.name in places.of:  # the other mode's graph has it, too
+            continue
         array = source.arrays[node.name]
         _check_shape(graph, node, array, expected.get(node.name))
         if array.dtype == np.float16 and dtype is None:
@@ -233,7 +280,7 @@ class _Builder:
     def build(self) -> Any:
         variables = {node.name: number for number, node in enumerate(self.graph.nodes) if node.op is None}
         roles = _roles(self.graph)
-        needed = [name for name in self.inputs if not roles[name] or not roles[name] <= _LABELS]
+        needed = [name for name in self.inputs if not roles.get(name) or not roles[name] <= _LABELS]
         last = self.inputs.index(needed[-1]) if needed else -1
         taken: set[str] = set()
         for at, name in enumerate(
@@ -241,7 +288,8 @@ class _Builder:
         ):  # labels may be left out, where nothing that is needed follows
             place = identifier(name, taken)
             made = self.fx.placeholder(place, default_value=None) if at > last else self.fx.placeholder(place)
-            self.values[variables[name]] = made
+            if name in variables:  # the net's other mode may be what takes it
+                self.values[variables[name]] = made
         self.like = self._like()
         for number, node in enumerate(self.graph.nodes):
             if node.op is not None:

@@ -8,15 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.compute.tracing import traced
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.graph.params import read_params
 from gluontune.graph.symbol import Graph, read_symbol
 
-__all__ = ["Source", "open_source", "traced"]
+__all__ = ["Source", "open_source", "settle"]
 
 
 class Source:
-    """A graph, its arrays by name, the order of its inputs (None: as the graph reads them), what is not trained."""
+    """A graph, its arrays by name, the order of its inputs (None: as the graph reads them), what is not trained.
+
+    Attributes:
+        training: the graph in training mode, where it is another one. untrained: why there is none.
+    """
+
+    training: Graph | None = None
+    untrained = ""
 
     def __init__(
         self, graph: Graph, arrays: dict[str, np.ndarray], inputs: list[str] | None, frozen: set[str]
@@ -33,9 +41,13 @@ def open_source(net: Any, params: Any, inputs: int | Sequence[str] | None) -> So
     if hasattr(net, "collect_params"):
         if not isinstance(inputs, (int, type(None))):
             raise UsageError("to_torch: of a block, inputs= says how many there are")
-        names, symbol = traced(net, inputs)
-        found, frozen = _of_block(net, set(symbol.list_inputs()), given)
-        return Source(read_symbol(symbol.tojson()), found, names, frozen)
+        graphs = traced(net, inputs)
+        both = graphs.differs and graphs.train is not None
+        wanted = {*graphs.predict.list_inputs(), *(graphs.train.list_inputs() if both else ())}
+        found, frozen = _of_block(net, wanted, given)
+        source = Source(read_symbol(graphs.predict.tojson()), found, graphs.names, frozen)
+        source.training, source.untrained = read_symbol(graphs.train.tojson()) if both else None, graphs.why
+        return source
     raise UsageError(
         f"to_torch takes a Gluon HybridBlock, a symbol or the path of a -symbol.json, not {type(net).__name__}"
     )
@@ -60,58 +72,6 @@ def _named(graph: Graph, inputs: int | Sequence[str] | None) -> list[str] | None
     if unknown:
         raise UsageError(f"{graph.source}: has no input {unknown[0]!r}")
     return names
-
-
-def traced(net: Any, inputs: int | None = None) -> tuple[list[str], Any]:
-    """Names of the inputs and the symbol of a block, as ``export`` would write it. ``net`` is left as it was.
-
-    Raises:
-        GluontuneError: it is no HybridBlock, or its ``hybrid_forward`` cannot be traced; names the layer's class.
-    """
-    from gluontune.runtime import mxnet, uses_np
-
-    mx = mxnet()
-    if not isinstance(net, mx.gluon.HybridBlock):
-        raise GluontuneError(
-            f"{type(net).__name__} is a Block: only a HybridBlock has a graph. Derive it from HybridBlock"
-        )
-    kept = getattr(net, "_cached_graph", ())
-    if kept:
-        variables, symbol = kept
-        return [v.name for v in variables], symbol
-    count = inputs or 1
-    names = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
-    variables = [mx.sym.var(name) for name in names]
-    if uses_np(net):
-        variables = [variable.as_np_ndarray() for variable in variables]
-    try:
-        outputs = net(*variables)
-    except Exception as error:
-        place = _own_line(error)
-        raise GluontuneError(
-            f"{type(net).__name__} cannot be traced{place}: {type(error).__name__}: {str(error).splitlines()[0]}. "
-            "Give it inputs= if it takes several; a hybrid_forward must use F for all that it computes"
-        ) from error
-    return names, mx.sym.Group(list(_flat(outputs))) if isinstance(outputs, (list, tuple)) else outputs
-
-
-def _flat(outputs: Any) -> Any:
-    for item in outputs:
-        if isinstance(item, (list, tuple)):
-            yield from _flat(item)
-        else:
-            yield item
-
-
-def _own_line(error: BaseException) -> str:
-    """Where in code that is not mxnet's the error arose."""
-    found, step = "", error.__traceback__
-    while step is not None:
-        name = step.tb_frame.f_code.co_filename
-        if "/mxnet/" not in name and "/gluontune/" not in name:
-            found = f" at {name}:{step.tb_lineno}"
-        step = step.tb_next
-    return found
 
 
 def _of_block(

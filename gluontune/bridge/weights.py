@@ -49,7 +49,7 @@ def from_torch(module: Any, to: Any = None) -> dict[str, np.ndarray]:
 
 
 def _fill(net: Any, arrays: dict[str, np.ndarray]) -> None:
-    from gluontune.runtime import mxnet
+    from gluontune.runtime import mxnet, set_data
 
     parameters = net.collect_params()
     unknown = [name for name in arrays if name not in parameters]
@@ -62,4 +62,4 @@ def _fill(net: Any, arrays: dict[str, np.ndarray]) -> None:
         shape = parameters[name].shape
         if shape is not None and all(n > 0 for n in shape) and tuple(shape) != array.shape:
             raise GluontuneError(f"parameter {name}: the module has {array.shape}, the block {tuple(shape)}")
-        parameters[name].set_data(mx.nd.array(array, dtype=array.dtype))
+        set_data(parameters[name], mx.nd.array(array, dtype=array.dtype))

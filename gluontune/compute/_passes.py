@@ -9,21 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute._traversal import flat
-from gluontune.runtime import as_nd_array, mxnet
+from gluontune.compute._traversal import flat, walk
+from gluontune.runtime import as_nd_array, mxnet, put_values
 
-__all__ = ["difference", "run", "varies"]
+__all__ = ["difference", "run", "varies", "without_dropout"]
 
 
 def run(net: Any, inputs: tuple[Any, ...], training: bool) -> tuple[list[Any], list[Any]]:
-    """Outputs and gradients (of parameters) of one pass, from the same weights and averages."""
+    """Outputs and gradients (of parameters) of one pass, from the same weights and averages; in training mode.
+
+    In prediction mode there are no gradients: what MXNet 1.9.1 gives behind a max pooling is what the memory held.
+    """
     mx = mxnet()
     with _same_averages(net):
-        with mx.autograd.record(train_mode=training):
+        with mx.autograd.record(train_mode=training) if training else mx.autograd.pause(train_mode=False):
             outputs = [as_nd_array(o) for o in flat(net(*inputs))]
             heads = [
                 o.astype("float32").square().sum() for o in outputs if o.dtype not in (np.int64, np.bool_)
             ]
+        if not training:
+            return [_numpy(o) for o in outputs], []
         parameters = [
             p for p in net.collect_params().values() if p.grad_req != "null" and p._grad is not None
         ]
@@ -38,6 +43,29 @@ def run(net: Any, inputs: tuple[Any, ...], training: bool) -> tuple[list[Any], l
 def varies(net: Any, inputs: tuple[Any, ...], training: bool) -> bool:
     """Whether two calls on the same input give different outputs."""
     return difference(run(net, inputs, training)[0], run(net, inputs, training)[0]) > 1e-6
+
+
+@contextlib.contextmanager
+def without_dropout(net: Any, wanted: bool) -> Iterator[None]:
+    """While it lasts, the dropout layers of ``net`` drop nothing, so that training mode can be compared; if ``wanted``.
+
+    What was compiled keeps the rates that it was compiled with: put the net into its mode inside.
+    """
+    held = [
+        (block, name, vars(block)[name])
+        for _, block in walk(net)
+        for name in ("_rate", "_dropout")  # of Dropout and of recurrent layers
+        if wanted
+        and isinstance(block, mxnet().gluon.HybridBlock)
+        and isinstance(vars(block).get(name), float)
+    ]
+    try:
+        for block, name, _ in held:
+            vars(block)[name] = 0.0
+        yield
+    finally:
+        for block, name, rate in held:
+            vars(block)[name] = rate
 
 
 def difference(mine: Iterable[Any], theirs: Iterable[Any]) -> float:
@@ -66,7 +94,7 @@ def _same_averages(net: Any) -> Iterator[None]:
     finally:
         mxnet().nd.waitall()  # static graphs update them unseen by the engine
         for array, copy in saved:
-            copy.copyto(array)
+            put_values(array, copy)
         mxnet().nd.waitall()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gluontune.compute._traversal import walk
 from gluontune.errors import UsageError
-from gluontune.runtime import mxnet
+from gluontune.runtime import mxnet, put_values
 
 __all__ = ["HYBRID_STATE", "capture", "check_initialized", "preserved", "restore"]
 
@@ -22,6 +22,7 @@ HYBRID_STATE = (
     "_cached_op_args",
     "_in_format",
     "_out_format",
+    "_call_cached_op",
     "_callback",
     "_monitor_all",
 )
@@ -57,7 +58,7 @@ def preserved(net: Any) -> Iterator[None]:
         restore(blocks)
         for saved in arrays:
             for array, copy, fresh in saved:
-                copy.copyto(array)
+                put_values(array, copy)
                 if fresh is not None:
                     array._fresh_grad = fresh
         mxnet().nd.waitall()

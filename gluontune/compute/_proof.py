@@ -11,11 +11,12 @@ import numpy as np
 from gluontune.compute._blocks import give, take_back
 from gluontune.compute._diagnose import explain, first_line
 from gluontune.compute._gradients import first_gross
-from gluontune.compute._passes import difference, run, varies
+from gluontune.compute._passes import difference, run, varies, without_dropout
 from gluontune.compute._preserve import preserved
 from gluontune.compute._traversal import clear_caches, flat
 from gluontune.compute.mode import set_mode
 from gluontune.compute.process import started_dtype
+from gluontune.compute.tracing import asks_for_mode
 
 __all__ = ["Proof", "Wrong"]
 
@@ -37,15 +38,15 @@ class Wrong:
 class Proof:
     """What a network computes as it is, to hold rewritten ones against. The net stays as it was.
 
-    Where it draws random numbers, prediction mode is compared; where it draws there too, only that nothing raises.
-    A network that cannot be compiled is compared in imperative mode alone.
+    Dropout layers are off. Where it still draws random numbers, outputs are compared in prediction mode; where it draws
+    there too, only that nothing raises. A network that cannot be compiled is compared in imperative mode alone.
     """
 
     def __init__(self, net: Any, inputs: tuple[Any, ...]):
         self._net, self._inputs, self._training, self._comparable = net, inputs, True, True
         self._plain: dict[str, Any] = {}
         part = _part(inputs)
-        with preserved(net), warnings.catch_warnings():
+        with preserved(net), without_dropout(net, True), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             set_mode(net, "imperative")
             if part is not None and self._runs(part):
@@ -89,7 +90,7 @@ class Proof:
 
     def _compare(self) -> tuple[str, str]:
         """The reason why the network as it is now is another one, and the block's path where that is known."""
-        with preserved(self._net), warnings.catch_warnings():
+        with preserved(self._net), without_dropout(self._net, True), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for mode, plain in self._plain.items():
                 clear_caches(self._net)
@@ -120,6 +121,8 @@ class Proof:
 
     def _pass(self) -> tuple[list[Any], list[Any]]:
         outputs, gradients = run(self._net, self._inputs, self._training)
+        if self._training and asks_for_mode(self._net):
+            outputs = outputs + run(self._net, self._inputs, False)[0]
         if not all(np.isfinite(o).all() for o in outputs):
             return outputs, []
         return outputs, gradients

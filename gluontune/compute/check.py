@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gluontune.compute._diagnose import Finding, explain, first_line, source
-from gluontune.compute._passes import difference, run, varies
+from gluontune.compute._passes import difference, run, varies, without_dropout
 from gluontune.compute._preserve import check_initialized, preserved
 from gluontune.compute._traversal import Seen, flat, sample_of, walk, watch
-from gluontune.compute.mode import set_mode
+from gluontune.compute.mode import set_mode, topmost_hybrid
+from gluontune.compute.tracing import of_call, place_of_branch
 from gluontune.errors import UsageError
 from gluontune.runtime import mxnet
 
@@ -54,8 +55,8 @@ class HybridizeCheck:
 def check_hybridizable(net: Any, *inputs: Any, tolerance: float | None = None) -> HybridizeCheck:
     """Run ``net`` imperatively and compiled, and compare outputs and gradients. The net stays as it was.
 
-    MXNet's random generators are seeded anew if (and only if) the network draws random numbers: their
-    state cannot be read back. A network that draws is compared in prediction mode.
+    Dropout layers are off while results are compared. A network that draws elsewhere, too, is compared in prediction
+    mode, by its outputs.
 
     Args:
         net: an initialized Gluon block.
@@ -123,17 +124,13 @@ def _static_findings(net: Any) -> list[Finding]:
 def _compare(
     net: Any, inputs: tuple[Any, ...], seen: dict[int, Seen], result: HybridizeCheck, tol: float
 ) -> None:
-    set_mode(net, "imperative")
+    two_graphs = _note_modes(net, seen, result)
     try:
-        draws = varies(net, inputs, True)
-        comparable = not draws or not varies(net, inputs, False)
-        plain = run(net, inputs, not draws)
-    except Exception as error:  # works in prediction, but not while gradients are recorded
-        result.findings.append(explain(net, error))
-        return
-    set_mode(net, "hybridized")
-    try:
-        compiled = run(net, inputs, not draws)
+        set_mode(net, "imperative")
+        draws = varies(
+            net, inputs, True
+        )  # where not: works in prediction, but not while gradients are recorded
+        set_mode(net, "hybridized")
         frozen = draws and not varies(net, inputs, True)
     except Exception as error:
         result.findings.append(explain(net, error))
@@ -141,18 +138,67 @@ def _compare(
     if frozen:
         result.findings.append(_locate(net, seen, _freezes, "every compiled call draws or counts the same"))
         return
-    if not comparable:
+    with without_dropout(net, draws):
+        _compare_results(net, inputs, seen, result, tol, two_graphs)
+
+
+def _compare_results(
+    net: Any,
+    inputs: tuple[Any, ...],
+    seen: dict[int, Seen],
+    result: HybridizeCheck,
+    tol: float,
+    two_graphs: bool,
+) -> None:
+    set_mode(net, "imperative")
+    training = not varies(net, inputs, True)
+    if not training and varies(net, inputs, False):
         result.notes.append("it draws random numbers in prediction mode too: results cannot be compared")
         return
-    if draws:
-        result.notes.append("the network draws random numbers in training: compared in prediction mode")
-    result.output_error = difference(plain[0], compiled[0])
+    if not training:
+        result.notes.append(
+            "the network draws random numbers in training: compared in prediction mode, outputs only"
+        )
+    plain = run(net, inputs, training)
+    predicted = run(net, inputs, False)[0] if two_graphs else []
+    try:
+        set_mode(net, "hybridized")
+        compiled = run(net, inputs, training)
+        predicted_too = run(net, inputs, False)[0] if two_graphs else []
+    except Exception as error:
+        result.findings.append(explain(net, error))
+        return
+    result.output_error = max(difference(plain[0], compiled[0]), difference(predicted, predicted_too))
     result.gradient_error = difference(plain[1], compiled[1])
     if max(result.output_error, result.gradient_error) > tol:
         detail = f"outputs differ by {result.output_error:.1e}, gradients by {result.gradient_error:.1e}"
         result.findings.append(_locate(net, seen, lambda *args: _differs(*args) > tol, detail))
         return
     _other_batch_size(net, inputs, result, tol)
+
+
+def _note_modes(net: Any, seen: dict[int, Seen], result: HybridizeCheck) -> bool:
+    """Warn of each compiled part that has another graph in training than in prediction; whether there is one."""
+    found = False
+    for root in topmost_hybrid(net):
+        if id(root) not in seen:
+            continue
+        try:
+            predict, train, why = of_call(root, seen[id(root)].arguments[0])
+        except Exception:  # the comparison says what cannot be compiled
+            continue
+        if train is not predict:
+            found = True
+            where = place_of_branch(root)
+            result.findings.append(
+                Finding(
+                    "warning", "", type(root).__name__, where.rpartition(", ")[2] if ", " in where else "",
+                    "it computes something else in training than in prediction (is_training()), and Gluon's "
+                    "hybridize() keeps the graph of whichever it ran first",
+                    "Compile it by gt.compute.set_mode or gt.compute.hybridize, which keep a graph for each mode.", why,
+                )
+            )  # fmt: skip
+    return found
 
 
 def _differs(block: Any, inputs: tuple[Any, ...]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gluontune.compute.tracing import ByMode
 from gluontune.errors import UnknownNameError
 
 __all__ = ["MODES", "compile_roots", "set_mode", "topmost_hybrid"]
@@ -40,7 +41,7 @@ def set_mode(net: Any, mode: str) -> Any:
 
 
 def compile_roots(net: Any, settings: Mapping[str, Any]) -> None:
-    """Give each topmost ``HybridBlock`` of ``net`` these arguments of ``hybridize``.
+    """Give each topmost ``HybridBlock`` of ``net`` these arguments of ``hybridize``; a graph for each mode.
 
     Where there are several, ``static_shape`` is left out. MXNet 1.9 computes wrong gradients with it, without a word,
     where a chain of compiled blocks is called three times in a step, as the discriminator of a GAN is (a plain
@@ -51,6 +52,7 @@ def compile_roots(net: Any, settings: Mapping[str, Any]) -> None:
         settings = {name: value for name, value in settings.items() if name != "static_shape"}
     for block in roots:
         block.hybridize(**settings)
+        vars(block)["_call_cached_op"] = ByMode(block)
 
 
 def topmost_hybrid(block: Any) -> list[Any]:

@@ -142,7 +142,7 @@ def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
         raise UsageError("profile of a HybridBlock needs a sample batch of NDArrays: profile(net, x)")
     inputs = sample_of(net, inputs)
     watch(net, *inputs)  # shapes of all parameters
-    with preserved(net):
+    with preserved(net), mx.autograd.record():  # the graph of training mode: a step is profiled
         net._clear_cached_op()
         variables, graph = net._get_graph(*inputs)
     names = [v.name for v in variables]

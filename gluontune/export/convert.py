@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.compute.tracing import traced
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.export import tidy
 from gluontune.files import atomic_write
@@ -166,8 +167,7 @@ def _trace(net: Any, shape: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:
     """Symbol and parameters of a net, for inference."""
     mx = mxnet()
     net(mx.nd.zeros(shape))  # shapes that are still open
-    outputs = net(mx.sym.Variable("data"))
-    symbol = mx.sym.Group(list(_flat(outputs))) if isinstance(outputs, (list, tuple)) else outputs
+    symbol = traced(net).predict
     wanted = {*symbol.list_arguments(), *symbol.list_auxiliary_states()} - {"data"}
     held = net.collect_params()
     unknown = sorted(wanted - set(held))
@@ -175,14 +175,6 @@ def _trace(net: Any, shape: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:
         raise GluontuneError(f"the net has inputs beside the images: {', '.join(unknown[:5])}")
     params = {name: p.data(p.list_ctx()[0]).astype("float32") for name, p in held.items() if name in wanted}
     return symbol, params
-
-
-def _flat(outputs: Any) -> Iterator[Any]:
-    for output in outputs:
-        if isinstance(output, (list, tuple)):
-            yield from _flat(output)
-        else:
-            yield output
 
 
 def _registry() -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import read_npz
 from gluontune.graph.params import read_params
-from gluontune.runtime import mxnet
+from gluontune.runtime import mxnet, set_data
 
 __all__ = ["load_parameters", "perturb", "set_parameters"]
 
@@ -28,7 +28,7 @@ def set_parameters(net: Any, arrays: Mapping[str, Any], source: str = "parameter
     Raises:
         GluontuneError: one is missing, left over, or of another shape; names it.
 
-    >>> from gluontune.runtime import mxnet
+    >>> from gluontune.runtime import mxnet, set_data
     >>> import numpy as np
     >>> net = mxnet().gluon.nn.Dense(1, in_units=2)
     >>> net.initialize()
@@ -55,7 +55,7 @@ def set_parameters(net: Any, arrays: Mapping[str, Any], source: str = "parameter
         if not parameter._data:
             parameter.shape = values.shape
             parameter.initialize(ctx=mx.cpu())
-        parameter.set_data(mx.nd.array(values))
+        set_data(parameter, mx.nd.array(values))
 
 
 def load_parameters(net: Any, path: str | Path) -> None:
@@ -89,4 +89,4 @@ def perturb(net: Any, seed: int = 0) -> None:
             values = rng.normal(0, 0.1, parameter.shape)
         else:
             continue
-        parameter.set_data(mx.nd.array(values))
+        set_data(parameter, mx.nd.array(values))

@@ -12,7 +12,7 @@ import numpy as np
 
 from gluontune.compute.depth import all_blocks, residual_blocks
 from gluontune.errors import UsageError
-from gluontune.runtime import as_net_array, mxnet
+from gluontune.runtime import as_net_array, mxnet, set_data
 
 __all__ = [
     "add_blurpool",
@@ -229,4 +229,4 @@ def _values(layer: Any) -> np.ndarray:
 
 
 def _put(layer: Any, values: np.ndarray) -> None:
-    layer.weight.set_data(as_net_array(mxnet().nd.array(values, dtype=values.dtype)))
+    set_data(layer.weight, as_net_array(mxnet().nd.array(values, dtype=values.dtype)))

@@ -13,7 +13,7 @@ import numpy as np
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.optim._setup import setup
 from gluontune.optim.trainer import TunedTrainer
-from gluontune.runtime import mxnet
+from gluontune.runtime import mxnet, set_data
 
 mx: Any = mxnet()
 
@@ -175,7 +175,7 @@ def _run(
     if kept is None:
         raise UsageError("batches: it gave no batch; a range test needs data")
     for name, param in params.items():
-        param.set_data(kept[name])
+        set_data(param, kept[name])
     if not math.isfinite(losses[-1]):
         rates, losses = rates[:-1], losses[:-1]
     if not losses:

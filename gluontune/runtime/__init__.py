@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gluontune.runtime.amx import amx_support as amx_support
     from gluontune.runtime.arrays import as_nd_array as as_nd_array
     from gluontune.runtime.arrays import as_net_array as as_net_array
+    from gluontune.runtime.arrays import put_values as put_values
+    from gluontune.runtime.arrays import set_data as set_data
     from gluontune.runtime.arrays import uses_np as uses_np
     from gluontune.runtime.cpu import memory_limit_mib as memory_limit_mib
     from gluontune.runtime.cpu import usable_cores as usable_cores

@@ -15,7 +15,7 @@ from typing import Any
 
 from gluontune.runtime.importing import mxnet
 
-__all__ = ["as_nd_array", "as_net_array", "uses_np"]
+__all__ = ["as_nd_array", "as_net_array", "put_values", "set_data", "uses_np"]
 
 
 def uses_np(net: Any = None) -> bool:
@@ -65,6 +65,52 @@ def as_nd_array(value: Any) -> Any:
     True
     """
     return _converted(value, to_np=False)
+
+
+def put_values(array: Any, values: Any) -> None:
+    """Write ``values`` into an NDArray, whatever layout it is in. All that sets arrays of a net goes through here.
+
+    A ``Conv1D`` in prediction mode leaves its weight in one of oneDNN's layouts, into which MXNet 1.9.1 cannot copy
+    (``Check failed: to.IsDefaultData()``); an operator that writes there can.
+
+    >>> nd = mxnet().nd
+    >>> array = nd.zeros((2,))
+    >>> put_values(array, nd.ones((2,), dtype="float64"))
+    >>> array.asnumpy().tolist()
+    [1.0, 1.0]
+    """
+    array, values = as_nd_array(array), as_nd_array(values)
+    if array.stype != "default" or values.stype != "default" or array.shape != values.shape:
+        values.copyto(array)
+        return
+    if values.dtype != array.dtype:
+        values = values.astype(array.dtype)
+    mxnet().nd.identity(values.as_in_context(array.context), out=array)
+
+
+def set_data(parameter: Any, values: Any) -> None:
+    """``parameter.set_data(values)``, whatever layout the parameter is in; see :func:`put_values`.
+
+    >>> layer = mxnet().gluon.nn.Dense(1, in_units=2)
+    >>> layer.initialize()
+    >>> set_data(layer.weight, mxnet().nd.ones((1, 2)))
+    >>> layer.weight.data().asnumpy().tolist()
+    [[1.0, 1.0]]
+    """
+    if not parameter._data:  # the values are kept until its shape is known
+        parameter.set_data(values)
+        return
+    parameter.shape = values.shape
+    trainer = parameter._trainer
+    if (
+        trainer
+        and trainer._kv_initialized
+        and trainer._update_on_kvstore
+        and parameter not in trainer._params_to_init
+    ):
+        trainer._reset_kvstore()  # as Parameter.set_data: the store has a copy
+    for array in parameter._data:
+        put_values(array, values)
 
 
 def _converted(value: Any, to_np: bool) -> Any:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from gluontune.train.group import RunFailed as RunFailed
     from gluontune.train.job import Job as Job
     from gluontune.train.job import load_job as load_job
-    from gluontune.train.loaded import load as load
     from gluontune.train.metrics import make_score as make_score
     from gluontune.train.models import build_net as build_net
     from gluontune.train.models import net_names as net_names
     from gluontune.train.outcome import Outcome as Outcome
     from gluontune.train.resume import Checkpoints as Checkpoints
     from gluontune.train.running import run as run
+    from gluontune.train.trained import load as load
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

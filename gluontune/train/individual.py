@@ -17,6 +17,7 @@ from gluontune import compute
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import atomic_write, read_npz
 from gluontune.optim import states
+from gluontune.runtime import set_data
 from gluontune.train.arrays import parts_of, to_numpy
 from gluontune.train.checkpoint import check_same_net
 from gluontune.train.metrics import hits_of
@@ -144,7 +145,7 @@ def _put(session: Session, weights: dict[str, np.ndarray], source: str) -> None:
     mine = dict(parameters(session.net))
     check_same_net(mine, weights, source)
     for name, parameter in mine.items():
-        parameter.set_data(session.array(weights[name], parameter.dtype))
+        set_data(parameter, session.array(weights[name], parameter.dtype))
 
 
 def write_weights(path: str | Path, weights: dict[str, np.ndarray]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gluontune.errors import GluontuneError
-from gluontune.runtime import as_net_array
+from gluontune.runtime import as_net_array, set_data
 from gluontune.train.arrays import first, flat, mapped
 from gluontune.train.outcome import Outcome
 from gluontune.train.step_kind import Part, Phase, Recorded, check_loss
@@ -130,11 +130,11 @@ class UpdatingStep(OwnStep):
         yield
         for p in fixed:
             if p.name in before:
-                p.set_data(before[p.name])
+                set_data(p, before[p.name])
             elif p._data:
                 value = mx.nd.zeros(p.shape, dtype=p.dtype)
                 mx.init.create(p.init or "zeros")._init_weight(mx.init.InitDesc(p.name), value)
-                p.set_data(as_net_array(value))
+                set_data(p, as_net_array(value))
 
 
 class _Inert:

@@ -21,7 +21,7 @@ from gluontune.parallel import horovod
 from gluontune.parallel.averaging import Averaging
 from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts
 from gluontune.parallel.summing import SharedExchange
-from gluontune.runtime import as_net_array, mxnet
+from gluontune.runtime import as_net_array, mxnet, set_data
 from gluontune.train.arrays import first, parts_of, to_numpy
 from gluontune.train.base_session import SAMPLED_EVERY, BaseSession
 from gluontune.train.checkpoint import read
@@ -132,7 +132,7 @@ class Session(BaseSession):
         return {name: p.data(self.ctxs[0]) for name, p in there if whole or p.grad_req != "null"}
 
     def _put(self, name: str, values: Any) -> None:
-        self._by_place[name].set_data(values)
+        set_data(self._by_place[name], values)
 
     def remember(self) -> None:
         """Take the values of the parameters that have some, and are not known yet, as the seeded start."""
@@ -143,7 +143,7 @@ class Session(BaseSession):
     def put_initial(self) -> None:
         """All parameters as they were at the seeded start."""
         for name, parameter in self._parameters():
-            parameter.set_data(self.array(self._initial[name], parameter.dtype))
+            set_data(parameter, self.array(self._initial[name], parameter.dtype))
 
     def named_nets(self) -> dict[str, Any]:
         """The job's nets by name; ``net``, where there is one."""

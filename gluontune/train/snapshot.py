@@ -14,7 +14,7 @@ import numpy as np
 
 from gluontune.errors import GluontuneError
 from gluontune.optim import states
-from gluontune.runtime import mxnet
+from gluontune.runtime import mxnet, set_data
 from gluontune.train.arrays import to_numpy
 from gluontune.train.checkpoint import check_same_net, of_second, restore_loader
 
@@ -79,7 +79,7 @@ def restore(session: Session, header: dict[str, Any], arrays: dict[str, np.ndarr
     check_same_net(mine, saved, path)
     restore_loader(session.feed.train.restore, header["loader"], session.rank, path)
     for name, parameter in mine.items():
-        parameter.set_data(session.array(saved[name]))
+        set_data(parameter, session.array(saved[name]))
     headers = header.get("optimizers") or {"net": header["optimizer"]}
     if list(headers) != list(session.trainers):
         raise GluontuneError(

@@ -40,7 +40,8 @@ class Exported:
     """What PyTorch's engine needs of a job.
 
     Args:
-        net, loss: symbols as JSON; the loss takes output and label. arrays: of the seeded start, by Gluon's names.
+        net, loss: symbols as JSON; the loss takes output and label. training: the net's in training mode, where it is
+            another one, else None. arrays: of the seeded start, by Gluon's names.
         names: Gluon's name to the parameter's place in the net, as checkpoints have it.
         data: name of the data set. metric: its name and mode, ``accuracy`` or ``loss``. axis: of the classes.
         lr_mult, wd_mult: of single parameters. frozen: parameters that are not trained. layers: those of each layer
@@ -48,6 +49,7 @@ class Exported:
     """
 
     net: str
+    training: str | None
     loss: str
     arrays: dict[str, np.ndarray]
     names: dict[str, str]
@@ -85,7 +87,7 @@ class Exported:
     def unpacked(cls, content: bytes) -> Exported:
         """What :meth:`packed` gave, to the bit.
 
-        >>> net = Exported("{}", "{}", {"w": np.ones(2)}, {"w": "0.w"}, "sample", {}, -1, {}, {}, [], [["w"]])
+        >>> net = Exported("{}", None, "{}", {"w": np.ones(2)}, {"w": "0.w"}, "sample", {}, -1, {}, {}, [], [["w"]])
         >>> again = Exported.unpacked(net.packed())
         >>> again.arrays["w"].tolist(), again.names, again.layers
         ([1.0, 1.0], {'w': '0.w'}, [['w']])
@@ -128,7 +130,7 @@ def export_job(recipe: Recipe) -> Exported:
         GluontuneError: the job does not fit, or its net or loss cannot be traced.
         UsageError: the job has what only MXNet can compute: a ``step`` or a metric of its own, Gluon datasets.
     """
-    from gluontune.bridge.source import traced
+    from gluontune.compute.tracing import place_of_branch, traced
     from gluontune.methods.freezing import trained_layers
     from gluontune.train.session import Session
     from gluontune.train.snapshot import parameters, weights_of
@@ -154,14 +156,21 @@ def export_job(recipe: Recipe) -> Exported:
             )
         if job.metric()[0] is not None:
             raise _refused(job.place("metric"), "the job's metric() is one of MXNet's")
-        _, net = traced(session.net if session.feed.stage is None else session.net.net)
-        _, loss = traced(session.kind.loss, 2)
+        made = session.net if session.feed.stage is None else session.net.net
+        net, loss = traced(made), traced(session.kind.loss, 2)
+        if net.train is None:
+            raise _refused(job.place("net"), f"{place_of_branch(made)}: {net.why}")
+        if loss.differs:
+            where = place_of_branch(session.kind.loss)
+            raise _refused(job.place("loss"), f"the loss computes something else in training: {where}")
         params = list(session.net.collect_params().values())
         places = {p.name: place for place, p in parameters(session.net)}
-        values, wanted = weights_of(session), set(net.list_inputs())
+        values = weights_of(session)
+        wanted = {*net.predict.list_inputs(), *net.train.list_inputs()}
         return Exported(
-            net=net.tojson(),
-            loss=loss.tojson(),
+            net=net.predict.tojson(),
+            training=net.train.tojson() if net.differs else None,
+            loss=loss.predict.tojson(),
             arrays={name: values[place] for name, place in places.items() if name in wanted},
             names={name: place for name, place in places.items() if name in wanted},
             data=job.dataset.name,

@@ -74,7 +74,7 @@ class TorchSession(BaseSession):
         self.phase = "meeting the other ranks"
         self.ranks = TorchRanks(library, self.rank, self.world, self.device == "gpu")
         self.phase = "building the net"
-        self.net = bridge.to_torch(self.job.net, self.job.arrays)
+        self.net = bridge.to_torch(self.job.net, self.job.arrays, training=self.job.training)
         self.job = self.job.renamed(gluon_names(self.net))
         quicken(self.net)
         self.loss = bridge.to_torch(self.job.loss, {})

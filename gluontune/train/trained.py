@@ -1,8 +1,11 @@
-"""A net with its trained parameters, out of a checkpoint or a parameter file; for export and inference."""
+"""A net with its trained parameters, out of a checkpoint or a parameter file; for ``load``, export and inference.
+
+Of a checkpoint with averaged weights (methods ``ema``, ``lookahead``) the net has these: they are what was validated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from gluontune.runtime import mxnet
 from gluontune.train import checkpoint
 from gluontune.train.job import Job, load_job
 
-__all__ = ["Trained", "recipe_of_source", "trained"]
+__all__ = ["Trained", "load", "recipe_of_source", "trained"]
 
 
 @dataclass
@@ -82,13 +85,67 @@ def trained(recipe: Recipe, source: str | Path | None, *, image_size: int | None
         net.initialize(compute.FirstValues())
     net(mx.nd.zeros((1, shape[2], shape[0], shape[1])))
     if path is not None:
-        named = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
-        set_parameters(net, named, str(source))
+        set_parameters(net, checkpoint.weights_in(arrays), str(source))
     elif source is not None:
         load_parameters(net, source)
     else:
         perturb(net, recipe.seed)
     return Trained(net, data, shape, recipe, _own(job))
+
+
+def load(source: str | Path, *, pixels: bool = False, job: str | Path | None = None) -> Any:
+    """The net that a run has trained, as its ``net()`` built it: no rewrites, imperative, float32, on the CPU.
+
+    With averaged weights (methods ``ema`` and ``lookahead``) it has these. What was rewritten for speed is not
+    rewritten here; ``gt.applied(recipe, net, x)`` does it again. Hybridize it, save it with ``net.save_parameters``,
+    or predict with it.
+
+    Args:
+        source: a checkpoint (``.ckpt``) or the folder of a run's checkpoints, whose newest whole one is read.
+        pixels: return the net behind its input stage: it takes uint8 (N, H, W, C) as the loaders give them. Else it
+            takes what ``net()`` takes: for a data set normalized float32 (N, C, H, W).
+        job: where the run's ``job.py`` is now, if it was moved.
+
+    Returns:
+        a Gluon block; a dict of them where the job has several nets.
+
+    Raises:
+        GluontuneError: no checkpoint there, damaged, or of another net than ``net()`` gives now.
+        UsageError: ``pixels`` for a job that brings its own datasets.
+
+    >>> import tempfile, gluontune as gt
+    >>> folder = tempfile.mkdtemp()
+    >>> fast = gt.Recipe(net="mlp", loader="resident", train_samples=512, val_samples=128)
+    >>> result = gt.train.run(fast, checkpoints=gt.train.Checkpoints(folder))
+    >>> net = gt.train.load(folder, pixels=True)
+    >>> net(gt.runtime.mxnet().nd.zeros((4, 28, 28, 1), dtype="uint8")).shape
+    (4, 10)
+    """
+    path = _checkpoint_of(source) or Path(source)
+    header, arrays = checkpoint.read(path)
+    recipe = Recipe.from_dict(header["recipe"], str(path))
+    if job is not None:
+        recipe = recipe.override(job=str(job))
+    work = load_job(recipe)
+    saved = checkpoint.weights_in(arrays)
+    made = work.net()
+    if isinstance(made, Mapping):
+        nets = {str(name): net for name, net in made.items()}
+        for name, net in nets.items():
+            own = {k[len(name) + 1 :]: v for k, v in saved.items() if k.startswith(f"{name}.")}
+            set_parameters(net, own, f"{path} ({name})")
+        found: Any = nets
+    else:
+        set_parameters(made, saved, str(path))
+        found = made
+    if not pixels:
+        return found
+    data = work.dataset
+    if data is None or isinstance(found, dict):
+        raise UsageError(
+            "pixels=True: the job brings its own datasets, which no input stage stands before; leave it out"
+        )
+    return compute.with_input_stage(found, compute.InputStage(data.mean, data.std))
 
 
 def _own(job: Job) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gluontune.bridge.names import is_free
 from gluontune.bridge.source import Source, open_source
+from gluontune.compute.tracing import place_of_branch
 from gluontune.errors import GluontuneError
 from gluontune.texts import clean
 
@@ -58,6 +59,11 @@ def trace_calls(net: Any, inputs: int = 1) -> tuple[Call, Source, dict[str, str]
             source = open_source(net, None, inputs)
     finally:
         net._cached_graph = kept
+    if source.training is not None:
+        raise GluontuneError(
+            f"{place_of_branch(net)}: asks for the mode, and computes something else in training than in prediction: "
+            "migrate writes one forward. gt.bridge.to_torch has both"
+        )
     if not calls:
         raise GluontuneError(f"{type(net).__name__} was not called while it was traced")
     for number, node in enumerate(source.graph.nodes):
