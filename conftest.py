@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,20 @@ def pytest_testnodedown(node: Any) -> None:
         _left_out[what].update(found)
 
 
+#: What `make test` leaves to other commands, and what each wants.
+ELSEWHERE = (
+    "make test-slow", "make horovod (g++, cmake)", "make hosts (root, iproute2, openssh-server)",
+    "make browser (chromium)", "make asan (gcc or clang)", "make fresh (root, mmdebstrap)", "make peers",
+)  # fmt: skip
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    skipped = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", [])]  # type: ignore[index]
+    wants = Counter(reason.removeprefix("Skipped: ").split(": ")[0] for reason in skipped)
+    if len(skipped) + len(terminalreporter.stats.get("passed", [])) > 1000:  # the whole suite
+        for what, count in wants.most_common():
+            terminalreporter.write_line(f"a machine with more runs more: {count} tests skipped, {what}")
+        terminalreporter.write_line(f"run elsewhere: {', '.join(ELSEWHERE)}")
     if config.getoption("--rooms"):
         counts = ", ".join(f"{len(found)} {what}" for what, found in _left_out.items())
         terminalreporter.write_line(f"left out, because this run is without mxnet: {counts}")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gluontune as gt
 
-pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 importlib.import_module("gluontune.bridge.operators")
 OPERATORS = gt.bridge.OPERATORS
 DRAWN = sorted(entry.name for entry in OPERATORS if entry.sample is not None)

@@ -11,7 +11,7 @@ from rich.console import Console
 from gluontune.bench import bridge
 from gluontune.errors import GluontuneError, UnknownNameError, UsageError
 
-pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
 
 @pytest.fixture(scope="module")

@@ -141,7 +141,7 @@ def test_ours_steps_with_our_trainer_and_mxnets_with_gluons(tmp_path):
 
 @pytest.mark.parametrize("net", sorted(SHAPES))
 def test_the_torch_engines_step_trains_the_same_net(net):
-    pytest.importorskip("torch", reason="PyTorch is not installed: make torch")
+    pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
     from gluontune.bench import _bridged_training
 
     work = _bridged_training.make(net, 4, training.NETS[net], threads=1)

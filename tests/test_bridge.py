@@ -13,7 +13,7 @@ import pytest
 import gluontune as gt
 from gluontune.errors import GluontuneError, UsageError
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
 
 def net_of(name, shape, seed=1):

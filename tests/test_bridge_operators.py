@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gluontune as gt
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
 
 # What MXNet computes in float32 whatever it is given (gelu for LeakyReLU), or with its constants rounded to that.

@@ -6,7 +6,7 @@ import pytest
 import gluontune as gt
 from gluontune.runtime import mxnet
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: make torch")
+torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
 from gluontune.bridge.passes import quicken  # noqa: E402
 

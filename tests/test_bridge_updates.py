@@ -7,7 +7,7 @@ import pytest
 
 import gluontune as gt
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: make torch")
+torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
 BATCH, STEPS = 16, 8
 

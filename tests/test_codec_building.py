@@ -31,7 +31,7 @@ def linked(tmp_path_factory):
         said = building.compile_linked(out)
     if said:
         assert re.search(r"jpeglib\.h|-ljpeg|'jpeg'|another libjpeg|no C compiler", said), said
-        pytest.skip("no libjpeg-turbo headers here (Debian, Ubuntu: apt install libjpeg-dev)")
+        pytest.skip("wants libjpeg-turbo's headers (Debian, Ubuntu: apt install libjpeg-dev)")
     return out
 
 

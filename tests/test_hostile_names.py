@@ -14,7 +14,7 @@ import gluontune as gt
 from gluontune.errors import GluontuneError
 from gluontune.ladder import best_files
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
 NAMES = [
     'w", getattr(__import__("os"),"system")("touch RAN") or "', "w\n__import__('os').mkdir('RAN')", "a'b\"c\\", "\\",

@@ -144,7 +144,7 @@ def test_padding_is_gluoncvs():
 
 
 def test_tensors_for_pytorch(path):
-    pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
     with FieldsLoader(path, fields=["boxes", "name"], batch_size=6, image_shape=(48, 40, 3)) as loader:
         images, fields = next(iter(TorchLoader(loader)))
     assert tuple(images.shape) == (6, 3, 48, 40) and tuple(fields["boxes"].shape) == (6, 1, 5)

@@ -17,7 +17,7 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.loading import RecordDataset, TorchLoader, build
 from gluontune.records import RecordWriter
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
 
 @pytest.fixture(scope="module")

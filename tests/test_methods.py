@@ -365,7 +365,7 @@ def test_squeeze_and_excite_scales_each_channel_by_one_number():
 
 
 def test_shifted_views_are_those_of_airbench():
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
     images = torch.randn(2, 3, 6, 6)
     padded = torch.nn.functional.pad(images, (1, 1, 1, 1), "reflect")
     wanted = [images, padded[:, :, 0:6, 0:6], padded[:, :, 2:8, 2:8]]

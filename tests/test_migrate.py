@@ -16,7 +16,7 @@ import gluontune as gt
 from gluontune.cli.main import main
 from gluontune.errors import GluontuneError, UsageError
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
 _SHUT = """
 import sys

@@ -130,7 +130,7 @@ def test_a_monitor_logs_what_it_sees(tmp_path):
 
 
 def test_prometheus_text_is_what_its_parser_reads():
-    parser = pytest.importorskip("prometheus_client.parser")
+    parser = pytest.importorskip("prometheus_client.parser", reason="wants prometheus-client (pip install)")
     text = prometheus_text({**sample(1.0), "system_mem_pct": None}, {"job": 'a "b"\\c\nd'})
     families = {family.name: family for family in parser.text_string_to_metric_families(text)}
     row = families["gluontune_gpu_util_pct"].samples[0]

@@ -38,7 +38,7 @@ def test_the_torch_backend_has_all_optimizers_but_one():
 
 @pytest.mark.parametrize("name", TORCH)
 def test_the_torch_backend_follows_the_reference(name):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make torch")
+    torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
     case = CASES[name]
     weights, grads = weights_and_grads("float64")
     params = {n: torch.nn.Parameter(torch.tensor(w)) for n, w in weights.items()}

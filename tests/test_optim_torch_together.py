@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: make torch")
+torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
 from gluontune.optim.torch_optimizer import TorchOptimizer  # noqa: E402
 from gluontune.optim.torch_together import TOGETHER  # noqa: E402

@@ -77,6 +77,7 @@ FIRING = [
     ("gluoncv", "warning", {"packages": {"gluoncv": None}}, "gluoncv==0.10.5.post0"),
     ("gluoncv", "warning", {"packages": {"gluoncv": "0.4.0"}}, "0.4.0"),
     ("gluoncv", "error", {"module_exists": without("yacs")}, "pip install yacs"),
+    ("gluoncv", "info", {"packages": {"torch": "2.13.0+cpu"}}, "gluontune.runtime.mxnet()"),
     ("opencv", "error", {"packages": {"opencv-python-headless": None}, "module_exists": without("cv2")}, "pip"),
     ("opencv", "warning", {"packages": {"opencv-python": "4.5.1.48"}}, "4.5.1.48"),
     ("jpeg-decoder", "warning", {"jpeg_decoder": ("OpenCV", "no C compiler")}, "ziglang"),

@@ -321,3 +321,49 @@ def test_importing_gluontune_runtime_is_light():
     loaded = json.loads(run(code))
     heavy = {"mxnet", "numpy", "matplotlib", "scipy", "pynvml", "psutil", "cv2", "typer", "rich"}
     assert not heavy & set(loaded)
+
+
+def test_a_library_gets_another_name_and_nothing_else(tmp_path):
+    path = tmp_path / "libx-0f0f.so.1.0.0"
+    path.write_bytes(make_elf(["libc.so.6"], soname="libx-0f0f.so.1.0.0"))
+    renamed = elf.with_soname(path, "libx.so.1")
+    (tmp_path / "renamed").write_bytes(renamed)
+    assert elf.read_dynamic(tmp_path / "renamed") == elf.Dynamic(("libc.so.6",), "libx.so.1")
+    assert len(renamed) == path.stat().st_size
+    with pytest.raises(ValueError, match="no room for the name"):
+        elf.with_soname(path, "lib-of-a-much-longer-name.so.1")
+    path.write_bytes(make_elf(["libc.so.6"]))
+    with pytest.raises(ValueError, match="no name of its own"):
+        elf.with_soname(path, "libx.so.1")
+
+
+def test_what_needs_a_library_of_the_wheel_is_followed_into_its_folders(tmp_path):
+    (tmp_path / "cv2.libs").mkdir()
+    (tmp_path / "cv2.so").write_bytes(make_elf(["libwebp-1.so", "libc.so.6"]))
+    (tmp_path / "cv2.libs" / "libwebp-1.so").write_bytes(make_elf(["libm.so.6"]))
+    (tmp_path / "cv2.libs" / "libQt5.so").write_bytes(make_elf(["libGL.so.1"]))  # nobody asks for it
+    needs = elf.external_needs(tmp_path / "cv2.so", [tmp_path / "cv2.libs"])
+    assert needs == ("libc.so.6", "libm.so.6")
+
+
+@pytest.mark.parametrize("place", ["numpy.libs/libquadmath-0f0f.so.9.0.0", "torch/lib/libquadmath.so.9"])
+def test_a_library_that_the_system_lacks_is_taken_from_a_wheel(tmp_path, place):
+    """In a process of its own: the real library of numpy's wheel under a name that no system has."""
+    import numpy
+
+    [real] = (Path(numpy.__file__).parents[1] / "numpy.libs").glob("libquadmath*")
+    found = tmp_path / "site packages ü" / place
+    found.parent.mkdir(parents=True)
+    found.write_bytes(real.read_bytes())
+    (found.parent / "libquadmath_but_another.so.9").write_bytes(b"")
+    code = (
+        "import ctypes, sys; from gluontune.runtime import borrowed; sys.path.append(sys.argv[1])\n"
+        "assert borrowed.preload(['libc.so.6', 'libgomp.so.77']) == []\n"
+        "print(*borrowed.preload(['libquadmath.so.9']), sep='\\n'); ctypes.CDLL('libquadmath.so.9')\n"
+        "print(borrowed.preload(['libquadmath.so.9']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "site packages ü")], capture_output=True,
+                          text=True)  # fmt: skip
+    if place.startswith("torch"):  # named as asked, but it calls itself otherwise: it is renamed, too
+        assert elf.read_dynamic(found).soname != found.name
+    assert done.stdout.splitlines() == [str(found), "[]"], done.stderr

@@ -148,7 +148,9 @@ def test_a_child_process_has_them():
     assert launch_settings().env.items() <= seen.items() and seen["MINE"] == "ü=1"
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot bind processes")
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="wants a system that binds processes to cores"
+)
 def test_binding_holds_in_the_process():
     cpu = min(os.sched_getaffinity(0))
     code = (
@@ -195,7 +197,9 @@ def test_kernel_that_cannot_be_installed(tmp_path):
 
 
 def test_jupyter_starts_the_kernel_with_the_settings(tmp_path, monkeypatch):
-    manager = pytest.importorskip("jupyter_client.manager", reason="the extra 'notebooks' is not installed")
+    manager = pytest.importorskip(
+        "jupyter_client.manager", reason="wants the extra 'notebooks' (pip install '.[notebooks]')"
+    )
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share" / "jupyter"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

@@ -18,7 +18,7 @@ from gluontune.train import Elastic
 from gluontune.train.elastic_site import Meeting, fingerprint
 from gluontune.train.faults import RunFailed
 
-pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
 FIELDS = {"net": "mlp", "loader": "resident", "devices": "cpu", "backend": "torch", "engine": "ddp", "epochs": 1,
           "train_samples": 512, "val_samples": 128, "batch_size_per_device": 32}  # fmt: skip

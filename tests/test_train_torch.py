@@ -18,7 +18,7 @@ from gluontune.train.session import Session
 from gluontune.train.snapshot import weights_of
 from gluontune.train.writing import Writer
 
-pytest.importorskip("torch", reason="PyTorch is not installed: make torch")
+pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
 SMALL = {
     "net": "small_cnn",

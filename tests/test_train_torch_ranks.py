@@ -101,7 +101,7 @@ def left(folder):
 @pytest.fixture
 def two(tmp_path, monkeypatch):
     """A recipe of two ranks, whose job marks each time that its net is built; files go to a folder of their own."""
-    pytest.importorskip("torch", reason="PyTorch is not installed: make torch")
+    pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))

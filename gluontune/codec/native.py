@@ -144,6 +144,8 @@ def build_library(folder: Path | None = None) -> Path | None:
         final = place / f"native-{key}.so"
         if final.is_file() and is_ours(final):
             return final
+        if not compilers():
+            continue
         with contextlib.suppress(OSError):
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
             if is_ours(place) and compile_library(final):

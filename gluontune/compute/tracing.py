@@ -10,8 +10,10 @@ import dis
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import gluontune
 from gluontune.compute._traversal import walk
 from gluontune.errors import GluontuneError
 from gluontune.runtime import mxnet, uses_np
@@ -245,11 +247,12 @@ def _nested(form: Any, variables: Any) -> Any:
 
 
 def _told(error: BaseException) -> str:
-    """Where in code that is not mxnet's a trace failed, and why."""
+    """Where in code that is neither mxnet's nor ours a trace failed, and why."""
+    ours = tuple(f"{Path(str(module.__file__)).parent}/" for module in (mxnet(), gluontune))
     found, step = "", error.__traceback__
     while step is not None:
         name = step.tb_frame.f_code.co_filename
-        if "/mxnet/" not in name and "/gluontune/" not in name:
+        if not name.startswith(ours):
             found = f" at {name}:{step.tb_lineno}"
         step = step.tb_next
     return f"{found}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

@@ -39,6 +39,13 @@ def gluoncv(system: System, options: Options) -> Verdict:
             f"pip install {' '.join(missing)}",
         )
     note = "its pretrained weights' storage no longer answers: train from scratch"
+    if _numbers(system.packages.get("torch", "0")) >= (2, 0):
+        return Verdict(
+            "info",
+            f"a plain 'import gluoncv' fails beside PyTorch 2 ({note})",
+            f"gluoncv {version}, torch {system.packages['torch']}",
+            "call gluontune.runtime.mxnet() before it: import gluontune; gluontune.runtime.mxnet()",
+        )
     return Verdict("ok", f"gluoncv is there ({note})", f"gluoncv {version}")
 
 
