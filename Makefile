@@ -25,7 +25,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test test-slow test-all fresh fuzz asan soak mutants lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
+.PHONY: setup ladder test test-slow test-all fresh audit fuzz asan soak mutants lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
 
 # Byte code is made on all cores after an install (pip: on one, for twice as long), and kept even where the environment
 # says PYTHONDONTWRITEBYTECODE, as containers do: there every process would compile all that it imports, for 1.5 s.
@@ -80,6 +80,12 @@ test-all: $(STAMP)
 PARTS ?=
 fresh:
 	python3 tests/fresh_root.py $(PARTS) $(ARGS)
+
+# Known weaknesses of what the set-up installs (pip-audit asks PyPI's database; some mirrors have none).
+audit: $(STAMP)
+	@[ -x .audit/bin/pip-audit ] || { $(PY) -m venv --clear .audit && .audit/bin/python -m pip install -q pip-audit; }
+	$(PIP) list --format freeze --exclude-editable >.audit/installed.txt
+	.audit/bin/pip-audit -r .audit/installed.txt --no-deps --disable-pip $(ARGS)
 
 # New random damages to record files; the seed is printed, and what fails, with the command that runs it alone.
 fuzz: $(STAMP)
@@ -233,4 +239,4 @@ dist: $(DIST_STAMP)
 	DIST_TRIES='$(DIST_TRIES)' $(PY) -m pytest -q tests/wheel_real.py $(ARGS)
 
 clean:
-	rm -rf site wheelhouse $(VENV) .peers .rooms .mutants .dist ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf site wheelhouse $(VENV) .peers .rooms .mutants .dist .audit ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
