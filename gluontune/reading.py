@@ -34,6 +34,7 @@ MOST_JSON, MOST_YAML = 16 << 20, 1 << 15
 _MOST_GROUPS = 500_000
 _MOST_YAML_SIZE = 100_000  # characters and nodes, aliases written out
 _DEEPEST = 100
+_LONGEST_SCALAR = 400  # characters of a number in YAML, where 1:59:59 is one, too
 _LONGEST_NUMBER = 4300  # digits; Python 3.11 refuses more, and earlier ones take minutes
 
 
@@ -245,6 +246,8 @@ def _weigh(node: Any, known: dict[int, int], depth: int) -> int:
     size = 1
     if isinstance(node.value, str):
         size += len(node.value)
+        if size > _LONGEST_SCALAR and node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
+            raise ValueError(f"a number of {size - 1:,} characters")
     elif node.id == "mapping":
         keys = [
             key.value for key, _ in node.value if key.id == "scalar" and key.tag != "tag:yaml.org,2002:merge"

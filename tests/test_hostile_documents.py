@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -214,3 +216,101 @@ def test_what_was_not_damaged_is_read(place, name):
     read, file, _ = READERS[name]
     (place / file).write_bytes(whole(name, place))
     read(place / file)
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{after}: &{after} [{','.join([f'*{before}'] * 9)}]\n" for before, after in zip("abcdefg", "bcdefgh")
+)
+
+
+@pytest.mark.parametrize("text, told", [
+    (BOMB + "env: [*h, *h]\n", "more than 100,000 characters once its aliases are written out"),
+    ("env: &a {A: *a}\n", "holds itself"), ("rewrites: &a [*a]\n", "holds itself"),
+    ("epochs: 1\nseed: 2\nepochs: 3\n", "the key 'epochs' stands in it twice"),
+    ("env: {A: '1', A: '2'}\n", "the key 'A' stands in it twice"),
+    ("#" * 40_000, "40,000 bytes, where a document of this kind has at most 32,768"),
+    ("env: {A: 1}\n", "give texts"),
+    ("seed: " + "1:" * 9000 + "1\n", "a number of 18,001 characters"),
+    ("epochs: !!int ''\n", "not valid YAML"),
+])  # fmt: skip
+def test_a_recipe_that_would_cost_or_mislead_is_refused_in_a_sentence(tmp_path, text, told):
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(GluontuneError, match=told) as caught:
+        Recipe.from_yaml(tmp_path / "a.yaml")
+    assert len(str(caught.value)) <= 4000
+
+
+def test_aliases_that_say_something_once_are_taken(tmp_path):
+    (tmp_path / "a.yaml").write_text("env: &e {A: '1'}\nseed: &n 3\nbatch_size_per_device: *n\n")
+    found = Recipe.from_yaml(tmp_path / "a.yaml")
+    assert (found.seed, found.batch_size_per_device, found.env) == (3, 3, {"A": "1"})
+
+
+@pytest.mark.parametrize("read", [Recipe.from_yaml, read_price, gt.graph.read_symbol, gt.graph.read_params, read_log,
+                                  RunResult.load, read_report, checkpoint.read, elastic.read_spec])  # fmt: skip
+@pytest.mark.parametrize("what", ["/dev/zero", "fifo", "folder"])
+def test_what_is_no_file_is_refused_and_not_read(tmp_path, read, what):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(GluontuneError, match=r"not a regular file|a folder"):
+        read(str(tmp_path / what))  # of an absolute path nothing is left
+
+
+@pytest.mark.parametrize("read", [RunResult.load, read_report, gt.graph.read_symbol, elastic.read_spec])
+@pytest.mark.parametrize("text, told", [
+    ('{"a": 1, "a": 2}', "the key 'a' stands in it twice"), ('{"a": %s}' % ("9" * 5000), "5,000 digits"),
+    ("[" + "[]," * 600_000 + "0]", "500,000 lists"), ('{"a": "' + "x" * (17 << 20) + '"}', "bytes|more than 16 MiB"),
+])  # fmt: skip
+def test_json_that_would_cost_or_mislead_is_refused(tmp_path, read, text, told):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(GluontuneError) as caught:
+        read(tmp_path / "a.json")
+    assert re.search(told, str(caught.value)) or text[0] == "["  # a symbol is a mapping
+
+
+def node(**changes):
+    document = json.loads(SYMBOL)
+    document["nodes"][1].update(changes)
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize("text", [
+    SYMBOL.replace('{"mxnet_version": ["int", 10901]}', "null"), node(attrs=None),
+])  # fmt: skip
+def test_a_symbol_may_leave_attributes_out(text):
+    try:
+        assert gt.graph.read_symbol(text).operators() == {"Activation": ["a"]}
+    except GluontuneError as error:
+        assert "act_type" in str(error)
+
+
+@pytest.mark.parametrize("text", [
+    node(name=7), node(op=7), node(op=[]), node(inputs=7), node(inputs=[7]), node(inputs=[[-1, 0]]),
+    node(inputs=[[0, -1]]), node(inputs=[["0", 0]]), node(inputs=[[0, 10**9]]), node(inputs=[[True, 0]]),
+    node(attrs=[1]), node(attrs="a"),
+    node(attrs={"act_type": "relux"}), node(attrs={"act_type": 7}),
+    node(attrs={"act_type": "relu", "__shape__": "(a,)"}),
+    node(op="Reshape", attrs={"shape": "(" * 300}), node(op="Reshape", attrs={"shape": "('a', 'b')"}),
+    node(op="Reshape", attrs={"shape": "'abc'"}), node(op="FullyConnected", attrs={"num_hidden": "1e999"}),
+    SYMBOL.replace("10901", '"x"'), SYMBOL.replace('["int", 10901]', "7"), SYMBOL.replace("[[1, 0, 0]]", "[1]"),
+    SYMBOL.replace("[[1, 0, 0]]", "[[9, 0, 0]]"),
+])  # fmt: skip
+def test_a_damaged_symbol_is_told_in_a_sentence(text):
+    with pytest.raises(GluontuneError) as caught:
+        gt.graph.read_symbol(text)
+    assert len(str(caught.value)) < 500 and "\n" not in str(caught.value)
+
+
+def test_a_layer_that_cannot_be_made_is_named():
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    for text in (
+        node(inputs=[]),
+        node(op="Dropout", attrs={"p": "7"}),
+        node(op="SliceChannel", attrs={"num_outputs": "0"}),
+    ):
+        try:
+            gt.graph.infer_shapes(gt.graph.read_symbol(text), {"data": (2, 3)})
+        except GluontuneError as error:
+            assert "layer a" in str(error)
+    with pytest.raises(GluontuneError, match=r"layer a: Activation cannot be made of its inputs"):
+        gt.bridge.to_torch(node(inputs=[]), {})

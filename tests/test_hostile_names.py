@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 import copy
+import io
 import json
 import os
+import re
+import shlex
 
 import numpy as np
 import pytest
+from rich.text import Text
 
 import gluontune as gt
-from gluontune.errors import GluontuneError
+from gluontune.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.ladder import best_files
 
 torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
@@ -226,3 +230,90 @@ def test_what_a_climb_hands_over_has_them_as_texts(in_a_folder, tmp_path_factory
     best_files.hand_over(climbed("plain", job=None if job is None else "job.py"), plain)
     kinds = [type(s) for s in ast.parse((plain / "best.py").read_text("utf-8")).body]
     assert [type(s) for s in parsed.body] == kinds, "a name has become a statement"
+
+
+def shown(text):
+    from rich.table import Table
+
+    from gluontune.cli._common import Terminal
+
+    out = io.StringIO()
+    table = Table("column")
+    table.add_row(text)
+    terminal = Terminal(file=out, force_terminal=True, color_system=None, width=4000)
+    terminal.print(text, soft_wrap=True)
+    terminal.print(table)
+    terminal.print(Text(text))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("text", ["a\x1b[31mred", "a\x01b", "a\u202eb", "a\x9b31m", "\ud800", "a\x7fb"])
+def test_a_terminal_shows_no_control_characters_of_others(text):
+    said = shown(text)
+    assert (
+        not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", said)
+        and said.count("\ufffd") == 3
+    )
+
+
+def test_a_terminal_takes_no_markup_from_others():
+    assert shown("[bold]x[/nothing] :smile:").count("[bold]x[/nothing] :smile:") == 3
+
+
+def test_a_terminal_still_draws_in_colours_of_its_own():
+    from gluontune.cli._common import Terminal
+
+    out = io.StringIO()
+    Terminal(file=out, force_terminal=True, color_system="standard").print(Text("x", style="red"))
+    assert "\x1b[31m" in out.getvalue()
+
+
+@pytest.mark.parametrize("error", [GluontuneError, UsageError])
+def test_an_error_has_no_control_characters_and_an_end(error):
+    told = str(error("a\x1b[2J\nb" + "c" * 100_000))
+    assert told.startswith("a\ufffd[2J\nb") and len(told) == 4000
+    assert str(UnknownNameError("unit", "\x1b", ["ms"])).startswith("unknown unit '\\x1b'")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[2J", "a\x7f"])
+def test_classes_whose_names_hold_control_characters_are_refused(tmp_path, name):
+    for where in ("one", name):
+        (tmp_path / "in" / where).mkdir(parents=True)
+        (tmp_path / "in" / where / "1.jpg").write_bytes(b"x")
+    (tmp_path / "a.csv").write_text(f'path,label\nin/one/1.jpg,one\nin/one/1.jpg,"{name}"\n')
+    for read in (
+        lambda: gt.records.pack(tmp_path / "in", tmp_path / "o.rec"),
+        lambda: gt.records.pack(tmp_path / "a.csv", tmp_path / "o.rec"),
+        lambda: gt.datasets.open(f"folder:{tmp_path / 'in'}"),
+    ):
+        with pytest.raises(GluontuneError, match="control character in its name") as caught:
+            read()
+        assert "\n" not in str(caught.value) and not list(tmp_path.glob("o.*"))
+
+
+@pytest.mark.parametrize("up", [".", ".."])
+def test_a_link_to_a_folder_that_holds_it_is_no_class(tmp_path, up):
+    folder = tmp_path / "in"
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / f"{name}.jpg").write_bytes(b"x")
+    (folder / "cat" / "again").symlink_to("../.." if up == ".." else "..")  # within a class it is passed over
+    from gluontune.records.sources import read_source
+
+    assert [os.path.basename(item.path) for item in read_source(folder, shuffle=False).items] == [
+        "cat.jpg",
+        "dog.jpg",
+    ]
+    (folder / "loop").symlink_to(up)
+    for read in (lambda: read_source(folder), lambda: gt.datasets.open(f"folder:{folder}")):
+        with pytest.raises(GluontuneError, match=r"loop: a link to a folder that holds it"):
+            read()
+
+
+def test_a_printed_command_can_be_run_as_it_stands(tmp_path, capsys):
+    from gluontune.cli.main import main
+
+    file = tmp_path / "my job; touch x.py"
+    assert main(["init", str(file)]) == 0
+    told = capsys.readouterr().out.partition("next: ")[2]
+    assert shlex.split(told) == ["gluontune", "doctor", "--job", str(file)]

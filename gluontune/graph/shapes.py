@@ -173,7 +173,15 @@ class _Inference:
             return any([news, *[self._learn(pair, shape) for pair, shape in zip(node.inputs, shapes)]])
         except GluontuneError:
             raise
-        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            AssertionError,
+            MemoryError,
+        ) as error:
             told = ", ".join("?" if s is None else str(s) for s in shapes)
             why = f": {error}" if isinstance(error, ValueError) and str(error) else ""
             raise GluontuneError(

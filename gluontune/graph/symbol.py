@@ -17,7 +17,9 @@ from gluontune.graph.schemas import schema
 from gluontune.reading import explain_os_error, parse_json, read_text
 from gluontune.texts import clean
 
-__all__ = ["Graph", "Node", "read_symbol"]
+__all__ = ["MOST_OUTPUTS", "Graph", "Node", "read_symbol", "sizes_of"]
+
+MOST_OUTPUTS = 10_000  # of a node
 
 _HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage", "profiler_scope")
 # Inputs that the operator itself changes (its running statistics): MXNet's auxiliary states.
@@ -151,7 +153,7 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
 def _entry(entry: Any, places: list[int]) -> tuple[int, int]:
     """Which output of which node an input or a head is; of old files without the output's number, the first."""
     number, output = entry[0], entry[1] if len(entry) > 1 else 0
-    if not all(type(part) is int and part >= 0 for part in (number, output)):
+    if not all(type(part) is int and part >= 0 for part in (number, output)) or output >= MOST_OUTPUTS:
         raise ValueError(f"an input {entry!r}")
     return places[number], output
 

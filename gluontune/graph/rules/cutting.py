@@ -8,8 +8,7 @@ from typing import Any
 
 from gluontune.graph.rules.moving import same_size
 from gluontune.graph.shapes import MaybeShape, merged, rule
-
-MOST_OUTPUTS = 10_000
+from gluontune.graph.symbol import MOST_OUTPUTS
 
 
 def _steps(size: int, low: int | None, high: int | None, step: int | None = None) -> int:
