@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageFile
 
 from gluontune.codec import native
 from gluontune.codec.header import jpeg_header
@@ -37,6 +37,9 @@ def picture(height: int, width: int, seed: int, noise: float) -> np.ndarray:
     image = np.asarray(small).astype(int)
     image[height // 3 : height // 2, width // 4 : width // 2] = rng.integers(0, 256, 3)
     return np.clip(image + rng.normal(0, noise, image.shape), 0, 255).astype(np.uint8)
+
+
+ImageFile.MAXBLOCK = 1 << 20  # Pillow keeps an optimized file in so much, and gives up on more
 
 
 def jpeg(image: np.ndarray | Image.Image, **options) -> bytes:
