@@ -108,7 +108,7 @@ class Counting(BulkCopier):
         super().__init__(library)
         self.asked = []
 
-    def gather(self, items, transform):
+    def gather(self, items, transform, check):
         self.asked.append(len(items))
         return super().gather(items, transform)
 
@@ -299,7 +299,7 @@ class Asked(Exception):
 def test_processes_are_for_many_small_files_without_the_codec(
     tmp_path, monkeypatch, count, size, codec, workers, options, processes
 ):
-    def ask(transform, number, worth):
+    def ask(transform, number, worth, check):
         raise Asked(number, worth)
 
     (path,) = written(tmp_path, [size])
@@ -324,12 +324,13 @@ def test_the_mean_size_is_that_of_the_files_that_are_there(tmp_path):
 def test_a_report_counts_what_this_run_packed():
     report = PackReport(
         packed=10, resumed=4, seconds=2.34567, converted=3, bytes=99, classes=["cat"], outputs=["a.rec"],
-        skipped=[Skip(3, "b.jpg", "empty file")],
+        skipped=[Skip(3, "b.jpg", "empty file")], incomplete=[Skip(4, "c.jpg", "grey")],
     )  # fmt: skip
     assert report.images_per_sec == pytest.approx(6 / 2.34567) and PackReport(packed=5).images_per_sec == 0.0
     assert report.to_dict() == {
         "packed": 10, "resumed": 4, "seconds": 2.346, "images_per_sec": 2.6, "converted": 3, "bytes": 99,
         "classes": ["cat"], "outputs": ["a.rec"], "skipped": [{"path": "b.jpg", "reason": "empty file"}],
+        "incomplete": [{"path": "c.jpg", "reason": "grey"}],
     }  # fmt: skip
 
 

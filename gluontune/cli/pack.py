@@ -41,7 +41,14 @@ def register(app: typer.Typer) -> None:
         ),
         seed: int = typer.Option(0, help="Of the random order."),
         shards: int = typer.Option(1, help="Number of files; together they hold the same order."),
-        strict: bool = typer.Option(False, "--strict", help="Fail on the first image that cannot be packed."),
+        strict: bool = typer.Option(
+            False, "--strict", help="Fail on the first image that cannot be packed, or is incomplete."
+        ),
+        check: Optional[bool] = typer.Option(
+            None,
+            "--check/--no-check",
+            help="Decode copied files too, and tell which are incomplete: three times as long. Default: if strict.",
+        ),
         resume: bool = typer.Option(False, "--resume", help="Go on where a killed run stopped."),
         workers: Optional[int] = typer.Option(None, help="Default: one for each usable core."),
         json: bool = _common.JSON_OPTION,
@@ -49,7 +56,8 @@ def register(app: typer.Typer) -> None:
         """Pack images into RecordIO, in parallel.
 
         Plain JPEGs and PNGs are copied byte for byte; images that would look different from decoder to decoder
-        (rotated by EXIF, CMYK, palette, 16 bits, transparent) are made plain. Damaged ones are listed and left out.
+        (rotated by EXIF, CMYK, palette, 16 bits, transparent) are made plain. Damaged ones are listed and left out;
+        incomplete ones (their data end early, and decoders fill in grey) are listed and packed.
         """
         from gluontune.records import pack as pack_records
 
@@ -70,6 +78,7 @@ def register(app: typer.Typer) -> None:
                 seed=seed,
                 shards=shards,
                 strict=strict,
+                check=check,
                 resume=resume,
                 workers=workers,
                 progress=progress,
@@ -84,13 +93,16 @@ def _print_report(report: PackReport) -> None:
     def line(text: str) -> None:
         _common.stdout.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    for skip in report.skipped[:SHOWN]:
-        line(f"left out: {skip.path}: {skip.reason}")
-    if len(report.skipped) > SHOWN:
-        line(f"… and {len(report.skipped) - SHOWN:,} more (--json lists all)")
+    for said, found in (("left out", report.skipped), ("packed as it is", report.incomplete)):
+        for skip in found[:SHOWN]:
+            line(f"{said}: {skip.path}: {skip.reason}")
+        if len(found) > SHOWN:
+            line(f"… and {len(found) - SHOWN:,} more (--json lists all)")
     facts = [f"{report.bytes / 1e6:,.1f} MB", f"{report.images_per_sec:,.0f} images/s"]
     if report.converted:
         facts.append(f"{report.converted:,} encoded anew")
+    if report.incomplete:
+        facts.append(f"{len(report.incomplete):,} incomplete")
     if report.resumed:
         facts.append(f"{report.resumed:,} from the interrupted run")
     if report.classes is not None:

@@ -84,12 +84,20 @@ def _print_report(report: VerifyReport) -> None:
         line(f"{where}byte {damage.offset:,}: {damage.reason}")
     if len(report.damaged) > SHOWN:
         line(f"… and {len(report.damaged) - SHOWN:,} more (--json lists all)")
+    for one in report.incomplete[:SHOWN]:
+        line(f"record {one.index}, byte {one.offset:,}: {one.reason}")
+    if len(report.incomplete) > SHOWN:
+        line(f"… and {len(report.incomplete) - SHOWN:,} more (--json lists all)")
     for problem in report.problems[:SHOWN]:
         line(problem)
     if len(report.problems) > SHOWN:
         line(f"… and {len(report.problems) - SHOWN:,} more (--json lists all)")
     faults = f"{len(report.damaged):,} fault{'s' * (len(report.damaged) != 1)}"
     line(f"{report.path}: {report.records:,} records, {report.whole:,} whole, {faults}")
+    if report.incomplete:
+        line(
+            f"{len(report.incomplete):,} images are incomplete: whole records, but trained on as decoders read them"
+        )
     if report.unchecked:
         line(
             f"{report.unchecked:,} records have no checksum: their framing and images were looked at, "

@@ -238,7 +238,7 @@ def jpeg_header(data: Any) -> JpegHeader:
     """
     at, size = 2, len(data)
     width = height = components = bits = 0
-    orientation, frame = 1, 0
+    orientation, frame, tables = 1, 0, []
     while True:
         if at + 4 > size:
             raise ImageError("truncated JPEG (it ends inside its header)")
@@ -262,15 +262,50 @@ def jpeg_header(data: Any) -> JpegHeader:
             components, frame = data[at + 9], at
         elif marker == 0xDA:
             break
+        elif marker in (0xC4, 0xDB):
+            tables.append(at)
         elif marker == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
             orientation = _exif_orientation(data[at + 10 : at + 2 + length])
         at += 2 + length
     if not (width and height and components):
         raise ImageError("damaged JPEG (no image size)")
+    if data[frame + 1] < 0xC3 and size > at + 4 and size >= at + 8 + 2 * data[at + 4]:
+        _check_tables(data, frame, at, tables)
     progressive = data[frame + 1] & 3 == 2
     several = progressive or (at + 4 < size and data[at + 4] < components)
     coefficients = _coefficients(data, frame, width * height) if several else 0
     return JpegHeader(height, width, components, bits, orientation, at, coefficients, progressive)
+
+
+def _check_tables(data: Any, frame: int, scan: int, tables: list[int]) -> None:
+    """A file brings the tables that its first scan names. Without them a decoder takes those of the file before, or
+    standard ones, which nobody can know to be the right ones."""
+    quants, codes = set(), set()
+    for at in tables:
+        place, end = at + 4, at + 2 + (data[at + 2] << 8 | data[at + 3])
+        while data[at + 1] == 0xDB and place < end:
+            quants.add(data[place] & 15)
+            place += 129 if data[place] >> 4 else 65
+        while data[at + 1] == 0xC4 and place + 17 <= end:
+            codes.add(data[place])
+            place += 17 + sum(data[place + 1 : place + 17])
+    quant_of = {
+        data[k]: data[k + 2] for k in range(frame + 10, min(scan - 2, frame + 10 + 3 * data[frame + 9]), 3)
+    }
+    parts = data[scan + 4]
+    first, _, step = data[scan + 5 + 2 * parts : scan + 8 + 2 * parts]
+    for k in range(scan + 5, scan + 5 + 2 * parts, 2):
+        if quant_of.get(data[k], 0) not in quants:
+            raise ImageError("a JPEG file without its quantization tables")
+        ac, dc = 16 + (data[k + 1] & 15), data[k + 1] >> 4
+        if (
+            data[frame + 1] == 0xC2
+        ):  # a scan of a progressive file has either; a refining one, of first ones none
+            wanted = {ac} if first else set() if step >> 4 else {dc}
+        else:
+            wanted = {dc, ac}
+        if not wanted <= codes:
+            raise ImageError("a JPEG file without its Huffman tables (of Motion JPEG? jpegtran puts them in)")
 
 
 def _coefficients(data: Any, frame: int, pixels: int) -> int:

@@ -200,6 +200,7 @@ def declare(library: Any) -> Any:
         ("gt_baselines", i, [c]),
         ("gt_encodes", i, [c]),
         ("gt_recode", i, [c, ctypes.c_char_p, n, i, i, i, i, ctypes.POINTER(n * 2)]),
+        ("gt_check", i, [c, ctypes.c_char_p, n]),
         ("gt_prepare", None, []),
         ("gt_crc32", ctypes.c_uint32, [ctypes.c_char_p, n]),
         (

@@ -9,7 +9,7 @@ from typing import Any
 from gluontune.codec import native
 from gluontune.codec.header import ImageError
 
-__all__ = ["recode_jpeg", "thread_state"]
+__all__ = ["incomplete", "recode_jpeg", "thread_state"]
 
 _mine = threading.local()
 
@@ -36,6 +36,20 @@ def thread_state() -> _State | None:
     if state is None:
         state = _mine.state = _State(library)
     return state if state.handle else None
+
+
+def incomplete(data: bytes) -> str | None:
+    """What a JPEG file lacks though it has its end: why decoders go on with grey; empty where its data are whole.
+
+    None: nobody knows, because it is no JPEG file or there is no compiled codec.
+    """
+    state = thread_state() if data[:3] == b"\xff\xd8\xff" else None
+    if state is None:
+        return None
+    if state.codec.gt_check(state.handle, data, len(data)) == native.OK:
+        return ""
+    said = state.codec.gt_message(state.handle).decode(errors="replace") or "premature end of its data"
+    return f"incomplete image, grey from some row on ({said})"
 
 
 def recode_jpeg(

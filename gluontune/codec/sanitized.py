@@ -237,6 +237,7 @@ class Cases:
         quality = int(rng.choice([1, 50, 95, 100]))
         side, quality = (0, 100) if is_loud else (side, quality)
         given = ctypes.cast(one.at, ctypes.c_char_p)
+        self.codec.gt_check(self.handle(), given, one.size)
         code = self.codec.gt_recode(
             self.handle(), given, one.size, side, crop, grey, quality, ctypes.byref(result)
         )
@@ -259,7 +260,9 @@ class Cases:
             sizes.append(24 + 4 * int(rng.integers(0, 4)))
             heads.append(rng.bytes(sizes[-1]))
         recoding = (ctypes.c_int * 4)(*rng.integers([1, 0, 0, 50], [40, 2, 4, 101]).tolist())
-        smaller = (self.handle(), ctypes.byref(recoding)) if rng.random() < 0.5 else (None, None)
+        smaller = ((self.handle(), ctypes.byref(recoding)), (self.handle(), None), (None, None))[
+            rng.integers(3)
+        ]
         names, before = b"\0".join(paths) + b"\0", b"".join(heads)
         count, room = len(paths), int(rng.choice([64, 1000, 5000, 40_000]))
         given = Memory(len(names), names), Memory(len(before), before)

@@ -7,7 +7,6 @@ resize would skip. Sources: libjpeg-turbo's scaled IDCT; fast.ai's DAWNBench ent
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -169,9 +168,12 @@ class Decoder:
         channels, flag, header = self.shape[2], _FULL[self.shape[2]], None
         kind = kind_of(data[:16])
         if kind == "jpg":
-            with contextlib.suppress(ImageError):
+            try:
                 header = jpeg_header(data)
-            check_header(header is not None, header is not None and jpeg_is_whole(data, header.scan))
+            except ImageError as error:
+                raise GluontuneError(f"a broken JPEG image: {error}") from error
+            if not jpeg_is_whole(data, header.scan):
+                raise GluontuneError("a truncated JPEG image: its end is missing")
         elif kind == "png" and not png_is_whole(data):
             raise GluontuneError("a truncated PNG image: its end is missing")
         try:
@@ -230,14 +232,6 @@ def fit(part: np.ndarray, width: int, height: int, out: np.ndarray | None = None
     shrink = min(part.shape[0] / height, part.shape[1] / width)
     how = cv2.INTER_AREA if shrink >= 2 else cv2.INTER_LINEAR
     return cv2.resize(part, (width, height), dst=out, interpolation=how)
-
-
-def check_header(sound: bool, whole: bool) -> None:
-    """Raise for a JPEG header that is broken, or a file that lacks its end."""
-    if not sound:
-        raise GluontuneError("a JPEG image whose header is broken or cut off")
-    if not whole:
-        raise GluontuneError("a truncated JPEG image: its end is missing")
 
 
 def reduction(box: Box, shape: tuple[int, int, int]) -> int:

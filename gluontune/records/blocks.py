@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Callable, Union
 
 from gluontune.codec.header import ImageError
+from gluontune.codec.recode import incomplete
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import open_regular
 from gluontune.interpreter import python
@@ -40,7 +41,7 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Skip:
-    """An image that was left out. ``position`` is its place in the packing order."""
+    """An image that was left out, or is incomplete. ``position`` is its place in the packing order."""
 
     position: int
     path: str
@@ -57,6 +58,7 @@ class Block:
     lengths: list[int] = field(default_factory=list)
     crcs: list[int] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
+    incomplete: list[Skip] = field(default_factory=list)
     converted: int = 0
     count: int = 0
 
@@ -72,10 +74,12 @@ def make_block(
     transform: Transform,
     gatherer: BulkCopier | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    check: bool = False,
 ) -> Block:
     """Read, transform and frame ``items``, whose first stands at position ``first`` of the packing order.
 
-    Once ``stopped`` says so, nobody wants the block, and what it holds so far is returned.
+    Once ``stopped`` says so, nobody wants the block, and what it holds so far is returned. ``check``: look at the
+    data of files that are copied, too.
     """
     block = Block(count=len(items))
     pieces: list[Any] = []
@@ -83,7 +87,7 @@ def make_block(
     span = len(items) if gatherer is not None else 0
     while at < len(items) and not stopped():
         if gatherer is not None and span:
-            gathered = gatherer.gather(items[at : at + span], transform)
+            gathered = gatherer.gather(items[at : at + span], transform, check)
             block.keys += [item.key for item in items[at : at + len(gathered.sizes)]]
             block.sizes += gathered.sizes
             block.lengths += gathered.lengths
@@ -96,7 +100,7 @@ def make_block(
                 continue
             span = 2 * len(gathered.sizes)  # few, or none, where images of other kinds are among them
         if at < len(items):
-            _add(block, pieces, items[at], first + at, transform)
+            _add(block, pieces, items[at], first + at, transform, check)
             at += 1
     if len(pieces) == 1:
         block.data = pieces[0]
@@ -108,9 +112,12 @@ def make_block(
     return block
 
 
-def _add(block: Block, pieces: list[Any], item: Item, position: int, transform: Transform) -> None:
+def _add(
+    block: Block, pieces: list[Any], item: Item, position: int, transform: Transform, check: bool
+) -> None:
     try:
-        payload, changed = transform(_read_file(item.path))
+        data = _read_file(item.path)
+        payload, changed = transform(data)
         record = image_record(payload, item.label, item.key)
         framed = frame(record)
     except (OSError, ImageError, UsageError) as error:
@@ -122,6 +129,9 @@ def _add(block: Block, pieces: list[Any], item: Item, position: int, transform: 
     block.lengths.append(len(record))
     block.crcs.append(zlib.crc32(record))
     block.converted += changed
+    lacks = incomplete(data) if changed or check else None
+    if lacks:
+        block.incomplete.append(Skip(position, item.path, lacks))
 
 
 def _reason(error: Exception) -> str:
@@ -161,13 +171,14 @@ class BlockMaker:
         transform: what happens to each image.
         workers: threads.
         processes: give each thread a worker process.
+        check: look at the data of files that are copied.
 
     Raises:
         GluontuneError: a worker process died.
     """
 
-    def __init__(self, transform: Transform, workers: int, processes: bool):
-        self.transform, self.workers, self.processes = transform, workers, processes
+    def __init__(self, transform: Transform, workers: int, processes: bool, check: bool = False):
+        self.transform, self.workers, self.processes, self.check = transform, workers, processes, check
         self._mine = threading.local()
         bulk = transform.copies or transform.recoding is not None
         self.gatherer = BulkCopier.find() if bulk and not processes else None
@@ -187,7 +198,7 @@ class BlockMaker:
 
     def _make(self, items: list[Item], first: int) -> Block:
         if not self.processes:
-            return make_block(items, first, self.transform, self.gatherer, self._stopped.is_set)
+            return make_block(items, first, self.transform, self.gatherer, self._stopped.is_set, self.check)
         child = getattr(self._mine, "child", None)
         if child is None:
             child = self._mine.child = _start_child()

@@ -57,11 +57,13 @@ class BulkCopier:
         if isinstance(data, memoryview) and isinstance(data.obj, bytearray):
             self._free.append(data.obj)
 
-    def gather(self, items: list[Item], transform: Transform) -> CopiedBlock:
+    def gather(self, items: list[Item], transform: Transform, check: bool = False) -> CopiedBlock:
         """Records of ``items`` from the first on, up to one that this cannot make."""
         recoding, state, options = transform.recoding, None, None
         if recoding is not None:
-            state, options = thread_state(), (ctypes.c_int * 4)(*recoding)
+            options = (ctypes.c_int * 4)(*recoding)
+        if recoding is not None or check:
+            state = thread_state()
         if not transform.copies and state is None:
             return CopiedBlock(memoryview(b""), [], [], [])
         heads, sizes = _heads(items)

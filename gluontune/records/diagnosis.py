@@ -295,6 +295,8 @@ def _finish(survey: Survey, positions: _Positions, damages: dict[tuple[int | Non
 
     report = survey.report
     found = [Damage(i, max(offset, 0), reason) for (i, offset), reason in damages.items()]
+    lacking = [(c.found.offset, c.incomplete) for c in survey.checked if c.whole and c.incomplete]
+    report.incomplete = [Damage(positions.get(offset), offset, lacks) for offset, lacks in lacking]
     report.damaged = sorted(found, key=lambda d: (d.offset, -1 if d.index is None else d.index))
     if len(survey.rows) and survey.all_rows:
         report.records = len(survey.rows)

@@ -37,6 +37,8 @@ class PackReport:
         packed: records in the files, those of a resumed part included.
         skipped: ``Skip``s: images that were left out, and why.
         outputs: the files, in order.
+        incomplete: ``Skip``s: images packed by this run whose data end early, though the file has its end, or are
+            damaged inside: decoders fill in grey. Only the compiled codec knows.
         converted: images packed by this run whose bytes differ from their file's.
         resumed: records that an earlier, interrupted run had packed.
         classes: names of the labels 0, 1, …, or None.
@@ -45,6 +47,7 @@ class PackReport:
 
     packed: int = 0
     skipped: list[Skip] = field(default_factory=list)
+    incomplete: list[Skip] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     converted: int = 0
     resumed: int = 0
@@ -62,6 +65,7 @@ class PackReport:
         return {
             "packed": self.packed,
             "skipped": [{"path": skip.path, "reason": skip.reason} for skip in self.skipped],
+            "incomplete": [{"path": one.path, "reason": one.reason} for one in self.incomplete],
             "images_per_sec": round(self.images_per_sec, 1),
             "converted": self.converted,
             "resumed": self.resumed,
@@ -89,6 +93,7 @@ def pack(
     seed: int = 0,
     shards: int = 1,
     strict: bool = False,
+    check: bool | None = None,
     resume: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -104,7 +109,10 @@ def pack(
         out: the ``.rec`` file; with shards ``OUT-00000-of-00004.rec`` and so on.
         resize, crop, format, quality, color, exact: what happens to each image, see ``Transform``.
         shards: number of files.
-        strict: the first image that cannot be packed ends the job; else it is listed in ``skipped``.
+        strict: the first image that cannot be packed, or is incomplete, ends the job; else it is listed in ``skipped``
+            or ``incomplete``.
+        check: decode files that are copied, too, to find incomplete ones, which takes three times as long; None: if
+            ``strict``. Those that are encoded anew are looked at anyway; with ``exact`` none is.
         resume: go on where a killed or failed run with the same sources and options stopped.
         workers: threads or processes that read and encode; None: one for each usable core.
         progress: called with (images done, images in all) as work goes on.
@@ -133,7 +141,7 @@ def pack(
     )
     if shards > len(source.items):
         raise UsageError(f"shards {shards}: there are only {len(source.items)} images")
-    job = _Job(source, transform, strict, progress)
+    job = _Job(source, transform, strict, strict if check is None else check, progress)
     job.run(paths, resume, workers or usable_cores())
     report = job.report
     report.seconds = time.perf_counter() - started
@@ -160,8 +168,11 @@ def shard_paths(out: PathLike, shards: int) -> list[Path]:
 class _Job:
     """One call of :func:`pack`."""
 
-    def __init__(self, source: Source, transform: Transform, strict: bool, progress: Progress | None):
+    def __init__(
+        self, source: Source, transform: Transform, strict: bool, check: bool, progress: Progress | None
+    ):
         self.source, self.transform, self.strict = source, transform, strict
+        self.check = check and not transform.exact
         self.progress = progress or (lambda done, total: None)
         self.report = PackReport(classes=source.classes)
         self.done = 0
@@ -175,7 +186,10 @@ class _Job:
         many = len(self.source.items) >= WORTH_PROCESSES
         slow = self.transform.copies and mean < SMALL_FILE and not available()
         self.processes = slow and many and workers > 1
-        with _one_opencv_thread(self.transform), BlockMaker(self.transform, workers, self.processes) as maker:
+        with (
+            _one_opencv_thread(self.transform),
+            BlockMaker(self.transform, workers, self.processes, self.check) as maker,
+        ):
             for place, (path, positions) in enumerate(zip(paths, ranges)):
                 self._shard(maker, path, positions, resume, (place, len(paths)))
 
@@ -192,12 +206,14 @@ class _Job:
             self.done += part.done
             self.progress(self.done, len(self.source.items))
             for block in maker.blocks(self._jobs(range(first, positions.stop))):
-                if self.strict and block.skips:
-                    part.add(block.until(block.skips[0].position - self.done))
-                    self._refuse(block.skips, "mend it and go on with --resume, or leave out --strict")
+                bad = sorted(block.skips + block.incomplete, key=lambda one: one.position)
+                if self.strict and bad:
+                    part.add(block.until(bad[0].position - self.done))
+                    self._refuse(bad, "mend it and go on with --resume, or leave out --strict")
                 part.add(block)
                 maker.give_back(block)
                 self.report.converted += block.converted
+                self.report.incomplete += block.incomplete
                 self.done += block.count
                 self.progress(self.done, len(self.source.items))
             if not part.packed:

@@ -16,6 +16,7 @@ import numpy as np
 
 from gluontune.codec.header import ImageError, inspect, kind_of
 from gluontune.codec.raw import raw_to_pixels
+from gluontune.codec.recode import incomplete
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.records.checksums import (
     HEAD_SIZE,
@@ -59,6 +60,8 @@ class VerifyReport:
         whole: records that are what was written, as far as can be told, and that the index leads to.
         damaged: faults of records and index rows, by offset.
         unchecked: records without a checksum: their framing and image were looked at, their bytes are not proven.
+        incomplete: whole records of images whose data end early or are damaged inside: they were packed so, and
+            decoders fill in grey. Only the compiled codec knows.
         problems: faults that harm no record: of the side files, of padding.
         path: the file.
     """
@@ -68,6 +71,7 @@ class VerifyReport:
     whole: int = 0
     damaged: list[Damage] = field(default_factory=list)
     unchecked: int = 0
+    incomplete: list[Damage] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -91,6 +95,7 @@ class VerifyReport:
             "whole": self.whole,
             "damaged": [d.to_dict() for d in self.damaged],
             "unchecked": self.unchecked,
+            "incomplete": [d.to_dict() for d in self.incomplete],
             "problems": self.problems,
         }
 
@@ -106,6 +111,7 @@ class Checked:
     kind: str | None
     fault: str | None  # of the image
     padding: bool  # zeros, as they should be
+    incomplete: str = ""
     row: int = -1  # of the checksums
     whole: bool = False
     reason: str = ""
@@ -245,7 +251,7 @@ class Survey:
     def _check(self, found: Found) -> Checked:
         record = joined(self.view, found)
         padding = not any(self.view[found.spans[-1][1] : found.behind]) and found.behind <= len(self.view)
-        key, kind, fault = -1, None, None
+        key, kind, fault, lacks = -1, None, None, ""
         with contextlib.suppress(DamagedRecordError):
             header, payload = split_image_record(record)
             key = header.id if header.id < 1 << 63 else -1
@@ -256,25 +262,29 @@ class Survey:
                 fault = str(error)
             kind = kind_of(payload)
             if fault is None and (len(payload) or not fields):  # a record may have fields and no image
-                fault = self._image_fault(payload, kind)
-        return Checked(found, len(record), zlib.crc32(record), key, kind, fault, padding)
+                fault, lacks = self._image_fault(payload, kind)
+        return Checked(found, len(record), zlib.crc32(record), key, kind, fault, padding, lacks)
 
-    def _image_fault(self, payload: Any, kind: str | None) -> str | None:
+    def _image_fault(self, payload: Any, kind: str | None) -> tuple[str | None, str]:
+        """Why an image cannot be decoded, and what it lacks where it can."""
         if kind is None:
-            return f"not an image (begins with {bytes(payload[:12])!r})"
+            return f"not an image (begins with {bytes(payload[:12])!r})", ""
+        lacks: str | None = ""
         try:
             if kind == "npy":
                 raw_to_pixels(payload)
-                return None
+                return None, ""
             data = bytes(payload)
             info = inspect(data)
             if self.decode:
                 from gluontune.codec.image import decode_image
 
-                decode_image(data, info)
+                lacks = incomplete(data)
+                if lacks != "":  # else the codec has decoded all of it
+                    decode_image(data, info)
         except ImageError as error:
-            return f"undecodable image: {error}"
-        return None
+            return f"undecodable image: {error}", ""
+        return None, lacks or ""
 
     def _judge(self) -> None:
         from gluontune.records.diagnosis import judge

@@ -35,7 +35,7 @@ typedef struct {
   int can_write;
   struct jpeg_error_mgr err;
   jmp_buf escape;
-  int truncated;
+  int truncated, hurt; /* the file ends early; its data do, or are none, and libjpeg goes on with grey */
   char message[208];
   unsigned char *pixels;
   size_t pixels_size;
@@ -83,6 +83,12 @@ int gt_read_planes(gt_decoder *d, gt_picture *p, gt_box wanted);
 /* Columns from .. from + n of row y, red, green, blue and a byte of any value for each; or luma alone (pixel 1).
  * Up to 15 pixels more are read and written. */
 void gt_pixels(const gt_picture *p, int y, int from, int n, int pixel, uint8_t *out);
+
+/* Do a file's data last for all of its blocks? Else GT_TRUNCATED, and d->message says what libjpeg complains of. */
+int gt_check(gt_decoder *d, const uint8_t *data, size_t length);
+
+/* libjpeg without what it has of the file before: it keeps tables, and takes them for a file that lacks its own. */
+void gt_renew(gt_decoder *d);
 
 /* Rows and columns of `to` are filled from `from`: sample i has its centre at (first + i * step + step / 2). Where that
  * was so before, `filters` are kept. Up to 32 samples behind those of `from` are read, and up to 7 in each row of `to`

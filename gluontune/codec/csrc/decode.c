@@ -237,9 +237,6 @@ static int decode_baseline(gt_decoder *d, gt_box box, int eighths, int out_h, in
 int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, int top, int left, int height, int width,
               int eighths, int out_h, int out_w, int channels, int flip, uint8_t *out) {
   struct jpeg_decompress_struct *j = &d->c.j;
-  d->truncated = 0;
-  d->err.num_warnings = 0;
-  d->message[0] = 0;
   gt_box box = {top, left, height, width};
 #ifdef GT_V3
   if (d->own && gt_parse(&d->baseline, data, length, &d->frame) &&
@@ -250,6 +247,7 @@ int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, int top, int le
     jpeg_abort_decompress(j);
     return GT_BROKEN;
   }
+  gt_renew(d);
   jpeg_mem_src(j, data, (unsigned long)length);
   jpeg_read_header(j, 1);
   int full_h = (int)j->image_height, full_w = (int)j->image_width;
@@ -277,7 +275,8 @@ int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, int top, int le
   }
   if (box.top) jpeg_skip_scanlines(j, (unsigned)box.top);
   unsigned char *rows[16];
-  for (int done = 0; done < h;) {
+  int done = 0;
+  while (done < h) {
     int n = h - done < 16 ? h - done : 16;
     for (int k = 0; k < n; k++) rows[k] = d->pixels + (size_t)(done + k) * stride;
     int got = (int)jpeg_read_scanlines(j, rows, (unsigned)n);
@@ -285,11 +284,42 @@ int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, int top, int le
     done += got;
   }
   jpeg_abort_decompress(j);
-  if (d->truncated) return GT_TRUNCATED;
+  if (d->truncated || done < h) return GT_TRUNCATED;
   gt_source source = {.data = d->pixels + (size_t)(x - (int)from) * pixel, .stride = stride};
   if (!resize(d, &source, h, w, out, out_h, out_w, pixel, flip)) {
     snprintf(d->message, sizeof d->message, "no memory to resize to %d x %d", out_h, out_w);
     return GT_BROKEN;
   }
   return GT_OK;
+}
+
+int gt_check(gt_decoder *d, const uint8_t *data, size_t length) {
+  struct jpeg_decompress_struct *j = &d->c.j;
+#ifdef GT_V3
+  const gt_frame *f = &d->frame;
+  if (d->own && gt_parse(&d->baseline, data, length, &d->frame)) {
+    gt_region nothing = {.rows = (f->height + 8 * f->v - 1) / (8 * f->v)};
+    if (gt_scan(&d->baseline, f, &nothing)) return GT_OK;
+  }
+#endif
+  if (setjmp(d->escape)) {
+    jpeg_abort_decompress(j);
+    return GT_BROKEN;
+  }
+  gt_renew(d);
+  jpeg_mem_src(j, data, (unsigned long)length);
+  jpeg_read_header(j, 1);
+  j->scale_num = 1;
+  j->scale_denom = 8;
+  jpeg_start_decompress(j);
+  if (!gt_grow((void **)&d->pixels, &d->pixels_size, (size_t)j->output_width * (size_t)j->output_components)) {
+    jpeg_abort_decompress(j);
+    return GT_BROKEN;
+  }
+  unsigned char *row = d->pixels;
+  unsigned done = 0, got = 1;
+  for (; done < j->output_height && got; done += got) got = jpeg_read_scanlines(j, &row, 1);
+  int is_whole = done == j->output_height && !d->truncated && !d->hurt;
+  jpeg_abort_decompress(j);
+  return is_whole ? GT_OK : GT_TRUNCATED;
 }

@@ -140,13 +140,15 @@ static size_t read_smaller(gt_decoder *d, const gt_recoding *r, const char *path
   if (!size || !is_plain_jpeg(d->source, size, h)) return 0;
   if ((h[0] < h[1] ? h[0] : h[1]) <= r->side || (h[2] == 1 && r->colour == 3)) return 0;
   int grey = h[2] == 1 || r->colour == 1;
-  return gt_recode(d, d->source, size, r->side, r->crop, grey, r->quality, made) == GT_OK ? made[1] : 0;
+  return gt_recode(d, d->source, size, r->side, r->crop, grey, r->quality, made) == GT_OK && !d->hurt ? made[1] : 0;
 }
 
 /* Frame files one after the other into `out`. Stops before the first that is not a plain JPEG file (any file but an empty
- * one if `exact`), cannot be read or made smaller, has to be split or does not fit: that one is the interpreter's.
+ * one if `exact`), cannot be read or made smaller, whose data end early, that has to be split or does not fit: that one
+ * is the interpreter's.
  *
- * d, recoding: files are made smaller; NULL: they are copied. paths: ended by zeros. heads, head_sizes: what stands before each file in its record.
+ * recoding: how files are made smaller; NULL: they are copied, and d, where it is given, looks at their data. paths:
+ * ended by zeros. heads, head_sizes: what stands before each file in its record.
  * Returns how many were done; sizes: of the framed records; lengths, crcs: of the records. */
 int gt_gather(const char *paths, const uint8_t *heads, const uint32_t *head_sizes, int count, int exact, gt_decoder *d,
               const gt_recoding *recoding, uint8_t *out, size_t room, uint32_t *sizes, uint32_t *lengths, uint32_t *crcs) {
@@ -157,14 +159,15 @@ int gt_gather(const char *paths, const uint8_t *heads, const uint32_t *head_size
     uint8_t *record = out + at + 8;
     memcpy(record, heads, head);
     size_t left = room - at - head - 16, most = left < (1u << 29) - head - 4 ? left : (1u << 29) - head - 4, n;
-    if (d) {
+    if (recoding) {
       n = read_smaller(d, recoding, paths);
       if (n == 0 || n > most) return i;
       memcpy(record + head, d->file, n);
     } else {
       int h[7];
       n = read_whole(paths, record + head, most);
-      if (n == 0 || !(exact || is_plain_jpeg(record + head, n, h))) return i;
+      if (n == 0 || !(exact || (is_plain_jpeg(record + head, n, h) && (!d || gt_check(d, record + head, n) == GT_OK))))
+        return i;
     }
     uint32_t length = (uint32_t)(head + n), whole = (length + 3) & ~3u;
     memset(record + length, 0, whole - length);

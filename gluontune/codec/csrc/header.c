@@ -43,9 +43,40 @@ static int is_too_large(const uint8_t *p, size_t n, size_t sof, size_t sos) {
   return scans > 500;
 }
 
+typedef struct { unsigned quants, codes; } tables; /* which are defined: a bit for each */
+
+static void add_tables(tables *have, int is_quant, const uint8_t *p, const uint8_t *end) {
+  while (is_quant && p < end) {
+    have->quants |= 1u << (*p & 15);
+    p += *p >> 4 ? 129 : 65;
+  }
+  while (!is_quant && p + 17 <= end) {
+    int count = 17;
+    for (int k = 1; k <= 16; k++) count += p[k];
+    if (*p < 32) have->codes |= 1u << *p;
+    p += count;
+  }
+}
+
+/* Does the first scan of a file with Huffman codes name a table that the file lacks? A decoder would take that of the
+ * file before, or a standard one. */
+static int lacks_tables(const uint8_t *p, size_t n, size_t sof, size_t sos, tables have) {
+  size_t parts = p[sos + 4], behind = sos + 5 + 2 * parts;
+  if (p[sof + 1] > 0xC2 || n < behind + 3) return 0;
+  for (size_t k = sos + 5; k < behind; k += 2) {
+    unsigned dc = 1u << (p[k + 1] >> 4), ac = 1u << (16 + (p[k + 1] & 15)), wanted = dc | ac, quant = 0;
+    if (p[sof + 1] == 0xC2) wanted = p[behind] ? ac : p[behind + 2] >> 4 ? 0 : dc; /* progressive, and refining */
+    for (size_t c = sof + 10; c + 2 < sos && c < sof + 10 + 3 * (size_t)p[sof + 9]; c += 3)
+      if (p[c] == p[k]) quant = p[c + 2];
+    if (quant > 15 || !(have.quants >> quant & 1) || (have.codes & wanted) != wanted) return 1;
+  }
+  return 0;
+}
+
 /* height, width, components, bits, orientation, byte of the first scan, whether the end is there. */
 int gt_header(const uint8_t *p, size_t n, int *out) {
   size_t at = 2, sof = 0;
+  tables have = {0, 0};
   out[0] = out[1] = out[2] = out[3] = 0;
   out[4] = 1;
   if (n < 4 || p[0] != 0xFF || p[1] != 0xD8) return GT_UNSUPPORTED;
@@ -63,6 +94,8 @@ int gt_header(const uint8_t *p, size_t n, int *out) {
       out[3] = p[at + 4];
       out[0] = p[at + 5] << 8 | p[at + 6]; out[1] = p[at + 7] << 8 | p[at + 8]; out[2] = p[at + 9];
       sof = at;
+    } else if ((m == 0xC4 || m == 0xDB) && at + 2 + length <= n) {
+      add_tables(&have, m == 0xDB, p + at + 4, p + at + 2 + length);
     } else if (m == 0xE1 && at + 10 <= n && !memcmp(p + at + 4, "Exif\0\0", 6)) {
       size_t end = at + 2 + length < n ? at + 2 + length : n;
       out[4] = end > at + 10 ? orientation_of(p + at + 10, end - at - 10) : 1;
@@ -70,6 +103,7 @@ int gt_header(const uint8_t *p, size_t n, int *out) {
     at += 2 + length;
   }
   if (!sof || !out[0] || !out[1] || !out[2]) return GT_BROKEN;
+  if (at + 4 < n && lacks_tables(p, n, sof, at, have)) return GT_BROKEN;
   if (is_too_large(p, n, sof, at)) return GT_UNSUPPORTED;
   out[5] = (int)at;
   out[6] = p[n - 2] == 0xFF && p[n - 1] == 0xD9;

@@ -21,6 +21,9 @@ static void on_message(j_common_ptr cinfo, int level) {
     char text[208];
     d->err.format_message(cinfo, text);
     if (strstr(text, "remature end of JPEG file")) d->truncated = 1;
+    if (d->hurt || !strstr(text, "Corrupt JPEG data") || strstr(text, "extraneous")) return; /* those are left over */
+    d->hurt = 1;
+    memcpy(d->message, text, sizeof text);
   }
 }
 
@@ -138,6 +141,14 @@ int gt_can_own(void) { return gt_cpu.v3; }
 
 /* May this decoder, where the processor can? The pixels and the files are the same. */
 void gt_use(gt_decoder *d, int own) { d->own = own && gt_cpu.v3; }
+
+void gt_renew(gt_decoder *d) {
+  d->truncated = d->hurt = 0;
+  d->err.num_warnings = 0;
+  d->message[0] = 0;
+  jpeg_destroy_decompress(&d->c.j);
+  jpeg_CreateDecompress(&d->c.j, gt_abi.version, gt_abi.size);
+}
 
 gt_decoder *gt_new(void) {
   gt_decoder *const d = calloc(1, sizeof *d);

@@ -74,7 +74,10 @@ static int read_planes(gt_decoder *d, int eighths, int grey, density *per) {
       int n = parts[k].v_samp_factor * parts[k].DCT_scaled_size;
       for (int y = 0; y < n; y++) rows[k][y] = d->planes[k].data + (size_t)(step * n + y) * d->planes[k].stride;
     }
-    if (!jpeg_read_raw_data(j, tables, (unsigned)rows_at_once)) break;
+    if (!jpeg_read_raw_data(j, tables, (unsigned)rows_at_once)) {
+      d->truncated = 1;
+      break;
+    }
   }
   return grey ? 1 : count;
 }
@@ -128,15 +131,13 @@ int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int c
   unsigned char *written;
   unsigned long size;
   if (!d->can_write) return GT_UNSUPPORTED;
-  d->truncated = 0;
-  d->err.num_warnings = 0;
-  d->message[0] = 0;
   if (setjmp(d->escape)) {
     jpeg_abort_decompress(j);
     jpeg_abort_compress(&d->out.j);
     if (file != NULL && file != d->file) free(file);
     return GT_BROKEN;
   }
+  gt_renew(d);
   jpeg_mem_src(j, data, (unsigned long)length);
   jpeg_read_header(j, 1);
   int w = (int)j->image_width, h = (int)j->image_height, shorter = w < h ? w : h;
