@@ -184,10 +184,6 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
     mx = mxnet()
     graphs = traced(net, len(samples))
     names, symbol = graphs.names, graphs.train if train else graphs.predict
-    if len(names) != len(samples):
-        raise UsageError(
-            f"check: {type(net).__name__} takes {len(names)} inputs ({', '.join(names)}), not {len(samples)}"
-        )
     if symbol is None:
         raise UsageError(f"check(train=True): {type(net).__name__}: {graphs.why}")
     symbol = mx.sym.load_json(_steady(symbol.tojson(), dtype))
@@ -201,6 +197,11 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
         warnings.simplefilter("ignore")  # "Cannot decide type for the following arguments": for the inputs
         block = mx.gluon.SymbolBlock(symbol, inputs)
     values = net.collect_params()
+    lacking = [name for name in (*names[len(samples) :], *block.collect_params()) if name not in values]
+    if lacking:
+        raise UsageError(
+            f"check: {type(net).__name__} takes more than {len(samples)} inputs: {', '.join(lacking)}"
+        )
     settle()
     for name, parameter in block.collect_params().items():
         source = values[name]
