@@ -178,3 +178,27 @@ def test_nets_of_set_np_are_checked():
             for train in (False, True):
                 found = gt.bridge.check(net, module, x, train=train, dtype="float64")
                 assert max(found.output, found.gradient) < 1e-12
+
+
+JOB = """
+import numpy as np
+from mxnet import gluon
+
+def net():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.rnn.LSTM(4, num_layers=2, layout="NTC"), gluon.nn.Dense(2))
+    return net
+
+def data():
+    x = np.random.default_rng(0).normal(size=(64, 5, 3)).astype("float32")
+    made = gluon.data.ArrayDataset(x, (x.mean((1, 2)) > 0).astype("float32"))
+    return made, made
+"""
+
+
+@pytest.mark.parametrize("kernel", [{}, {"MXNET_USE_MKLDNN_RNN": "0"}])
+def test_a_run_whose_gradients_may_be_wrong_says_so(tmp_path, kernel):
+    (tmp_path / "job.py").write_text(JOB)
+    result = gt.train.run(gt.Recipe(job=str(tmp_path / "job.py"), batch_size_per_device=32, epochs=1, env=kernel))
+    assert result.ok, result.error
+    assert [note.partition(":")[0] for note in result.notes] == (["layer 0"] if kernel else [])

@@ -12,7 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FAULTS", "Fault", "right_way"]
+import numpy as np
+
+from gluontune.compute._traversal import walk
+
+__all__ = ["FAULTS", "Fault", "doubtful", "right_way"]
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
 _SELU = 1.6732632423543772, 1.0507009873554805  # alpha, scale
@@ -181,6 +185,24 @@ def right_way(symbol: Any, shapes: Mapping[str, Sequence[int]], dtype: str) -> t
     told = list(dict.fromkeys(fault.when for fault in faulty.values()))
     written = {**kept, "nodes": write.nodes, "arg_nodes": arguments, "heads": heads}
     return mxnet().sym.load_json(json.dumps(written)), told
+
+
+def doubtful(net: Any) -> list[str]:
+    """What may be wrong in the gradients with which ``net`` is trained on a CPU, a sentence for each layer.
+
+    >>> from gluontune.runtime import mxnet
+    >>> doubtful(mxnet().gluon.rnn.LSTM(3, num_layers=2))
+    []
+    """
+    found = []
+    for path, block in walk(net):
+        attrs = {"num_layers": str(getattr(block, "_num_layers", 1))}
+        parameters = list(block._reg_params.values())
+        if hasattr(block, "_gates") and parameters and _rnn_met(attrs, np.dtype(parameters[0].dtype).name):
+            found.append(
+                f"layer {path or type(net).__name__}: {FAULTS[0].when} (docs/mxnet-faults.md has ways out)"
+            )
+    return found
 
 
 class _Outputs:

@@ -42,6 +42,8 @@ def serve(setup: dict[str, Any], send: Any) -> None:
     session, more = _make_session(recipe, setup)
     try:
         session.build((lambda: _await_go(session, send)) if setup.get("compares") else None)
+        for text in session.warnings():
+            send(event="note", text=text)
         send(
             event="ready",
             batches_per_epoch=session.batches_per_epoch,
