@@ -49,7 +49,7 @@ class Judge:
                 row.update(self._gradients(net, module, x))
         except Exception as error:
             row["reason"] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
-            if row["status"] == "converted" and not isinstance(error, self.mx.MXNetError):
+            if row["status"] == "converted" and not isinstance(error.__cause__ or error, self.mx.MXNetError):
                 row["status"] = "not converted"  # else it is MXNet that cannot: float64, or training
         gc.collect()
         return row

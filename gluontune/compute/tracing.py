@@ -78,8 +78,10 @@ def traced(net: Any, inputs: int | None = None) -> Traced:
     if isinstance(net, mx.gluon.SymbolBlock):
         variables, symbol = net._cached_graph
         return Traced([v.name for v in variables], symbol, symbol)
-    known = net._cached_graph and [v.name for v in net._cached_graph[0]]
-    count = len(known) if known else inputs or 1
+    known = [v.name for v in net._cached_graph[0]] if net._cached_graph else []
+    if getattr(net, "skip_states", False) or len(known) != (inputs or len(known)):
+        known = []  # a recurrent layer that was called without states, or another call is meant
+    count = len(known) or inputs or 1
     names = known or (["data"] if count == 1 else [f"data{i}" for i in range(count)])
     variables = [mx.sym.var(name) for name in names]
     if uses_np(net):

@@ -75,6 +75,10 @@ class BaseSession(ABC):
     def site(self) -> dict[str, Any]:
         """What the ladder and the other ranks ask of the process that is there."""
 
+    def warnings(self) -> list[str]:
+        """Remarks on what is trained, for the result's notes."""
+        return []
+
     @abstractmethod
     def common(self) -> dict[str, Any]:
         """What must be alike on all ranks."""

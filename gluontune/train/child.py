@@ -43,6 +43,8 @@ def serve(setup: dict[str, Any], send: Any) -> None:
     try:
         session, more = _make_session(recipe, setup)
         session.build((lambda: _await_go(session, send)) if setup.get("compares") else None)
+        for text in session.warnings():
+            send(event="note", text=text)
         send(
             event="ready",
             batches_per_epoch=session.batches_per_epoch,

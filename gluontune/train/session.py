@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gluontune import compute, monitor, rules
+from gluontune.bridge.references import doubtful
 from gluontune.errors import GluontuneError
 from gluontune.methods.freezing import trained_layers
 from gluontune.parallel import horovod
@@ -112,6 +113,10 @@ class Session(BaseSession):
     def site(self) -> dict[str, Any]:
         """What the ladder and the other ranks ask of the process that is there."""
         return site(self)
+
+    def warnings(self) -> list[str]:
+        """What may be wrong in MXNet's gradients of this net."""
+        return doubtful(self.net) if self.device == "cpu" and self.rank == 0 else []
 
     def common(self) -> dict[str, Any]:
         """What must be alike on all ranks."""

@@ -165,8 +165,9 @@ def concat(*arrays: Any, dim: int = 1) -> Any:
 
 
 @operator("_npi_concatenate")
-def np_concatenate(*arrays: Any, axis: int | None = 0) -> Any:
-    return torch.cat([a.reshape(-1) for a in arrays]) if axis is None else torch.cat(arrays, axis)
+def np_concatenate(*arrays: Any, axis: Any = 0) -> Any:
+    flat = axis in (None, "None")  # text: MXNet's description of it has no axis
+    return torch.cat([a.reshape(-1) for a in arrays]) if flat else torch.cat(arrays, int(axis))
 
 
 @operator(

@@ -1,0 +1,225 @@
+"""Where MXNet 1.9.1's own gradients are wrong, and another way through MXNet that gives the right ones.
+
+:data:`FAULTS` is the table; ``docs/mxnet-faults.md`` tells the same to people who stay on MXNet, and
+``tests/test_bridge_references.py`` sees each fault and each other way by finite differences.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gluontune.compute._traversal import walk
+
+__all__ = ["FAULTS", "Fault", "doubtful", "right_way"]
+
+_GATES = {"lstm": 4, "gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
+_SELU = 1.6732632423543772, 1.0507009873554805  # alpha, scale
+
+Entry = list[int]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A gradient of MXNet's that is wrong.
+
+    Args:
+        operator: MXNet's name. when: as a sentence.
+        met: takes a node's attributes and the dtype; whether the gradient of this one is wrong.
+        instead: takes a :class:`_Writer`, the node and the number of axes of its inputs; adds operators whose gradients
+            are right, and returns its outputs.
+    """
+
+    operator: str
+    when: str
+    met: Callable[[Mapping[str, str], str], bool]
+    instead: Callable[[_Writer, dict[str, Any], Sequence[int]], list[Entry]]
+
+
+class _Writer:
+    """The nodes of a symbol as they are written anew."""
+
+    def __init__(self) -> None:
+        self.nodes: list[dict[str, Any]] = []
+
+    def add(self, op: str, *inputs: Entry, **attrs: Any) -> Entry:
+        attrs = {name: str(value) for name, value in attrs.items()}
+        name = f"right{len(self.nodes)}"
+        self.nodes.append(
+            {"op": op, "name": name, "attrs": attrs, "inputs": [list(entry) for entry in inputs]}
+        )
+        return [len(self.nodes) - 1, 0, 0]
+
+
+def _layers(attrs: Mapping[str, str]) -> int:
+    return int(attrs.get("num_layers", "1"))
+
+
+def _rnn_met(attrs: Mapping[str, str], dtype: str) -> bool:
+    plain = attrs.get("projection_size", "None") == "None" and attrs.get("use_sequence_length") != "True"
+    own_kernel = dtype == "float64" or os.environ.get("MXNET_USE_MKLDNN_RNN") == "0"
+    return plain and own_kernel and _layers(attrs) > 1
+
+
+def _one_by_one(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+    """The layers of a fused RNN as operators of one layer each, whose gradients are right."""
+    attrs = node["attrs"]
+    mode, hidden, count = attrs["mode"], int(attrs["state_size"]), _layers(attrs)
+    ways = 2 if attrs.get("bidirectional") == "True" else 1
+    rows = _GATES[mode] * hidden
+    biases, later = (
+        2 * rows * ways,
+        ways * (rows * hidden * ways + rows * hidden),
+    )  # of one layer; from the second on
+    data, parameters, *states = node["inputs"]
+    whole, ends = count * biases, []
+    for layer in range(count):
+        first = "0" if layer == 0 else -whole - (count - layer) * later
+        weights = write.add(
+            "slice_axis", parameters, axis=0, begin=first, end=-whole - (count - layer - 1) * later
+        )
+        last = "None" if layer == count - 1 else -whole + (layer + 1) * biases
+        offsets = write.add("slice_axis", parameters, axis=0, begin=-whole + layer * biases, end=last)
+        packed = write.add("Concat", weights, offsets, dim=0, num_args=2)
+        own = [_of_layer(write, state, layer, ways) for state in states]
+        kept = {k: v for k, v in attrs.items() if k not in ("num_layers", "state_outputs")}
+        made = write.add("RNN", data, packed, *own, **kept, num_layers=1, state_outputs=True)
+        data = made
+        ends.append([[made[0], 1 + place, 0] for place in range(len(states))])
+    stacked = [write.add("Concat", *each, dim=0, num_args=count) for each in zip(*ends)]
+    return [data, *stacked]
+
+
+def _of_layer(write: _Writer, state: Entry, layer: int, ways: int) -> Entry:
+    made = write.nodes[state[0]]
+    if made["op"] == "_zeros":  # of a batch that is not known yet: a part of it cannot be taken
+        shape = made["attrs"]["shape"].strip("()[] ").split(",")
+        return write.add("_zeros", **{**made["attrs"], "shape": f"({ways},{','.join(shape[1:])})"})
+    return write.add("slice_axis", state, axis=0, begin=layer * ways, end=(layer + 1) * ways)
+
+
+def _prelu(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+    data, slope = node["inputs"][:2]
+    beside = f"(1,-1{',1' * (axes[0] - 2)})" if axes[0] > 1 else "(-1,)"
+    below = write.add("_minimum_scalar", data, scalar=0)
+    sloped = write.add("broadcast_mul", below, write.add("Reshape", slope, shape=beside))
+    return [write.add("elemwise_add", write.add("_maximum_scalar", data, scalar=0), sloped)]
+
+
+def _selu(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+    data, (alpha, scale) = node["inputs"][0], _SELU
+    below = write.add("expm1", write.add("_minimum_scalar", data, scalar=0))
+    whole = write.add(
+        "elemwise_add",
+        write.add("_maximum_scalar", data, scalar=0),
+        write.add("_mul_scalar", below, scalar=repr(alpha)),
+    )
+    return [write.add("_mul_scalar", whole, scalar=repr(scale))]
+
+
+FAULTS = (
+    Fault(
+        "RNN",
+        "a fused LSTM, GRU or RNN of several layers on a CPU in float64, or in float32 with MXNET_USE_MKLDNN_RNN=0: "
+        "the gradients of its weights are wrong where its input needs no gradient",
+        _rnn_met,
+        _one_by_one,
+    ),
+    Fault(
+        "LeakyReLU",
+        "PReLU in a compiled graph, between other layers: the gradient of its slope is wrong",
+        lambda attrs, dtype: attrs.get("act_type") == "prelu",
+        _prelu,
+    ),
+    Fault(
+        "LeakyReLU",
+        "selu below zero: its gradient is up to 5 % off",
+        lambda attrs, dtype: attrs.get("act_type") == "selu",
+        _selu,
+    ),
+)
+
+
+def right_way(symbol: Any, shapes: Mapping[str, Sequence[int]], dtype: str) -> tuple[Any, list[str]]:
+    """``symbol`` with other operators where MXNet's gradient is wrong, and what is wrong with those.
+
+    Args:
+        symbol: of mxnet's. shapes: of its inputs, by name.
+
+    >>> from gluontune.runtime import mxnet
+    >>> sym = mxnet().sym
+    >>> other, told = right_way(sym.LeakyReLU(sym.var("x"), act_type="selu"), {"x": (2, 3)}, "float32")
+    >>> told
+    ['selu below zero: its gradient is up to 5 % off']
+    """
+    from gluontune.runtime import mxnet
+
+    document = json.loads(symbol.tojson())
+    faulty = {}
+    for number, node in enumerate(document["nodes"]):
+        for fault in FAULTS:
+            if node["op"] == fault.operator and fault.met(node.get("attrs", {}), dtype):
+                faulty[number] = fault
+    if not faulty:
+        return symbol, []
+    internals = symbol.get_internals()
+    sizes = dict(zip(internals.list_outputs(), internals.infer_shape_partial(**shapes)[1]))
+    write = _Writer()
+    outputs: dict[int, Any] = {}
+    for number, node in enumerate(document["nodes"]):
+        inputs = [outputs[at][place] for at, place, *_ in node["inputs"]]
+        if number not in faulty:
+            write.nodes.append({**node, "inputs": inputs})
+            outputs[number] = _Outputs(len(write.nodes) - 1)
+            continue
+        axes = [_axes(document["nodes"][at], place, sizes) for at, place, *_ in node["inputs"]]
+        outputs[number] = faulty[number].instead(write, {**node, "inputs": inputs}, axes)
+    heads = [outputs[at][place] for at, place, *_ in document["heads"]]
+    arguments = [number for number, node in enumerate(write.nodes) if node["op"] == "null"]
+    kept = {name: value for name, value in document.items() if name != "node_row_ptr"}
+    told = list(dict.fromkeys(fault.when for fault in faulty.values()))
+    written = {**kept, "nodes": write.nodes, "arg_nodes": arguments, "heads": heads}
+    return mxnet().sym.load_json(json.dumps(written)), told
+
+
+def doubtful(net: Any) -> list[str]:
+    """What may be wrong in the gradients with which ``net`` is trained on a CPU, a sentence for each layer.
+
+    >>> from gluontune.runtime import mxnet
+    >>> doubtful(mxnet().gluon.rnn.LSTM(3, num_layers=2))
+    []
+    """
+    found = []
+    for path, block in walk(net):
+        attrs = {"num_layers": str(getattr(block, "_num_layers", 1))}
+        parameters = list(block._reg_params.values())
+        if hasattr(block, "_gates") and parameters and _rnn_met(attrs, np.dtype(parameters[0].dtype).name):
+            found.append(
+                f"layer {path or type(net).__name__}: {FAULTS[0].when} (docs/mxnet-faults.md has ways out)"
+            )
+    return found
+
+
+class _Outputs:
+    """The outputs of a node that was taken over, by place."""
+
+    def __init__(self, number: int):
+        self._number = number
+
+    def __getitem__(self, place: int) -> Entry:
+        return [self._number, place, 0]
+
+
+def _axes(node: dict[str, Any], place: int, sizes: Mapping[str, Sequence[int]]) -> int:
+    """How many axes an output has, as far as it is known."""
+    names = (
+        [node["name"]]
+        if node["op"] == "null"
+        else [f"{node['name']}_output", f"{node['name']}_output{place}"]
+    )
+    return next((len(sizes[name]) for name in names if sizes.get(name)), 0)

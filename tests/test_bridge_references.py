@@ -1,0 +1,204 @@
+"""MXNet's wrong gradients, each seen by finite differences; the other way through MXNet gives the right ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gluontune as gt
+from gluontune.bridge.references import FAULTS, right_way
+from gluontune.runtime import mxnet
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+mx = mxnet()
+S, nn, rnn = mx.sym, mx.gluon.nn, mx.gluon.rnn
+
+
+class Compiled:
+    """A symbol on drawn arrays, its loss a weighted sum of its outputs, in float64."""
+
+    def __init__(self, symbol, shapes):
+        drawn = np.random.default_rng(0)
+        self.arrays = {name: drawn.uniform(-0.6, 0.6, shape) for name, shape in shapes.items()}
+        self.symbol, self.heads = symbol, None
+        self.block = mx.gluon.SymbolBlock(symbol, [S.var(name) for name in shapes])
+        self.block.hybridize()
+
+    def loss(self, arrays):
+        outputs = self.block(*arrays)
+        outputs = outputs if isinstance(outputs, list) else [outputs]
+        drawn = np.random.default_rng(1)
+        return sum((o * mx.nd.array(drawn.normal(size=o.shape), dtype="float64")).sum() for o in outputs)
+
+    def value(self):
+        return self.loss([mx.nd.array(a, dtype="float64") for a in self.arrays.values()]).asscalar()
+
+    def gradient(self, of, *others):
+        arrays = {name: mx.nd.array(a, dtype="float64") for name, a in self.arrays.items()}
+        for name in (of, *others):
+            arrays[name].attach_grad()
+        with mx.autograd.record():
+            loss = self.loss(arrays.values())
+        loss.backward()
+        return arrays[of].grad.asnumpy()
+
+    def differences(self, of, step=1e-3):
+        """LeakyReLU computes in float32 whatever it is given, so the steps are long."""
+        array, found = self.arrays[of], np.zeros(self.arrays[of].shape)
+        for place in np.ndindex(array.shape):
+            kept = array[place]
+            array[place] = kept + step
+            above = self.value()
+            array[place] = kept - step
+            below = self.value()
+            array[place] = kept
+            found[place] = (above - below) / (2 * step)
+        return found
+
+
+def fused(mode, layers, both):
+    ways, hidden, taken = 1 + both, 2, 3
+    rows = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}[mode] * hidden
+    count = ways * (
+        rows * (taken + hidden) + (layers - 1) * rows * (hidden * ways + hidden) + layers * 2 * rows
+    )
+    states = dict.fromkeys(("h", "c")[: 2 if mode == "lstm" else 1], (layers * ways, 2, hidden))
+    shapes = {"x": (4, 2, taken), "w": (count,), **states}
+    made = S.RNN(*[S.var(n) for n in shapes], state_size=hidden, num_layers=layers, bidirectional=both, mode=mode,
+                 state_outputs=True)  # fmt: skip
+    return made, shapes
+
+
+CASES = {
+    **{f"{m}, {n} layers{', both ways' if b else ''}": (lambda m=m, n=n, b=b: fused(m, n, b), "w")
+       for m, n, b in [("lstm", 2, False), ("gru", 2, False), ("gru", 2, True), ("rnn_tanh", 3, False),
+                       ("lstm", 3, False), ("rnn_tanh", 3, True)]},
+    "prelu": (lambda: (S.tanh(S.LeakyReLU(S.var("x") * 2, S.var("w"), act_type="prelu")),
+                       {"x": (2, 3, 4), "w": (3,)}), "w"),
+    "prelu of one slope": (lambda: (S.tanh(S.LeakyReLU(S.var("x") * 2, S.var("w"), act_type="prelu")),
+                                    {"x": (4, 5), "w": (1,)}), "w"),
+    "selu": (lambda: (S.LeakyReLU(S.var("x"), act_type="selu"), {"x": (3, 4)}), "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_mxnets_gradient_is_wrong_and_another_way_through_mxnet_is_right(name):
+    make, of = CASES[name]
+    symbol, shapes = make()
+    other, told = right_way(symbol, shapes, "float64")
+    assert len(told) == 1
+    theirs, right = Compiled(symbol, shapes), Compiled(other, shapes)
+    assert right.value() == pytest.approx(theirs.value(), rel=1e-6)  # the same net
+    true = theirs.differences(of)
+    scale = np.abs(true).max()
+    wanted = [of] if "layers" in name else [of, *({"x"} - {of})]
+    wrong = np.abs(theirs.gradient(*wanted) - true).max()
+    assert not wrong < 0.01 * scale, "MXNet is right now: take it from the table"
+    assert np.abs(right.gradient(*wanted) - true).max() < 1e-3 * scale
+
+
+def test_the_input_that_needs_a_gradient_is_the_way_out_that_the_docs_tell():
+    net = Compiled(*fused("lstm", 2, False))
+    np.testing.assert_allclose(net.gradient("w", "x"), net.differences("w"), atol=1e-5)
+
+
+def test_what_is_right_is_left_alone():
+    assert {fault.operator for fault in FAULTS} == {"RNN", "LeakyReLU"}
+    for symbol, shapes in (fused("lstm", 1, True), (S.LeakyReLU(S.var("x"), act_type="elu"), {"x": (2, 3)})):
+        assert right_way(symbol, shapes, "float64") == (symbol, [])
+    symbol, shapes = fused("lstm", 2, False)
+    assert right_way(symbol, shapes, "float32")[1] == []  # oneDNN's kernel
+
+
+def agree(net, *sample, **how):
+    net.initialize(mx.init.Uniform(0.5))
+    net(*[mx.nd.array(s, dtype=s.dtype) for s in sample])
+    return gt.bridge.check(net, gt.bridge.to_torch(net), sample, train=True, dtype="float64", **how)
+
+
+x = np.random.default_rng(0).normal(size=(4, 2, 3)).astype("float32")
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_nets_are_compared_with_right_gradients(kind):
+    found = agree(getattr(rnn, kind)(5, num_layers=3, bidirectional=True), x)
+    assert max(found.output, found.gradient) < (
+        1e-6 if kind == "RNN" else 1e-12
+    )  # its relu is one of float32
+    assert "a fused LSTM, GRU or RNN of several layers" in str(found)
+
+
+def test_activations_are_compared_with_right_gradients():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4), nn.PReLU(), nn.Dense(5, activation="relu"), nn.SELU(), nn.Dense(2))
+    found = agree(net, x)
+    assert found.gradient < 1e-6 and len(found.faults) == 2  # LeakyReLU computes in float32
+
+
+def test_a_sparse_gradient_is_compared_as_a_dense_one():
+    net = nn.HybridSequential()
+    net.add(nn.Embedding(20, 5, sparse_grad=True), nn.Dense(3))
+    found = agree(net, np.array([[1, 2], [3, 19]], "float32"))
+    assert found.gradient < 1e-12 and not found.faults
+    assert net[0].weight.grad().stype == "row_sparse"  # the net itself is left as it was
+
+
+def test_a_recurrent_layer_alone_takes_what_it_was_called_with():
+    net = rnn.LSTM(5, 2)
+    net.initialize()
+    states = net.begin_state(2)
+    net(mx.nd.array(x))
+    assert gt.bridge.check(net, gt.bridge.to_torch(net), x).output < 1e-5
+    net(mx.nd.array(x), states)
+    module = gt.bridge.to_torch(net, inputs=3)
+    found = gt.bridge.check(net, module, (x, *[s.asnumpy() for s in states]))
+    assert found.output < 1e-5 and len(found.outputs) == 3
+    with pytest.raises(gt.errors.UsageError, match="takes more than 2 inputs: "):
+        gt.bridge.check(net, module, (x, x))
+
+
+class Concatenates(nn.HybridBlock):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = nn.Dense(5, flatten=False)
+
+    def hybrid_forward(self, F, x):
+        y = F.np.tanh(self.dense(x))
+        return F.np.concatenate([y, y * 2], axis=-1).sum(axis=1), F.np.mean(y, axis=0)
+
+
+def test_nets_of_set_np_are_checked():
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        plain = nn.HybridSequential()
+        plain.add(nn.Conv1D(4, 2, activation="relu"), nn.BatchNorm(), nn.MaxPool1D(), nn.Dense(3))
+        for net in (plain, Concatenates()):
+            net.initialize()
+            net(mx.np.array(x))
+            module = gt.bridge.to_torch(net)
+            for train in (False, True):
+                found = gt.bridge.check(net, module, x, train=train, dtype="float64")
+                assert max(found.output, found.gradient) < 1e-12
+
+
+JOB = """
+import numpy as np
+from mxnet import gluon
+
+def net():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.rnn.LSTM(4, num_layers=2, layout="NTC"), gluon.nn.Dense(2))
+    return net
+
+def data():
+    x = np.random.default_rng(0).normal(size=(64, 5, 3)).astype("float32")
+    made = gluon.data.ArrayDataset(x, (x.mean((1, 2)) > 0).astype("float32"))
+    return made, made
+"""
+
+
+@pytest.mark.parametrize("kernel", [{}, {"MXNET_USE_MKLDNN_RNN": "0"}])
+def test_a_run_whose_gradients_may_be_wrong_says_so(tmp_path, kernel):
+    (tmp_path / "job.py").write_text(JOB)
+    result = gt.train.run(gt.Recipe(job=str(tmp_path / "job.py"), batch_size_per_device=32, epochs=1, env=kernel))
+    assert result.ok, result.error
+    assert [note.partition(":")[0] for note in result.notes] == (["layer 0"] if kernel else [])
