@@ -230,13 +230,17 @@ def migrated(rng: random.Random, folder: Path, count: int = 12) -> None:
 
 
 def names(rng: random.Random, number: int, folder: Path) -> None:
-    ways: list[Callable[..., None]] = [through_the_climb, through_a_page, through_the_terminal]
+    ways: list[tuple[int, Callable[..., None]]] = [
+        (1, through_the_climb),
+        (2, through_the_terminal),
+        (12, through_a_page),
+        (24, migrated),
+    ]
+    for every, way in ways:  # what takes longer comes less often
+        if (number + every // 2) % every == 0:
+            with contextlib.suppress(GluontuneError):
+                way(rng, folder)
     through_the_bridge(rng)
-    with contextlib.suppress(GluontuneError):
-        ways[number % len(ways)](rng, folder)
-    if number % 20 == 0:
-        with contextlib.suppress(GluontuneError):
-            migrated(rng, folder)
 
 
 # Documents.

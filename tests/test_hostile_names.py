@@ -23,7 +23,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 NAMES = [
     'w", getattr(__import__("os"),"system")("touch RAN") or "', "w\n__import__('os').mkdir('RAN')", "a'b\"c\\", "\\",
     "{}", "{0.__class__}", "{{ 7 * 7 }}", "{% raw %}", "class", "None", "training", "forward", "inputs", "graph",
-    "meta", "__class__", "__init__", "", ".", "a..b", "self.weight", "ﬁ", "ｗ", "a\u202eb", "a\x1b[2Jb", "\0", "\ud800",
+    "meta", "__class__", "__init__", "", ".", "a..b", "self.weight", "self", "SELF", "ﬁ", "ｗ",
+    "a\u202eb", "a\x1b[2Jb", "\0", "\ud800",
     "x" * 9000, ".".join("a" * 300), "torch", "getattr", "gluontune_bridge_operators_neural_fully_connected", "0",
     "重み", "'''", '"""',
 ]  # fmt: skip
@@ -212,7 +213,9 @@ def climbed(text, **changes):
 
 
 @pytest.mark.parametrize("job", [None, 'it\'s "my"\njob.py'])
-@pytest.mark.parametrize("name", [*NAMES, '", **{__import__("os").mkdir("RAN"): ""}, "', "\nepochs: 99 #"])
+@pytest.mark.parametrize(
+    "name", [*NAMES, '", **{__import__("os").mkdir("RAN"): ""}, "', "\nepochs: 99 #", "😀\n"]
+)
 def test_what_a_climb_hands_over_has_them_as_texts(in_a_folder, tmp_path_factory, name, job):
     if "\0" in name or "\ud800" in name:  # nothing that a process can be started with
         return
