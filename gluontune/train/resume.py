@@ -132,6 +132,12 @@ class Keeper:
         path, header, notes = checkpoint.newest(self.plan.folder)
         if path is None:
             return None, {}, notes
+        with checkpoint.understood(path):
+            return self._found(path, header, notes)
+
+    def _found(
+        self, path: Path, header: dict[str, Any], notes: list[str]
+    ) -> tuple[Path, dict[str, Any], list[str]]:
         theirs = Recipe.from_dict(header["recipe"], str(path)).resolved().to_dict()
         mine = self.recipe.resolved().to_dict()
         free = ("num_devices",) if mine["engine"] == theirs["engine"] == "ddp" else ()

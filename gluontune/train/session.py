@@ -24,7 +24,7 @@ from gluontune.parallel.summing import SharedExchange
 from gluontune.runtime import as_net_array, mxnet
 from gluontune.train.arrays import first, parts_of, to_numpy
 from gluontune.train.base_session import SAMPLED_EVERY, BaseSession
-from gluontune.train.checkpoint import read
+from gluontune.train.checkpoint import read, understood
 from gluontune.train.checks import try_one_batch
 from gluontune.train.exchanging import make_averaging, meet, rejoin
 from gluontune.train.feed import make_feed
@@ -259,7 +259,8 @@ class Session(BaseSession):
         self.close_batches()
         load = functools.partial(read, path)
         header, arrays = load() if self.exchange is None else self.exchange.read_once(load)
-        restore(self, header, arrays, path)
+        with understood(path):
+            restore(self, header, arrays, path)
         if self.averaging is not None:
             self.averaging.publish(self.steps_taken)
         self.fresh = False

@@ -25,7 +25,7 @@ from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 from gluontune.runtime import usable_cores
 from gluontune.runtime.pytorch import torch
 from gluontune.train.base_session import SAMPLED_EVERY, BaseSession
-from gluontune.train.checkpoint import read
+from gluontune.train.checkpoint import read, understood
 from gluontune.train.feed import Feed, named_loaders
 from gluontune.train.method_steps import MethodSteps
 from gluontune.train.metrics import finite
@@ -297,7 +297,8 @@ class TorchSession(BaseSession):
         self.phase = "reading a checkpoint"
         self.close_batches()
         header, arrays = read(path)
-        restore(self, header, arrays, path, epoch)
+        with understood(path):
+            restore(self, header, arrays, path, epoch)
         self.fresh = False
 
     def agree(self) -> None:
