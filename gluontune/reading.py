@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import json
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from gluontune.errors import GluontuneError
@@ -27,6 +28,7 @@ __all__ = [
     "read_json",
     "read_npz",
     "read_text",
+    "understood",
 ]
 
 #: Bytes of a document, and its lists and mappings: more take seconds, and hundreds of MiB of memory.
@@ -177,6 +179,28 @@ def _number(digits: str) -> int:
     if len(digits) > _LONGEST_NUMBER:
         raise ValueError(f"a number of {len(digits):,} digits")
     return int(digits)
+
+
+@contextlib.contextmanager
+def understood(path: object) -> Iterator[None]:
+    """While it lasts, what is taken out of a document is there, and of its kind.
+
+    Raises:
+        GluontuneError: it is not; names the file.
+
+    >>> with understood("a.json"):
+    ...     {}["step"]
+    Traceback (most recent call last):
+    gluontune.errors.GluontuneError: a.json: altered, or of another version of gluontune (KeyError: 'step')
+    """
+    try:
+        yield
+    except GluontuneError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise GluontuneError(
+            f"{path}: altered, or of another version of gluontune ({type(error).__name__}: {clean(error, 200)})"
+        ) from error
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -33,10 +33,11 @@ from typing import Any
 import numpy as np
 
 import gluontune as gt
+from gluontune.cli._common import Terminal
 from gluontune.errors import GluontuneError
 from gluontune.ladder import best_files
 from gluontune.ladder.cost import read_price
-from gluontune.report import ladder_table, write_ladder_html
+from gluontune.report import ladder_table, print_sources, write_html, write_ladder_html
 from gluontune.report.read import load
 
 sys.path.insert(0, os.path.dirname(__file__))
@@ -142,8 +143,6 @@ def through_the_climb(rng: random.Random, folder: Path) -> None:
 
 
 def through_a_page(rng: random.Random, folder: Path) -> None:
-    from gluontune.cli._common import Terminal
-
     report_samples.HOSTILE = hostile(rng)
     (folder / "a.json").write_text(json.dumps(report_samples.hostile_ladder()))
     source = load(folder / "a.json")
@@ -233,8 +232,8 @@ def names(rng: random.Random, number: int, folder: Path) -> None:
     ways: list[tuple[int, Callable[..., None]]] = [
         (1, through_the_climb),
         (2, through_the_terminal),
-        (12, through_a_page),
-        (24, migrated),
+        (20, through_a_page),
+        (50, migrated),
     ]
     for every, way in ways:  # what takes longer comes less often
         if (number + every // 2) % every == 0:
@@ -420,7 +419,33 @@ def recipes(rng: random.Random, number: int, folder: Path) -> None:
     _ = recipe.scaled_learning_rate, hash(recipe)
 
 
-KINDS = {"names": names, "symbols": symbols, "recipes": recipes}
+_DOCUMENTS: list[Any] = []
+
+
+def documents(rng: random.Random, number: int, folder: Path) -> None:
+    """Results, ladders and benchmarks, as ``gluontune report`` reads and shows them."""
+    if not _DOCUMENTS:
+        published = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.json"))
+        _DOCUMENTS.extend(
+            json.loads(file.read_text("utf-8")) for file in published if file.stat().st_size < 1 << 18
+        )
+        _DOCUMENTS.extend([report_samples.full_ladder(), report_samples.run_result().to_dict()] * 4)
+    document = copy.deepcopy(rng.choice(_DOCUMENTS))
+    with contextlib.suppress(TypeError, RecursionError):
+        damaged(document, rng)
+    try:
+        text = json.dumps(document)
+    except (ValueError, RecursionError):  # it holds itself
+        return
+    (folder / "a.json").write_text(text)
+    source = load(folder / "a.json")
+    print_sources(Terminal(file=io.StringIO(), width=100), [source])
+    if number % 10 == 0:
+        write_html([source], folder / "page.html")
+        page_reader.Page((folder / "page.html").read_text("utf-8"))
+
+
+KINDS = {"names": names, "symbols": symbols, "recipes": recipes, "documents": documents}
 
 
 def _peak_mib(reset: bool = False) -> float:

@@ -24,7 +24,6 @@ import numpy as np
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import atomic_write, explain_os_error, parse_json, writable_folder
 from gluontune.reading import MOST_JSON, open_regular, read_arrays
-from gluontune.texts import clean
 
 __all__ = [
     "DamagedCheckpoint",
@@ -210,23 +209,6 @@ def _opened(path: str | Path, whole: bool) -> Iterator[tuple[IO[bytes], dict[str
             yield stream, header
     except OSError as error:
         raise explain_os_error(path, error) from error
-
-
-@contextlib.contextmanager
-def understood(path: object) -> Iterator[None]:
-    """While it lasts, what is taken out of a checkpoint is there, and of its kind.
-
-    Raises:
-        GluontuneError: it is not; names the checkpoint.
-    """
-    try:
-        yield
-    except GluontuneError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise GluontuneError(
-            f"{path}: altered, or of another version of gluontune ({type(error).__name__}: {clean(error, 200)})"
-        ) from error
 
 
 def files(folder: str | Path) -> list[Path]:

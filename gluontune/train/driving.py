@@ -8,8 +8,8 @@ from typing import Any
 
 from gluontune import events, monitor, stats
 from gluontune.events import OnProgress
+from gluontune.reading import understood
 from gluontune.result import RunResult
-from gluontune.train import checkpoint
 from gluontune.train.callbacks import Callbacks, Moment
 from gluontune.train.group import Group, RunFailed
 from gluontune.train.resume import Keeper
@@ -56,7 +56,7 @@ def drive(
     result.env = dict(group.applied_env)
     with monitor.Monitor(pid=group.pids) as watch:
         run_state = _Progress(group, result, watch, on_event, keeper, calls or Callbacks())
-        with checkpoint.understood("the checkpoint that it goes on from"):
+        with understood("the checkpoint that it goes on from"):
             run_state.load(progress)
         clean = False
         try:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.reading import understood
 from gluontune.recipe import Recipe
 from gluontune.train import checkpoint
 
@@ -132,7 +133,7 @@ class Keeper:
         path, header, notes = checkpoint.newest(self.plan.folder)
         if path is None:
             return None, {}, notes
-        with checkpoint.understood(path):
+        with understood(path):
             return self._found(path, header, notes)
 
     def _found(

@@ -11,9 +11,9 @@ from gluontune import events, runtime
 from gluontune.errors import UsageError
 from gluontune.events import OnProgress
 from gluontune.parallel.hosts import Hosts
+from gluontune.reading import understood
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
-from gluontune.train import checkpoint
 from gluontune.train.callbacks import Callback, Callbacks, Moment
 from gluontune.train.driving import drive
 from gluontune.train.group import FAULTS, Group, RunFailed
@@ -121,7 +121,7 @@ def _attempt(
     with Group(recipe, **options) as group:
         progress = header.get("progress")
         if path is not None:
-            with checkpoint.understood(path):
+            with understood(path):
                 progress = _restore(group, str(path.resolve()), header, result)
         result.hosts = group.site.facts()
         result.warmup_seconds = time.perf_counter() - started

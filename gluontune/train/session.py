@@ -21,10 +21,11 @@ from gluontune.parallel import horovod
 from gluontune.parallel.averaging import Averaging
 from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts
 from gluontune.parallel.summing import SharedExchange
+from gluontune.reading import understood
 from gluontune.runtime import as_net_array, mxnet
 from gluontune.train.arrays import first, parts_of, to_numpy
 from gluontune.train.base_session import SAMPLED_EVERY, BaseSession
-from gluontune.train.checkpoint import read, understood
+from gluontune.train.checkpoint import read
 from gluontune.train.checks import try_one_batch
 from gluontune.train.exchanging import make_averaging, meet, rejoin
 from gluontune.train.feed import make_feed

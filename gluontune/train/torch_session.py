@@ -22,10 +22,11 @@ from gluontune.bridge.names import gluon_names
 from gluontune.bridge.passes import quicken
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
+from gluontune.reading import understood
 from gluontune.runtime import usable_cores
 from gluontune.runtime.pytorch import torch
 from gluontune.train.base_session import SAMPLED_EVERY, BaseSession
-from gluontune.train.checkpoint import read, understood
+from gluontune.train.checkpoint import read
 from gluontune.train.feed import Feed, named_loaders
 from gluontune.train.method_steps import MethodSteps
 from gluontune.train.metrics import finite
