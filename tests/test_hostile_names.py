@@ -28,7 +28,7 @@ NAMES = [
     "x" * 9000, ".".join("a" * 300), "torch", "getattr", "gluontune_bridge_operators_neural_fully_connected", "0",
     "重み", "'''", '"""',
 ]  # fmt: skip
-KEPT = ["fc_weight", "0.weight", "stage1/conv-1:weight", "body.1.gamma", "重み"]  # as before
+KEPT = ["fc_weight", "__x", "0.weight", "stage1/conv-1:weight", "body.1.gamma", "重み"]  # as before
 
 
 @pytest.fixture
@@ -155,6 +155,7 @@ def test_a_migrated_project_has_hostile_names_as_texts(in_a_folder, tmp_path_fac
         '"""\n#',
         "{{ 1 }}",
         "\\",
+        "__x",
         "x y, z(",
         "重",
     ]
