@@ -143,13 +143,14 @@ def parse_json(text: str | bytes) -> Any:
         ...
     ValueError: the key 'a' stands in it twice
     """
-    groups = (
-        text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
-    )
-    if len(text) > MOST_JSON or groups > _MOST_GROUPS:
-        raise ValueError(f"more than {MOST_JSON >> 20} MiB, or than {_MOST_GROUPS:,} lists and mappings")
+    told = f"more than {MOST_JSON >> 20} MiB, or than {_MOST_GROUPS:,} lists and mappings"
+    if len(text) > MOST_JSON:
+        raise ValueError(told)
+    plain = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
+    if plain.count("[") + plain.count("{") > _MOST_GROUPS:
+        raise ValueError(told)
     try:
-        document = json.loads(text, object_pairs_hook=_once, parse_int=_number)
+        document = _decoder.decode(plain)
     except RecursionError:
         raise ValueError(f"nested more than {_DEEPEST} deep") from None
     level = [document]
@@ -201,6 +202,9 @@ def understood(path: object) -> Iterator[None]:
         raise GluontuneError(
             f"{path}: altered, or of another version of gluontune ({type(error).__name__}: {clean(error, 200)})"
         ) from error
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_once, parse_int=_number)
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

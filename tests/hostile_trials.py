@@ -21,6 +21,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -469,13 +470,19 @@ def _chdir(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
+_stop: list[int] = []  # signals: what has been counted until then is told
+
+
 def campaign(
     kind: str, cases: int, seed: int, first: int = 0, say: Callable[[str], None] = lambda text: None
 ) -> dict[str, Any]:
     """Run the cases and count what came of them."""
-    found: dict[str, Any] = {"kind": kind, "cases": cases, "seed": seed, "taken": 0, "refused": 0, "executed": 0,
+    found: dict[str, Any] = {"kind": kind, "cases": 0, "seed": seed, "taken": 0, "refused": 0, "executed": 0,
              "raw": 0, "slow": 0, "large": 0, "slowest_s": 0.0, "largest_mib": 0.0, "told": []}  # fmt: skip
     for number in range(first, first + cases):
+        if _stop:
+            break
+        found["cases"] += 1
         rng, folder = random.Random(f"{kind} {seed} {number}"), Path(tempfile.mkdtemp())
         before, began = _peak_mib(reset=True), time.process_time()
         fault = ""
@@ -521,6 +528,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: _stop.append(number))
     found = campaign(
         given.kind,
         given.cases,
