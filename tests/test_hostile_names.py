@@ -321,3 +321,15 @@ def test_a_printed_command_can_be_run_as_it_stands(tmp_path, capsys):
     assert main(["init", str(file)]) == 0
     told = capsys.readouterr().out.partition("next: ")[2]
     assert shlex.split(told) == ["gluontune", "doctor", "--job", str(file)]
+
+
+@pytest.mark.parametrize("name, text, told", [
+    ("a.csv", "path,label\nx.jpg," + "a" * 200_000 + "\n", "not a table: field larger"), ("a.csv", "\n\n", "empty"),
+    ("a.csv", "path,label\nx\0.jpg,a\n", "zero bytes"), ("a.lst", "1\t1\tx\0.jpg\n", "zero bytes"),
+    ("a.lst", "9" * 5000 + "\t1\tx.jpg\n", "the key"),
+])  # fmt: skip
+def test_lists_and_tables_of_others_are_refused_in_a_sentence(tmp_path, name, text, told):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(GluontuneError, match=told) as caught:
+        gt.records.pack(tmp_path / name, tmp_path / "o.rec")
+    assert len(str(caught.value)) <= 4000
