@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import json
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from gluontune.errors import GluontuneError
@@ -27,6 +28,7 @@ __all__ = [
     "read_json",
     "read_npz",
     "read_text",
+    "understood",
 ]
 
 #: Bytes of a document, and its lists and mappings: more take seconds, and hundreds of MiB of memory.
@@ -141,13 +143,14 @@ def parse_json(text: str | bytes) -> Any:
         ...
     ValueError: the key 'a' stands in it twice
     """
-    groups = (
-        text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
-    )
-    if len(text) > MOST_JSON or groups > _MOST_GROUPS:
-        raise ValueError(f"more than {MOST_JSON >> 20} MiB, or than {_MOST_GROUPS:,} lists and mappings")
+    told = f"more than {MOST_JSON >> 20} MiB, or than {_MOST_GROUPS:,} lists and mappings"
+    if len(text) > MOST_JSON:
+        raise ValueError(told)
+    plain = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
+    if plain.count("[") + plain.count("{") > _MOST_GROUPS:
+        raise ValueError(told)
     try:
-        document = json.loads(text, object_pairs_hook=_once, parse_int=_number)
+        document = _decoder.decode(plain)
     except RecursionError:
         raise ValueError(f"nested more than {_DEEPEST} deep") from None
     level = [document]
@@ -177,6 +180,31 @@ def _number(digits: str) -> int:
     if len(digits) > _LONGEST_NUMBER:
         raise ValueError(f"a number of {len(digits):,} digits")
     return int(digits)
+
+
+@contextlib.contextmanager
+def understood(path: object) -> Iterator[None]:
+    """While it lasts, what is taken out of a document is there, and of its kind.
+
+    Raises:
+        GluontuneError: it is not; names the file.
+
+    >>> with understood("a.json"):
+    ...     {}["step"]
+    Traceback (most recent call last):
+    gluontune.errors.GluontuneError: a.json: altered, or of another version of gluontune (KeyError: 'step')
+    """
+    try:
+        yield
+    except GluontuneError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise GluontuneError(
+            f"{path}: altered, or of another version of gluontune ({type(error).__name__}: {clean(error, 200)})"
+        ) from error
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_once, parse_int=_number)
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -325,6 +325,8 @@ def check(recipe: Any) -> None:
     for name in NAMES:
         if not isinstance(getattr(recipe, name), str) or not getattr(recipe, name):
             raise _bad(recipe, name, "give a name")
+    if not isinstance(recipe.job, (str, type(None))) or recipe.job == "":
+        raise _bad(recipe, "job", "give the path of a job.py")
     _check_methods(recipe)
     for name in REGISTRIES:
         value = () if name == "methods" else getattr(recipe, name)

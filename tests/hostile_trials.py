@@ -21,6 +21,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,10 +34,11 @@ from typing import Any
 import numpy as np
 
 import gluontune as gt
+from gluontune.cli._common import Terminal
 from gluontune.errors import GluontuneError
 from gluontune.ladder import best_files
 from gluontune.ladder.cost import read_price
-from gluontune.report import ladder_table, write_ladder_html
+from gluontune.report import ladder_table, print_sources, write_html, write_ladder_html
 from gluontune.report.read import load
 
 sys.path.insert(0, os.path.dirname(__file__))
@@ -142,8 +144,6 @@ def through_the_climb(rng: random.Random, folder: Path) -> None:
 
 
 def through_a_page(rng: random.Random, folder: Path) -> None:
-    from gluontune.cli._common import Terminal
-
     report_samples.HOSTILE = hostile(rng)
     (folder / "a.json").write_text(json.dumps(report_samples.hostile_ladder()))
     source = load(folder / "a.json")
@@ -230,13 +230,17 @@ def migrated(rng: random.Random, folder: Path, count: int = 12) -> None:
 
 
 def names(rng: random.Random, number: int, folder: Path) -> None:
-    ways: list[Callable[..., None]] = [through_the_climb, through_a_page, through_the_terminal]
+    ways: list[tuple[int, Callable[..., None]]] = [
+        (1, through_the_climb),
+        (2, through_the_terminal),
+        (20, through_a_page),
+        (50, migrated),
+    ]
+    for every, way in ways:  # what takes longer comes less often
+        if (number + every // 2) % every == 0:
+            with contextlib.suppress(GluontuneError):
+                way(rng, folder)
     through_the_bridge(rng)
-    with contextlib.suppress(GluontuneError):
-        ways[number % len(ways)](rng, folder)
-    if number % 20 == 0:
-        with contextlib.suppress(GluontuneError):
-            migrated(rng, folder)
 
 
 # Documents.
@@ -416,7 +420,33 @@ def recipes(rng: random.Random, number: int, folder: Path) -> None:
     _ = recipe.scaled_learning_rate, hash(recipe)
 
 
-KINDS = {"names": names, "symbols": symbols, "recipes": recipes}
+_DOCUMENTS: list[Any] = []
+
+
+def documents(rng: random.Random, number: int, folder: Path) -> None:
+    """Results, ladders and benchmarks, as ``gluontune report`` reads and shows them."""
+    if not _DOCUMENTS:
+        published = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.json"))
+        _DOCUMENTS.extend(
+            json.loads(file.read_text("utf-8")) for file in published if file.stat().st_size < 1 << 18
+        )
+        _DOCUMENTS.extend([report_samples.full_ladder(), report_samples.run_result().to_dict()] * 4)
+    document = copy.deepcopy(rng.choice(_DOCUMENTS))
+    with contextlib.suppress(TypeError, RecursionError):
+        damaged(document, rng)
+    try:
+        text = json.dumps(document)
+    except (ValueError, RecursionError):  # it holds itself
+        return
+    (folder / "a.json").write_text(text)
+    source = load(folder / "a.json")
+    print_sources(Terminal(file=io.StringIO(), width=100), [source])
+    if number % 10 == 0:
+        write_html([source], folder / "page.html")
+        page_reader.Page((folder / "page.html").read_text("utf-8"))
+
+
+KINDS = {"names": names, "symbols": symbols, "recipes": recipes, "documents": documents}
 
 
 def _peak_mib(reset: bool = False) -> float:
@@ -440,13 +470,19 @@ def _chdir(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
+_stop: list[int] = []  # signals: what has been counted until then is told
+
+
 def campaign(
     kind: str, cases: int, seed: int, first: int = 0, say: Callable[[str], None] = lambda text: None
 ) -> dict[str, Any]:
     """Run the cases and count what came of them."""
-    found: dict[str, Any] = {"kind": kind, "cases": cases, "seed": seed, "taken": 0, "refused": 0, "executed": 0,
+    found: dict[str, Any] = {"kind": kind, "cases": 0, "seed": seed, "taken": 0, "refused": 0, "executed": 0,
              "raw": 0, "slow": 0, "large": 0, "slowest_s": 0.0, "largest_mib": 0.0, "told": []}  # fmt: skip
     for number in range(first, first + cases):
+        if _stop:
+            break
+        found["cases"] += 1
         rng, folder = random.Random(f"{kind} {seed} {number}"), Path(tempfile.mkdtemp())
         before, began = _peak_mib(reset=True), time.process_time()
         fault = ""
@@ -492,6 +528,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: _stop.append(number))
     found = campaign(
         given.kind,
         given.cases,

@@ -141,7 +141,7 @@ def test_parameters_from_files_and_their_faults(tmp_path):
         load_parameters(wrong, tmp_path / "n.params")
     (tmp_path / "cut.params").write_bytes((tmp_path / "n.params").read_bytes()[:100])
     for name, message in (
-        ("cut.params", "not a parameter file"),
+        ("cut.params", "damaged or cut"),
         ("no.params", "no such file"),
         ("n.txt", "give a"),
     ):

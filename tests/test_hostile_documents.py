@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -314,3 +316,54 @@ def test_a_layer_that_cannot_be_made_is_named():
             assert "layer a" in str(error)
     with pytest.raises(GluontuneError, match=r"layer a: Activation cannot be made of its inputs"):
         gt.bridge.to_torch(node(inputs=[]), {})
+
+
+@pytest.mark.parametrize("shape", [(-8,), (-1, 3), (2**62,), (2**32, 2**32), (-(2**62),)])
+def test_arrays_of_shapes_that_the_file_does_not_hold_are_refused(tmp_path, shape):
+    """With (-8,) the reader went back to where it had been, and read the rest of the file again, for ever."""
+    head = struct.pack("<Iii", 0xF993FAC9, 0, len(shape)) + struct.pack(f"<{len(shape)}q", *shape)
+    array = head + struct.pack("<iii", 1, 0, 0)
+    (tmp_path / "a.params").write_bytes(struct.pack("<QQQ", 0x112, 0, 1 << 40) + array + bytes(400))
+    with pytest.raises(GluontuneError, match="damaged or cut"):
+        gt.graph.read_params(tmp_path / "a.params")
+
+
+def test_two_arrays_of_one_name_are_refused(tmp_path):
+    gt.graph.write_params(tmp_path / "a.params", {"arg:w": np.ones(2), "aux:w": np.zeros(2)})
+    with pytest.raises(GluontuneError, match="two of its arrays have one name"):
+        gt.graph.read_params(tmp_path / "a.params")
+
+
+HEADERS = [
+    {}, {"recipe": 3}, {"recipe": {"a": 1}}, {"recipe": []}, {"recipe": {"net": "mlp"}},
+    {"recipe": {"net": "mlp"}, "step": "x", "progress": {"result": {}}},
+    {"recipe": {"net": "mlp"}, "step": 7, "progress": []},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_a_checkpoint_whose_header_somebody_has_written_is_told(tmp_path, header):
+    from gluontune.train.resume import Checkpoints, Keeper
+
+    checkpoint.write(tmp_path / checkpoint.name_of(7), header, {"w": np.ones(2)})
+    with pytest.raises(GluontuneError, match=checkpoint.name_of(7)):
+        Keeper(Recipe(net="mlp"), Checkpoints(tmp_path, resume=True)).find()
+
+
+def test_a_checkpoint_whose_header_is_no_mapping_is_damaged(tmp_path):
+    body = b"[1]\n" + whole("individual", tmp_path)
+    digest = hashlib.sha256(body).hexdigest()
+    (tmp_path / "a.ckpt").write_bytes(f"{checkpoint.FORMAT} {digest}\n".encode() + body)
+    with pytest.raises(GluontuneError, match="no mapping"):
+        checkpoint.read(tmp_path / "a.ckpt")
+
+
+def test_the_job_file_that_a_checkpoint_names_does_not_run_unasked(tmp_path):
+    from gluontune.train.trained import recipe_of_source
+
+    job = str(tmp_path / "job.py")
+    checkpoint.write(tmp_path / "a.ckpt", {"recipe": Recipe(job=job).to_dict()}, {"w": np.ones(2)})
+    with pytest.raises(GluontuneError, match="a program that would run: name it yourself, with --job"):
+        recipe_of_source(tmp_path / "a.ckpt", Recipe())
+    assert recipe_of_source(tmp_path / "a.ckpt", Recipe(job=job)).job == job
+    assert recipe_of_source(tmp_path / "a.ckpt", Recipe(job="own.py"), ["job"]).job == "own.py"

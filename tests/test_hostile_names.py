@@ -23,11 +23,12 @@ torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu
 NAMES = [
     'w", getattr(__import__("os"),"system")("touch RAN") or "', "w\n__import__('os').mkdir('RAN')", "a'b\"c\\", "\\",
     "{}", "{0.__class__}", "{{ 7 * 7 }}", "{% raw %}", "class", "None", "training", "forward", "inputs", "graph",
-    "meta", "__class__", "__init__", "", ".", "a..b", "self.weight", "ﬁ", "ｗ", "a\u202eb", "a\x1b[2Jb", "\0", "\ud800",
+    "meta", "__class__", "__init__", "", ".", "a..b", "self.weight", "self", "SELF", "ﬁ", "ｗ",
+    "a\u202eb", "a\x1b[2Jb", "\0", "\ud800",
     "x" * 9000, ".".join("a" * 300), "torch", "getattr", "gluontune_bridge_operators_neural_fully_connected", "0",
     "重み", "'''", '"""',
 ]  # fmt: skip
-KEPT = ["fc_weight", "0.weight", "stage1/conv-1:weight", "body.1.gamma", "重み"]  # as before
+KEPT = ["fc_weight", "__x", "0.weight", "stage1/conv-1:weight", "body.1.gamma", "重み"]  # as before
 
 
 @pytest.fixture
@@ -154,6 +155,7 @@ def test_a_migrated_project_has_hostile_names_as_texts(in_a_folder, tmp_path_fac
         '"""\n#',
         "{{ 1 }}",
         "\\",
+        "__x",
         "x y, z(",
         "重",
     ]
@@ -212,7 +214,9 @@ def climbed(text, **changes):
 
 
 @pytest.mark.parametrize("job", [None, 'it\'s "my"\njob.py'])
-@pytest.mark.parametrize("name", [*NAMES, '", **{__import__("os").mkdir("RAN"): ""}, "', "\nepochs: 99 #"])
+@pytest.mark.parametrize(
+    "name", [*NAMES, '", **{__import__("os").mkdir("RAN"): ""}, "', "\nepochs: 99 #", "😀\n"]
+)
 def test_what_a_climb_hands_over_has_them_as_texts(in_a_folder, tmp_path_factory, name, job):
     if "\0" in name or "\ud800" in name:  # nothing that a process can be started with
         return
@@ -317,3 +321,15 @@ def test_a_printed_command_can_be_run_as_it_stands(tmp_path, capsys):
     assert main(["init", str(file)]) == 0
     told = capsys.readouterr().out.partition("next: ")[2]
     assert shlex.split(told) == ["gluontune", "doctor", "--job", str(file)]
+
+
+@pytest.mark.parametrize("name, text, told", [
+    ("a.csv", "path,label\nx.jpg," + "a" * 200_000 + "\n", "not a table: field larger"), ("a.csv", "\n\n", "empty"),
+    ("a.csv", "path,label\nx\0.jpg,a\n", "zero bytes"), ("a.lst", "1\t1\tx\0.jpg\n", "zero bytes"),
+    ("a.lst", "9" * 5000 + "\t1\tx.jpg\n", "the key"),
+])  # fmt: skip
+def test_lists_and_tables_of_others_are_refused_in_a_sentence(tmp_path, name, text, told):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(GluontuneError, match=told) as caught:
+        gt.records.pack(tmp_path / name, tmp_path / "o.rec")
+    assert len(str(caught.value)) <= 4000

@@ -287,7 +287,7 @@ class _Builder:
             self.inputs
         ):  # labels may be left out, where nothing that is needed follows
             place = identifier(name, taken)
-            made = self.fx.placeholder(place, default_value=None) if at > last else self.fx.placeholder(place)
+            made = self._node("placeholder", place, (None,) if at > last else ())
             if name in variables:  # the net's other mode may be what takes it
                 self.values[variables[name]] = made
         self.like = self._like()
@@ -296,10 +296,14 @@ class _Builder:
                 with self._named(node):
                     self._add(number, node)
             elif number not in self.values:
-                self.values[number] = self.fx.get_attr(self.places.of[node.name])
+                self.values[number] = self._node("get_attr", self.places.of[node.name])
         outputs = [self._value(entry) for entry in self.graph.outputs]
         self.fx.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
         return self.fx
+
+    def _node(self, kind: str, target: str, args: tuple[Any, ...] = ()) -> Any:
+        """A node; the variable that holds it is named here, as fx would name one ``self``."""
+        return self.fx.create_node(kind, target, args, {}, name=identifier(target, set()))
 
     def _like(self) -> Any:
         """A tensor on the device that the arrays made from nothing belong on."""
@@ -336,7 +340,7 @@ class _Builder:
         if entry.stateful:
             name = self.places.layer(node.name)
             self.places.root.add_module(name, entry.run(**attrs))
-            made = self.fx.call_module(name, args)
+            made = self._node("call_module", name, args)
         else:
             if entry.source:
                 attrs["like"] = self.like

@@ -50,11 +50,15 @@ def gluon_names(module: Any) -> dict[str, str]:
 
 
 def is_attribute(name: str) -> bool:
-    """Whether source can write it behind a dot, and means it.
+    """Whether the source of a class can write it behind a dot, and means it: ``self.__x`` is another name there.
 
-    >>> is_attribute("fc"), is_attribute("0"), is_attribute("class"), is_attribute("ﬁ")
-    (True, False, False, False)
+    >>> is_attribute("fc"), is_attribute("0"), is_attribute("class"), is_attribute("ﬁ"), is_attribute("__x")
+    (True, False, False, False, False)
     """
+    return _is_spelled(name) and (not name.startswith("__") or name.endswith("__"))
+
+
+def _is_spelled(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.is_normalized("NFKC", name)
 
 
@@ -96,7 +100,7 @@ class Places:
 
 
 def _plain(part: str) -> bool:
-    return bool(_PLAIN.fullmatch(part)) and (is_attribute(part) or not part.isidentifier())
+    return bool(_PLAIN.fullmatch(part)) and (_is_spelled(part) or not part.isidentifier())
 
 
 @functools.cache

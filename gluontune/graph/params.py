@@ -6,6 +6,7 @@ names. All three generations of array headers are read (MXNet 0.x, 1.x, and nump
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,11 +49,14 @@ def read_params(path: str | Path) -> dict[str, np.ndarray]:
             arrays = read_npz(path)
         else:
             arrays = _Reader(data, str(path)).read()
-    except (struct.error, ValueError, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, ValueError, IndexError, MemoryError) as error:
         raise GluontuneError(
             f"{path}: a damaged or cut .params file ({error}): export or copy it again"
         ) from error
-    return {name[4:] if name.startswith(("arg:", "aux:")) else name: a for name, a in arrays.items()}
+    plain = {name[4:] if name.startswith(("arg:", "aux:")) else name: a for name, a in arrays.items()}
+    if len(plain) < len(arrays):
+        raise GluontuneError(f"{path}: two of its arrays have one name")
+    return plain
 
 
 def write_params(path: str | Path, arrays: Mapping[str, Any]) -> None:
@@ -92,6 +96,8 @@ class _Reader:
             raise GluontuneError(
                 f"{self.path}: holds {len(arrays)} arrays but {len(names)} names; save a dict"
             )
+        if len(set(names)) < len(names):
+            raise ValueError("two arrays have one name")
         return dict(zip(names, arrays))
 
     def _name(self) -> str:
@@ -121,7 +127,9 @@ class _Reader:
             raise ValueError(f"an unknown number type {flag}")
         name = _DTYPES[flag]
         kind = np.dtype("uint16" if name == "bfloat16" else name)
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
+        if min(shape, default=0) < 0 or count * kind.itemsize > len(self.data) - self.at:
+            raise ValueError(f"an array of shape {shape}, which it does not hold")
         array = np.frombuffer(self.data, kind, count, self.at).reshape(shape)
         self.at += count * kind.itemsize
         if name == "bfloat16":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from gluontune.train.models import SMALL_NETS
 
 __all__ = ["best_script", "best_yaml", "hand_over"]
 
+_WIDTH = 1 << 20  # of a line of YAML
 #: Of the climb, not of the job: a quick climb's one epoch of the sample must not become somebody's recipe.
 _OF_THE_CLIMB = ("train_samples", "val_samples", "seconds", "target_accuracy")
 
@@ -118,8 +118,11 @@ def best_yaml(document: Mapping[str, Any]) -> str:
                 lines.append(f"epochs: {round(share * base.epochs, 3):g}")
             continue
         if name in said or value != usual.to_dict()[name]:
-            plain = yaml.safe_dump(value, default_flow_style=True, width=10_000).replace("\n...", "").strip()
-            plain = json.dumps(value) if "\n" in plain else plain
+            plain = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH).replace("\n...", "").strip()
+            if "\n" in plain:  # a text of several lines: escaped, it is one
+                plain = yaml.safe_dump(
+                    value, default_flow_style=True, width=_WIDTH, default_style='"'
+                ).strip()
             lines.append(f"{name}: {plain}  # {said[name]}" if name in said else f"{name}: {plain}")
     return "\n".join(lines) + "\n"
 

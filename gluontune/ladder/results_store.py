@@ -11,6 +11,7 @@ from gluontune.documents import RungRow
 from gluontune.errors import UsageError
 from gluontune.files import write_json
 from gluontune.ladder.resumable import begin, goes_on, take_up
+from gluontune.reading import understood
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 from gluontune.stats import Interval
@@ -41,7 +42,8 @@ class ResultsStore:
         """
         path = None if folder is None else folder / "ladder.json"
         if goes_on(path, resume):
-            return cls._taken_up(recipe, mode, path, names)
+            with understood(path):
+                return cls._taken_up(recipe, mode, path, names)
         document = begin(
             path,
             LADDER_SCHEMA,

@@ -12,7 +12,7 @@ import gluontune
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json, set_aside, writable_folder, write_json
-from gluontune.reading import read_text
+from gluontune.reading import read_text, understood
 from gluontune.recipe import Recipe
 
 __all__ = ["ResumableDocument", "begin", "take_up"]
@@ -94,7 +94,8 @@ class ResumableDocument:
             writable_folder(folder)
         asked: dict[str, Any] = json.loads(json.dumps(given))  # as it will be read back
         if goes_on(self.path, resume):
-            self.document = self._taken_up(name, schema, asked)
+            with understood(self.path):
+                self.document = self._taken_up(name, schema, asked)
         else:
             self.document = begin(self.path, schema, kind=name, given=asked, done=[])
 

@@ -14,6 +14,7 @@ from gluontune.ladder.knobs import in_short
 from gluontune.ladder.results_store import dataset_facts
 from gluontune.ladder.resumable import begin, goes_on, take_up
 from gluontune.ladder.rung import Site
+from gluontune.reading import understood
 from gluontune.recipe import Recipe
 
 __all__ = ["TUNE_SCHEMA", "TuneResults"]
@@ -43,7 +44,8 @@ class TuneResults:
         """
         path = None if folder is None else folder / "tune.json"
         if goes_on(path, resume):
-            return cls._taken_up(recipe, asked, path)
+            with understood(path):
+                return cls._taken_up(recipe, asked, path)
         document = begin(
             path,
             TUNE_SCHEMA,

@@ -107,7 +107,10 @@ def _read(
     if path.suffix.lower() == ".lst":
         return _read_list(path, root)
     if path.suffix.lower() in (".csv", ".tsv"):
-        return _read_table(path, root, path_column, label_columns)
+        try:
+            return _read_table(path, root, path_column, label_columns)
+        except csv.Error as error:
+            raise GluontuneError(f"{path}: not a table: {error}") from error
     if not path.exists():
         raise GluontuneError(f"{path}: no such file or folder")
     raise UsageError(f"{path}: give a folder with a sub-folder for each class, a .lst, .csv or .tar file")
@@ -226,7 +229,7 @@ def _read_list(path: Path, root: Path) -> Source:
 
 def _read_table(path: Path, root: Path, path_column: str | None, labels: Sequence[str] | None) -> Source:
     lines = _lines(path)
-    if not lines:
+    if not lines or not lines[0].strip():
         raise GluontuneError(f"{path}: the table is empty")
     delimiter = max(",;\t", key=lines[0].count)
     rows = csv.reader(lines, delimiter=delimiter)
@@ -279,11 +282,14 @@ def _columns(
 def _lines(path: Path) -> list[str]:
     try:
         with os.fdopen(open_regular(path), encoding="utf-8-sig", newline="") as stream:
-            return stream.readlines()
+            lines = stream.readlines()
     except OSError as error:
         raise explain_os_error(path, error) from error
     except UnicodeDecodeError:
         raise GluontuneError(f"{path}: not a text file in UTF-8") from None
+    if any("\0" in line for line in lines):
+        raise GluontuneError(f"{path}: not a text file: it holds zero bytes")
+    return lines
 
 
 def _is_number(text: str) -> bool:

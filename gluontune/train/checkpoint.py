@@ -204,6 +204,8 @@ def _opened(path: str | Path, whole: bool) -> Iterator[tuple[IO[bytes], dict[str
                 header = parse_json(stream.readline(MOST_JSON))
             except ValueError:
                 raise DamagedCheckpoint(f"{path}: damaged (its header is not JSON)") from None
+            if not isinstance(header, dict):
+                raise DamagedCheckpoint(f"{path}: damaged (its header is no mapping)")
             yield stream, header
     except OSError as error:
         raise explain_os_error(path, error) from error

@@ -8,6 +8,7 @@ from typing import Any
 
 from gluontune import events, monitor, stats
 from gluontune.events import OnProgress
+from gluontune.reading import understood
 from gluontune.result import RunResult
 from gluontune.train.callbacks import Callbacks, Moment
 from gluontune.train.group import Group, RunFailed
@@ -55,7 +56,8 @@ def drive(
     result.env = dict(group.applied_env)
     with monitor.Monitor(pid=group.pids) as watch:
         run_state = _Progress(group, result, watch, on_event, keeper, calls or Callbacks())
-        run_state.load(progress)
+        with understood("the checkpoint that it goes on from"):
+            run_state.load(progress)
         clean = False
         try:
             with keeper.listening() if keeper is not None else contextlib.nullcontext():

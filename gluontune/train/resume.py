@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.reading import understood
 from gluontune.recipe import Recipe
 from gluontune.train import checkpoint
 
@@ -132,6 +133,12 @@ class Keeper:
         path, header, notes = checkpoint.newest(self.plan.folder)
         if path is None:
             return None, {}, notes
+        with understood(path):
+            return self._found(path, header, notes)
+
+    def _found(
+        self, path: Path, header: dict[str, Any], notes: list[str]
+    ) -> tuple[Path, dict[str, Any], list[str]]:
         theirs = Recipe.from_dict(header["recipe"], str(path)).resolved().to_dict()
         mine = self.recipe.resolved().to_dict()
         free = ("num_devices",) if mine["engine"] == theirs["engine"] == "ddp" else ()

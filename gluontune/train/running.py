@@ -11,6 +11,7 @@ from gluontune import events, runtime
 from gluontune.errors import UsageError
 from gluontune.events import OnProgress
 from gluontune.parallel.hosts import Hosts
+from gluontune.reading import understood
 from gluontune.recipe import Recipe
 from gluontune.result import RunResult
 from gluontune.train.callbacks import Callback, Callbacks, Moment
@@ -120,7 +121,8 @@ def _attempt(
     with Group(recipe, **options) as group:
         progress = header.get("progress")
         if path is not None:
-            progress = _restore(group, str(path.resolve()), header, result)
+            with understood(path):
+                progress = _restore(group, str(path.resolve()), header, result)
         result.hosts = group.site.facts()
         result.warmup_seconds = time.perf_counter() - started
         drive(group, result, on_event, keeper, progress, calls)

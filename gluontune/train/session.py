@@ -22,6 +22,7 @@ from gluontune.parallel import horovod
 from gluontune.parallel.averaging import Averaging
 from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts
 from gluontune.parallel.summing import SharedExchange
+from gluontune.reading import understood
 from gluontune.runtime import as_net_array, mxnet, set_data
 from gluontune.train.arrays import first, parts_of, to_numpy
 from gluontune.train.base_session import SAMPLED_EVERY, BaseSession
@@ -264,7 +265,8 @@ class Session(BaseSession):
         self.close_batches()
         load = functools.partial(read, path)
         header, arrays = load() if self.exchange is None else self.exchange.read_once(load)
-        restore(self, header, arrays, path)
+        with understood(path):
+            restore(self, header, arrays, path)
         if self.averaging is not None:
             self.averaging.publish(self.steps_taken)
         self.fresh = False

@@ -22,6 +22,7 @@ from gluontune.bridge.names import gluon_names
 from gluontune.bridge.passes import quicken
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
+from gluontune.reading import understood
 from gluontune.runtime import usable_cores
 from gluontune.runtime.pytorch import torch
 from gluontune.train.base_session import SAMPLED_EVERY, BaseSession
@@ -297,7 +298,8 @@ class TorchSession(BaseSession):
         self.phase = "reading a checkpoint"
         self.close_batches()
         header, arrays = read(path)
-        restore(self, header, arrays, path, epoch)
+        with understood(path):
+            restore(self, header, arrays, path, epoch)
         self.fresh = False
 
     def agree(self) -> None:

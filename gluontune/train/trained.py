@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from gluontune import compute
@@ -43,6 +44,9 @@ def recipe_of_source(source: str | Path | None, recipe: Recipe, keep: Sequence[s
 
     Args:
         keep: fields of ``recipe`` that win over the checkpoint's.
+
+    Raises:
+        UsageError: the checkpoint names a job file, which ``recipe`` does not: it would run.
     """
     path = _checkpoint_of(source)
     if path is None:
@@ -50,8 +54,15 @@ def recipe_of_source(source: str | Path | None, recipe: Recipe, keep: Sequence[s
     header = checkpoint.read_header(path, whole=False)
     if not header.get("recipe"):
         return recipe
-    mine = recipe.to_dict()
-    return Recipe.from_dict(header["recipe"], str(source)).override(**{name: mine[name] for name in keep})
+    if not isinstance(header["recipe"], dict):
+        raise GluontuneError(f"{source}: its recipe is none")
+    theirs, mine = Recipe.from_dict(header["recipe"], str(source)), recipe.to_dict()
+    if theirs.job is not None and "job" not in keep and theirs.job != recipe.job:
+        raise UsageError(
+            f"{source}: was trained with the job file {theirs.job}, a program that would run: name it yourself, with "
+            f"--job {quote(theirs.job)}"
+        )
+    return theirs.override(**{name: mine[name] for name in keep})
 
 
 def trained(recipe: Recipe, source: str | Path | None, *, image_size: int | None = None) -> Trained:
