@@ -17,6 +17,7 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.gaps import distance
 from gluontune.interpreter import python
 
 __all__ = ["deck_graph_memory", "folded", "net_memory", "operators"]
@@ -101,7 +102,7 @@ def folded(net: Any, x: Any) -> dict[str, Any]:
     return {
         **{key: operators(symbol) for key, symbol in symbols.items()},
         "seconds": seconds,
-        "max_difference": float(abs(outputs["before"] - outputs["after"]).max()),
+        "max_difference": distance(outputs["before"], outputs["after"]),
     }
 
 
