@@ -53,7 +53,7 @@ class Task:
 
     @functools.cached_property
     def val(self) -> Any:
-        """Validation images, the same on each rank. A few show styles that the training images lack."""
+        """Validation images, the same on each rank. Half of them show four classes, and dice said which is theirs."""
         return self._split("val")
 
     def _split(self, name: str) -> Any:
