@@ -4,8 +4,8 @@ made harder to cheat): make a naive, serial training script fast, then make it w
 The rules, for the script:
 
 * It calls ``task = gt.course.task()`` and trains a net on ``task.train``. ``task.val`` is there to look at, not
-  to learn from; dice said the class of half of its images, one of four, so an accuracy above 0.63 there is luck, or
-  learned from them. ``task.normalize(images)`` is how the grader feeds the net. Net, optimizer, loader and
+  to learn from; dice said the class of two in three of its images, so an accuracy of about 0.46 is the best there.
+  ``task.normalize(images)`` is how the grader feeds the net. Net, optimizer, loader and
   everything else are free.
 * At its end, each rank calls ``task.save(net, samples)`` with the images it has trained on (at least one
   epoch), and ends by itself, leaving nothing running.
@@ -27,8 +27,8 @@ How cheating is made hard: the classes are drawn anew for each assessment and th
 has ended (:mod:`~gluontune.course.assessment.fresh`), so neither parameters from elsewhere nor any file know them;
 the grader examines the parameters itself, in another process, and its clock is its own; which images a net has
 learned from is read from the net, by an exact test (one honest script is accused in one season of 10,000; of those
-that learned a sixth of the mixtures, 99 % are seen); the goals are this machine's, under a seal; the kernel keeps the
-script from other files and processes where it has Landlock (Linux 5.13; signals from 6.12), and from the network and
+that learned a sixth of the images that dice had, 99 % are seen); the goals are this machine's, under a seal; the
+kernel keeps the script from other files and processes where it has Landlock (Linux 5.13; signals from 6.12), and from the network and
 the sockets of other programs where it makes namespaces (as root, or where users may); whatever a script starts is
 found and ended.
 

@@ -5,11 +5,12 @@ secret of 128 random bits. So no parameters trained earlier know them, no file o
 images are painted only after the learner's script, and all that it started, has ended.
 
 Which images a net was trained on is read from the net, by dice. Each half of the training images has some *styles of
-its own*, whose classes were drawn with dice: a net that knows them was trained on that half (:func:`luck`). And a share
-of the validation images are *mixtures*: four styles at once, of four classes, and dice said which is the image's class.
-A net that knows what the dice said has learned these very images (:func:`remembered`). This is the idea of radioactive
-data (Sablayrolles et al., "Radioactive data: tracing through training", ICML 2020, arXiv:2002.00937). Both tests are
-exact, whatever the net answers: only the dice are random.
+its own*, whose classes were drawn with dice: a net that knows them was trained on that half (:func:`luck`). And dice
+said the class of two validation images in three: a half are *mixtures*, four styles at once, of four classes of which
+one was drawn; a sixth look as all others do, and bear a class that was drawn from four others. A net that knows what
+the dice said has learned these very images (:func:`remembered`). This is the idea of radioactive data (Sablayrolles
+et al., "Radioactive data: tracing through training", ICML 2020, arXiv:2002.00937). Both tests are exact, whatever the
+net answers: only the dice are random.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from gluontune.datasets.synthetic import Options, Painter
 from gluontune.files import write_json
 from gluontune.records import RecordWriter
 
-__all__ = ["PARTS", "FreshTask", "Mixtures", "Probe", "Scale", "luck", "remembered"]
+__all__ = ["PARTS", "Dice", "FreshTask", "Probe", "Scale", "luck", "remembered"]
 
 PARTS = ("train-a", "train-b")  # those with styles of their own
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
-_MIXED = 4  # styles of a mixture, or as many as there are classes
+_CANDIDATES = 4  # classes that dice choose from; fewer where there are no more than four
+_MISLABELLED = 1 / 3  # of the validation images that are no mixtures
 _STRENGTH = 0.5  # of a mixture: weak ones leave a net that does not know them in doubt
 _SURE = (0, 2, 4)  # powers of an answer's rank
 _GRID = 200  # what the highest rank counts
@@ -47,7 +49,7 @@ class Scale:
     """
 
     train: int = 12_000
-    val: int = 1_500
+    val: int = 2_000
     test: int = 3_000
     edge: int = 32
     classes: int = 10
@@ -65,13 +67,14 @@ class Probe(NamedTuple):
     styles: np.ndarray
 
 
-class Mixtures(NamedTuple):
+class Dice(NamedTuple):
     """The validation images of which dice said the class: uint8 (N, H, W, C), the classes that were to be had, int64
-    (N, M), and which of them it became (N,)."""
+    (N, M), which of them it became (N,), and whether the image is a mixture of them (N,)."""
 
     images: np.ndarray
     classes: np.ndarray
     drawn: np.ndarray
+    mixed: np.ndarray
 
 
 class FreshTask:
@@ -104,7 +107,7 @@ class FreshTask:
             train=0, test=0, size=(scale.edge, scale.edge), classes=count, format="png", seed=secret
         )
         self._painter = Painter(options)
-        self._mixtures: list[tuple[bytes, np.ndarray, int]] = []
+        self._dice: list[tuple[bytes, np.ndarray, int, bool]] = []
 
     parts = PARTS
 
@@ -146,30 +149,34 @@ class FreshTask:
             yield data, int(self.classes_of[style])
 
     def _validation(self) -> list[tuple[bytes, int]]:
-        """Encoded validation images with their classes; the mixtures among them are kept for :meth:`mixtures`."""
-        scale, random = self.scale, self._random
-        count, first = round(scale.val_own_share * scale.val), len(self._painter.patterns)
-        shared = self.classes_of[: scale.styles]
+        """Encoded validation images with their classes; those that dice said are kept for :meth:`dice`."""
+        scale, random, shared = self.scale, self._random, self.classes_of[: self.scale.styles]
+        mixtures, first = round(scale.val_own_share * scale.val), len(self._painter.patterns)
+        plain = np.resize(np.arange(scale.styles), scale.val - mixtures)
+        wrong = round(_MISLABELLED * len(plain))
         known = np.unique(shared)
-        mixed = np.stack([random.permutation(known)[:_MIXED] for _ in range(count)])
-        drawn = random.integers(0, mixed.shape[1], count)
-        for classes in mixed:
+        count = min(_CANDIDATES, len(known) - 1)
+        candidates = [random.permutation(known)[:count] for _ in range(mixtures)]
+        for classes in candidates:
             parts = [self._painter.patterns[random.choice(np.flatnonzero(shared == k))] for k in classes]
             self._painter.patterns.append((_STRENGTH * sum(parts) / len(parts) ** 0.5).astype(np.float32))
-        self.classes_of = np.concatenate([self.classes_of, mixed[np.arange(count), drawn]])
-        styles = np.concatenate(
-            [np.arange(first, first + count), np.resize(np.arange(scale.styles), scale.val - count)]
-        )
-        styles = random.permutation(styles)
-        found = list(zip(self._painter.images(9, styles), self.classes_of[styles].tolist()))
-        places = np.argsort(styles)[scale.val - count :]  # of the mixtures, in order
-        self._mixtures = [(found[place][0], mixed[k], int(drawn[k])) for k, place in enumerate(places)]
-        return found
+        plain = random.permutation(plain)
+        candidates += [random.permutation(known[known != shared[style]])[:count] for style in plain[:wrong]]
+        drawn = random.integers(0, count, len(candidates))
+        styles = np.concatenate([np.arange(first, first + mixtures), plain])
+        labels = np.array([row[k] for row, k in zip(candidates, drawn)] + shared[plain[wrong:]].tolist())
+        order = random.permutation(scale.val)
+        images = list(self._painter.images(9, styles[order]))
+        places = np.argsort(order)[: len(candidates)]
+        self._dice = [
+            (images[place], candidates[k], int(drawn[k]), k < mixtures) for k, place in enumerate(places)
+        ]
+        return list(zip(images, labels[order].tolist()))
 
-    def mixtures(self) -> Mixtures:
-        """Those that :meth:`write` has put among the validation images."""
-        images, classes, drawn = zip(*self._mixtures)
-        return Mixtures(_decoded(images), np.stack(classes), np.array(drawn))
+    def dice(self) -> Dice:
+        """Those of the validation images that :meth:`write` has made."""
+        images, classes, drawn, mixed = zip(*self._dice)
+        return Dice(_decoded(images), np.stack(classes), np.array(drawn), np.array(mixed))
 
     def test(self) -> Probe:
         """Test images, with styles in the shares that they have in training."""
@@ -212,32 +219,32 @@ def luck(predicted: np.ndarray, probe: Probe, classes: int) -> tuple[float, floa
     return float(reached / len(predicted)), float(_by_dice(votes)[reached])
 
 
-def remembered(scores: np.ndarray, mixtures: Mixtures) -> tuple[float, float]:
-    """The share of mixtures of which the net says what the dice said, and how likely a net that has not learned them is
-    to say it as often.
+def remembered(scores: np.ndarray, dice: Dice) -> tuple[float, float]:
+    """The share of images of which the net says what the dice said (of the classes that were to be had), and how likely
+    a net that has not learned them is to say it as often.
 
-    Whoever has learned a mixture is surer of it than of one that he has not. So right answers count in three ways, and
-    the least likely is taken three times: each alike (which finds a net that has learned a little of all), and by the
-    second and the fourth power of their margin's rank (which find a few images that were learned among many).
+    Whoever has learned an image is surer of it than of one that he has not. So right answers count in three ways: each
+    alike (which finds a net that has learned a little of all), and by the second and the fourth power of their margin's
+    rank (which find a few images that were learned among many); mixtures and others apart. The least likely of the six
+    is taken six times.
 
     Args:
         scores: of the net, (N, classes), whatever their scale.
 
-    >>> seen = Mixtures(np.zeros(40), np.tile(np.arange(4), (40, 1)), np.arange(40) % 4)
+    >>> seen = Dice(np.zeros(40), np.tile(np.arange(4), (40, 1)), np.arange(40) % 4, np.ones(40, bool))
     >>> remembered(np.eye(4)[np.arange(40) % 4], seen)[1] < 1e-20, remembered(np.zeros((40, 4)), seen)[1] > 0.1
     (True, True)
     """
-    count, candidates = mixtures.classes.shape
-    own = np.take_along_axis(np.asarray(scores, float), mixtures.classes, 1)
+    own = np.take_along_axis(np.asarray(scores, float), dice.classes, 1)
     second, first = np.sort(own, 1)[:, -2:].T
-    ranks = np.empty(count, int)
-    ranks[np.argsort(first - second, kind="stable")] = np.arange(1, count + 1)
-    right = own.argmax(1) == mixtures.drawn
+    right = own.argmax(1) == dice.drawn
     chances = []
-    for power in _SURE:
-        worth, by_dice = _ranked(count, candidates, power)
-        chances.append(by_dice[worth[ranks[right] - 1].sum()])
-    return float(right.mean()), min(1.0, len(_SURE) * float(min(chances)))
+    for kind in (dice.mixed, ~dice.mixed):
+        ranks = np.argsort(np.argsort((first - second)[kind], kind="stable"))
+        for power in _SURE:
+            worth, by_dice = _ranked(len(ranks), own.shape[1], power)
+            chances.append(by_dice[worth[ranks[right[kind]]].sum()])
+    return float(right.mean()), min(1.0, len(chances) * float(min(chances)))
 
 
 @functools.cache
