@@ -28,9 +28,9 @@ has ended (:mod:`~gluontune.course.assessment.fresh`), so neither parameters fro
 the grader examines the parameters itself, in another process, and its clock is its own; which images a net has
 learned from is read from the net, by an exact test (one honest script is accused in one season of 10,000; of those
 that learned a sixth of the images that dice had, 99 % are seen); the goals are this machine's, under a seal; the
-kernel keeps the script from other files and processes where it has Landlock (Linux 5.13; signals from 6.12), and from the network and
-the sockets of other programs where it makes namespaces (as root, or where users may); whatever a script starts is
-found and ended.
+kernel keeps the script from other files and processes where it has Landlock (Linux 5.13; signals from 6.12), and from
+the network and the sockets of other programs where it makes namespaces (as root, or where users may); whatever a
+script starts is found and ended.
 
 The limits, honestly: this is a grader for learners, not a prison. Without Landlock (``isolated`` in the result says
 so) a script that runs as the same user could read the grader's memory, or bring parameters along to fine-tune.
