@@ -53,7 +53,7 @@ predict("points of 50 that the naive script gets on one rank", ...)
 # %% [markdown]
 # ## The rules
 # Your script is one file. It calls `task = gt.course.task()` and trains on `task.train`, a split as `gt.datasets` gives them; `task.val` is
-# there to look at. At its end it calls `task.save(net, samples)`, with the number of images that it has trained on. That is all:
+# there to look at: dice drew the class of two in three of its images, so the best accuracy there is about 46 percent. At its end it calls `task.save(net, samples)`, with the number of images that it has trained on. That is all:
 # net, optimizer, loader, batch size, data type are yours to choose. `gluontune assess --new my_script.py` writes the naive one.
 
 # %%
@@ -74,7 +74,7 @@ print(text[text.index("def main()") :])
 # %%
 scale = assessment.Scale()
 if quick:
-    scale = replace(scale, train=quick_samples, val=600, test=1500)
+    scale = replace(scale, train=quick_samples, val=2000, test=1500)
 options = {"scale": scale, "settings": settings, "out": f"{out_dir}/graded", "on_event": print}
 first = gt.course.assess(naive, ranks=1, **options)
 table(
@@ -148,9 +148,9 @@ show("utilization", results)
 # ended: before, they are nowhere. Their classes are drawn by chance for this assessment alone, so no parameters trained
 # elsewhere know them.
 #
-# And it asks the net what it has learned from. Each half of the training images, and the validation images too, have some styles that are found
-# nowhere else, and whose classes were drawn separately. Who has not learned from a part can only guess at them. How often would a guess
-# be as good?
+# And it asks the net what it has learned from. Each half of the training images has some styles that are found nowhere else, and whose
+# classes were drawn separately. And of two validation images in three, dice drew the class from four.
+# Who has not learned from a part can only guess. How often would a guess be as good?
 
 # %%
 shown = {
@@ -161,10 +161,10 @@ shown = {
 table(
     {
         "ranks": part.ranks,
-        "styles found only in": shown[name],
+        "what dice said in": shown[name],
         "right, percent": f"{100 * share:.0f}",
         "by luck": f"{by_luck:.2g}",
-        "learned from": "no" if by_luck > 0.001 else "yes",
+        "learned from": "no" if by_luck > (1e-8 if name == "val" else 0.001) else "yes",
     }
     for part in second.parts
     for name, (share, by_luck) in part.traces.items()
@@ -172,7 +172,7 @@ table(
 
 # %% [markdown]
 # A rank that trains alone knows only its own half, whatever it writes into its report. A net trained on validation images knows
-# theirs. The idea is called *radioactive data* (Sablayrolles and others, 2020): what was learned from it can be traced.
+# what dice said of them. The idea is called *radioactive data* (Sablayrolles and others, 2020): what was learned from it can be traced.
 
 # %%
 # Try this: how much sooner than its budget was each part done?

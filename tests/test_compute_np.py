@@ -19,8 +19,9 @@ from gluontune.compute import (
     refuse_np,
     set_mode,
 )
-from gluontune.compute._passes import difference, run
+from gluontune.compute._passes import run
 from gluontune.errors import UsageError
+from gluontune.gaps import worst as difference
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 
 mx = mxnet()

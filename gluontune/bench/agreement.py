@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.gaps import distance, size
+
 __all__ = ["AS_NEAR", "TOLERANCE", "ZERO", "agreement"]
 
 TOLERANCE = 1e-5
@@ -54,8 +56,8 @@ def agreement(net: Any, x: Any, rewrites: Sequence[str], tolerance: float = TOLE
     net.cast("float64")
     truth = _run(mx, net, x.astype("float64"), (), "imperative")
     double, left_out = _in_float64(mx, net, x.astype("float64"), rewrites)
-    largest = max(_size(v) for k, v in truth.items() if not k.startswith("output"))
-    scales = {k: _size(v) for k, v in truth.items()}
+    largest = max(size(v) for k, v in truth.items() if not k.startswith("output"))
+    scales = {k: size(v) for k, v in truth.items()}
     zeros = [k for k in truth if not k.startswith("output") and scales[k] <= ZERO * largest]
     found: dict[str, float] = {"outputs": 0.0, "gradients": 0.0, "float64": 0.0}
     above: list[dict[str, Any]] = []
@@ -65,12 +67,12 @@ def agreement(net: Any, x: Any, rewrites: Sequence[str], tolerance: float = TOLE
             scale = largest  # against the network's gradients: its own scale is rounding
         else:
             scale = scales[key] or 1.0
-        difference = _size(rewritten[key] - original[key]) / scale
+        difference = distance(rewritten[key], original[key]) / scale
         found[kind] = max(found[kind], difference)
-        found["float64"] = max(found["float64"], _size(double[key] - truth[key]) / scale)
+        found["float64"] = max(found["float64"], distance(double[key], truth[key]) / scale)
         if not difference <= tolerance:
-            distance = _size(original[key] - truth[key])
-            ratio = _size(rewritten[key] - truth[key]) / distance if distance else float("inf")
+            away = distance(original[key], truth[key])
+            ratio = distance(rewritten[key], truth[key]) / away if 0 < away < np.inf else float("inf")
             above.append({"array": key, "difference": difference, "ratio_of_distances": min(ratio, 1e9)})
     agrees = found["float64"] <= tolerance and all(float(a["ratio_of_distances"]) <= AS_NEAR for a in above)
     return {
@@ -143,8 +145,3 @@ def _switch_off_dropout(net: Any) -> None:
     for _, block in walk(net):
         if hasattr(block, "_rate"):
             block._rate = 0.0
-
-
-def _size(array: Any) -> float:
-    value = float(np.abs(array).max()) if array.size else 0.0
-    return value if np.isfinite(value) else float("inf")

@@ -20,6 +20,7 @@ from gluontune.bench.contender import OURS, Contender, Entrant
 from gluontune.bench.contest import hold
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.files import parse_json, set_aside, write_json
+from gluontune.gaps import gap
 from gluontune.reading import read_text
 from gluontune.runtime.launch import launch_settings
 
@@ -183,8 +184,7 @@ def _delta(off: Sequence[float], on: Sequence[float]) -> float:
     >>> _delta([1.0, 2.0], [1.0, 2.5])
     0.25
     """
-    a, b = np.asarray(off), np.asarray(on)
-    return float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30))
+    return gap(np.asarray(on), np.asarray(off))
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:

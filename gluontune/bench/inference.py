@@ -26,6 +26,7 @@ from gluontune.bench.contender import OURS, Contender, Entrant
 from gluontune.bench.contest import hold
 from gluontune.compute import bfloat16_support
 from gluontune.errors import GluontuneError, UsageError, nearest
+from gluontune.gaps import gap
 from gluontune.journal import Journal
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings
@@ -151,7 +152,7 @@ def _beside(
             np.asarray(extra[c.entrant.name]["answers"]["scores"]) for c in (contender, reference)
         )
         found["agree_pct"] = 100 * float((mine_scores.argmax(1) == theirs.argmax(1)).mean())
-        found["output_error"] = float(np.abs(mine_scores - theirs).max() / max(np.abs(theirs).max(), 1e-30))
+        found["output_error"] = gap(mine_scores, theirs)
         found["ratio_to_hybridized"] = stats.ratio_interval(contender.rates, reference.rates)
     return found
 

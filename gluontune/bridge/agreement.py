@@ -16,6 +16,7 @@ from gluontune.bridge.source import settle
 from gluontune.compute._diagnose import first_line
 from gluontune.compute.tracing import traced
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.gaps import gap, size
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 from gluontune.runtime.pytorch import torch
 
@@ -95,11 +96,11 @@ def check(net: Any, module: Any, sample: Any, *, train: bool = False, dtype: str
     ours = _in_torch(module, samples, train, dtype)
     if len(theirs[0]) != len(ours[0]):
         raise UsageError(f"the net has {len(theirs[0])} outputs, the module {len(ours[0])}")
-    scale = max((np.abs(g).max() for g in theirs[1].values() if g.size), default=0.0)
+    scale = max(map(size, theirs[1].values()), default=0.0)
     return Agreement(
-        tuple(_gap(a, b) for a, b in zip(ours[0], theirs[0])),
-        {n: _gap(ours[1].get(n, np.zeros(())), g, scale) for n, g in theirs[1].items()},
-        {n: _gap(ours[2][n], s, _spread(n, theirs[2])) for n, s in theirs[2].items() if n in ours[2]},
+        tuple(gap(_shaped(a, b), b) for a, b in zip(ours[0], theirs[0])),
+        {n: gap(_shaped(ours[1].get(n, np.zeros_like(g)), g), g, scale) for n, g in theirs[1].items()},
+        {n: gap(ours[2].get(n, np.zeros(0)), s, _spread(n, theirs[2])) for n, s in theirs[2].items()},
         tuple(theirs[3]),
     )
 
@@ -118,19 +119,12 @@ def gradients_of(net: Any, samples: list[np.ndarray], dtype: str) -> Any:
 def _spread(name: str, states: dict[str, np.ndarray]) -> float:
     """The largest deviation behind a running mean: a mean is compared with what it is the mean of, and may be 0."""
     variance = states.get(name.replace("mean", "var")) if "mean" in name else None
-    return 0.0 if variance is None or not variance.size else float(np.sqrt(np.abs(variance).max()))
+    return 0.0 if variance is None or not variance.size else size(variance) ** 0.5
 
 
-def _gap(ours: np.ndarray, theirs: np.ndarray, scale: float = 0.0) -> float:
-    if ours.shape != theirs.shape and ours.shape:
-        return float("inf")
-    if not theirs.size:
-        return 0.0
-    largest = max(float(np.abs(theirs).max()), scale)
-    gap = float(np.abs(ours.astype("float64") - theirs.astype("float64")).max())
-    if not np.isfinite(gap):
-        return float("inf")
-    return gap / largest if largest else gap
+def _shaped(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """A single number of PyTorch's as MXNet has it, with one dimension."""
+    return ours.reshape(theirs.shape) if ours.size == theirs.size == 1 and not ours.shape else ours
 
 
 def _numpy(array: Any) -> np.ndarray:

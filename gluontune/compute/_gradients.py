@@ -5,11 +5,11 @@ A kernel that reads its data in another layout than they are in raises nothing: 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
-
 from gluontune.compute.process import started_dtype
+from gluontune.gaps import gaps, size
 
 __all__ = ["GradientCheck", "first_gross"]
 
@@ -49,9 +49,8 @@ class GradientCheck:
 def first_gross(mine: dict[Any, Any], plain: dict[Any, Any]) -> Any:
     """The first key whose gradient is grossly another in ``mine`` than in ``plain``, or None."""
     limit = GROSS.get(started_dtype() or "", GROSS_FLOAT32)
-    scales = {k: float(np.abs(v).max()) if v.size else 0.0 for k, v in plain.items()}
-    least = SMALL * max(scales.values(), default=0.0)
-    for key, scale in scales.items():
-        if scale > least and not float(np.abs(mine[key] - plain[key]).max()) <= limit * scale:
+    least = SMALL * max(map(size, plain.values()), default=0.0)
+    for key, apart in gaps(mine, plain).items():
+        if apart > limit and (apart == math.inf or size(plain[key]) > least):
             return key
     return None

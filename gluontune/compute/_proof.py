@@ -11,12 +11,13 @@ import numpy as np
 from gluontune.compute._blocks import give, take_back
 from gluontune.compute._diagnose import explain, first_line
 from gluontune.compute._gradients import first_gross
-from gluontune.compute._passes import difference, run, varies, without_dropout
+from gluontune.compute._passes import run, varies, without_dropout
 from gluontune.compute._preserve import preserved
 from gluontune.compute._traversal import clear_caches, flat
 from gluontune.compute.mode import set_mode
 from gluontune.compute.process import started_dtype
 from gluontune.compute.tracing import asks_for_mode
+from gluontune.gaps import worst
 
 __all__ = ["Proof", "Wrong"]
 
@@ -112,7 +113,7 @@ class Proof:
         if not self._comparable:
             return "", ""
         limit = _OUTPUTS.get(started_dtype() or "", _OUTPUTS_FLOAT32)
-        apart = difference(plain[0], outputs)
+        apart = worst(outputs, plain[0])
         if apart > limit:
             return f"the outputs differ by {apart:.1e} ({mode})", ""
         if first_gross(dict(enumerate(gradients)), dict(enumerate(plain[1]))) is not None:

@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gluontune.compute._diagnose import Finding, explain, first_line, source
-from gluontune.compute._passes import difference, run, varies, without_dropout
+from gluontune.compute._passes import run, varies, without_dropout
 from gluontune.compute._preserve import check_initialized, preserved
 from gluontune.compute._traversal import Seen, flat, sample_of, walk, watch
 from gluontune.compute.mode import set_mode, topmost_hybrid
 from gluontune.compute.tracing import of_call, place_of_branch
 from gluontune.errors import UsageError
+from gluontune.gaps import worst
 from gluontune.runtime import mxnet
 
 __all__ = ["Finding", "HybridizeCheck", "check_hybridizable"]
@@ -168,8 +169,8 @@ def _compare_results(
     except Exception as error:
         result.findings.append(explain(net, error))
         return
-    result.output_error = max(difference(plain[0], compiled[0]), difference(predicted, predicted_too))
-    result.gradient_error = difference(plain[1], compiled[1])
+    result.output_error = max(worst(compiled[0], plain[0]), worst(predicted_too, predicted))
+    result.gradient_error = worst(compiled[1], plain[1])
     if max(result.output_error, result.gradient_error) > tol:
         detail = f"outputs differ by {result.output_error:.1e}, gradients by {result.gradient_error:.1e}"
         result.findings.append(_locate(net, seen, lambda *args: _differs(*args) > tol, detail))
@@ -205,7 +206,7 @@ def _differs(block: Any, inputs: tuple[Any, ...]) -> float:
     set_mode(block, "imperative")
     plain = run(block, inputs, True)
     set_mode(block, "hybridized")
-    return max(map(difference, plain, run(block, inputs, True)))
+    return max(map(worst, run(block, inputs, True), plain))
 
 
 def _freezes(block: Any, inputs: tuple[Any, ...]) -> bool:
@@ -252,7 +253,7 @@ def _other_batch_size(net: Any, inputs: tuple[Any, ...], result: HybridizeCheck,
         plain = run(net, part, False)[0]
     except Exception:
         return  # no other batch size works imperatively either
-    apart = difference(plain, compiled) if compiled is not None else float("inf")
+    apart = worst(compiled or [], plain)
     detail = detail or f"outputs differ by {apart:.1e}"
     if apart > tol:
         result.findings.append(

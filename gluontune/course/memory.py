@@ -17,6 +17,7 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import GluontuneError, UsageError
+from gluontune.gaps import distance
 from gluontune.interpreter import python
 from gluontune.runtime.endings import how_it_ended
 
@@ -102,7 +103,7 @@ def folded(net: Any, x: Any) -> dict[str, Any]:
     return {
         **{key: operators(symbol) for key, symbol in symbols.items()},
         "seconds": seconds,
-        "max_difference": float(abs(outputs["before"] - outputs["after"]).max()),
+        "max_difference": distance(outputs["before"], outputs["after"]),
     }
 
 

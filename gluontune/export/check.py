@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.errors import GluontuneError
+from gluontune.gaps import distance, size
 from gluontune.runtime import mxnet
 
 __all__ = ["TOLERANCE", "Agreement", "agreement", "check_outputs", "open_session"]
@@ -103,8 +104,7 @@ def check_outputs(
                 f"{path}: the net gives {[a.shape for a in mine]}, the exported model {[b.shape for b in theirs]}"
             )
         for a, b in zip(mine, theirs):
-            largest = max(largest, float(np.abs(a).max(initial=0)))
-            worst = max(worst, _difference(a, b))
+            largest, worst = max(largest, size(a)), max(worst, distance(a, b))
         if mine[0].ndim == 2:
             agreed = (
                 100 * float((mine[0].argmax(1) == theirs[0].argmax(1)).mean()) if agreed is None else agreed
@@ -150,17 +150,16 @@ def agreement(net: Any, path: str | Path, batches: Iterable[tuple[Any, Any]], st
         staged = stage(nd.array(raw, dtype="uint8")).asnumpy() if stage is not None else raw
         mine = _net_outputs(net, staged)[0]
         fed = raw if takes_pixels else staged
-        size = len(fed) if isinstance(fixed, str) else fixed
-        whole = len(fed) - len(fed) % size
-        parts = [_run(session, path, fed[i : i + size])[0] for i in range(0, whole, size)]
+        each = len(fed) if isinstance(fixed, str) else fixed
+        whole = len(fed) - len(fed) % each
+        parts = [_run(session, path, fed[i : i + each])[0] for i in range(0, whole, each)]
         theirs = np.concatenate(parts) if parts else mine[:0]
         mine, labels = mine[: len(theirs)], labels[: len(theirs)]
         a, b = mine.argmax(1), theirs.argmax(1)
         count, same = count + len(a), same + int((a == b).sum())
         mine_right += int((a == labels).sum())
         theirs_right += int((b == labels).sum())
-        worst = max(worst, _difference(mine, theirs))
-        largest = max(largest, float(np.abs(mine).max(initial=0)))
+        largest, worst = max(largest, size(mine)), max(worst, distance(mine, theirs))
     if not count:
         raise GluontuneError(f"{path}: no image to compare on")
     return _judge(count, worst, largest, 100 * same / count, mine_right / count, theirs_right / count)
@@ -171,12 +170,6 @@ def _judge(
 ) -> Agreement:
     relative = worst / max(largest, 1e-30)
     return Agreement(images, worst, largest, relative, agreed, mine, theirs, bool(relative <= TOLERANCE))
-
-
-def _difference(a: np.ndarray, b: np.ndarray) -> float:
-    """Largest difference; infinite where one of them is not a number, as nothing can be said then."""
-    gap = float(np.abs(a - b).max(initial=0))
-    return gap if np.isfinite(gap) else float("inf")
 
 
 def _net_outputs(net: Any, images: np.ndarray) -> list[np.ndarray]:

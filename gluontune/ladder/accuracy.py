@@ -32,11 +32,11 @@ class Loss:
 
     def certain(self, allowed: float) -> bool:
         """Whether more than ``allowed`` was lost, and the interval excludes that nothing was."""
-        return self.points > allowed and self.low > 0
+        return not (self.points <= allowed or self.low <= 0)  # NaN is lost for certain
 
     @property
     def collapsed(self) -> bool:
-        return self.low > COLLAPSED
+        return not self.low <= COLLAPSED
 
     @property
     def words(self) -> str:

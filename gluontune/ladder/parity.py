@@ -43,6 +43,9 @@ def parity(
     >>> parity([4, 4, 5, 4], [8, 9, 9, 8])["verdict"]
     'converges faster'
     """
+    mine, reference = (
+        [None if e is None or not math.isfinite(e) else e for e in side] for side in (mine, reference)
+    )
     own, ours = [e for e in mine if e is not None], [e for e in reference if e is not None]
     found: dict[str, Any] = {
         "verdict": "too few repeats",
@@ -65,7 +68,7 @@ def parity(
     if abs(ratio - 1) > EPOCHS and (p is None or p < 0.05):
         found["verdict"] = "converges faster" if ratio < 1 else "converges slower"
         found["suspicious"] = ratio < 1
-    elif accuracy and reference_accuracy and abs(_mean(accuracy) - _mean(reference_accuracy)) > POINTS:
+    elif accuracy and reference_accuracy and not abs(_mean(accuracy) - _mean(reference_accuracy)) <= POINTS:
         gap = _mean(accuracy) - _mean(reference_accuracy)
         found["verdict"] = "more accurate" if gap > 0 else "less accurate"
         found["suspicious"] = gap > 0

@@ -110,7 +110,9 @@ def cluster_env(workers: int, servers: int, address: str, port: int) -> dict[str
     }
 
 
-def start_cluster(workers: int, env: Mapping[str, str], *, servers: int = 1) -> Cluster:
+def start_cluster(
+    workers: int, env: Mapping[str, str], *, servers: int = 1, under: Sequence[str] = ()
+) -> Cluster:
     """Start scheduler and servers on the loopback interface.
 
     Args:
@@ -118,6 +120,7 @@ def start_cluster(workers: int, env: Mapping[str, str], *, servers: int = 1) -> 
         env: the environment that the helpers inherit (with gluontune's runtime settings).
             They end with the thread that calls this.
         servers: parameter servers; one is enough for two workers on one machine.
+        under: a command that becomes the one that follows it, such as one that sets limits.
 
     Raises:
         GluontuneError: a helper cannot be started.
@@ -130,15 +133,17 @@ def start_cluster(workers: int, env: Mapping[str, str], *, servers: int = 1) -> 
     host = _own_address()
     shared = cluster_env(workers, servers, host, free_port(host))
     names = ["scheduler", *(f"server {k}" for k in range(servers))]
-    return start_helpers(names, env, shared)
+    return start_helpers(names, env, shared, under)
 
 
-def start_helpers(names: Sequence[str], env: Mapping[str, str], shared: Mapping[str, str]) -> Cluster:
+def start_helpers(
+    names: Sequence[str], env: Mapping[str, str], shared: Mapping[str, str], under: Sequence[str] = ()
+) -> Cluster:
     """Start some of a cluster's helpers on this machine.
 
     Args:
         names: ``scheduler``, ``server 0``, … env: what they inherit. shared: :func:`cluster_env`, with this
-            machine's own ``DMLC_NODE_HOST``.
+            machine's own ``DMLC_NODE_HOST``. under: see :func:`start_cluster`.
 
     Raises:
         GluontuneError: a helper cannot be started.
@@ -149,7 +154,7 @@ def start_helpers(names: Sequence[str], env: Mapping[str, str], shared: Mapping[
             cluster.names.append(name)
             cluster.processes.append(
                 subprocess.Popen(
-                    python("-c", _SERVE.format(parent=os.getpid())),
+                    [*under, *python("-c", _SERVE.format(parent=os.getpid()))],
                     env={**env, **shared, "DMLC_ROLE": name.partition(" ")[0]},
                     stdin=subprocess.DEVNULL,
                     stdout=cluster.log,

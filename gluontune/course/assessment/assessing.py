@@ -22,18 +22,18 @@ import psutil
 from gluontune import runtime
 from gluontune.course.assessment.assessed import Assessment
 from gluontune.course.assessment.examine import examine
-from gluontune.course.assessment.fresh import FreshTask, Probe, Scale, luck
+from gluontune.course.assessment.fresh import FreshTask, Scale, luck, remembered
 from gluontune.course.assessment.grading import Goal, grade
 from gluontune.course.assessment.limits import landlock_version
+from gluontune.course.assessment.sealed import read_sealed, write_sealed
 from gluontune.course.assessment.supervise import run_script
 from gluontune.course.assessment.task import VARIABLE
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import parse_json, writable_folder, write_json
-from gluontune.reading import read_text
 
 __all__ = ["QUICK", "assess", "new_script", "solution"]
 
-QUICK = Scale(train=4_000, val=600, test=1_500)
+QUICK = Scale(train=4_000, val=2_000, test=1_500)
 BUDGET = 2.0  # times the reference's own time
 SLACK = 0.05  # of accuracy below the reference's
 _LIMIT = 1.5  # times the budget, then a script is ended
@@ -83,8 +83,8 @@ def assess(
         ranks: 1 or 2 tries that part alone; None is the whole assessment.
         quick: a third of the data, for a try and for lessons.
         engine: how two ranks talk: ``kvstore``, or ``horovod`` where it is installed.
-        out: gets ``assessment.json`` and ``reference.json``, which later assessments with the same settings on this
-            machine go by. fresh: run the reference again.
+        out: gets ``assessment.json`` and ``reference.json``, which later assessments with the same settings go by,
+            where this user has measured it on this machine. fresh: run the reference again.
         settings: environment of the processes, as a Recipe's ``runtime``: ``tuned`` or ``as-installed``.
         scale: another amount of data. reference: other goals: for ``"1"`` and ``"2"``, ``seconds``, ``accuracy`` and
             ``steadiness``.
@@ -128,7 +128,7 @@ def assess(
             if str(count) not in known:
                 tell(f"{name}: the reference runs")
                 known[str(count)] = _reference(task, data, facts, parts)
-                write_json(folder / "reference.json", {"key": key, "runs": known})
+                write_sealed(folder / "reference.json", {"key": key, "runs": known})
             goal = _goal(known[str(count)], memory)
             tell(f"{name}: {file.name} runs; {goal.budget_s:.0f} s are its budget")
             run, outs = _run(file, data, facts, {**parts, "seconds": goal.limit_s}, place / "script")
@@ -171,12 +171,9 @@ def _script(script: str | Path) -> Path:
 
 
 def _known(path: Path, key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Runs of the reference that still hold."""
-    try:
-        saved = parse_json(read_text(path))
-        return dict(saved["runs"]) if saved["key"] == key else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+    """Runs of the reference that still hold: of this machine, and of this user."""
+    saved = read_sealed(path)
+    return dict(saved["runs"]) if saved is not None and saved["key"] == key else {}
 
 
 def _goal(run: Mapping[str, Any], memory: int) -> Goal:
@@ -231,16 +228,18 @@ def _run(
         "memory_mib": how["memory"],
         "read": [str(copy)],
     }
-    env = {**runtime.child_env(how["settings"], processes=ranks), "PYTHONPATH": _search_path()}
+    env = {**runtime.child_env(how["settings"], processes=ranks), "PYTHONPATH": _search_path(script.parent)}
     return run_script(spec, env), outs
 
 
-def _search_path() -> str:
-    """The script runs elsewhere, with the gluontune that grades it."""
+def _search_path(beside: Path) -> str:
+    """The script runs elsewhere, with the gluontune that grades it, and nothing that lies beside it or here."""
     spec = importlib.util.find_spec("gluontune")
     assert spec is not None and spec.origin is not None
     own = str(Path(spec.origin).parent.parent)
-    return os.pathsep.join([own, *filter(None, [os.environ.get("PYTHONPATH")])])
+    given = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    barred = (beside.resolve(), Path.cwd())
+    return os.pathsep.join([own, *(place for place in given if Path(place).resolve() not in barred)])
 
 
 def _found(task: FreshTask, outs: list[Path], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,16 +250,21 @@ def _found(task: FreshTask, outs: list[Path], facts: Mapping[str, Any]) -> dict[
     ]  # fmt: skip
     if missing:
         return {"missing": missing}
-    probes: dict[str, Probe] = {"test": task.test(), **{part: task.probe(part) for part in task.parts}}
-    seen = examine(outs, {name: probe.images for name, probe in probes.items()}, facts)
+    probes = {"test": task.test(), **{part: task.probe(part) for part in task.parts}}
+    dice = task.dice()
+    images = {**{name: probe.images for name, probe in probes.items()}, "val": dice.images}
+    seen = examine(outs, images, facts)
     if "error" in seen:
         return seen
-    predicted = seen["predicted"]
+    scores = seen["scores"]
+    predicted = {name: answers.argmax(1) for name, answers in scores.items()}
+    traces = {part: luck(predicted[part], probes[part], facts["classes"]) for part in task.parts}
     return {
         "accuracy": float(np.mean(predicted["test"] == probes["test"].labels)),
-        "traces": {part: luck(predicted[part], probes[part], facts["classes"]) for part in task.parts},
+        "traces": {**traces, "val": remembered(scores["val"], dice)},
         "samples": [_samples(out / "report.json") for out in outs],
         "forward_cpu_s": max(seen["forward_cpu_s"], 1e-9),
+        "start_cpu_s": seen["start_cpu_s"],
         "difference": seen["difference"],
     }
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.course.assessment.limits import devices
+from gluontune.gaps import gaps
 from gluontune.interpreter import python
 from gluontune.runtime import child_env
 
@@ -41,9 +41,9 @@ def examine(
         folders: what each rank has handed in. images: uint8 (N, H, W, C) by name. facts: of ``task.json``.
 
     Returns:
-        ``{"predicted": {name: int (N,)}, "difference": largest relative one,
-        "forward_cpu_s": CPU seconds of one image}``,
-        or ``{"error": …}``.
+        ``{"scores": {name: (N, classes)}, "difference": largest relative one, infinite where the nets are of other
+        arrays, "forward_cpu_s": CPU seconds of one image, "start_cpu_s": of a process before its work}``, or
+        ``{"error": …}``.
     """
     with tempfile.TemporaryDirectory(prefix="gluontune-examine-") as home:
         spec = {
@@ -72,10 +72,8 @@ def examine(
     except ValueError:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
         return {"error": f"the saved net cannot be run: {lines[-1][:300]}"}
-    if "predicted" in found:
-        found["predicted"] = {
-            name: np.asarray(values, np.int64) for name, values in found["predicted"].items()
-        }
+    if "scores" in found:
+        found["scores"] = {name: np.asarray(values) for name, values in found["scores"].items()}
     return found
 
 
@@ -106,30 +104,26 @@ def _predict(net: Any, images: np.ndarray, facts: Mapping[str, Any]) -> np.ndarr
     found = np.concatenate(parts)
     if not np.isfinite(found).all():
         raise ValueError("the net gives NaN or infinity: training has diverged")
-    return found.argmax(1)
+    return found
 
 
 def _difference(folders: Sequence[Path]) -> float:
     """The largest difference of a trained array between ranks, as a share of that array's largest value.
 
-    The running statistics of BatchNorm are each rank's own, and left out.
+    The running statistics of BatchNorm are each rank's own: of them, the names and that they are numbers are compared.
     """
     from gluontune.runtime import mxnet
 
-    worst, first = 0.0, None
-    for folder in folders:
-        arrays = {
-            name[4:]: array.astype("float32").asnumpy()
-            for name, array in mxnet().nd.load(str(folder / "net-0000.params")).items()
-            if name.startswith("arg:")
+    def arrays(folder: Path) -> dict[tuple[str, str], np.ndarray]:
+        loaded = mxnet().nd.load(str(folder / "net-0000.params")).items()
+        plain = {(name, str(array.dtype)): array.astype("float32").asnumpy() for name, array in loaded}
+        return {
+            key: a if key[0].startswith("arg:") else np.where(np.isfinite(a), 0.0, np.nan)
+            for key, a in plain.items()
         }
-        if first is None:
-            first = list(arrays.values())
-        elif [a.shape for a in first] != [a.shape for a in arrays.values()]:
-            return math.inf
-        for mine, other in zip(first, arrays.values()):
-            worst = max(worst, float(np.abs(mine - other).max() / max(np.abs(mine).max(), 1e-12)))
-    return worst
+
+    first = arrays(folders[0])
+    return max((apart for other in folders for apart in gaps(arrays(other), first).values()), default=0.0)
 
 
 def _answer(stream: Any) -> dict[str, Any]:
@@ -137,6 +131,7 @@ def _answer(stream: Any) -> dict[str, Any]:
     images = {name: np.load(stream, allow_pickle=False) for name in header["names"]}
     folders = [Path(folder) for folder in header["folders"]]
     net = _net(folders[0])
+    start = time.process_time()
     first = next(iter(images.values()))
     _predict(net, first[:_BATCH], header["facts"])  # memory and threads are there from now on
     costs = []
@@ -144,12 +139,11 @@ def _answer(stream: Any) -> dict[str, Any]:
         started = time.process_time()
         _predict(net, first[:_BATCH], header["facts"])
         costs.append((time.process_time() - started) / min(_BATCH, len(first)))
-    predicted = {name: _predict(net, batch, header["facts"]).tolist() for name, batch in images.items()}
-    difference = _difference(folders)
     return {
-        "predicted": predicted,
-        "difference": difference if math.isfinite(difference) else None,
+        "scores": {name: _predict(net, batch, header["facts"]).tolist() for name, batch in images.items()},
+        "difference": _difference(folders),
         "forward_cpu_s": min(costs),
+        "start_cpu_s": start,
     }
 
 

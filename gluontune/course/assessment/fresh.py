@@ -4,16 +4,20 @@ A class is a set of *styles* (smooth colour patterns, :mod:`gluontune.datasets.s
 secret of 128 random bits. So no parameters trained earlier know them, no file on the machine holds them, and the test
 images are painted only after the learner's script, and all that it started, has ended.
 
-Beside the styles that all parts share, each part of the data has some *styles of its own*, whose classes were
-drawn with dice. Parameters that know the classes of a part's own styles were trained on that part; those
-that know none were not. This is the idea of radioactive data (Sablayrolles et al., "Radioactive data:
-tracing through training", ICML 2020, arXiv:2002.00937) with an exact test, see :func:`luck`.
+Which images a net was trained on is read from the net, by dice. Each half of the training images has some *styles of
+its own*, whose classes were drawn with dice: a net that knows them was trained on that half (:func:`luck`). And dice
+said the class of two validation images in three: a half are *mixtures*, four styles at once, of four classes of which
+one was drawn; a sixth look as all others do, and bear a class that was drawn from four others. A net that knows what
+the dice said has learned these very images (:func:`remembered`). This is the idea of radioactive data (Sablayrolles
+et al., "Radioactive data: tracing through training", ICML 2020, arXiv:2002.00937). Both tests are exact, whatever the
+net answers: only the dice are random.
 """
 
 from __future__ import annotations
 
+import functools
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,29 +29,34 @@ from gluontune.datasets.synthetic import Options, Painter
 from gluontune.files import write_json
 from gluontune.records import RecordWriter
 
-__all__ = ["PARTS", "FreshTask", "Probe", "Scale", "luck"]
+__all__ = ["PARTS", "Dice", "FreshTask", "Probe", "Scale", "luck", "remembered"]
 
-PARTS = ("train-a", "train-b", "val")  # those with styles of their own
+PARTS = ("train-a", "train-b")  # those with styles of their own
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
-_DRAWS = 100_000
+_CANDIDATES = 4  # classes that dice choose from; fewer where there are no more than four
+_MISLABELLED = 1 / 3  # of the validation images that are no mixtures
+_STRENGTH = 0.5  # of a mixture: weak ones leave a net that does not know them in doubt
+_SURE = (0, 2, 4)  # powers of an answer's rank
+_GRID = 200  # what the highest rank counts
 
 
 @dataclass(frozen=True)
 class Scale:
     """How much data: images of each part, pixels of an edge, classes, shared styles, own styles of a part.
 
-    ``train`` is of both halves together; ``own_share`` of a half's images show its own styles.
+    ``train`` is of both halves together; ``own_share`` of a half's images show its own styles; ``val_own_share`` of the
+    validation images are mixtures.
     """
 
     train: int = 12_000
-    val: int = 1_500
+    val: int = 2_000
     test: int = 3_000
     edge: int = 32
     classes: int = 10
     styles: int = 40
     own_styles: int = 12
     own_share: float = 0.15
-    val_own_share: float = 0.08
+    val_own_share: float = 0.5
 
 
 class Probe(NamedTuple):
@@ -56,6 +65,16 @@ class Probe(NamedTuple):
     images: np.ndarray
     labels: np.ndarray
     styles: np.ndarray
+
+
+class Dice(NamedTuple):
+    """The validation images of which dice said the class: uint8 (N, H, W, C), the classes that were to be had, int64
+    (N, M), which of them it became (N,), and whether the image is a mixture of them (N,)."""
+
+    images: np.ndarray
+    classes: np.ndarray
+    drawn: np.ndarray
+    mixed: np.ndarray
 
 
 class FreshTask:
@@ -88,6 +107,7 @@ class FreshTask:
             train=0, test=0, size=(scale.edge, scale.edge), classes=count, format="png", seed=secret
         )
         self._painter = Painter(options)
+        self._dice: list[tuple[bytes, np.ndarray, int, bool]] = []
 
     parts = PARTS
 
@@ -112,7 +132,7 @@ class FreshTask:
             "train_images": [len(share) for share in shares],
             "val_images": scale.val,
         }
-        val = list(self._records(9, self._styles("val", scale.val, scale.val_own_share)))
+        val = self._validation()
         for rank, share in enumerate(shares):
             place = folder / f"rank-{rank}"
             for name, records in (("train", self._records(rank, share)), ("val", val)):
@@ -128,6 +148,36 @@ class FreshTask:
         for data, style in zip(self._painter.images(stream, styles), styles.tolist()):
             yield data, int(self.classes_of[style])
 
+    def _validation(self) -> list[tuple[bytes, int]]:
+        """Encoded validation images with their classes; those that dice said are kept for :meth:`dice`."""
+        scale, random, shared = self.scale, self._random, self.classes_of[: self.scale.styles]
+        mixtures, first = round(scale.val_own_share * scale.val), len(self._painter.patterns)
+        plain = np.resize(np.arange(scale.styles), scale.val - mixtures)
+        wrong = round(_MISLABELLED * len(plain))
+        known = np.unique(shared)
+        count = min(_CANDIDATES, len(known) - 1)
+        candidates = [random.permutation(known)[:count] for _ in range(mixtures)]
+        for classes in candidates:
+            parts = [self._painter.patterns[random.choice(np.flatnonzero(shared == k))] for k in classes]
+            self._painter.patterns.append((_STRENGTH * sum(parts) / len(parts) ** 0.5).astype(np.float32))
+        plain = random.permutation(plain)
+        candidates += [random.permutation(known[known != shared[style]])[:count] for style in plain[:wrong]]
+        drawn = random.integers(0, count, len(candidates))
+        styles = np.concatenate([np.arange(first, first + mixtures), plain])
+        labels = np.array([row[k] for row, k in zip(candidates, drawn)] + shared[plain[wrong:]].tolist())
+        order = random.permutation(scale.val)
+        images = list(self._painter.images(9, styles[order]))
+        places = np.argsort(order)[: len(candidates)]
+        self._dice = [
+            (images[place], candidates[k], int(drawn[k]), k < mixtures) for k, place in enumerate(places)
+        ]
+        return list(zip(images, labels[order].tolist()))
+
+    def dice(self) -> Dice:
+        """Those of the validation images that :meth:`write` has made."""
+        images, classes, drawn, mixed = zip(*self._dice)
+        return Dice(_decoded(images), np.stack(classes), np.array(drawn), np.array(mixed))
+
     def test(self) -> Probe:
         """Test images, with styles in the shares that they have in training."""
         count = self.scale.test // 2
@@ -140,31 +190,82 @@ class FreshTask:
         return self._paint(11 + PARTS.index(part), np.repeat(self._own[part], of_each))
 
     def _paint(self, stream: int, styles: np.ndarray) -> Probe:
-        pixels = [image.decode(data, 3) for data in self._painter.images(stream, styles)]
-        return Probe(np.stack([p for p in pixels if p is not None]), self.classes_of[styles], styles)
+        return Probe(_decoded(self._painter.images(stream, styles)), self.classes_of[styles], styles)
+
+
+def _decoded(images: Iterable[bytes]) -> np.ndarray:
+    pixels = [image.decode(data, 3) for data in images]
+    return np.stack([p for p in pixels if p is not None])
 
 
 def luck(predicted: np.ndarray, probe: Probe, classes: int) -> tuple[float, float]:
     """Accuracy on a part's own styles, and the probability that parameters which never saw the part do as well.
 
     Whoever has not seen the part knows nothing of its styles' classes: to him, each is drawn with dice. So the
-    classes are drawn anew 100,000 times, and it is counted how often the predictions, as they are, fit as well:
-    an exact test whatever the net answers, and however alike its answers within a style are.
+    probability is that of the dice, for the predictions as they are, however alike they are within a style.
 
     Args:
         predicted: int (N,) classes. probe: the images of :meth:`FreshTask.probe`. classes: how many there are.
 
     >>> styles = np.repeat(np.arange(8), 20)
     >>> probe = Probe(np.zeros(160), styles % 4, styles)
-    >>> luck(styles % 4, probe, 4)[1] < 0.001, luck(np.zeros(160, int), probe, 4)[1] > 0.5
-    (True, True)
+    >>> luck(styles % 4, probe, 4), luck(np.zeros(160, int), probe, 4)[1] > 0.5
+    ((1.0, 1.52587890625e-05), True)
     """
     names = np.unique(probe.styles)
-    shares = np.stack([np.bincount(predicted[probe.styles == s], minlength=classes) for s in names])
-    shares = shares / shares.sum(1, keepdims=True)
+    votes = np.stack([np.bincount(predicted[probe.styles == s], minlength=classes) for s in names])
     truth = np.array([probe.labels[probe.styles == s][0] for s in names])
-    rows = np.arange(len(names))
-    reached = shares[rows, truth].sum()
-    drawn = np.random.default_rng(0).integers(0, classes, (_DRAWS, len(names)))
-    as_good = (shares[rows, drawn].sum(1) >= reached - 1e-9).sum()
-    return float(reached / len(names)), float((1 + as_good) / (1 + _DRAWS))
+    reached = int(votes[np.arange(len(names)), truth].sum())
+    return float(reached / len(predicted)), float(_by_dice(votes)[reached])
+
+
+def remembered(scores: np.ndarray, dice: Dice) -> tuple[float, float]:
+    """The share of images of which the net says what the dice said (of the classes that were to be had), and how likely
+    a net that has not learned them is to say it as often.
+
+    Whoever has learned an image is surer of it than of one that he has not. So right answers count in three ways: each
+    alike (which finds a net that has learned a little of all), and by the second and the fourth power of their margin's
+    rank (which find a few images that were learned among many); mixtures and others apart. The least likely of the six
+    is taken six times.
+
+    Args:
+        scores: of the net, (N, classes), whatever their scale.
+
+    >>> seen = Dice(np.zeros(40), np.tile(np.arange(4), (40, 1)), np.arange(40) % 4, np.ones(40, bool))
+    >>> remembered(np.eye(4)[np.arange(40) % 4], seen)[1] < 1e-20, remembered(np.zeros((40, 4)), seen)[1] > 0.1
+    (True, True)
+    """
+    own = np.take_along_axis(np.asarray(scores, float), dice.classes, 1)
+    second, first = np.sort(own, 1)[:, -2:].T
+    right = own.argmax(1) == dice.drawn
+    chances = []
+    for kind in (dice.mixed, ~dice.mixed):
+        ranks = np.argsort(np.argsort((first - second)[kind], kind="stable"))
+        for power in _SURE:
+            worth, by_dice = _ranked(len(ranks), own.shape[1], power)
+            chances.append(by_dice[worth[ranks[right[kind]]].sum()])
+    return float(right.mean()), min(1.0, len(chances) * float(min(chances)))
+
+
+@functools.cache
+def _ranked(count: int, candidates: int, power: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a right answer of each rank counts, and how likely so much or more is by dice."""
+    worth = np.rint(_GRID * (np.arange(1, count + 1) / count) ** power).astype(int)
+    values = np.zeros((count, candidates), int)
+    values[:, 0] = worth
+    return worth, _by_dice(values)
+
+
+def _by_dice(values: np.ndarray) -> np.ndarray:
+    """How likely 0 or more, 1 or more, … come together where each row gives one of its values, all alike likely.
+
+    >>> _by_dice(np.array([[0, 1], [0, 1]]))
+    array([1.  , 0.75, 0.25])
+    """
+    chances = np.zeros(int(values.max(1).sum()) + 1)
+    chances[0] = 1.0
+    for row in values:
+        before, chances = chances, np.zeros_like(chances)
+        for value, times in zip(*np.unique(row, return_counts=True)):
+            chances[value:] += before[: len(before) - value] * (times / len(row))
+    return np.minimum(1.0, chances[::-1].cumsum()[::-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -15,8 +16,12 @@ WEIGHTS = {
 RANKS_WEIGHTS = {**WEIGHTS, "data": 3, "validation": 2, "samples": 2, "agreement": 3}
 OPTIONAL = ("steadiness",)  # gives points, decides nothing
 CERTAIN = 0.001  # parameters know a part if mere luck did as well less often than this
-SUSPECT = 0.0001  # one honest script in 10,000 is accused
+# An honest script is accused in one season of 10,000: a season grades 1,000 runs, and each of them may have chosen
+# among 10 nets by their validation accuracy.
+SUSPECT = 1e-4 / (1_000 * 10)
 AGREE = 1e-3
+_START_S = 1.0  # of CPU time, by which the start of one process differs from that of another
+IDLE = 0.4  # of the work of the rank that works most: whose part is less has left it to others
 _STEADY_SHARE = 0.8
 
 
@@ -253,37 +258,49 @@ def _validation(found: Mapping[str, Any]) -> Verdict:
     _, by_luck = found["traces"]["val"]
     if by_luck < SUSPECT:
         return 0.0, (
-            "the parameters know styles that only the validation images show (by luck: "
-            f"{by_luck:.5f}): they were trained on validation images. Train on task.train alone"
+            "the parameters know classes that dice gave to single validation images (by luck: "
+            f"{by_luck:.0e}): they were trained on validation images. Train on task.train alone"
         )
     return 1.0, "no trace of training on validation images"
 
 
 def _samples(found: Mapping[str, Any], run: Mapping[str, Any], facts: Mapping[str, Any]) -> Verdict:
-    """Each rank must report at least an epoch, as many as the others, and must have worked for it."""
+    """Each rank must have worked for an epoch, and as the others have, by its CPU time, which the kernel counts.
+
+    How many images it trained on is its own word. It counts for nothing, but what cannot be is refused.
+    """
     if _nothing(found):
         return 0.0, "nothing to examine"
-    samples = found["samples"]
-    for rank, (seen, given, end) in enumerate(zip(samples, facts["train_images"], run["ranks"])):
+    samples, cost = found["samples"], found["forward_cpu_s"]
+    work = [max(end["cpu_s"] - found["start_cpu_s"], 0.0) for end in run["ranks"]]
+    for rank, (said, given, end) in enumerate(zip(samples, facts["train_images"], run["ranks"])):
         who = f"rank {rank}" if len(samples) > 1 else "the script"
-        if seen is None:
+        if said is None:
             return 0.0, f"{who} did not report how many images it has trained on: task.save(net, samples)"
-        if seen < 0.95 * given:
+        if said < 0.95 * given:
             return (
                 0.0,
-                f"{who} reports {seen:,} images trained on, of {given:,}: at least one epoch is wanted",
+                f"{who} reports {said:,} images trained on, of {given:,}: at least one epoch is wanted",
             )
         if run["steadiness"].get("device") == "gpu":
             continue  # its work is not the CPU's
-        possible = end["cpu_s"] / found["forward_cpu_s"]
-        if seen > possible:
+        if max(said, given) * cost > end["cpu_s"]:
             return 0.0, (
-                f"{who} reports {seen:,} images trained on, but its {end['cpu_s']:.1f} s of CPU time suffice this net "
-                f"for {possible:,.0f} at most, even without gradients"
+                f"{who} reports {said:,} images trained on, but its {end['cpu_s']:.1f} s of CPU time suffice this net "
+                f"for {end['cpu_s'] / cost:,.0f} at most, even without gradients"
+            )
+        if work[rank] < min(IDLE * max(work), max(work) - _START_S):
+            return 0.0, (
+                f"{who} worked for {work[rank]:.1f} s of CPU time, and another for {max(work):.1f} s: each rank trains "
+                "on its own half"
             )
     if min(samples) < 0.9 * max(samples):
         return 0.0, f"the ranks report unequal numbers of images: {', '.join(f'{n:,}' for n in samples)}"
-    return 1.0, f"{sum(samples):,} images trained on, which fits the CPU time"
+    shown = "an epoch or more" if len(work) == 1 else "an epoch or more of each rank"
+    return (
+        1.0,
+        f"the CPU time is that of {shown}; {sum(samples):,} images is the script's own word, and counts for nothing",
+    )
 
 
 def _agreement(found: Mapping[str, Any]) -> Verdict:
@@ -291,8 +308,11 @@ def _agreement(found: Mapping[str, Any]) -> Verdict:
     if nothing:
         return 0.0, "nothing to compare"
     difference = found["difference"]
-    if difference is None:
-        return 0.0, "the ranks handed in different nets"
+    if not math.isfinite(difference):
+        return (
+            0.0,
+            "the ranks handed in different nets: other names, shapes or types of arrays, or what is no number",
+        )
     if difference > AGREE:
         return 0.0, (
             f"the ranks' parameters differ (by {100 * difference:.2g} % of an array's largest value): they began "

@@ -133,7 +133,12 @@ class _Supervisor:
             return list(self.meeting.envs)
         from gluontune.parallel.kvstore import start_cluster
 
-        self.cluster = start_cluster(count, os.environ)
+        # a server unpickles what a script sends it as its optimizer, which is code: it is under the script's limits
+        home = tempfile.mkdtemp(dir=os.path.dirname(self.spec["tasks"][0]["home"]))
+        limits = {"parent": os.getpid(), "cpus": None, "read": [], "write": [home, *devices()]}
+        limits["memory_mib"] = self.spec["memory_mib"]
+        env = {**os.environ, "HOME": home, "TMPDIR": home}
+        self.cluster = start_cluster(count, env, under=python("-m", _LIMITS, json.dumps(limits)))
         return [self.cluster.worker_env] * count
 
     def _start(self, rank: int, task: dict[str, Any], env: dict[str, str]) -> None:

@@ -53,7 +53,7 @@ class Task:
 
     @functools.cached_property
     def val(self) -> Any:
-        """Validation images, the same on each rank. A few show styles that the training images lack."""
+        """Validation images, the same on each rank. Dice said the class of two in three of them."""
         return self._split("val")
 
     def _split(self, name: str) -> Any:
