@@ -12,7 +12,7 @@ import stat
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +25,7 @@ __all__ = [
     "explain_os_error",
     "open_regular",
     "parse_json",
+    "refuse_strange_names",
     "read_npz",
     "read_json",
     "set_aside",
@@ -60,6 +61,25 @@ def explain_os_error(path: str | os.PathLike[str], error: OSError) -> GluontuneE
     }
     reason = cures.get(error.errno or 0, error.strerror or str(error))
     return GluontuneError(f"{os.fspath(path)}: {reason}")
+
+
+def refuse_strange_names(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
+    """Class names go into many documents, all of them UTF-8; a folder's name may be any bytes.
+
+    Raises:
+        GluontuneError: one of the names is no UTF-8.
+
+    >>> refuse_strange_names("pets", ["cat", "caf\\udce9"])
+    Traceback (most recent call last):
+    gluontune.errors.GluontuneError: pets: the class name 'caf\\udce9' is not UTF-8: rename it (convmv renames many)
+    """
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise GluontuneError(
+                f"{os.fspath(folder)}: the class name {name!a} is not UTF-8: rename it (convmv renames many)"
+            ) from None
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -215,7 +235,8 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
         final.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{final.name}.", suffix=".part", dir=final.parent)
         encoding = None if "b" in mode else "utf-8"
-        with os.fdopen(handle, mode, encoding=encoding) as stream:
+        escaped = None if "b" in mode else "backslashreplace"  # a path need not be UTF-8
+        with os.fdopen(handle, mode, encoding=encoding, errors=escaped) as stream:
             _written_here.add(stream)
             yield stream
             if os.getpid() != opener:

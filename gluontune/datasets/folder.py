@@ -16,7 +16,7 @@ from gluontune.datasets import pixels
 from gluontune.datasets.dataset import Dataset, DatasetWarning, of_splits
 from gluontune.datasets.split import FileSplit
 from gluontune.errors import GluontuneError
-from gluontune.files import explain_os_error
+from gluontune.files import explain_os_error, refuse_strange_names
 
 __all__ = ["open_folder"]
 
@@ -76,6 +76,7 @@ def _classes(folder: Path) -> list[str]:
         raise explain_os_error(folder, error) from error
     found = [e.name for e in entries if e.is_dir() and not e.name.startswith((".", "__"))]
     if found:
+        refuse_strange_names(folder, found)
         return found
     loose = [e.name for e in entries if e.name.lower().endswith(SUFFIXES)]
     if loose:
@@ -181,7 +182,7 @@ def _divide(name: str, found: list[Sample], classes: list[str]) -> tuple[list[Sa
             raise GluontuneError(
                 f"{name}: class {label!r} has one image; it needs two, one of them for testing"
             )
-        ranked = sorted(paths, key=lambda p: hashlib.blake2b(p.encode(), digest_size=8).digest())
+        ranked = sorted(paths, key=lambda p: hashlib.blake2b(os.fsencode(p), digest_size=8).digest())
         test.update(ranked[: max(1, round(TEST_SHARE * len(paths)))])
     return [s for s in found if s[0] not in test], [s for s in found if s[0] in test]
 

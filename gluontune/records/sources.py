@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Union
 
 from gluontune.errors import GluontuneError, UsageError, nearest
-from gluontune.files import explain_os_error, open_regular
+from gluontune.files import explain_os_error, open_regular, refuse_strange_names
 from gluontune.records.layout import MAX_KEY, label_bytes
 from gluontune.records.tarshards import is_tar, tar_samples
 
@@ -89,6 +89,7 @@ def read_source(
         source = _read(several, Path(root) if root is not None else path.parent, path_column, label_columns)
     if not source.items:
         raise GluontuneError(f"{path}: no images in it")
+    refuse_strange_names(path, source.classes or [])
     if (source.kind != "list") if shuffle is None else shuffle:
         random.Random(f"gluontune-pack-{seed}").shuffle(source.items)
     return source
