@@ -95,7 +95,8 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
         final.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{final.name}.", suffix=".part", dir=final.parent)
         encoding = None if "b" in mode else "utf-8"
-        with os.fdopen(handle, mode, encoding=encoding) as stream:
+        escaped = None if "b" in mode else "backslashreplace"  # a path need not be UTF-8
+        with os.fdopen(handle, mode, encoding=encoding, errors=escaped) as stream:
             _written_here.add(stream)
             yield stream
             if os.getpid() != opener:

@@ -86,12 +86,21 @@ def leads_up(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> bo
 
 
 def check_names(names: Iterable[str], where: object) -> None:
-    """Refuse names of classes with control characters: files have them one a line, and terminals obey them.
+    """Refuse names of classes with control characters (files have them one a line, and terminals obey them), and those
+    that are no UTF-8: documents are, though a folder's name may be any bytes.
 
     Raises:
         GluontuneError: names it.
+
+    >>> check_names(["cat", "caf\\udce9"], "pets")
+    Traceback (most recent call last):
+    gluontune.errors.GluontuneError: pets: the class name 'caf\\udce9' is not UTF-8: rename it (convmv renames many)
     """
     for name in names:
+        if any("\ud800" <= c <= "\udfff" for c in name):
+            raise GluontuneError(
+                f"{where}: the class name {name!a} is not UTF-8: rename it (convmv renames many)"
+            )
         if not name or any(c < " " or c == "\x7f" for c in name):
             raise GluontuneError(
                 f"{where}: the class {clean(name, 80)!r} has a line break or another control character in its name; "

@@ -185,7 +185,10 @@ def others() -> dict[str, bytes]:
     place, scan_place = named.index(b"\xff\xc0"), named.index(b"\xff\xda")
     for k, name in enumerate(b"RGB"):
         named[place + 10 + 3 * k] = named[scan_place + 5 + 2 * k] = name
+    bogus = bytearray(jpeg(image.convert("L")))
+    bogus[bogus.index(b"\xff\xc0") + 11] = 0x51
     return {
+        "bogus sampling": bytes(bogus),
         "progressive": jpeg(image, progressive=True),
         "smaller than a unit": jpeg(image.resize((12, 40))),
         "RGB by Adobe": plain[:start] + adobe + plain[end_of_jfif:],

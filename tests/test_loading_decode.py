@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from gluontune.codec import native
+from gluontune.codec import building, native
 from gluontune.codec.header import ImageError, check_size, jpeg_header, jpeg_is_whole
 from gluontune.errors import GluontuneError
 from gluontune.loading import AUGMENTS
@@ -267,7 +267,7 @@ def test_without_the_compiled_decoder_opencv_does_the_work(tmp_path):
 
 
 def test_no_compiler_means_no_library(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ziglang", None)
+    monkeypatch.setattr(building, "ZIG", tmp_path / "zig")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     assert native.build_library(tmp_path / "cache") is None
@@ -283,8 +283,9 @@ def test_no_compiler_means_no_library(tmp_path, monkeypatch):
 def test_the_doctor_learns_why_there_is_no_compiled_codec(tmp_path, setting, reason):
     if not reason and not native.compilers():
         return
-    code = "import sys; sys.modules['ziglang'] = None; " if "PATH" in setting else ""
-    code += "from gluontune.codec import native; print(native.why_not(), end='')"
+    code = "from gluontune.codec import building, native; from pathlib import Path; "
+    code += "building.ZIG = Path('/dev/null'); " if "PATH" in setting else ""
+    code += "print(native.why_not(), end='')"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path), **setting}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

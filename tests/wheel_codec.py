@@ -9,20 +9,21 @@ import json
 import os
 import sys
 import tempfile
+from pathlib import Path
 
 
 def main() -> None:
     """Decode and recode a picture where no compiler, and nothing that one has made before, can be found."""
-    sys.modules["ziglang"] = None  # type: ignore[assignment]
     os.environ.update(PATH="", CC="", XDG_CACHE_HOME=tempfile.mkdtemp(), TMPDIR=tempfile.mkdtemp())
     import cv2
     import numpy as np
 
-    from gluontune.codec import native
+    from gluontune.codec import building, native
     from gluontune.codec.recode import recode_jpeg
     from gluontune.loading.augment import AUGMENTS, Draws
     from gluontune.loading.decode import Decoder
 
+    building.ZIG = Path(os.devnull)
     linked = " libjpeg-turbo " if "linked" in sys.argv else " "
     assert native.origin().startswith(f"compiled in the wheel,{linked}"), native.origin() or native.why_not()
     rows, columns = np.mgrid[:48, :64]

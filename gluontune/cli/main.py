@@ -104,6 +104,10 @@ def _name_the_value(error: Any) -> None:
 def entry() -> None:
     """The console script. A cluster's SIGTERM is taken like Ctrl-C: what was measured is kept."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if (
+        sys.stdout is not None and sys.stdout.errors == "strict"
+    ):  # a file's name may be no UTF-8, or a terminal's none
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(main())
 
 

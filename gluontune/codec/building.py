@@ -10,13 +10,13 @@ Where the system has no compiler, or one without the C library's headers, zig's 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import platform
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +27,7 @@ __all__ = ["compile_codec", "compile_linked", "compilers", "linked_version"]
 
 SOURCES = sorted(Path(__file__).with_name("csrc").glob("*.[ch]"))
 OPENING = ("-ldl", "-lm")  # for the codec that opens libjpeg-turbo itself
+ZIG = Path(sysconfig.get_path("platlib"), "ziglang", "zig")  # not by its name: another folder may have one
 PREFIX = "GLUONTUNE_JPEG"  # a folder with include/jpeglib.h and lib/libjpeg.a or .so
 # All that is called must be there, by prototype and by symbol: IJG's libjpeg cannot decode by regions.
 _STRICT = ("-DGT_LINKED", "-Werror=implicit-function-declaration", "-Wl,-z,defs")
@@ -35,7 +36,7 @@ _FLAGS = (
     "-fPIC",
     "-ffp-contract=off",
 )  # a multiplication and an addition at once would round otherwise
-_SECONDS = 120
+_SECONDS = 600
 
 _VERSION = """import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
@@ -48,11 +49,10 @@ def compilers() -> list[list[str]]:
     if os.environ.get("CC"):
         return [_words("CC")]
     found = [[path] for path in filter(None, map(shutil.which, ("cc", "gcc", "clang")))][:1]
-    if importlib.util.find_spec("ziglang") is not None:
+    if ZIG.is_file():
         # Unless told, it compiles for this very processor and C library, and a home may be of several machines.
         target = ["-target", f"{platform.machine()}-linux-gnu.2.17"] if sys.platform == "linux" else []
-        flags = ("-mcpu=baseline", "-fno-sanitize=undefined", "-s")
-        found.append(python("-m", "ziglang", "cc", *target, *flags))
+        found.append([str(ZIG), "cc", *target, "-mcpu=baseline", "-fno-sanitize=undefined", "-s"])
     return found
 
 

@@ -97,7 +97,7 @@ def _find() -> Any:
         used = (
             f"libjpeg-turbo {version}"
             if version
-            else next((path for path in candidates if library.gt_open(path.encode()) == OK), "")
+            else next((path for path in candidates if library.gt_open(os.fsencode(path)) == OK), "")
         )
         if used:
             _origin = f"{place}, {used}"

@@ -50,7 +50,7 @@ def build(folder: Path, sources: Path | None = None) -> tuple[Path, str]:
         GluontuneError: no compiler, no sanitizer, or no libjpeg-turbo; it says which.
     """
     compiler = next(
-        (c for c in building.compilers() if "ziglang" not in c), None
+        (c for c in building.compilers() if c[0] != str(building.ZIG)), None
     )  # zig's has no such runtime
     if not compiler:
         raise GluontuneError("no C compiler here (Debian, Ubuntu: apt install gcc)")

@@ -186,7 +186,7 @@ def _divide(name: str, found: list[Sample], classes: list[str]) -> tuple[list[Sa
             raise GluontuneError(
                 f"{name}: class {label!r} has one image; it needs two, one of them for testing"
             )
-        ranked = sorted(paths, key=lambda p: hashlib.blake2b(p.encode(), digest_size=8).digest())
+        ranked = sorted(paths, key=lambda p: hashlib.blake2b(os.fsencode(p), digest_size=8).digest())
         test.update(ranked[: max(1, round(TEST_SHARE * len(paths)))])
     return [s for s in found if s[0] not in test], [s for s in found if s[0] in test]
 

@@ -66,7 +66,7 @@ def mean_std(
 
 def remembered(key: str, work: Any) -> dict[str, Any]:
     """``work()``'s plain values, kept in the cache folder under ``key``; a cache that cannot be written is no error."""
-    digest = hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
+    digest = hashlib.blake2b(key.encode(errors="backslashreplace"), digest_size=12).hexdigest()
     path: Path = cache_dir() / "facts" / f"{digest}.json"
     try:
         found = parse_json(read_text(path))

@@ -139,5 +139,5 @@ def _fingerprint(*paths: Path | None) -> str:
     for path in paths:
         if path is not None:
             facts = path.stat()
-            digest.update(f"{path} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+            digest.update(f"{path} {facts.st_size} {facts.st_mtime_ns}\n".encode(errors="backslashreplace"))
     return digest.hexdigest()

@@ -71,8 +71,9 @@ static int parse_frame(const uint8_t *p, size_t n, gt_frame *f, uint8_t ids[4]) 
   f->height = p[1] << 8 | p[2];
   f->width = p[3] << 8 | p[4];
   f->parts = p[5];
-  f->h = f->parts == 1 ? 1 : p[7] >> 4; /* of a part alone the factors say nothing */
-  f->v = f->parts == 1 ? 1 : p[7] & 15;
+  f->h = p[7] >> 4;
+  f->v = p[7] & 15;
+  if (f->parts == 1 && f->h >= 1 && f->h <= 4 && f->v >= 1 && f->v <= 4) f->h = f->v = 1; /* they say nothing */
   if (f->height < 16 || f->width < 16 || f->h < 1 || f->h > 2 || f->v < 1 || f->v > f->h) return 0;
   for (int c = 0; c < f->parts && c < GT_MOST_PARTS; c++) {
     ids[c] = p[6 + 3 * c];
