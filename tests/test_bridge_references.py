@@ -199,6 +199,8 @@ def data():
 @pytest.mark.parametrize("kernel", [{}, {"MXNET_USE_MKLDNN_RNN": "0"}])
 def test_a_run_whose_gradients_may_be_wrong_says_so(tmp_path, kernel):
     (tmp_path / "job.py").write_text(JOB)
-    result = gt.train.run(gt.Recipe(job=str(tmp_path / "job.py"), batch_size_per_device=32, epochs=1, env=kernel))
+    result = gt.train.run(
+        gt.Recipe(job=str(tmp_path / "job.py"), batch_size_per_device=32, epochs=1, env=kernel)
+    )
     assert result.ok, result.error
     assert [note.partition(":")[0] for note in result.notes] == (["layer 0"] if kernel else [])

@@ -24,6 +24,7 @@ logger = logging.getLogger("gluontune.compute")
 
 _started: str | None = None
 _FLOAT32_OPERATORS = ("Convolution",)
+_MIXED = ("Concat", "concat")  # refuse bfloat16 beside float32, and are in AMP's list for float16 only
 _operators: dict[tuple[Any, str], Any] = {}  # as they were before AMP patched them, by module and name
 
 
@@ -149,6 +150,8 @@ def _init_amp() -> None:
             _operators[module, name] = getattr(module, name)
     amp = import_module("mxnet.contrib.amp")
     listed = import_module("mxnet.contrib.amp.amp").list_fp32_ops(amp.amp.bfloat16)
+    lists = import_module("mxnet.contrib.amp.lists.symbol_bf16")
+    lists.WIDEST_TYPE_CASTS.extend(_MIXED)
     amp.init(target_dtype="bfloat16", fp32_ops=[name for name in listed if _takes_arrays(mx, name)])
 
 
