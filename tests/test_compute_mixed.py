@@ -200,7 +200,9 @@ class Tabular(mx.gluon.HybridBlock):
         self.dense, self.out = mx.gluon.nn.Dense(8), mx.gluon.nn.Dense(3)
 
     def hybrid_forward(self, F, numbers):
-        return self.out(F.concat(self.dense(numbers), numbers, dim=1))
+        hidden = self.dense(numbers)
+        attended = F.dot(F.batch_dot(hidden.expand_dims(1), hidden.expand_dims(2)).flatten(), F.ones((1, 2)))
+        return self.out(F.concat(hidden, numbers, attended, dim=1))
 
 net = Tabular()
 net.initialize()
@@ -213,8 +215,8 @@ for mode in ("imperative", "hybridized"):
 """
 
 
-def test_bfloat16_and_float32_are_joined(tmp_path):
-    """A layer's output beside the net's input, as nets of tables have it; bfloat16 is for the whole process."""
+def test_bfloat16_and_float32_are_joined_and_multiplied():
+    """As nets of tables and of attention do; bfloat16 is for the whole process."""
     if bfloat16_support().level == "none":
         pytest.skip("this CPU has no bfloat16")
     done = subprocess.run([sys.executable, "-c", MIXED], capture_output=True, text=True, check=False)
