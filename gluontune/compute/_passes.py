@@ -12,7 +12,10 @@ import numpy as np
 from gluontune.compute._traversal import flat, walk
 from gluontune.runtime import as_nd_array, mxnet, put_values
 
-__all__ = ["difference", "run", "varies", "without_dropout"]
+__all__ = ["difference", "gradient_difference", "run", "varies", "without_dropout"]
+
+
+_SMALL = 0.01  # of the largest gradient
 
 
 def run(net: Any, inputs: tuple[Any, ...], training: bool) -> tuple[list[Any], list[Any]]:
@@ -68,15 +71,21 @@ def without_dropout(net: Any, wanted: bool) -> Iterator[None]:
             vars(block)[name] = rate
 
 
-def difference(mine: Iterable[Any], theirs: Iterable[Any]) -> float:
-    """Largest difference, relative to the largest value of its array."""
+def gradient_difference(mine: list[Any], theirs: list[Any]) -> float:
+    """As :func:`difference`; of a gradient that is small beside the others', which is rounding, relative to those."""
+    largest = max((float(np.abs(a).max()) for a in mine if a.size), default=0.0)
+    return difference(mine, theirs, _SMALL * largest)
+
+
+def difference(mine: Iterable[Any], theirs: Iterable[Any], least: float = 0.0) -> float:
+    """Largest difference, relative to the largest value of its array, which counts as ``least`` at least."""
     worst = 0.0
     for a, b in itertools.zip_longest(mine, theirs):
         if a is None or b is None or a.shape != b.shape:
             return float("inf")
         if not a.size:
             continue
-        scale = max(float(np.abs(a).max()), 1e-12)
+        scale = max(float(np.abs(a).max()), least, 1e-12)
         apart = float(np.abs(a - b).max()) / scale
         if not np.array_equal(np.isnan(a), np.isnan(b)):
             return float("inf")
