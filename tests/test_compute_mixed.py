@@ -198,9 +198,10 @@ class Tabular(mx.gluon.HybridBlock):
     def __init__(self):
         super().__init__()
         self.dense, self.out = mx.gluon.nn.Dense(8), mx.gluon.nn.Dense(3)
+        self.slope = mx.gluon.nn.PReLU()
 
     def hybrid_forward(self, F, numbers):
-        hidden = self.dense(numbers)
+        hidden = self.slope(self.dense(numbers))
         attended = F.dot(F.batch_dot(hidden.expand_dims(1), hidden.expand_dims(2)).flatten(), F.ones((1, 2)))
         return self.out(F.concat(hidden, numbers, attended, dim=1))
 

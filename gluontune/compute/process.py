@@ -25,7 +25,11 @@ logger = logging.getLogger("gluontune.compute")
 _started: str | None = None
 _FLOAT32_OPERATORS = ("Convolution",)
 _NO_BFLOAT16 = ("dot", "batch_dot")  # have no kernel for it on a CPU, and AMP does not know
-_MIXED = ("Concat", "concat")  # refuse bfloat16 beside float32, and are in AMP's list for float16 only
+_MIXED = (
+    "Concat",
+    "concat",
+    "LeakyReLU",
+)  # refuse bfloat16 beside float32 (PReLU's slope), which AMP does not know
 _operators: dict[tuple[Any, str], Any] = {}  # as they were before AMP patched them, by module and name
 
 
