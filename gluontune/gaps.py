@@ -60,13 +60,13 @@ def gaps(mine: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> dict[Any, float]
     return {**found, **{name: none for name in mine if name not in theirs}}
 
 
-def worst(mine: Iterable[Any], theirs: Iterable[Any]) -> float:
-    """The largest :func:`gap` of arrays in order; infinite where there are more on one side.
+def worst(mine: Iterable[Any], theirs: Iterable[Any], scale: float = 0.0) -> float:
+    """The largest :func:`gap` of arrays in order, with that ``scale``; infinite where there are more on one side.
 
     >>> worst([np.ones(2)], [np.ones(2)]), worst([np.ones(2)], [])
     (0.0, inf)
     """
     pairs = itertools.zip_longest(mine, theirs)
     return max(
-        (gap(a, b) if a is not None and b is not None else float("inf") for a, b in pairs), default=0.0
+        (gap(a, b, scale) if a is not None and b is not None else float("inf") for a, b in pairs), default=0.0
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.bridge.references import FAULTS, right_way
+from gluontune.bridge.references import FAULTS, doubtful, right_way
 from gluontune.runtime import mxnet
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
@@ -204,3 +204,11 @@ def test_a_run_whose_gradients_may_be_wrong_says_so(tmp_path, kernel):
     )
     assert result.ok, result.error
     assert [note.partition(":")[0] for note in result.notes] == (["layer 0"] if kernel else [])
+
+
+def test_doubtful_layers_are_named():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(2), nn.SELU(), nn.PReLU(), rnn.LSTM(3, 2))
+    assert [note.partition(":")[0] for note in doubtful(net)] == ["layer 1", "layer 2"]
+    net.cast("float64")
+    assert [note.partition(":")[0] for note in doubtful(net)] == ["layer 1", "layer 2", "layer 3"]

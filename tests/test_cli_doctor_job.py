@@ -6,7 +6,7 @@ import json
 
 from gluontune.cli.main import main
 from gluontune.recipe import Recipe
-from gluontune.train.examining import Examination, _add_net
+from gluontune.train.examining import Examination, _add_net, _of_few
 
 JOB = """
 from mxnet import autograd, gluon, nd
@@ -116,3 +116,40 @@ def test_a_plain_net_of_gluon_data_is_told_what_helps_it(tmp_path):
         assert "whole-sequential" in plain["fix"] and ".py" not in plain["message"], (
             "no line of MXNet's is to blame"
         )
+
+
+FEW = """
+import numpy as np
+from mxnet import gluon
+from mxnet.gluon import nn
+
+
+def net():
+    net = nn.HybridSequential()
+    net.add(nn.Embedding(50, 16), nn.Dense(2))
+    return net
+
+
+def data():
+    words = np.random.default_rng(0).integers(0, 50, (40, 7)).astype("float32")
+    few = gluon.data.ArrayDataset(words, (words[:, 0] > 25).astype("float32"))
+    return few, few
+"""
+
+
+def test_fewer_samples_than_a_batch_are_examined_as_one_batch(tmp_path):
+    (tmp_path / "job.py").write_text(FEW)
+    found = Examination()
+    recipe = _of_few(Recipe(job=str(tmp_path / "job.py"), batch_size_per_device=64), found)
+    assert recipe.batch_size_per_device == 40
+    assert [f["message"] for f in found.findings] == [
+        "40 training samples make no whole batch of 64: examined at 40 a device"
+    ]
+    assert _of_few(recipe, found) is recipe
+
+
+def test_a_text_job_is_migrated_with_its_first_sample(tmp_path, capfd):
+    (tmp_path / "job.py").write_text(FEW)
+    assert main(["migrate", str(tmp_path / "job.py"), str(tmp_path / "out")]) == 0
+    out, _ = capfd.readouterr()
+    assert "agrees" in out and "no train.py: data() returns Gluon datasets" in out

@@ -211,3 +211,12 @@ def test_a_net_with_dropout_is_compared_in_training_where_gradients_behind_max_p
         assert check.ok and not check.findings and not check.notes
         assert check.gradient_error < 1e-4
     assert net[2]._rate == 0.5
+
+
+def test_rounding_in_a_gradient_that_is_next_to_nothing_is_no_difference():
+    """Of a weight before a BatchNorm, whose true gradient is 0, only rounding is left."""
+    from gluontune.compute._passes import difference, gradient_difference
+
+    mine, theirs = [np.array([1.0]), np.array([1e-9])], [np.array([1.0]), np.array([2e-9])]
+    assert gradient_difference(mine, theirs) < 1e-6 < difference(mine, theirs)
+    assert gradient_difference(mine, [np.array([1.0]), np.array([1e-3])]) > 0.05

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from gluontune.compute import LossScaler, to_mixed_precision
 from gluontune.compute.mixed import _to_float16
+from gluontune.compute.process import bfloat16_support
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 
@@ -183,3 +187,38 @@ def test_a_trainer_that_updates_on_the_kvstore_is_refused_at_the_step():
 def test_a_scaler_that_cannot_work(wrong):
     with pytest.raises(UsageError, match="loss scaler"):
         LossScaler(**wrong)
+
+
+MIXED = """
+import gluontune as gt
+mx = gt.runtime.mxnet()
+gt.compute.start_process("bfloat16", "cpu")
+
+class Tabular(mx.gluon.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.out = mx.gluon.nn.Dense(8), mx.gluon.nn.Dense(3)
+        self.slope = mx.gluon.nn.PReLU()
+
+    def hybrid_forward(self, F, numbers):
+        hidden = self.slope(self.dense(numbers))
+        attended = F.dot(F.batch_dot(hidden.expand_dims(1), hidden.expand_dims(2)).flatten(), F.ones((1, 2)))
+        return self.out(F.concat(hidden, numbers, attended, dim=1))
+
+net = Tabular()
+net.initialize()
+for mode in ("imperative", "hybridized"):
+    gt.compute.set_mode(net, mode)
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((8, 5))).sum()
+    loss.backward()
+    print(net.dense.weight.grad().astype("float32").asnumpy().shape)
+"""
+
+
+def test_bfloat16_and_float32_are_joined_and_multiplied():
+    """As nets of tables and of attention do; bfloat16 is for the whole process."""
+    if bfloat16_support().level == "none":
+        pytest.skip("this CPU has no bfloat16")
+    done = subprocess.run([sys.executable, "-c", MIXED], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["(8, 5)", "(8, 5)"], done.stderr[-600:]

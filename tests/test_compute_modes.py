@@ -121,6 +121,22 @@ def test_a_compiled_net_trains_and_predicts_as_the_imperative_one(mode, inside):
         np.testing.assert_allclose(compiled, plain, rtol=1e-5, atol=1e-6)
 
 
+def test_a_compiled_state_that_is_put_back_keeps_its_mode():
+    """As measuring modes in turn does, while the net is used in both modes between."""
+    from gluontune.compute._preserve import capture, restore
+
+    net, plain = make(), make()
+    gt.compute.set_mode(net, "static")
+    images = mx.nd.array(x)
+    with mx.autograd.record():
+        net(images)
+    state = capture(net)
+    for _ in range(2):
+        np.testing.assert_allclose(net(images).asnumpy(), plain(images).asnumpy(), rtol=1e-5, atol=1e-5)
+        restore(state)
+    np.testing.assert_allclose(net(images).asnumpy(), plain(images).asnumpy(), rtol=1e-5, atol=1e-5)
+
+
 def test_one_compiled_graph_serves_both_modes_where_they_are_alike():
     net = gt.train.build_net("small_cnn", 10)
     net.initialize()

@@ -198,6 +198,12 @@ def test_a_used_or_foreign_scheduler_is_refused():
     with pytest.raises(UsageError, match="scheduler LRScheduler"):
         optim.from_mxnet(lr.LRScheduler())
 
+    class LRSequential(lr.LRScheduler):  # of gluon-cv: a fresh one counts its parts
+        count = 3
+
+    with pytest.raises(UsageError, match="scheduler LRSequential: only FactorScheduler"):
+        optim.from_mxnet(LRSequential())
+
 
 def test_cards_and_schedules_need_no_mxnet():
     code = (

@@ -49,6 +49,24 @@ def data(): return gluon.data.ArrayDataset(*points(512)), gluon.data.ArrayDatase
 def loss(): return gluon.loss.L2Loss()
 """
 
+RAGGED = """
+def texts(n):
+    rng = np.random.default_rng(n)
+    return [(rng.integers(1, 20, 1 + i % 7).astype("float32"), np.float32(i % 2)) for i in range(n)]
+def net():
+    net = nn.HybridSequential()
+    net.add(nn.Embedding(20, 8), nn.HybridLambda(lambda F, x: x.max(axis=1)), nn.Dense(2))
+    return net
+def data(): return texts(64), texts(40)
+"""
+
+PADDED = """
+def batchify(samples):
+    longest = max(len(words) for words, _ in samples)
+    words = np.stack([np.pad(words, (0, longest - len(words))) for words, _ in samples])
+    return nd.array(words), nd.array([label for _, label in samples])
+"""
+
 ONE_HOT = """
 def net(): return dense(16, 2)
 def data():
@@ -228,6 +246,10 @@ def test_one_hot_labels_train_and_validate(write):
         (REGRESSION.replace("*points(96, 1)", "points(96, 1)[0][:, :5], points(96, 1)[1]"),
          ["validation batch", "(32, 5)"]),
         (REGRESSION + "def metric(): return mx.metric.F1()\n", ["metric", "output (32, 1) float32"]),
+        (REGRESSION.replace("*points(512)", "points(512)[0].astype('uint8'), points(512)[1]"), ["uint8", "astype"]),
+        (RAGGED, ["different shapes", "sample 0 of data() has ((1,), ())", "batchify(samples)"]),
+        (RAGGED.replace("def data(): return texts(64), texts(40)", "def data(): return [iter(())] * 2"),
+         ["own batches: batchify(samples)"]),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_told_before_anything_is_timed(write, text, words):
@@ -236,6 +258,13 @@ def test_what_does_not_fit_is_told_before_anything_is_timed(write, text, words):
     told = str(caught.value)
     assert "job.py:" in told and "\n" not in told
     assert all(word in told for word in words), told
+
+
+@pytest.mark.parametrize("more", [{}, {"loader": "resident"}, {"num_workers": 1}])
+def test_samples_of_many_lengths_become_the_batches_of_the_jobs_own_function(write, more):
+    with session(write(RAGGED + PADDED), **more) as made:
+        first, last, seen = trained(made, 4)
+        assert last < first and seen["samples"] == 40
 
 
 TWO_MAPS = """

@@ -148,3 +148,18 @@ def test_whatever_reads_a_checkpoint_has_the_average_that_was_validated(tmp_path
     raw = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("parameter/")}
     set_parameters(loaded, raw)
     assert np.abs(loaded(x).asnumpy() - exported(x).asnumpy()).max() > 1e-3  # six updates: lookahead's k is 5
+
+
+def test_parameters_of_a_net_of_an_exported_symbol_are_set(tmp_path):
+    """Its shapes are not known before: they were told as "the net's ()"."""
+    mx = mxnet()
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Conv2D(4, 3), mx.gluon.nn.BatchNorm(), mx.gluon.nn.Dense(2))
+    net.initialize()
+    net.hybridize()
+    x = mx.nd.ones((2, 3, 8, 8))
+    wanted = net(x).asnumpy()
+    net.export(str(tmp_path / "net"))
+    read = mx.gluon.SymbolBlock.imports(str(tmp_path / "net-symbol.json"), ["data"])
+    set_parameters(read, {name: p.data().asnumpy() for name, p in net.collect_params().items()})
+    np.testing.assert_allclose(read(x).asnumpy(), wanted, rtol=1e-6)

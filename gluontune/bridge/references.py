@@ -194,13 +194,16 @@ def doubtful(net: Any) -> list[str]:
     >>> doubtful(mxnet().gluon.rnn.LSTM(3, num_layers=2))
     []
     """
-    found = []
+    found, by_class = [], {"PReLU": FAULTS[1], "SELU": FAULTS[2]}
     for path, block in walk(net):
+        fault = by_class.get(type(block).__name__)
         attrs = {"num_layers": str(getattr(block, "_num_layers", 1))}
         parameters = list(block._reg_params.values())
         if hasattr(block, "_gates") and parameters and _rnn_met(attrs, np.dtype(parameters[0].dtype).name):
+            fault = FAULTS[0]
+        if fault is not None:
             found.append(
-                f"layer {path or type(net).__name__}: {FAULTS[0].when} (docs/mxnet-faults.md has ways out)"
+                f"layer {path or type(net).__name__}: {fault.when} (docs/mxnet-faults.md has ways out)"
             )
     return found
 

@@ -85,6 +85,15 @@ def ladder(
         stdout.print(
             f"{out / 'ladder.html'} shows it all; {out / 'ladder.json'} holds the figures.", markup=False
         )
+        if files := found.get("files"):
+            script = (
+                f"{out / 'best.py'} is a script with it"
+                if files["script"]
+                else f"no best.py: {files['reason']}"
+            )
+            stdout.print(
+                f"{out / 'best.yaml'} is the recipe that was found; {script}.", markup=False, soft_wrap=True
+            )
     if not found["complete"]:
         stderr.print("interrupted: the same command with --resume goes on", markup=False)
         return 130

@@ -50,7 +50,7 @@ def migrate(
         from gluontune.train.trained import recipe_of_source, trained
 
         keep = [name for name in given if name in ("dataset", "job")]
-        found = trained(recipe_of_source(source, recipe, keep), source, image_size=image_size)
+        found = trained(recipe_of_source(source, recipe, keep), source, image_size=image_size, images=False)
         training = {"recipe": found.recipe, "data": found.data} if found.own is None else {}
         made = write(found.net, out, _sample(found), **training)
         if found.own is not None:
@@ -82,9 +82,11 @@ def _places(places: list[Path]) -> tuple[Optional[Path], Path]:
 
 
 def _sample(found: Any) -> Any:
-    """Four inputs, normalized pixels by their kind; the net needs nothing more of them."""
+    """Four inputs, normalized pixels by their kind, or the job's first sample; the net needs nothing more of them."""
     import numpy as np
 
+    if found.inputs:
+        return tuple(array.asnumpy() for array in found.inputs)
     height, width, channels = found.image_shape
     drawn = np.random.default_rng(found.recipe.seed).standard_normal((4, channels, height, width))
     return drawn.astype("float32")

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute._traversal import flat, walk
-from gluontune.gaps import worst
+from gluontune.gaps import size, worst
 from gluontune.runtime import as_nd_array, mxnet, put_values
 
-__all__ = ["run", "varies", "without_dropout"]
+__all__ = ["gradient_gap", "run", "varies", "without_dropout"]
+
+_SMALL = 0.01  # of the largest gradient
 
 
 def run(net: Any, inputs: tuple[Any, ...], training: bool) -> tuple[list[Any], list[Any]]:
@@ -69,6 +71,11 @@ def without_dropout(net: Any, wanted: bool) -> Iterator[None]:
     finally:
         for block, name, rate in held:
             vars(block)[name] = rate
+
+
+def gradient_gap(mine: list[Any], theirs: list[Any]) -> float:
+    """As :func:`worst`; of a gradient that is small beside the others', which is rounding, relative to those."""
+    return worst(mine, theirs, _SMALL * max(map(size, theirs), default=0.0))
 
 
 @contextlib.contextmanager

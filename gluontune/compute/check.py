@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gluontune.compute._diagnose import Finding, explain, first_line, source
-from gluontune.compute._passes import run, varies, without_dropout
+from gluontune.compute._passes import gradient_gap, run, varies, without_dropout
 from gluontune.compute._preserve import check_initialized, preserved
 from gluontune.compute._traversal import Seen, flat, sample_of, walk, watch
 from gluontune.compute.mode import set_mode, topmost_hybrid
@@ -170,7 +170,7 @@ def _compare_results(
         result.findings.append(explain(net, error))
         return
     result.output_error = max(worst(compiled[0], plain[0]), worst(predicted_too, predicted))
-    result.gradient_error = worst(compiled[1], plain[1])
+    result.gradient_error = gradient_gap(compiled[1], plain[1])
     if max(result.output_error, result.gradient_error) > tol:
         detail = f"outputs differ by {result.output_error:.1e}, gradients by {result.gradient_error:.1e}"
         result.findings.append(_locate(net, seen, lambda *args: _differs(*args) > tol, detail))
@@ -206,7 +206,8 @@ def _differs(block: Any, inputs: tuple[Any, ...]) -> float:
     set_mode(block, "imperative")
     plain = run(block, inputs, True)
     set_mode(block, "hybridized")
-    return max(map(worst, run(block, inputs, True), plain))
+    compiled = run(block, inputs, True)
+    return max(worst(compiled[0], plain[0]), gradient_gap(compiled[1], plain[1]))
 
 
 def _freezes(block: Any, inputs: tuple[Any, ...]) -> bool:

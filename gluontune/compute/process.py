@@ -24,6 +24,12 @@ logger = logging.getLogger("gluontune.compute")
 
 _started: str | None = None
 _FLOAT32_OPERATORS = ("Convolution",)
+_NO_BFLOAT16 = ("dot", "batch_dot")  # have no kernel for it on a CPU, and AMP does not know
+_MIXED = (
+    "Concat",
+    "concat",
+    "LeakyReLU",
+)  # refuse bfloat16 beside float32 (PReLU's slope), which AMP does not know
 _operators: dict[tuple[Any, str], Any] = {}  # as they were before AMP patched them, by module and name
 
 
@@ -149,7 +155,10 @@ def _init_amp() -> None:
             _operators[module, name] = getattr(module, name)
     amp = import_module("mxnet.contrib.amp")
     listed = import_module("mxnet.contrib.amp.amp").list_fp32_ops(amp.amp.bfloat16)
-    amp.init(target_dtype="bfloat16", fp32_ops=[name for name in listed if _takes_arrays(mx, name)])
+    lists = import_module("mxnet.contrib.amp.lists.symbol_bf16")
+    lists.WIDEST_TYPE_CASTS.extend(_MIXED)
+    alone = [name for name in (*listed, *_NO_BFLOAT16) if _takes_arrays(mx, name)]
+    amp.init(target_dtype="bfloat16", fp32_ops=list(dict.fromkeys(alone)))
 
 
 def _takes_arrays(mx: Any, name: str) -> bool:

@@ -209,26 +209,35 @@ class ByMode:
 
     def __call__(self, *arguments: Any) -> Any:
         block, autograd = self.block, mxnet().autograd
-        mode = autograd.is_training(), autograd.is_recording()
-        if block._cached_op is None or self._present is None:  # new, or cleared since
+        mode, compiled = (autograd.is_training(), autograd.is_recording()), block._cached_op
+        if compiled is not self._known.get(self._present, {}).get(
+            "_cached_op"
+        ):  # put back by whoever measures modes
+            self._present = next(
+                (m for m, kept in self._known.items() if kept["_cached_op"] is compiled), None
+            )
+        if compiled is None or self._present is None:  # new, or cleared since
             block._clear_cached_op()
             self._known, self._present = {}, mode
         if mode != self._present:
             self._enter(mode, arguments)
-        return type(block)._call_cached_op(block, *arguments)
+        found = type(block)._call_cached_op(block, *arguments)
+        if block._cached_op is not compiled:
+            self._known.setdefault(mode, {}).update(self._cache())
+        return found
 
     def _enter(self, mode: Any, arguments: tuple[Any, ...]) -> None:
         """Set the compiled graph of ``mode``; one that is not known yet is traced, and compiled by the call."""
-        own = vars(self.block)
-        kept = self._known.setdefault(self._present, {})
-        kept.update({name: own[name] for name in _CACHE})
         if mode not in self._known:
             self.block._clear_cached_op()
             new = structure(self.block._get_graph(*arguments)[1])
             alike = [k for k in self._known.values() if structure(k["_cached_graph"][1]) == new]
-            self._known[mode] = alike[0] if alike else {name: own[name] for name in _CACHE}
-        own.update(self._known[mode])
+            self._known[mode] = alike[0] if alike else self._cache()
+        vars(self.block).update(self._known[mode])
         self._present = mode
+
+    def _cache(self) -> dict[str, Any]:
+        return {name: vars(self.block)[name] for name in _CACHE}
 
 
 def _flat(outputs: Any) -> Any:

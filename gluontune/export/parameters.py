@@ -43,12 +43,14 @@ def set_parameters(net: Any, arrays: Mapping[str, Any], source: str = "parameter
         if name not in saved or name not in mine:
             where = "not in the file" if name not in saved else "not in the net"
             raise GluontuneError(f"{source}: of another net: parameter {name} is {where}")
-        shape = tuple(mine[name].shape or ())
-        if len(shape) != np.ndim(saved[name]) or any(
-            a > 0 and a != b for a, b in zip(shape, saved[name].shape)
+        shape = mine[name].shape  # None: of a net read by SymbolBlock.imports
+        if shape is not None and (
+            len(shape) != np.ndim(saved[name])
+            or any(a > 0 and a != b for a, b in zip(shape, saved[name].shape))
         ):
             raise GluontuneError(
-                f"{source}: of another net: parameter {name} has shape {tuple(saved[name].shape)}, the net's {shape}"
+                f"{source}: of another net: parameter {name} has shape {tuple(saved[name].shape)}, the net's "
+                f"{tuple(shape)}"
             )
     for name, parameter in mine.items():
         values = np.asarray(saved[name], "float32")

@@ -82,6 +82,11 @@ def from_mxnet(scheduler: Any) -> Schedule:
     """
     if isinstance(scheduler, ScheduleAdapter):
         return schedules.scale(scheduler.schedule, by=scheduler.base_lr / scheduler._built_for)
+    known = ("FactorScheduler", "MultiFactorScheduler", "PolyScheduler", "CosineScheduler")
+    if type(scheduler) not in [getattr(lr_scheduler, name) for name in known]:
+        raise UsageError(
+            f"scheduler {type(scheduler).__name__}: only {', '.join(known)} can be read; pass it as it is"
+        )
     if getattr(scheduler, "count", 0):
         raise UsageError(
             f"{type(scheduler).__name__} has been used already: its first rate is lost; give a fresh one"
@@ -97,14 +102,11 @@ def from_mxnet(scheduler: Any) -> Schedule:
         )
     elif type(scheduler) is lr_scheduler.MultiFactorScheduler:
         inner = schedules.multifactor(base_lr=rate, steps=scheduler.step, factor=scheduler.factor)
-    elif type(scheduler) in (lr_scheduler.PolyScheduler, lr_scheduler.CosineScheduler):
+    else:
         ends = {"base_lr": scheduler.base_lr_orig, "max_update": scheduler.max_update}
         ends["final_lr"] = scheduler.final_lr
         cosine = type(scheduler) is lr_scheduler.CosineScheduler
         inner = schedules.cosine(**ends) if cosine else schedules.poly(**ends, pwr=scheduler.power)
-    else:
-        known = "FactorScheduler, MultiFactorScheduler, PolyScheduler, CosineScheduler"
-        raise UsageError(f"scheduler {type(scheduler).__name__}: only {known} can be read; pass it as it is")
     if not scheduler.warmup_steps:
         return inner
     return schedules.warmup(

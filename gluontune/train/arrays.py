@@ -99,8 +99,11 @@ def described(batch: Any) -> str:
 
 def hint_of(batch: Any) -> str:
     """What most often is wrong with such a batch, for messages."""
-    if any(str(getattr(array, "dtype", "")).find("float64") >= 0 for array in flat(batch)):
-        return " (float64: nets compute in float32; have data() give .astype('float32'))"
+    inputs = list(batch)[:-1] if isinstance(batch, (list, tuple)) and len(batch) > 1 else batch
+    for kind, of in (("float64", batch), ("uint8", inputs)):  # labels may be whole numbers
+        given = [str(np.dtype(a.dtype)) for a in flat(of) if getattr(a, "dtype", None) is not None]
+        if found := next((name for name in given if kind in name), None):
+            return f" ({found}: nets compute in float32; have data() give .astype('float32'))"
     return ""
 
 

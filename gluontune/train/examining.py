@@ -76,6 +76,7 @@ def examine(
     """
     tell = say or (lambda line: None)
     found = Examination()
+    recipe = recipe if step is not None else _of_few(recipe, found)
     tell("profiling the step")
     found_profile = _profile(recipe, step, time_limit)
     found.profile = found_profile.to_dict()
@@ -87,6 +88,21 @@ def examine(
     tell("checking the net")
     _add_net(found, recipe)
     return found
+
+
+def _of_few(recipe: Recipe, found: Examination) -> Recipe:
+    """The recipe with a batch that the job's samples fill once; a doctor looks at few of them, too."""
+    from gluontune.train.job import load_job
+
+    job = load_job(recipe)
+    count = len(job.train if job.dataset is None else job.dataset.train)
+    count = min(count, recipe.train_samples or count)
+    if recipe.last_batch == "keep" or not 0 < count < recipe.global_batch_size:
+        return recipe
+    each = max(1, count * recipe.batch_size_per_device // recipe.global_batch_size)
+    message = f"{count} training samples make no whole batch of {recipe.global_batch_size}: examined at {each} a device"
+    found.add("job-batch", "warning", message, "", "--batch-size-per-device, or --last-batch keep")
+    return recipe.override(batch_size_per_device=each)
 
 
 def _profile(recipe: Recipe, step: str | None, time_limit: float) -> Any:

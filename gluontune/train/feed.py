@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from gluontune import compute, loading
-from gluontune.errors import UsageError
+from gluontune.errors import GluontuneError, UsageError
 from gluontune.loading.kept import redrawn, sample_bytes
 from gluontune.loading.splits import seeded_subset
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
-from gluontune.train.arrays import as_batch, parts_of
+from gluontune.train.arrays import as_batch, mapped, parts_of
 from gluontune.train.job import Job
 from gluontune.train.userfile import blaming
 
@@ -21,6 +21,7 @@ __all__ = ["Feed", "make_feed", "named_loaders"]
 
 
 _READ_TWICE = 16  # samples, to see whether they are drawn anew
+_COMPARED = 256  # samples, where a batch of them cannot be made
 
 
 @dataclass
@@ -120,7 +121,7 @@ def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int
     if recipe.loader not in ("gluon", "resident"):
         raise UsageError(
             f"recipe field loader={recipe.loader!r}: the job's data() returns Gluon datasets, which only the loaders "
-            "'gluon' and 'resident' read; return the name of a data set, such as 'folder:/data/birds', to use others"
+            "'gluon' and 'resident' read; for images, return the name of a data set, such as 'folder:/data/birds'"
         )
     train: Any = _Blamed(job.train, job)
     val: Any = _Blamed(job.val, job)
@@ -132,7 +133,7 @@ def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int
         val = _Part(val, np.arange(recipe.val_samples))
     if recipe.loader == "resident":
         train, val = _kept(train, job), _kept(val, job)
-    share = {"rank": rank, "world_size": world, "partition": recipe.partition}
+    share: dict[str, Any] = {"rank": rank, "world_size": world, "partition": recipe.partition}
     workers = recipe.num_workers if recipe.loader == "gluon" else 0
     seed, shuffle, last = recipe.seed, True, recipe.last_batch
     count = len(train)
@@ -140,9 +141,10 @@ def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int
         train = _Rows(train, batch_size, rank, world)
         val = _Rows(val, min(batch_size, len(val)), 0, 1)
         share, shuffle, last = {}, False, "discard"
+    together = job.function("batchify"), job.place("data")
     return Feed(
-        GluonBatches(train, batch_size, shuffle, last, workers, seed, **share),
-        GluonBatches(val, batch_size, False, "keep", workers, seed),
+        GluonBatches(train, batch_size, shuffle, last, workers, seed, *together, **share),
+        GluonBatches(val, batch_size, False, "keep", workers, seed, *together),
         None,
         batch_size,
         count,
@@ -214,9 +216,12 @@ class GluonBatches:
         last_batch: str,
         num_workers: int,
         seed: int,
+        batchify: Any = None,
+        place: str = "",
         **share: Any,
     ):
         self._dataset, self._epoch, self._done, self._start = dataset, 0, 0, 0
+        self._batchify, self._place = batchify, place
         self._loader: Any = loading.safe_dataloader(
             dataset,
             batch_size,
@@ -224,6 +229,7 @@ class GluonBatches:
             last_batch=last_batch,
             num_workers=num_workers,
             seed=seed,
+            batchify_fn=batchify,
             **share,
         )
 
@@ -232,7 +238,8 @@ class GluonBatches:
 
     def pair(self) -> tuple[Any, ...]:
         """The first sample twice, as a batch."""
-        return as_batch(mxnet().gluon.data.dataloader.default_batchify_fn([self._dataset[0]] * 2))
+        together = self._batchify or mxnet().gluon.data.dataloader.default_batchify_fn
+        return as_batch(together([self._dataset[0]] * 2))
 
     def steady_bytes(self) -> int | None:
         """Bytes of one sample, where samples are the same each time they are read; None where they are drawn anew."""
@@ -244,9 +251,28 @@ class GluonBatches:
         """The batches of one epoch."""
         start, self._start = self._start, 0
         self._epoch, self._done = number, start
-        for batch in self._loader.epoch(number, start):
-            self._done += 1
-            yield as_batch(batch)
+        try:
+            for batch in self._loader.epoch(number, start):
+                self._done += 1
+                yield as_batch(batch)
+        except Exception as error:
+            if self._batchify is None and (told := self._unlike()):
+                raise GluontuneError(told) from error
+            raise
+
+    def _unlike(self) -> str:
+        """Two samples that cannot be one batch, as a sentence; "" where the first are alike."""
+        places = range(min(len(self._dataset), _COMPARED))
+        shapes = [
+            mapped(lambda part: tuple(np.shape(part)), as_batch(self._dataset[place])) for place in places
+        ]
+        other = next((place for place in places if shapes[place] != shapes[0]), None)
+        if other is None:
+            return ""
+        return (
+            f"{self._place}samples of different shapes cannot be one batch: sample 0 of data() has {shapes[0]}, sample "
+            f"{other} {shapes[other]}; pad them in data(), or define batchify(samples), which returns the batch"
+        )
 
     def state(self) -> dict[str, Any]:
         """Where the loader stands, as plain values."""

@@ -11,6 +11,8 @@ A ``job.py`` may define any of
 * ``step(net, *batch)``: in place of ``net(x)`` and ``loss``: returns the loss of each sample, or ``(loss, output)``.
   Where it has a parameter ``trainers`` (a dict by the nets' names; ``trainer``, where there is one net), it does its
   own updates: ``record``, ``backward`` and ``trainers["g"].step(batch_size)``;
+* ``batchify(samples)``: the batch of a list of samples, where they cannot just be stacked (texts of many lengths): as
+  Gluon's ``batchify_fn``;
 * ``begin(net, batch_size)``: recurrent state at the start of an epoch, arrays in any nesting. ``step`` then has a
   parameter ``state`` and returns the new one last: ``(loss, state)`` or ``(loss, output, state)``. The samples are
   taken to follow each other: row *j* of each batch goes on where row *j* of the batch before ended.
@@ -202,10 +204,14 @@ def _pair(data: Any, job: Job) -> tuple[Any, Any]:
     fits = isinstance(data, (tuple, list)) and len(data) == 2
     if not fits or not all(hasattr(d, "__len__") and hasattr(d, "__getitem__") for d in data):
         loaders = fits and all(hasattr(d, "__iter__") for d in data)
-        hint = " (of loaders: return their data sets; gluontune makes the loaders)" if loaders else ""
+        hint = (
+            " (of loaders: return their data sets; gluontune makes the loaders; own batches: batchify(samples))"
+            if loaders
+            else ""
+        )
         raise GluontuneError(
-            f"{job.place('data')}data() returned {type(data).__name__}{hint}; return the name of a data set, such as "
-            "'folder:/data/birds', or a pair (train, val) of Gluon datasets"
+            f"{job.place('data')}data() returned {type(data).__name__}{hint}; return a pair (train, val) of Gluon "
+            "datasets, or the name of a data set of images, such as 'folder:/data/birds'"
         )
     for name, part in zip(("training", "validation"), data):
         if len(part) == 0:

@@ -17,6 +17,7 @@ from gluontune.export.parameters import load_parameters, perturb, set_parameters
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.train import checkpoint
+from gluontune.train.feed import make_feed
 from gluontune.train.job import Job, load_job
 
 __all__ = ["Trained", "load", "recipe_of_source", "trained"]
@@ -30,6 +31,7 @@ class Trained:
         net: takes normalized float32 (N, C, H, W). data: the data set that it was trained on.
         image_shape: (H, W, C). recipe: of its training, as far as it is known.
         own: what its job trains by other than softmax cross-entropy and accuracy; None: nothing.
+        inputs: arrays that the net takes, where the job brings Gluon datasets; data is None then.
     """
 
     net: Any
@@ -37,6 +39,7 @@ class Trained:
     image_shape: tuple[int, int, int]
     recipe: Recipe
     own: str | None = None
+    inputs: tuple[Any, ...] = ()
 
 
 def recipe_of_source(source: str | Path | None, recipe: Recipe, keep: Sequence[str] = ()) -> Recipe:
@@ -65,13 +68,16 @@ def recipe_of_source(source: str | Path | None, recipe: Recipe, keep: Sequence[s
     return theirs.override(**{name: mine[name] for name in keep})
 
 
-def trained(recipe: Recipe, source: str | Path | None, *, image_size: int | None = None) -> Trained:
+def trained(
+    recipe: Recipe, source: str | Path | None, *, image_size: int | None = None, images: bool = True
+) -> Trained:
     """Build the recipe's net with the parameters of ``source``.
 
     Args:
         source: a checkpoint (``.ckpt``), a folder of them (the newest), a ``.params`` or ``.npz`` file; None
             gives random weights by the recipe's seed, with BatchNorm's values moved off their initial ones.
         image_size: side of the images where the data set has mixed sizes.
+        images: refuse a job that brings Gluon datasets.
 
     Raises:
         GluontuneError: the source cannot be read or is of another net; the job brings Gluon datasets.
@@ -80,12 +86,14 @@ def trained(recipe: Recipe, source: str | Path | None, *, image_size: int | None
     mx = mxnet()
     job = load_job(recipe)
     data = job.dataset
-    if data is None:
+    if data is None and images:
         raise GluontuneError(
-            f"{recipe.job}: data() returns Gluon datasets; this needs the name of a data set, for the shape of the "
-            "images and for the check: have data() return one, such as 'folder:/data/birds'"
+            f"{recipe.job}: data() returns Gluon datasets; this is for images of a named data set "
+            "('folder:/data/birds'), on which it is checked. Any net alone: gt.train.load(RUN), then gt.export.to_onnx"
         )
-    shape = data.image_shape or ((image_size, image_size, 3) if image_size else None)
+    shape = (
+        (0, 0, 0) if data is None else data.image_shape or ((image_size,) * 2 + (3,) if image_size else None)
+    )
     if shape is None:
         raise UsageError(f"data set {data.name} has images of mixed sizes: say --image-size, such as 224")
     path = _checkpoint_of(source)
@@ -94,14 +102,23 @@ def trained(recipe: Recipe, source: str | Path | None, *, image_size: int | None
     net = job.net()
     if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
         net.initialize(compute.FirstValues())
-    net(mx.nd.zeros((1, shape[2], shape[0], shape[1])))
+    inputs = () if data is not None else _first_inputs(recipe, job)
+    net(*inputs or (mx.nd.zeros((1, shape[2], shape[0], shape[1])),))
     if path is not None:
         set_parameters(net, checkpoint.weights_in(arrays), str(source))
     elif source is not None:
         load_parameters(net, source)
     else:
         perturb(net, recipe.seed)
-    return Trained(net, data, shape, recipe, _own(job))
+    return Trained(net, data, shape, recipe, _own(job), inputs)
+
+
+def _first_inputs(recipe: Recipe, job: Job) -> tuple[Any, ...]:
+    feed = make_feed(recipe.override(loader="gluon", batch_size_per_device=1), job, 0, 1)
+    try:
+        return feed.inputs(mxnet().cpu())
+    finally:
+        feed.close()
 
 
 def load(source: str | Path, *, pixels: bool = False, job: str | Path | None = None) -> Any:
@@ -162,6 +179,8 @@ def load(source: str | Path, *, pixels: bool = False, job: str | Path | None = N
 def _own(job: Job) -> str | None:
     if job.step is not None:
         return "the job has a step() of its own"
+    if job.dataset is None:
+        return "data() returns Gluon datasets"
     loss, metric = job.loss(), job.metric()[0]
     usual = mxnet().gluon.loss.SoftmaxCrossEntropyLoss
     options = [getattr(loss, name, None) for name in ("_sparse_label", "_from_logits", "_weight", "_axis")]
