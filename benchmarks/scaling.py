@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks._link import measure_link
 from benchmarks.exchange import NEVER
 from gluontune import runtime, stats
 from gluontune.errors import UsageError
 from gluontune.journal import Journal
 from gluontune.ladder.measure import Contender, interleave
-from gluontune.ladder.scaling import measure_link, measure_parts
+from gluontune.ladder.scaling import measure_parts
 from gluontune.parallel import horovod
 from gluontune.parallel.scaling import Parts, expected
 from gluontune.recipe import Recipe

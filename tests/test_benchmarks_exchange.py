@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import exchange as bench
 from benchmarks.__main__ import main
+from benchmarks._link import fit_link
 from benchmarks.pages.exchange import write_exchange_html
 from gluontune.errors import UsageError
 from gluontune.result import RunResult
@@ -74,3 +75,8 @@ def test_the_interval_costs_accuracy_and_wins_time(pretended, tmp_path):
     assert again["done"] == found["done"]
     with pytest.raises(UsageError, match="carrier"):
         bench.run("engines", engines=["carrier"])
+
+
+def test_a_link_is_fitted_to_two_sizes_at_least():
+    with pytest.raises(UsageError, match="two sizes"):
+        fit_link([{"bytes": 1, "tensors": 1, "ms": 1.0}])

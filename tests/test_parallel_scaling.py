@@ -11,25 +11,54 @@ from gluontune.cli.main import main
 from gluontune.errors import UsageError
 from gluontune.ladder import scaling
 from gluontune.parallel.scaling import (
-    DECK_TABLE,
     Link,
     Parts,
-    deck_check,
     exchange_ms,
     expected,
-    fit_link,
+    minimum_bandwidth,
     slowest_ms,
 )
 
+#: Deck 001's table: training samples, model MB, {batch: (seconds an epoch, GB/s required)}.
+DECK_TABLE: dict[str, tuple[float, float, dict[int, tuple[float, float]]]] = {
+    "Joule": (2.46e3, 7.69, {
+        1: (5.61, 7.00), 2: (3.22, 6.10), 4: (1.77, 5.54), 8: (1.00, 4.89),
+        16: (0.75, 3.27), 32: (0.72, 1.69), 64: (0.80, 0.76), 128: (1.00, 0.31),
+    }),
+    "Watt": (7e3, 20.72, {
+        1: (25.22, 11.50), 2: (14.11, 10.28), 4: (7.46, 9.72), 8: (4.06, 8.93),
+        16: (2.79, 6.49), 32: (2.38, 3.82), 64: (2.37, 1.91), 128: (2.77, 0.82),
+    }),
+    "Age": (68.48e3, 72.86, {
+        1: (574.80, 17.36), 2: (309.51, 16.12), 4: (169.99, 14.68), 8: (104.39, 11.95),
+        16: (77.79, 8.02), 32: (69.52, 4.49), 64: (77.14, 2.02), 128: (100.22, 0.78),
+    }),
+    "Yelp": (500e3, 98.60, {
+        1: (4376.12, 22.53), 2: (2367.04, 20.83), 4: (1299.42, 18.97), 8: (802.04, 15.37),
+        16: (571.10, 10.79), 32: (451.61, 6.82), 64: (403.69, 3.82), 128: (402.97, 1.91),
+    }),
+    "CIFAR": (50e3, 59.97, {
+        2: (792.45, 3.78), 4: (502.63, 2.98), 8: (356.46, 2.10),
+        16: (290.95, 1.29), 32: (261.23, 0.72), 64: (245.68, 0.38), 128: (234.38, 0.20),
+    }),
+    "ImageNet": (1280e3, 244.48, {
+        2: (26957.54, 11.61), 4: (15596.41, 10.03), 8: (9499.38, 8.24),
+        16: (7294.30, 5.36), 32: (5769.76, 3.39), 64: (5014.85, 1.95), 128: (4784.22, 1.02),
+    }),
+}  # fmt: skip
+
 
 def test_the_decks_minimum_bandwidths_are_reproduced():
-    cells = deck_check()
-    assert len(cells) == sum(len(table) for _, _, table in DECK_TABLE.values()) == 46
-    for cell in cells:
+    cells = [
+        (task, required, minimum_bandwidth(1e6 * megabytes, samples, batch, seconds))
+        for task, (samples, megabytes, of) in DECK_TABLE.items()
+        for batch, (seconds, required) in of.items()
+    ]
+    assert len(cells) == 46
+    for task, required, model in cells:
         # The deck gives two decimals, and rounds Joule's number of samples: all of its cells are 3-5 % off.
-        near = 0.05 if cell["task"] == "Joule" else 0.01
-        assert cell["model"] == pytest.approx(cell["deck"], rel=near, abs=0.006), cell
-    joule = [c["model"] / c["deck"] for c in cells if c["task"] == "Joule" and c["deck"] > 1]
+        assert model == pytest.approx(required, rel=0.05 if task == "Joule" else 0.01, abs=0.006), task
+    joule = [model / required for task, required, model in cells if task == "Joule" and required > 1]
     assert max(joule) - min(joule) < 0.011  # one and the same factor
 
 
@@ -71,7 +100,6 @@ def test_the_slowest_of_many_is_the_slowest_measured():
         (lambda: Link(0), "bandwidth 0 GB/s"),
         (lambda: Parts([], 1, 1), "step_ms"),
         (lambda: exchange_ms(1, 2, Link(1), "tree"), "ring, parameter-server"),
-        (lambda: fit_link([{"bytes": 1, "tensors": 1, "ms": 1.0}]), "two sizes"),
     ],
 )
 def test_bad_numbers_are_named(work, words):
