@@ -38,6 +38,7 @@ MXNET_DOCTESTS = (
 MXNET_FILES = ("test_loading_gluon.py",)  # all of it
 REFUSED = ("mxnet", "gluoncv")
 TORCH_ROOM = ROOT / "gluontune" / "bridge"  # its doctests want PyTorch, which is nobody's requirement
+collect_ignore = ["benchmarks/airbench_on_cpu.py"]  # a script that wants PyTorch
 
 #: Files that take longest, the longest first: they begin first, so that none is alone at the end.
 LONGEST = (

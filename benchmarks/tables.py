@@ -1,21 +1,25 @@
-"""Fills the tables of README.md and docs/ from the documents in this folder: ``python benchmarks/tables.py``.
+"""Fills the tables of README.md and docs/ from the documents in this folder: ``python -m benchmarks tables``.
 
 A text holds ``<!-- figures: ID -->`` … ``<!-- /figures -->``; what stands between is made from ``ID.json``.
 ``<!-- figures: ID | columns: a; b | rows: 1; 3 -->`` takes some columns and rows (counted from 1) only.
-With ``--check`` nothing is written: it exits with 1 where a table is out of date.
+The README's picture is made in the same way. With ``--check`` nothing is written: it exits with 1 where one is out of
+date.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
-from gluontune.report.published import cell, check_published
+from benchmarks.published import cell, chart, check_published
+from gluontune.report.svg import standalone
+
+__all__ = ["PICTURES", "filled", "load", "main", "table", "texts"]
 
 HERE = Path(__file__).resolve().parent
+PICTURES = {"docs/images/ladder.svg": "ladder-cifar10"}  # each with its document
 BLOCK = re.compile(r"(<!-- figures: (?P<what>[^>]+?) -->\n)(?P<body>.*?)(<!-- /figures -->)", re.S)
 
 
@@ -63,20 +67,14 @@ def filled(text: str) -> str:
     return BLOCK.sub(block, text)
 
 
-def main(check: bool) -> int:
-    """Write the tables, or with ``check`` name the texts that are out of date."""
-    stale = []
-    for path in texts():
-        old = path.read_text(encoding="utf-8")
-        new = filled(old)
-        if new != old:
-            stale.append(path.relative_to(HERE.parent))
-            if not check:
-                path.write_text(new, encoding="utf-8")
+def main(check: bool = False) -> int:
+    """Write the tables and pictures, or with ``check`` name the files that are out of date."""
+    made = {path: filled(path.read_text(encoding="utf-8")) for path in texts()}
+    made.update({HERE.parent / path: standalone(chart(load(name)) or "") for path, name in PICTURES.items()})
+    stale = [path for path, new in made.items() if path.read_text(encoding="utf-8") != new]
     for path in stale:
-        print(f"{path}: {'out of date: run python benchmarks/tables.py' if check else 'tables made anew'}")
+        if not check:
+            path.write_text(made[path], encoding="utf-8")
+        told = "out of date: run python -m benchmarks tables" if check else "made anew"
+        print(f"{path.relative_to(HERE.parent)}: {told}")
     return 1 if check and stale else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main("--check" in sys.argv[1:]))

@@ -68,6 +68,8 @@ def command_pages(command: Any, path: str) -> list[str]:
     below = getattr(command, "commands", None)
     if below:
         for name in command.list_commands(None):
+            if below[name].hidden:
+                continue
             lines += command_pages(below[name], f"{path} {name}")
         return lines
     lines += [f"## {path}", "", inspect.cleandoc(command.help or ""), "", "| option | meaning |", "|---|---|"]

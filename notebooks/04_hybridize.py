@@ -184,7 +184,8 @@ lines(
 
 # %% [markdown]
 # A ReLU alone only moves numbers. Merged into the convolution before it, it moves none. *DeepBench* (Baidu, 2016) is a list of such
-# operators and their sizes; `gluontune bench operators` measures it, and the layers of your net, against this machine's roofline.
+# operators and their sizes; `python -m benchmarks operators` (in a clone of gluontune) measures it, and the layers of your
+# net, against this machine's roofline.
 #
 # ## Is training faster?
 # Now a whole training step: forward, loss and backward, all modes in turn in one process. *static* also plans the memory

@@ -212,7 +212,8 @@ table(
 # gradient is then older than the weights that it changes; *DCASGD* (lesson 08) corrects for that. Here it is `engine="async"`.
 #
 # Between the two: exchange every few steps only (`exchange_every`), or send fewer bits (`compression`). Each has a price in
-# accuracy. `gluontune bench exchange` measures it, and `gluontune scale` says what the model expects of your job on more devices.
+# accuracy. `python -m benchmarks exchange` measures it (in a clone of gluontune), and `gluontune scale` says what the model
+# expects of your job on more devices.
 #
 # ## Why
 # Each step pays for its exchange. So a step must be long for what it sends: large batches, and nets with much arithmetic for

@@ -10,7 +10,6 @@ import pytest
 from gluontune import datasets
 from gluontune.bench import _inference, inference
 from gluontune.cli.main import main
-from gluontune.errors import UsageError
 
 
 @pytest.mark.slow
@@ -142,66 +141,6 @@ def test_wrong_usage(tmp_path, monkeypatch, capfd, arguments, code, message):
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "inference", *arguments]) == code
     assert message in capfd.readouterr().err
-
-
-class Given:
-    """A contender with given figures."""
-
-    def __init__(self, entrant):
-        self.entrant, self.failure = entrant, None
-        off = "MXNET_MKLDNN_ENABLED" in entrant.env
-        self.rates = [10.0, 10.0] if off else [40.0, 90.0]
-        self.answer = [1.0, -2.0] if off else [1.0, -2.002]
-
-    def ask(self, name):
-        return self.answer
-
-
-def test_the_decks_table_has_speedups_their_mean_and_the_delta_of_the_outputs(tmp_path, monkeypatch, capsys):
-    from rich.console import Console
-
-    from gluontune.bench import deck
-
-    def hold(entrants, *, finish, **_):
-        field = [Given(entrant) for entrant in entrants]
-        if entrants[0].settings["name"] == "VGG16":
-            field[0].failure = "no memory"
-        finish(field)
-        return field
-
-    monkeypatch.setattr(deck, "hold", hold)
-    out = tmp_path / "deck.json"
-    found = deck.run(["AlexNet", "VGG"], batch_size=4, out=out)
-    assert found == json.loads(out.read_text())
-    vgg, alexnet = found["rows"]
-    assert vgg["status"] == "failed" and "oneDNN off, batch 1: no memory" in vgg["reason"]
-    assert alexnet["throughput"]["speedup"]["median"] == pytest.approx(6.5)
-    assert alexnet["deck"] == {"latency": 17.0, "throughput": 36.32}
-    assert alexnet["output_delta"] == pytest.approx(0.001)
-    assert found["geometric_mean"]["throughput"] == pytest.approx(6.5) and found["ours"] == ["AlexNet"]
-    asked = []
-    monkeypatch.setattr(deck, "hold", lambda entrants, **k: asked.append(entrants) or hold(entrants, **k))
-    again = deck.run(["AlexNet", "VGG"], batch_size=4, out=out, resume=True)
-    deck.show(again, Console(width=80))
-    shown = capsys.readouterr().out
-    assert "36.32" in shown and "VGG16: failed: " in shown and "…" not in shown
-    assert {e.settings["name"] for pair in asked for e in pair} == {"VGG16"}  # what failed is tried again
-    with pytest.raises(UsageError, match="other conditions"):
-        deck.run(["AlexNet"], batch_size=8, out=out, resume=True)
-
-
-@pytest.mark.parametrize("name", ["DCGAN (small stand-in)", "GNMT (small stand-in)"])
-def test_a_network_of_the_deck_gives_the_same_outputs_each_time(name):
-    from gluontune.bench._deck import make
-
-    first, second = make(name, 2), make(name, 1)
-    assert first.step() == 2
-    assert len(first.outputs()) == 2000 and first.outputs() == pytest.approx(second.outputs(), abs=1e-5)
-
-
-def test_a_network_that_is_not_in_the_deck(capfd):
-    assert main(["bench", "inference", "--deck", "--only", "Transformer"]) == 2
-    assert "no network" in capfd.readouterr().err
 
 
 def test_images_that_int8_is_judged_on_are_not_measured():

@@ -70,7 +70,8 @@ def leaves(command, path=()):
     if not below:
         yield " ".join(path), command
     for name, inner in (below or {}).items():
-        yield from leaves(inner, (*path, name))
+        if not inner.hidden:
+            yield from leaves(inner, (*path, name))
 
 
 def test_each_example_is_one_that_the_command_line_takes():

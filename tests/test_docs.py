@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -13,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import gluontune as gt
-from gluontune import report
+from benchmarks import tables
+from benchmarks.published import check_published, published_view
 from gluontune.errors import GluontuneError
-from gluontune.report.published import check_published
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -48,13 +47,10 @@ def numbers(text: str) -> set[str]:
 
 
 def measured() -> set[str]:
-    tables = runpy.run_path(str(ROOT / "benchmarks" / "tables.py"))
     found: set[str] = set()
     for path in DOCUMENTS:
         document = json.loads(path.read_text(encoding="utf-8"))
-        found |= numbers(tables["table"](document)) | numbers(
-            " ".join([document["title"], *document["notes"]])
-        )
+        found |= numbers(tables.table(document)) | numbers(" ".join([document["title"], *document["notes"]]))
     return found
 
 
@@ -86,7 +82,7 @@ def test_a_number_without_a_document_is_found():
 
 def test_tables_are_those_of_the_documents():
     ran = subprocess.run(
-        [sys.executable, "benchmarks/tables.py", "--check"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "benchmarks", "tables", "--check"], cwd=ROOT, capture_output=True, text=True
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
@@ -100,7 +96,7 @@ def test_a_changed_document_makes_its_tables_stale(tmp_path):
     figure = document["rows"][0][1]
     figure["median"] += 1
     loading.write_text(json.dumps(document), encoding="utf-8")
-    command = [sys.executable, "benchmarks/tables.py"]
+    command = [sys.executable, "-m", "benchmarks", "tables"]
     ran = subprocess.run([*command, "--check"], cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 1 and "README.md: out of date" in ran.stdout
     assert subprocess.run(command, cwd=tmp_path).returncode == 0
@@ -112,7 +108,7 @@ def test_a_document_says_how_its_figures_were_made(path):
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["id"] == path.stem
     check_published(document, path.name)
-    assert report.load(path).study["headline"]
+    assert published_view(document, "p")["headline"]
     for key in ("machine", "n", "command", "versions"):
         with pytest.raises(GluontuneError, match=f"{path.name}: '{key}' is missing"):
             check_published({k: v for k, v in document.items() if k != key}, path.name)
@@ -132,11 +128,14 @@ def test_links_lead_to_files(path):
         assert (path.parent / target).is_file(), f"{path.name}: {target}"
 
 
-def test_the_picture_is_the_one_that_the_report_draws(tmp_path):
-    out = tmp_path / "ladder.svg"
-    report.write_svg([report.load(ROOT / "benchmarks" / "ladder-cifar10.json")], out)
-    drawn = out.read_text(encoding="utf-8")
+def test_the_picture_shows_the_document_and_a_stale_one_is_named(tmp_path, monkeypatch, capsys):
+    (path,) = tables.PICTURES
+    drawn = (ROOT / path).read_text(encoding="utf-8")
     assert "667  (3.1×)" in drawn and "prefers-color-scheme: dark" in drawn
-    assert (ROOT / "docs" / "images" / "ladder.svg").read_text(encoding="utf-8") == drawn
-    with pytest.raises(GluontuneError, match="no figure to write as SVG"):
-        report.write_svg([report.load(ROOT / "benchmarks" / "loading.json")], out)
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(drawn.replace("667", "668"), encoding="utf-8")
+    monkeypatch.setattr(tables, "HERE", tmp_path / "benchmarks")
+    monkeypatch.setattr(tables, "texts", list)
+    shutil.copytree(ROOT / "benchmarks", tables.HERE)
+    assert tables.main(check=True) == 1 and f"{path}: out of date" in capsys.readouterr().out
+    assert tables.main() == 0 and (tmp_path / path).read_text(encoding="utf-8") == drawn

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gluontune as gt
-from gluontune.bench import bridge, deck, monitoring, networks
+from benchmarks import deck, monitoring, networks
+from gluontune.bench import bridge
 from gluontune.course import lessons, progress
 from gluontune.errors import GluontuneError
 from gluontune.files import read_npz
@@ -70,7 +71,7 @@ READERS = {
     "job": (load_module, "job.py", "def net():\n    return None\n"),
     "lesson": (lessons._read, "a.json", LESSON),
     "progress": (lambda path: progress._one(lessons.Lesson("a", "A", "", path)), "a.json", LESSON),
-    "bench networks": (
+    "benchmarks networks": (
         lambda path: networks._known(path, networks.QUICK),
         "a.json",
         '{"schema_version": 1, "conditions": {"pace": {}}, "rows": [{"name": "a", "status": "ok"}]}',
@@ -80,8 +81,8 @@ READERS = {
         "a.json",
         '{"schema_version": 1, "rows": [{"name": "a", "status": "ok"}]}',
     ),
-    "bench monitoring": (monitoring._taken_up, "a.json", '{"parts": {}}'),
-    "bench deck": (lambda path: deck._before(path, {}), "a.json", '{"conditions": {}, "rows": []}'),
+    "benchmarks monitoring": (monitoring._taken_up, "a.json", '{"parts": {}}'),
+    "benchmarks deck": (lambda path: deck._before(path, {}), "a.json", '{"conditions": {}, "rows": []}'),
     "optimizer states": (states._read, "a.npz", ""),
     "zipped params": (gt.graph.read_params, "b.params", ""),
     "individual": (read_weights, "b.npz", ""),
@@ -208,8 +209,9 @@ def test_states_with_a_strange_header_are_refused(tmp_path, text):
 @pytest.mark.parametrize(
     "name",
     [
-        "result", "report", "symbol", "params", "monitor log", "checkpoint", "job", "lesson", "progress", "bench deck",
-        "bench monitoring", "optimizer states", "zipped params", "individual", "prices", "fields of a record",
+        "result", "report", "symbol", "params", "monitor log", "checkpoint", "job", "lesson", "progress",
+        "benchmarks deck", "benchmarks monitoring", "optimizer states", "zipped params", "individual", "prices",
+        "fields of a record",
         "elastic run",
     ],
 )  # fmt: skip

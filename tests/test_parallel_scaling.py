@@ -7,32 +7,58 @@ import statistics
 
 import pytest
 
-from gluontune.bench import exchange as bench
 from gluontune.cli.main import main
 from gluontune.errors import UsageError
 from gluontune.ladder import scaling
 from gluontune.parallel.scaling import (
-    DECK_TABLE,
     Link,
     Parts,
-    deck_check,
     exchange_ms,
     expected,
-    fit_link,
+    minimum_bandwidth,
     slowest_ms,
 )
-from gluontune.report import write_exchange_html
-from gluontune.result import RunResult
+
+#: Deck 001's table: training samples, model MB, {batch: (seconds an epoch, GB/s required)}.
+DECK_TABLE: dict[str, tuple[float, float, dict[int, tuple[float, float]]]] = {
+    "Joule": (2.46e3, 7.69, {
+        1: (5.61, 7.00), 2: (3.22, 6.10), 4: (1.77, 5.54), 8: (1.00, 4.89),
+        16: (0.75, 3.27), 32: (0.72, 1.69), 64: (0.80, 0.76), 128: (1.00, 0.31),
+    }),
+    "Watt": (7e3, 20.72, {
+        1: (25.22, 11.50), 2: (14.11, 10.28), 4: (7.46, 9.72), 8: (4.06, 8.93),
+        16: (2.79, 6.49), 32: (2.38, 3.82), 64: (2.37, 1.91), 128: (2.77, 0.82),
+    }),
+    "Age": (68.48e3, 72.86, {
+        1: (574.80, 17.36), 2: (309.51, 16.12), 4: (169.99, 14.68), 8: (104.39, 11.95),
+        16: (77.79, 8.02), 32: (69.52, 4.49), 64: (77.14, 2.02), 128: (100.22, 0.78),
+    }),
+    "Yelp": (500e3, 98.60, {
+        1: (4376.12, 22.53), 2: (2367.04, 20.83), 4: (1299.42, 18.97), 8: (802.04, 15.37),
+        16: (571.10, 10.79), 32: (451.61, 6.82), 64: (403.69, 3.82), 128: (402.97, 1.91),
+    }),
+    "CIFAR": (50e3, 59.97, {
+        2: (792.45, 3.78), 4: (502.63, 2.98), 8: (356.46, 2.10),
+        16: (290.95, 1.29), 32: (261.23, 0.72), 64: (245.68, 0.38), 128: (234.38, 0.20),
+    }),
+    "ImageNet": (1280e3, 244.48, {
+        2: (26957.54, 11.61), 4: (15596.41, 10.03), 8: (9499.38, 8.24),
+        16: (7294.30, 5.36), 32: (5769.76, 3.39), 64: (5014.85, 1.95), 128: (4784.22, 1.02),
+    }),
+}  # fmt: skip
 
 
 def test_the_decks_minimum_bandwidths_are_reproduced():
-    cells = deck_check()
-    assert len(cells) == sum(len(table) for _, _, table in DECK_TABLE.values()) == 46
-    for cell in cells:
+    cells = [
+        (task, required, minimum_bandwidth(1e6 * megabytes, samples, batch, seconds))
+        for task, (samples, megabytes, of) in DECK_TABLE.items()
+        for batch, (seconds, required) in of.items()
+    ]
+    assert len(cells) == 46
+    for task, required, model in cells:
         # The deck gives two decimals, and rounds Joule's number of samples: all of its cells are 3-5 % off.
-        near = 0.05 if cell["task"] == "Joule" else 0.01
-        assert cell["model"] == pytest.approx(cell["deck"], rel=near, abs=0.006), cell
-    joule = [c["model"] / c["deck"] for c in cells if c["task"] == "Joule" and c["deck"] > 1]
+        assert model == pytest.approx(required, rel=0.05 if task == "Joule" else 0.01, abs=0.006), task
+    joule = [model / required for task, required, model in cells if task == "Joule" and required > 1]
     assert max(joule) - min(joule) < 0.011  # one and the same factor
 
 
@@ -74,7 +100,6 @@ def test_the_slowest_of_many_is_the_slowest_measured():
         (lambda: Link(0), "bandwidth 0 GB/s"),
         (lambda: Parts([], 1, 1), "step_ms"),
         (lambda: exchange_ms(1, 2, Link(1), "tree"), "ring, parameter-server"),
-        (lambda: fit_link([{"bytes": 1, "tensors": 1, "ms": 1.0}]), "two sizes"),
     ],
 )
 def test_bad_numbers_are_named(work, words):
@@ -105,66 +130,3 @@ def test_scale_measures_here_and_says_that_it_is_a_model(capfd, monkeypatch):
     rows = {(r["algorithm"], r["gb_per_sec"], r["devices"]): r["efficiency"] for r in found["rows"]}
     assert len(rows) == 8 and rows["ring", 10.0, 512] > rows["ring", 0.001, 512]
     assert main(["scale", "--to", "8,many"]) == 2 and "--to '8,many'" in capfd.readouterr().err
-
-
-@pytest.fixture
-def pretended(monkeypatch):
-    """Rates and accuracies of pretended engines."""
-    speed = {"async": 160.0, "horovod": 100.0, "kvstore": 90.0, "shared-memory": 110.0}
-
-    def throughput(recipes, rounds, seconds, say):
-        return {
-            label: {
-                "rates": [
-                    speed[r.engine] * (1 + min(r.exchange_every, 9) / 10) * (1 + k / 100)
-                    for k in range(rounds)
-                ],
-                "failure": None,
-            }
-            for label, r in recipes.items()
-        }
-
-    def train(recipe):
-        accuracy = 0.9 - 0.001 * recipe.exchange_every - (0.03 if recipe.engine == pretended_worse else 0)
-        result = RunResult(recipe=recipe.to_dict(), val_accuracy=[0.5, accuracy], train_loss=[1.0, 0.5])
-        result.utilization = {"cpu_pct": [50.0, None, 70.0]}
-        return result
-
-    pretended_worse = None
-
-    def make(worse=None):
-        nonlocal pretended_worse
-        pretended_worse = worse
-
-    monkeypatch.setattr(bench, "_throughput", throughput)
-    monkeypatch.setattr(bench, "train", train)
-    monkeypatch.setattr("gluontune.parallel.horovod.installed", lambda: "0.28.1")
-    return make
-
-
-def test_the_contest_of_engines_holds_its_bar_or_not(pretended, tmp_path, capfd):
-    argv = ["bench", "exchange", "--batch-size", "2,4", "--out", str(tmp_path)]
-    assert main(argv) == 0
-    found = json.loads((tmp_path / "exchange.json").read_text())
-    row = next(r for r in found["rows"] if r["name"] == "batch 4, horovod")
-    assert row["async_ratio"]["median"] == pytest.approx(1.6) and found["complete"]
-    assert "async ÷ horovod 1.60" in found["sentence"]
-    assert "<svg" in (tmp_path / "exchange.html").read_text()
-    pretended(worse="async")
-    capfd.readouterr()
-    assert main([*argv, "--json"]) == 1
-    assert json.loads(capfd.readouterr().out)["points"] == pytest.approx(-3.0)
-
-
-def test_the_interval_costs_accuracy_and_wins_time(pretended, tmp_path):
-    found = bench.run("interval", batches=[4], intervals=[1, 8], engines=["async"], out=tmp_path)
-    first, last = found["rows"]
-    assert first["utilization"]["median"] < last["utilization"]["median"] < 1
-    assert first["val_accuracy"]["median"] > last["val_accuracy"]["median"] and first["cpu_pct"] == 60.0
-    write_exchange_html(found, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert "Joule" in page and "time spent training" in page
-    again = bench.run("interval", batches=[4], intervals=[1, 8], engines=["async"], out=tmp_path, resume=True)
-    assert again["done"] == found["done"]
-    with pytest.raises(UsageError, match="carrier"):
-        bench.run("engines", engines=["carrier"])

@@ -105,6 +105,13 @@ def test_a_folder_of_everything_becomes_one_page(folder, capfd):
     assert {tag for tag, _ in page.elements} & {"link", "img", "iframe"} == set()
 
 
+def test_the_first_figure_becomes_a_picture(folder, capfd):
+    assert main(["report", "all/loading.json", "--svg", "bars.svg"]) == 0
+    assert "prefers-color-scheme: dark" in Path("bars.svg").read_text()
+    assert main(["report", "all/run.json", "--svg", "none.svg"]) == 2
+    assert "no figure to write as SVG" in capfd.readouterr().err and not Path("none.svg").exists()
+
+
 def test_the_command_says_what_it_read_as_json(folder, capfd):
     assert main(["report", "all/tta", "all/loading.json", "--json"]) == 0
     sources = json.loads(capfd.readouterr().out)["sources"]

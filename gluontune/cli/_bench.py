@@ -10,7 +10,6 @@ import typer
 
 from gluontune.cli._common import emit, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
-from gluontune.errors import UsageError
 
 __all__ = [
     "ONLY",
@@ -20,7 +19,6 @@ __all__ = [
     "ROUNDS",
     "SECONDS",
     "carry_out",
-    "numbers_of",
     "ours_ran",
     "parts_of",
 ]
@@ -46,10 +44,9 @@ def carry_out(
     out: Path | None,
     show: Callable[[dict[str, Any], Any], None],
     *,
-    page: Callable[[dict[str, Any]], None] | None = None,
     holds: Callable[[dict[str, Any]], bool] = ours_ran,
 ) -> None:
-    """Call ``work(say=…)`` with a status line, save its document and its page, and print it.
+    """Call ``work(say=…)`` with a status line, save its document, and print it.
 
     Exit code 1 where the document does not say what ``holds`` looks for.
     """
@@ -61,8 +58,6 @@ def carry_out(
         found = work(say=say)
     if out is not None:
         write_json(out, found)
-    if page is not None:
-        page(found)
     if as_json:
         emit(found)
     else:
@@ -78,15 +73,3 @@ def parts_of(text: str | None) -> list[str] | None:
     ['a', 'b']
     """
     return [part.strip() for part in text.split(",") if part.strip()] if text else None
-
-
-def numbers_of(flag: str, text: str, least: int = 1) -> list[int]:
-    """The whole numbers between commas, at least ``least``; ``flag`` is named in the error.
-
-    >>> numbers_of("--seeds", "0, 1", least=0)
-    [0, 1]
-    """
-    found = parts_of(text) or []
-    if not found or not all(part.isdigit() and int(part) >= least for part in found):
-        raise UsageError(f"{flag} {text!r}: give whole numbers of at least {least}, such as 1,4,16")
-    return [int(part) for part in found]

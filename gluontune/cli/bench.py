@@ -6,6 +6,7 @@ Each subcommand is one function below; it imports its benchmark when it runs, ca
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Optional
@@ -13,14 +14,13 @@ from typing import Optional
 import typer
 
 from gluontune.cli._bench import ONLY, OUT, PEERS, RESUME, ROUNDS, SECONDS, carry_out, parts_of
-from gluontune.cli._bench_devices import devices
-from gluontune.cli._bench_exchange import exchange, scaling
-from gluontune.cli._bench_operators import operators
-from gluontune.cli._bench_optimizers import optimizers
 from gluontune.cli._common import JSON_OPTION
-from gluontune.cli._recipe import takes_recipe
+from gluontune.errors import UsageError
 
-__all__ = ["register"]
+__all__ = ["MOVED", "register"]
+
+#: What only shows how gluontune's own parts do is measured from a clone.
+MOVED = ("devices", "exchange", "monitor", "networks", "operators", "optimizers", "scaling")
 
 
 def register(app: typer.Typer) -> None:
@@ -29,22 +29,23 @@ def register(app: typer.Typer) -> None:
         help="Measure parts of gluontune against their peers in one interleaved run.", no_args_is_help=True
     )
     app.add_typer(group, name="bench")
-    for command in (
-        loading,
-        packing,
-        monitor,
-        training,
-        inference,
-        networks,
-        bridge,
-        optimizers,
-        devices,
-        exchange,
-        scaling,
-        recipes,
-    ):
+    for command in (loading, packing, training, inference, bridge, recipes):
         group.command()(command)
-    group.command("operators", help=operators.__doc__)(takes_recipe(operators))
+    any_words = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    for name in MOVED:
+        group.command(name, hidden=True, context_settings=any_words)(_gone(name))
+
+
+def moved(old: str, name: str) -> UsageError:
+    """Where a harness has gone."""
+    return UsageError(f"gluontune bench {old} is now: python -m benchmarks {name}, in a clone of gluontune")
+
+
+def _gone(name: str) -> Callable[[], None]:
+    def gone() -> None:
+        raise moved(name, name)
+
+    return gone
 
 
 def loading(
@@ -121,33 +122,6 @@ def packing(
     carry_out(work, as_json, out, benchmark.show)
 
 
-def monitor(
-    part: Optional[list[str]] = typer.Option(
-        None, "--part", help="slowdown, attribution, whatif or verdicts; repeatable (default: all)."
-    ),
-    rounds: Optional[int] = typer.Option(
-        None, "--rounds", min=1, help="Pairs of slices (150), or runs of each situation (20)."
-    ),
-    only: Optional[list[str]] = typer.Option(
-        None, "--only", help="Of the verdicts, only this situation; repeatable."
-    ),
-    dataset: str = typer.Option("sample", "--dataset", help="What the real trainings use."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with what --out holds."),
-    as_json: bool = JSON_OPTION,
-    out: Optional[Path] = OUT,
-) -> None:
-    """The monitor itself: what it costs, whether phases add up, and how often predictions and verdicts are right."""
-    from gluontune.bench import monitoring as benchmark
-
-    carry_out(
-        partial(benchmark.run, parts=part, rounds=rounds, only=only, dataset=dataset, out=out, resume=resume),
-        as_json,
-        out,
-        benchmark.show,
-        holds=lambda found: all(part["holds"] for part in found["parts"].values()),
-    )
-
-
 def training(
     net: Optional[list[str]] = typer.Option(None, "--net", help="Network; repeatable (default: all four)."),
     batch_size: Optional[list[int]] = typer.Option(None, "--batch-size", help="Repeatable (default: 64)."),
@@ -190,37 +164,23 @@ def inference(
     net: str = typer.Option("cifar_resnet20_v1", "--net", help="Where the source does not say it."),
     dataset: str = typer.Option("sample", "--dataset", help="Where the source does not say it."),
     rungs: Optional[str] = typer.Option(None, "--rungs", help="Run only these, comma-separated."),
-    deck: bool = typer.Option(
-        False, "--deck", help="Instead: oneDNN off and on, over the networks of the seed deck's table."
-    ),
-    only: Optional[list[str]] = typer.Option(
-        None, "--only", help="With --deck: only these networks; repeatable."
-    ),
-    resume: bool = typer.Option(
-        False, "--resume", help="Go on with what the interrupted run for --out has measured."
-    ),
+    deck: bool = typer.Option(False, "--deck", hidden=True),
+    only: Optional[list[str]] = typer.Option(None, "--only", hidden=True),
+    resume: bool = RESUME,
     batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images in a step of the throughput."),
     val_images: int = typer.Option(2000, "--val-images", min=1, help="For accuracy and agreement."),
     latencies: int = typer.Option(200, "--latencies", min=1, help="Predictions of one image each."),
-    rounds: Optional[int] = typer.Option(
-        None, "--rounds", min=1, help="Interleaved rounds [default: 9; 3 with --deck, whose steps are long]."
-    ),
+    rounds: int = ROUNDS,
     seconds: float = SECONDS,
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
     """Inference: imperative, hybridized, fused, bfloat16, int8, ONNX Runtime; latency, throughput, accuracy."""
-    from gluontune.bench import deck as table
     from gluontune.bench import inference as benchmark
     from gluontune.recipe import Recipe
 
-    if deck:
-        rounds = rounds or 3
-        compare = partial(
-            table.run, only, batch_size=batch_size, rounds=rounds, seconds=seconds, out=out, resume=resume
-        )
-        carry_out(compare, as_json, out, table.show)
-        return
+    if deck or only:
+        raise moved("inference --deck", "deck")
 
     work = partial(
         benchmark.run,
@@ -230,37 +190,13 @@ def inference(
         batch_size=batch_size,
         val_images=val_images,
         latencies=latencies,
-        rounds=rounds or 9,
+        rounds=rounds,
         seconds=seconds,
         out=out,
         resume=resume,
     )
 
     carry_out(work, as_json, out, benchmark.show)
-
-
-def networks(
-    nets: Optional[str] = typer.Option(None, "--nets", help="Comma-separated (default: one of each family)."),
-    quick: bool = typer.Option(False, "--quick", help="Fewer and shorter repeats: minutes, not an hour."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with what --out holds."),
-    time_limit: float = typer.Option(300.0, "--time-limit", help="Seconds for one part of a network's work."),
-    as_json: bool = JSON_OPTION,
-    out: Optional[Path] = OUT,
-) -> None:
-    """Networks of every family: is hybridize's choice ever slower than MXNet's modes, or its results other?
-
-    Exits with 1 if a network is made slower, disagrees, or fails.
-    """
-    from gluontune.bench import networks as benchmark
-
-    work = partial(benchmark.run, parts_of(nets), quick=quick, out=out, resume=resume, time_limit=time_limit)
-    carry_out(
-        work,
-        as_json,
-        out,
-        benchmark.show,
-        holds=lambda found: not any(found["figures"][name] for name in ("made_slower", "disagree", "failed")),
-    )
 
 
 def bridge(

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -17,22 +17,27 @@ from gluontune.cli._help import FIRST, CommandGroup, dress
 from gluontune.errors import GluontuneError
 from gluontune.texts import printable
 
-__all__ = ["build_app", "main"]
+__all__ = ["OPTIONS", "add_commands", "build_app", "main"]
 
 # Typer carries a copy of click from 0.2x on: take the base of its errors from wherever it lives.
 ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+#: How each of our applications behaves.
+OPTIONS: dict[str, Any] = {
+    "cls": CommandGroup,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
 
 
 def build_app() -> typer.Typer:
     """The application with every command file of this package (each defines ``register(app)``)."""
     app = typer.Typer(
         name="gluontune",
-        cls=CommandGroup,
         help="Take an MXNet Gluon training job up the ladder: measure each rung here, keep what helps.",
         invoke_without_command=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        **OPTIONS,
     )
 
     def version(value: bool) -> None:
@@ -49,23 +54,35 @@ def build_app() -> typer.Typer:
         if context.invoked_subcommand is None:
             print(FIRST, end="")
 
-    found = [m.name for m in pkgutil.iter_modules(importlib.import_module("gluontune.cli").__path__)]
-    commands = [name for name in found if not name.startswith("_") and name != "main"]
-    for name in sorted(commands):
-        importlib.import_module(f"gluontune.cli.{name}").register(app)
-    dress(app)
+    add_commands(app, "gluontune.cli")
     return app
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+def add_commands(app: typer.Typer, package: str) -> None:
+    """Add the command of each module of ``package`` (each defines ``register(app)``)."""
+    found = [m.name for m in pkgutil.iter_modules(importlib.import_module(package).__path__)]
+    for name in sorted(name for name in found if not name.startswith("_") and name != "main"):
+        importlib.import_module(f"{package}.{name}").register(app)
+    dress(app)
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    build: Callable[[], typer.Typer] = build_app,
+    name: str = "gluontune",
+) -> int:
+    """Run the command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+
+    Args:
+        argv: its words. build: makes the application. name: how it was called.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     own = arguments.index("--") if "--" in arguments else len(arguments)
     debug = "--debug" in arguments[:own]
     arguments = [a for a in arguments[:own] if a != "--debug"] + arguments[own:]
     debugging.set(debug)
     try:
-        code = build_app()(args=arguments, prog_name="gluontune", standalone_mode=False)
+        code = build()(args=arguments, prog_name=name, standalone_mode=False)
         return code if isinstance(code, int) else 0
     except ClickException as error:
         _name_the_value(error)

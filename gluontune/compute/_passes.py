@@ -47,7 +47,7 @@ def varies(net: Any, inputs: tuple[Any, ...], training: bool) -> bool:
     first, again = (run(net, inputs, training)[0] for _ in range(2))
     numbers = [[np.nan_to_num(a, nan=0.5) for a in outputs] for outputs in (first, again)]
     moved = [not np.array_equal(np.isnan(a), np.isnan(b)) for a, b in zip(first, again)]
-    return any(moved) or worst(*numbers) > 1e-6  # a NaN that comes each time is nothing drawn
+    return any(moved) or worst(numbers[0], numbers[1]) > 1e-6  # a NaN that comes each time is nothing drawn
 
 
 @contextlib.contextmanager

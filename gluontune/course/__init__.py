@@ -34,5 +34,6 @@ if TYPE_CHECKING:
     from gluontune.course.studies import accuracy_bands as accuracy_bands
     from gluontune.course.studies import composition as composition
     from gluontune.course.studies import race_table as race_table
+    from gluontune.course.switching import onednn as onednn
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

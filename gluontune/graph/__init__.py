@@ -1,4 +1,4 @@
-"""MXNet's files read without mxnet: symbols, typed attributes, inferred shapes, parameter files. numpy is enough."""
+"""MXNet's files read without mxnet: symbols, typed attributes, parameter files. numpy is enough."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from gluontune.graph.params import write_params as write_params
     from gluontune.graph.schemas import OperatorSchema as OperatorSchema
     from gluontune.graph.schemas import schema as schema
-    from gluontune.graph.shapes import Shapes as Shapes
-    from gluontune.graph.shapes import infer_shapes as infer_shapes
-    from gluontune.graph.shapes import rule as rule
     from gluontune.graph.symbol import Graph as Graph
     from gluontune.graph.symbol import Node as Node
     from gluontune.graph.symbol import read_symbol as read_symbol

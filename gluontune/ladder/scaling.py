@@ -7,21 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluontune import runtime
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.parallel import horovod
+from gluontune.errors import UsageError
 from gluontune.parallel.scaling import (
     ALGORITHMS,
     Link,
     Parts,
     expected,
-    fit_link,
     minimum_bandwidth,
 )
 from gluontune.recipe import Recipe
-from gluontune.runtime.packages import to_make
 from gluontune.train import Group
 
-__all__ = ["BANDWIDTHS", "DEVICES", "SCHEMA", "measure_link", "measure_parts", "scale"]
+__all__ = ["BANDWIDTHS", "DEVICES", "SCHEMA", "measure_parts", "scale"]
 
 SCHEMA = 1
 DEVICES = (8, 64, 512)
@@ -29,9 +26,6 @@ BANDWIDTHS = (1.25, 12.5, 50.0)  # GB/s: 10, 100 and 400 Gbit/s
 
 _WINDOWS = 12  # of steps, whose times stand for those of the devices
 _WINDOW_S = 0.25
-# Tensors and float32 values in each, of the exchanges from which a link's bandwidth and overheads are fitted.
-_KINDS = [[1, 256], [1, 65_536], [1, 1_048_576], [1, 4_194_304], [64, 256], [64, 16_384]]
-_REPEATS = 15
 _NOTE = (
     "This is a model, not a measurement: step, input and exchange times measured here, carried over to machines "
     "that nobody has measured. Contention of switches and of host cores, and faults, are not in it."
@@ -133,23 +127,3 @@ def measure_parts(group: Group, hidden: float = 0.0, shared_loader: float | None
         shared_loader_samples_per_sec=shared_loader,
         hidden=hidden,
     )
-
-
-def measure_link(
-    engine: str, ranks: int = 2, base: Recipe | None = None
-) -> tuple[Link, list[dict[str, float]]]:
-    """The exchange between ranks of this machine, fitted to measured ones; and these.
-
-    Raises:
-        GluontuneError: the engine is not installed.
-    """
-    if engine == "horovod" and horovod.installed() is None:
-        raise GluontuneError(f"Horovod is not installed: choose --engine kvstore, or: {to_make('horovod')}")
-    probe = (base or Recipe()).override(
-        net="softmax", loader="resident", num_workers=0, runtime="tuned", engine=engine, num_devices=ranks,
-        batch_size_per_device=8, rewrites=(), exchange_every=1,
-    )  # fmt: skip
-    with Group(probe) as group:
-        found = group.exchange_alone(_KINDS, _REPEATS)
-    algorithm = "ring" if engine == "horovod" else "parameter-server"
-    return fit_link(found, ranks, algorithm), found

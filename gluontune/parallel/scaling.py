@@ -7,7 +7,7 @@ know: contention of switches, of memory and of host cores between devices, and f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -15,13 +15,10 @@ from gluontune.errors import UsageError
 
 __all__ = [
     "ALGORITHMS",
-    "DECK_TABLE",
     "Link",
     "Parts",
-    "deck_check",
     "exchange_ms",
     "expected",
-    "fit_link",
     "minimum_bandwidth",
     "slowest_ms",
 ]
@@ -175,34 +172,6 @@ def expected(
     }
 
 
-def fit_link(measured: Sequence[Mapping[str, float]], devices: int = 2, algorithm: str = "ring") -> Link:
-    """Bandwidth and overheads from exchanges of several sizes between ``devices`` devices.
-
-    Non-negative least squares on relative errors, so that small exchanges count as much as large ones.
-
-    Args:
-        measured: ``{"bytes", "tensors", "ms"}`` of at least two sizes; of two numbers of tensors, too, for
-            ``tensor_us``.
-
-    >>> rows = [{"bytes": 1e6, "tensors": 1, "ms": 2.0}, {"bytes": 9e6, "tensors": 1, "ms": 10.0}]
-    >>> link = fit_link([*rows, {"bytes": 1e6, "tensors": 101, "ms": 4.0}])
-    >>> round(link.gb_per_sec, 6), round(link.overhead_ms, 6), round(link.tensor_us, 6)
-    (1.0, 0.98, 20.0)
-    """
-    if len({row["bytes"] for row in measured}) < 2 or min(row["ms"] for row in measured) <= 0:
-        raise UsageError("fit_link: give the times, above 0, of at least two sizes")
-    import numpy as np
-    from scipy import optimize
-
-    sizes, counts, times = (np.array([row[k] for row in measured], float) for k in ("bytes", "tensors", "ms"))
-    table = np.stack([np.ones_like(sizes), sizes / sizes.max(), counts], axis=1) / times[:, None]
-    (overhead, largest, each), _ = optimize.nnls(table, np.ones_like(times))
-    per_byte = largest / sizes.max()
-    carried = 2 * (devices - 1) / devices if algorithm == "ring" else 2.0 * devices
-    speed = 1e-6 * carried / per_byte if per_byte > 0 else 1e6
-    return Link(float(speed), 0.0, float(overhead), 1e3 * float(each))
-
-
 def minimum_bandwidth(model_bytes: float, samples: float, batch: int, seconds_per_epoch: float) -> float:
     """Least bandwidth, GB/s, at which a second learner can bring any speedup.
 
@@ -218,46 +187,3 @@ def minimum_bandwidth(model_bytes: float, samples: float, batch: int, seconds_pe
     """
     per_batch = seconds_per_epoch * batch / samples
     return 2e-9 * model_bytes / per_batch
-
-
-#: Deck 001's table: training samples, model MB, {batch: (seconds an epoch, GB/s required)}.
-DECK_TABLE: dict[str, tuple[float, float, dict[int, tuple[float, float]]]] = {
-    "Joule": (2.46e3, 7.69, {
-        1: (5.61, 7.00), 2: (3.22, 6.10), 4: (1.77, 5.54), 8: (1.00, 4.89),
-        16: (0.75, 3.27), 32: (0.72, 1.69), 64: (0.80, 0.76), 128: (1.00, 0.31),
-    }),
-    "Watt": (7e3, 20.72, {
-        1: (25.22, 11.50), 2: (14.11, 10.28), 4: (7.46, 9.72), 8: (4.06, 8.93),
-        16: (2.79, 6.49), 32: (2.38, 3.82), 64: (2.37, 1.91), 128: (2.77, 0.82),
-    }),
-    "Age": (68.48e3, 72.86, {
-        1: (574.80, 17.36), 2: (309.51, 16.12), 4: (169.99, 14.68), 8: (104.39, 11.95),
-        16: (77.79, 8.02), 32: (69.52, 4.49), 64: (77.14, 2.02), 128: (100.22, 0.78),
-    }),
-    "Yelp": (500e3, 98.60, {
-        1: (4376.12, 22.53), 2: (2367.04, 20.83), 4: (1299.42, 18.97), 8: (802.04, 15.37),
-        16: (571.10, 10.79), 32: (451.61, 6.82), 64: (403.69, 3.82), 128: (402.97, 1.91),
-    }),
-    "CIFAR": (50e3, 59.97, {
-        2: (792.45, 3.78), 4: (502.63, 2.98), 8: (356.46, 2.10),
-        16: (290.95, 1.29), 32: (261.23, 0.72), 64: (245.68, 0.38), 128: (234.38, 0.20),
-    }),
-    "ImageNet": (1280e3, 244.48, {
-        2: (26957.54, 11.61), 4: (15596.41, 10.03), 8: (9499.38, 8.24),
-        16: (7294.30, 5.36), 32: (5769.76, 3.39), 64: (5014.85, 1.95), 128: (4784.22, 1.02),
-    }),
-}  # fmt: skip
-
-
-def deck_check() -> list[dict[str, Any]]:
-    """Each cell of :data:`DECK_TABLE` beside :func:`minimum_bandwidth`: ``{"task", "batch", "deck", "model"}``."""
-    return [
-        {
-            "task": task,
-            "batch": batch,
-            "deck": required,
-            "model": minimum_bandwidth(1e6 * megabytes, samples, batch, seconds),
-        }
-        for task, (samples, megabytes, cells) in DECK_TABLE.items()
-        for batch, (seconds, required) in cells.items()
-    ]

@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from gluontune.report.comparing import Comparison as Comparison
     from gluontune.report.comparing import compare as compare
     from gluontune.report.comparing import comparison_table as comparison_table
-    from gluontune.report.exchange import write_exchange_html as write_exchange_html
     from gluontune.report.factors import factors_tables as factors_tables
     from gluontune.report.live import LiveLadder as LiveLadder
-    from gluontune.report.optimizers import write_optimizers_html as write_optimizers_html
     from gluontune.report.page import write_document_html as write_document_html
     from gluontune.report.page import write_html as write_html
     from gluontune.report.page import write_ladder_html as write_ladder_html

@@ -12,13 +12,10 @@ from typing import Any
 from gluontune.errors import GluontuneError
 from gluontune.report.benchmarks import benchmark_view
 from gluontune.report.factors import factors_view
-from gluontune.report.operators import operators_view
-from gluontune.report.optimizers import optimizers_view
-from gluontune.report.published import published_view
 from gluontune.report.searches import esgd_view, tune_view
 from gluontune.report.tta_page import tta_view
 
-__all__ = ["FOLDERS", "KINDS", "Kind", "kind_of", "view"]
+__all__ = ["KINDS", "Kind", "kind_of", "named", "view"]
 
 
 @dataclass(frozen=True)
@@ -29,15 +26,18 @@ class Kind:
         command: what writes it. mark: whether a document is one.
         view: from the document and a key to what :func:`gluontune.report.study.study` gives.
         schema: the version that is read, or None where its documents carry none.
+        folder: whether a folder that holds NAME.json is told by it: the runs that it is made of lie below.
     """
 
     command: str
     mark: Callable[[Mapping[str, Any]], bool]
     view: Callable[[Mapping[str, Any], str], dict[str, Any]]
     schema: int | None = 1
+    folder: bool = False
 
 
-def _named(name: str) -> Callable[[Mapping[str, Any]], bool]:
+def named(name: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether a document says that it is of this kind."""
     return lambda document: document.get("kind") == name
 
 
@@ -46,17 +46,14 @@ def _benchmark(document: Mapping[str, Any]) -> bool:
 
 
 KINDS = {
-    "tta": Kind("tta", _named("tta"), tta_view),
-    "factors": Kind("factors", _named("factors"), factors_view),
-    "esgd": Kind("esgd", _named("esgd"), esgd_view),
-    "optimizers": Kind("bench optimizers", _named("optimizers"), optimizers_view),
-    "operators": Kind("bench operators", _named("operators"), operators_view, None),
-    "tune": Kind("tune", lambda document: {"heats", "tried"} <= set(document), tune_view),
-    "published": Kind("bench", _named("published"), published_view),
-    "bench": Kind("bench", _benchmark, benchmark_view, None),
+    "tta": Kind("gluontune tta", named("tta"), tta_view, folder=True),
+    "factors": Kind("gluontune factors", named("factors"), factors_view, folder=True),
+    "esgd": Kind("gluontune esgd", named("esgd"), esgd_view, folder=True),
+    "tune": Kind(
+        "gluontune tune", lambda document: {"heats", "tried"} <= set(document), tune_view, folder=True
+    ),
+    "bench": Kind("gluontune bench", _benchmark, benchmark_view, None),
 }
-# A folder that holds one of these is told by it: the runs that it is made of lie below.
-FOLDERS = ("tta.json", "factors.json", "tune.json", "esgd.json", "optimizers.json")
 
 
 def kind_of(document: Mapping[str, Any]) -> str | None:
@@ -88,6 +85,6 @@ def view(document: Mapping[str, Any], source: str) -> dict[str, Any]:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         missing = f"without {error}" if isinstance(error, KeyError) else f"that cannot be read ({error})"
         raise GluontuneError(
-            f"{source}: a document of `gluontune {kind.command}` {missing}: it is damaged, or was interrupted before "
+            f"{source}: a document of `{kind.command}` {missing}: it is damaged, or was interrupted before "
             "its end; the same command with --resume finishes it"
         ) from error

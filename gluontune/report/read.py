@@ -114,7 +114,8 @@ def collect(paths: Sequence[str | Path]) -> Collected:
 
 def _results_below(folder: Path) -> Iterator[Path]:
     """A ladder or a study speaks for its folder: the runs that it is made of lie below it."""
-    heads = [folder / name for name in ("ladder.json", *documents.FOLDERS) if (folder / name).is_file()]
+    named = ("ladder", *(name for name, kind in documents.KINDS.items() if kind.folder))
+    heads = [path for path in (folder / f"{name}.json" for name in named) if path.is_file()]
     if heads:
         yield from heads
         return

@@ -7,7 +7,7 @@ from typing import Any, Callable
 import numpy as np
 
 from gluontune.bridge.registry import Draw, Sample, operator
-from gluontune.graph.rules.reducing import axes_of
+from gluontune.graph.sizes import axes_of
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()

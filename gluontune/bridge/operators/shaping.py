@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune.bridge.registry import Draw, Sample, operator
-from gluontune.graph.rules.moving import new_shape, np_new_shape
+from gluontune.graph.sizes import new_shape, np_new_shape
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()

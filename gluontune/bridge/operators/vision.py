@@ -6,7 +6,7 @@ from typing import Any
 
 from gluontune.bridge.registry import Draw, Sample, operator
 from gluontune.errors import GluontuneError
-from gluontune.graph.rules.vision import resized
+from gluontune.graph.sizes import resized
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()

@@ -1,0 +1,42 @@
+"""``python -m benchmarks networks``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Optional
+
+import typer
+
+from gluontune.cli._bench import OUT, carry_out, parts_of
+from gluontune.cli._common import JSON_OPTION
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(networks)
+
+
+def networks(
+    nets: Optional[str] = typer.Option(None, "--nets", help="Comma-separated (default: one of each family)."),
+    quick: bool = typer.Option(False, "--quick", help="Fewer and shorter repeats: minutes, not an hour."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with what --out holds."),
+    time_limit: float = typer.Option(300.0, "--time-limit", help="Seconds for one part of a network's work."),
+    as_json: bool = JSON_OPTION,
+    out: Optional[Path] = OUT,
+) -> None:
+    """Networks of every family: is hybridize's choice ever slower than MXNet's modes, or its results other?
+
+    Exits with 1 if a network is made slower, disagrees, or fails.
+    """
+    from benchmarks import networks as benchmark
+
+    work = partial(benchmark.run, parts_of(nets), quick=quick, out=out, resume=resume, time_limit=time_limit)
+    carry_out(
+        work,
+        as_json,
+        out,
+        benchmark.show,
+        holds=lambda found: not any(found["figures"][name] for name in ("made_slower", "disagree", "failed")),
+    )

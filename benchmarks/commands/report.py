@@ -1,0 +1,28 @@
+"""``python -m benchmarks report``: ``gluontune report``, which reads the harnesses' documents, too."""
+
+from __future__ import annotations
+
+import typer
+
+from benchmarks.pages.operators import operators_view
+from benchmarks.pages.optimizers import optimizers_view
+from benchmarks.published import published_view
+from gluontune.cli import report
+from gluontune.report import documents
+
+__all__ = ["KINDS", "register"]
+
+KINDS = {
+    "optimizers": documents.Kind(
+        "python -m benchmarks optimizers", documents.named("optimizers"), optimizers_view, folder=True
+    ),
+    "operators": documents.Kind(
+        "python -m benchmarks operators", documents.named("operators"), operators_view, None
+    ),
+    "published": documents.Kind("python -m benchmarks", documents.named("published"), published_view),
+}
+
+
+def register(app: typer.Typer) -> None:
+    documents.KINDS = {**KINDS, **documents.KINDS}
+    report.register(app)
