@@ -98,8 +98,6 @@ def through_the_bridge(rng: random.Random) -> None:
     arrays = {name: np.full((2, 2), 0.5 + n / 8, "float32") for n, name in enumerate(weights)}
     if data in arrays:
         return
-    graph = gt.graph.read_symbol(document)
-    gt.graph.infer_shapes(graph, {data: (1, 2)})
     module = gt.bridge.to_torch(document, arrays)
     expected = torch.ones(1, 2)
     for array in arrays.values():
@@ -253,7 +251,7 @@ VALUES: list[Any] = [
 
 
 def graphs() -> list[tuple[dict[str, Any], dict[str, np.ndarray], dict[str, tuple[int, ...]]]]:
-    """Small symbols of many kinds of operators, with their arrays and the shapes of their inputs."""
+    """Small symbols of many kinds of operators, with their arrays."""
 
     def node(op: str, name: str, inputs: list[int], **attrs: str) -> dict[str, Any]:
         return {"op": op, "name": name, "attrs": attrs, "inputs": [[n, 0, 0] for n in inputs]}
@@ -291,14 +289,14 @@ def graphs() -> list[tuple[dict[str, Any], dict[str, np.ndarray], dict[str, tupl
     ]  # fmt: skip
     words = {"e_weight": drawn(9, 4), "r_parameters": drawn(3 * 3 * (4 + 3 + 2))}
     made = []
-    for nodes, held, shapes in (
+    for nodes, held, _ in (
         (image, arrays, {"data": (2, 3, 8, 8)}),
         (text, words, {"data": (2, 6), "state": (1, 2, 3)}),
     ):
         document = {"nodes": nodes, "arg_nodes": [n for n, one in enumerate(nodes) if one["op"] == "null"],
                     "node_row_ptr": list(range(len(nodes) + 1)), "heads": [[len(nodes) - 1, 0, 0]],
                     "attrs": {"mxnet_version": ["int", 10901]}}  # fmt: skip
-        made.append((document, held, shapes))
+        made.append((document, held))
     return made
 
 
@@ -341,7 +339,7 @@ _GRAPHS: list[Any] = []
 
 def symbols(rng: random.Random, number: int, folder: Path) -> None:
     _GRAPHS.extend([] if _GRAPHS else graphs())
-    plain, arrays, shapes = copy.deepcopy(rng.choice(_GRAPHS))
+    plain, arrays = copy.deepcopy(rng.choice(_GRAPHS))
     whole = json.dumps(plain)
     if number % 4:
         with contextlib.suppress(TypeError, RecursionError):  # a document that holds itself, or no JSON
@@ -353,12 +351,6 @@ def symbols(rng: random.Random, number: int, folder: Path) -> None:
     graph = gt.graph.read_symbol(file)
     for node in graph.nodes:
         _ = node.shape
-    with contextlib.suppress(GluontuneError):
-        gt.graph.infer_shapes(graph, shapes)
-    with contextlib.suppress(GluontuneError):
-        gt.graph.infer_shapes(
-            graph, {name: array.shape for name, array in arrays.items() if name in graph.variables()}
-        )
     gt.bridge.to_torch(file, arrays)
 
 
