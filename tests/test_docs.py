@@ -139,3 +139,9 @@ def test_the_picture_shows_the_document_and_a_stale_one_is_named(tmp_path, monke
     shutil.copytree(ROOT / "benchmarks", tables.HERE)
     assert tables.main(check=True) == 1 and f"{path}: out of date" in capsys.readouterr().out
     assert tables.main() == 0 and (tmp_path / path).read_text(encoding="utf-8") == drawn
+
+
+def test_each_test_that_a_page_names_is_there():
+    named = {path for text in [*TEXTS, ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]
+             for path in re.findall(r"\btests/[\w/]+\.(?:py|txt)", text.read_text(encoding="utf-8"))}  # fmt: skip
+    assert "tests/hostile_trials.py" in named and not [path for path in named if not (ROOT / path).is_file()]
