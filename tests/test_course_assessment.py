@@ -23,7 +23,7 @@ from gluontune.records import RecordReader
 
 SCALE = Scale(
     train=1600,
-    val=640,
+    val=1000,
     test=400,
     edge=16,
     classes=5,
