@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gluontune.course.assessment import assessing, grading, limits
+from gluontune.course.assessment import assessing, grading, limits, sealed
 from gluontune.errors import GluontuneError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -362,3 +362,92 @@ for place in (home, pathlib.Path.cwd(), task.out):
     told = failing(assess(plain(tmp_path, text)))
     assert "the saved net cannot be run" in told["accuracy"] and not mark.exists()
     assert left_of(tmp_path) == []
+
+
+PICKLED = """
+import pickle, time
+import gluontune as gt
+mx, task = gt.runtime.mxnet(), gt.course.task()
+CODE = '''
+import json, os
+tried = {}
+for attack in TRIED:
+    try:
+        exec(attack)
+        tried[attack] = "possible"
+    except OSError as error:
+        tried[attack] = type(error).__name__
+with open(os.path.expanduser("~/tried"), "w") as stream:
+    json.dump(tried, stream)
+'''
+class Optimizer:
+    def __reduce__(self):
+        return exec, (CODE.replace("TRIED", repr(ATTACKS)),)
+kvstore = mx.kv.create("dist_sync")
+if task.rank == 0:
+    kvstore._send_command_to_servers(0, pickle.dumps(Optimizer(), 0).decode("latin-1"))
+kvstore._barrier()
+time.sleep(1)
+"""
+
+
+def test_what_the_parameter_server_unpickles_is_under_the_scripts_limits(tmp_path):
+    """It takes an optimizer from the script, which may be any code."""
+    (tmp_path / "secret").write_text("x")
+    attacks = [
+        f"open({str(tmp_path / 'mark')!r}, 'w')",
+        f"open({str(tmp_path / 'secret')!r}).read()",
+        f"open({str(tmp_path / 'data/rank-1/train.rec')!r}, 'rb')",
+        "open(f'/proc/{os.getppid()}/mem', 'rb')",
+        "os.sched_setaffinity(os.getppid(), {0})",
+        *(["os.kill(os.getppid(), 0)"] if limits.landlock_version() >= 6 else []),
+    ]
+    run = run_alone(
+        tmp_path, PICKLED.replace("ATTACKS", repr(attacks)), seconds=100.0, memory_mib=2048, ranks=2
+    )
+    assert [rank["code"] for rank in run["ranks"]] == [0, 0], run["ranks"]
+    if limits.landlock_version():
+        (said,) = (tmp_path / "place").rglob("tried")
+        assert set(json.loads(said.read_text()).values()) == {"PermissionError"}
+        assert not (tmp_path / "mark").exists()
+    assert left_of(tmp_path) == []
+
+
+def test_nothing_beside_the_script_runs_in_the_grader(tmp_path, monkeypatch):
+    """A psutil.py there would slow the supervisor's clock, or a json.py write its report."""
+    mark = tmp_path / "ran"
+    for name in ("psutil", "json", "queue", "typing", "sitecustomize", "usercustomize", "gluontune", "cv2"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(mark)!r}, 'a').write('{name} ')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join(["", ".", str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    )
+    run = run_alone(
+        tmp_path, "import json, psutil, time\ntime.sleep(0.5)\nprint(json.__file__, psutil.__file__)\n"
+    )
+    assert run["ranks"][0]["code"] == 0 and 0.5 <= run["seconds"] < 15
+    assert str(tmp_path) not in run["ranks"][0]["tail"] and not mark.exists()
+
+
+def test_a_reference_that_was_measured_elsewhere_is_not_believed(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLUONTUNE_DATA", str(tmp_path / "mine"))
+    key, runs = {"scale": 1}, {"1": {"seconds": 1e9, "accuracy": 0.0, "steadiness": 0.0}}
+    path = tmp_path / "reference.json"
+    path.write_text(json.dumps({"key": key, "runs": runs}))
+    assert assessing._known(path, key) == {}, "no seal"
+    sealed.write_sealed(path, {"key": key, "runs": runs})
+    assert assessing._known(path, key) == runs and assessing._known(path, {"scale": 2}) == {}
+    good = path.read_text()
+    path.write_text(good.replace("1000000000.0", "2000000000.0"))
+    assert assessing._known(path, key) == {}, "another figure"
+    for content in ("", "[]", "null", '{"seal": 3}', '{"seal": ""}', good.replace('"seal": "', '"seal": "0')):
+        path.write_text(content)
+        assert assessing._known(path, key) == {}
+    monkeypatch.setenv("GLUONTUNE_DATA", str(tmp_path / "theirs"))
+    path.write_text(good)
+    assert assessing._known(path, key) == {}, "another user's, or another machine's"
+    secret = tmp_path / "mine" / "grader.key"
+    assert secret.stat().st_mode & 0o777 == 0o600 and len(secret.read_bytes()) == 32
+    monkeypatch.setenv("GLUONTUNE_DATA", str(tmp_path / "mine"))
+    secret.chmod(0o644)
+    assert assessing._known(path, key) == {}, "a key that others could read"

@@ -19,7 +19,7 @@ What is graded, for each of the two runs:
 * **time**, from the first process's start to the last one's end: twice the reference's on this machine, just
   measured;
 * **steadiness** of the device's use: 80 % of the reference's (this gives points, but decides nothing);
-* **correctness**: ended by itself within time and memory, left nothing running, learned from all of the
+* **correctness**: ended by itself within time and memory, left nothing running, learned from both halves of the
   training images and from no others, each rank worked for an epoch and as the others did (by its CPU time, which the
   kernel counts; the number that it reports is its own word, and counts for nothing), and (on two ranks) agrees.
 

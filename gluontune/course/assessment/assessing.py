@@ -252,7 +252,7 @@ def _found(task: FreshTask, outs: list[Path], facts: Mapping[str, Any]) -> dict[
         return {"missing": missing}
     probes = {"test": task.test(), **{part: task.probe(part) for part in task.parts}}
     dice = task.dice()
-    images = {**{name: probe.images for name, probe in probes.items()}, "val": dice.images}
+    images = {**{name: probe.images for name, probe in probes.items()}, "val": dice.views()}
     seen = examine(outs, images, facts)
     if "error" in seen:
         return seen

@@ -25,7 +25,7 @@ from gluontune.runtime import child_env
 
 __all__ = ["examine", "main"]
 
-_SECONDS = 180.0
+_SECONDS = 300.0
 _BATCH = 250
 
 

@@ -76,6 +76,13 @@ class Dice(NamedTuple):
     drawn: np.ndarray
     mixed: np.ndarray
 
+    def views(self) -> np.ndarray:
+        """The images as they are and as a script may have turned them before it learned them: (views · N, H, W, C)."""
+        across, down = (2, 1)
+        turned = [np.flip(self.images, axes) for axes in ((), across, down, (down, across))]
+        moved = [np.roll(self.images, by, axis) for by in (-2, 2) for axis in (down, across)]
+        return np.concatenate([*turned, *moved])
+
 
 class FreshTask:
     """One draw of the task.
@@ -225,26 +232,28 @@ def remembered(scores: np.ndarray, dice: Dice) -> tuple[float, float]:
 
     Whoever has learned an image is surer of it than of one that he has not. So right answers count in three ways: each
     alike (which finds a net that has learned a little of all), and by the second and the fourth power of their margin's
-    rank (which find a few images that were learned among many); mixtures and others apart. The least likely of the six
-    is taken six times.
+    rank (which find a few images that were learned among many); mixtures and others apart, and each view of them. The
+    least likely is taken as often as there were ways.
 
     Args:
-        scores: of the net, (N, classes), whatever their scale.
+        scores: of the net, (N, classes), whatever their scale; or of several views of the images, one after the other.
 
     >>> seen = Dice(np.zeros(40), np.tile(np.arange(4), (40, 1)), np.arange(40) % 4, np.ones(40, bool))
     >>> remembered(np.eye(4)[np.arange(40) % 4], seen)[1] < 1e-20, remembered(np.zeros((40, 4)), seen)[1] > 0.1
     (True, True)
     """
-    own = np.take_along_axis(np.asarray(scores, float), dice.classes, 1)
-    second, first = np.sort(own, 1)[:, -2:].T
-    right = own.argmax(1) == dice.drawn
-    chances = []
-    for kind in (dice.mixed, ~dice.mixed):
-        ranks = np.argsort(np.argsort((first - second)[kind], kind="stable"))
-        for power in _SURE:
-            worth, by_dice = _ranked(len(ranks), own.shape[1], power)
-            chances.append(by_dice[worth[ranks[right[kind]]].sum()])
-    return float(right.mean()), min(1.0, len(chances) * float(min(chances)))
+    shares, chances = [], []
+    for view in np.asarray(scores, float).reshape(-1, len(dice.drawn), scores.shape[-1]):
+        own = np.take_along_axis(view, dice.classes, 1)
+        second, first = np.sort(own, 1)[:, -2:].T
+        right = own.argmax(1) == dice.drawn
+        shares.append(right.mean())
+        for kind in (dice.mixed, ~dice.mixed):
+            ranks = np.argsort(np.argsort((first - second)[kind], kind="stable"))
+            for power in _SURE:
+                worth, by_dice = _ranked(len(ranks), own.shape[1], power)
+                chances.append(by_dice[worth[ranks[right[kind]]].sum()])
+    return float(max(shares)), min(1.0, len(chances) * float(min(chances)))
 
 
 @functools.cache

@@ -249,7 +249,7 @@ def _data(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Verdict:
             f"the parameters show no trace of what only rank {idle} was given: the ranks did not exchange gradients, "
             f"or rank {idle} did not train"
         )
-    return 0.5, "the parameters show no trace of a half of the training images: all of them are to be used"
+    return 0.5, "the parameters show no trace of a half of the training images: both are to be used"
 
 
 def _validation(found: Mapping[str, Any]) -> Verdict:
