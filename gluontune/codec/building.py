@@ -31,11 +31,8 @@ ZIG = Path(sysconfig.get_path("platlib"), "ziglang", "zig")  # not by its name: 
 PREFIX = "GLUONTUNE_JPEG"  # a folder with include/jpeglib.h and lib/libjpeg.a or .so
 # All that is called must be there, by prototype and by symbol: IJG's libjpeg cannot decode by regions.
 _STRICT = ("-DGT_LINKED", "-Werror=implicit-function-declaration", "-Wl,-z,defs")
-_FLAGS = (
-    "-shared",
-    "-fPIC",
-    "-ffp-contract=off",
-)  # a multiplication and an addition at once would round otherwise
+# A multiplication and an addition in one step would round otherwise.
+_FLAGS = ("-shared", "-fPIC", "-ffp-contract=off")
 _SECONDS = 600
 
 _VERSION = """import ctypes, sys
