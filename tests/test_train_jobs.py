@@ -267,6 +267,26 @@ def test_samples_of_many_lengths_become_the_batches_of_the_jobs_own_function(wri
         assert last < first and seen["samples"] == 40
 
 
+GATED = """
+class Net(nn.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.body, self.out = nn.Dense(2), nn.Dense(16, activation="relu"), nn.Dense(2)
+    def hybrid_forward(self, F, x):
+        gate = self.gate(x)
+        return self.out(self.body(x)) * gate
+def net(): return Net()
+""" + OWN_STEP.replace("def net(): return dense(16, 2)\n", "")
+
+
+@pytest.mark.parametrize("mode", ["hybridized", "static"])
+def test_a_step_of_the_jobs_own_starts_from_the_same_values_in_each_mode(write, mode):
+    """Compiled, Gluon draws the first values by the graph, from its end; else in the order of calls."""
+    with session(write(GATED)) as plain, session(write(GATED), hybridize=mode) as compiled:
+        assert plain.steps(5)["loss"] == pytest.approx(compiled.steps(5)["loss"], rel=1e-6)
+        assert compiled.named_nets()["net"]._active
+
+
 TWO_MAPS = """
 class Two(nn.HybridBlock):
     def __init__(self):

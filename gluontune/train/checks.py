@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from gluontune import compute
 from gluontune.errors import GluontuneError
 from gluontune.train.arrays import described, hint_of, parts_of
 from gluontune.train.metrics import Score, make_score
@@ -40,6 +41,9 @@ def try_one_batch(session: Session) -> Outcome:
         session.kind.explore([(*part[:-1], session.methods.plain(part[-1])) for part in parts])
         wait()
         session.remember()
+        if job.step is not None:
+            for block in session.named_nets().values():
+                compute.set_mode(block, session.recipe.hybridize)
         if not session.kind.updates:
             session.kind.train(parts, lambda phase: contextlib.nullcontext())
         wait()

@@ -68,8 +68,7 @@ def prepare_nets(session: Session) -> Prepared:
                 f"recipe field rewrites={list(recipe.rewrites)}: {job.place('step')}what the nets take is known to the "
                 "job's step() only, and a rewrite must be tried; use rewrites=[]"
             )
-        for block in nets.values():
-            compute.set_mode(block, recipe.hybridize)
+        # Compiled later, by try_one_batch: Gluon draws first values layer by layer, compiled in another order.
         net = _together(mx, nets) if several else made
         return Prepared(net, nets if several else made, [])
     inputs = session.feed.inputs(session.ctxs[0])
