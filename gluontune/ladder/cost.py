@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import datetime
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.reading import MOST_YAML, parse_yaml, read_text
 
-__all__ = ["PackageEnergy", "cheapest_and_fastest", "gpu_joules", "read_price", "usd"]
+__all__ = ["PackageEnergy", "gpu_joules", "read_price", "usd"]
 
 FIELDS = ("machine", "usd_per_hour", "date", "source")
 EXAMPLE = "prices: [{machine: my-server, usd_per_hour: 0.34, date: 2026-01-31, source: 'https://…'}]"
@@ -160,16 +160,3 @@ class PackageEnergy:
             self._total += ((after - before) if after >= before else (after - before + span)) / 1e6
         self._last = now
         return self._total
-
-
-def cheapest_and_fastest(entries: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
-    """Names of the entry with the lowest ``usd`` and of the one with the lowest ``seconds``.
-
-    >>> cheapest_and_fastest([{"name": "a", "usd": 2, "seconds": 1}, {"name": "b", "usd": 1, "seconds": 9}])
-    {'cheapest': 'b', 'fastest': 'a'}
-    """
-    found: dict[str, str | None] = {}
-    for title, key in (("cheapest", "usd"), ("fastest", "seconds")):
-        known = [entry for entry in entries if entry.get(key) is not None]
-        found[title] = min(known, key=lambda entry: entry[key])["name"] if known else None
-    return found

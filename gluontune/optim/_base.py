@@ -182,12 +182,5 @@ class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
         scales_vector, wds_vector = cached[1]
         return scales_vector * rate, wds_vector
 
-    def by_age(self, indices: list[int]) -> Iterator[tuple[int, list[int]]]:
-        """Places grouped by their own number of updates t, which bias corrections need; usually one group."""
-        ages: dict[int, list[int]] = {}
-        for place, index in enumerate(indices):
-            ages.setdefault(self._index_update_count[index], []).append(place)
-        yield from ages.items()
-
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_tables": {}}
