@@ -194,7 +194,8 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
                 for i, o in enumerate(outputs)
             ]
         )
-    loss.backward()
+    if any(p.grad_req != "null" for p in block.collect_params().values()):
+        loss.backward()
     found = block.collect_params()
     grads = {n: p.grad().asnumpy() for n, p in found.items() if p.grad_req != "null"}
     states = {n: found[n].data().asnumpy() for n in symbol.list_auxiliary_states()}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.bridge.registry import OPERATORS, Operator, keywords
+from gluontune.bridge.registry import OPERATORS, Operator, keywords, unknown_output
 from gluontune.bridge.source import Source, open_source
 from gluontune.errors import GluontuneError, UnknownNameError
 from gluontune.graph.schemas import parse, schema
@@ -259,9 +259,7 @@ class _Builder:
             return self.fx.call_function(python_operator.getitem, (self.values[number], place))
         if place:
             node = self.graph.nodes[number]
-            raise GluontuneError(
-                f"layer {node.name}: output {place} of {node.op} is used, which the bridge does not give"
-            )
+            raise unknown_output(node.name, node.op, place)
         return self.values[number]
 
     def _add(self, number: int, node: Node) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Protocol
 from gluontune.errors import GluontuneError
 from gluontune.registry import Registry
 
-__all__ = ["OPERATORS", "Draw", "Operator", "Sample", "keywords", "operator"]
+__all__ = ["OPERATORS", "Draw", "Operator", "Sample", "keywords", "operator", "unknown_output"]
 
 # How MXNet computes, not what: of no meaning here.
 IGNORED = {"workspace", "cudnn_tune", "cudnn_off", "num_args", "min_calib_range", "max_calib_range", "ndev", "key",
@@ -89,6 +89,10 @@ def operator(*names: str, **entry: Any) -> Callable[[Any], Any]:
         return run
 
     return add
+
+
+def unknown_output(layer: str, op: str | None, place: int) -> GluontuneError:
+    return GluontuneError(f"layer {layer}: output {place} of {op} is used, which the bridge does not give")
 
 
 def keywords(
