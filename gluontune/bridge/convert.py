@@ -21,7 +21,6 @@ __all__ = ["attributes", "inputs_of", "refuse_unknown", "to_torch"]
 
 # Inputs that training gives and inference does not.
 _LABELS = {"label"}
-_CONTROL = ("_foreach", "_while_loop", "_cond")
 _STATES = {
     "weight",
     "bias",
@@ -56,8 +55,8 @@ def to_torch(
         them. ``module.inputs`` has their names.
 
     Raises:
-        GluontuneError: an operator is not known, an array is missing or of another shape, the graph has control
-            flow, parameters are float16 and no dtype is given, or PyTorch is missing.
+        GluontuneError: an operator is not known, an array is missing or of another shape, parameters are float16 and
+            no dtype is given, or PyTorch is missing.
 
     >>> text = '''{"nodes": [{"op": "null", "name": "data", "inputs": []},
     ...   {"op": "null", "name": "fc_weight", "inputs": []},
@@ -83,16 +82,13 @@ def refuse_unknown(graph: Graph) -> None:
     """Refuse operators that have no meaning here, by name and layer."""
     importlib.import_module("gluontune.bridge.operators")
     for node in graph.nodes:
-        if node.subgraphs and node.op not in _CONTROL:
+        if node.subgraphs and (node.op not in OPERATORS or not OPERATORS[node.op].loops):
             raise GluontuneError(
                 f"{graph.source}: layer {node.name} was fused by MXNet ({node.op}), as in quantized nets: "
                 "convert the float32 net"
             )
-        if node.op in _CONTROL:
-            raise GluontuneError(
-                f"{graph.source}: layer {node.name} is control flow ({node.op}), which the bridge does not convert: "
-                "unroll it in the net"
-            )
+        for inner in node.subgraphs:
+            refuse_unknown(inner)
     missing = {op: layers for op, layers in graph.operators().items() if op not in OPERATORS}
     if not missing:
         return
@@ -268,7 +264,7 @@ class _Builder:
         attrs = attributes(entry, node)
         if entry.stateful:
             name = self._name(node.name)
-            self.root.add_module(name, entry.run(**attrs))
+            self.root.add_module(name, entry.run(*map(self._body, node.subgraphs), **attrs))
             made = self.fx.call_module(name, args)
         else:
             if entry.source:
@@ -277,6 +273,12 @@ class _Builder:
         self.values[number] = made
         if entry.returns_tuple(node.attrs):
             self.tuples.add(number)
+
+    def _body(self, graph: Graph) -> Any:
+        """The module of a subgraph, which takes its variables in their order."""
+        root, names = self.torch.nn.Module(), graph.variables()
+        inner = _Builder(self.torch, root, Source(graph, {}, names, set()), names)
+        return self.torch.fx.GraphModule(root, inner.build(), "Step")
 
     def _name(self, layer: str) -> str:
         name = re.sub(r"\W", "_", layer) or "layer"

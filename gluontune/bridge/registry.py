@@ -55,7 +55,7 @@ class Operator:
         name: MXNet's. run: takes the inputs, then the attributes by name; of a stateful one a module's class
             that takes the attributes. sample: draws a test, None where it is tested by hand.
         stateful: it acts otherwise in training. many: it returns a tuple. source: it has no inputs, and is
-            given ``like``, a tensor on the right device.
+            given ``like``, a tensor on the right device. loops: its class takes the modules of its subgraphs first.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Operator:
     stateful: bool = False
     many: bool | Callable[[Mapping[str, Any]], bool] = False
     source: bool = False
+    loops: bool = False
 
     def returns_tuple(self, attrs: Mapping[str, Any]) -> bool:
         return bool(self.many(attrs)) if callable(self.many) else self.many

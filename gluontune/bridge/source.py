@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.graph.params import read_params
 from gluontune.graph.symbol import Graph, read_symbol
 
-__all__ = ["Source", "call_traced", "leaves", "open_source", "parameters_of", "traced"]
+__all__ = ["Source", "open_source", "parameters_of", "traced"]
 
 
 class Source:
@@ -84,30 +84,23 @@ def traced(net: Any, inputs: int | None = None) -> tuple[list[str], Any]:
     variables = [mx.sym.var(name) for name in names]
     if uses_np(net):
         variables = [variable.as_np_ndarray() for variable in variables]
-    outputs = call_traced(net, variables, "Give it inputs= if it takes several")
-    return names, mx.sym.Group(list(leaves(outputs))) if isinstance(outputs, (list, tuple)) else outputs
-
-
-def call_traced(net: Any, arguments: Sequence[Any], hint: str) -> Any:
-    """What a block gives for variables, or a sentence with the line that cannot be traced."""
     try:
-        return net(*arguments)
+        outputs = net(*variables)
     except Exception as error:
         place = _own_line(error)
-        said = (str(error).splitlines() or [""])[0]
         raise GluontuneError(
-            f"{type(net).__name__} cannot be traced{place}: {type(error).__name__}: {said}. "
-            f"{hint}; a hybrid_forward must use F for all that it computes"
+            f"{type(net).__name__} cannot be traced{place}: {type(error).__name__}: {str(error).splitlines()[0]}. "
+            "Give it inputs= if it takes several; a hybrid_forward must use F for all that it computes"
         ) from error
+    return names, mx.sym.Group(list(_flat(outputs))) if isinstance(outputs, (list, tuple)) else outputs
 
 
-def leaves(nest: Any) -> Iterator[Any]:
-    """What stands in nested lists and tuples, in order; None is nothing."""
-    if isinstance(nest, (list, tuple)):
-        for item in nest:
-            yield from leaves(item)
-    elif nest is not None:
-        yield nest
+def _flat(outputs: Any) -> Any:
+    for item in outputs:
+        if isinstance(item, (list, tuple)):
+            yield from _flat(item)
+        else:
+            yield item
 
 
 def _own_line(error: BaseException) -> str:

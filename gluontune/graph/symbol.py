@@ -113,11 +113,17 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
     try:
         graph = Graph([], [], version, where)
         places: list[int] = []
+        known: dict[str, int] = {}  # a loop's own variables are copies of those outside
         for node in raw:
             made = _node(node, where)
+            if made.op is None and made.name in known:
+                places.append(known[made.name])
+                continue
             made.inputs = [(places[entry[0]], entry[1]) for entry in node.get("inputs", [])]
             _upgrade(made, graph)
             places.append(len(graph.nodes))
+            if made.op is None:
+                known[made.name] = len(graph.nodes)
             graph.nodes.append(made)
         graph.outputs = [(places[entry[0]], entry[1] if len(entry) > 1 else 0) for entry in document["heads"]]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
@@ -158,7 +164,7 @@ def _node(raw: Mapping[str, Any], where: str) -> Node:
     name, op = str(raw["name"]), raw["op"]
     if op == "null":
         return Node(None, name, {}, [], hidden)
-    subgraphs = list(raw.get("subgraphs", []))
+    subgraphs = [read_symbol(graph) for graph in raw.get("subgraphs", [])]
     texts = {
         k: v for k, v in texts.items() if not k.startswith("__") and not k.endswith(("_lr_mult", "_wd_mult"))
     }

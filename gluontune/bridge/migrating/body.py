@@ -51,7 +51,9 @@ class Home:
         self.late: list[str] = []
         self.boxes: set[str] = set()
         below = [name for name in writer.names.values() if name.startswith(self.prefix)]
-        below += [call.path for call in calls[0].all_calls() if call.path.startswith(self.prefix)] if calls else []
+        below += (
+            [call.path for call in calls[0].all_calls() if call.path.startswith(self.prefix)] if calls else []
+        )
         self.reserved = {name[len(self.prefix) :].partition(".")[0] for name in below}
 
     def made(self, calls: list[Call], flows: list[Flow]) -> Made:
@@ -74,7 +76,9 @@ class Home:
                      f"    return self.predict({given[0]})"]  # fmt: skip
         for method, text in zip(methods, texts):
             lines += [f"def {method}({text[0]}):", *text[1:]]
-        part = Part(calls[0].kind, (), self.parts, tuple(lines), tuple(self.extra), "nn.Module", late=tuple(self.late))
+        part = Part(
+            calls[0].kind, (), self.parts, tuple(lines), tuple(self.extra), "nn.Module", late=tuple(self.late)
+        )
         return Made(part, {key: methods[place] for key, place in chosen.items() if place})
 
     def module(self, wanted: str, part: Part, taken: set[str]) -> str:
@@ -249,15 +253,16 @@ class Body:
         """The module of what a loop does at each step."""
         takes = [(number, 0) for number, node in enumerate(graph.nodes) if node.op is None]
         nodes = [number for number, node in enumerate(graph.nodes) if node.op is not None]
-        call = Call("", "Step", takes=takes, gives=list(graph.outputs), graph=graph, nodes=nodes)
+        gives = graph.outputs[0] if len(graph.outputs) == 1 else list(graph.outputs)
+        call = Call("", "Step", takes=takes, gives=gives, graph=graph, nodes=nodes)
         flow = flow_of(call, lambda name, path: False)
         return Home(self.home.writer, "", []).made([call], [flow]).part
 
     def _like(self) -> str:
         """A tensor on the net's device."""
-        busy = {text.partition("[")[0] for text in self.values.values()}
+        known = sorted(self.values.values())
         first = self.given[0] if self.given else ""
-        return first if first in busy else next(iter(sorted(busy)), "next(self.parameters())")
+        return first if first in known else next(iter(known), "next(self.parameters())")
 
 
 def _variable(number: int) -> str:

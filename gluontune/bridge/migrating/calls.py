@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gluontune.bridge.source import Source, call_traced, leaves, parameters_of
+from gluontune.bridge.source import Source, _own_line, parameters_of
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.graph.symbol import Graph, Node, read_symbol
 
-__all__ = ["Call", "Entry", "Trace", "entries", "nested", "trace_calls"]
+__all__ = ["Call", "Entry", "Trace", "entries", "leaves", "nested", "trace_calls"]
 
 _KEY = "__gluontune_call__"
 Entry = tuple[int, int]
@@ -82,7 +83,11 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
 
     mx = mxnet()
     if isinstance(net, mx.gluon.SymbolBlock) or not isinstance(net, mx.gluon.HybridBlock):
-        why = "has lost its blocks, from which the classes are made" if hasattr(net, "_cached_graph") else "has no graph"
+        why = (
+            "has lost its blocks, from which the classes are made"
+            if hasattr(net, "_cached_graph")
+            else "has no graph"
+        )
         raise UsageError(f"migrate takes a HybridBlock; a {type(net).__name__} {why}")
     count = len(list(leaves(sample)))
     inputs = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
@@ -95,11 +100,22 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
         kept, net._cached_graph = getattr(net, "_cached_graph", ()), ()
         try:
             with _recorded(net, noted, finished), mode():
-                call_traced(net, nested(sample, iter(variables)), "Give migrate a sample of all that it takes")
+                net(*nested(sample, iter(variables)))
+        except Exception as error:
+            raise GluontuneError(
+                f"{type(net).__name__} cannot be traced{_own_line(error)}: {type(error).__name__}: "
+                f"{(str(error).splitlines() or [''])[0]}. Give migrate a sample of all that it takes; a hybrid_forward "
+                "must use F for all that it computes"
+            ) from error
         finally:
             net._cached_graph = kept
         noted[0].takes = _opened(nested(sample, iter(variables)))
-        blocks.append(_kept(mx, net, made, mx.sym.Group(list(leaves(_opened(noted[0].gives))))))
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # "Cannot decide type for the following arguments": for the inputs
+            blocks.append(mx.gluon.SymbolBlock(mx.sym.Group(list(leaves(noted[0].gives))), made))
+        blocks[-1].collect_params = net.collect_params
         calls.append(_placed(noted, finished, mx))
     wanted = {name for call in calls for name in call.graph.variables()}
     arrays, frozen = parameters_of(net, wanted)
@@ -107,11 +123,13 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
     return Trace(calls, blocks, Source(calls[0].graph, arrays, inputs, frozen), names)
 
 
-def _kept(mx: Any, net: Any, variables: list[Any], symbol: Any) -> Any:
-    """A block that has a net's parameters and was traced already."""
-    block = mx.gluon.HybridBlock(prefix="")
-    block._cached_graph, block.collect_params = (variables, symbol), net.collect_params
-    return block
+def leaves(nest: Any) -> Iterator[Any]:
+    """What stands in nested lists and tuples, in order; None is nothing."""
+    if isinstance(nest, (list, tuple)):
+        for item in nest:
+            yield from leaves(item)
+    elif nest is not None:
+        yield nest
 
 
 def nested(nest: Any, items: Iterator[Any]) -> Any:
@@ -227,8 +245,8 @@ def _needed(calls: list[Call], graph: Graph) -> set[int]:
                 waiting += [(other, chains[entry[0]]) for other in graph.nodes[entry[0]].inputs]
         places: dict[str, set[int]] = {}
         for call in calls:
-            call.outs.sort(key=lambda entry, order=list(entries(call.gives)): (
-                order.index(entry) if entry in order else len(order), entry))  # fmt: skip
+            order = {entry: place for place, entry in reversed(list(enumerate(entries(call.gives))))}
+            call.outs = sorted(call.outs, key=lambda entry, at=order: (at.get(entry, len(at)), entry))  # type: ignore[misc]
             if call.parent is not None:
                 found_at = {i for i, entry in enumerate(entries(call.gives)) if entry in call.outs}
                 places.setdefault(call.path, set()).update(found_at)

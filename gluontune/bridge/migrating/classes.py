@@ -50,7 +50,12 @@ class Writer:
         return self.made[path]
 
     def _calls(self, path: str) -> list[Call]:
-        return [call for root in self.roots for call in root.all_calls() if call.path == path and any(call.all_nodes())]
+        return [
+            call
+            for root in self.roots
+            for call in root.all_calls()
+            if call.path == path and any(call.all_nodes())
+        ]
 
     @staticmethod
     def _alike(parts: list[Part | None]) -> Part | None:

@@ -13,15 +13,14 @@ import numpy as np
 
 from gluontune.bridge.agreement import gradients_of, outputs_of
 from gluontune.bridge.convert import refuse_unknown
-from gluontune.bridge.migrating.calls import Trace, trace_calls
+from gluontune.bridge.migrating.calls import Trace, leaves, trace_calls
 from gluontune.bridge.migrating.classes import Writer
 from gluontune.bridge.migrating.copying import copied
 from gluontune.bridge.migrating.text import model_text
 from gluontune.bridge.migrating.tidying import tidied
 from gluontune.bridge.migrating.training import write_training
 from gluontune.bridge.registry import OPERATORS
-from gluontune.bridge.source import leaves
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.errors import UsageError
 from gluontune.files import atomic_write, writable_folder
 from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
@@ -150,13 +149,30 @@ def _numpy(nest: Any) -> Any:
 
 
 def _reference(trace: Trace, given: Any) -> dict[str, np.ndarray]:
-    """Inputs, and MXNet's outputs, gradients and statistics in float64, by the names of the project."""
+    """Inputs, and MXNet's outputs, gradients and statistics in float64, by the names of the project.
+
+    Of operators that MXNet has in float32 alone it is float32.
+    """
+    from gluontune.runtime import mxnet
+
+    error = mxnet().MXNetError
+    try:
+        return _computed(trace, given, "float64")
+    except error:
+        try:
+            return _computed(trace, given, "float32")
+        except error as why:
+            said = [line for line in str(why).splitlines() if line.strip()][-1]
+            raise GluontuneError(f"MXNet itself cannot compute the net on this sample: {said}") from why
+
+
+def _computed(trace: Trace, given: Any, dtype: str) -> dict[str, np.ndarray]:
     names, samples = trace.names, list(leaves(given))
     kept: dict[str, np.ndarray] = {f"input/{i}": s for i, s in enumerate(samples)}
-    wide = [s.astype("float64") if s.dtype.kind == "f" else s for s in samples]
-    for i, array in enumerate(outputs_of(trace.blocks[0], wide, "float64")):
+    wide = [s.astype(dtype) if s.dtype.kind == "f" else s for s in samples]
+    for i, array in enumerate(outputs_of(trace.blocks[0], wide, dtype)):
         kept[f"output/{i}"] = array
-    outputs, gradients, states, heads = gradients_of(trace.blocks[1], wide, "float64")
+    outputs, gradients, states, heads = gradients_of(trace.blocks[1], wide, dtype)
     for i, (array, head) in enumerate(zip(outputs, heads)):
         kept[f"trained/{i}"], kept[f"head/{i}"] = array, head
     for name, array in gradients.items():
@@ -164,7 +180,8 @@ def _reference(trace: Trace, given: Any) -> dict[str, np.ndarray]:
     for name, array in states.items():
         kept[f"state/{names[name]}"] = array
     nests = {"takes": given, "output": trace.calls[0].gives, "trained": trace.calls[1].gives}
-    return {**kept, **{f"nest/{kind}": np.array(json.dumps(_places(nest))) for kind, nest in nests.items()}}
+    forms = {f"nest/{kind}": np.array(json.dumps(_places(nest))) for kind, nest in nests.items()}
+    return {**kept, **forms, "dtype": np.array(dtype)}
 
 
 def _places(nest: Any) -> Any:

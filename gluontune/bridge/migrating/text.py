@@ -158,7 +158,9 @@ def _made(part: Part, start: int, name: Any, groups: dict[Any, _Group]) -> str:
             start += len(inner.numbers())
         return f"nn.Sequential({', '.join(made)})"
     kind = groups[part.key()].name if part.own else part.kind
-    told = [_made(inner, 0, lambda place: "?", groups) for _, inner in part.parts]  # what a loop does: no numbers
+    told = [
+        _made(inner, 0, lambda place: "?", groups) for _, inner in part.parts
+    ]  # what a loop does: no numbers
     for place, (label, value) in enumerate(part.values):
         text = name(start) if type(value) is int else literal(value)
         start += type(value) is int

@@ -126,9 +126,7 @@ def softmax(x: Any, length: Any = None, axis: int = -1, temperature: float | Non
 
 @operator("log_softmax", sample=_scores)
 def log_softmax(x: Any, axis: int = -1, temperature: float | None = None, dtype: str | None = None) -> Any:
-    return torch.log_softmax(
-        x / temperature if temperature else x, axis, dtype_of(dtype)
-    )
+    return torch.log_softmax(x / temperature if temperature else x, axis, dtype_of(dtype))
 
 
 @operator("softmin", sample=_scores)
