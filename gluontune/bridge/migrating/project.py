@@ -20,7 +20,7 @@ from gluontune.bridge.migrating.text import model_text
 from gluontune.bridge.migrating.tidying import tidied
 from gluontune.bridge.migrating.training import write_training
 from gluontune.bridge.registry import OPERATORS
-from gluontune.errors import UsageError
+from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import atomic_write, writable_folder
 from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch

@@ -4,6 +4,7 @@ from gluontune.bridge.operators import (  # noqa: F401
     creating,
     deforming,
     detection,
+    drawing,
     elementwise,
     indexing,
     looping,

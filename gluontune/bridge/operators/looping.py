@@ -56,7 +56,9 @@ class WhileLoop(torch.nn.Module):
             steps.append(found[: self.count])
             for place, value in zip(self.variables, found[self.count :]):
                 values[place] = value
-        outputs = steps or [[torch.zeros_like(o) for o in _listed(self.body(*(values[i] for i in self.given)))[: self.count]]]
+        outputs = steps or [
+            [torch.zeros_like(o) for o in _listed(self.body(*(values[i] for i in self.given)))[: self.count]]
+        ]
         stacked = [torch.stack(each) for each in zip(*outputs)]
         stacked = [torch.cat([o, o.new_zeros(self.most - len(o), *o.shape[1:])]) for o in stacked]
         return (*stacked, *(values[place] for place in self.variables))

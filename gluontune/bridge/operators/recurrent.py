@@ -12,7 +12,9 @@ torch: Any = pytorch.torch()
 _GATES = {"lstm": 4, "gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
 
 
-def _sizes(mode: str, inputs: int, hidden: int, layers: int, ways: int, projected: int = 0) -> tuple[list[Any], list[Any]]:
+def _sizes(
+    mode: str, inputs: int, hidden: int, layers: int, ways: int, projected: int = 0
+) -> tuple[list[Any], list[Any]]:
     """Shapes of the weights and of the biases; ``projected`` is the size of an LSTM's projection, 0 without one."""
     rows, given = _GATES[mode] * hidden, projected or hidden
     weights, biases = [], []
@@ -69,7 +71,10 @@ class RNN(torch.nn.Module):
             parts.append(parameters[at : at + size].reshape(shape))
             at += size
         half, each = len(weights), len(weights) // (self.layers * ways)
-        pieces = [(parts[each * i : each * (i + 1)], parts[half + 2 * i : half + 2 * i + 2]) for i in range(self.layers * ways)]
+        pieces = [
+            (parts[each * i : each * (i + 1)], parts[half + 2 * i : half + 2 * i + 2])
+            for i in range(self.layers * ways)
+        ]
         state, cell = self._fit(state, x), None if cell is None else self._fit(cell, x)
         if self.projected or self.by_length or self.limits != (None, None):
             found = self._by_steps(x, pieces, state, cell, rest[0].long() if self.by_length else None)
@@ -103,7 +108,9 @@ class RNN(torch.nn.Module):
                     new = self._step(given[step], h, c, *pieces[at])
                     h = new[0] if now is None else torch.where(now, new[0], h)
                     c = new[1] if now is None or c is None else torch.where(now, new[1], c)
-                    found.append(new[0] if now is None else torch.where(now, new[0], torch.zeros_like(new[0])))
+                    found.append(
+                        new[0] if now is None else torch.where(now, new[0], torch.zeros_like(new[0]))
+                    )
                 out = torch.stack(found)
                 outputs.append(out.gather(0, turned.unsqueeze(2).expand_as(out)) if way else out)
                 ends.append(h)

@@ -1,0 +1,128 @@
+"""What stands in a reference for operators of MXNet's that draw, that it has in float32 alone, or leaves undefined."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from gluontune.bridge.registry import OPERATORS
+from gluontune.graph.schemas import schema
+from gluontune.runtime.pytorch import torch
+
+__all__ = ["stand_in"]
+
+Entry = list[Any]  # node, output, version
+Add = Callable[..., Entry]
+
+
+def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) -> list[Entry]:
+    """What is read in the place of an operator's outputs; nothing for the operator itself.
+
+    Args:
+        node: of a symbol's JSON. own: its entry. inputs: those that it reads.
+        add: adds an operator: its name, what it reads, its attributes as text; returns its entry.
+    """
+    op, attrs = node["op"], node.get("attrs", {})
+    name = op.replace("_random_", "").replace("_sample_", "").replace("_npi_", "")
+    if op == "_contrib_ROIAlign":
+        return [_of_images(own, inputs, add)]
+    if op.startswith("_contrib_interleaved_matmul_"):
+        return [_attention(op.rsplit("matmul_", 1)[1], inputs, attrs["heads"], add)]
+    if op == "_shuffle":
+        return inputs
+    if op == "_sample_multinomial":
+        shape, best = _typed(op, attrs)["shape"], add("argmax", inputs[0], axis="-1")
+        chance = add("log", add("pick", inputs[0], best, axis="-1"))
+        kind = attrs.get("dtype", "int32")
+        return [add("Cast", _repeated(best, shape, add), dtype=kind), _repeated(chance, shape, add)]
+    if op.startswith("_sample_") and name in ("normal", "uniform"):
+        first, second = inputs
+        middle = (
+            first
+            if name == "normal"
+            else add("_mul_scalar", add("elemwise_add", first, second), scalar="0.5")
+        )
+        return [add("BlockGrad", _repeated(middle, _typed(op, attrs)["shape"], add))]
+    if op.startswith("_random_") or (op.startswith("_npi_") and name in _DRAWN and not inputs):
+        return [_fixed(op, attrs, inputs, add)]
+    return []
+
+
+_DRAWN = (
+    "normal",
+    "normal_n",
+    "uniform",
+    "uniform_n",
+    "gumbel",
+    "gamma",
+    "logistic",
+    "exponential",
+    "bernoulli",
+)
+
+
+def _typed(op: str, attrs: dict[str, str]) -> dict[str, Any]:
+    return schema(op).typed({k: v for k, v in attrs.items() if not k.startswith("__")}, op)
+
+
+def _of_images(pooled: Entry, inputs: list[Entry], add: Add) -> Entry:
+    """Zeros for regions of no image: MXNet's on a CPU leaves there what the memory held."""
+    image = add("slice_axis", inputs[1], axis="1", begin="0", end="1")
+    there = add("Reshape", add("_greater_equal_scalar", image, scalar="0"), shape="(-1,)")
+    return add("where", there, pooled, add("zeros_like", pooled))
+
+
+def _attention(kind: str, inputs: list[Entry], heads: str, add: Add) -> Entry:
+    """Attention of several heads by products of matrices: MXNet has the whole on CPUs in float32 alone."""
+
+    def part(source: Entry, count: int, which: int) -> Entry:
+        """One of the interleaved arrays as (batch · heads, steps, size)."""
+        split = add("Reshape", source, shape=f"(0, 0, {heads}, {count}, -1)")
+        one = add(
+            "Reshape",
+            add("slice_axis", split, axis="3", begin=str(which), end=str(which + 1)),
+            shape="(0, 0, 0, -1)",
+        )
+        return add("Reshape", add("transpose", one, axes="(1, 2, 0, 3)"), shape="(-3, 0, 0)")
+
+    count = 3 if kind.startswith("self") else 2
+    if kind.endswith("qk"):
+        queries = part(inputs[0], 3, 0) if count == 3 else part(inputs[0], 1, 0)
+        keys = part(inputs[0], 3, 1) if count == 3 else part(inputs[1], 2, 0)
+        return add("batch_dot", add("_contrib_div_sqrt_dim", queries), keys, transpose_b="True")
+    found = add("batch_dot", inputs[1], part(inputs[0], count, count - 1))
+    split = add("Reshape", found, shape=f"(-4, -1, {heads}, 0, 0)")
+    return add("Reshape", add("transpose", split, axes="(2, 0, 1, 3)"), shape="(0, 0, -3)")
+
+
+def _repeated(entry: Entry, shape: Any, add: Add) -> Entry:
+    for size in (shape,) if isinstance(shape, int) else shape or ():
+        entry = add("repeat", add("expand_dims", entry, axis="-1"), axis="-1", repeats=str(size))
+    return entry
+
+
+def _fixed(op: str, attrs: dict[str, str], inputs: list[Entry], add: Add) -> Entry:
+    """The number that the bridge's own draw is where it is steady."""
+    drawing: Any = importlib.import_module("gluontune.bridge.operators.drawing")
+    typed = {
+        k: v for k, v in _typed(op, attrs).items() if k not in ("shape", "size", "ctx", "dtype", "is_logit")
+    }
+    drawing.STEADY = True
+    try:
+        run, library = OPERATORS[op].run, torch()
+        if inputs:
+            value = float(run(library.zeros(1, dtype=library.float64), **typed))
+        else:
+            value = float(run(shape=(1,), dtype="float64", **typed))
+    finally:
+        drawing.STEADY = False
+    if inputs:
+        return add("_plus_scalar", add("zeros_like", inputs[0]), scalar=repr(value))
+    shape = attrs.get("shape", attrs.get("size", "()"))
+    return add(
+        "_full",
+        shape=shape,
+        value=repr(value),
+        dtype=attrs.get("dtype", "float32").replace("None", "float32"),
+    )
