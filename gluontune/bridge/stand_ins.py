@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gluontune.bridge.registry import OPERATORS
 from gluontune.graph.schemas import schema
 from gluontune.runtime.pytorch import torch
@@ -29,6 +31,15 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
         return [_of_images(own, inputs, add)]
     if op.startswith("_contrib_interleaved_matmul_"):
         return [_attention(op.rsplit("matmul_", 1)[1], inputs, attrs["heads"], add)]
+    if op == "InstanceNorm":
+        return [_instance_norm(inputs, attrs.get("eps", "0.001"), add)]
+    if op == "erf":
+        return [_erf(inputs[0], add)]
+    if op == "LeakyReLU" and attrs.get("act_type") == "gelu":
+        raised = add(
+            "_plus_scalar", _erf(add("_mul_scalar", inputs[0], scalar=repr(0.5**0.5)), add), scalar="1"
+        )
+        return [add("_mul_scalar", add("elemwise_mul", inputs[0], raised), scalar="0.5")]
     if op == "_shuffle":
         return inputs
     if op == "_sample_multinomial":
@@ -71,6 +82,33 @@ def _of_images(pooled: Entry, inputs: list[Entry], add: Add) -> Entry:
     image = add("slice_axis", inputs[1], axis="1", begin="0", end="1")
     there = add("Reshape", add("_greater_equal_scalar", image, scalar="0"), shape="(-1,)")
     return add("where", there, pooled, add("zeros_like", pooled))
+
+
+def _instance_norm(inputs: list[Entry], eps: str, add: Add) -> Entry:
+    x, gamma, beta = inputs
+    centred = add("broadcast_sub", x, add("mean", x, axis="(0, 1)", exclude="True", keepdims="True"))
+    spread = add("mean", add("square", centred), axis="(0, 1)", exclude="True", keepdims="True")
+    out = add("broadcast_mul", centred, add("rsqrt", add("_plus_scalar", spread, scalar=eps)))
+    last = add("SwapAxis", out, dim1="1", dim2="-1")  # gamma and beta broadcast from behind
+    out = add("broadcast_add", add("broadcast_mul", last, gamma), beta)
+    return add("SwapAxis", out, dim1="1", dim2="-1")
+
+
+def _erf(x: Entry, add: Add) -> Entry:
+    """2 x / sqrt(pi) times the mean of exp(-(x t)^2) for t from 0 to 1, by Gauss: MXNet's own has seven digits."""
+    places, shares = np.polynomial.legendre.leggauss(40)
+    near = add("clip", x, a_min="-6.5", a_max="6.5")
+    square = add("square", near)
+    terms = [
+        add(
+            "_mul_scalar",
+            add("exp", add("_mul_scalar", square, scalar=repr(-((t + 1) ** 2) / 4))),
+            scalar=repr(w / 2),
+        )
+        for t, w in zip(places.tolist(), shares.tolist())
+    ]
+    return add("_mul_scalar", add("elemwise_mul", near, add("add_n", *terms, num_args=str(len(terms)))),
+               scalar=repr(2 / np.pi**0.5))  # fmt: skip
 
 
 def _attention(kind: str, inputs: list[Entry], heads: str, add: Add) -> Entry:
