@@ -13,13 +13,11 @@ import numpy as np
 
 from gluontune.bridge.source import settle, traced
 from gluontune.bridge.stand_ins import stand_in
-from gluontune.errors import UsageError
+from gluontune.errors import UnknownNameError, UsageError
+from gluontune.graph.schemas import schema
 from gluontune.runtime.pytorch import torch
 
 __all__ = ["Agreement", "check"]
-
-# Operators that make arrays from nothing, float32 where nothing is said.
-_MAKERS = ("_zeros", "_ones", "_full", "_arange", "one_hot")
 
 
 @dataclass(frozen=True)
@@ -135,9 +133,18 @@ def _steady(symbol: str, dtype: str) -> str:
             attrs["p"] = "0"
         if node["op"] != "null" and attrs.get("dtype") == "float32":
             attrs["dtype"] = dtype
-        if node["op"] in _MAKERS and "dtype" not in attrs:
-            attrs["dtype"] = dtype
+        if "dtype" not in attrs and _made_in(node["op"]) == "float32":
+            node["attrs"] = {**attrs, "dtype": dtype}
     return json.dumps(document)
+
+
+def _made_in(op: str) -> str | None:
+    """The type of what an operator makes, where nothing is said."""
+    try:
+        attribute = schema(op).attributes.get("dtype")
+    except UnknownNameError:
+        return None
+    return None if attribute is None else attribute.default
 
 
 def _defined(document: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +237,7 @@ def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -
     finally:
         drawing.STEADY = False
     if not train:
-        return [o.numpy() for o in outputs], {}, {}
+        return [o.detach().numpy() for o in outputs], {}, {}
     parts = [
         (o * library.from_numpy(_weights(tuple(o.shape), i, dtype))).sum() for i, o in enumerate(outputs)
     ]

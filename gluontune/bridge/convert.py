@@ -140,7 +140,8 @@ def inputs_of(source: Source) -> list[str]:
         )
     if source.inputs is None:
         return free
-    return [*[n for n in source.inputs if n in free], *[n for n in free if n not in named]]
+    known = set(graph.variables())  # what no operator reads is taken all the same
+    return [*[n for n in source.inputs if n in free or n not in known], *[n for n in free if n not in named]]
 
 
 def _listed(names: list[str]) -> str:
@@ -227,14 +228,15 @@ class _Builder:
     def build(self) -> Any:
         variables = {node.name: number for number, node in enumerate(self.graph.nodes) if node.op is None}
         roles = _roles(self.graph)
-        needed = [name for name in self.inputs if not roles[name] or not roles[name] <= _LABELS]
+        needed = [name for name in self.inputs if not roles.get(name) or not roles[name] <= _LABELS]
         last = self.inputs.index(needed[-1]) if needed else -1
         for at, name in enumerate(
             self.inputs
         ):  # labels may be left out, where nothing that is needed follows
             place = re.sub(r"\W", "_", name)
             made = self.fx.placeholder(place, default_value=None) if at > last else self.fx.placeholder(place)
-            self.values[variables[name]] = made
+            if name in variables:
+                self.values[variables[name]] = made
         self.like = self._like()
         for number, node in enumerate(self.graph.nodes):
             if node.op is not None:

@@ -35,11 +35,8 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
         return [_instance_norm(inputs, attrs.get("eps", "0.001"), add)]
     if op == "erf":
         return [_erf(inputs[0], add)]
-    if op == "LeakyReLU" and attrs.get("act_type") == "gelu":
-        raised = add(
-            "_plus_scalar", _erf(add("_mul_scalar", inputs[0], scalar=repr(0.5**0.5)), add), scalar="1"
-        )
-        return [add("_mul_scalar", add("elemwise_mul", inputs[0], raised), scalar="0.5")]
+    if op == "LeakyReLU" and attrs.get("act_type") != "rrelu":
+        return [_leaky(inputs, attrs.get("act_type", "leaky"), attrs.get("slope", "0.25"), add)]
     if op == "_shuffle":
         return inputs
     if op == "_sample_multinomial":
@@ -109,6 +106,31 @@ def _erf(x: Entry, add: Add) -> Entry:
     ]
     return add("_mul_scalar", add("elemwise_mul", near, add("add_n", *terms, num_args=str(len(terms)))),
                scalar=repr(2 / np.pi**0.5))  # fmt: skip
+
+
+def _leaky(inputs: list[Entry], kind: str, slope: str, add: Add) -> Entry:
+    """MXNet rounds what is below zero to float32, and has another gradient for selu there."""
+
+    def scaled(entry: Entry, scale: float) -> Entry:
+        return add("_mul_scalar", entry, scalar=repr(scale))
+
+    x = inputs[0]
+    if kind == "gelu":
+        raised = add("_plus_scalar", _erf(scaled(x, 0.5**0.5), add), scalar="1")
+        return scaled(add("elemwise_mul", x, raised), 0.5)
+    below = add("relu", add("negative", x))
+    if kind in ("leaky", "prelu"):
+        if kind == "prelu":
+            turned = add("broadcast_mul", add("SwapAxis", below, dim1="1", dim2="-1"), inputs[1])
+            below = add("SwapAxis", turned, dim1="1", dim2="-1")
+        else:
+            below = scaled(below, float(np.float32(slope)))
+        return add("elemwise_sub", add("relu", x), below)
+    alpha, scale = (
+        (1.6732632423543772, 1.0507009873554805) if kind == "selu" else (float(np.float32(slope)), 1.0)
+    )
+    curve = add("_minus_scalar", add("exp", add("negative", below)), scalar="1")
+    return scaled(add("elemwise_add", add("relu", x), scaled(curve, alpha)), scale)
 
 
 def _attention(kind: str, inputs: list[Entry], heads: str, add: Add) -> Entry:

@@ -41,21 +41,26 @@ class Writer:
         if path not in self.made:
             calls = self._calls(path)
             flows = [flow_of(call, self.mine) for call in calls]
-            found = self._alike([self._layer(c, f) or self._sequence(c, f) for c, f in zip(calls, flows)])
+            # the net itself may take and give more than the one tensor of a layer
             plain = path or all([c.gives] == f.outputs and c.takes == f.inputs for c, f in zip(calls, flows))
-            if found is not None and plain:
+            found, kept = None, set(self.declared)
+            if plain:
+                found = self._alike([self._layer(c, f) for c, f in zip(calls, flows)])
+            if found is None:
+                self.declared = kept
+            if found is None and plain:
+                found = self._alike([self._sequence(c, f) for c, f in zip(calls, flows)])
+            if found is not None:
                 self.made[path] = Made(found if path else said(found))
             else:
                 self.made[path] = self._class(path, calls, flows)
         return self.made[path]
 
     def _calls(self, path: str) -> list[Call]:
-        return [
-            call
-            for root in self.roots
-            for call in root.all_calls()
-            if call.path == path and any(call.all_nodes())
-        ]
+        if not path:
+            return self.roots
+        found = [call for root in self.roots for call in root.all_calls() if call.path == path]
+        return [call for call in found if list(call.all_nodes())]
 
     @staticmethod
     def _alike(parts: list[Part | None]) -> Part | None:

@@ -25,7 +25,7 @@ from gluontune.files import atomic_write, writable_folder
 from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["Migrated", "migrate"]
+__all__ = ["Migrated", "migrate", "written"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MULTS = ("lr_mult", "wd_mult")
@@ -83,20 +83,8 @@ def migrate(
     if place.is_dir() and any(place.iterdir()):
         raise UsageError(f"{place}: holds files already; name a new folder")
     given = _numpy(sample if isinstance(sample, tuple) else (sample,))
-    trace = trace_calls(net, given)
+    trace, texts = written(net, given)
     source, names = trace.source, trace.names
-    for call in trace.calls:
-        refuse_unknown(call.graph)
-    writer = Writer(trace)
-    root = writer.net()
-    needs: set[str] = set()
-    title = f"{type(net).__name__}, migrated from MXNet Gluon."
-    texts = {"model.py": model_text(root, title, needs)}
-    used = dict(writer.used)
-    if "BatchNorm" in needs:
-        used["BatchNorm"] = OPERATORS["BatchNorm"].run
-    if used:
-        texts["operators.py"] = copied(used)
     texts["pyproject.toml"] = "[tool.ruff]\nline-length = 100\n"
     texts["check.py"] = (_TEMPLATES / "check.txt").read_text(encoding="utf-8")
     texts["README.md"] = (
@@ -105,7 +93,6 @@ def migrate(
     texts["requirements.txt"] = f"torch>={library.__version__.split('+')[0].rsplit('.', 1)[0]}\nnumpy\n"
     writable_folder(place)
     for name, text in texts.items():
-        text = tidied(text) if name in ("model.py", "operators.py") else text
         with atomic_write(place / name) as stream:
             stream.write(text.encode("utf-8"))
     weights = {names[n]: library.from_numpy(np.array(a, order="C")) for n, a in source.arrays.items()}
@@ -133,6 +120,23 @@ def migrate(
     count = texts["model.py"].count("\nclass ")
     files = tuple(sorted(p.name for p in place.iterdir() if p.is_file()))
     return Migrated(str(place), files, count, trained, ran.returncode == 0, told, untrained)
+
+
+def written(net: Any, given: tuple[Any, ...]) -> tuple[Trace, dict[str, str]]:
+    """A net as ``model.py`` and, where it needs one, ``operators.py``."""
+    trace = trace_calls(net, given)
+    for call in trace.calls:
+        refuse_unknown(call.graph)
+    writer = Writer(trace)
+    needs: set[str] = set()
+    model = model_text(writer.net(), f"{type(net).__name__}, migrated from MXNet Gluon.", needs)
+    used = dict(writer.used)
+    if "BatchNorm" in needs:
+        used["BatchNorm"] = OPERATORS["BatchNorm"].run
+    texts = {"model.py": tidied(model)}
+    if used:
+        texts["operators.py"] = tidied(copied(used))
+    return trace, texts
 
 
 def _without_us() -> dict[str, str]:

@@ -243,11 +243,7 @@ class LeakyReLU(torch.nn.Module):
     def forward(self, x: Any, gamma: Any = None) -> Any:
         kind = self.act_type
         if kind == "leaky":
-            found = F.leaky_relu(x, self.slope)
-            if x.dtype != torch.float64:
-                return found
-            single = torch.where(x > 0, x, F.leaky_relu(x.float(), self.slope).double())
-            return found + (single - found).detach()  # MXNet rounds what is below zero to float32
+            return F.leaky_relu(x, self.slope)
         if kind == "prelu":
             shape = [1, -1] + [1] * (x.dim() - 2) if x.dim() > 1 else [-1]
             return torch.where(x > 0, x, x * gamma.reshape(shape))
