@@ -56,6 +56,7 @@ class Operator:
             that takes the attributes. sample: draws a test, None where it is tested by hand.
         stateful: it acts otherwise in training. many: it returns a tuple. source: it has no inputs, and is
             given ``like``, a tensor on the right device. loops: its class takes the modules of its subgraphs first.
+        rounded: MXNet computes it in float32, or with constants of it, whatever it is given.
     """
 
     name: str
@@ -65,9 +66,13 @@ class Operator:
     many: bool | Callable[[Mapping[str, Any]], bool] = False
     source: bool = False
     loops: bool = False
+    rounded: bool | Callable[[Mapping[str, Any]], bool] = False
 
     def returns_tuple(self, attrs: Mapping[str, Any]) -> bool:
         return bool(self.many(attrs)) if callable(self.many) else self.many
+
+    def is_rounded(self, attrs: Mapping[str, Any]) -> bool:
+        return bool(self.rounded(attrs)) if callable(self.rounded) else self.rounded
 
 
 OPERATORS: Registry[Operator] = Registry("operator of the bridge")

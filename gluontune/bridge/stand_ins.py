@@ -12,7 +12,7 @@ from gluontune.bridge.registry import OPERATORS
 from gluontune.graph.schemas import schema
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["stand_in"]
+__all__ = ["rounded", "stand_in"]
 
 Entry = list[Any]  # node, output, version
 Add = Callable[..., Entry]
@@ -35,7 +35,7 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
         return [_instance_norm(inputs, attrs.get("eps", "0.001"), add)]
     if op == "erf":
         return [_erf(inputs[0], add)]
-    if op == "LeakyReLU" and attrs.get("act_type") != "rrelu":
+    if op == "LeakyReLU" and attrs.get("act_type", "leaky") in ("leaky", "gelu"):
         return [_leaky(inputs, attrs.get("act_type", "leaky"), attrs.get("slope", "0.25"), add)]
     if op == "_shuffle":
         return inputs
@@ -55,6 +55,12 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
     if op.startswith("_random_") or (op.startswith("_npi_") and name in _DRAWN and not inputs):
         return [_fixed(op, attrs, inputs, add)]
     return []
+
+
+def rounded(op: str, attrs: dict[str, Any]) -> bool:
+    """Whether MXNet's own number has seven digits, and nothing stands in for it."""
+    exact = op == "erf" or (op == "LeakyReLU" and attrs.get("act_type", "leaky") in ("leaky", "gelu"))
+    return not exact and OPERATORS[op].is_rounded(attrs)
 
 
 _DRAWN = (
@@ -109,7 +115,7 @@ def _erf(x: Entry, add: Add) -> Entry:
 
 
 def _leaky(inputs: list[Entry], kind: str, slope: str, add: Add) -> Entry:
-    """MXNet rounds what is below zero to float32, and has another gradient for selu there."""
+    """MXNet rounds what is below zero to float32."""
 
     def scaled(entry: Entry, scale: float) -> Entry:
         return add("_mul_scalar", entry, scalar=repr(scale))
@@ -118,19 +124,10 @@ def _leaky(inputs: list[Entry], kind: str, slope: str, add: Add) -> Entry:
     if kind == "gelu":
         raised = add("_plus_scalar", _erf(scaled(x, 0.5**0.5), add), scalar="1")
         return scaled(add("elemwise_mul", x, raised), 0.5)
-    below = add("relu", add("negative", x))
-    if kind in ("leaky", "prelu"):
-        if kind == "prelu":
-            turned = add("broadcast_mul", add("SwapAxis", below, dim1="1", dim2="-1"), inputs[1])
-            below = add("SwapAxis", turned, dim1="1", dim2="-1")
-        else:
-            below = scaled(below, float(np.float32(slope)))
-        return add("elemwise_sub", add("relu", x), below)
-    alpha, scale = (
-        (1.6732632423543772, 1.0507009873554805) if kind == "selu" else (float(np.float32(slope)), 1.0)
-    )
-    curve = add("_minus_scalar", add("exp", add("negative", below)), scalar="1")
-    return scaled(add("elemwise_add", add("relu", x), scaled(curve, alpha)), scale)
+    where = add("BlockGrad", add("_greater_scalar", x, scalar="0"))
+    rest = float(np.float32(slope))
+    share = add("_plus_scalar", scaled(where, 1 - rest), scalar=repr(rest))
+    return add("elemwise_mul", x, share)
 
 
 def _attention(kind: str, inputs: list[Entry], heads: str, add: Add) -> Entry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -62,7 +63,6 @@ class _Copy:
     """Statements taken out of our modules, with what they read, each after it."""
 
     def __init__(self) -> None:
-        self.files: dict[str, _File] = {}
         self.parts: dict[tuple[str, str], str] = {}
         self.imports: set[str] = set()
 
@@ -78,7 +78,7 @@ class _Copy:
             self.take(module, name)
             return str(name)
         if value.__name__ == "<lambda>":
-            found = self._file(module).lambda_of(value)
+            found = _file(module).lambda_of(value)
             self._names(module, found)
             return ast.unparse(found)
         maker = name.partition(".")[0]
@@ -87,17 +87,12 @@ class _Copy:
         wanted = inspect.signature(getattr(importlib.import_module(module), maker)).parameters
         return f"{maker}({', '.join(f'{k}={self.text(held[k])}' for k in wanted)})"
 
-    def _file(self, module: str) -> _File:
-        if module not in self.files:
-            self.files[module] = _File(module)
-        return self.files[module]
-
     def _names(self, module: str, tree: Any) -> None:
         for used in sorted({n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}):
             self.take(module, used)
 
     def take(self, module: str, name: str) -> None:
-        statement = self._file(module).defined.get(name)
+        statement = _file(module).defined.get(name)
         if statement is None or name in _GIVEN or (module, name) in self.parts:
             return
         if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith(_OWN):
@@ -114,6 +109,11 @@ class _Copy:
         self._names(module, statement)
         del self.parts[(module, name)]
         self.parts[(module, name)] = textwrap.dedent(ast.unparse(statement))
+
+
+@functools.cache
+def _file(module: str) -> _File:
+    return _File(module)
 
 
 class _File:

@@ -168,3 +168,40 @@ def tensordot_int_axes(a: Any, b: Any, axes: int) -> Any:
     "a_axes_summed": (1, 2), "b_axes_summed": (1, 0)}))  # fmt: skip
 def tensordot(a: Any, b: Any, a_axes_summed: Any, b_axes_summed: Any) -> Any:
     return torch.tensordot(a, b, (tuple(a_axes_summed), tuple(b_axes_summed)))
+
+
+def _triangle(a: Any, lower: bool) -> Any:
+    return torch.tril(a) if lower else torch.triu(a)
+
+
+@operator("_linalg_potrf", sample=_square)
+def potrf(a: Any, lower: bool = True) -> Any:
+    found = torch.linalg.cholesky(a)
+    return found if lower else found.mT
+
+
+@operator("_linalg_potri", sample=lambda d: Sample([("triangle", (2, 3, 3))], {}, grads=False))
+def potri(a: Any, lower: bool = True) -> Any:
+    return torch.cholesky_inverse(_triangle(a, lower), upper=not lower)
+
+
+def _by_triangle(draw: Draw) -> Sample:
+    attrs = {"transpose": draw.pick([True, False]), "rightside": draw.pick([True, False]), "lower": True,
+             "alpha": draw.pick([1.0, 0.5])}  # fmt: skip
+    return Sample([("triangle", (2, 3, 3)), ("normal", (2, 3, 3))], attrs)
+
+
+@operator("_linalg_trsm", sample=_by_triangle)
+def trsm(
+    a: Any, b: Any, transpose: bool = False, rightside: bool = False, lower: bool = True, alpha: float = 1.0
+) -> Any:
+    a = _turn(_triangle(a, lower), transpose)
+    return alpha * torch.linalg.solve_triangular(a, b, upper=lower == transpose, left=not rightside)
+
+
+@operator("_linalg_trmm", sample=_by_triangle)
+def trmm(
+    a: Any, b: Any, transpose: bool = False, rightside: bool = False, lower: bool = True, alpha: float = 1.0
+) -> Any:
+    a = _turn(_triangle(a, lower), transpose)
+    return alpha * (torch.matmul(b, a) if rightside else torch.matmul(a, b))

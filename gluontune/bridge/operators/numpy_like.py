@@ -12,6 +12,9 @@ from gluontune.runtime import pytorch
 torch: Any = pytorch.torch()
 
 
+_ROUNDED = ("_npi_degrees", "_npi_radians")
+
+
 def _one(draw: Draw) -> Sample:
     return Sample([("normal", draw.shape(2, 3))], {})
 
@@ -27,7 +30,9 @@ for _name, _run, _kind in (
     ("_npi_degrees", torch.rad2deg, "normal"), ("_npi_radians", torch.deg2rad, "normal"),
     ("_npi_fix", torch.trunc, "normal"),
 ):  # fmt: skip
-    operator(_name, sample=lambda draw, kind=_kind: Sample([(kind, draw.shape())], {}))(_run)
+    operator(
+        _name, sample=lambda draw, kind=_kind: Sample([(kind, draw.shape())], {}), rounded=_name in _ROUNDED
+    )(_run)
 for _name, _run in {"_npi_logical_not": torch.logical_not, "_npi_isnan": torch.isnan, "_npi_isinf": torch.isinf,
                     "_npi_isfinite": torch.isfinite}.items():  # fmt: skip
     operator(_name)(_run)

@@ -42,7 +42,8 @@ def _sample(draw: Draw) -> Sample:
                            "state_outputs": draw.pick([True, False])}, True)  # fmt: skip
 
 
-@operator("RNN", stateful=True, sample=_sample, many=lambda attrs: bool(attrs.get("state_outputs")))
+@operator("RNN", stateful=True, sample=_sample, many=lambda attrs: bool(attrs.get("state_outputs")),
+          rounded=lambda attrs: attrs.get("mode") == "rnn_relu")  # fmt: skip
 class RNN(torch.nn.Module):
     """MXNet's and torch's gates stand in the same order; MXNet keeps all weights before all biases.
 
