@@ -82,13 +82,22 @@ def refuse_unknown(graph: Graph) -> None:
     """Refuse operators that have no meaning here, by name and layer."""
     importlib.import_module("gluontune.bridge.operators")
     for node in graph.nodes:
-        if node.subgraphs and (node.op not in OPERATORS or not OPERATORS[node.op].loops):
+        known = node.op is None or node.op in OPERATORS
+        fused = node.subgraphs and not (known and OPERATORS[node.op or ""].loops)
+        if fused or (not known and "quantize" in (node.op or "")):
+            what = "fused" if fused else "quantized"
             raise GluontuneError(
-                f"{graph.source}: layer {node.name} was fused by MXNet ({node.op}), as in quantized nets: "
-                "convert the float32 net"
+                f"{graph.source}: layer {node.name} was {what} by MXNet ({node.op}), as in int8 nets: convert the float32 "
+                "net that it was made from"
             )
         for inner in node.subgraphs:
             refuse_unknown(inner)
+    custom = [node for node in graph.nodes if node.op == "Custom" and "Custom" not in OPERATORS]
+    if custom:
+        raise GluontuneError(
+            f"{graph.source}: layer {custom[0].name} is a CustomOp ({custom[0].attrs.get('op_type')}), Python code of "
+            "its own. Register what it computes: @gt.bridge.operator('Custom') above a function of its inputs and **attributes in torch"
+        )
     missing = {op: layers for op, layers in graph.operators().items() if op not in OPERATORS}
     if not missing:
         return
@@ -135,9 +144,14 @@ def inputs_of(source: Source) -> list[str]:
     named = set(source.inputs or ())
     lacking = [n for n in free if n not in named and roles[n] & _STATES]
     if lacking:
-        raise GluontuneError(
-            f"{graph.source}: the parameters lack {_listed(lacking)}. Are symbol and .params of the same net?"
+        structural = arrays and all(re.search(r"\.\w+$", name) for name in arrays)
+        why = (
+            f"The .params has names by structure ({next(iter(arrays))}), as save_parameters writes them: load it into "
+            "the net and export that"
+            if structural
+            else "Are symbol and .params of the same net?"
         )
+        raise GluontuneError(f"{graph.source}: the parameters lack {_listed(lacking)}. {why}")
     if source.inputs is None:
         return free
     known = set(graph.variables())  # what no operator reads is taken all the same
@@ -151,7 +165,7 @@ def _listed(names: list[str]) -> str:
 def _put_arrays(library: Any, root: Any, source: Source, dtype: str | None) -> None:
     graph = source.graph
     auxiliary, used = set(graph.auxiliary()), set(graph.variables())
-    expected = _first_sizes(graph)
+    expected, roles = _first_sizes(graph), _roles(graph)
     for node in graph.nodes:
         if node.op is not None or node.name not in source.arrays or node.name not in used:
             continue
@@ -160,6 +174,11 @@ def _put_arrays(library: Any, root: Any, source: Source, dtype: str | None) -> N
         if array.dtype == np.float16 and dtype is None:
             raise GluontuneError(
                 f"{graph.source}: parameter {node.name} is float16: pass dtype='float32' to convert the parameters"
+            )
+        if array.dtype.name in ("int8", "uint8") and roles[node.name] & _STATES:
+            raise GluontuneError(
+                f"{graph.source}: parameter {node.name} is {array.dtype.name}, and the scale of its numbers does not stand in "
+                "the file: convert the float32 parameters that it was made from"
             )
         tensor = library.from_numpy(np.array(array, order="C"))
         if dtype and tensor.is_floating_point():

@@ -35,6 +35,9 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
         return [_instance_norm(inputs, attrs.get("eps", "0.001"), add)]
     if op == "erf":
         return [_erf(inputs[0], add)]
+    if op in ("gammaln", "gamma"):
+        found = _gammaln(inputs[0], add)
+        return [found if op == "gammaln" else add("exp", found)]
     if op == "LeakyReLU" and attrs.get("act_type", "leaky") in ("leaky", "gelu"):
         return [_leaky(inputs, attrs.get("act_type", "leaky"), attrs.get("slope", "0.25"), add)]
     if op == "_shuffle":
@@ -59,7 +62,9 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
 
 def rounded(op: str, attrs: dict[str, Any]) -> bool:
     """Whether MXNet's own number has seven digits, and nothing stands in for it."""
-    exact = op == "erf" or (op == "LeakyReLU" and attrs.get("act_type", "leaky") in ("leaky", "gelu"))
+    exact = op in ("erf", "gamma", "gammaln") or (
+        op == "LeakyReLU" and attrs.get("act_type", "leaky") in ("leaky", "gelu")
+    )
     return not exact and OPERATORS[op].is_rounded(attrs)
 
 
@@ -112,6 +117,21 @@ def _erf(x: Entry, add: Add) -> Entry:
     ]
     return add("_mul_scalar", add("elemwise_mul", near, add("add_n", *terms, num_args=str(len(terms)))),
                scalar=repr(2 / np.pi**0.5))  # fmt: skip
+
+
+def _gammaln(x: Entry, add: Add) -> Entry:
+    """Stirling's series at x + 9 and nine steps back, for what is above zero; MXNet's own has seven digits."""
+    z = add("_plus_scalar", x, scalar="9")
+    steps = [add("log", add("_plus_scalar", x, scalar=str(k))) for k in range(9)]
+    inverse = add("reciprocal", z)
+    square, series = add("square", inverse), None
+    for number in (-691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12):
+        series = add("_mul_scalar", add("ones_like", z), scalar=repr(number)) if series is None else (
+            add("_plus_scalar", add("elemwise_mul", series, square), scalar=repr(number)))  # fmt: skip
+    main = add("elemwise_sub", add("elemwise_mul", add("_minus_scalar", z, scalar="0.5"), add("log", z)), z)
+    main = add("_plus_scalar", main, scalar=repr(float(np.log(2 * np.pi)) / 2))
+    whole = add("elemwise_add", main, add("elemwise_mul", series or z, inverse))
+    return add("elemwise_sub", whole, add("add_n", *steps, num_args="9"))
 
 
 def _leaky(inputs: list[Entry], kind: str, slope: str, add: Add) -> Entry:

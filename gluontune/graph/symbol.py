@@ -109,8 +109,8 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
     raw = document.get("nodes") if isinstance(document, Mapping) else None
     if not isinstance(raw, list) or not isinstance(document.get("heads"), list):
         raise GluontuneError(f"{where}: not a symbol of MXNet's: it has no 'nodes' and 'heads'")
-    version = int(document.get("attrs", {}).get("mxnet_version", ["int", 800])[1])
     try:
+        version = _version(document.get("attrs"))
         graph = Graph([], [], version, where)
         places: list[int] = []
         known: dict[str, int] = {}  # a loop's own variables are copies of those outside
@@ -126,11 +126,17 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
                 known[made.name] = len(graph.nodes)
             graph.nodes.append(made)
         graph.outputs = [(places[entry[0]], entry[1] if len(entry) > 1 else 0) for entry in document["heads"]]
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise GluontuneError(
             f"{where}: a damaged symbol ({type(error).__name__}: {error}); export it again"
         ) from error
     return graph
+
+
+def _version(attrs: Any) -> int:
+    """Of the MXNet that wrote a symbol; none stands in those before 0.9."""
+    found = attrs.get("mxnet_version", 800) if isinstance(attrs, Mapping) else 800
+    return int(found[-1] if isinstance(found, (list, tuple)) else found)
 
 
 def _document(source: Any) -> tuple[Any, str]:

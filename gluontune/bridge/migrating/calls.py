@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from gluontune.bridge.convert import refuse_unknown
 from gluontune.bridge.source import Source, _own_line, parameters_of
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.graph.symbol import Graph, Node, read_symbol
@@ -97,18 +98,15 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
     for mode in (mx.autograd.predict_mode, mx.autograd.train_mode):
         noted: list[Call] = []
         finished: list[Call] = []
-        kept, net._cached_graph = getattr(net, "_cached_graph", ()), ()
-        try:
-            with _recorded(net, noted, finished), mode():
-                net(*nested(sample, iter(variables)))
-        except Exception as error:
-            raise GluontuneError(
-                f"{type(net).__name__} cannot be traced{_own_line(error)}: {type(error).__name__}: "
-                f"{(str(error).splitlines() or [''])[0]}. Give migrate a sample of all that it takes; a hybrid_forward "
-                "must use F for all that it computes"
-            ) from error
-        finally:
-            net._cached_graph = kept
+        with mode():
+            # Once as it is: what a CustomOp is told of calls ends the process.
+            found = _called(net, nested(sample, iter(variables)))
+            graph = read_symbol(mx.sym.Group(list(leaves(found))).tojson())
+            refuse_unknown(graph)
+            if "Custom" in graph.operators():
+                raise GluontuneError("migrate cannot write a CustomOp; gt.bridge.to_torch converts it")
+            with _recorded(net, noted, finished):
+                _called(net, nested(sample, iter(variables)))
         noted[0].takes = _opened(nested(sample, iter(variables)))
         with warnings.catch_warnings():
             warnings.simplefilter(
@@ -130,6 +128,20 @@ def leaves(nest: Any) -> Iterator[Any]:
             yield from leaves(item)
     elif nest is not None:
         yield nest
+
+
+def _called(net: Any, arguments: tuple[Any, ...]) -> Any:
+    kept, net._cached_graph = getattr(net, "_cached_graph", ()), ()
+    try:
+        return net(*arguments)
+    except Exception as error:
+        raise GluontuneError(
+            f"{type(net).__name__} cannot be traced{_own_line(error)}: {type(error).__name__}: "
+            f"{(str(error).splitlines() or [''])[0]}. Give migrate a sample of all that it takes; a hybrid_forward "
+            "must use F for all that it computes"
+        ) from error
+    finally:
+        net._cached_graph = kept
 
 
 def nested(nest: Any, items: Iterator[Any]) -> Any:

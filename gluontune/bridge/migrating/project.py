@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from gluontune.bridge.agreement import gradients_of, outputs_of
-from gluontune.bridge.convert import refuse_unknown
 from gluontune.bridge.migrating.calls import Trace, leaves, trace_calls
 from gluontune.bridge.migrating.classes import Writer
 from gluontune.bridge.migrating.copying import copied
@@ -126,8 +125,6 @@ def migrate(
 def written(net: Any, given: tuple[Any, ...]) -> tuple[Trace, dict[str, str]]:
     """A net as ``model.py`` and, where it needs one, ``operators.py``."""
     trace = trace_calls(net, given)
-    for call in trace.calls:
-        refuse_unknown(call.graph)
     writer = Writer(trace)
     needs: set[str] = set()
     model = model_text(writer.net(), f"{type(net).__name__}, migrated from MXNet Gluon.", needs)
