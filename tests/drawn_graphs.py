@@ -25,8 +25,8 @@ from gluontune.graph.symbol import _AUXILIARY
 torch = importlib.import_module("torch")
 
 # Not drawn here: what gives nothing that others can read, and what is compared by its distribution.
-_LEFT_OUT = {"_contrib_MultiBoxTarget", "_contrib_MultiBoxDetection", "_contrib_MultiBoxPrior", "CTCLoss", "_contrib_box_nms",
-             "_contrib_SyncBatchNorm", "MAERegressionOutput", "_grad_add", "amp_multicast"}  # fmt: skip
+_LEFT_OUT = {"_contrib_MultiBoxTarget", "_contrib_MultiBoxDetection", "_contrib_MultiBoxPrior", "CTCLoss",
+             "_contrib_box_nms", "_contrib_SyncBatchNorm", "MAERegressionOutput", "_grad_add", "amp_multicast"}  # fmt: skip
 _NAMES = sorted(e.name for e in OPERATORS if e.sample is not None and e.name not in _LEFT_OUT)
 _PLACES = {"_contrib_": "contrib", "_linalg_": "linalg", "_random_": "random", "_image_": "image"}
 
@@ -143,7 +143,7 @@ def _outputs(name, inputs, attrs):
 
 
 def _call(library, name):
-    """MXNet's function of an operator, for arrays or for symbols; those of ``mx.np`` take and give the plain kind too."""
+    """MXNet's function of an operator, for arrays or symbols; those of ``mx.np`` take and give the plain kind."""
     if name.startswith("_np"):
         prefix, _, short = name[1:].partition("_")
         home = {"np": library.np._op, "npi": library.np._internal, "npx": library.npx}[prefix]

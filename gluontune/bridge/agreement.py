@@ -178,14 +178,17 @@ def _defined(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> Any:
-    from gluontune.runtime import mxnet
+    from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 
     mx = mxnet()
     names, symbol = traced(net, len(samples))
     symbol = mx.sym.load_json(_steady(symbol.tojson(), dtype))
+    inputs = [mx.sym.var(name) for name in names]
+    if uses_np(net):
+        symbol, inputs = symbol.as_np_ndarray(), [variable.as_np_ndarray() for variable in inputs]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "Cannot decide type for the following arguments": for the inputs
-        block = mx.gluon.SymbolBlock(symbol, [mx.sym.var(name) for name in names])
+        block = mx.gluon.SymbolBlock(symbol, inputs)
     values = net.collect_params()
     settle()
     for name, parameter in block.collect_params().items():
@@ -193,16 +196,16 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
         parameter.grad_req = source.grad_req
         data = source.data(source.list_ctx()[0]).copy()
         parameter._load_init(
-            data.astype(dtype) if data.dtype.__name__.startswith("float") else data,
+            data.astype(dtype) if np.dtype(data.dtype).kind == "f" else data,
             mx.cpu(),
             cast_dtype=True,
             dtype_source="saved",
         )
-    arrays = [mx.nd.array(s, dtype=s.dtype) for s in samples]
+    arrays = as_net_array([mx.nd.array(s, dtype=s.dtype) for s in samples], net)
     if not train:
         return [o.asnumpy() for o in _listed(block(*arrays))], {}, {}
     with mx.autograd.record():
-        outputs = _listed(block(*arrays))
+        outputs = as_nd_array(_listed(block(*arrays)))
         parts = [
             (o * mx.nd.array(_weights(o.shape, i, dtype), dtype=dtype)).sum()
             for i, o in enumerate(outputs)

@@ -87,8 +87,8 @@ def refuse_unknown(graph: Graph) -> None:
         if fused or (not known and "quantize" in (node.op or "")):
             what = "fused" if fused else "quantized"
             raise GluontuneError(
-                f"{graph.source}: layer {node.name} was {what} by MXNet ({node.op}), as in int8 nets: convert the float32 "
-                "net that it was made from"
+                f"{graph.source}: layer {node.name} was {what} by MXNet ({node.op}), as in int8 nets: convert the "
+                "float32 net that it was made from"
             )
         for inner in node.subgraphs:
             refuse_unknown(inner)
@@ -96,7 +96,8 @@ def refuse_unknown(graph: Graph) -> None:
     if custom:
         raise GluontuneError(
             f"{graph.source}: layer {custom[0].name} is a CustomOp ({custom[0].attrs.get('op_type')}), Python code of "
-            "its own. Register what it computes: @gt.bridge.operator('Custom') above a function of its inputs and **attributes in torch"
+            "its own. Register what it computes: @gt.bridge.operator('Custom') above a function of its inputs and "
+            "**attributes in torch"
         )
     missing = {op: layers for op, layers in graph.operators().items() if op not in OPERATORS}
     if not missing:
@@ -177,8 +178,8 @@ def _put_arrays(library: Any, root: Any, source: Source, dtype: str | None) -> N
             )
         if array.dtype.name in ("int8", "uint8") and roles[node.name] & _STATES:
             raise GluontuneError(
-                f"{graph.source}: parameter {node.name} is {array.dtype.name}, and the scale of its numbers does not stand in "
-                "the file: convert the float32 parameters that it was made from"
+                f"{graph.source}: parameter {node.name} is {array.dtype.name}, and the scale of its "
+                "numbers does not stand in the file: convert the float32 parameters that it was made from"
             )
         tensor = library.from_numpy(np.array(array, order="C"))
         if dtype and tensor.is_floating_point():

@@ -262,7 +262,7 @@ class Body:
         """A tensor on the net's device."""
         known = sorted(self.values.values())
         first = self.given[0] if self.given else ""
-        return first if first in known else next(iter(known), "next(self.parameters())")
+        return first if first in known else next(iter(known), "next(self.parameters(), None)")
 
 
 def _variable(number: int) -> str:

@@ -142,9 +142,9 @@ _TWO = {"normal": (_normal, "loc", "scale"), "uniform": (_uniform, "low", "high"
         "exponential": (_exponential, "lam", ""), "poisson": (_poisson, "lam", ""),
         "negative_binomial": (_negative_binomial, "k", "p"),
         "generalized_negative_binomial": (_generalized, "mu", "alpha")}  # fmt: skip
-_NUMPY = {"normal": (_normal, "loc", "scale"), "normal_n": (_normal, "loc", "scale"), "uniform": (_uniform, "low", "high"),
-          "uniform_n": (_uniform, "low", "high"), "gumbel": (_gumbel, "loc", "scale"), "gamma": (_gamma, "shape", "scale"),
-          "logistic": (_logistic, "loc", "scale"), "exponential": (_np_exponential, "scale", ""),
+_NUMPY = {"normal": (_normal, "loc", "scale"), "normal_n": (_normal, "loc", "scale"),
+          "uniform": (_uniform, "low", "high"), "uniform_n": (_uniform, "low", "high"),
+          "gumbel": (_gumbel, "loc", "scale"), "gamma": (_gamma, "shape", "scale"), "logistic": (_logistic, "loc", "scale"), "exponential": (_np_exponential, "scale", ""),
           "bernoulli": (_bernoulli, "prob", "logit")}  # fmt: skip
 for _name, (_run, _first, _second) in _TWO.items():
     _names = [n for n in (_first, _second) if n]
