@@ -64,6 +64,11 @@ def fill(kind, shape, *rest, rng):
         return rng.integers(-2, 3, shape).astype("float64")
     if kind == "positive":
         return rng.uniform(0.2, 3.0, shape)
+    if kind == "triangle":
+        return np.tril(rng.standard_normal(shape)) * 0.3 + 2 * np.eye(shape[-1])
+    if kind == "positive definite":
+        rows = rng.standard_normal(shape)
+        return rows @ rows.swapaxes(-1, -2) + 3 * np.eye(shape[-1])
     if kind == "above_one":
         return rng.uniform(1.2, 3.0, shape)
     if kind == "unit":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import warnings
 from dataclasses import dataclass, field
@@ -13,17 +14,16 @@ import numpy as np
 from gluontune.bridge.names import gluon_names
 from gluontune.bridge.references import right_way
 from gluontune.bridge.source import settle
+from gluontune.bridge.stand_ins import stand_in
 from gluontune.compute._diagnose import first_line
 from gluontune.compute.tracing import traced
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.gaps import gap, size
+from gluontune.graph.schemas import schema
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 from gluontune.runtime.pytorch import torch
 
 __all__ = ["Agreement", "check"]
-
-# Operators that make arrays from nothing, float32 where nothing is said.
-_MAKERS = ("_zeros", "_ones", "_full", "_arange", "one_hot")
 
 
 @dataclass(frozen=True)
@@ -146,33 +146,48 @@ def _steady(symbol: str, dtype: str) -> str:
             attrs["sparse_grad"] = "False"
         if node["op"] != "null" and attrs.get("dtype") == "float32":
             attrs["dtype"] = dtype
-        if node["op"] in _MAKERS and "dtype" not in attrs:
-            attrs["dtype"] = dtype
+        if "dtype" not in attrs and _made_in(node["op"]) == "float32":
+            node["attrs"] = {**attrs, "dtype": dtype}
     return json.dumps(document, ensure_ascii=False)
 
 
+def _made_in(op: str) -> str | None:
+    """The type of what an operator makes, where nothing is said."""
+    try:
+        attribute = schema(op).attributes.get("dtype")
+    except UnknownNameError:
+        return None
+    return None if attribute is None else attribute.default
+
+
 def _defined(document: dict[str, Any]) -> dict[str, Any]:
-    """A symbol whose ROIAlign has zeros for regions of no image: MXNet's on a CPU leaves there what the memory held."""
+    """A symbol that computes the same number each time, with operators that MXNet has right (``stand_in``)."""
     nodes: list[dict[str, Any]] = []
-    place: list[int] = []  # of each node's output in `nodes`
+    place: list[int] = []  # of each node in `nodes`
+    others: dict[tuple[int, int], list[Any]] = {}  # what is read in the place of a node's output
 
     def add(op: str, *inputs: list[Any], **attrs: str) -> list[Any]:
         nodes.append({"op": op, "name": f"defined{len(nodes)}", "attrs": attrs, "inputs": list(inputs)})
         return [len(nodes) - 1, 0, 0]
 
-    for node in document["nodes"]:
-        inputs = [[place[source], *rest] for source, *rest in node["inputs"]]
+    def now(entry: list[Any]) -> list[Any]:
+        source, output, *_ = entry
+        return others.get((source, output), [place[source], output, 0])
+
+    for number, node in enumerate(document["nodes"]):
+        inputs = [now(entry) for entry in node["inputs"]]
         nodes.append({**node, "inputs": inputs})
         place.append(len(nodes) - 1)
-        if node["op"] == "_contrib_ROIAlign":
-            pooled = [place[-1], 0, 0]
-            image = add("slice_axis", inputs[1], axis="1", begin="0", end="1")
-            there = add("Reshape", add("_greater_equal_scalar", image, scalar="0"), shape="(-1,)")
-            place[-1] = add("where", there, pooled, add("zeros_like", pooled))[0]
+        found = stand_in(node, [place[-1], 0, 0], inputs, add)
+        others.update({(number, output): entry for output, entry in enumerate(found)})
     arguments = [number for number, node in enumerate(nodes) if node["op"] == "null"]
-    heads = [[place[source], *rest] for source, *rest in document["heads"]]
     kept = {name: value for name, value in document.items() if name != "node_row_ptr"}
-    return {**kept, "nodes": nodes, "arg_nodes": arguments, "heads": heads}
+    return {
+        **kept,
+        "nodes": nodes,
+        "arg_nodes": arguments,
+        "heads": [now(entry) for entry in document["heads"]],
+    }
 
 
 def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> Any:
@@ -213,13 +228,14 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
         return [o.asnumpy() for o in _listed(block(*arrays))], {}, {}, []
     with mx.autograd.record():
         outputs = as_nd_array(_listed(block(*arrays)))
-        loss = mx.nd.add_n(
-            *[
-                (o * mx.nd.array(_weights(o.shape, i, dtype), dtype=dtype)).sum()
-                for i, o in enumerate(outputs)
-            ]
-        )
-    loss.backward()
+        parts = [
+            (o * mx.nd.array(_weights(o.shape, i, dtype), dtype=dtype)).sum()
+            for i, o in enumerate(outputs)
+            if o.dtype == np.dtype(dtype)  # whole numbers have no gradients
+        ]
+        loss = mx.nd.add_n(*parts) if parts else None
+    if loss is not None and any(p.grad_req != "null" for p in block.collect_params().values()):
+        loss.backward()
     found = block.collect_params()
     grads = {n: p.grad().asnumpy() for n, p in found.items() if p.grad_req != "null"}
     states = {n: found[n].data().asnumpy() for n in symbol.list_auxiliary_states()}
@@ -238,14 +254,21 @@ def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -
         if isinstance(getattr(part, "p", None), float):
             part.p = 0.0
     tensors = [library.from_numpy(s.copy()) for s in samples]
-    with library.set_grad_enabled(train):
-        outputs = _listed(module(*tensors))
+    drawing: Any = importlib.import_module("gluontune.bridge.operators.drawing")
+    drawing.STEADY = True
+    try:
+        with library.set_grad_enabled(train):
+            outputs = _listed(module(*tensors))
+    finally:
+        drawing.STEADY = False
     if not train:
-        return [o.numpy() for o in outputs], {}, {}
-    loss = sum(
+        return [o.detach().numpy() for o in outputs], {}, {}
+    parts = [
         (o * library.from_numpy(_weights(tuple(o.shape), i, dtype))).sum() for i, o in enumerate(outputs)
-    )
-    loss.backward()
+    ]
+    loss = [part for part in parts if part.requires_grad]
+    if loss:
+        library.stack(loss).sum().backward()
     names = gluon_names(module)
     grads = {
         names.get(n, n): (library.zeros_like(p) if p.grad is None else p.grad).numpy()

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import inspect
 import operator as python_operator
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.bridge.names import Places, identifier
-from gluontune.bridge.registry import OPERATORS, Operator, keywords
+from gluontune.bridge.registry import OPERATORS, Operator, keywords, unknown_output
 from gluontune.bridge.source import Source, open_source
 from gluontune.errors import GluontuneError, UnknownNameError
 from gluontune.graph.schemas import parse, schema
@@ -25,7 +26,6 @@ __all__ = ["attributes", "inputs_of", "refuse_unknown", "to_torch"]
 
 # Inputs that training gives and inference does not.
 _LABELS = {"label"}
-_CONTROL = ("_foreach", "_while_loop", "_cond")
 _STATES = {
     "weight",
     "bias",
@@ -67,8 +67,8 @@ def to_torch(
         them. ``module.inputs`` has their names.
 
     Raises:
-        GluontuneError: an operator is not known, an array is missing or of another shape, the graph has control
-            flow, parameters are float16 and no dtype is given, or PyTorch is missing.
+        GluontuneError: an operator is not known, an array is missing or of another shape, parameters are float16 and
+            no dtype is given, or PyTorch is missing.
 
     >>> text = '''{"nodes": [{"op": "null", "name": "data", "inputs": []},
     ...   {"op": "null", "name": "fc_weight", "inputs": []},
@@ -140,16 +140,23 @@ def refuse_unknown(graph: Graph) -> None:
             f"{graph.source}: has more than one variable named {clean(twice[0], 80)}: export it again"
         )
     for node in graph.nodes:
-        if node.subgraphs and node.op not in _CONTROL:
+        known = node.op is None or node.op in OPERATORS
+        fused = node.subgraphs and not (known and OPERATORS[node.op or ""].loops)
+        if fused or (not known and "quantize" in (node.op or "")):
+            what = "fused" if fused else "quantized"
             raise GluontuneError(
-                f"{graph.source}: layer {node.name} was fused by MXNet ({node.op}), as in quantized nets: "
-                "convert the float32 net"
+                f"{graph.source}: layer {node.name} was {what} by MXNet ({node.op}), as in int8 nets: convert the "
+                "float32 net that it was made from"
             )
-        if node.op in _CONTROL:
-            raise GluontuneError(
-                f"{graph.source}: layer {node.name} is control flow ({node.op}), which the bridge does not convert: "
-                "unroll it in the net"
-            )
+        for inner in node.subgraphs:
+            refuse_unknown(inner)
+    custom = [node for node in graph.nodes if node.op == "Custom" and "Custom" not in OPERATORS]
+    if custom:
+        raise GluontuneError(
+            f"{graph.source}: layer {custom[0].name} is a CustomOp ({custom[0].attrs.get('op_type')}), Python code of "
+            "its own. Register what it computes: @gt.bridge.operator('Custom') above a function of its inputs and "
+            "**attributes in torch"
+        )
     missing = {op: layers for op, layers in graph.operators().items() if op not in OPERATORS}
     if not missing:
         return
@@ -196,12 +203,18 @@ def inputs_of(source: Source) -> list[str]:
     named = set(source.inputs or ())
     lacking = [n for n in free if n not in named and roles[n] & _STATES]
     if lacking:
-        raise GluontuneError(
-            f"{graph.source}: the parameters lack {_listed(lacking)}. Are symbol and .params of the same net?"
+        structural = arrays and all(re.search(r"\.\w+$", name) for name in arrays)
+        why = (
+            f"The .params has names by structure ({next(iter(arrays))}), as save_parameters writes them: load it into "
+            "the net and export that"
+            if structural
+            else "Are symbol and .params of the same net?"
         )
+        raise GluontuneError(f"{graph.source}: the parameters lack {_listed(lacking)}. {why}")
     if source.inputs is None:
         return free
-    return [*[n for n in source.inputs if n in free], *[n for n in free if n not in named]]
+    known = set(graph.variables())  # what no operator reads is taken all the same
+    return [*[n for n in source.inputs if n in free or n not in known], *[n for n in free if n not in named]]
 
 
 def _listed(names: list[str]) -> str:
@@ -211,7 +224,7 @@ def _listed(names: list[str]) -> str:
 def _put_arrays(library: Any, places: Places, source: Source, dtype: str | None) -> None:
     graph = source.graph
     auxiliary, used = set(graph.auxiliary()), set(graph.variables())
-    expected = _first_sizes(graph)
+    expected, roles = _first_sizes(graph), _roles(graph)
     for node in graph.nodes:
         if node.op is not None or node.name not in source.arrays or node.name not in used:
             continue
@@ -222,6 +235,11 @@ def _put_arrays(library: Any, places: Places, source: Source, dtype: str | None)
         if array.dtype == np.float16 and dtype is None:
             raise GluontuneError(
                 f"{graph.source}: parameter {node.name} is float16: pass dtype='float32' to convert the parameters"
+            )
+        if array.dtype.name in ("int8", "uint8") and roles[node.name] & _STATES:
+            raise GluontuneError(
+                f"{graph.source}: parameter {node.name} is {array.dtype.name}, and the scale of its "
+                "numbers does not stand in the file: convert the float32 parameters that it was made from"
             )
         tensor = library.from_numpy(np.array(array, order="C"))
         if dtype and tensor.is_floating_point():
@@ -315,9 +333,7 @@ class _Builder:
             return self.fx.call_function(python_operator.getitem, (self.values[number], place))
         if place:
             node = self.graph.nodes[number]
-            raise GluontuneError(
-                f"layer {node.name}: output {place} of {node.op} is used, which the bridge does not give"
-            )
+            raise unknown_output(node.name, node.op, place)
         return self.values[number]
 
     @contextlib.contextmanager
@@ -339,7 +355,7 @@ class _Builder:
         attrs = attributes(entry, node)
         if entry.stateful:
             name = self.places.layer(node.name)
-            self.places.root.add_module(name, entry.run(**attrs))
+            self.places.root.add_module(name, entry.run(*map(self._body, node.subgraphs), **attrs))
             made = self._node("call_module", name, args)
         else:
             if entry.source:
@@ -350,3 +366,9 @@ class _Builder:
         self.values[number] = made
         if entry.returns_tuple(node.attrs):
             self.tuples.add(number)
+
+    def _body(self, graph: Graph) -> Any:
+        """The module of a subgraph, which takes its variables in their order."""
+        root, names = self.torch.nn.Module(), graph.variables()
+        inner = _Builder(self.torch, Places(root), Source(graph, {}, names, set()), names)
+        return self.torch.fx.GraphModule(root, inner.build(), "Step")

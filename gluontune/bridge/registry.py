@@ -12,7 +12,7 @@ from gluontune.errors import GluontuneError
 from gluontune.registry import Registry
 from gluontune.texts import clean
 
-__all__ = ["OPERATORS", "Draw", "Operator", "Sample", "keywords", "operator"]
+__all__ = ["OPERATORS", "Draw", "Operator", "Sample", "keywords", "operator", "unknown_output"]
 
 # How MXNet computes, not what: of no meaning here.
 IGNORED = {"workspace", "cudnn_tune", "cudnn_off", "num_args", "min_calib_range", "max_calib_range", "ndev", "key",
@@ -57,7 +57,8 @@ class Operator:
         name: MXNet's. run: takes the inputs, then the attributes by name; of a stateful one a module's class
             that takes the attributes. sample: draws a test, None where it is tested by hand.
         stateful: it acts otherwise in training. many: it returns a tuple. source: it has no inputs, and is
-            given ``like``, a tensor on the right device.
+            given ``like``, a tensor on the right device. loops: its class takes the modules of its subgraphs first.
+        rounded: MXNet computes it in float32, or with constants of it, whatever it is given.
     """
 
     name: str
@@ -66,9 +67,14 @@ class Operator:
     stateful: bool = False
     many: bool | Callable[[Mapping[str, Any]], bool] = False
     source: bool = False
+    loops: bool = False
+    rounded: bool | Callable[[Mapping[str, Any]], bool] = False
 
     def returns_tuple(self, attrs: Mapping[str, Any]) -> bool:
         return bool(self.many(attrs)) if callable(self.many) else self.many
+
+    def is_rounded(self, attrs: Mapping[str, Any]) -> bool:
+        return bool(self.rounded(attrs)) if callable(self.rounded) else self.rounded
 
 
 OPERATORS: Registry[Operator] = Registry("operator of the bridge")
@@ -91,6 +97,10 @@ def operator(*names: str, **entry: Any) -> Callable[[Any], Any]:
         return run
 
     return add
+
+
+def unknown_output(layer: str, op: str | None, place: int) -> GluontuneError:
+    return GluontuneError(f"layer {layer}: output {place} of {op} is used, which the bridge does not give")
 
 
 def keywords(

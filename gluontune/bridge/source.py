@@ -13,7 +13,7 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.graph.params import read_params
 from gluontune.graph.symbol import Graph, read_symbol
 
-__all__ = ["Source", "open_source", "settle"]
+__all__ = ["Source", "open_source", "parameters_of", "settle"]
 
 
 class Source:
@@ -80,6 +80,11 @@ def _of_block(
     if given is not None:
         structural = {name: p.name for name, p in net._collect_params_with_prefix().items()}
         return {structural.get(name, name): array for name, array in given.items()}, set()
+    return parameters_of(net, wanted)
+
+
+def parameters_of(net: Any, wanted: set[str]) -> tuple[dict[str, np.ndarray], set[str]]:
+    """The arrays of a block's parameters, those of ``wanted``, and the names of those that are not trained."""
     arrays, frozen = {}, set()
     settle()
     for name, parameter in net.collect_params().items():

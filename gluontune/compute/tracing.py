@@ -26,6 +26,7 @@ __all__ = [
     "of_call",
     "place_of_branch",
     "structure",
+    "told",
     "traced",
 ]
 
@@ -97,7 +98,7 @@ def traced(net: Any, inputs: int | None = None) -> Traced:
     except Exception as error:
         several = "Give it inputs= if it takes several; a" if inputs is None else "A"
         raise GluontuneError(
-            f"{type(net).__name__} cannot be traced{_told(error)}. {several} hybrid_forward must use F for all that it "
+            f"{type(net).__name__} cannot be traced{told(error)}. {several} hybrid_forward must use F for all that it "
             "computes"
         ) from error
     return Traced(names, predict, train, f"in training mode it cannot be traced{why}" if why else "")
@@ -116,7 +117,7 @@ def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:
         with autograd.record():
             train = call()
     except Exception as error:
-        return predict, None, _told(error)
+        return predict, None, told(error)
     if structure(train) == structure(predict):
         return predict, predict, ""
     with autograd.pause(
@@ -257,7 +258,7 @@ def _nested(form: Any, variables: Any) -> Any:
     return None if form == -1 else next(variables)
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
     """Where in code that is neither mxnet's nor ours a trace failed, and why."""
     ours = tuple(f"{Path(str(module.__file__)).parent}/" for module in (mxnet(), gluontune))
     found, step = "", error.__traceback__

@@ -148,4 +148,12 @@ def _parse(kind: str, text: str) -> Any:
         return float(np.float32(text))  # MXNet keeps four bytes of it, also where the arrays have eight
     if kind.startswith("double"):
         return float(text)
-    return text
+    return _told(text) if kind == "" else text
+
+
+def _told(text: str) -> Any:
+    """A value whose type MXNet does not tell: a number, a tuple, or text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -123,14 +123,21 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
     if not isinstance(raw, list) or not isinstance(document.get("heads"), list):
         raise GluontuneError(f"{where}: not a symbol of MXNet's: it has no 'nodes' and 'heads'")
     try:
-        version = int((document.get("attrs") or {}).get("mxnet_version", ["int", 800])[1])
+        version = _version(document.get("attrs"))
         graph = Graph([], [], version, where)
         places: list[int] = []
+        loops = any(isinstance(node, Mapping) and node.get("subgraphs") for node in raw)
+        known: dict[str, int] = {}  # a loop's own variables are copies of those outside
         for node in raw:
             made = _node(node, where)
+            if loops and made.op is None and made.name in known:
+                places.append(known[made.name])
+                continue
             made.inputs = [_entry(entry, places) for entry in node.get("inputs") or ()]
             _upgrade(made, graph)
             places.append(len(graph.nodes))
+            if made.op is None:
+                known[made.name] = len(graph.nodes)
             graph.nodes.append(made)
         graph.outputs = [_entry(entry, places) for entry in document["heads"]]
     except (
@@ -156,6 +163,12 @@ def _entry(entry: Any, places: list[int]) -> tuple[int, int]:
     if not all(type(part) is int and part >= 0 for part in (number, output)) or output >= MOST_OUTPUTS:
         raise ValueError(f"an input {entry!r}")
     return places[number], output
+
+
+def _version(attrs: Any) -> int:
+    """Of the MXNet that wrote a symbol; none stands in those before 0.9."""
+    found = attrs.get("mxnet_version", 800) if isinstance(attrs, Mapping) else 800
+    return int(found[-1] if isinstance(found, (list, tuple)) else found)
 
 
 def _document(source: Any) -> tuple[Any, str]:
@@ -194,7 +207,7 @@ def _node(raw: Mapping[str, Any], where: str) -> Node:
     sizes_of(hidden.get("__shape__"))
     if op == "null":
         return Node(None, name, {}, [], hidden)
-    subgraphs = list(raw.get("subgraphs") or ())
+    subgraphs = [read_symbol(graph) for graph in raw.get("subgraphs") or ()]
     texts = {
         k: v for k, v in texts.items() if not k.startswith("__") and not k.endswith(("_lr_mult", "_wd_mult"))
     }

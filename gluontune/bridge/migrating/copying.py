@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
+
+from gluontune.runtime.pytorch import torch
 
 __all__ = ["copied", "has_source"]
 
@@ -22,26 +25,28 @@ from __future__ import annotations
 
 
 def has_source(run: Any) -> bool:
-    """Whether it is a function or class of a module of ours, written at the top level."""
-    return str(getattr(run, "__module__", "")).startswith(_OWN) and run.__qualname__.isidentifier()
+    """Whether it is a function or class of ours, or what a function of ours made of such ones and of torch's."""
+    return str(getattr(run, "__module__", "")).startswith(_OWN)
 
 
-def copied(runs: Iterable[Any], header: str = _HEADER) -> str:
-    """A module that holds these functions and classes and all that they need from ours.
+def copied(named: Mapping[str, Any], header: str = _HEADER) -> str:
+    """A module that holds these functions and classes by their names, and all that they need from ours.
 
     Args:
         header: its first lines.
     """
-    files: dict[str, _File] = {}
-    parts: dict[tuple[str, str], str] = {}
-    imports: set[str] = set()
-    for run in sorted(runs, key=lambda r: (r.__module__, r.__qualname__)):
-        _take(run.__module__, run.__qualname__, files, parts, imports)
-    body = "\n\n".join(parts.values()).replace("torch()", "torch")  # runtime.pytorch.torch gives the library
+    work = _Copy()
+    lines = []
+    for name, run in sorted(named.items()):
+        text = work.text(run)
+        lines += [f"{name} = {text}"] if text != name else []
+    body = "\n\n".join([*work.parts.values(), *lines]).replace(
+        "torch()", "torch"
+    )  # the library, not its finder
     typed = [name for name in ("Any", "Callable") if re.search(rf"\b{name}\b", body)]
     libraries = [line for line, name in (("import torch", "torch"), ("import torch.nn.functional as F", "F"))
                  if re.search(rf"\b{name}\.", body)]  # fmt: skip
-    imports.update([f"from typing import {', '.join(typed)}"] if typed else [])
+    imports = {*work.imports, *([f"from typing import {', '.join(typed)}"] if typed else [])}
     head = "\n".join(sorted(imports, key=lambda line: (line.startswith("from"), line)))
     return (
         header
@@ -54,6 +59,63 @@ def copied(runs: Iterable[Any], header: str = _HEADER) -> str:
     )
 
 
+class _Copy:
+    """Statements taken out of our modules, with what they read, each after it."""
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[str, str], str] = {}
+        self.imports: set[str] = set()
+
+    def text(self, value: Any) -> str:
+        """The text of a value: a function or class by its name, one that a function made by the call that makes it."""
+        if not callable(value):
+            return repr(value)
+        module, name = str(getattr(value, "__module__", "")), getattr(value, "__qualname__", "")
+        if not module.startswith(_OWN):
+            place = "F" if getattr(torch().nn.functional, value.__name__, None) is value else "torch"
+            return f"{place}.{value.__name__}"
+        if name.isidentifier():
+            self.take(module, name)
+            return str(name)
+        if value.__name__ == "<lambda>":
+            found = _file(module).lambda_of(value)
+            self._names(module, found)
+            return ast.unparse(found)
+        maker = name.partition(".")[0]
+        self.take(module, maker)
+        held = inspect.getclosurevars(value).nonlocals
+        wanted = inspect.signature(getattr(importlib.import_module(module), maker)).parameters
+        return f"{maker}({', '.join(f'{k}={self.text(held[k])}' for k in wanted)})"
+
+    def _names(self, module: str, tree: Any) -> None:
+        for used in sorted({n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}):
+            self.take(module, used)
+
+    def take(self, module: str, name: str) -> None:
+        statement = _file(module).defined.get(name)
+        if statement is None or name in _GIVEN or (module, name) in self.parts:
+            return
+        if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith(_OWN):
+            if "errors" not in (statement.module or ""):
+                self.take(statement.module or "", name)
+            return
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            if name != "Callable":
+                self.imports.add(ast.unparse(statement))
+            return
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            statement.decorator_list = []
+        self.parts[(module, name)] = ""  # it may read itself
+        self._names(module, statement)
+        del self.parts[(module, name)]
+        self.parts[(module, name)] = textwrap.dedent(ast.unparse(statement))
+
+
+@functools.cache
+def _file(module: str) -> _File:
+    return _File(module)
+
+
 class _File:
     """A module's statements by the names that they define."""
 
@@ -64,6 +126,20 @@ class _File:
             for name in _names(statement):
                 self.defined.setdefault(name, statement)
 
+    def lambda_of(self, value: Any) -> ast.Lambda:
+        """The lambda that a function is: of those in its line the one with the same code."""
+        code = value.__code__
+        for node in ast.walk(ast.parse(self.text)):
+            if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:
+                other = compile(ast.Expression(node), "", "eval").co_consts[0]
+                if (other.co_code, other.co_names, other.co_consts) == (
+                    code.co_code,
+                    code.co_names,
+                    code.co_consts,
+                ):
+                    return node
+        raise ValueError(f"no text of a lambda in line {code.co_firstlineno}")
+
 
 def _names(statement: Any) -> list[str]:
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
@@ -72,26 +148,3 @@ def _names(statement: Any) -> list[str]:
         return [(alias.asname or alias.name).split(".")[0] for alias in statement.names]
     targets = getattr(statement, "targets", [getattr(statement, "target", None)])
     return [t.id for t in targets if isinstance(t, ast.Name)]
-
-
-def _take(module: str, name: str, files: Any, parts: Any, imports: set[str]) -> None:
-    if module not in files:
-        files[module] = _File(module)
-    statement = files[module].defined.get(name)
-    if statement is None or name in _GIVEN or (module, name) in parts:
-        return
-    if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith(_OWN):
-        if "errors" not in (statement.module or ""):
-            _take(statement.module or "", name, files, parts, imports)
-        return
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        if name != "Callable":
-            imports.add(ast.unparse(statement))
-        return
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        statement.decorator_list = []
-    parts[(module, name)] = ""  # it may read itself
-    for used in {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}:
-        _take(module, used, files, parts, imports)
-    del parts[(module, name)]
-    parts[(module, name)] = textwrap.dedent(ast.unparse(statement))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
+import keyword
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +19,7 @@ from gluontune.graph.symbol import Node
 from gluontune.runtime.pytorch import torch
 from gluontune.texts import literal
 
-__all__ = ["Layer", "arguments", "expression", "layer_of"]
+__all__ = ["Layer", "arguments", "expression", "layer_of", "named"]
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "power": "**", "plus": "+", "minus": "-",
           "subtract": "-", "multiply": "*", "true_divide": "/"}  # fmt: skip
@@ -173,16 +175,45 @@ def arguments(attrs: Mapping[str, Any], run: Any) -> str:
         known: Mapping[str, Any] = inspect.signature(run).parameters
     except (ValueError, TypeError):
         known = {}
-    told = {k: v for k, v in attrs.items() if k not in known or known[k].default != v}
-    return ", ".join(f"{k}={literal(v)}" for k, v in told.items())
+    told = {k: v for k, v in attrs.items() if k not in known or known[k].default != v or k == "dtype"}
+    # MXNet's default is float32, where PyTorch has a default that can be set
+    return ", ".join(
+        f"{k}=" + ("torch.get_default_dtype()" if (k, v) == ("dtype", "float32") else literal(v))
+        for k, v in told.items()
+        if (k, v) != ("dtype", None)
+    )
 
 
-def expression(node: Node, args: Sequence[str], like: str, used: set[Any]) -> str:
+def named(node: Node, used: dict[str, Any]) -> str:
+    """The name of an operator's function in operators.py.
+
+    Args:
+        node: the operator. used: by name what operators.py is to hold; it is put there.
+
+    Raises:
+        GluontuneError: the operator is somebody's own, whose text may need anything.
+    """
+    run = OPERATORS[node.op or ""].run
+    if not has_source(run):
+        raise GluontuneError(
+            f"layer {node.name}: operator {node.op} was registered outside of gluontune, so migrate cannot copy it; "
+            "gt.bridge.to_torch converts it"
+        )
+    name = run.__qualname__ if run.__qualname__.isidentifier() else ""
+    if not name or name.startswith("_"):
+        name = (node.op or "").lstrip("_")
+        name += "_" if hasattr(builtins, name) or keyword.iskeyword(name) else ""
+    while used.setdefault(name, run) is not run:
+        name += "_"
+    return name
+
+
+def expression(node: Node, args: Sequence[str], like: str, used: dict[str, Any]) -> str:
     """What a stateless operator computes, as text.
 
     Args:
         node: the operator. args: texts of its inputs. like: text of a tensor on the net's device.
-        used: the functions that the text calls as ``operators.name`` are put here.
+        used: gets the functions that the text calls as ``operators.name``.
 
     Raises:
         GluontuneError: an operator that has no text.
@@ -194,16 +225,11 @@ def expression(node: Node, args: Sequence[str], like: str, used: set[Any]) -> st
         return short
     told = arguments(attrs, entry.run)
     given = ", ".join([*args, *([f"like={like}"] if entry.source else []), *([told] if told else [])])
-    if has_source(entry.run):
-        used.add(entry.run)
-        return f"operators.{entry.run.__qualname__}({given})"
     name = getattr(entry.run, "__name__", "")
     for place, prefix in ((torch(), "torch"), (torch().nn.functional, "F")):
         if getattr(place, name, None) is entry.run:
             return f"{prefix}.{name}({given})"
-    raise GluontuneError(
-        f"layer {node.name}: migrate has no text for operator {op} yet; gt.bridge.to_torch converts it"
-    )
+    return f"operators.{named(node, used)}({given})"
 
 
 def _short(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str | None:
@@ -217,6 +243,7 @@ def _short(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str | None
     if bare.endswith("_scalar"):
         bare, number = bare[:-7], literal(attrs["scalar"])
         turned = bare[1:] if bare[:1] == "r" and bare[1:] in _SIGNS else ""
+        number = f"({number})" if number.startswith("-") else number
         pair = (number, args[0]) if turned else (args[0], number)
         if (turned or bare) in _SIGNS:
             return f"{pair[0]} {_SIGNS[turned or bare]} {pair[1]}"

@@ -16,7 +16,7 @@ class Part:
         kind: the class; of one of the project's own, its group's key, until it has a name.
         values: settings of a layer by name. parts: modules inside (name, part), in order.
         text: the forward method's lines, of a class of the project's own. base: the class that it derives from.
-        extra: further lines of ``__init__``. call: what calls it, with ``{}`` for the module.
+        extra, late: further lines of ``__init__``, before the modules and after. before: put behind the input.
     """
 
     kind: str
@@ -26,6 +26,7 @@ class Part:
     extra: tuple[str, ...] = ()
     base: str = ""
     before: str = ""
+    late: tuple[str, ...] = ()
 
     @property
     def own(self) -> bool:
@@ -35,7 +36,7 @@ class Part:
         """Alike for parts that differ in nothing but numbers."""
         inside = tuple((name, part.key()) for name, part in self.parts)
         settings = tuple((name, None if type(v) is int else v) for name, v in self.values)
-        return self.kind, settings, inside, self.text, self.extra, self.base
+        return self.kind, settings, inside, self.text, self.extra, self.late, self.base
 
     def numbers(self) -> list[tuple[str, int]]:
         """All whole numbers inside, in order, with their names."""

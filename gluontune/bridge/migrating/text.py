@@ -124,7 +124,7 @@ def _collect(part: Part, groups: dict[Any, _Group]) -> None:
 def _class_text(group: _Group, groups: dict[Any, _Group]) -> str:
     part = group.parts[0]
     lines = [f"class {group.name}({part.base}):"]
-    if part.base == "nn.Module" and (part.parts or part.extra):
+    if part.base == "nn.Module" and (part.parts or part.extra or part.late):
         parameters = list(dict.fromkeys(group.columns.values()))
         lines += [f"    def __init__({', '.join(['self', *parameters])}):", "        super().__init__()"]
         lines += [f"        {line}" for line in part.extra]
@@ -143,6 +143,7 @@ def _class_text(group: _Group, groups: dict[Any, _Group]) -> str:
             else:
                 lines.append(f"        {place}.add_module({literal(leaf)}, {made})")
             start += len(inner.numbers())
+        lines += [f"        {line}" for line in part.late]
         lines.append("")
     return "\n".join([*lines, *(f"    {line}" for line in part.text)]) + "\n"
 
@@ -159,7 +160,9 @@ def _made(part: Part, start: int, name: Any, groups: dict[Any, _Group]) -> str:
             start += len(inner.numbers())
         return f"nn.Sequential({', '.join(made)})"
     kind = groups[part.key()].name if part.own else part.kind
-    told = []
+    told = [
+        _made(inner, 0, lambda place: "?", groups) for _, inner in part.parts
+    ]  # what a loop does: no numbers
     for place, (label, value) in enumerate(part.values):
         text = name(start) if type(value) is int else literal(value)
         start += type(value) is int

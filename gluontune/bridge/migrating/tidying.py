@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import re
 
-__all__ = ["tidied"]
+__all__ = ["same_meaning", "tidied"]
 
 _WIDTH = 100
 
 
 def tidied(text: str) -> str:
-    """Break calls that are too long, one argument a line, and leave two blank lines between definitions."""
+    """Break calls that are too long, one argument a line, and leave two blank lines between definitions.
+
+    What it gives is parsed back: where it would mean something else, the text comes back as it was.
+    """
     lines = [part for line in text.splitlines() for part in _broken(line.rstrip())]
     joined = "\n".join(lines)
     joined = re.sub(r"\n+(?=(class|def|@)[ \w])", "\n\n\n", joined)
@@ -19,11 +22,19 @@ def tidied(text: str) -> str:
     joined = re.sub(r"(\n *@[^\n]*)\n+(?= *(?:def|class) )", r"\1\n", joined)
     joined = re.sub(r"(\n(?:class|@)[^\n]*:)\n\n(?=    def )", r"\1\n", joined)
     joined = joined.strip() + "\n"
+    return joined if same_meaning(joined, text) else text
+
+
+def same_meaning(one: str, other: str) -> bool:
+    """Whether two texts are the same program.
+
+    >>> same_meaning("x[a]", "x[\\n    a\\n]"), same_meaning("x[a]", "x[\\n    a,\\n]")
+    (True, False)
+    """
     try:
-        ast.parse(joined)
-    except SyntaxError:  # a line was broken within a text of somebody else's
-        return text
-    return joined
+        return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
+    except SyntaxError:
+        return False
 
 
 def _broken(line: str) -> list[str]:
@@ -41,8 +52,11 @@ def _broken(line: str) -> list[str]:
     if re.search(r"\sfor\s.+\sin\s", _outside(inner)):  # a comprehension, whose commas part no arguments
         return [*made, " " * (indent + 4) + inner.strip(), " " * indent + end]
     pieces = _split(inner)
+    # behind a name [x] is an index and (x) a call; elsewhere (x) is x: a comma would make tuples of both
+    after = re.search(r"[\w)\]}]$", line[:start]) is not None
+    comma = "," if len(pieces) > 1 or inner.rstrip().endswith(",") or (line[start] == "(") == after else ""
     for piece in pieces:
-        made += _broken(" " * (indent + 4) + piece + ",")
+        made += _broken(" " * (indent + 4) + piece + comma)
     return [*made, " " * indent + end]
 
 

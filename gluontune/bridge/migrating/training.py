@@ -77,7 +77,7 @@ def write_training(
         mean=[round(float(value), 6) for value in data.mean],
         std=[round(float(value), 6) for value in data.std],
     )
-    rules = tidied(copied({optimizer.rule, exempt_name, *rates}, _HEADER))
+    rules = tidied(copied({f.__name__: f for f in (optimizer.rule, exempt_name, *rates)}, _HEADER))
     for name, content in (("train.py", tidied(text)), ("rules.py", rules)):
         with atomic_write(place / name) as stream:
             stream.write((content.rstrip("\n") + "\n").encode("utf-8"))

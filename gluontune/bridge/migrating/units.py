@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Union
 
-from gluontune.bridge.migrating.calls import Call
-from gluontune.graph.symbol import Graph
+from gluontune.bridge.migrating.calls import Call, Entry, entries
 
 __all__ = ["Flow", "Unit", "flow_of"]
-
-Entry = tuple[int, int]
 
 
 @dataclass
@@ -36,39 +34,40 @@ class Flow:
     outputs: list[Entry]
 
 
-def flow_of(call: Call, graph: Graph, mine: Any) -> Flow:
+def flow_of(call: Call, mine: Callable[[str, str], bool]) -> Flow:
     """The flow of a call.
 
     Args:
-        mine: tells of a variable's number and a call's path whether the variable is kept in that block.
+        mine: tells of a variable's name and a block's path whether the variable is kept in that block.
     """
-    inside = set(call.all_nodes())
+    graph, inside = call.graph, set(call.all_nodes())
     home = {n: i for i, n in enumerate(call.nodes)}
     units = [Unit(n) for n in call.nodes]
     for child in call.children:
         nodes = list(child.all_nodes())
         if nodes:
             home.update({n: len(units) for n in nodes})
-            units.append(Unit(child))
-    wanted = _wanted_outside(inside, graph)
+            units.append(Unit(child, gives=list(child.outs)))
+    wanted = list(entries(call.gives)) if call.parent is None else list(call.outs)
     for number in sorted(inside):
         unit = units[home[number]]
         block = unit.what.path if isinstance(unit.what, Call) else call.path
         for entry in graph.nodes[number].inputs:
             variable = graph.nodes[entry[0]].op is None
-            if home.get(entry[0]) == home[number] or (variable and mine(entry[0], block)):
+            if home.get(entry[0]) == home[number] or (variable and mine(graph.nodes[entry[0]].name, block)):
                 continue
             _add(unit.reads, entry)
             if entry[0] in home:
                 _add(units[home[entry[0]]].gives, entry)
     for entry in wanted:
-        _add(units[home[entry[0]]].gives, entry)
+        if entry[0] in home:
+            _add(units[home[entry[0]]].gives, entry)
     ordered = _sorted(units, home)
     inputs: list[Entry] = []
     for unit in ordered:
         for entry in unit.reads:
             if entry[0] not in inside and not (
-                graph.nodes[entry[0]].op is None and mine(entry[0], call.path)
+                graph.nodes[entry[0]].op is None and mine(graph.nodes[entry[0]].name, call.path)
             ):
                 _add(inputs, entry)
     return Flow(ordered, inputs, wanted)
@@ -79,31 +78,25 @@ def _add(entries: list[Entry], entry: Entry) -> None:
         entries.append(entry)
 
 
-def _wanted_outside(inside: set[int], graph: Graph) -> list[Entry]:
-    wanted: list[Entry] = []
-    for number, node in enumerate(graph.nodes):
-        if number not in inside:
-            for entry in node.inputs:
-                if entry[0] in inside:
-                    _add(wanted, entry)
-    for entry in graph.outputs:
-        if entry[0] in inside:
-            _add(wanted, entry)
-    return sorted(wanted)
-
-
 def _sorted(units: list[Unit], home: dict[int, int]) -> list[Unit]:
     """Each after those that it reads; of those that could come, the one that stood first in the graph."""
     waits = [{home[e[0]] for e in unit.reads if e[0] in home} for unit in units]
+    readers: list[list[int]] = [[] for _ in units]
+    for place, others in enumerate(waits):
+        for other in others:
+            readers[other].append(place)
     first = [unit.what if isinstance(unit.what, int) else min(unit.what.all_nodes()) for unit in units]
-    done: list[int] = []
-    left = set(range(len(units)))
-    while left:
-        ready = [i for i in left if waits[i] <= set(done)]
-        chosen = min(ready or left, key=lambda i: first[i])
-        done.append(chosen)
-        left.remove(chosen)
-    return [units[i] for i in done]
+    ready = [(first[place], place) for place, others in enumerate(waits) if not others]
+    heapq.heapify(ready)
+    done: list[Unit] = []
+    while ready:
+        place = heapq.heappop(ready)[1]
+        done.append(units[place])
+        for reader in readers[place]:
+            waits[reader].discard(place)
+            if not waits[reader]:
+                heapq.heappush(ready, (first[reader], reader))
+    return done
 
 
 def chain(flow: Flow, entries: Iterable[Entry]) -> bool:

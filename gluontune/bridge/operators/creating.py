@@ -11,10 +11,11 @@ from gluontune.runtime import pytorch
 torch: Any = pytorch.torch()
 
 
-def dtype_of(name: Any, default: Any = None) -> Any:
-    return (
-        getattr(torch, {"bool_": "bool"}.get(str(name), str(name))) if name not in (None, "None") else default
-    )
+def dtype_of(kind: Any, default: Any = None) -> Any:
+    """The number type that MXNet's name means; torch's own is itself."""
+    if kind in (None, "None"):
+        return default
+    return getattr(torch, {"bool_": "bool"}.get(kind, kind)) if isinstance(kind, str) else kind
 
 
 def _one(draw: Any) -> Sample:

@@ -61,8 +61,9 @@ _NUMPY_ONE = {
     "_np_copy": "_copy",
 }  # fmt: skip
 
+_ROUNDED = ("degrees", "radians", "erf", "erfinv", "gamma", "gammaln")
 for _name, (_run, _kind) in _ONE.items():
-    operator(_name, sample=_unary(_kind))(_run)
+    operator(_name, sample=_unary(_kind), rounded=_name in _ROUNDED)(_run)
 for _name, _same in _NUMPY_ONE.items():
     operator(_name, sample=_unary(_ONE[_same][1]))(_ONE[_same][0])
 
@@ -228,7 +229,9 @@ def _leaky(draw: Draw) -> Sample:
     )
 
 
-@operator("LeakyReLU", sample=_leaky, stateful=True)
+@operator(
+    "LeakyReLU", sample=_leaky, stateful=True, rounded=lambda attrs: attrs.get("act_type", "leaky") != "elu"
+)
 class LeakyReLU(torch.nn.Module):
     """All of MXNet's rectifiers with a slope; ``rrelu`` draws its slope in training.
 
@@ -243,11 +246,7 @@ class LeakyReLU(torch.nn.Module):
     def forward(self, x: Any, gamma: Any = None) -> Any:
         kind = self.act_type
         if kind == "leaky":
-            found = F.leaky_relu(x, self.slope)
-            if x.dtype != torch.float64:
-                return found
-            single = torch.where(x > 0, x, F.leaky_relu(x.float(), self.slope).double())
-            return found + (single - found).detach()  # MXNet rounds what is below zero to float32
+            return F.leaky_relu(x, self.slope)
         if kind == "prelu":
             shape = [1, -1] + [1] * (x.dim() - 2) if x.dim() > 1 else [-1]
             return torch.where(x > 0, x, x * gamma.reshape(shape))

@@ -115,7 +115,7 @@ def _old_sample(draw: Draw) -> Sample:
     return Sample(drawn.inputs, {**attrs, "pad": (0, 0), "stride": (1, 2)})
 
 
-@operator("Pooling_v1", sample=_old_sample)
+@operator("Pooling_v1", sample=_old_sample, rounded=True)
 def pooling_v1(x: Any, kernel: Any = (), pool_type: str = "max", global_pool: bool = False,
                pooling_convention: str = "valid", stride: Any = (), pad: Any = ()) -> Any:  # fmt: skip
     """The old one: its mean is always over the whole window, also where that reaches beyond the image."""

@@ -6,6 +6,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from gluontune.bridge.operators.creating import dtype_of
 from gluontune.bridge.registry import Draw, Sample, operator
 from gluontune.graph.sizes import axes_of
 from gluontune.runtime import pytorch
@@ -78,7 +79,7 @@ for _name, _run in {"sum": _sum, "mean": _mean, "prod": _prod, "max": _extreme(t
 def _numpy(run: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(x: Any, axis: Any = None, keepdims: bool = False, dtype: str | None = None) -> Any:
         found = run(x, axis, keepdims)
-        return found.to(getattr(torch, dtype)) if dtype else found
+        return found.to(dtype_of(dtype)) if dtype else found
 
     return reduce
 
@@ -120,14 +121,12 @@ def softmax(x: Any, length: Any = None, axis: int = -1, temperature: float | Non
     if use_length:
         mask = _lengths(x, length, axis)
         return torch.softmax(x.masked_fill(~mask, -torch.inf), axis).masked_fill(~mask, 0)
-    return torch.softmax(x, axis, dtype=getattr(torch, dtype) if dtype else None)
+    return torch.softmax(x, axis, dtype=dtype_of(dtype))
 
 
 @operator("log_softmax", sample=_scores)
 def log_softmax(x: Any, axis: int = -1, temperature: float | None = None, dtype: str | None = None) -> Any:
-    return torch.log_softmax(
-        x / temperature if temperature else x, axis, getattr(torch, dtype) if dtype else None
-    )
+    return torch.log_softmax(x / temperature if temperature else x, axis, dtype_of(dtype))
 
 
 @operator("softmin", sample=_scores)

@@ -15,11 +15,23 @@ F = torch.nn.functional
 def _reshape_sample(draw: Draw) -> Sample:
     shape = (2, draw.int(1, 3), 4)
     codes = draw.pick(
-        [(0, -1), (-1,), (-3, 0), (0, -2), (-2,), (0, 0, -4, 2, -1), (-1, 4), (0, -3), (-4, 1, 2, -2)]
+        [
+            (0, -1),
+            (-1,),
+            (-3, 0),
+            (0, -2),
+            (-2,),
+            (0, 0, -4, 2, -1),
+            (-1, 4),
+            (0, -3),
+            (-4, 1, 2, -2),
+            (-2, 2, 2, -4),
+        ]
     )
+    turned = codes[-1] == -4
     return Sample(
         [("normal", shape)],
-        {"shape": codes, "reverse": draw.pick([False, False, codes in ((0, -1), (-1, 4))])},
+        {"shape": codes, "reverse": turned or draw.pick([False, False, codes in ((0, -1), (-1, 4))])},
     )
 
 
@@ -165,8 +177,8 @@ def concat(*arrays: Any, dim: int = 1) -> Any:
 
 
 @operator("_npi_concatenate")
-def np_concatenate(*arrays: Any, axis: Any = 0) -> Any:
-    flat = axis in (None, "None")  # text: MXNet's description of it has no axis
+def np_concatenate(*arrays: Any, axis: Any = 0, dim: int = 1) -> Any:
+    flat = axis in (None, "None")  # MXNet's own table of attributes lacks it, so it comes as text
     return torch.cat([a.reshape(-1) for a in arrays]) if flat else torch.cat(arrays, int(axis))
 
 

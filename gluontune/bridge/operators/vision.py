@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gluontune.bridge.operators.creating import dtype_of
 from gluontune.bridge.registry import Draw, Sample, operator
 from gluontune.errors import GluontuneError
 from gluontune.graph.sizes import resized
@@ -97,7 +98,7 @@ def up_sampling(
 def eye(N: int, M: int = 0, k: int = 0, dtype: str = "float32", like: Any = None) -> Any:
     rows = torch.arange(N, device=None if like is None else like.device)
     columns = torch.arange(M or N, device=rows.device)
-    return (columns - rows.unsqueeze(1) == k).to(getattr(torch, dtype))
+    return (columns - rows.unsqueeze(1) == k).to(dtype_of(dtype))
 
 
 def corners(boxes: Any, form: str) -> Any:
