@@ -86,10 +86,9 @@ def migrate(
     given = _numpy(sample if isinstance(sample, tuple) else (sample,))
     trace, texts = written(net, given)
     source, names = trace.source, trace.names
-    kind = type(net).__name__ if is_attribute(type(net).__name__) else "A net"
     texts["pyproject.toml"] = "[tool.ruff]\nline-length = 100\n"
     texts["check.py"] = (_TEMPLATES / "check.txt").read_text(encoding="utf-8")
-    texts["README.md"] = (_TEMPLATES / "README.txt").read_text(encoding="utf-8").replace("NET", kind)
+    texts["README.md"] = (_TEMPLATES / "README.txt").read_text(encoding="utf-8").replace("NET", _title(net))
     texts["requirements.txt"] = f"torch>={library.__version__.split('+')[0].rsplit('.', 1)[0]}\nnumpy\n"
     writable_folder(place)
     for name, text in texts.items():
@@ -122,12 +121,17 @@ def migrate(
     return Migrated(str(place), files, count, trained, ran.returncode == 0, told, untrained)
 
 
+def _title(net: Any) -> str:
+    name = type(net).__name__
+    return name if is_attribute(name) else "A net"
+
+
 def written(net: Any, given: tuple[Any, ...]) -> tuple[Trace, dict[str, str]]:
     """A net as ``model.py`` and, where it needs one, ``operators.py``."""
     trace = trace_calls(net, given)
     writer = Writer(trace)
     needs: set[str] = set()
-    model = model_text(writer.net(), f"{type(net).__name__}, migrated from MXNet Gluon.", needs)
+    model = model_text(writer.net(), f"{_title(net)}, migrated from MXNet Gluon.", needs)
     used = dict(writer.used)
     if "BatchNorm" in needs:
         used["BatchNorm"] = OPERATORS["BatchNorm"].run
