@@ -1,4 +1,4 @@
-"""Documents that somebody else may have made, read in bounded time and memory: regular files, JSON, YAML, npz."""
+"""Documents that somebody else may have made, read in bounded time and memory: regular files, JSON, YAML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from typing import IO, Any
+from typing import Any
 
 from gluontune.errors import GluontuneError
 from gluontune.texts import clean
@@ -23,10 +23,8 @@ __all__ = [
     "open_regular",
     "parse_json",
     "parse_yaml",
-    "read_arrays",
     "read_bytes",
     "read_json",
-    "read_npz",
     "read_text",
     "understood",
 ]
@@ -311,45 +309,3 @@ def _loader() -> Any:
         "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
     )
     return Loader
-
-
-def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The arrays of a ``.npz`` file that somebody else may have made; nothing is unpickled.
-
-    Raises:
-        OSError: it cannot be opened. ValueError: it is damaged, no ``.npz`` at all, or a bomb: above 16 MiB, a hundred
-            times as large as the file.
-
-    >>> import numpy as np, tempfile
-    >>> path = tempfile.mkdtemp() + "/a.npz"
-    >>> np.savez(path, a=np.arange(2))
-    >>> read_npz(path)
-    {'a': array([0, 1])}
-    """
-    with os.fdopen(open_regular(path), "rb") as stream:
-        return read_arrays(stream)
-
-
-def read_arrays(stream: IO[bytes]) -> dict[str, Any]:
-    """The same of an open file, from where it stands to its end.
-
-    Raises:
-        ValueError: as :func:`read_npz`.
-    """
-    import zipfile
-
-    import numpy as np
-
-    start = stream.tell()
-    try:
-        with zipfile.ZipFile(stream) as entries:
-            size = sum(entry.file_size for entry in entries.infolist())
-        if size > max(1 << 24, 100 * os.fstat(stream.fileno()).st_size):
-            raise ValueError(f"it unpacks to {size:,} bytes, more than 100 times its size")
-        stream.seek(start)
-        with np.load(stream, allow_pickle=False) as content:
-            return dict(content.items())
-    except ValueError:
-        raise
-    except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds on damaged bytes
-        raise ValueError(str(error) or type(error).__name__) from error

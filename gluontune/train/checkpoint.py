@@ -22,8 +22,8 @@ from typing import IO, Any
 import numpy as np
 
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import atomic_write, explain_os_error, parse_json, writable_folder
-from gluontune.reading import MOST_JSON, open_regular, read_arrays
+from gluontune.files import atomic_write, explain_os_error, parse_json, read_arrays, writable_folder
+from gluontune.reading import MOST_JSON, open_regular
 
 __all__ = [
     "DamagedCheckpoint",
