@@ -247,14 +247,15 @@ import ctypes, json, os
 libc = ctypes.CDLL(None, use_errno=True)
 add, request = (248, 249) if os.uname().machine == "x86_64" else (217, 218)
 print(json.dumps([libc.syscall(add, b"user", b"gluontune-cheat", b"secret", 6, -4), ctypes.get_errno(),
-                  libc.syscall(request, b"user", b"gluontune-cheat", None, -4), libc.shmget(0x6C756E65, 4096, 0o1666)]))
+                  libc.syscall(request, b"user", b"gluontune-cheat", None, -4), libc.shmget(KEY, 4096, 0o1666)]))
 """
-    run = run_alone(tmp_path, keep)
+    number = 0x6C000000 | os.getpid()  # of no other run on this machine
+    run = run_alone(tmp_path, keep.replace("KEY", str(number)))
     key, error, found, segment = json.loads(run["ranks"][0]["tail"])
     assert (key, error, found) == (-1, errno.EPERM, -1)
     if run["secluded"]:
         assert segment >= 0, "it may use one"
-        assert ctypes.CDLL(None).shmget(0x6C756E65, 4096, 0o600) == -1, "which is gone with the script"
+        assert ctypes.CDLL(None).shmget(number, 4096, 0o600) == -1, "which is gone with the script"
 
 
 @pytest.mark.parametrize("make", ["os.memfd_create('x')", "os.open('/dev/shm/x', os.O_RDWR | os.O_CREAT)"])
