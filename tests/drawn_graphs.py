@@ -26,7 +26,8 @@ torch = importlib.import_module("torch")
 
 # Not drawn here: what gives nothing that others can read, and what is compared by its distribution.
 _LEFT_OUT = {"_contrib_MultiBoxTarget", "_contrib_MultiBoxDetection", "_contrib_MultiBoxPrior", "CTCLoss",
-             "_contrib_box_nms", "_contrib_SyncBatchNorm", "MAERegressionOutput", "_grad_add", "amp_multicast"}  # fmt: skip
+             "_contrib_box_nms", "_contrib_SyncBatchNorm", "MAERegressionOutput", "_grad_add",
+             "amp_multicast"}  # fmt: skip
 _NAMES = sorted(e.name for e in OPERATORS if e.sample is not None and e.name not in _LEFT_OUT)
 _PLACES = {"_contrib_": "contrib", "_linalg_": "linalg", "_random_": "random", "_image_": "image"}
 
