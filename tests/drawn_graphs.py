@@ -11,6 +11,7 @@ import collections
 import importlib
 import random
 import sys
+import time
 import types
 from dataclasses import dataclass
 
@@ -316,9 +317,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after these")
     asked = parser.parse_args()
-    bad, skipped, seen = 0, 0, collections.Counter()
+    bad, skipped, seen, done = 0, 0, collections.Counter(), 0
+    end = time.monotonic() + asked.seconds
     for seed in range(asked.seed, asked.seed + asked.cases):
+        if time.monotonic() > end:
+            break
+        done += 1
         try:
             wrong, kinds = differences(seed)
         except Exception as error:  # what is raised raw is a finding
@@ -330,7 +336,7 @@ def main():
         if wrong:
             bad += 1
             print(f"seed {seed}: {'; '.join(wrong)[:600]} [{' '.join(kinds)}]", flush=True)
-    print(f"{asked.cases} cases, {bad} wrong, {skipped} that MXNet cannot compute, {len(seen)} operators")
+    print(f"{done} cases, {bad} wrong, {skipped} that MXNet cannot compute, {len(seen)} operators")
     return 1 if bad else 0
 
 
