@@ -11,6 +11,7 @@ import collections
 import importlib
 import random
 import sys
+import time
 import types
 from dataclasses import dataclass
 
@@ -26,7 +27,8 @@ torch = importlib.import_module("torch")
 
 # Not drawn here: what gives nothing that others can read, and what is compared by its distribution.
 _LEFT_OUT = {"_contrib_MultiBoxTarget", "_contrib_MultiBoxDetection", "_contrib_MultiBoxPrior", "CTCLoss",
-             "_contrib_box_nms", "_contrib_SyncBatchNorm", "MAERegressionOutput", "_grad_add", "amp_multicast"}  # fmt: skip
+             "_contrib_box_nms", "_contrib_SyncBatchNorm", "MAERegressionOutput", "_grad_add",
+             "amp_multicast"}  # fmt: skip
 _NAMES = sorted(e.name for e in OPERATORS if e.sample is not None and e.name not in _LEFT_OUT)
 _PLACES = {"_contrib_": "contrib", "_linalg_": "linalg", "_random_": "random", "_image_": "image"}
 
@@ -74,6 +76,8 @@ class Plan:
         self.gives = [rng.choice(last) for _ in range(rng.choice([1, 1, 2, 3]))]
         if rng.random() < 0.3:
             self.gives.append(self.gives[0])
+        # a difference is told relative to the greatest number, which shall not be rounding alone (softmax of one)
+        self.gives = [self.step("_plus_scalar", [value], {"scalar": 1.0}) for value in self.gives]
 
     def add(self, name):
         sample = OPERATORS[name].sample(self.draw)
@@ -313,9 +317,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after these")
     asked = parser.parse_args()
-    bad, skipped, seen = 0, 0, collections.Counter()
+    bad, skipped, seen, done = 0, 0, collections.Counter(), 0
+    end = time.monotonic() + asked.seconds
     for seed in range(asked.seed, asked.seed + asked.cases):
+        if time.monotonic() > end:
+            break
+        done += 1
         try:
             wrong, kinds = differences(seed)
         except Exception as error:  # what is raised raw is a finding
@@ -327,7 +336,7 @@ def main():
         if wrong:
             bad += 1
             print(f"seed {seed}: {'; '.join(wrong)[:600]} [{' '.join(kinds)}]", flush=True)
-    print(f"{asked.cases} cases, {bad} wrong, {skipped} that MXNet cannot compute, {len(seen)} operators")
+    print(f"{done} cases, {bad} wrong, {skipped} that MXNet cannot compute, {len(seen)} operators")
     return 1 if bad else 0
 
 

@@ -52,16 +52,21 @@ def test_the_text_of_an_operator_computes_what_the_bridge_computes(name):
         sample = OPERATORS[name].sample(Draw(rng))
         numbers = np.random.default_rng(seed)
         document = symbol_of(gt.runtime.mxnet(), name, sample)
-        module = gt.bridge.to_torch(
-            json.dumps(document), {}, inputs=[n["name"] for n in document["nodes"][:-1]]
-        )
-        other = module_of(written(gt.graph.read_symbol(document)))
+        graph = gt.graph.read_symbol(document)
         arrays = [fill(*each, rng=numbers).astype("float32") for each in sample.inputs]
+        states = {
+            n: arrays[int(n[1:])] for n in graph.auxiliary()
+        }  # the module has them, the text is given them
+        names = [n["name"] for n in document["nodes"][:-1] if n["name"] not in states]
+        module = gt.bridge.to_torch(json.dumps(document), states, inputs=names)
+        other = module_of(written(graph))
         for train in (False, True):
             found = []
             for side in (module, other):
-                given = [torch.from_numpy(a.copy()).requires_grad_(sample.grads) for a in arrays]
-                out = side.train(train)(*given)
+                given = [torch.from_numpy(a.copy()) for a in arrays]
+                for tensor in given[: len(names)]:
+                    tensor.requires_grad_(sample.grads)
+                out = side.train(train)(*given[: len(names) if side is module else None])
                 out = list(out) if isinstance(out, (tuple, list)) else [out]
                 loss = [o.sum() for o in out if o.requires_grad]
                 if loss:

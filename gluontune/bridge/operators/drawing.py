@@ -144,7 +144,8 @@ _TWO = {"normal": (_normal, "loc", "scale"), "uniform": (_uniform, "low", "high"
         "generalized_negative_binomial": (_generalized, "mu", "alpha")}  # fmt: skip
 _NUMPY = {"normal": (_normal, "loc", "scale"), "normal_n": (_normal, "loc", "scale"),
           "uniform": (_uniform, "low", "high"), "uniform_n": (_uniform, "low", "high"),
-          "gumbel": (_gumbel, "loc", "scale"), "gamma": (_gamma, "shape", "scale"), "logistic": (_logistic, "loc", "scale"), "exponential": (_np_exponential, "scale", ""),
+          "gumbel": (_gumbel, "loc", "scale"), "gamma": (_gamma, "shape", "scale"),
+          "logistic": (_logistic, "loc", "scale"), "exponential": (_np_exponential, "scale", ""),
           "bernoulli": (_bernoulli, "prob", "logit")}  # fmt: skip
 for _name, (_run, _first, _second) in _TWO.items():
     _names = [n for n in (_first, _second) if n]

@@ -50,7 +50,8 @@ class WhileLoop(torch.nn.Module):
         self.variables = [func_input_locs[place] for place in func_var_locs]
 
     def forward(self, *arrays: Any) -> Any:
-        values, steps = list(arrays), []
+        values = list(arrays)
+        steps: list[Any] = []
         while len(steps) < self.most and bool(self.condition(*(values[i] for i in self.asked))):
             found = _listed(self.body(*(values[i] for i in self.given)))
             steps.append(found[: self.count])
