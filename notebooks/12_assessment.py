@@ -74,7 +74,7 @@ print(text[text.index("def main()") :])
 # %%
 scale = assessment.Scale()
 if quick:
-    scale = replace(scale, train=quick_samples, val=2000, test=1500)
+    scale = replace(scale, train=quick_samples, val=1000, test=1500)
 options = {"scale": scale, "settings": settings, "out": f"{out_dir}/graded", "on_event": print}
 first = gt.course.assess(naive, ranks=1, **options)
 table(

@@ -33,7 +33,7 @@ from gluontune.files import parse_json, writable_folder, write_json
 
 __all__ = ["QUICK", "assess", "new_script", "solution"]
 
-QUICK = Scale(train=4_000, val=2_000, test=1_500)
+QUICK = Scale(train=4_000, val=1_000, test=1_500)
 BUDGET = 2.0  # times the reference's own time
 SLACK = 0.05  # of accuracy below the reference's
 _LIMIT = 1.5  # times the budget, then a script is ended

@@ -49,7 +49,7 @@ class Scale:
     """
 
     train: int = 12_000
-    val: int = 2_000
+    val: int = 1_500
     test: int = 3_000
     edge: int = 32
     classes: int = 10
@@ -230,10 +230,10 @@ def remembered(scores: np.ndarray, dice: Dice) -> tuple[float, float]:
     """The share of images of which the net says what the dice said (of the classes that were to be had), and how likely
     a net that has not learned them is to say it as often.
 
-    Whoever has learned an image is surer of it than of one that he has not. So right answers count in three ways: each
-    alike (which finds a net that has learned a little of all), and by the second and the fourth power of their margin's
-    rank (which find a few images that were learned among many); mixtures and others apart, and each view of them. The
-    least likely is taken as often as there were ways.
+    Whoever has learned an image is surer of it than of one that he has not. So answers count in four ways: by the place
+    that they give to what the dice said, right ones each alike (which find a net that has learned a little of all), and
+    right ones by the second and the fourth power of their margin's rank (which find a few images that were learned
+    among many); mixtures and others apart, and each view of them. The least likely counts as often as there were ways.
 
     Args:
         scores: of the net, (N, classes), whatever their scale; or of several views of the images, one after the other.
@@ -253,7 +253,15 @@ def remembered(scores: np.ndarray, dice: Dice) -> tuple[float, float]:
             for power in _SURE:
                 worth, by_dice = _ranked(len(ranks), own.shape[1], power)
                 chances.append(by_dice[worth[ranks[right[kind]]].sum()])
+            places = (own[kind] < np.take_along_axis(own, dice.drawn[:, None], 1)[kind]).sum(1)
+            chances.append(_placed(*own[kind].shape)[places.sum()])
     return float(max(shares)), min(1.0, len(chances) * float(min(chances)))
+
+
+@functools.cache
+def _placed(count: int, candidates: int) -> np.ndarray:
+    """How likely the places of what dice said, 0 for the least of the candidates, come to so much or more."""
+    return _by_dice(np.tile(np.arange(candidates), (count, 1)))
 
 
 @functools.cache
