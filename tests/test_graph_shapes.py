@@ -30,6 +30,8 @@ def test_an_operator_gives_the_shapes_that_mxnet_infers(name):
         symbol, graph = mx.sym.load_json(json.dumps(document)), read_symbol(document)
         given = {f"x{i}": tuple(each[1]) for i, each in enumerate(sample.inputs)}
         arguments, outputs, states = symbol.infer_shape(**given)
+        if outputs is None:
+            return  # MXNet cannot tell, of hstack and dstack
         found = infer_shapes(graph, given)
         assert found.outputs == [tuple(s) for s in outputs]
         first = {k: given[k] for k in list(given)[:1]}  # parameters follow from the data

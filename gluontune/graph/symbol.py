@@ -126,7 +126,7 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
                 known[made.name] = len(graph.nodes)
             graph.nodes.append(made)
         graph.outputs = [(places[entry[0]], entry[1] if len(entry) > 1 else 0) for entry in document["heads"]]
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise GluontuneError(
             f"{where}: a damaged symbol ({type(error).__name__}: {error}); export it again"
         ) from error
@@ -136,7 +136,8 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
 def _version(attrs: Any) -> int:
     """Of the MXNet that wrote a symbol; none stands in those before 0.9."""
     found = attrs.get("mxnet_version", 800) if isinstance(attrs, Mapping) else 800
-    return int(found[-1] if isinstance(found, (list, tuple)) else found)
+    text = str(found[-1] if isinstance(found, (list, tuple)) and found else found)
+    return int(text) if text.isdigit() else 800
 
 
 def _document(source: Any) -> tuple[Any, str]:
