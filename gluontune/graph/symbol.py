@@ -168,7 +168,8 @@ def _entry(entry: Any, places: list[int]) -> tuple[int, int]:
 def _version(attrs: Any) -> int:
     """Of the MXNet that wrote a symbol; none stands in those before 0.9."""
     found = attrs.get("mxnet_version", 800) if isinstance(attrs, Mapping) else 800
-    return int(found[-1] if isinstance(found, (list, tuple)) else found)
+    text = str(found[-1] if isinstance(found, (list, tuple)) and found else found)
+    return int(text) if text.isdigit() else 800
 
 
 def _document(source: Any) -> tuple[Any, str]:
