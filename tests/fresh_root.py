@@ -19,6 +19,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -76,8 +77,8 @@ def pip_settings() -> tuple[dict[str, str], list[str]]:
     return settings, sorted({w for w in words if w.startswith("/") and Path(w).is_dir()})
 
 
-def run(part: str, tar: Path, cache: Path, wheels: Path, log: Path) -> dict[str, object]:
-    """One part in a fresh root; its output goes to ``log``."""
+def run(part: str, tar: Path, cache: Path, wheels: Path, log: Path, pack: bool) -> dict[str, object]:
+    """One part in a fresh root; its output goes to ``log``. ``pack``: fill ``wheels``, for the part offline."""
     command, more = PARTS[part]
     settings, folders = pip_settings()
     for name in ("pip", "wheels"):
@@ -109,7 +110,7 @@ def run(part: str, tar: Path, cache: Path, wheels: Path, log: Path) -> dict[str,
         words += ["bash", "-c", ENTER, "enter", root, *(word for pair in binds for word in pair), "--"]
         words += ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in env.items())]
         inside = f"cd {shlex.quote(f'{HOME}/{FOLDER}')} && {{ {command}; }}"
-        if part in ("first", "small") and not any(wheels.iterdir()):
+        if pack and not any(wheels.iterdir()):
             inside += f"; code=$?; {WHEELS} || code=1; exit $code"
         with open(log, "wb") as stream:
             code = subprocess.run(
@@ -144,12 +145,13 @@ def main() -> int:
     if os.geteuid() != 0 or shutil.which("mmdebstrap") is None:
         parser.error("it needs root and mmdebstrap (Debian, Ubuntu: apt install mmdebstrap)")
     given.cache.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the roots are taken away
     tar, rows = base(given.cache), []
     with tempfile.TemporaryDirectory(prefix="wheels-", dir=given.cache) as wheels:
         os.chown(wheels, 1000, 1000)
         for part in given.parts:
             log = given.cache / f"{part}.log"
-            rows.append(run(part, tar, given.cache, Path(wheels), log))
+            rows.append(run(part, tar, given.cache, Path(wheels), log, "offline" in given.parts))
             print(json.dumps(rows[-1]), flush=True)
             if not rows[-1]["green"]:
                 print("".join(log.read_text(errors="replace").splitlines(True)[-60:]), file=sys.stderr)
