@@ -18,7 +18,7 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c in "\n\t" or _fit(c) else "\ufffd" for c in text)
+    return "".join(c if c in "\n\t" or _fit(c) else _mark(c) for c in text)
 
 
 def clean(text: Any, limit: int = 400) -> str:
@@ -31,8 +31,13 @@ def clean(text: Any, limit: int = 400) -> str:
     'a�[31m b'
     """
     head = str(text)[: 16 * limit]
-    line = " ".join("".join(c if c.isspace() or _fit(c) else "\ufffd" for c in head).split())
+    line = " ".join("".join(c if c.isspace() or _fit(c) else _mark(c) for c in head).split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def _mark(character: str) -> str:
+    """What stands for a character that must not be shown; of a file name's byte that is no UTF-8, its value."""
+    return f"\\u{ord(character):04x}" if "\ud800" <= character <= "\udfff" else "\ufffd"
 
 
 def _fit(character: str) -> bool:

@@ -37,7 +37,7 @@ def test_networks_are_converted_and_compared(measured):
         "gradients": 2,
         "agree_gradients": 2,
     }
-    assert "was fused by MXNet" in last["reason"] and not bridge.holds(figures)
+    assert "was quantized by MXNet" in last["reason"] and not bridge.holds(figures)
     assert json.loads(out.read_text()) == json.loads(json.dumps(found))
 
 

@@ -210,9 +210,10 @@ def test_what_can_only_predict_is_converted_for_prediction_and_says_so(kind, arg
             gt.bridge.check(net, module, x, train=True)
 
 
-def test_migrate_refuses_it_with_the_line(tmp_path):
-    with pytest.raises(GluontuneError, match=r"test_compute_modes.py:\d+: asks for the mode"):
-        gt.bridge.migrate(make(), tmp_path / "out", x)
+def test_migrate_writes_both_modes(tmp_path):
+    made = gt.bridge.migrate(make(), tmp_path / "out", x)
+    assert made.agrees, made.told
+    assert "if self.training:" in (tmp_path / "out" / "model.py").read_text(encoding="utf-8")
 
 
 JOB = """

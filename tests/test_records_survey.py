@@ -37,7 +37,8 @@ def test_progress_is_told_by_batches(tmp_path, workers):
     report = verify(path, workers=workers, progress=lambda done, total: told.append((done, total)))
     assert told == [(36 * n, 36 * 700) for n in (128, 256, 384, 512, 640, 700, 700)]
     assert report.ok and report.to_dict() == {
-        "path": str(path), "ok": True, "records": 700, "whole": 700, "damaged": [], "unchecked": 0, "problems": [],
+        "path": str(path), "ok": True, "records": 700, "whole": 700, "damaged": [], "unchecked": 0,
+        "incomplete": [], "problems": [],
     }  # fmt: skip
     told.clear()
     repair(path, tmp_path / "b.rec", workers=workers, progress=lambda done, total: told.append(done))

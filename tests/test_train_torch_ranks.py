@@ -34,7 +34,7 @@ TWO = {**FEW, "backend": "torch", "engine": "ddp", "num_devices": 2}
 def an_export(count=3):
     weights = np.random.default_rng(0).normal(size=count).astype(np.float32)
     return Exported(
-        "{}", "{}", {"w": weights}, {"w": "0.w"}, "sample", {}, -1, {"w": 2.0}, {}, ["w"], [["w"]]
+        "{}", None, "{}", {"w": weights}, {"w": "0.w"}, "sample", {}, -1, {"w": 2.0}, {}, ["w"], [["w"]]
     )
 
 

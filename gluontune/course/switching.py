@@ -10,6 +10,7 @@ from gluontune import runtime, stats
 from gluontune.bench.contender import OURS, Contender, Entrant
 from gluontune.bench.contest import hold
 from gluontune.errors import GluontuneError
+from gluontune.gaps import gap
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings
 
@@ -55,5 +56,5 @@ def onednn(net: str, *, side: int = 224, rounds: int = 5, seconds: float = 1.0) 
         "off": stats.interval(off.rates),
         "on": stats.interval(on.rates),
         "speedup": stats.ratio_interval(on.rates, off.rates),
-        "output_delta": float(np.abs(scores[1] - scores[0]).max() / max(np.abs(scores[0]).max(), 1e-30)),
+        "output_delta": gap(scores[1], scores[0]),
     }

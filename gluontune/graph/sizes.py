@@ -13,13 +13,12 @@ def new_shape(old: Any, codes: Any, reverse: bool = False) -> tuple[int, ...]:
 
     >>> new_shape((2, 3, 4), (0, -1)), new_shape((2, 3, 4), (-3, 0)), new_shape((2, 6), (0, -4, 2, -1))
     ((2, 12), (6, 4), (2, 2, 3))
-    >>> new_shape((10, 5, 4), (-1, 0)), new_shape((10, 5, 4), (-1, 0), reverse=True)
-    ((40, 5), (50, 4))
+    >>> new_shape((10, 5, 4), (-1, 0)), new_shape((10, 5, 4), (-1, 0), True), new_shape((2, 20), (-2, 4, 5, -4), True)
+    ((40, 5), (50, 4), (2, 4, 5))
     """
     old, codes = list(old), list(codes)
     if reverse:
-        turned = _turn_splits(codes)
-        return tuple(reversed(new_shape(old[::-1], turned)))
+        return tuple(reversed(new_shape(old[::-1], codes[::-1])))  # a split is (a, b, -4) here
     found: list[int] = []
     at = i = 0
     while i < len(codes):
@@ -43,17 +42,6 @@ def new_shape(old: Any, codes: Any, reverse: bool = False) -> tuple[int, ...]:
         known = -math.prod(found)
         found[found.index(-1)] = math.prod(old) // known if known else 0
     return tuple(found)
-
-
-def _turn_splits(codes: list[int]) -> list[int]:
-    turned: list[int] = []
-    i = 0
-    while i < len(codes):  # (-4, a, b) read from behind is (-4, b, a)
-        width = 3 if codes[i] == -4 else 1
-        part = codes[i : i + width]
-        turned = ([-4, part[2], part[1]] if width == 3 else part) + turned
-        i += width
-    return turned
 
 
 def np_new_shape(old: Any, codes: Any, reverse: bool = False) -> tuple[int, ...]:
