@@ -30,6 +30,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -140,8 +141,8 @@ def through_the_climb(rng: random.Random, folder: Path) -> None:
 
 
 def through_a_page(rng: random.Random, folder: Path) -> None:
-    report_samples.HOSTILE = hostile(rng)
-    (folder / "a.json").write_text(json.dumps(report_samples.hostile_ladder()))
+    with mock.patch.object(report_samples, "HOSTILE", hostile(rng)):
+        (folder / "a.json").write_text(json.dumps(report_samples.hostile_ladder()))
     source = load(folder / "a.json")
     write_ladder_html(source.ladder, folder / "page.html")
     page = page_reader.Page((folder / "page.html").read_text("utf-8"))
@@ -158,19 +159,15 @@ def in_terminal(text: str) -> None:
 
 
 def through_the_terminal(rng: random.Random, folder: Path) -> None:
-    from gluontune.cli import _common, main
+    from gluontune.cli import main
 
     name = hostile(rng).replace("\0", "").replace("/", "")[:80] or "a"
     arguments = rng.choice([["verify", name], ["train", "--recipe", name], ["report", name], ["train", "--net", name],
                             ["pack", name, "o.rec"], ["export", "--net", name], [name], ["train", "--set", name],
                             ["ladder", "--rungs", name], ["init", f"{name}.py"], ["data", "fetch", name]])  # fmt: skip
-    out, was = io.StringIO(), (_common.stdout.file, _common.stderr.file)
-    _common.stdout.file = _common.stderr.file = out
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), _chdir(folder):
-            main.main(arguments if name[0] != "-" else ["verify", "--", name])
-    finally:
-        _common.stdout.file, _common.stderr.file = was
+    out = io.StringIO()  # the consoles write to whatever is standard output or error at the time
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), _chdir(folder):
+        main.main(arguments if name[0] != "-" else ["verify", "--", name])
     said = out.getvalue()
     in_terminal(said)
     assert "fault of gluontune" not in said and "Traceback" not in said, said
