@@ -49,7 +49,7 @@ def preload(needed: Iterable[str]) -> list[str]:
     The loader is asked first: a system's own library stays in use.
 
     Returns:
-        The files that were taken, for the doctor.
+        The files that were taken.
     """
     taken = []
     for name in needed:
