@@ -32,7 +32,7 @@ MXNET_DOCTESTS = (
     "gluontune/loading/adapters.py",
     "gluontune/loading/dataloader.py",
     "gluontune/loading/gluon.py",
-    "gluontune/loading/kept.py",
+    "gluontune/loading/cached.py",
     "gluontune/monitor/estimator.py",
 )
 MXNET_FILES = ("test_loading_gluon.py",)  # all of it

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gluontune.recipe import Recipe
-from gluontune.train import Group
+from gluontune.training.group import Group
 
 __all__ = ["make"]
 

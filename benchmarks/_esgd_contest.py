@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
-from gluontune.ladder.evolving import EsgdPlan, cost, esgd
-from gluontune.ladder.resumable import ResumableDocument
-from gluontune.ladder.worker_pool import Life, WorkerPool
+from gluontune.core.errors import GluontuneError
 from gluontune.optim import evolution
 from gluontune.recipe import Recipe
+from gluontune.search.esgd import EsgdPlan, cost, esgd
+from gluontune.search.resumable import ResumableDocument
+from gluontune.search.worker_pool import Life, WorkerPool
 
 __all__ = ["CONTENDERS", "conclude", "contend"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.parallel import horovod
 from gluontune.parallel.scaling import Link
 from gluontune.recipe import Recipe
 from gluontune.runtime.packages import to_make
-from gluontune.train import Group
+from gluontune.training.group import Group
 
 __all__ = ["fit_link", "measure_link"]
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gluontune import stats
+from gluontune.core import stats
 
 __all__ = ["PLAIN", "Network", "make"]
 
@@ -38,7 +38,7 @@ class Network:
         self.info = {"parameters": self._count()}
 
     def _build(self) -> Any:
-        from gluontune.train import build_net
+        from gluontune.job.models import build_net
 
         self.mx.random.seed(1)
         net = build_net(self.name, 10)

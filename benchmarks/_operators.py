@@ -186,8 +186,8 @@ def traced(recipe: Recipe, arrays: int) -> list[dict[str, Any]]:
         recipe: names net, data and batch. arrays: devices of the all-reduce.
     """
     from gluontune.compute._traversal import walk
+    from gluontune.job.job import load_job
     from gluontune.runtime import mxnet
-    from gluontune.train.job import load_job
 
     mx = mxnet()
     job = load_job(recipe)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks._deck_logs import BATCHES, LOGS
-from gluontune import stats
+from gluontune.core import stats
 
 __all__ = [
     "DECK_TARGET", "LARGE_REFERENCE", "LARGE_WITHIN", "NETS", "conclude_batches", "conclude_large", "conclude_logs",

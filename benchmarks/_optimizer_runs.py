@@ -8,10 +8,10 @@ from typing import Any
 
 from benchmarks import _optimizer_findings as findings
 from benchmarks._deck_logs import BATCHES
-from gluontune.bench.selecting import selected
 from gluontune.compute import bfloat16_support
 from gluontune.optim import OPTIMIZERS
 from gluontune.recipe import Recipe
+from gluontune.search.bench.selecting import selected
 
 __all__ = ["LARGE", "OPTIMIZERS_OF_DECK_001", "PLANS", "Piece", "Plan", "fast_recipe"]
 

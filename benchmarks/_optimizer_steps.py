@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gluontune import stats
-from gluontune.bench.contender import Entrant
-from gluontune.bench.contest import hold
-from gluontune.bench.selecting import selected
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core import stats
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import launch_settings
+from gluontune.search.bench.contender import Entrant
+from gluontune.search.bench.contest import hold
+from gluontune.search.bench.selecting import selected
 
 __all__ = ["BAR", "CONTENDERS", "make", "measure"]
 
@@ -41,7 +41,7 @@ class OptimizerStep:
     """Training steps of a net of ten classes, or its updates from gradients that are already there.
 
     Args:
-        net: a name that :func:`gluontune.train.models.build_net` knows, or the number of weight layers of a CIFAR
+        net: a name that :func:`gluontune.job.models.build_net` knows, or the number of weight layers of a CIFAR
             ResNet, 6 n + 2. batch_size, side: of the synthetic images.
         whole: forward, loss, backward and update; otherwise the update alone.
         peer: ``gluontune``: the optimizer of ``gt.optim.setup``; ``mxnet``: MXNet's own under ``gluon.Trainer``.
@@ -61,8 +61,8 @@ class OptimizerStep:
         import importlib
 
         from gluontune import compute, optim
+        from gluontune.job.models import build_net
         from gluontune.runtime import mxnet
-        from gluontune.train.models import build_net
 
         mx = self.mx = mxnet()
         mx.random.seed(0)

@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gluontune import runtime, stats
-from gluontune.bench.contender import OURS, Contender, Entrant
-from gluontune.bench.contest import hold
-from gluontune.errors import GluontuneError, UsageError, nearest
-from gluontune.files import parse_json, set_aside, write_json
-from gluontune.gaps import gap
-from gluontune.reading import read_text
+from gluontune import runtime
+from gluontune.core import stats
+from gluontune.core.errors import GluontuneError, UsageError, nearest
+from gluontune.core.files import parse_json, set_aside, write_json
+from gluontune.core.gaps import gap
+from gluontune.core.reading import read_text
 from gluontune.runtime.launch import launch_settings
+from gluontune.search.bench.contender import OURS, Contender, Entrant
+from gluontune.search.bench.contest import hold
 
 __all__ = ["NETWORKS", "run", "show"]
 

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune import stats
-from gluontune.bench import outcome
-from gluontune.bench.contender import OURS, Entrant
-from gluontune.bench.contest import hold
 from gluontune.compute import bfloat16_support
-from gluontune.errors import UsageError
-from gluontune.journal import Journal
+from gluontune.core import stats
+from gluontune.core.errors import UsageError
 from gluontune.parallel import horovod
 from gluontune.recipe import Recipe
 from gluontune.runtime.packages import to_make
+from gluontune.search.bench import outcome
+from gluontune.search.bench.contender import OURS, Entrant
+from gluontune.search.bench.contest import hold
+from gluontune.search.journal import Journal
 
 __all__ = ["ENGINES", "best_recipe", "entrants", "run", "show"]
 
@@ -103,7 +103,7 @@ def run(
         out: a journal beside it keeps each round. resume: go on with what it holds.
 
     Returns:
-        the document of :func:`gluontune.bench.outcome.document`; ``ratios``: each engine ÷ one process of its
+        the document of :func:`gluontune.search.bench.outcome.document`; ``ratios``: each engine ÷ one process of its
         backend, median and 95 % interval of the ratios within rounds.
 
     Raises:

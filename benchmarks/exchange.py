@@ -1,6 +1,6 @@
 """Engines side by side at small batches, and what it costs to exchange seldom: deck 001's two experiments.
 
-Each contender is a recipe in processes of its own, one thread to a rank (:class:`gluontune.ladder.measure.Contender`,
+Each contender is a recipe in processes of its own, one thread to a rank (:class:`gluontune.search.measure.Contender`,
 which pauses all ranks between its turns); throughput is measured in interleaved rounds, accuracy by whole trainings.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune import stats
-from gluontune.errors import UsageError
-from gluontune.ladder.measure import Contender, interleave
-from gluontune.ladder.resumable import ResumableDocument
+from gluontune.core import stats
+from gluontune.core.errors import UsageError
 from gluontune.parallel import horovod
 from gluontune.recipe import Recipe
-from gluontune.train import run as train
+from gluontune.search.measure import Contender, interleave
+from gluontune.search.resumable import ResumableDocument
+from gluontune.training.api import run as train
 
 __all__ = ["BATCHES", "ENGINES", "INTERVALS", "PARTS", "SCHEMA", "run", "show"]
 

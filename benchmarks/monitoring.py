@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import overhead, predicting, verdict_runs
-from gluontune import runtime, stats
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import parse_json, set_aside, write_json
-from gluontune.reading import read_text
+from gluontune import runtime
+from gluontune.core import stats
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import parse_json, set_aside, write_json
+from gluontune.core.reading import read_text
 
 __all__ = ["PARTS", "ROUNDS", "run", "show"]
 

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 from benchmarks._one_network import PLAIN
 from gluontune import runtime
-from gluontune.bench.contender import OURS, Contender, Entrant
-from gluontune.errors import GluontuneError, UsageError, nearest
-from gluontune.files import parse_json, set_aside, writable_folder, write_json
-from gluontune.reading import read_text
+from gluontune.core.errors import GluontuneError, UsageError, nearest
+from gluontune.core.files import parse_json, set_aside, writable_folder, write_json
+from gluontune.core.reading import read_text
 from gluontune.runtime import machine_facts
+from gluontune.search.bench.contender import OURS, Contender, Entrant
 
 __all__ = ["NETWORKS", "Case", "Pace", "run", "show"]
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks._operator_list import KINDS, default_list
-from gluontune import datasets, monitor, runtime, stats
-from gluontune.bench.contender import OURS, Contender, Entrant
-from gluontune.errors import GluontuneError, UsageError, nearest
+from gluontune import datasets, monitor, runtime
+from gluontune.core import stats
+from gluontune.core.errors import GluontuneError, UsageError, nearest
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings
+from gluontune.search.bench.contender import OURS, Contender, Entrant
 
 __all__ = ["run", "show"]
 

@@ -11,12 +11,12 @@ from benchmarks import _esgd_contest, _optimizer_steps
 from benchmarks._optimizer_findings import describe, summarize, table
 from benchmarks._optimizer_runs import PLANS, fast_recipe
 from gluontune import datasets
-from gluontune.errors import UsageError, nearest
-from gluontune.events import Progress
-from gluontune.ladder.evolving import EsgdPlan
-from gluontune.ladder.resumable import ResumableDocument
+from gluontune.core.errors import UsageError, nearest
+from gluontune.core.events import Progress
 from gluontune.recipe import Recipe
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
+from gluontune.search.esgd import EsgdPlan
+from gluontune.search.resumable import ResumableDocument
 
 __all__ = ["PARTS", "SCHEMA", "run", "show"]
 

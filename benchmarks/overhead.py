@@ -8,10 +8,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gluontune import monitor, stats
+from gluontune import monitor
+from gluontune.core import stats
 from gluontune.monitor.tree import ProcessTree
 from gluontune.recipe import Recipe
-from gluontune.train import Group
+from gluontune.training.group import Group
 
 __all__ = ["ATTRIBUTION_BAR_PCT", "SLOWDOWN_BAR_PCT", "attribution", "slowdown"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gluontune import monitor, runtime
 from gluontune.recipe import Recipe
-from gluontune.train import Group
+from gluontune.training.group import Group
 
 __all__ = ["BAR_PCT", "measure"]
 

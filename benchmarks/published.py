@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gluontune import stats
-from gluontune.errors import GluontuneError
+from gluontune.core import stats
+from gluontune.core.errors import GluontuneError
 from gluontune.report import figures
 from gluontune.report.study import row, study
 

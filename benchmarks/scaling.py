@@ -15,15 +15,16 @@ from typing import Any
 
 from benchmarks._link import measure_link
 from benchmarks.exchange import NEVER
-from gluontune import runtime, stats
-from gluontune.errors import UsageError
-from gluontune.journal import Journal
-from gluontune.ladder.measure import Contender, interleave
-from gluontune.ladder.scaling import measure_parts
+from gluontune import runtime
+from gluontune.core import stats
+from gluontune.core.errors import UsageError
 from gluontune.parallel import horovod
 from gluontune.parallel.scaling import Parts, expected
 from gluontune.recipe import Recipe
-from gluontune.train import Group
+from gluontune.search.device_scaling import measure_parts
+from gluontune.search.journal import Journal
+from gluontune.search.measure import Contender, interleave
+from gluontune.training.group import Group
 
 __all__ = ["BAR_PCT", "run", "show"]
 

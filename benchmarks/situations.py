@@ -96,7 +96,7 @@ def _ready_batch(mx: Any, batch: int, shape: tuple[int, ...]) -> tuple[Any, Any]
 
 def _resnet(mx: Any, batch: int) -> Callable[[Any], None]:
     """ResNet-20 for CIFAR-10 on a batch that lies ready: nothing but the net itself takes time."""
-    from gluontune.train.models import build_net
+    from gluontune.job.models import build_net
 
     net = build_net("cifar_resnet20_v1", _CLASSES)
     net.initialize(mx.init.Xavier(magnitude=2))

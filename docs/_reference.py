@@ -17,9 +17,9 @@ import mkdocs_gen_files
 from typer import Context
 
 import gluontune
-from gluontune import lazy
 from gluontune.cli._help import option_record
 from gluontune.cli.main import build_app
+from gluontune.core import lazy
 from gluontune.course.lessons import find_lessons
 from gluontune.course.website import write_site
 
@@ -147,7 +147,8 @@ def main() -> None:
     )
     write(
         "reference/around.md",
-        "# Around your own loop\n\n::: gluontune.existing_loop.tuned\n\n::: gluontune.existing_loop.applied\n",
+        "# Around your own loop\n\n::: gluontune.training.existing_loop.tuned\n\n"
+        "::: gluontune.training.existing_loop.applied\n",
     )
     for name, page in (("Recipe and RunResult", "recipe.md"), ("Around your own loop", "around.md")):
         nav.append(f"* [{name}]({page})")

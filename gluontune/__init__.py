@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gluontune import lazy
+from gluontune.core import lazy
 
 __version__ = "0.1.0"
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from gluontune import runtime as runtime
     from gluontune import stats as stats
     from gluontune import train as train
-    from gluontune.existing_loop import applied as applied
-    from gluontune.existing_loop import tuned as tuned
     from gluontune.recipe import Recipe as Recipe
-    from gluontune.result import RunResult as RunResult
+    from gluontune.recipe.result import RunResult as RunResult
+    from gluontune.training.existing_loop import applied as applied
+    from gluontune.training.existing_loop import tuned as tuned
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
     __all__ = ["__version__", *__all__]

@@ -108,7 +108,7 @@ def reused():
 
     For what a training shows; a test of how it starts, is hurt or ends, or of bits, has processes of its own.
     """
-    from gluontune.bench._recipe_pool import Pool
+    from gluontune.search.bench._recipe_pool import Pool
 
     with Pool() as pool:
         yield pool
@@ -118,8 +118,8 @@ def reused():
 def machine(monkeypatch):
     """Climbs run on a pretended machine: no process is started, and every figure is given."""
     from gluontune import runtime
-    from gluontune.ladder import measure, rounds
     from gluontune.runtime import doctor, pytorch
+    from gluontune.search import measure, rounds
 
     monkeypatch.setattr(
         doctor, "must_work", lambda: None

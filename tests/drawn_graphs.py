@@ -19,9 +19,9 @@ import numpy as np
 from drawn_operators import FIXED, OPERATORS, fill
 
 import gluontune as gt
-from gluontune.errors import GluontuneError
-from gluontune.graph.schemas import schema
-from gluontune.graph.symbol import _AUXILIARY
+from gluontune.convert.graph.schemas import schema
+from gluontune.convert.graph.symbol import _AUXILIARY
+from gluontune.core.errors import GluontuneError
 
 torch = importlib.import_module("torch")
 
@@ -264,7 +264,7 @@ def differences(seed):
 
 def _of_migrate(net, module, samples):
     """The text of the net against its module, run twice in both modes."""
-    from gluontune.bridge.migrating.project import written
+    from gluontune.convert.migrate.project import written
 
     for node in module.graph.nodes:
         if node.kwargs.get("dtype") == "float32":

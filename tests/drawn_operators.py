@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import gluontune as gt
 
 pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
-importlib.import_module("gluontune.bridge.operators")
+importlib.import_module("gluontune.convert.bridge.operators")
 OPERATORS = gt.bridge.OPERATORS
 DRAWN = sorted(entry.name for entry in OPERATORS if entry.sample is not None)
 EXAMPLES = int(os.environ.get("GLUONTUNE_OPERATOR_EXAMPLES", "4"))

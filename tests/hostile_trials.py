@@ -36,11 +36,11 @@ import numpy as np
 
 import gluontune as gt
 from gluontune.cli._common import Terminal
-from gluontune.errors import GluontuneError
-from gluontune.ladder import best_files
-from gluontune.ladder.cost import read_price
+from gluontune.core.errors import GluontuneError
 from gluontune.report import ladder_table, print_sources, write_html, write_ladder_html
 from gluontune.report.read import load
+from gluontune.search import best_files
+from gluontune.search.cost import read_price
 
 sys.path.insert(0, os.path.dirname(__file__))
 import page_reader

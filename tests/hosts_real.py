@@ -23,8 +23,9 @@ import pytest
 from launch_faults import FAULTS, fault_trial, restart_trial, undisturbed
 from two_hosts import RSH, two_hosts
 
+from gluontune.job import checkpoint
 from gluontune.parallel.hosts import Hosts
-from gluontune.train import Checkpoints, Group, RunFailed, checkpoint, run
+from gluontune.train import Checkpoints, Group, RunFailed, run
 
 sys.path.insert(0, str(Path(__file__).parent))
 from ranks import TWO as SMALL

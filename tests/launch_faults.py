@@ -27,7 +27,7 @@ import psutil
 import typer
 from two_hosts import RSH, TwoHosts, two_hosts
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.parallel.horovod import installed
 from gluontune.parallel.kvstore import free_port
 
@@ -208,7 +208,7 @@ def _victim(family: Iterable[psutil.Process], kind: str) -> psutil.Process:
     if led:
         number = "0" if kind == "leader" else "1"
         return next(p for p in led if p.environ().get("RANK") == number)  # the agents have none
-    ranks = [p for p in family if any("gluontune.train.child" in part for part in p.cmdline())]
+    ranks = [p for p in family if any("gluontune.training.child" in part for part in p.cmdline())]
     return sorted(ranks, key=lambda p: (p.create_time(), p.pid))[1]
 
 

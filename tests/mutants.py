@@ -34,9 +34,9 @@ ROOMS = {
             "tests/test_bridge_updates.py",
         ],
     ),
-    "stats": (["gluontune/stats.py"], ["tests/test_stats.py"]),
+    "stats": (["gluontune/core/stats.py"], ["tests/test_stats.py"]),
     "verdicts": (
-        ["gluontune/ladder/judge.py", "gluontune/ladder/sequential.py", "gluontune/monitor/verdicts.py"],
+        ["gluontune/search/judge.py", "gluontune/search/sequential.py", "gluontune/monitor/verdicts.py"],
         ["tests/test_ladder_*.py", "tests/test_monitor_*.py"],
     ),
 }
@@ -86,7 +86,7 @@ def mutants(room: str) -> list[list[Mutant]]:
 def distance(module: str, test: str) -> int:
     """How far a test's name is from the module's: the nearest are asked first, as they are likely to notice.
 
-    >>> distance("gluontune/ladder/judge.py", "tests/test_ladder_judge.py")
+    >>> distance("gluontune/search/judge.py", "tests/test_ladder_judge.py")
     -2
     """
     return -len(set(re.split(r"\W|_", module)) & set(Path(test).stem.split("_")))

@@ -9,9 +9,10 @@ import numpy as np
 import optim_cases as ours
 import pytest
 
-from gluontune.bench import loading, peer_python
+from gluontune.bench import peer_python
 from gluontune.optim import schedules
 from gluontune.records import RecordWriter
+from gluontune.search.bench import loading
 
 
 def test_the_peers_that_make_peers_installs_all_run(tmp_path):
@@ -34,8 +35,8 @@ def test_the_peers_that_make_peers_installs_all_run(tmp_path):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_pytorch_trains_the_twin_of_a_residual_net(ranks):
-    from gluontune.bench import torch_tta
     from gluontune.recipe import Recipe
+    from gluontune.search.bench import torch_tta
 
     recipe = Recipe(train_samples=640, val_samples=256, loader="resident", epochs=3, batch_size_per_device=32 // ranks,
                     **({"engine": "kvstore", "num_devices": ranks} if ranks > 1 else {})).resolved()  # fmt: skip
@@ -49,7 +50,7 @@ def test_pytorch_trains_the_twin_of_a_residual_net(ranks):
 _THEIRS = """
 import sys
 import numpy as np, torch
-from gluontune.bench._torch_muon import TorchMuon
+from gluontune.search.bench._torch_muon import TorchMuon
 data = dict(np.load(sys.argv[1]))
 ps = [torch.nn.Parameter(torch.tensor(data[f"w{i}"])) for i in range(5)]
 update = TorchMuon(torch, ps, lr=0.1, wd=0.1, momentum=0.9)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from gluontune.job import checkpoint
 from gluontune.recipe import Recipe
-from gluontune.train import Checkpoints, Group, checkpoint, run
+from gluontune.train import Checkpoints, Group, run
 
 #: Two ranks of 32 images, of a net without BatchNorm: the same training as one process with 64.
 TWO = Recipe(

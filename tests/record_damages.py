@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.records.checksums import side_path
 from gluontune.records.layout import MAGIC, padded
 from gluontune.records.reader import RecordReader

@@ -14,8 +14,8 @@ from typing import Any, Optional
 
 import numpy as np
 
-from gluontune import files as files_room
-from gluontune.errors import GluontuneError
+from gluontune.core import files as files_room
+from gluontune.core.errors import GluontuneError
 from gluontune.records import partial_file, writer
 from gluontune.records.layout import MAGIC
 from gluontune.records.packer import pack

@@ -7,7 +7,7 @@ import math
 import random
 
 from gluontune.recipe import Recipe
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
 
 HOSTILE = (
     "</script><script>alert('x')</script><img src=x onerror=alert(1)> $\\frac{$ {{7*7}} [red]b[/red] "

@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 from train_kills import _JOB, _final, _same
 
-from gluontune.train import checkpoint
+from gluontune.job import checkpoint
 
 GROWTH = 0.02  # of the resident memory, from the second quarter of a run to its last
 

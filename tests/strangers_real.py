@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.optim.adapters import from_mxnet, to_mxnet  # before mx.lr_scheduler is ours
 from gluontune.optim.cards import OPTIMIZERS
+from gluontune.recipe.registry import resolve
 from gluontune.records.layout import image_record, split_image_record
-from gluontune.registry import resolve
 
 FILES = ("test_recordio.py", "test_gluon_data.py", "test_optimizer.py")
 #: Tests that only download data sets.

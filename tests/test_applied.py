@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet
 
 RECIPE = gt.Recipe(rewrites=["pool-to-mean", "fuse-bn-relu"], hybridize="static")

@@ -8,8 +8,8 @@ import json
 import pytest
 from rich.console import Console
 
-from gluontune.bench import bridge
-from gluontune.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.search.bench import bridge
 
 pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 

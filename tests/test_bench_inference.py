@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from gluontune import datasets
-from gluontune.bench import _inference, inference
 from gluontune.cli.main import main
+from gluontune.search.bench import _inference, inference
 
 
 @pytest.mark.slow

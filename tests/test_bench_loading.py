@@ -15,13 +15,14 @@ import psutil
 import pytest
 
 from gluontune import stats
-from gluontune.bench import LIMIT, OURS, Entrant, document, hold, loading
-from gluontune.bench.contender import Contender
+from gluontune.bench import LIMIT, OURS, Entrant, document, hold
 from gluontune.cli.main import main
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.loading import ThreadedLoader, from_records
 from gluontune.records import RecordWriter, boxes_to_label, pixels_to_raw
 from gluontune.runtime import mxnet
+from gluontune.search.bench import loading
+from gluontune.search.bench.contender import Contender
 
 NOWHERE = Path("/nonexistent")
 OTHERS = {  # in the peers' environment
@@ -54,7 +55,9 @@ def rec(tmp_path_factory) -> Path:
 
 
 def sleeper(name: str, peer: str = "them", sleep_s: float = 0.002, **options) -> Entrant:
-    return Entrant(name, peer, "gluontune.bench.sample:make", {"units": 8, "sleep_s": sleep_s}, **options)
+    return Entrant(
+        name, peer, "gluontune.search.bench.sample:make", {"units": 8, "sleep_s": sleep_s}, **options
+    )
 
 
 def fake(name: str, peer: str, rates: list[float]) -> Contender:
@@ -68,7 +71,7 @@ def test_failures_are_rows_and_the_others_go_on():
         sleeper("good", OURS),
         sleeper("no interpreter", python=NOWHERE / "python"),
         Entrant("no module", "them", "gluontune_has_no_such_peer:make"),
-        Entrant("raises", "them", "gluontune.bench.sample:make", {"units": 8, "sleep_s": "long"}),
+        Entrant("raises", "them", "gluontune.search.bench.sample:make", {"units": 8, "sleep_s": "long"}),
         Entrant("exits", "them", "os:_exit", {"status": 3}),
         Entrant("aborts", "them", "os:abort"),
         Entrant("hangs", "them", "subprocess:run", {"args": ["sleep", "600"]}),
@@ -134,7 +137,7 @@ def test_how_much_is_a_slice():
 def test_children_end_with_a_killed_parent():
     code = (
         "from gluontune.bench import Entrant, hold\n"
-        "e = Entrant('a', 'them', 'gluontune.bench.sample:make', {'units': 1, 'sleep_s': 0.01})\n"
+        "e = Entrant('a', 'them', 'gluontune.search.bench.sample:make', {'units': 1, 'sleep_s': 0.01})\n"
         "hold([e], rounds=10**6, seconds=0.05, say=lambda line: print(line, flush=True))"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -9,11 +9,11 @@ import cv2
 import numpy as np
 import pytest
 
-from gluontune.bench import packing
-from gluontune.bench._packers import Im2rec, Packer
 from gluontune.cli.main import main
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.records import RecordReader
+from gluontune.search.bench import packing
+from gluontune.search.bench._packers import Im2rec, Packer
 
 
 @pytest.fixture(scope="module")

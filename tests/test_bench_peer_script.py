@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gluontune.bench import peer_script
 from gluontune.cli.main import main
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
+from gluontune.search.bench import peer_script
 
 ROOT = Path(__file__).parents[1]
 GOOD = """

@@ -9,10 +9,10 @@ from itertools import combinations
 import pytest
 
 import gluontune as gt
-from gluontune.bench import recipe_space, recipes
-from gluontune.bench._recipe_pool import Pool
 from gluontune.cli.main import main
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
+from gluontune.search.bench import recipe_space, recipes
+from gluontune.search.bench._recipe_pool import Pool
 
 SMALL = {**recipe_space.BASE, "net": "mlp", "loader": "threaded", "learning_rate": 0.01}
 

@@ -7,13 +7,13 @@ import json
 import pytest
 import tta_fakes as runs
 
-from gluontune.bench import torch_tta
-from gluontune.bench.contender import ContenderFailed
 from gluontune.cli.main import main
-from gluontune.ladder import exchange
-from gluontune.ladder import timing as tta
 from gluontune.recipe import Recipe
 from gluontune.report.tta_page import finish_tta
+from gluontune.search import submissions as exchange
+from gluontune.search import tta as tta
+from gluontune.search.bench import torch_tta
+from gluontune.search.bench.contender import ContenderFailed
 
 MODE = {"name": "PyTorch compile channels_last float32", "threads": 2, "channels_last": True, "compiled": True,
         "allocator": "glibc", "env": {}}  # fmt: skip
@@ -56,7 +56,7 @@ def twin(monkeypatch, tmp_path):
     machine = runs.Machine()
     Twin.made, Twin.breaks_at = [], None
     monkeypatch.setattr(tta, "train_once", machine.train_once)
-    monkeypatch.setattr("gluontune.ladder.resumable.runtime.machine_facts", lambda: runs.FACTS)
+    monkeypatch.setattr("gluontune.search.resumable.runtime.machine_facts", lambda: runs.FACTS)
     monkeypatch.setattr(torch_tta, "Contender", Twin)
     monkeypatch.setattr(torch_tta, "fastest", lambda *_: dict(MODE))
     python = tmp_path / "peers" / "bin" / "python"

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from gluontune import runtime
-from gluontune.bench import training
-from gluontune.bench._mxnet_training import make
-from gluontune.bench.contender import OURS, Contender, Entrant
 from gluontune.cli.main import main
 from gluontune.compute import bfloat16_support
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.optim import TunedTrainer
+from gluontune.search.bench import training
+from gluontune.search.bench._mxnet_training import make
+from gluontune.search.bench.contender import OURS, Contender, Entrant
 
 AMX = ["bfloat16, AMX", "bfloat16, AMX, narrow in float32"]
 SHAPES = {  # arrays that are trained, and their numbers
@@ -142,7 +142,7 @@ def test_ours_steps_with_our_trainer_and_mxnets_with_gluons(tmp_path):
 @pytest.mark.parametrize("net", sorted(SHAPES))
 def test_the_torch_engines_step_trains_the_same_net(net):
     pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
-    from gluontune.bench import _bridged_training
+    from gluontune.search.bench import _bridged_training
 
     work = _bridged_training.make(net, 4, training.NETS[net], threads=1)
     layers, numbers = SHAPES[net]

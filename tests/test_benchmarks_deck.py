@@ -10,7 +10,7 @@ from rich.console import Console
 from benchmarks import deck
 from benchmarks.__main__ import main
 from benchmarks._deck import make
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 
 class Given:

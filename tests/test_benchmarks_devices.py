@@ -7,10 +7,10 @@ from rich.console import Console
 
 from benchmarks import devices
 from benchmarks.__main__ import main
-from gluontune.bench import outcome
-from gluontune.bench.contender import Contender
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
+from gluontune.search.bench import outcome
+from gluontune.search.bench.contender import Contender
 
 
 def test_all_train_with_the_same_global_batch_and_rate():

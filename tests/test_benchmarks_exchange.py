@@ -10,8 +10,8 @@ from benchmarks import exchange as bench
 from benchmarks.__main__ import main
 from benchmarks._link import fit_link
 from benchmarks.pages.exchange import write_exchange_html
-from gluontune.errors import UsageError
-from gluontune.result import RunResult
+from gluontune.core.errors import UsageError
+from gluontune.recipe.result import RunResult
 
 
 @pytest.fixture

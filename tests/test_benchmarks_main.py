@@ -12,7 +12,7 @@ import pytest
 from benchmarks.__main__ import main
 from gluontune.cli import main as cli
 from gluontune.cli.bench import MOVED
-from gluontune.report import documents
+from gluontune.report import document_types as documents
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from benchmarks import monitoring, overhead, predicting, verdict_runs
 from benchmarks.__main__ import main
 from benchmarks.situations import SITUATIONS
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.monitor import StepPhases
 from gluontune.monitor.verdicts import KINDS
 from gluontune.recipe import Recipe

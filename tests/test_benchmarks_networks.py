@@ -10,7 +10,7 @@ from benchmarks import networks
 from benchmarks.agreement import agreement
 from gluontune import compute
 from gluontune.compute import _blocks
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 
 mx = mxnet()

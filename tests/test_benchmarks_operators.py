@@ -107,7 +107,7 @@ def test_a_process_that_dies_fails_its_case_alone(monkeypatch):
             asked.append(self.entrant.name)
 
         def ask(self, name, **arguments):
-            from gluontune.bench.contender import ContenderFailed
+            from gluontune.search.bench.contender import ContenderFailed
 
             if name == "peaks":
                 return {"flops_per_sec": 1e9, "bytes_per_sec": 1e9}

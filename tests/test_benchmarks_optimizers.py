@@ -13,9 +13,9 @@ from benchmarks.__main__ import main
 from benchmarks._optimizer_runs import PLANS, fast_recipe
 from benchmarks.pages.optimizers import write_optimizers_html
 from gluontune import train
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.ladder import EsgdPlan
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
 
 BASE = fast_recipe("sample")
 TINY = {"train_samples": 256, "val_samples": 64, "env": {"OMP_NUM_THREADS": "1"}}

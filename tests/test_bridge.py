@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 
 torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
@@ -334,7 +334,7 @@ def test_an_attribute_that_is_not_known_is_refused():
 
 
 def test_an_operator_of_ones_own():
-    registry = importlib.import_module("gluontune.bridge.registry").OPERATORS
+    registry = importlib.import_module("gluontune.convert.bridge.registry").OPERATORS
     try:
 
         @gt.bridge.operator("my_scale")
@@ -390,8 +390,8 @@ def test_pytorch_absent_or_too_old_is_told(monkeypatch):
 
 
 def test_every_entry_is_an_operator_of_mxnets():
-    importlib.import_module("gluontune.bridge.operators")
-    known = json.loads(importlib.import_module("gluontune.graph.schemas").table_path().read_text())[
+    importlib.import_module("gluontune.convert.bridge.operators")
+    known = json.loads(importlib.import_module("gluontune.convert.graph.schemas").table_path().read_text())[
         "operators"
     ]
     names = [entry.name for entry in gt.bridge.OPERATORS]
@@ -402,7 +402,7 @@ def test_roi_align_makes_no_copy_of_the_image_for_each_region():
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from gluontune.bridge.operators.vision import roi_align
+    from gluontune.convert.bridge.operators.vision import roi_align
 
     class Largest(TorchDispatchMode):
         numbers = 0
@@ -426,7 +426,7 @@ def test_roi_align_makes_no_copy_of_the_image_for_each_region():
 def test_roi_align_of_a_region_without_an_image_is_zero():
     import torch
 
-    from gluontune.bridge.operators.vision import roi_align
+    from gluontune.convert.bridge.operators.vision import roi_align
 
     rois = torch.tensor([[-1.0, -1, -1, -1, -1], [0, 1, 1, 6, 6]])  # gluoncv's pyramids mask other levels so
     out = roi_align(torch.rand(1, 2, 8, 8) + 1, rois, (2, 2), 1.0, 2)

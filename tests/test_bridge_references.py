@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.bridge.references import FAULTS, doubtful, right_way
+from gluontune.convert.bridge.references import FAULTS, doubtful, right_way
 from gluontune.runtime import mxnet
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")

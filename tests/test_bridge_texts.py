@@ -11,15 +11,15 @@ from drawn_graphs import Draw, differences, module_of
 from drawn_operators import DRAWN, OPERATORS, fill, symbol_of
 
 import gluontune as gt
-from gluontune.bridge.convert import attributes
-from gluontune.bridge.migrating.body import Home
-from gluontune.bridge.migrating.calls import Call
-from gluontune.bridge.migrating.copying import copied
-from gluontune.bridge.migrating.expressions import expression, named
-from gluontune.bridge.migrating.text import model_text
-from gluontune.bridge.migrating.tidying import same_meaning, tidied
-from gluontune.bridge.migrating.units import flow_of
-from gluontune.graph.symbol import Node
+from gluontune.convert.bridge.convert import attributes
+from gluontune.convert.graph.symbol import Node
+from gluontune.convert.migrate.body import Home
+from gluontune.convert.migrate.calls import Call
+from gluontune.convert.migrate.copying import copied
+from gluontune.convert.migrate.expressions import expression, named
+from gluontune.convert.migrate.text import model_text
+from gluontune.convert.migrate.tidying import same_meaning, tidied
+from gluontune.convert.migrate.units import flow_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 

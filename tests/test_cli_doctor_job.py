@@ -6,7 +6,7 @@ import json
 
 from gluontune.cli.main import main
 from gluontune.recipe import Recipe
-from gluontune.train.examining import Examination, _add_net, _of_few
+from gluontune.training.diagnosis import Examination, _add_net, _of_few
 
 JOB = """
 from mxnet import autograd, gluon, nd

@@ -177,7 +177,7 @@ def test_wrong_usage_is_one_or_two_lines_and_its_exit_code(
 
 
 def test_debug_shows_the_traceback():
-    with pytest.raises(gluontune.errors.UsageError):
+    with pytest.raises(gluontune.core.errors.UsageError):
         cli.main(["train", "--debug", "--dtype", "float31"])
 
 
@@ -185,7 +185,7 @@ def test_a_fault_of_our_own_is_told_without_a_traceback(monkeypatch, capsys):
     def broken(*_, **__):
         raise RuntimeError("oh no")
 
-    monkeypatch.setattr("gluontune.train.running.run", broken)
+    monkeypatch.setattr("gluontune.training.api.run", broken)
     monkeypatch.setattr("gluontune.train.run", broken, raising=False)
     assert cli.main(["train"]) == 1
     assert "oh no" in capsys.readouterr().err

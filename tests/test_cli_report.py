@@ -9,7 +9,7 @@ import pytest
 import report_samples as samples
 
 from gluontune.cli.main import main
-from gluontune.files import write_json
+from gluontune.core.files import write_json
 
 
 @pytest.fixture

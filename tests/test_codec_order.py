@@ -19,7 +19,7 @@ from gluontune.codec import native
 from gluontune.codec.header import ImageError, inspect
 from gluontune.codec.recode import recode_jpeg
 from gluontune.codec.sanitized import corpus, damaged
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.loading import AUGMENTS
 from gluontune.loading.augment import Draws
 from gluontune.loading.decode import Decoder

@@ -12,7 +12,7 @@ import pytest
 from gluontune.codec import building, sanitize
 from gluontune.codec.sanitize import CASES, build, main, run
 from gluontune.codec.sanitized import corpus, damaged
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 
 
 @pytest.fixture(scope="module", autouse=True)

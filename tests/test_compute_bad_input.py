@@ -14,7 +14,7 @@ from gluontune.compute import (
     set_mode,
     why_no_gain,
 )
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 
 mx = mxnet()

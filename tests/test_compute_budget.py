@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gluontune.compute import _remember, hybridize
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from race_fakes import Pretended, mx, nn, pretend, small

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gluontune.compute import choose, hybridize
-from gluontune.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.runtime import mxnet
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gluontune import compute
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.train import build_net, load_job

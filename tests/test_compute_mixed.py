@@ -11,7 +11,7 @@ import pytest
 from gluontune.compute import LossScaler, to_mixed_precision
 from gluontune.compute.mixed import _to_float16
 from gluontune.compute.process import bfloat16_support
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 
 mx = mxnet()

@@ -9,7 +9,7 @@ import pytest
 
 import gluontune as gt
 from gluontune.compute.tracing import asks_for_mode, place_of_branch, traced
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 from gluontune.runtime.pytorch import torch
 
@@ -173,7 +173,7 @@ def test_the_module_has_both_graphs_and_is_compared_in_both(train, dtype):
 
 
 def test_both_graphs_are_made_faster_and_stay_what_they_are():
-    from gluontune.bridge.passes import quicken
+    from gluontune.convert.bridge.passes import quicken
 
     net = make()
     module = gt.bridge.to_torch(net)
@@ -255,7 +255,7 @@ def test_every_engine_and_mode_trains_a_net_of_two_graphs_alike(tmp_path, reused
 
 
 def test_pytorchs_engine_is_given_both_graphs(tmp_path):
-    from gluontune.train.torch_export import export_job
+    from gluontune.engines.torch.export import export_job
 
     (tmp_path / "job.py").write_text(JOB)
     job = export_job(gt.Recipe(job=str(tmp_path / "job.py"), backend="torch", loader="resident"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gluontune.compute import apply_rewrites, profile, set_mode
 from gluontune.compute.onednn import Execution, cure_of, parse_log, slow_reason, summarize
 from gluontune.compute.profile_report import report
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 
 mx = mxnet()

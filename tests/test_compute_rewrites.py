@@ -14,7 +14,7 @@ import pytest
 
 from gluontune import runtime
 from gluontune.compute import MODES, REWRITES, apply_rewrites, process, rewrites_for, set_mode
-from gluontune.errors import UnknownNameError, UsageError
+from gluontune.core.errors import UnknownNameError, UsageError
 from gluontune.runtime import mxnet
 
 mx = mxnet()

@@ -10,7 +10,7 @@ import pytest
 
 from gluontune.compute import REWRITES, _blocks, apply_rewrites, check_hybridizable, hybridize
 from gluontune.compute.rewrites import Target
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet
 
 mx = mxnet()

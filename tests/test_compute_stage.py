@@ -11,7 +11,7 @@ import pytest
 
 import gluontune as gt
 from gluontune.compute import InputStage, bfloat16_support, set_mode, start_process, with_input_stage
-from gluontune.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.runtime import mxnet
 
 mx = mxnet()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gluontune.compute import why_no_gain
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet
 
 mx = mxnet()

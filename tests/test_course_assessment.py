@@ -13,12 +13,12 @@ import pytest
 
 from gluontune.cli.main import main
 from gluontune.codec import image
+from gluontune.core.errors import UsageError
 from gluontune.course import assessment
 from gluontune.course.assessment import assessing, grading, limits
 from gluontune.course.assessment.fresh import Dice, FreshTask, Scale, luck, remembered
 from gluontune.course.assessment.leftovers import lives
 from gluontune.course.assessment.supervise import copy_handed_in
-from gluontune.errors import UsageError
 from gluontune.records import RecordReader
 
 SCALE = Scale(

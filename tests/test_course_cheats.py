@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gluontune.core.errors import GluontuneError
 from gluontune.course.assessment import assessing, grading, limits, sealed
-from gluontune.errors import GluontuneError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_course_assessment import GOES_ON, assess, failing, left_of, plain, run_alone

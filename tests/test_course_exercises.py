@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gluontune import runtime
+from gluontune.core.errors import GluontuneError
 from gluontune.course import EXERCISES, check
 from gluontune.course.solutions import SOLUTIONS, solved
-from gluontune.errors import GluontuneError
 from gluontune.optim import schedules
 from gluontune.recipe import Recipe
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
 
 
 def result():

@@ -9,10 +9,10 @@ import pytest
 
 import gluontune as gt
 from gluontune import course
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.course import descent, numbers
-from gluontune.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
 
 FOLDER_SET = "synthetic:train=160,test=20,size=96"
 
@@ -198,7 +198,7 @@ def test_a_record_is_taken_apart_and_a_bit_falls_over(tmp_path):
 
 
 def test_a_stopped_study_is_taken_up_and_another_one_begun_anew(tmp_path):
-    from gluontune.ladder.resumable import ResumableDocument
+    from gluontune.search.resumable import ResumableDocument
 
     pieces = []
 
@@ -264,7 +264,7 @@ def crossing(seconds):
 
 
 def test_a_race_in_which_some_never_arrive_is_shown_with_dashes():
-    from gluontune.ladder.timing import conclude
+    from gluontune.search.tta import conclude
 
     def row(recipe, seed, reached):
         return {

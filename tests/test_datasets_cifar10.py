@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import gluontune as gt
+from gluontune.core.errors import GluontuneError
 from gluontune.datasets import cifar10
 from gluontune.datasets.archive import Limits
 from gluontune.datasets.cifar10 import CLASSES, Layout
-from gluontune.errors import GluontuneError
 from gluontune.records import RecordReader
 
 INFO = gt.datasets.DATASETS["cifar10"]

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import gluontune as gt
+from gluontune.core.errors import GluontuneError
 from gluontune.datasets import download as module
 from gluontune.datasets.download import download
-from gluontune.errors import GluontuneError
 
 BODY = np.random.default_rng(0).integers(0, 256, 700_000, dtype=np.uint8).tobytes()
 SHA = hashlib.sha256(BODY).hexdigest()

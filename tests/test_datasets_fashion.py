@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import gluontune as gt
+from gluontune.core.errors import GluontuneError
 from gluontune.datasets import fashion, png
 from gluontune.datasets.fashion import make_sample
-from gluontune.errors import GluontuneError
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import gluontune as gt
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.datasets import synthetic
 from gluontune.datasets.dataset import DatasetWarning
-from gluontune.errors import GluontuneError, UsageError
 from gluontune.records import RecordReader, RecordWriter
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import gluontune as gt
+from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.datasets.split import RecordSplit
-from gluontune.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.records import RecordReader, RecordWriter
 
 ROOT = Path(__file__).resolve().parent.parent

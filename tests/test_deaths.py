@@ -6,9 +6,9 @@ import pytest
 
 import gluontune as gt
 from gluontune.cli.main import main
-from gluontune.errors import GluontuneError
-from gluontune.runtime.endings import how_it_ended, last_words
-from gluontune.train.group import Group
+from gluontune.core.endings import how_it_ended, last_words
+from gluontune.core.errors import GluontuneError
+from gluontune.training.group import Group
 
 CAUSES = {
     "a missing library": ("import ctypes; ctypes.CDLL('libnope.so.7')", r"libnope\.so\.7: cannot open"),
@@ -125,7 +125,7 @@ def test_last_words(said, words):
 
 
 def test_memory_that_the_kernel_took_is_said(monkeypatch):
-    from gluontune.runtime import endings
+    from gluontune.core import endings
 
     monkeypatch.setattr(endings, "out_of_memory_kills", lambda: 4)
     assert how_it_ended("it", -9, "", 3) == "it was killed by SIGKILL (the kernel ran out of memory)"

@@ -14,7 +14,7 @@ import pytest
 import gluontune as gt
 from benchmarks import tables
 from benchmarks.published import check_published, published_view
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -55,7 +55,7 @@ def measured() -> set[str]:
 
 
 def test_the_rung_of_the_contributors_guide_runs(monkeypatch):
-    from gluontune.ladder import rungs
+    from gluontune.search import rungs
 
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("### A rung")[1].split("###")[0]
     code = "\n".join(line[4:] for line in text.splitlines() if line.startswith("    "))

@@ -11,13 +11,14 @@ import pytest
 
 from gluontune import compute, datasets, export, loading
 from gluontune.cli.main import main
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.export import check as export_check
-from gluontune.export.check import check_outputs
-from gluontune.export.parameters import load_parameters, perturb
+from gluontune.convert.onnx import check as export_check
+from gluontune.convert.onnx.check import check_outputs
+from gluontune.convert.parameters import load_parameters, perturb
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.job import checkpoint
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
-from gluontune.train import build_net, checkpoint
+from gluontune.train import build_net
 
 mx = mxnet()
 SHAPE = (28, 28, 1)
@@ -276,7 +277,7 @@ def test_layers_that_int8_blurs_stay_float_until_the_classes_agree(tmp_path):
 
 
 def test_a_net_that_int8_cannot_hold_is_refused_and_nothing_is_written(tmp_path, monkeypatch):
-    from gluontune.export import quantize
+    from gluontune.convert.onnx import quantize
 
     net = small_cnn()
     export.to_onnx(net, tmp_path / "net.onnx", image_shape=SHAPE)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from gluontune.compute._gradients import first_gross
+from gluontune.core.gaps import distance, gap, gaps, worst
 from gluontune.course.assessment import examine
-from gluontune.gaps import distance, gap, gaps, worst
-from gluontune.ladder.accuracy import loss_of
-from gluontune.ladder.parity import parity
-from gluontune.ladder.quality import judge_quality
 from gluontune.runtime import mxnet
+from gluontune.search.accuracy import loss_of
+from gluontune.search.parity import parity
+from gluontune.search.quality import judge_quality
 
 SOURCE = Path(__file__).parent.parent / "gluontune"
 INF, NAN = float("inf"), float("nan")

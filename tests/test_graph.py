@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.graph import read_params, read_symbol, schema, write_params
 
 
@@ -196,7 +196,7 @@ def test_mxnet_reads_what_we_write_and_we_what_it_writes(tmp_path):
 
 @pytest.mark.mxnet
 def test_the_table_is_this_mxnets_own():
-    from gluontune.graph import schemas, table
+    from gluontune.convert.graph import schemas, table
 
     made = table.describe(gt.runtime.mxnet())
     assert made == json.loads(schemas.table_path().read_text("utf-8"))

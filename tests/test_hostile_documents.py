@@ -17,23 +17,24 @@ from hypothesis import strategies as st
 
 import gluontune as gt
 from benchmarks import deck, monitoring, networks
-from gluontune.bench import bridge
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import read_npz
 from gluontune.course import lessons, progress
-from gluontune.errors import GluontuneError
-from gluontune.files import read_npz
-from gluontune.journal import Journal
-from gluontune.ladder import resumable as ledger
-from gluontune.ladder.cost import read_price
+from gluontune.engines.mxnet.individual import read_weights
+from gluontune.job import checkpoint
+from gluontune.job.user_file import load_module
 from gluontune.monitor import read_log
 from gluontune.optim import states
 from gluontune.recipe import Recipe
+from gluontune.recipe.result import RunResult
 from gluontune.records.fields import join_fields, split_fields
 from gluontune.report.read import load as read_report
 from gluontune.report.tta import load_tta
-from gluontune.result import RunResult
-from gluontune.train import checkpoint, elastic
-from gluontune.train.individual import read_weights
-from gluontune.train.userfile import load_module
+from gluontune.search import resumable as ledger
+from gluontune.search.bench import bridge
+from gluontune.search.cost import read_price
+from gluontune.search.journal import Journal
+from gluontune.training import elastic
 
 RUN = json.dumps(RunResult(Recipe().to_dict(), val_accuracy=[0.5], train_loss=[1.0]).to_dict())
 LADDER = json.dumps({"schema_version": 1, "kind": "ladder", "machine": {}, "rungs": [], "best": {}})
@@ -347,7 +348,7 @@ HEADERS = [
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_a_checkpoint_whose_header_somebody_has_written_is_told(tmp_path, header):
-    from gluontune.train.resume import Checkpoints, Keeper
+    from gluontune.training.checkpoints import Checkpoints, Keeper
 
     checkpoint.write(tmp_path / checkpoint.name_of(7), header, {"w": np.ones(2)})
     with pytest.raises(GluontuneError, match=checkpoint.name_of(7)):
@@ -363,7 +364,7 @@ def test_a_checkpoint_whose_header_is_no_mapping_is_damaged(tmp_path):
 
 
 def test_the_job_file_that_a_checkpoint_names_does_not_run_unasked(tmp_path):
-    from gluontune.train.trained import recipe_of_source
+    from gluontune.job.trained import recipe_of_source
 
     job = str(tmp_path / "job.py")
     checkpoint.write(tmp_path / "a.ckpt", {"recipe": Recipe(job=job).to_dict()}, {"w": np.ones(2)})

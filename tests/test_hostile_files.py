@@ -22,8 +22,8 @@ from PIL import Image
 
 from gluontune.codec.header import ImageError, inspect
 from gluontune.codec.image import decode
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.datasets.archive import Limits, members
-from gluontune.errors import GluontuneError, UsageError
 from gluontune.loading.augment import AUGMENTS, Draws
 from gluontune.loading.decode import Decoder
 from gluontune.records import RecordReader, RecordWriter, pack, repair, verify
@@ -100,7 +100,7 @@ import sys, time
 from gluontune.records import RecordReader, pack, verify
 from gluontune.loading.augment import AUGMENTS, Draws
 from gluontune.loading.decode import Decoder
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 import cv2, numpy as np
 kind, path, good = sys.argv[1:]
 def peak():

@@ -15,8 +15,8 @@ import pytest
 from rich.text import Text
 
 import gluontune as gt
-from gluontune.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.ladder import best_files
+from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.search import best_files
 
 torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
@@ -112,7 +112,7 @@ def test_two_variables_of_one_name_are_refused():
 
 @pytest.mark.parametrize("name", [n for n in NAMES if not n.isidentifier()])
 def test_names_of_attributes_are_no_code(in_a_folder, name):
-    from gluontune.bridge import registry
+    from gluontune.convert.bridge import registry
 
     @gt.bridge.operator("hostile_names_own")
     def own(x, **attrs):
@@ -130,8 +130,8 @@ def test_names_of_attributes_are_no_code(in_a_folder, name):
 
 
 def test_pytorchs_engine_finds_its_parameters_by_the_names_in_the_module():
-    from gluontune.bridge.names import gluon_names
-    from gluontune.train.torch_export import Exported
+    from gluontune.convert.bridge.names import gluon_names
+    from gluontune.engines.torch.export import Exported
 
     names = ['a"b_weight', "fc_bias"]
     module = gt.bridge.to_torch(symbol(names), arrays(names))

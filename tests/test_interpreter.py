@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gluontune.interpreter import python
+from gluontune.core.interpreter import python
 
 SOURCE = Path(__file__).parent.parent / "gluontune"
 #: Files that name Python's program without :func:`python`: what they start, or write, is the user's own program.

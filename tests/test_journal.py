@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.journal import Journal
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.search.journal import Journal
 
 
 def fill(out, **more):

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from gluontune.errors import UsageError
-from gluontune.ladder.accuracy import loss_of
-from gluontune.ladder.budget import Budget, BudgetSpent, fit_epochs, parse_budget
-from gluontune.ladder.sequential import LOOKS, ratio_at_look
+from gluontune.core.errors import UsageError
+from gluontune.search.accuracy import loss_of
+from gluontune.search.budget import Budget, BudgetSpent, fit_epochs, parse_budget
+from gluontune.search.sequential import LOOKS, ratio_at_look
 
 
 class Clock:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import gluontune as gt
-from gluontune.errors import UsageError
-from gluontune.ladder import climbing
+from gluontune.core.errors import UsageError
+from gluontune.search import climb as climbing
 
 FAST = gt.Recipe(net="mlp", loader="resident", train_samples=512, val_samples=128)
 

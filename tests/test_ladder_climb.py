@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from gluontune import ladder, report, runtime
-from gluontune.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.ladder import measure, rounds
-from gluontune.ladder.rung import Site
-from gluontune.ladder.rungs import RUNGS
-from gluontune.ladder.sequential import LOOKS
+from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.recipe import Recipe
+from gluontune.search import measure, rounds
+from gluontune.search.rung import Site
+from gluontune.search.rungs import RUNGS
+from gluontune.search.sequential import LOOKS
 from gluontune.train import RunFailed
 
 NAMES = [

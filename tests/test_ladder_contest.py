@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from gluontune.ladder.contest import Contest
-from gluontune.ladder.measure import Contender
-from gluontune.ladder.sequential import Scatter
 from gluontune.recipe import Recipe
+from gluontune.search.measure import Contender
+from gluontune.search.rung_contest import Contest
+from gluontune.search.sequential import Scatter
 
 
 class Steady(Contender):

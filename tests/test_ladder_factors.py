@@ -7,14 +7,14 @@ import json
 import pytest
 
 from gluontune.cli.main import main
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.ladder import analysing as factors
-from gluontune.ladder import measure
-from gluontune.ladder.factorplan import Factor, combine, parse_factor, plan
-from gluontune.ladder.pace import Pace
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
+from gluontune.recipe.result import RunResult
 from gluontune.report.factors import finish_factors
-from gluontune.result import RunResult
+from gluontune.search import factors as factors
+from gluontune.search import measure
+from gluontune.search.factor_plan import Factor, combine, parse_factor, plan
+from gluontune.search.pace import Pace
 from gluontune.train import RunFailed
 
 OWN = [
@@ -89,7 +89,7 @@ def machine(monkeypatch):
     pretended = Machine()
     monkeypatch.setattr(measure, "Group", pretended.group)
     monkeypatch.setattr(factors, "train_once", pretended.train_once)
-    monkeypatch.setattr("gluontune.ladder.resumable.runtime.machine_facts", lambda: FACTS)
+    monkeypatch.setattr("gluontune.search.resumable.runtime.machine_facts", lambda: FACTS)
     return pretended
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from gluontune import train
-from gluontune.ladder import best_files as handing
-from gluontune.ladder.finishing import _conclude
 from gluontune.recipe import Recipe
+from gluontune.recipe.result import RunResult
 from gluontune.report import sentence_parts
-from gluontune.result import RunResult
+from gluontune.search import best_files as handing
+from gluontune.search.proof import _conclude
 
 RATIO = {"median": 1.3, "ci95": [1.2, 1.4], "n": 6}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gluontune import stats
-from gluontune.documents import rung_row
-from gluontune.ladder.accuracy import Loss
-from gluontune.ladder.judge import choose, compare, judge, judge_accuracy, next_best, verdict_of
-from gluontune.ladder.measure import Contender
-from gluontune.ladder.rung import Variant
-from gluontune.ladder.sequential import Scatter, ratio_at_look
+from gluontune.core.ladder_document import rung_row
 from gluontune.recipe import Recipe
+from gluontune.search.accuracy import Loss
+from gluontune.search.judge import choose, compare, judge, judge_accuracy, next_best, verdict_of
+from gluontune.search.measure import Contender
+from gluontune.search.rung import Variant
+from gluontune.search.sequential import Scatter, ratio_at_look
 from gluontune.train import RunFailed
 
 

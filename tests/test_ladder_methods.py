@@ -8,11 +8,11 @@ import pytest
 
 import gluontune as gt
 from gluontune.cli.main import main
-from gluontune.errors import GluontuneError
-from gluontune.ladder import method_study
-from gluontune.ladder.repeat import Clocks
+from gluontune.core.errors import GluontuneError
 from gluontune.recipe import Recipe
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
+from gluontune.search import methods as method_study
+from gluontune.search.repeat import Clocks
 
 BASE = Recipe(loader="resident", epochs=3)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 from gluontune import ladder
-from gluontune.ladder import measure, rounds
-from gluontune.ladder.budget import Budget
-from gluontune.ladder.measure import Contender
-from gluontune.ladder.rung import Site
-from gluontune.ladder.rungs import RUNGS
-from gluontune.ladder.sequential import LOOKS, Scatter, hardly_above, ratio_at_look
 from gluontune.recipe import Recipe
+from gluontune.search import measure, rounds
+from gluontune.search.budget import Budget
+from gluontune.search.measure import Contender
+from gluontune.search.rung import Site
+from gluontune.search.rungs import RUNGS
+from gluontune.search.sequential import LOOKS, Scatter, hardly_above, ratio_at_look
 
 _START_S = 3.3  # for a process, and less than half of that for warming it up
 

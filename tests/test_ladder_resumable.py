@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gluontune.errors import UsageError
-from gluontune.files import write_json
-from gluontune.ladder.resumable import ResumableDocument
+from gluontune.core.errors import UsageError
+from gluontune.core.files import write_json
 from gluontune.recipe import Recipe
+from gluontune.search.resumable import ResumableDocument
 
 
 def test_a_recipe_that_has_gained_a_field_since_is_taken_up_at_its_default(tmp_path):

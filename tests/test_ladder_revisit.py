@@ -8,9 +8,9 @@ import re
 import pytest
 
 from gluontune import ladder, report
-from gluontune.ladder.best_files import best_yaml
 from gluontune.recipe import Recipe
 from gluontune.report.page import finish_ladder
+from gluontune.search.best_files import best_yaml
 
 TWO = ["environment", "hybridized"]
 
@@ -103,7 +103,7 @@ def test_a_climb_where_nothing_interacts_changes_nothing(machine):
 
 
 def test_without_time_it_is_said(machine, monkeypatch):
-    from gluontune.ladder import revisiting
+    from gluontune.search import revisit as revisiting
 
     monkeypatch.setattr(revisiting, "_LEAST_S", 1e9)
     found = ladder.climb(Recipe(), rungs=["environment", "records"])

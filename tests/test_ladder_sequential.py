@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gluontune.ladder.sequential import ERROR, LOOKS, Scatter, hardly_above, ratio_at_look, trimmed_interval
+from gluontune.search.sequential import ERROR, LOOKS, Scatter, hardly_above, ratio_at_look, trimmed_interval
 
 #: Rounds after which is looked, and the share of the error that each look spends.
 SPENT = {4: 0.010, 6: 0.010, 9: 0.010, 13: 0.008, 19: 0.005, 27: 0.004, 36: 0.003}

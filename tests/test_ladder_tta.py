@@ -10,20 +10,21 @@ from tta_fakes import FACTS, Machine
 
 from gluontune import report
 from gluontune.cli.main import main
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.ladder import cost, exchange
-from gluontune.ladder import timing as tta
-from gluontune.ladder.parity import parity
-from gluontune.ladder.time_to_target import summarize
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
 from gluontune.report.tta_page import finish_tta
+from gluontune.search import cost
+from gluontune.search import submissions as exchange
+from gluontune.search import tta as tta
+from gluontune.search.parity import parity
+from gluontune.search.time_to_target import summarize
 
 
 @pytest.fixture
 def machine(monkeypatch):
     pretended = Machine()
     monkeypatch.setattr(tta, "train_once", pretended.train_once)
-    monkeypatch.setattr("gluontune.ladder.resumable.runtime.machine_facts", lambda: FACTS)
+    monkeypatch.setattr("gluontune.search.resumable.runtime.machine_facts", lambda: FACTS)
     return pretended
 
 

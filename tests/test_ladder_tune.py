@@ -9,11 +9,12 @@ import sys
 import pytest
 
 from gluontune import ladder, runtime
-from gluontune.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.ladder import measure, racing, tuning
+from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.recipe import Recipe
 from gluontune.runtime.amx import AmxSupport
 from gluontune.runtime.system import System
+from gluontune.search import measure, racing
+from gluontune.search import tune as tuning
 from gluontune.train import RunFailed
 
 START = Recipe(env={"GOMP_SPINCOUNT": "10000", "OMP_NUM_THREADS": "1"})

@@ -17,7 +17,7 @@ from PIL import Image
 
 from gluontune.codec import building, native
 from gluontune.codec.header import ImageError, check_size, jpeg_header, jpeg_is_whole
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.loading import AUGMENTS
 from gluontune.loading.augment import Draws
 from gluontune.loading.colour import jitter

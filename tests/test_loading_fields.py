@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading import AUGMENTS, FieldsLoader, Motion, TorchLoader, pad_boxes
 from gluontune.loading.augment import Draws
 from gluontune.records import RecordWriter

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from gluontune.compute import InputStage
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.datasets import Split
-from gluontune.errors import GluontuneError, UsageError
 from gluontune.loading import (
     AUGMENTS,
     DeviceLoader,
@@ -74,7 +74,7 @@ def test_what_cannot_be_kept_is_refused(monkeypatch):
     )
     with pytest.raises(UsageError, match="random transforms"):
         keep_in_memory(flipped)
-    monkeypatch.setattr("gluontune.loading.kept.usable_memory", lambda: 1000)
+    monkeypatch.setattr("gluontune.loading.cached.usable_memory", lambda: 1000)
     with pytest.raises(UsageError, match=r"80 samples .* do not fit"):
         keep_in_memory(mx.gluon.data.ArrayDataset(images, np.arange(80)))
 

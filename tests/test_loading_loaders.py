@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gluontune as gt
-from gluontune.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.loading import AUGMENTS, LOADERS, ResidentLoader, ThreadedLoader, build, from_files
 from gluontune.loading import resident as resident_module
 

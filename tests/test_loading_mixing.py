@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.loading import cutmix, mixup, random_erasing, soft_labels
 
 IMAGES = np.random.default_rng(0).integers(1, 256, (6, 20, 30, 3), np.uint8)

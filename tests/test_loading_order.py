@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.loading import AUGMENTS, Order
 from gluontune.loading.augment import centred_box, random_box
 from gluontune.loading.order import generator

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.loading import AUGMENTS, build, color_jitter, colour, normalize, rand_augment, randaugment
 from gluontune.loading.augment import Draws
 

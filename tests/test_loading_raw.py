@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.loading import AUGMENTS, ResidentLoader, ThreadedLoader, from_records
 from gluontune.loading.augment import Draws
 from gluontune.loading.decode import Decoder

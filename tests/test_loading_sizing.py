@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.loading import disk as disk_module
 from gluontune.loading import measure, measure_disk
 from gluontune.loading.measure import Point, worker_counts

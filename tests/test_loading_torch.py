@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading import RecordDataset, TorchLoader, build
 from gluontune.records import RecordWriter
 

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gluontune as gt
-from gluontune.errors import UnknownNameError, UsageError
+from gluontune.core.errors import UnknownNameError, UsageError
+from gluontune.engines.mxnet.session import Session
+from gluontune.engines.torch.export import export_job
 from gluontune.loading import build
 from gluontune.loading.order import generator
 from gluontune.methods import batches, losses, nets, validation, weights
@@ -22,8 +24,6 @@ from gluontune.methods.growing import UpdatePlan
 from gluontune.optim import schedules
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
-from gluontune.train.session import Session
-from gluontune.train.torch_export import export_job
 
 SMALL = {"loader": "resident", "train_samples": 64, "val_samples": 20, "batch_size_per_device": 16}
 RESNET = {**SMALL, "net": "cifar_resnet20_v1", "learning_rate": 0.01}
@@ -40,7 +40,8 @@ PARAMS = {
 
 def built(backend, recipe):
     """A session in this process, which has both engines: a process of its own takes seconds to start."""
-    from gluontune.train import torch_session, torch_sharing
+    from gluontune.engines.torch import session as torch_session
+    from gluontune.engines.torch import shared_export as torch_sharing
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_sharing, "exported", export_job)
@@ -262,7 +263,7 @@ def test_high_losses_are_chosen_more_often_and_always_as_many():
 @pytest.mark.process
 @pytest.mark.parametrize("hybridize", ["imperative", "static"])
 def test_a_frozen_layer_stays_as_it_is_until_the_training_begins_anew(hybridize):
-    from gluontune.train.session import Session
+    from gluontune.engines.mxnet.session import Session
 
     chosen = {"layer-freezing": {"start": 0.5, "end": 0.5, "level": 0.4}}
     session = Session(Recipe(**{**RESNET, "net": "mlp", "hybridize": hybridize, "methods": chosen}))

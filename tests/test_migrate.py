@@ -14,7 +14,7 @@ import pytest
 
 import gluontune as gt
 from gluontune.cli.main import main
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 
 torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
@@ -314,7 +314,7 @@ def test_json_says_what_was_written(tmp_path, capfd):
 
 
 def test_a_long_comprehension_stays_whole():
-    from gluontune.bridge.migrating.tidying import tidied
+    from gluontune.convert.migrate.tidying import tidied
 
     long = "extra = [_extra(i, k, s, p, convention) for i, k, s, p in zip(x.shape[2:], kernel, stride, padding_of_it)]"
     text = f"def f(x, kernel, stride, padding_of_it, convention):\n    {long}\n    return extra\n"

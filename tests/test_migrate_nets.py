@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
@@ -163,7 +163,7 @@ def test_a_dictionarys_key_stays_a_key(mode, tmp_path):
 
 
 def test_text_that_is_broken_means_the_same():
-    from gluontune.bridge.migrating.tidying import same_meaning, tidied
+    from gluontune.convert.migrate.tidying import same_meaning, tidied
 
     name = "a" * 60
     for line in (f"y = {{'k': {name}, 'l': {name}}}[mode]", f"z = ({name} + {name})", f"f({name}{name})",
@@ -282,7 +282,7 @@ def test_a_check_that_fails_says_where(tmp_path):
 
 
 def test_a_check_that_does_not_run_says_why(tmp_path, monkeypatch):
-    from gluontune.bridge.migrating import project
+    from gluontune.convert.migrate import project
 
     plain = project.written
     monkeypatch.setattr(

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.monitor import Monitor, SimulatedDevice, TensorBoard, prometheus_text, read_log, run_result
 from gluontune.monitor.logs import JsonLines, write_prometheus
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
 
 
 def sample(t, cpu=50.0, gpu=30.0):

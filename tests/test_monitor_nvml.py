@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pynvml as real
 import pytest
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.monitor import Monitor, throttle_reasons
 from gluontune.monitor.nvml import GPU_FIELDS, NvmlSampler
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.monitor import StepPhases
 
 

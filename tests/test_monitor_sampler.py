@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.monitor import Monitor, SimulatedDevice
 from gluontune.monitor.clock import Clock, ticks
 from gluontune.monitor.cpu import CpuSampler

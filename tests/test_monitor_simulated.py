@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.monitor import Monitor, SimulatedDevice, StepPhases, verdict
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.monitor.steady import steadiness, together
 
 values = st.lists(st.floats(0, 100), min_size=2, max_size=40)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.monitor import cpu, tree
 from gluontune.monitor.tree import ProcessTree, WaitClock
 

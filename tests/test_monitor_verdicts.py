@@ -7,9 +7,9 @@ import linecache
 
 import pytest
 
-from gluontune.ladder.rungs import RUNGS
 from gluontune.monitor import StepPhases, trace_syncs, verdict
 from gluontune.monitor.verdicts import KINDS
+from gluontune.search.rungs import RUNGS
 
 BUSY = {
     "data": 1.0,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.monitor import (
     SimulatedDevice,
     attainable_flops,

@@ -10,10 +10,10 @@ import pytest
 
 import gluontune as gt
 from gluontune.cli.main import main
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.ladder.worker_pool import Life, live
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.engines.mxnet.individual import read_weights
 from gluontune.optim import evolution
-from gluontune.train.individual import read_weights
+from gluontune.search.worker_pool import Life, live
 
 SMALL = gt.Recipe(
     net="softmax", loader="resident", train_samples=256, val_samples=65, env={"OMP_NUM_THREADS": "1"}

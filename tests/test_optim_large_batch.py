@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gluontune import optim
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.optim.schedules import cosine, multifactor
 from gluontune.runtime import mxnet
 

@@ -22,7 +22,7 @@ from optim_cases import (
 )
 
 from gluontune import optim
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.optim import _base
 from gluontune.optim.torch_optimizer import TorchOptimizer
 from gluontune.optim.torch_rules import TORCH_RULES

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluontune import optim
-from gluontune.errors import UnknownNameError, UsageError
+from gluontune.core.errors import UnknownNameError, UsageError
 from gluontune.optim import schedules as s
 
 WARM = {"warmup_steps": 20, "warmup_begin_lr": 0.1}

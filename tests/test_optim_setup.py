@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from gluontune import optim
-from gluontune.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.engines.mxnet.trainer import make_trainer
 from gluontune.methods.growing import UpdatePlan
 from gluontune.optim import _setup
 from gluontune.recipe import Recipe
-from gluontune.registry import resolve
+from gluontune.recipe.registry import resolve
 from gluontune.runtime import mxnet
-from gluontune.train.updating import make_trainer
 
 mx = mxnet()
 nn = mx.gluon.nn

@@ -14,14 +14,14 @@ import psutil
 import pytest
 
 import gluontune as gt
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.parallel import averaging, horovod
 from gluontune.parallel.averaging import HorovodAveraging, SharedUpdates, flat_views
 from gluontune.parallel.shared import SharedWeights, create, steps_of
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.train import Group
-from gluontune.train import learner as learners
+from gluontune.training import learner as learners
 
 sys.path.insert(0, str(Path(__file__).parent))
 from ranks import parameters_after
@@ -156,7 +156,7 @@ def test_a_learner_that_is_killed_is_started_again_and_the_run_ends_well():
     def kill_once(event):
         if event["stage"] == "training" and event["done"] > 0.2 and not killed:
             family = psutil.Process().children(recursive=True)
-            found = [p for p in family if any(part == "gluontune.train.child" for part in p.cmdline())]
+            found = [p for p in family if any(part == "gluontune.training.child" for part in p.cmdline())]
             victim = sorted(found, key=lambda p: p.create_time())[-1]
             killed.append(victim.pid)
             victim.send_signal(signal.SIGKILL)
@@ -180,9 +180,9 @@ def test_a_learner_that_cannot_begin_is_an_error_not_a_loop(tmp_path):
 
 
 AVERAGED = """
-import gluontune.train.session as session
+import gluontune.engines.mxnet.session as session
 from gluontune.parallel.averaging import KvstoreAveraging
-from gluontune.train.snapshot import parameters
+from gluontune.engines.mxnet.snapshot import parameters
 
 def every_step(s):
     return KvstoreAveraging(lambda: [p.data(s.ctxs[0]) for _, p in parameters(s.net)], 1, s.world)

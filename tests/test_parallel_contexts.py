@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gluontune import optim
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts, split_batch
 from gluontune.runtime import mxnet
 

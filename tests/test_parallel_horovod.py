@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.parallel import horovod
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from gluontune.cli.main import main
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.parallel.fleet import Fleet, HostsDiffer
 from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.kvstore import free_port

@@ -14,9 +14,11 @@ import pytest
 from gluontune import loading
 from gluontune.cli.main import main
 from gluontune.datasets.png import encode_grey
-from gluontune.train import Group, RunFailed, checkpoint, hearing
-from gluontune.train import self_description as site_module
-from gluontune.train.faults import difference_between, second_hand
+from gluontune.engines.mxnet import description as site_module
+from gluontune.job import checkpoint
+from gluontune.train import Group, RunFailed
+from gluontune.training import rank_messages as hearing
+from gluontune.training.faults import difference_between, second_hand
 
 sys.path.insert(0, str(Path(__file__).parent))
 from ranks import TWO, parameters_after

@@ -8,7 +8,7 @@ import sys
 import psutil
 import pytest
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.parallel import start_ranks
 
 HEAD = """

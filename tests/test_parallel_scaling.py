@@ -8,8 +8,7 @@ import statistics
 import pytest
 
 from gluontune.cli.main import main
-from gluontune.errors import UsageError
-from gluontune.ladder import scaling
+from gluontune.core.errors import UsageError
 from gluontune.parallel.scaling import (
     Link,
     Parts,
@@ -18,6 +17,7 @@ from gluontune.parallel.scaling import (
     minimum_bandwidth,
     slowest_ms,
 )
+from gluontune.search import device_scaling as scaling
 
 #: Deck 001's table: training samples, model MB, {batch: (seconds an epoch, GB/s required)}.
 DECK_TABLE: dict[str, tuple[float, float, dict[int, tuple[float, float]]]] = {

@@ -11,11 +11,11 @@ import time
 import psutil
 import pytest
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.parallel.fleet import Fleet
 from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.reachability import Listener, dial
-from gluontune.train.elastic_site import Meeting
+from gluontune.training.elastic_site import Meeting
 
 
 class Strangers:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launch_faults import FAULTS, fault_trial
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.parallel.shared import create
 from gluontune.parallel.summing import SharedExchange, SharedSum
 from gluontune.runtime import mxnet

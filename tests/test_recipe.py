@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gluontune.cli._recipe import takes_recipe
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.optim import OPTIMIZERS, list_optimizers
 from gluontune.recipe import Recipe
 

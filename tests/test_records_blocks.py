@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from gluontune.codec import native
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import PackReport, RecordReader, pack
 from gluontune.records import packer as packer_room
 from gluontune.records.blocks import BlockMaker, Skip, make_block

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.records import RecordReader, RecordWriter
 from gluontune.records.checksums import head, make_rows, mended_rows, read_checksums, row_is_sound
 

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading import RecordDataset
 from gluontune.records import RecordWriter, boxes_of, boxes_to_label
 

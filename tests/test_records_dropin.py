@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import atomic_write
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import atomic_write
 from gluontune.records import DamagedRecordError, MXIndexedRecordIO, MXRecordIO, RecordReader, RecordWriter
 from gluontune.records.layout import MAGIC
 from gluontune.runtime import mxnet

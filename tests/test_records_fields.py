@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading import RecordDataset, from_records
 from gluontune.records import RecordReader, RecordWriter, repair, verify
 from gluontune.records.fields import END, join_fields, split_fields, take_fields

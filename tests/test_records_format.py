@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import DamagedRecordError, RecordReader, RecordWriter
 from gluontune.records.layout import MAGIC, frame
 from gluontune.runtime import mxnet

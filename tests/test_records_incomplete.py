@@ -11,7 +11,7 @@ import pytest
 from gluontune.cli.main import main
 from gluontune.codec import native
 from gluontune.codec.recode import incomplete
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.records import pack, repair, verify
 
 pytestmark = pytest.mark.skipif(not native.compilers(), reason="wants a C compiler: OpenCV tells nobody")

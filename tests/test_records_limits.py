@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import (
     RecordReader,
     RecordWriter,

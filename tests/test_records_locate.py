@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gluontune.codec import native
+from gluontune.core.errors import GluontuneError
 from gluontune.datasets.split import RecordSplit
-from gluontune.errors import GluontuneError
 from gluontune.loading import ThreadedLoader
 from gluontune.records import RecordReader, RecordWriter
 from gluontune.records.layout import MAGIC

@@ -19,7 +19,7 @@ from record_kills import kill_trials
 from gluontune.codec.header import ImageError, inspect
 from gluontune.codec.image import decode_image
 from gluontune.codec.raw import pixels_to_raw
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import DamagedRecordError, RecordReader, pack, raw_to_pixels, verify
 from gluontune.records import blocks as blocks_room
 from gluontune.records import formats as formats_room

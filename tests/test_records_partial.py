@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.records import blocks as blocks_room
 from gluontune.records import pack
 from gluontune.records import packer as packer_room

@@ -7,7 +7,7 @@ import os
 import pytest
 from tar_files import write_tar
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records.sources import EXTENSIONS, Item, Source, read_source, split_shards
 from gluontune.records.tarshards import is_tar, place_of, read_member
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gluontune.codec.raw import pixels_to_raw
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import RecordReader, RecordWriter, repair, verify
 from gluontune.records.blocks import Skip
 from gluontune.records.fields import join_fields

@@ -11,7 +11,7 @@ import pytest
 from tar_files import write_tar
 
 from gluontune.cli.main import main
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import RecordReader, pack, verify
 from gluontune.records.sources import read_source
 

@@ -9,7 +9,7 @@ import pytest
 from gluontune.codec import native
 from gluontune.codec.header import ImageError, inspect
 from gluontune.codec.raw import raw_to_pixels
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.records.transform import Transform
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from record_damages import DamageTrial
 from record_fuzz import concurrent_reads, damage_trials
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import DamagedRecordError, RecordReader, RecordWriter, repair, verify
 from gluontune.records.layout import MAGIC
 from gluontune.records.verifier import Survey

@@ -11,8 +11,8 @@ import pytest
 import report_samples as samples
 from rich.console import Console
 
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import write_json
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import write_json
 from gluontune.report import Source, check_ladder, collect, compare, comparison_table, load
 
 run_result, measure = samples.run_result, samples.measure

@@ -12,11 +12,11 @@ from page_reader import Page
 
 from gluontune import report
 from gluontune.cli.main import main
-from gluontune.errors import GluontuneError
-from gluontune.files import write_json
-from gluontune.ladder import timing as tta
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import write_json
 from gluontune.recipe import Recipe
 from gluontune.report.tta_page import finish_tta
+from gluontune.search import tta as tta
 
 HERE = Path(__file__).parent
 MADE = {"created": "2026-01-31T10:00:00+00:00", "complete": True, "machine": {"cpu": {"model": "Test CPU"}}}
@@ -76,7 +76,7 @@ def folder(tmp_path, monkeypatch):
     machine = runs.Machine()
     machine.crash = lambda recipe: recipe.seed == 1
     monkeypatch.setattr(tta, "train_once", machine.train_once)
-    monkeypatch.setattr("gluontune.ladder.resumable.runtime.machine_facts", lambda: runs.FACTS)
+    monkeypatch.setattr("gluontune.search.resumable.runtime.machine_facts", lambda: runs.FACTS)
     found = tta.time_to_accuracy(Recipe(), target=0.8, repeats=3, out="all/tta", against=Recipe(epochs=3))
     finish_tta(found, "all/tta")
     write_json("all/tta/tta.previous.json", {"kind": "tta", "schema_version": 1})

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from page_reader import Page
 
 from gluontune.cli.main import main
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.monitor import JsonLines
 from gluontune.report import Source, check_ladder, load, write_ladder_html, write_runs_html
 from gluontune.report.page import finish_ladder, render

@@ -9,9 +9,10 @@ import report_samples as samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluontune.errors import GluontuneError
-from gluontune.report import ladder_sentence, sentence_parts, words
-from gluontune.report.words import clean
+from gluontune.core.errors import GluontuneError
+from gluontune.report import formatting as words
+from gluontune.report import ladder_sentence, sentence_parts
+from gluontune.report.formatting import clean
 
 
 def ladder(**changes) -> dict:

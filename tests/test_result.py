@@ -8,10 +8,10 @@ import os
 
 import pytest
 
-from gluontune import files
-from gluontune.errors import GluontuneError
+from gluontune.core import files
+from gluontune.core.errors import GluontuneError
 from gluontune.recipe import Recipe
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
 
 
 def test_save_and_load(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gluontune.errors import UnknownNameError
+from gluontune.core.errors import UnknownNameError
 from gluontune.runtime import kernel
 from gluontune.runtime.disk import DiskSpace, measure_reading
 from gluontune.runtime.doctor import CHECKS, SEVERITIES, Check, Options, Verdict, iter_checks, run_checks

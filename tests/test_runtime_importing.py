@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import gluontune
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.runtime import cuda, elf, importing
 
 HOME = str(Path(gluontune.__file__).parents[1])
@@ -144,7 +144,7 @@ def fake_mxnet(folder, init="", needed=(), wheel="mxnet_cu112"):
 
 
 ASK = """
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.runtime import mxnet
 try:
     print("got", mxnet().answer)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gluontune as gt
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import kernel
 from gluontune.runtime.launch import MARKER, applied, bind_to_cpus, child_env, cpus_for_rank, launch_settings
 

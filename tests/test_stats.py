@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from gluontune.stats import _left_out, bounds, difference, interval, ratio_interval, said
+from gluontune.core.stats import _left_out, bounds, difference, interval, ratio_interval, said
 
 
 @pytest.mark.parametrize("n", [3, 9, 12, 20])

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.errors import GluontuneError
-from gluontune.files import atomic_write
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import atomic_write
 from gluontune.records import RecordReader, pack
 
 LATIN = os.fsdecode(b"caf\xe9")

@@ -17,11 +17,12 @@ import pytest
 from train_kills import kill_trials
 
 from gluontune.cli.main import main
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.job import checkpoint
+from gluontune.job.checkpoint_writer import Writer
 from gluontune.recipe import Recipe
-from gluontune.train import Checkpoints, Group, checkpoint, run
-from gluontune.train.resume import Keeper, parse_interval
-from gluontune.train.writing import Writer
+from gluontune.train import Checkpoints, Group, run
+from gluontune.training.checkpoints import Keeper, parse_interval
 
 SMALL = Recipe(
     net="small_cnn", loader="resident", train_samples=1024, val_samples=128, learning_rate=0.1, devices="cpu"
@@ -137,7 +138,7 @@ def test_a_run_on_a_full_disk_goes_on(tmp_path):
     text = (
         "import resource\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
-        "from gluontune.train.models import build_net\n"
+        "from gluontune.job.models import build_net\n"
         "def net(): return build_net('small_cnn', 10)\n"
     )
     (tmp_path / "job.py").write_text(text)
@@ -152,7 +153,7 @@ def test_a_folder_that_becomes_read_only_in_mid_run_is_told_and_the_run_goes_on(
     """Two checkpoints long every rename in the training process is answered as a read-only file system's."""
     text = (
         "import errno, os\n"
-        "from gluontune.train.models import build_net\n"
+        "from gluontune.job.models import build_net\n"
         "def net(): return build_net('small_cnn', 10)\n"
         "real, seen = os.replace, []\n"
         "def replace(a, b, **options):\n"
@@ -177,7 +178,7 @@ def test_a_folder_that_becomes_read_only_in_mid_run_is_told_and_the_run_goes_on(
 def test_a_clock_that_jumps_back_changes_nothing(tmp_path, monkeypatch, reused):
     """By a day, over and over, here and in the training process."""
     text = (
-        "import time\nfrom gluontune.train.models import build_net\n"
+        "import time\nfrom gluontune.job.models import build_net\n"
         "def net(): return build_net('small_cnn', 10)\n"
         "real = time.time\n"
         "time.time = lambda: real() - 86400 * (int(real() * 7) % 3)\n"
@@ -269,7 +270,7 @@ def test_own_gluon_datasets_resume_in_mid_epoch(tmp_path):
 
 def test_a_fault_is_survived_by_restarting(tmp_path):
     text = (
-        "import os, pathlib, signal\nfrom gluontune.train.models import build_net\n"
+        "import os, pathlib, signal\nfrom gluontune.job.models import build_net\n"
         "from mxnet import gluon\n"
         f"mark = pathlib.Path({str(tmp_path)!r}) / 'died'\n"
         "class L(gluon.loss.SoftmaxCrossEntropyLoss):\n"

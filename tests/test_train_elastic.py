@@ -12,11 +12,11 @@ import pytest
 from launch_faults import FAULTS, fault_trial
 
 import gluontune as gt
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.parallel.kvstore import free_port
 from gluontune.train import Elastic
-from gluontune.train.elastic_site import Meeting, fingerprint
-from gluontune.train.faults import RunFailed
+from gluontune.training.elastic_site import Meeting, fingerprint
+from gluontune.training.faults import RunFailed
 
 pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
@@ -122,7 +122,7 @@ def test_a_meeting_that_cannot_be_is_told(nodes, place, words):
 
 
 def test_a_network_must_be_allowed(monkeypatch):
-    monkeypatch.setattr("gluontune.train.elastic.is_loopback", lambda address: False)
+    monkeypatch.setattr("gluontune.training.elastic.is_loopback", lambda address: False)
     with pytest.raises(UsageError, match=r"neither torchrun nor gloo has a password.*--insecure-network"):
         Elastic.parse("2", "127.0.0.1:29400")
     assert Elastic.parse("2", "127.0.0.1:29400", insecure_network=True).nodes == (2, 2)

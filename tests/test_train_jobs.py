@@ -13,12 +13,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.engines.mxnet.session import Session
+from gluontune.job.job import load_module
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.train import run
-from gluontune.train.job import load_module
-from gluontune.train.session import Session
 
 DATA = """
 import numpy as np
@@ -374,7 +374,7 @@ def test_several_nets_update_themselves_and_validation_changes_nothing(write):
 
 
 def test_a_checkpoint_holds_state_and_all_trainers(write):
-    from gluontune.train.snapshot import capture, restore
+    from gluontune.engines.mxnet.snapshot import capture, restore
 
     for text in (RECURRENT, GAN):
         with session(write(text)) as made:
@@ -442,8 +442,8 @@ def test_a_script_that_holds_its_net_ready(write):
 
 
 def test_rungs_that_make_no_sense_for_a_job_say_why(write):
-    from gluontune.ladder.rung import Site
-    from gluontune.ladder.rungs import RUNGS
+    from gluontune.search.rung import Site
+    from gluontune.search.rungs import RUNGS
 
     with session(write(GAN)) as made:
         ready = made.site()
@@ -514,8 +514,8 @@ def test_a_net_made_of_a_symbol_gets_its_first_values(write):
 
 
 def test_a_time_to_accuracy_needs_an_accuracy():
-    from gluontune.ladder.time_to_target import accuracies
-    from gluontune.result import RunResult
+    from gluontune.recipe.result import RunResult
+    from gluontune.search.time_to_target import accuracies
 
     metric = {"name": "rmse", "mode": "min", "values": [1.0]}
     with pytest.raises(GluontuneError, match="measures rmse"):
@@ -550,10 +550,10 @@ def test_scores_of_bfloat16_are_those_of_the_same_numbers():
     from types import SimpleNamespace
 
     from gluontune.compute._blocks import bfloat16
+    from gluontune.job.job import Job
+    from gluontune.job.metrics import make_score
+    from gluontune.job.outcome import Outcome
     from gluontune.runtime import mxnet
-    from gluontune.train.job import Job
-    from gluontune.train.metrics import make_score
-    from gluontune.train.outcome import Outcome
 
     mx = mxnet()
     scores = mx.nd.array([[9, 0, 1], [8, 1, 3], [1, 2, 5], [4, 3, 2]])

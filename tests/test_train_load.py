@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.export.parameters import set_parameters
+from gluontune.convert.parameters import set_parameters
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.job import checkpoint
+from gluontune.job.trained import recipe_of_source, trained
 from gluontune.methods.cards import METHODS
 from gluontune.runtime import mxnet
-from gluontune.train import checkpoint
-from gluontune.train.trained import recipe_of_source, trained
 
 FAST = gt.Recipe(
     net="small_cnn", loader="resident", train_samples=512, val_samples=200, batch_size_per_device=32,

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from gluontune.recipe import Recipe
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
 from gluontune.train import Group, RunFailed, drive, run
-from gluontune.train.hearing import Hearing
+from gluontune.training.rank_messages import Hearing
 
 SMALL = Recipe(net="mlp", loader="resident", train_samples=2048, val_samples=512, learning_rate=0.1)
 
@@ -328,7 +328,7 @@ def test_a_stopped_and_continued_run_is_not_taken_for_a_hung_one(monkeypatch):
         def poll(self):
             return self.answers.pop() if self.answers else None
 
-    monkeypatch.setattr("gluontune.train.hearing.selectors.DefaultSelector", Selector)
-    monkeypatch.setattr("gluontune.train.hearing.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("gluontune.training.rank_messages.selectors.DefaultSelector", Selector)
+    monkeypatch.setattr("gluontune.training.rank_messages.time.monotonic", lambda: clock[0])
     heard = Hearing(SimpleNamespace(trouble=lambda: None), [Rank()], 1, 5.0)
     assert heard.gather("done") == [{"event": "done"}]

@@ -12,11 +12,11 @@ from launch_faults import FAULTS, fault_trial
 
 import gluontune as gt
 from gluontune import ladder
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.engines.mxnet.session import Session
+from gluontune.engines.mxnet.snapshot import weights_of
+from gluontune.job.checkpoint_writer import Writer
 from gluontune.runtime import pytorch
-from gluontune.train.session import Session
-from gluontune.train.snapshot import weights_of
-from gluontune.train.writing import Writer
 
 pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
@@ -35,7 +35,7 @@ SMALL = {
 
 
 def torch_session(**changes):
-    from gluontune.train.torch_session import TorchSession
+    from gluontune.engines.torch.session import TorchSession
 
     session = TorchSession(gt.Recipe(**{**SMALL, "backend": "torch", **changes}))
     session.build()
@@ -107,7 +107,7 @@ def test_a_users_number_of_threads_holds(monkeypatch):
 def test_the_process_that_trains_never_imports_mxnet():
     code = (
         "import sys, json, gluontune as gt\n"
-        "from gluontune.train.torch_session import TorchSession\n"
+        "from gluontune.engines.torch.session import TorchSession\n"
         f"s = TorchSession(gt.Recipe(backend='torch', **json.loads({json.dumps(json.dumps(SMALL))})))\n"
         "s.build(); seen = s.steps(2); s.validate(); s.close()\n"
         "print(json.dumps([seen['samples'], 'mxnet' in sys.modules, s.site()['device']]))"

@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 import gluontune as gt
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
+from gluontune.engines.torch import shared_export as torch_sharing
+from gluontune.engines.torch.export import Exported
+from gluontune.engines.torch.shared_export import EXPORT_VARIABLE, exported_once
 from gluontune.parallel.shared import create
-from gluontune.train import torch_sharing
-from gluontune.train.group import Group, RunFailed
-from gluontune.train.torch_export import Exported
-from gluontune.train.torch_sharing import EXPORT_VARIABLE, exported_once
+from gluontune.training.group import Group, RunFailed
 
 FEW = {
     "loader": "resident",
@@ -162,7 +162,7 @@ def test_a_run_that_is_killed_leaves_nothing_and_nobody(two):
     recipe, marks, folder = two
     code = (
         "import json, sys, gluontune as gt\n"
-        "from gluontune.train.group import Group\n"
+        "from gluontune.training.group import Group\n"
         "Group(gt.Recipe.from_dict(json.loads(sys.argv[1])))\n"
     )
     run = psutil.Popen([sys.executable, "-c", code, json.dumps(recipe(seconds=60).to_dict())])

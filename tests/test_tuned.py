@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 
 BEST = """# What gluontune ladder found fastest on this machine.

@@ -25,8 +25,8 @@ import numpy as np
 import psutil
 import typer
 
-from gluontune.errors import GluontuneError
-from gluontune.train import checkpoint
+from gluontune.core.errors import GluontuneError
+from gluontune.job import checkpoint
 
 __all__ = ["kill_trials"]
 

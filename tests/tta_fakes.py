@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gluontune.recipe import Recipe
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
 
 FACTS = {"cpu": {"model": "Test CPU", "usable_cores": 2}, "memory_mib": 4096, "gpus": [], "packages": {}}
 

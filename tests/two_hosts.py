@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 
 __all__ = ["RSH", "TwoHosts", "two_hosts"]
 

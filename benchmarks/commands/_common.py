@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gluontune.cli._bench import parts_of
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["numbers_of"]
 

@@ -37,7 +37,7 @@ def devices(
 ) -> None:
     """Ranks against one process on the same cores and global batch: shared memory, Horovod, parameter server, DDP."""
     from benchmarks import devices as benchmark
-    from gluontune.errors import UsageError
+    from gluontune.core.errors import UsageError
     from gluontune.recipe import Recipe
 
     engines = tuple(dict.fromkeys(only or benchmark.ENGINES))

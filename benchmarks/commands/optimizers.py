@@ -19,7 +19,7 @@ from gluontune.cli._common import (
     stdout_reserved,
 )
 from gluontune.cli._progress import status_line
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["register"]
 
@@ -66,7 +66,7 @@ def optimizers(
     """
     from benchmarks import optimizers as benchmark
     from benchmarks.pages.optimizers import write_optimizers_html
-    from gluontune.ladder import EsgdPlan
+    from gluontune.search.esgd import EsgdPlan
 
     with stdout_reserved(), status_line() as say:
         found = benchmark.run(

@@ -8,7 +8,7 @@ from benchmarks.pages.operators import operators_view
 from benchmarks.pages.optimizers import optimizers_view
 from benchmarks.published import published_view
 from gluontune.cli import report
-from gluontune.report import documents
+from gluontune.report import document_types as documents
 
 __all__ = ["KINDS", "register"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune import stats
-from gluontune.report.shell import write_study
+from gluontune.core import stats
+from gluontune.report.html import write_study
 from gluontune.report.study import row, study
 from gluontune.report.svg import SERIES, draw
 

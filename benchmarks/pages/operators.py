@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gluontune import stats
-from gluontune.report import words
+from gluontune.core import stats
+from gluontune.report import formatting as words
 from gluontune.report.study import row, study
 from gluontune.report.svg import INK, SERIES, draw, label
 

@@ -50,7 +50,7 @@ def carry_out(
 
     Exit code 1 where the document does not say what ``holds`` looks for.
     """
-    from gluontune.files import writable_folder, write_json
+    from gluontune.core.files import writable_folder, write_json
 
     if out is not None:
         writable_folder(out.absolute().parent)

@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 from rich.segment import Segment
 
-from gluontune.errors import UsageError
-from gluontune.reading import parse_yaml
-from gluontune.texts import printable
+from gluontune.core.errors import UsageError
+from gluontune.core.reading import parse_yaml
+from gluontune.core.texts import printable
 
 __all__ = [
     "JSON_OPTION",

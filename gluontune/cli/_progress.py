@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from gluontune.cli import _common
-from gluontune.events import OnProgress, Progress
+from gluontune.core.events import OnProgress, Progress
 
 __all__ = ["progress_bar", "progress_line", "status_line"]
 
@@ -114,7 +114,7 @@ def _counted(say: Callable[[str], None], title: str, unit: str, scale: float) ->
 
 def _detail(event: Progress) -> str:
     """
-    >>> from gluontune.events import progress
+    >>> from gluontune.core.events import progress
     >>> _detail(progress("training", 0.3, "epoch 1/3", samples_per_sec=1234.5, val_accuracy=0.8))
     'epoch 1/3, 1,234 img/s, accuracy 80.0 %'
     """

@@ -15,11 +15,10 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune import rules
 from gluontune.cli._common import emit, parse_settings
-from gluontune.errors import UsageError
-from gluontune.recipe import Recipe, own_recipes
-from gluontune.registry import resolve
+from gluontune.core.errors import UsageError
+from gluontune.recipe import Recipe, own_recipes, rules
+from gluontune.recipe.registry import resolve
 
 __all__ = ["LISTED", "PANELS", "field_help", "names_of", "takes_recipe"]
 
@@ -79,7 +78,7 @@ def names_of(flag: str) -> list[str]:
     where = {
         **rules.REGISTRIES,
         "dataset": "gluontune.datasets.catalog:DATASETS",
-        "rungs": "gluontune.ladder.rungs:RUNGS",
+        "rungs": "gluontune.search.rungs:RUNGS",
     }
     if field == "recipe":
         return own_recipes()

@@ -8,7 +8,7 @@ from typing import Any
 
 from gluontune.cli._common import stderr
 from gluontune.cli._progress import progress_line
-from gluontune.events import OnProgress, Progress
+from gluontune.core.events import OnProgress, Progress
 
 __all__ = ["pieces_progress", "study_progress"]
 

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import typer
 
 from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["register"]
 

@@ -15,7 +15,7 @@ import typer
 
 from gluontune.cli._bench import ONLY, OUT, PEERS, RESUME, ROUNDS, SECONDS, carry_out, parts_of
 from gluontune.cli._common import JSON_OPTION
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["MOVED", "register"]
 
@@ -68,7 +68,7 @@ def loading(
     out: Optional[Path] = OUT,
 ) -> None:
     """Loaders over a record file: ours, MXNet's, DALI, FFCV, PyTorch, WebDataset, Streaming, SPDL, Grain, the limit."""
-    from gluontune.bench import loading as benchmark
+    from gluontune.search.bench import loading as benchmark
 
     work = partial(
         benchmark.run,
@@ -103,7 +103,7 @@ def packing(
     out: Optional[Path] = OUT,
 ) -> None:
     """Packing records, as they are and with a resize: ours against MXNet's im2rec.py."""
-    from gluontune.bench import packing as benchmark
+    from gluontune.search.bench import packing as benchmark
 
     work = partial(
         benchmark.run,
@@ -137,7 +137,7 @@ def training(
     out: Optional[Path] = OUT,
 ) -> None:
     """A training step on synthetic batches: ours, MXNet as it comes and tuned, and PyTorch's modes."""
-    from gluontune.bench import training as benchmark
+    from gluontune.search.bench import training as benchmark
 
     work = partial(
         benchmark.run,
@@ -176,8 +176,8 @@ def inference(
     out: Optional[Path] = OUT,
 ) -> None:
     """Inference: imperative, hybridized, fused, bfloat16, int8, ONNX Runtime; latency, throughput, accuracy."""
-    from gluontune.bench import inference as benchmark
     from gluontune.recipe import Recipe
+    from gluontune.search.bench import inference as benchmark
 
     if deck or only:
         raise moved("inference --deck", "deck")
@@ -216,7 +216,7 @@ def bridge(
 
     Exits with 1 if a network that traces does not convert, or disagrees.
     """
-    from gluontune.bench import bridge as benchmark
+    from gluontune.search.bench import bridge as benchmark
 
     work = partial(
         benchmark.run,
@@ -247,7 +247,7 @@ def recipes(
 
     Exits with 1 if one neither trains nor is clearly refused.
     """
-    from gluontune.bench import recipes as benchmark
+    from gluontune.search.bench import recipes as benchmark
 
     work = partial(
         benchmark.run, count, seed=seed, lanes=lanes, time_limit=time_limit, out=out, resume=resume

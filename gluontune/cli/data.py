@@ -13,7 +13,7 @@ from rich.table import Table
 
 from gluontune.cli import _common
 from gluontune.cli._common import JSON_OPTION, emit
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["register"]
 
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 def list_(json: bool = JSON_OPTION) -> None:
     """Every data set: source, licence, size, mean and deviation, and whether it is here."""
     from gluontune import datasets
-    from gluontune.files import cache_dir
+    from gluontune.core.files import cache_dir
 
     rows = datasets.list_datasets()
     if json:

@@ -19,7 +19,7 @@ from gluontune.cli._common import (
     stdout_reserved,
 )
 from gluontune.cli._progress import status_line
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 if TYPE_CHECKING:
     from gluontune.runtime.doctor import Finding
@@ -107,7 +107,7 @@ def _examine(data: Path | None, only: list[str], as_json: bool, everything: bool
 def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: bool) -> None:
     from gluontune.recipe import Recipe
     from gluontune.runtime.doctor import Finding
-    from gluontune.train.examining import examine
+    from gluontune.training.diagnosis import examine
 
     given = {"hybridize": "static", **parse_settings(fields)}
     step = None

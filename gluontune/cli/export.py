@@ -12,7 +12,7 @@ import typer
 from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import takes_recipe
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 
 __all__ = ["register"]
@@ -92,7 +92,7 @@ def _export(
     tell: Any,
 ) -> dict[str, Any]:
     from gluontune import compute, export, loading
-    from gluontune.train.trained import recipe_of_source, trained
+    from gluontune.job.trained import recipe_of_source, trained
 
     keep = [name for name in given if name in ("dataset", "job")]
     found = trained(recipe_of_source(source, recipe, keep), source, image_size=image_size)
@@ -140,8 +140,8 @@ def zoo(
 ) -> int:
     """Export networks of the zoos with random weights and compare each in ONNX Runtime; failures say their cause."""
     from gluontune import export
-    from gluontune.files import writable_folder
-    from gluontune.train import build_net
+    from gluontune.core.files import writable_folder
+    from gluontune.job.models import build_net
 
     if list_names:
         emit(list(export.ZOO)) if as_json else print("\n".join(export.ZOO))

@@ -10,7 +10,7 @@ import typer
 from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr, stdout, stdout_reserved
 from gluontune.cli._recipe import takes_recipe
 from gluontune.cli._study import pieces_progress
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 
 __all__ = ["register"]
@@ -63,9 +63,9 @@ def factors(
     flags below describe the base recipe, without any factor.
     """
     from gluontune import ladder, report
-    from gluontune.ladder.analysing import analyse
-    from gluontune.ladder.factorplan import parse_factor
     from gluontune.report.factors import finish_factors
+    from gluontune.search.factor_plan import parse_factor
+    from gluontune.search.factors import analyse
 
     own_target = given.get("target_accuracy")
     if not target and own_target is not None:

@@ -8,7 +8,7 @@ from shlex import quote
 import typer
 
 from gluontune.cli._common import JSON_OPTION, emit, stdout
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["register"]
 
@@ -22,13 +22,14 @@ def register(app: typer.Typer) -> None:
         as_json: bool = JSON_OPTION,
     ) -> None:
         """Write a commented job file: your net, data and loss for the ladder. Nothing is overwritten."""
-        from gluontune import files, train
+        from gluontune import training
+        from gluontune.core import files
 
         if file.suffix != ".py":
             raise UsageError(f"{file}: a job is a Python file; give a name that ends in .py")
         if file.exists():
             raise UsageError(f"{file}: this file exists and is not overwritten; give another name")
-        template = Path(train.__file__).with_name("job.py.template")
+        template = Path(str(training.__file__)).with_name("job.py.template")
         with files.atomic_write(file, "w") as out:
             out.write(template.read_text(encoding="utf-8"))
         if as_json:

@@ -6,7 +6,7 @@ from typing import Optional
 
 import typer
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["register"]
 

@@ -14,8 +14,8 @@ import typer
 import gluontune
 from gluontune.cli._common import debugging
 from gluontune.cli._help import FIRST, CommandGroup, dress
-from gluontune.errors import GluontuneError
-from gluontune.texts import printable
+from gluontune.core.errors import GluontuneError
+from gluontune.core.texts import printable
 
 __all__ = ["OPTIONS", "add_commands", "build_app", "main"]
 

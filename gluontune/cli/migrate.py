@@ -11,7 +11,7 @@ import typer
 from gluontune.cli._common import JSON_OPTION, emit, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import takes_recipe
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
 
 __all__ = ["register"]
@@ -46,8 +46,8 @@ def migrate(
     if source is not None and source.suffix == ".py":
         recipe, source = recipe.override(job=str(source)), None
     with stdout_reserved(), status_line("migrating"):
-        from gluontune.bridge.migrating.project import migrate as write
-        from gluontune.train.trained import recipe_of_source, trained
+        from gluontune.convert.migrate.project import migrate as write
+        from gluontune.job.trained import recipe_of_source, trained
 
         keep = [name for name in given if name in ("dataset", "job")]
         found = trained(recipe_of_source(source, recipe, keep), source, image_size=image_size, images=False)

@@ -10,7 +10,7 @@ from typing import Optional
 import typer
 
 from gluontune.cli import _common
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["register"]
 

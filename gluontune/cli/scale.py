@@ -15,7 +15,7 @@ from gluontune.cli._common import (
 )
 from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import takes_recipe
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 
 __all__ = ["register"]

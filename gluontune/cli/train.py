@@ -8,11 +8,11 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune import stats
 from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, show_traceback, stderr
 from gluontune.cli._progress import progress_line
 from gluontune.cli._recipe import takes_recipe
-from gluontune.errors import UsageError
+from gluontune.core import stats
+from gluontune.core.errors import UsageError
 from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
 

@@ -18,7 +18,7 @@ from gluontune.cli._common import (
 )
 from gluontune.cli._recipe import takes_recipe
 from gluontune.cli._study import study_progress
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 
 __all__ = ["register"]
@@ -89,11 +89,12 @@ def tta(
     if any repeat of this recipe failed or did not reach the target. The flags below describe the recipe.
     """
     from gluontune import report
-    from gluontune.bench import peer_script, torch_tta
-    from gluontune.bench.places import peer_python
-    from gluontune.ladder import cost, exchange
-    from gluontune.ladder.timing import time_to_accuracy
     from gluontune.report.tta_page import finish_tta
+    from gluontune.search import cost
+    from gluontune.search import submissions as exchange
+    from gluontune.search.bench import peer_script, torch_tta
+    from gluontune.search.bench.places import peer_python
+    from gluontune.search.tta import time_to_accuracy
 
     recipe, target = _target(recipe, given, target)
     if sum((against_torch, against is not None, against_peer is not None)) > 1:

@@ -10,7 +10,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gluontune import stats
 from gluontune.cli._common import (
     JSON_OPTION,
     TIME_LIMIT_OPTION,
@@ -21,7 +20,8 @@ from gluontune.cli._common import (
 )
 from gluontune.cli._progress import progress_line
 from gluontune.cli._recipe import takes_recipe
-from gluontune.errors import UsageError
+from gluontune.core import stats
+from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 
 __all__ = ["register"]

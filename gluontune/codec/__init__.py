@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gluontune import lazy
+from gluontune.core import lazy
 
 if TYPE_CHECKING:
     from gluontune.codec.header import ImageError as ImageError

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gluontune.interpreter import python
+from gluontune.core.interpreter import python
 
 __all__ = ["compile_codec", "compile_linked", "compilers", "linked_version"]
 

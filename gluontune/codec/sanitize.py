@@ -22,8 +22,8 @@ from pathlib import Path
 import psutil
 
 from gluontune.codec import building, native
-from gluontune.errors import GluontuneError
-from gluontune.interpreter import python
+from gluontune.core.errors import GluontuneError
+from gluontune.core.interpreter import python
 
 __all__ = ["build", "main", "run"]
 

@@ -15,7 +15,7 @@ import re
 import struct
 from typing import Any
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["MAX_PIXELS", "MAX_SCANS", "VARIABLE", "claimed_size", "max_pixels", "pixel_bits", "too_large"]
 

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from gluontune.compute.process import started_dtype
-from gluontune.gaps import gaps, size
+from gluontune.core.gaps import gaps, size
 
 __all__ = ["GradientCheck", "first_gross"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute._traversal import flat, walk
-from gluontune.gaps import size, worst
+from gluontune.core.gaps import size, worst
 from gluontune.runtime import as_nd_array, mxnet, put_values
 
 __all__ = ["gradient_gap", "run", "varies", "without_dropout"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gluontune.compute._traversal import walk
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet, put_values
 
 __all__ = ["HYBRID_STATE", "capture", "check_initialized", "preserved", "restore"]

@@ -17,7 +17,7 @@ from gluontune.compute._traversal import clear_caches, flat
 from gluontune.compute.mode import set_mode
 from gluontune.compute.process import started_dtype
 from gluontune.compute.tracing import asks_for_mode
-from gluontune.gaps import worst
+from gluontune.core.gaps import worst
 
 __all__ = ["Proof", "Wrong"]
 

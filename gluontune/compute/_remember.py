@@ -17,9 +17,9 @@ from gluontune.compute._traversal import as_imperative, flat, walk
 from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.compute.race import SETTINGS, Trial
-from gluontune.errors import GluontuneError
-from gluontune.files import cache_dir, write_json
-from gluontune.reading import parse_json, read_text
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import cache_dir, write_json
+from gluontune.core.reading import parse_json, read_text
 from gluontune.runtime import machine_facts, mxnet
 
 __all__ = ["fingerprint", "keep", "recall"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.runtime import as_net_array, mxnet, uses_np
 
 __all__ = ["Seen", "as_imperative", "clear_caches", "flat", "sample_of", "walk", "watch"]

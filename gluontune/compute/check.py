@@ -13,8 +13,8 @@ from gluontune.compute._preserve import check_initialized, preserved
 from gluontune.compute._traversal import Seen, flat, sample_of, walk, watch
 from gluontune.compute.mode import set_mode, topmost_hybrid
 from gluontune.compute.tracing import of_call, place_of_branch
-from gluontune.errors import UsageError
-from gluontune.gaps import worst
+from gluontune.core.errors import UsageError
+from gluontune.core.gaps import worst
 from gluontune.runtime import mxnet
 
 __all__ = ["Finding", "HybridizeCheck", "check_hybridizable"]

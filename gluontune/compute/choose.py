@@ -16,9 +16,9 @@ from gluontune.compute.mode import compile_roots, topmost_hybrid
 from gluontune.compute.race import SETTINGS, Race, Trial, present_mode, ratio
 from gluontune.compute.rewrites import REWRITES
 from gluontune.compute.rewriting import apply_rewrites, rewrites_for
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.stats import bounds
 from gluontune.runtime import as_nd_array, as_net_array, mxnet
-from gluontune.stats import bounds
 
 __all__ = ["HybridizeReport", "Trial", "hybridize"]
 
@@ -90,7 +90,7 @@ def hybridize(
 
     The race must cost less than it saves. It looks at each way to run for two steps, drops what is far behind, and
     times the rest in heats, until its budget is spent. The outcome is remembered in the cache folder
-    (:func:`gluontune.files.cache_dir`) for this graph, these shapes, this machine, these versions and threads.
+    (:func:`gluontune.core.files.cache_dir`) for this graph, these shapes, this machine, these versions and threads.
 
     Args:
         net: an initialized Gluon block; it is left in the chosen mode, with the chosen rewrites applied.

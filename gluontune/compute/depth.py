@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet
 
 __all__ = ["add_stochastic_depth", "all_blocks", "residual_blocks"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from gluontune.compute import process
 from gluontune.compute.scaler import LossScaler
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet, uses_np
 
 __all__ = ["MixedPrecision", "refuse_np", "to_mixed_precision"]

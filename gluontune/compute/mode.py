@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gluontune.compute.tracing import ByMode
-from gluontune.errors import UnknownNameError
+from gluontune.core.errors import UnknownNameError
 
 __all__ = ["MODES", "compile_roots", "set_mode", "topmost_hybrid"]
 

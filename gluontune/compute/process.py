@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import AMX_ENV, amx_support
 from gluontune.runtime.amx import hidden_amx, processor
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from gluontune.compute.onednn import Primitive, problem_sizes
 from gluontune.compute.profile_report import Profile, report
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.interpreter import python
-from gluontune.runtime.endings import how_it_ended
+from gluontune.core.endings import how_it_ended
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.interpreter import python
 
 __all__ = ["profile"]
 

@@ -13,8 +13,8 @@ from gluontune.compute._gradients import GradientCheck
 from gluontune.compute._preserve import capture, restore
 from gluontune.compute.mode import MODES, compile_roots, topmost_hybrid
 from gluontune.compute.rewriting import apply_rewrites
-from gluontune.errors import GluontuneError
-from gluontune.stats import Interval, in_turn, interval, ratio_interval
+from gluontune.core.errors import GluontuneError
+from gluontune.core.stats import Interval, in_turn, interval, ratio_interval
 
 __all__ = ["SETTINGS", "Race", "Trial", "present_mode", "ratio"]
 

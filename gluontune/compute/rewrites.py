@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple
 
-from gluontune.registry import Registry, resolve
+from gluontune.recipe.registry import Registry, resolve
 
 __all__ = ["Card", "REWRITES", "Rewrite", "Target"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gluontune.compute.rewrites import REWRITES
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["AppliedRewrites", "Change", "apply_rewrites", "rewrites_for"]
 

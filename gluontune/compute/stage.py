@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute._kinds import either_kind
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet, uses_np
 
 __all__ = ["InputStage", "with_input_stage"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import gluontune
 from gluontune.compute._traversal import walk
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.runtime import mxnet, uses_np
 
 __all__ = [

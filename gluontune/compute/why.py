@@ -7,7 +7,7 @@ from typing import Any
 
 from gluontune.compute.process import bfloat16_support
 from gluontune.compute.rewriting import rewrites_for
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet
 
 __all__ = ["why_no_gain"]

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gluontune.files import atomic_write
+from gluontune.core.files import atomic_write
 
 __all__ = ["notebook_text", "pair"]
 

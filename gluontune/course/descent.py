@@ -8,7 +8,7 @@ from typing import Any, Callable
 import numpy as np
 
 from gluontune import optim, runtime
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["SURFACES", "fit_line", "gradient_scatter", "line_loss", "line_points", "walk", "walk_all"]
 

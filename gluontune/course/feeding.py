@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gluontune import loading, runtime, stats
-from gluontune.errors import GluontuneError, UsageError
+from gluontune import loading, runtime
+from gluontune.core import stats
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.monitor import Monitor, SimulatedDevice
 from gluontune.recipe import Recipe
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
 
 __all__ = ["feed", "loading_rate"]
 

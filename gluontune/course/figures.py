@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
+from gluontune.recipe.result import RunResult
 from gluontune.report import figures, utilization_figures
 from gluontune.report.read import row_of
-from gluontune.result import RunResult
 
 __all__ = ["Markup", "framed", "show", "table"]
 

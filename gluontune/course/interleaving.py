@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from gluontune import stats
-from gluontune.errors import GluontuneError
-from gluontune.ladder.measure import Contender, interleave
+from gluontune.core import stats
+from gluontune.core.errors import GluontuneError
 from gluontune.recipe import Recipe
+from gluontune.search.measure import Contender, interleave
 
 __all__ = ["in_turn"]
 

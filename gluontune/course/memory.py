@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from gluontune import runtime
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.gaps import distance
-from gluontune.interpreter import python
-from gluontune.runtime.endings import how_it_ended
+from gluontune.core.endings import how_it_ended
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.gaps import distance
+from gluontune.core.interpreter import python
 
 __all__ = ["deck_graph_memory", "folded", "net_memory", "operators"]
 
@@ -177,7 +177,7 @@ def _deck(mode: str, mib: int) -> dict[str, float]:
 
 def _net(name: str, mode: str, stage: str, sizes: list[int]) -> dict[str, float]:
     from gluontune.compute import set_mode
-    from gluontune.train import build_net
+    from gluontune.job.models import build_net
 
     mx = runtime.mxnet()
     net = build_net(name, 10)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gluontune import runtime
-from gluontune.errors import UsageError
-from gluontune.registry import Registry
+from gluontune.core.errors import UsageError
+from gluontune.recipe.registry import Registry
 
 __all__ = ["FORMATS", "Format", "add_up", "gradient_values", "lost_shares", "round_to"]
 
@@ -97,7 +97,7 @@ def gradient_values(
 ) -> np.ndarray:
     """Gradients of the mean loss of one batch over all parameters of a fresh net: float32, zeros left out."""
     from gluontune import datasets, loading
-    from gluontune.train import build_net
+    from gluontune.job.models import build_net
 
     mx = runtime.mxnet()
     data = datasets.open(dataset)

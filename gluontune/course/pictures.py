@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gluontune.core.errors import UsageError, nearest
 from gluontune.course.figures import Markup
 from gluontune.course.picture_book import BOOK, Boxes, Lanes, Part
 from gluontune.course.plots import WIDTH, figure_of
-from gluontune.errors import UsageError, nearest
 from gluontune.report.svg import INK, ON_SERIES, SERIES
 
 __all__ = ["picture"]

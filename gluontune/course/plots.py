@@ -10,9 +10,9 @@ from typing import Any, Callable, Union
 
 import numpy as np
 
-from gluontune import stats
+from gluontune.core import stats
+from gluontune.core.errors import UsageError
 from gluontune.course.figures import Markup, framed
-from gluontune.errors import UsageError
 from gluontune.report.svg import INK, SERIES, draw, label
 
 __all__ = ["WIDTH", "bars", "figure_of", "lines", "paths"]

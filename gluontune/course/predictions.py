@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["compare", "predict"]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import parse_json
+from gluontune.core.reading import read_text
 from gluontune.course.exercises._registry import RIGHT
 from gluontune.course.lessons import Lesson
-from gluontune.errors import GluontuneError
-from gluontune.files import parse_json
-from gluontune.reading import read_text
 
 __all__ = ["Progress", "progress_of"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Union
 
 from gluontune.codec.header import suffix
-from gluontune.errors import UsageError
-from gluontune.files import atomic_write
+from gluontune.core.errors import UsageError
+from gluontune.core.files import atomic_write
 from gluontune.records.layout import HEAD, IMAGE_HEAD, LENGTH_MASK
 
 __all__ = ["as_files", "flip_bit", "record_fields"]

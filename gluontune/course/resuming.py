@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gluontune import train
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.recipe import Recipe
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
 
 __all__ = ["kept_folder", "kept_run", "kept_study"]
 

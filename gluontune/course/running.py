@@ -17,15 +17,15 @@ from typing import Any, Callable
 import yaml
 
 from gluontune import runtime
+from gluontune.core.endings import how_it_ended
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import atomic_write, parse_json, writable_folder, write_json
+from gluontune.core.interpreter import python
+from gluontune.core.reading import read_text
 from gluontune.course.exercises._registry import RIGHT
 from gluontune.course.lessons import Lesson
 from gluontune.course.solutions import solved_notebook
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import atomic_write, parse_json, writable_folder, write_json
-from gluontune.interpreter import python
-from gluontune.reading import read_text
-from gluontune.report.words import clean
-from gluontune.runtime.endings import how_it_ended
+from gluontune.report.formatting import clean
 from gluontune.runtime.packages import module_exists
 
 __all__ = ["Outcome", "need", "parameters_of", "run_lessons"]

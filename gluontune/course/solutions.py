@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 
 __all__ = ["SOLUTIONS", "solved", "solved_notebook"]
 

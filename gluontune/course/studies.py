@@ -6,9 +6,10 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gluontune.core.errors import UsageError
 from gluontune.course.figures import Markup, framed, table
-from gluontune.errors import UsageError
-from gluontune.report import factor_figures, tta_figures, words
+from gluontune.report import factor_figures, tta_figures
+from gluontune.report import formatting as words
 
 __all__ = ["accuracy_bands", "composition", "race_table"]
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from gluontune import runtime, stats
-from gluontune.bench.contender import OURS, Contender, Entrant
-from gluontune.bench.contest import hold
-from gluontune.errors import GluontuneError
-from gluontune.gaps import gap
+from gluontune import runtime
+from gluontune.core import stats
+from gluontune.core.errors import GluontuneError
+from gluontune.core.gaps import gap
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings
+from gluontune.search.bench.contender import OURS, Contender, Entrant
+from gluontune.search.bench.contest import hold
 
 __all__ = ["onednn"]
 
@@ -39,7 +40,14 @@ def onednn(net: str, *, side: int = 224, rounds: int = 5, seconds: float = 1.0) 
     }
     env = launch_settings(cores=runtime.usable_cores()).env
     entrants = [
-        Entrant(name, OURS, "gluontune.bench._inference:make", settings, env={**env, **more}, slices="steps")
+        Entrant(
+            name,
+            OURS,
+            "gluontune.search.bench._inference:make",
+            settings,
+            env={**env, **more},
+            slices="steps",
+        )
         for name, more in (("off", _OFF), ("on", {}))
     ]
     scores: list[np.ndarray] = []

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gluontune import __version__
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import atomic_write, writable_folder
 from gluontune.course.lessons import Lesson
-from gluontune.errors import GluontuneError
-from gluontune.files import atomic_write, writable_folder
 
 __all__ = ["Page", "broken_links", "write_site"]
 

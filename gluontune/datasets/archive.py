@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Callable
 
-from gluontune.errors import GluontuneError
-from gluontune.files import explain_os_error, open_regular
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import explain_os_error, open_regular
 
 __all__ = ["Limits", "members"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Callable
 
+from gluontune.core.errors import UnknownNameError, UsageError
 from gluontune.datasets.dataset import Dataset, DatasetInfo
-from gluontune.errors import UnknownNameError, UsageError
-from gluontune.registry import Registry, resolve
+from gluontune.recipe.registry import Registry, resolve
 
 __all__ = ["DATASETS", "add", "fetch", "list_datasets", "make", "open_dataset"]
 

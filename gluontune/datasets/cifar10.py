@@ -14,12 +14,12 @@ from typing import Any, Callable
 import numpy as np
 
 from gluontune.codec import header, image
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import write_json
 from gluontune.datasets import place
 from gluontune.datasets.archive import Limits, members
 from gluontune.datasets.dataset import Dataset
 from gluontune.datasets.recordset import open_parts
-from gluontune.errors import GluontuneError
-from gluontune.files import write_json
 from gluontune.records import RecordReader, RecordWriter
 
 __all__ = ["CIFAR10", "Layout", "add", "fetch", "open_cifar10", "present"]

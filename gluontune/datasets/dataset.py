@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.core.errors import GluontuneError
+from gluontune.core.reading import check_names
 from gluontune.datasets.split import Split
-from gluontune.errors import GluontuneError
-from gluontune.reading import check_names
 
 __all__ = ["Dataset", "DatasetInfo", "DatasetWarning", "augment_for", "check_classes", "of_splits"]
 

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any, Callable
 
-from gluontune.errors import GluontuneError
-from gluontune.files import cache_dir, explain_os_error, parse_json, writable_folder
-from gluontune.reading import read_text
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import cache_dir, explain_os_error, parse_json, writable_folder
+from gluontune.core.reading import read_text
 
 __all__ = ["ResumingDownloader", "download"]
 

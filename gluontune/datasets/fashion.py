@@ -16,11 +16,11 @@ from typing import Any, Callable
 
 import numpy as np
 
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import explain_os_error, writable_folder
 from gluontune.datasets import place, png
 from gluontune.datasets.dataset import Dataset
 from gluontune.datasets.recordset import open_parts
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import explain_os_error, writable_folder
 from gluontune.records import RecordWriter
 
 __all__ = ["CLASSES", "add", "fetch", "make_sample", "open_full", "open_sample", "present", "sample_folder"]

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from gluontune.codec import header, image
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import explain_os_error
+from gluontune.core.reading import check_names, leads_up
 from gluontune.datasets import pixels
 from gluontune.datasets.dataset import Dataset, DatasetWarning, of_splits
 from gluontune.datasets.split import FileSplit
-from gluontune.errors import GluontuneError
-from gluontune.files import explain_os_error
-from gluontune.reading import check_names, leads_up
 
 __all__ = ["open_folder"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from gluontune.codec import image
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import cache_dir, parse_json, write_json
+from gluontune.core.reading import read_text
 from gluontune.datasets.split import Split
-from gluontune.errors import GluontuneError
-from gluontune.files import cache_dir, parse_json, write_json
-from gluontune.reading import read_text
 
 __all__ = ["common_shape", "mean_std", "remembered", "summary"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
-from gluontune.files import cache_dir, explain_os_error, writable_folder
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import cache_dir, explain_os_error, writable_folder
 
 __all__ = ["as_png", "files_of", "filling", "records_folder"]
 

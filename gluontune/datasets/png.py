@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 
 __all__ = ["encode_grey", "zopfli"]
 

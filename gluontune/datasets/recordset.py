@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.reading import read_text
 from gluontune.datasets import pixels
 from gluontune.datasets.dataset import Dataset, of_splits
 from gluontune.datasets.split import RecordSplit
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.reading import read_text
 from gluontune.records import RecordReader
 
 __all__ = ["open_parts", "open_records"]

@@ -14,8 +14,8 @@ from typing import Any, Union
 import numpy as np
 
 from gluontune.codec import header, image
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import cache_dir, explain_os_error
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import cache_dir, explain_os_error
 from gluontune.records import RecordReader, RecordWriter
 
 __all__ = ["FileSplit", "RecordSplit", "Split"]

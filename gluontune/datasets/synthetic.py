@@ -16,10 +16,10 @@ from typing import Any, Callable
 
 import numpy as np
 
+from gluontune.core.errors import GluontuneError, UsageError, nearest
 from gluontune.datasets import pixels, place
 from gluontune.datasets.dataset import Dataset, augment_for
 from gluontune.datasets.split import RecordSplit
-from gluontune.errors import GluontuneError, UsageError, nearest
 from gluontune.records import RecordReader, RecordWriter
 
 __all__ = ["Options", "Painter", "make", "open_synthetic", "parse"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gluontune import lazy
+from gluontune.core import lazy
 
 if TYPE_CHECKING:
     from gluontune.loading.adapters import DeviceLoader as DeviceLoader
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gluontune.loading.augment import AUGMENTS as AUGMENTS
     from gluontune.loading.augment import Augment as Augment
     from gluontune.loading.base import Loader as Loader
+    from gluontune.loading.cached import keep_in_memory as keep_in_memory
     from gluontune.loading.colour import color_jitter as color_jitter
     from gluontune.loading.colour import normalize as normalize
     from gluontune.loading.dataloader import SafeDataLoader as SafeDataLoader
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from gluontune.loading.fields import Motion as Motion
     from gluontune.loading.fields import pad_boxes as pad_boxes
     from gluontune.loading.gluon import GluonLoader as GluonLoader
-    from gluontune.loading.kept import keep_in_memory as keep_in_memory
     from gluontune.loading.loaders import LOADERS as LOADERS
     from gluontune.loading.loaders import LoaderInfo as LoaderInfo
     from gluontune.loading.loaders import build as build

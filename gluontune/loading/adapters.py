@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.loading.base import Loader
 from gluontune.runtime import mxnet
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gluontune.loading import colour, randaugment
-from gluontune.registry import Registry
+from gluontune.recipe.registry import Registry
 
 __all__ = ["AUGMENTS", "Augment", "Box", "Draws"]
 

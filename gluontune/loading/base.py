@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading.augment import AUGMENTS, Draws
 from gluontune.loading.order import AUGMENT, FLIP, Order, generator
 

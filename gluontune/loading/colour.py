@@ -18,7 +18,7 @@ from typing import Callable
 import cv2
 import numpy as np
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["STEPS", "color_jitter", "grey_of", "jitter", "normalize"]
 

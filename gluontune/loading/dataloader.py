@@ -16,7 +16,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading.order import Order
 from gluontune.loading.workers import dead_worker, end_pool
 from gluontune.runtime import mxnet

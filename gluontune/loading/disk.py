@@ -12,7 +12,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from gluontune.files import explain_os_error
+from gluontune.core.files import explain_os_error
 
 __all__ = ["measure_disk"]
 

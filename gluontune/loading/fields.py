@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from gluontune.codec.image import facts
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading.augment import Augment, Box, Draws
 from gluontune.loading.base import sample_error
 from gluontune.loading.decode import Decoder

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.loading.augment import Augment, Draws
 from gluontune.loading.base import Loader
 from gluontune.loading.dataloader import SafeDataLoader

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.loading.splits import open_source
-from gluontune.registry import Registry, resolve
+from gluontune.recipe.registry import Registry, resolve
 
 __all__ = ["LOADERS", "LoaderInfo", "build"]
 

@@ -14,7 +14,7 @@ from typing import Any, Callable, Union
 import cv2
 import numpy as np
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.loading.base import Loader
 from gluontune.loading.disk import measure_disk
 from gluontune.loading.loaders import build

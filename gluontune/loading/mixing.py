@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["cutmix", "mixup", "random_erasing", "soft_labels"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gluontune.errors import UsageError
-from gluontune.rules import CHOICES
+from gluontune.core.errors import UsageError
+from gluontune.recipe.rules import CHOICES
 
 __all__ = ["LAST_BATCH", "PARTITION", "Order", "generator"]
 

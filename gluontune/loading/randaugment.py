@@ -18,7 +18,7 @@ from typing import Callable
 import cv2
 import numpy as np
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.loading import colour
 
 __all__ = ["BINS", "OPERATIONS", "rand_augment"]

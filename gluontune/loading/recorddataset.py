@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 
 from gluontune.codec import image
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading.base import sample_error
 from gluontune.records import RecordReader, boxes_of
 from gluontune.runtime.pytorch import torch

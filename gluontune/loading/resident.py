@@ -9,7 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.loading.augment import AUGMENTS, Augment, Draws
 from gluontune.loading.base import Loader, check_shape
 from gluontune.loading.decode import Decoder

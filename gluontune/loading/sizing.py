@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gluontune.codec.native import decoder_name
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.loading.base import check_shape
 from gluontune.loading.loaders import LOADERS
 from gluontune.loading.measure import NEAR_BEST, Bench, Point, Progress, Step, deck_rule

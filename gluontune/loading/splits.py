@@ -9,8 +9,8 @@ from typing import Any, Union
 
 import numpy as np
 
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.datasets.split import FileSplit, RecordSplit, Split
-from gluontune.errors import GluontuneError, UsageError
 from gluontune.records import RecordReader
 
 __all__ = ["from_files", "from_records", "open_source", "seeded_subset"]

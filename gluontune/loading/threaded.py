@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading.augment import Draws
 from gluontune.loading.base import Loader, sample_error
 from gluontune.loading.decode import Decoder

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gluontune.errors import UsageError, nearest
-from gluontune.registry import Registry
+from gluontune.core.errors import UsageError, nearest
+from gluontune.recipe.registry import Registry
 
 if TYPE_CHECKING:
     from gluontune.recipe import Recipe

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute.depth import all_blocks, residual_blocks
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.runtime import as_net_array, mxnet, set_data
 
 __all__ = [

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.monitor.others import OtherLoad
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.monitor.background_load import OtherLoad
 from gluontune.monitor.sampler import Monitor
 
 __all__ = ["CommandRun", "run_command"]

@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import Any
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.monitor.sampler import Monitor
 
 __all__ = ["closing_lines", "rows", "table", "watch"]

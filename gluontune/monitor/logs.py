@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
 
-from gluontune.errors import GluontuneError
-from gluontune.files import atomic_write, explain_os_error, parse_json
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import atomic_write, explain_os_error, parse_json
+from gluontune.core.reading import read_bytes
 from gluontune.monitor.series import columns, steadiness_of
-from gluontune.reading import read_bytes
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
 
 __all__ = ["JsonLines", "Log", "TensorBoard", "prometheus_text", "read_log", "run_result", "write_prometheus"]
 

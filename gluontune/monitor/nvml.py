@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Callable, Union
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["GPU_FIELDS", "NvmlSampler", "is_thermal", "throttle_reasons"]
 

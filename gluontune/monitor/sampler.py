@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Protocol, Union
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.monitor.clock import Clock, ticks
 from gluontune.monitor.cpu import CpuSampler
 from gluontune.monitor.nvml import NvmlSampler

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.monitor.nvml import GPU_FIELDS
 from gluontune.monitor.steady import steadiness, together
 

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import Any, Callable
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["SimulatedDevice"]
 

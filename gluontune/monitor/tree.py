@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 
 import psutil
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 
 __all__ = ["ProcessTree", "TreeReading", "WaitClock"]
 

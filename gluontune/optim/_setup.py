@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.optim import schedules
 from gluontune.optim.adapters import to_mxnet
 from gluontune.optim.cards import OPTIMIZERS, OptimizerCard
 from gluontune.optim.exemptions import is_exempt
 from gluontune.optim.scaling import scaled_learning_rate
 from gluontune.optim.trainer import TunedTrainer
-from gluontune.registry import resolve
+from gluontune.recipe.registry import resolve
 
 __all__ = ["create", "setup"]
 

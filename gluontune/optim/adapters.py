@@ -6,7 +6,7 @@ import importlib
 import pickle
 from typing import Any
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.optim import schedules
 from gluontune.optim.schedules import Schedule
 from gluontune.runtime import mxnet

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gluontune.errors import UsageError, nearest
-from gluontune.registry import Registry
+from gluontune.core.errors import UsageError, nearest
+from gluontune.recipe.registry import Registry
 
 __all__ = ["OPTIMIZERS", "OptimizerCard", "list_optimizers"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.optim.cards import OPTIMIZERS
 
 __all__ = [

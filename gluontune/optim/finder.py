@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.optim._setup import setup
 from gluontune.optim.trainer import TunedTrainer
 from gluontune.runtime import mxnet, set_data

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["BatchGrowth", "gradient_noise", "noise_sigma", "trust_ratios"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, squares, subtract_all
 from gluontune.optim.schedules import WARMUP_MODES
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune.errors import UsageError
-from gluontune.files import atomic_write
+from gluontune.core.errors import UsageError
+from gluontune.core.files import atomic_write
 
 __all__ = ["plot_range_test", "plot_schedule", "plot_trust_ratios", "save_figure"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from gluontune.errors import UsageError
-from gluontune.rules import LR_SCALING
+from gluontune.core.errors import UsageError
+from gluontune.recipe.rules import LR_SCALING
 
 __all__ = ["scaled_learning_rate"]
 

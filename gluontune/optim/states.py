@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
-from gluontune.files import atomic_write, parse_json, read_npz
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import atomic_write, parse_json, read_npz
 from gluontune.runtime import mxnet
 
 mx: Any = mxnet()

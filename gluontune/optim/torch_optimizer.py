@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.optim import schedules
 from gluontune.optim.cards import OPTIMIZERS
 from gluontune.optim.exemptions import exempt_name
+from gluontune.optim.foreach import TOGETHER, Part
 from gluontune.optim.torch_rules import TORCH_RULES, State
-from gluontune.optim.torch_together import TOGETHER, Part
 from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
 

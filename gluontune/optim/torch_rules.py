@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from gluontune.registry import Registry
+from gluontune.recipe.registry import Registry
 from gluontune.runtime.pytorch import torch
 
 __all__ = ["TINY", "TORCH_RULES", "State", "kept", "orthogonalized"]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.optim import states
 from gluontune.optim._base import squares
 from gluontune.optim.schedules import constant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gluontune import lazy
+from gluontune.core import lazy
 
 if TYPE_CHECKING:
     from gluontune.parallel.devices import choose_kvstore as choose_kvstore

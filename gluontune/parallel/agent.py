@@ -8,7 +8,7 @@ Messages are those of :mod:`gluontune.parallel.wire`, on stdin and stdout; stdou
 from __future__ import annotations
 
 if __name__ == "__main__":  # on another host, where nobody knows how to start it without its current folder
-    from gluontune.interpreter import leave_current_folder
+    from gluontune.core.interpreter import leave_current_folder
 
     leave_current_folder()
 
@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from gluontune import __version__, runtime
-from gluontune.errors import GluontuneError
-from gluontune.interpreter import python
+from gluontune.core.errors import GluontuneError
+from gluontune.core.interpreter import python
+from gluontune.core.piped import PipedProcess
 from gluontune.parallel import horovod, kvstore, reachability
-from gluontune.parallel.piped import PipedProcess
 from gluontune.parallel.wire import BEAT_S, HOST_CUT_S, LEASE_S, Lines, frame
 
 __all__ = ["main", "source_mark"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.parallel.shared import SharedWeights
 from gluontune.runtime import mxnet
 

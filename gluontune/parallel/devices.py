@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.runtime import mxnet
 
 __all__ = ["choose_kvstore", "clear_idle", "contexts", "split_batch"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.parallel import horovod, kvstore
 from gluontune.parallel.hosts import Hosts, Place
 from gluontune.parallel.link import Link, LinkLost, RemoteRank

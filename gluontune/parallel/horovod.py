@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.parallel.kvstore import free_port
 from gluontune.runtime import mxnet
 from gluontune.runtime.packages import to_make

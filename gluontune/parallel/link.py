@@ -14,10 +14,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from gluontune.errors import GluontuneError
-from gluontune.interpreter import SAFE
+from gluontune.core.errors import GluontuneError
+from gluontune.core.interpreter import SAFE
+from gluontune.core.piped import Heard
 from gluontune.parallel.hosts import Hosts
-from gluontune.parallel.piped import Heard
 from gluontune.parallel.wire import BEAT_S, LINK_SILENT_S, Lines, frame
 
 __all__ = ["Link", "LinkLost", "RemoteRank"]
@@ -28,7 +28,7 @@ class LinkLost(GluontuneError):
 
 
 class RemoteRank(Heard):
-    """A rank on another host; what :class:`gluontune.parallel.piped.PipedProcess` is for one on this machine."""
+    """A rank on another host; what :class:`gluontune.core.piped.PipedProcess` is for one on this machine."""
 
     def __init__(self, link: Link, rank: int):
         reading, self._writing = os.pipe()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluontune import runtime
-from gluontune.errors import UsageError
-from gluontune.parallel.parent_death import die_with_parent
+from gluontune.core.errors import UsageError
+from gluontune.core.parent_death import die_with_parent
 from gluontune.parallel.shared import PATH_VARIABLE, create
 from gluontune.parallel.summing import SharedExchange
 

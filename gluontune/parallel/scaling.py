@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = [
     "ALGORITHMS",

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 
 __all__ = ["PATH_VARIABLE", "SharedWeights", "available", "create", "steps_of"]
 

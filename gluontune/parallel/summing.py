@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.parallel.averaging import Averaging, flat_views, put_back
 
 __all__ = ["SharedAveraging", "SharedExchange", "SharedSum"]

@@ -25,9 +25,9 @@ from typing import Any, BinaryIO, Callable, Union
 
 from gluontune.codec.header import ImageError
 from gluontune.codec.recode import incomplete
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import open_regular
-from gluontune.interpreter import python
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import open_regular
+from gluontune.core.interpreter import python
 from gluontune.records.bulk_copy import BulkCopier
 from gluontune.records.layout import MAX_RECORD, frame, image_record
 from gluontune.records.sources import Item

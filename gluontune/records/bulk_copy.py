@@ -14,7 +14,7 @@ from typing import Any
 
 from gluontune.codec import native
 from gluontune.codec.recode import thread_state
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.records.layout import IMAGE_HEAD, label_bytes
 from gluontune.records.sources import Item
 from gluontune.records.transform import Transform

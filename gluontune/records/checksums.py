@@ -13,9 +13,9 @@ from typing import Union
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
-from gluontune.files import explain_os_error
-from gluontune.reading import read_bytes
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import explain_os_error
+from gluontune.core.reading import read_bytes
 
 __all__ = [
     "HEAD_SIZE",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 
 __all__ = ["boxes_of", "boxes_to_label"]
 

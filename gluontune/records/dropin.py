@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Union
 
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import atomic_write
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import atomic_write
 from gluontune.records.fileindex import index_rows, map_file
 from gluontune.records.layout import DamagedRecordError, join_parts
 from gluontune.records.writer import RecordWriter, index_text

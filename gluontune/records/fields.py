@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import parse_json
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import parse_json
 from gluontune.records.detection import boxes_of, boxes_to_label
 from gluontune.records.layout import IRHeader, Label
 

@@ -9,9 +9,9 @@ from typing import Any, Union
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
-from gluontune.files import explain_os_error, open_regular
-from gluontune.reading import read_bytes
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import explain_os_error, open_regular
+from gluontune.core.reading import read_bytes
 from gluontune.records.checksums import side_path
 from gluontune.records.layout import HEAD, LENGTH_MASK, DamagedRecordError, padded
 

@@ -24,7 +24,7 @@ import numpy as np
 from gluontune.codec.header import inspect
 from gluontune.codec.image import decode_image
 from gluontune.codec.raw import raw_to_pixels
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.records.layout import image_record, split_image_record
 from gluontune.records.packer import pack
 from gluontune.records.reader import RecordReader

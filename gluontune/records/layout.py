@@ -18,7 +18,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 
 # numpy is imported where arrays are: the packer's worker processes start without it.
 if TYPE_CHECKING:

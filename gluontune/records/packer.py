@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records.blocks import BlockMaker, Skip
 from gluontune.records.bulk_copy import available
 from gluontune.records.partial_file import PartialFile

@@ -24,8 +24,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from gluontune.errors import GluontuneError
-from gluontune.files import atomic_write, begin_writing_back, explain_os_error, parse_json, sync_together
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import atomic_write, begin_writing_back, explain_os_error, parse_json, sync_together
 from gluontune.records.blocks import Block, Skip
 from gluontune.records.checksums import (
     HEAD_SIZE,

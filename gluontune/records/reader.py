@@ -12,7 +12,7 @@ from typing import Any, Union
 import numpy as np
 
 from gluontune.codec import native
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records.checksums import read_checksums, row_is_sound, side_path
 from gluontune.records.fields import END, split_fields, take_fields
 from gluontune.records.fileindex import find_index, map_file, read_index, record_ends, scan

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records.checksums import side_path
 from gluontune.records.structure import joined
 from gluontune.records.verifier import Checked, Progress, Survey, VerifyReport

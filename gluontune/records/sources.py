@@ -16,9 +16,9 @@ from itertools import count, repeat
 from pathlib import Path
 from typing import NamedTuple, Union
 
-from gluontune.errors import GluontuneError, UsageError, nearest
-from gluontune.files import explain_os_error, open_regular
-from gluontune.reading import check_names, leads_up
+from gluontune.core.errors import GluontuneError, UsageError, nearest
+from gluontune.core.files import explain_os_error, open_regular
+from gluontune.core.reading import check_names, leads_up
 from gluontune.records.layout import MAX_KEY, label_bytes
 from gluontune.records.tarshards import is_tar, tar_samples
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune.errors import GluontuneError
-from gluontune.files import explain_os_error, open_regular, parse_json
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import explain_os_error, open_regular, parse_json
 
 __all__ = ["is_tar", "place_of", "read_member", "tar_samples"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gluontune.codec.header import ImageError, ImageInfo, inspect
 from gluontune.codec.raw import pixels_to_raw, raw_to_pixels
 from gluontune.codec.recode import recode_jpeg
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 # numpy and cv2 are imported where pixels are: copying needs neither, and a worker process starts faster.
 if TYPE_CHECKING:

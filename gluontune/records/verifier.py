@@ -17,7 +17,7 @@ import numpy as np
 from gluontune.codec.header import ImageError, inspect, kind_of
 from gluontune.codec.raw import raw_to_pixels
 from gluontune.codec.recode import incomplete
-from gluontune.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records.checksums import (
     HEAD_SIZE,
     ROW,

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Union
 
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import atomic_write, explain_os_error
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import atomic_write, explain_os_error
 from gluontune.records.checksums import head, make_rows, side_path
 from gluontune.records.layout import MAX_KEY, Label, frame, image_record
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gluontune import lazy
+from gluontune.core import lazy
 
 if TYPE_CHECKING:
     from gluontune.report.comparing import Comparison as Comparison

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gluontune.errors import GluontuneError
-from gluontune.files import open_regular
-from gluontune.report import words
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import open_regular
+from gluontune.report import formatting as words
 
 __all__ = ["advice", "revisited_best", "revisited_lines"]
 

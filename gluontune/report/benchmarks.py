@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gluontune import stats
-from gluontune.report import plain, words
+from gluontune.core import stats
+from gluontune.report import facts as plain
+from gluontune.report import formatting as words
 from gluontune.report.factor_figures import set_bars
 from gluontune.report.study import row, study
 

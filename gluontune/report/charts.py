@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gluontune.report import figures, utilization_figures, words
+from gluontune.report import figures, utilization_figures
+from gluontune.report import formatting as words
 
 __all__ = ["figures_of", "score", "utilization_of"]
 

@@ -10,8 +10,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from gluontune.errors import UsageError
-from gluontune.report import words
+from gluontune.core.errors import UsageError
+from gluontune.report import formatting as words
 from gluontune.report.read import Source, check_row, reason_of, row_of
 
 __all__ = ["Comparison", "compare", "comparison_table"]
@@ -89,7 +89,7 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
     >>> from rich.console import Console
     >>> from gluontune.recipe import Recipe
     >>> from gluontune.report import collect, compare
-    >>> from gluontune.result import RunResult
+    >>> from gluontune.recipe.result import RunResult
     >>> folder = Path(tempfile.mkdtemp())
     >>> for name, rate in ("before", 100.0), ("after", 150.0):
     ...     speed = {"median": rate, "ci95": [rate - 1, rate + 1], "n": 9}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gluontune.report import words
+from gluontune.report import formatting as words
 from gluontune.report.svg import INK, SERIES, draw
 
 __all__ = ["interaction_dots", "set_bars"]

@@ -9,10 +9,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from gluontune.files import write_json
-from gluontune.report import words
+from gluontune.core.files import write_json
+from gluontune.report import formatting as words
 from gluontune.report.factor_figures import interaction_dots, set_bars
-from gluontune.report.shell import write_study
+from gluontune.report.html import write_study
 from gluontune.report.study import over, row, study
 
 __all__ = ["factors_sentence", "factors_tables", "factors_view", "finish_factors"]

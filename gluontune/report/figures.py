@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gluontune.report import words
+from gluontune.report import formatting as words
 from gluontune.report.svg import INK, ON_SERIES, SERIES, draw, label
 
 __all__ = ["WIDTH", "Row", "accuracy", "gains", "phases", "throughput"]

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gluontune.report import words
+from gluontune.report import formatting as words
 from gluontune.report.read import check_row
 from gluontune.report.sentence import ladder_sentence
 from gluontune.report.table import ladder_table, plain_row, rung_cells, verdict_text

@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune.errors import UsageError
-from gluontune.files import atomic_write, write_json
-from gluontune.report import documents, figures, views
+from gluontune.core.errors import UsageError
+from gluontune.core.files import atomic_write, write_json
+from gluontune.recipe.result import RunResult
+from gluontune.report import document_types as documents
+from gluontune.report import figures, views
+from gluontune.report.formatting import clean, finite
+from gluontune.report.html import light, page, write_page, write_study
 from gluontune.report.read import Source, check_ladder
 from gluontune.report.sentence import ladder_sentence
-from gluontune.report.shell import light, page, write_page, write_study
 from gluontune.report.study import keyed
 from gluontune.report.svg import standalone
-from gluontune.report.words import clean, finite
-from gluontune.result import RunResult
 
 __all__ = [
     "finish_ladder",
@@ -141,7 +142,7 @@ def write_svg(sources: Sequence[Source], path: str | os.PathLike[str]) -> None:
 
 
 def write_document_html(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write the page of a study, a search or a benchmark, as :mod:`gluontune.report.documents` knows them.
+    """Write the page of a study, a search or a benchmark, as :mod:`gluontune.report.document_types` knows them.
 
     Args:
         document: as the command wrote it. path: of the HTML file.

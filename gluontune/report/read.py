@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gluontune import monitor, stats
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import explain_os_error, read_json
-from gluontune.report import documents
-from gluontune.report.words import clean, finite, number
-from gluontune.result import SCHEMA_VERSION, RunResult
+from gluontune import monitor
+from gluontune.core import stats
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import explain_os_error, read_json
+from gluontune.recipe.result import SCHEMA_VERSION, RunResult
+from gluontune.report import document_types as documents
+from gluontune.report.formatting import clean, finite, number
 
 __all__ = ["Collected", "Source", "check_ladder", "check_row", "collect", "load", "reason_of", "row_of"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gluontune.report import words
+from gluontune.report import formatting as words
 from gluontune.report.factor_figures import set_bars
 from gluontune.report.study import row, study
 from gluontune.report.svg import SERIES, draw, label

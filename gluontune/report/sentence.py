@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gluontune.report import words
+from gluontune.report import formatting as words
 from gluontune.report.advice import revisited_best
 from gluontune.report.read import check_ladder, reason_of
 

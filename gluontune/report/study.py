@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gluontune.report import plain, words
+from gluontune.report import facts as plain
+from gluontune.report import formatting as words
 
 __all__ = ["keyed", "over", "row", "study"]
 

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from gluontune.report import words
+from gluontune.report import formatting as words
 from gluontune.report.advice import revisited_lines
 from gluontune.report.read import Source, check_ladder, check_row, reason_of, row_of
 from gluontune.report.sentence import ladder_sentence

@@ -9,9 +9,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import read_json
-from gluontune.report import words
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import read_json
+from gluontune.report import formatting as words
 
 __all__ = [
     "check_comparable",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.report import words
+from gluontune.report import formatting as words
 from gluontune.report.svg import INK, SERIES, draw, label
 
 __all__ = ["accuracy_band", "cost_against_time", "repeats"]

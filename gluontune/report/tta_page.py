@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune.files import write_json
-from gluontune.report import tta_figures, words
-from gluontune.report.shell import write_study
+from gluontune.core.files import write_json
+from gluontune.report import formatting as words
+from gluontune.report import tta_figures
+from gluontune.report.html import write_study
 from gluontune.report.study import over, row, study
 from gluontune.report.tta import repeat_cells, summary_lines, titles, tta_sentence
 

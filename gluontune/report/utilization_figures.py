@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.report import words
+from gluontune.report import formatting as words
 from gluontune.report.figures import WIDTH, Row
 from gluontune.report.svg import SERIES, draw
 

@@ -7,11 +7,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gluontune.report import charts, plain, words
+from gluontune.recipe.result import RunResult
+from gluontune.report import charts
+from gluontune.report import facts as plain
+from gluontune.report import formatting as words
 from gluontune.report.advice import advice, revisited_best, revisited_lines
 from gluontune.report.read import reason_of, row_of
 from gluontune.report.sentence import sentence_parts
-from gluontune.result import RunResult
 
 __all__ = ["ladder_view", "runs_view"]
 

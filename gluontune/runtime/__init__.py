@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gluontune import lazy
+from gluontune.core import lazy
 
 if TYPE_CHECKING:
     from gluontune.runtime import doctor as doctor

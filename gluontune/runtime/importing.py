@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from types import ModuleType
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.runtime import amx, borrowed, cuda, elf, gluoncv, packages
 from gluontune.runtime.lazy_modules import lazily
 from gluontune.runtime.operator_cache import kept_operators

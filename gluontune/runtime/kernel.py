@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import parse_json, write_json
-from gluontune.reading import read_text
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import parse_json, write_json
+from gluontune.core.reading import read_text
 from gluontune.runtime import cuda
 from gluontune.runtime.launch import MARKER, launch_settings
 from gluontune.runtime.system import System

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.rules import CHOICES
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.recipe.rules import CHOICES
 from gluontune.runtime.cpu import show_cpu_list
 from gluontune.runtime.system import System
 

@@ -20,8 +20,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from gluontune.codec.native import is_ours, user_folder
-from gluontune.errors import GluontuneError
-from gluontune.files import atomic_write
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import atomic_write
 from gluontune.runtime.import_hooks import loading_by
 
 __all__ = ["kept_operators"]

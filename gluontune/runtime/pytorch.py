@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from types import ModuleType
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 
 __all__ = ["INSTALL", "OLDEST", "installed", "torch"]
 

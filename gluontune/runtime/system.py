@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gluontune.codec import native
-from gluontune.interpreter import python
+from gluontune.core.interpreter import python
 from gluontune.runtime import amx, cpu, disk, elf, importing, nvml, packages
 
 __all__ = ["System"]

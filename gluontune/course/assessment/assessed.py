@@ -9,7 +9,7 @@ from typing import Any
 
 from gluontune.course.assessment.grading import Part
 from gluontune.recipe import Recipe
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
 
 __all__ = ["Assessment"]
 

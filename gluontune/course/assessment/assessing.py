@@ -20,6 +20,8 @@ import numpy as np
 import psutil
 
 from gluontune import runtime
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import parse_json, writable_folder, write_json
 from gluontune.course.assessment.assessed import Assessment
 from gluontune.course.assessment.examine import examine
 from gluontune.course.assessment.fresh import FreshTask, Scale, luck, remembered
@@ -28,8 +30,6 @@ from gluontune.course.assessment.limits import landlock_version
 from gluontune.course.assessment.sealed import read_sealed, write_sealed
 from gluontune.course.assessment.supervise import run_script
 from gluontune.course.assessment.task import VARIABLE
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import parse_json, writable_folder, write_json
 
 __all__ = ["QUICK", "assess", "new_script", "solution"]
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.core.gaps import gaps
+from gluontune.core.interpreter import python
 from gluontune.course.assessment.limits import devices
-from gluontune.gaps import gaps
-from gluontune.interpreter import python
 from gluontune.runtime import child_env
 
 __all__ = ["examine", "main"]

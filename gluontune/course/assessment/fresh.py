@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gluontune.codec import image
+from gluontune.core.files import write_json
 from gluontune.datasets.synthetic import Options, Painter
-from gluontune.files import write_json
 from gluontune.records import RecordWriter
 
 __all__ = ["PARTS", "Dice", "FreshTask", "Probe", "Scale", "luck", "remembered"]

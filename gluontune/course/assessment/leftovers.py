@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 import psutil
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 
 __all__ = ["Leftovers", "lives", "send"]
 

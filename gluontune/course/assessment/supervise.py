@@ -20,12 +20,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from gluontune.core.errors import GluontuneError
+from gluontune.core.interpreter import python
 from gluontune.course.assessment.guard import become_guard
 from gluontune.course.assessment.leftovers import Leftovers, send
 from gluontune.course.assessment.limits import devices
 from gluontune.course.assessment.seclusion import seclude
-from gluontune.errors import GluontuneError
-from gluontune.interpreter import python
 from gluontune.monitor.sampler import Monitor
 
 __all__ = ["HANDED_IN", "copy_handed_in", "main", "run_script"]

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.errors import GluontuneError, UsageError
-from gluontune.files import write_json
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import write_json
 
 __all__ = ["VARIABLE", "Task", "task"]
 

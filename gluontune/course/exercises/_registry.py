@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gluontune.registry import Registry
+from gluontune.recipe.registry import Registry
 
 __all__ = ["EXERCISES", "Exercise", "RIGHT", "check", "close", "exercise", "hint_for"]
 

@@ -6,7 +6,7 @@ import math
 
 from gluontune import runtime
 from gluontune.course.exercises._registry import close, exercise, hint_for
-from gluontune.result import RunResult
+from gluontune.recipe.result import RunResult
 
 
 @exercise("usable-cores")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gluontune.errors import UsageError, nearest
+from gluontune.core.errors import UsageError, nearest
 from gluontune.optim.schedules._rules import (
     constant,
     cosine,
@@ -21,7 +21,7 @@ from gluontune.optim.schedules._rules import (
     warmup,
 )
 from gluontune.optim.schedules._schedule import Rate, Schedule, number
-from gluontune.registry import Registry
+from gluontune.recipe.registry import Registry
 
 __all__ = ["SCHEDULES", "ScheduleCard", "build"]
 

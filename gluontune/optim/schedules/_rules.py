@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 from gluontune.optim.schedules._schedule import WARMUP_MODES, Rate, Schedule, number
 
 __all__ = [

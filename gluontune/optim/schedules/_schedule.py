@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gluontune.errors import UsageError
+from gluontune.core.errors import UsageError
 
 __all__ = ["WARMUP_MODES", "Rate", "Schedule", "number"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 
-from gluontune.errors import GluontuneError
+from gluontune.core.errors import GluontuneError
 from gluontune.runtime.doctor._base import (
     CHECKS,
     SEVERITIES,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-from gluontune.errors import UsageError
-from gluontune.files import cache_dir
-from gluontune.registry import Registry
+from gluontune.core.errors import UsageError
+from gluontune.core.files import cache_dir
+from gluontune.recipe.registry import Registry
 from gluontune.runtime.system import System
 
 __all__ = [

@@ -1,0 +1,1 @@
+"""What takes a net elsewhere: its graph, PyTorch modules, PyTorch projects, ONNX."""

@@ -1,0 +1,186 @@
+"""SSD's own layers (MultiBox…), Fast R-CNN's ROIPooling."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gluontune.convert.bridge.operators.vision import overlaps
+from gluontune.convert.bridge.registry import Draw, Sample, operator
+from gluontune.runtime import pytorch
+
+torch: Any = pytorch.torch()
+
+
+def _pooled_sample(draw: Draw) -> Sample:
+    attrs = {"pooled_size": draw.pick([(2, 2), (3, 2)]), "spatial_scale": draw.pick([1.0, 0.5])}
+    return Sample([("distinct", (2, 3, 6, 7)), ("rois", (draw.int(1, 3), 5), 2, 8)], attrs)
+
+
+@operator("ROIPooling", sample=_pooled_sample)
+def roi_pooling(x: Any, rois: Any, pooled_size: Any, spatial_scale: float) -> Any:
+    corners = (rois[:, 1:] * spatial_scale + 0.5).floor().to(x.dtype)
+    image = x[rois[:, 0].long().clamp(min=0)]
+    rows, columns = (
+        _bins(corners[:, low], corners[:, low + 2], size, side)
+        for low, size, side in ((1, pooled_size[0], x.shape[2]), (0, pooled_size[-1], x.shape[3]))
+    )
+    found = []
+    for row in rows.unbind(1):  # (regions, height)
+        strip = image.masked_fill(~row[:, None, :, None], -torch.inf).amax(2)
+        cells = [strip.masked_fill(~column[:, None], -torch.inf).amax(2) for column in columns.unbind(1)]
+        found.append(torch.stack(cells, -1))
+    best = torch.stack(found, 2)
+    return torch.where(torch.isinf(best), torch.zeros_like(best), best)  # a bin without a pixel is 0
+
+
+def _bins(start: Any, end: Any, count: int, size: int) -> Any:
+    """Which pixels of a side belong to each bin: (regions, bins, size)."""
+    width = (end - start + 1).clamp(min=1).unsqueeze(1) / count
+    place = torch.arange(count, device=start.device, dtype=start.dtype)
+    low = ((place * width).floor() + start.unsqueeze(1)).clamp(0, size).unsqueeze(2)
+    high = (((place + 1) * width).ceil() + start.unsqueeze(1)).clamp(0, size).unsqueeze(2)
+    pixel = torch.arange(size, device=start.device, dtype=start.dtype)
+    return (pixel >= low) & (pixel < high)
+
+
+def _prior_sample(draw: Draw) -> Sample:
+    attrs = {"sizes": draw.pick([(0.5,), (0.4, 0.2)]), "ratios": draw.pick([(1.0,), (1.0, 2.0, 0.5)]),
+             "clip": draw.pick([True, False]), "offsets": draw.pick([(0.5, 0.5), (0.3, 0.6)]),
+             "steps": draw.pick([(-1.0, -1.0), (0.3, 0.2)])}  # fmt: skip
+    return Sample([("normal", (1, 2, draw.int(1, 4), draw.int(1, 4)))], attrs, grads=False, dtype="float32")
+
+
+@operator("_contrib_MultiBoxPrior", sample=_prior_sample)
+def multibox_prior(x: Any, sizes: Any = (1.0,), ratios: Any = (1.0,), clip: bool = False, steps: Any = (-1.0, -1.0),
+                   offsets: Any = (0.5, 0.5)) -> Any:  # fmt: skip
+    height, width = x.shape[2:]
+    middles = []
+    for side, step, offset in zip((height, width), steps, offsets):
+        places = torch.arange(side, device=x.device, dtype=x.dtype)
+        middles.append((places + offset) * (step if step > 0 else 1.0 / side))
+    first = math.sqrt(ratios[0])
+    shapes = [(size, first) for size in sizes] + [(sizes[0], math.sqrt(ratio)) for ratio in ratios[1:]]
+    halves = x.new_tensor([[size * height / width * root / 2, size / root / 2] for size, root in shapes])
+    cy, cx = torch.meshgrid(*middles, indexing="ij")
+    centers = torch.stack([cx, cy], -1).reshape(-1, 1, 2)
+    boxes = torch.cat([centers - halves, centers + halves], -1).reshape(1, -1, 4)
+    return boxes.clamp(0, 1) if clip else boxes
+
+
+def _target_sample(draw: Draw) -> Sample:
+    attrs = {"overlap_threshold": draw.pick([0.5, 0.2, 0.05]), "ignore_label": draw.pick([-1.0, 5.0]),
+             "negative_mining_ratio": draw.pick([-1.0, 0.5, 1.0]), "negative_mining_thresh": 1.0,
+             "variances": draw.pick([(0.1, 0.1, 0.2, 0.2), (1.0, 1.0, 1.0, 1.0)])}  # fmt: skip
+    labels = ("objects", (3, draw.int(1, 4), 5))
+    return Sample([("boxes", (1, 12, 4)), labels, ("normal", (3, 3, 12))], attrs, dtype="float32")
+
+
+@operator("_contrib_MultiBoxTarget", many=True, sample=_target_sample)
+def multibox_target(anchors: Any, labels: Any, scores: Any, overlap_threshold: float = 0.5,
+                    ignore_label: float = -1.0, negative_mining_ratio: float = -1.0,
+                    negative_mining_thresh: float = 0.5, minimum_negative_samples: int = 0,
+                    variances: Any = (0.1, 0.1, 0.2, 0.2)) -> Any:  # fmt: skip
+    anchors, labels, scores = anchors[0].detach(), labels.detach(), scores.detach()
+    real = (labels[:, :, 0] == -1).cumsum(1) == 0  # all objects before the first row of -1
+    shared = overlaps(anchors, labels[:, :, 1:5])  # (batch, anchors, objects)
+    shared = shared.masked_fill(~real.unsqueeze(1), -1)
+    best, match = _first_max(shared, 2)
+    positive, match = _pairs(shared, match)
+    if overlap_threshold > 0:
+        positive = positive | (best > overlap_threshold)
+    negative = ~positive
+    if negative_mining_ratio > 0:
+        negative = negative & (best < negative_mining_thresh)
+        wanted = (positive.sum(1) * negative_mining_ratio).long()
+        hard = (
+            scores.softmax(1)[:, 0]
+            .masked_fill(~negative, torch.inf)
+            .argsort(stable=True, dim=1)
+            .argsort(dim=1)
+        )
+        negative = negative & (hard < wanted.unsqueeze(1))
+    found = labels.gather(1, match.unsqueeze(2).expand(-1, -1, labels.shape[2]))
+    some = real.any(1, keepdim=True)  # of an image without objects no anchor is anything
+    positive, negative = positive & some, negative & some
+    classes = torch.where(negative, 0.0, torch.where(positive, found[..., 0] + 1, ignore_label)).to(
+        labels.dtype
+    )
+    mask = positive.unsqueeze(2).expand(-1, -1, 4).to(labels.dtype)
+    moves = torch.where(positive.unsqueeze(2), _moves(anchors, found[..., 1:5], variances), 0.0)
+    return moves.flatten(1).to(labels.dtype), mask.flatten(1), classes
+
+
+def _first_max(values: Any, axis: int) -> tuple[Any, Any]:
+    """The greatest, and the first place where it stands."""
+    best = values.amax(axis, keepdim=True)
+    places = torch.arange(values.shape[axis], device=values.device)
+    first = torch.where(values == best, places, values.shape[axis]).amin(axis)
+    return best.squeeze(axis), first
+
+
+def _pairs(shared: Any, match: Any) -> tuple[Any, Any]:
+    """Each object takes the anchor with which it shares most, the best pair of all first."""
+    batch, count, objects = shared.shape
+    left, images = shared.clone(), torch.arange(batch, device=shared.device)
+    positive = torch.zeros(batch, count, dtype=torch.bool, device=shared.device)
+    match = match.clone()
+    for _ in range(objects):
+        best, place = _first_max(left.flatten(1), 1)
+        take, anchor, thing = best > 1e-6, place // objects, place % objects
+        positive[images, anchor] |= take
+        match[images, anchor] = torch.where(take, thing, match[images, anchor])
+        left[images, anchor] = -1
+        left[images, :, thing] = -1
+    return positive, match
+
+
+def _moves(anchors: Any, boxes: Any, variances: Any) -> Any:
+    """From anchors to boxes, as a net is to tell them."""
+    size, sides = anchors[:, 2:] - anchors[:, :2], boxes[..., 2:] - boxes[..., :2]
+    middle = (boxes[..., 2:] + boxes[..., :2]) * 0.5 - (anchors[:, 2:] + anchors[:, :2]) * 0.5
+    return torch.cat([middle / size, (sides / size).log()], -1) / boxes.new_tensor(variances)
+
+
+def _detection_sample(draw: Draw) -> Sample:
+    attrs = {"threshold": draw.pick([0.01, 0.5]), "nms_threshold": draw.pick([0.2, 0.5]),
+             "force_suppress": draw.pick([True, False]), "nms_topk": draw.pick([-1, 3]),
+             "clip": draw.pick([True, False])}  # fmt: skip
+    boxes = ("boxes", (1, 6, 4))
+    return Sample([("distinct", (2, 3, 6)), ("unit", (2, 24)), boxes], attrs, dtype="float32")
+
+
+@operator("_contrib_MultiBoxDetection", sample=_detection_sample)
+def multibox_detection(scores: Any, moves: Any, anchors: Any, clip: bool = True, threshold: float = 0.01,
+                       background_id: int = 0, nms_threshold: float = 0.5, force_suppress: bool = False,
+                       variances: Any = (0.1, 0.1, 0.2, 0.2), nms_topk: int = -1) -> Any:  # fmt: skip
+    scores, moves, anchors = scores.detach(), moves.detach(), anchors.detach()  # MXNet has no gradient here
+    best, label = scores[:, 1:].max(1)
+    label = torch.where(best < threshold, torch.full_like(label, -1), label)
+    size = anchors[..., 2:] - anchors[..., :2]
+    moved = moves.reshape(moves.shape[0], -1, 4) * moves.new_tensor(variances)
+    center = moved[..., :2] * size + (anchors[..., :2] + anchors[..., 2:]) / 2
+    half = moved[..., 2:].exp() * size / 2
+    boxes = torch.cat([center - half, center + half], -1)
+    boxes = boxes.clamp(0, 1) if clip else boxes
+    rows = torch.cat([label.to(boxes.dtype).unsqueeze(-1), best.unsqueeze(-1), boxes], -1)
+    return torch.stack([_kept(r, nms_threshold, force_suppress, nms_topk) for r in rows])
+
+
+def _kept(rows: Any, overlap: float, force: bool, topk: int) -> Any:
+    """Detections of one image, the best first; the class of one that is suppressed is -1, rows of background are."""
+    found = rows[rows[:, 0] >= 0]
+    count = len(found)
+    if count and 0 < overlap <= 1:
+        keep = min(count, topk) if topk > 0 else count
+        order = found[:, 1].argsort(descending=True, stable=True)[:keep]
+        head = found[order].clone()
+        over = (overlaps(head[:, 2:], head[:, 2:]) >= overlap).triu(1)
+        for place in range(keep):
+            if head[place, 0] >= 0:
+                same = over[place] if force else over[place] & (head[:, 0] == head[place, 0])
+                head[:, 0] = torch.where(same, torch.full_like(head[:, 0], -1), head[:, 0])
+        rest = found[keep:].clone()
+        rest[:, 0] = -1
+        found = torch.cat([head, rest])
+    return torch.cat([found, rows.new_full((len(rows) - count, 6), -1.0)])

@@ -1,0 +1,149 @@
+"""The fused RNN operator: several layers, both directions, one array of weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluontune.convert.bridge.registry import Draw, Sample, operator
+from gluontune.runtime import pytorch
+
+torch: Any = pytorch.torch()
+
+_GATES = {"lstm": 4, "gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
+
+
+def _sizes(
+    mode: str, inputs: int, hidden: int, layers: int, ways: int, projected: int = 0
+) -> tuple[list[Any], list[Any]]:
+    """Shapes of the weights and of the biases; ``projected`` is the size of an LSTM's projection, 0 without one."""
+    rows, given = _GATES[mode] * hidden, projected or hidden
+    weights, biases = [], []
+    for layer in range(layers):
+        for _ in range(ways):
+            weights += [(rows, inputs if layer == 0 else given * ways), (rows, given)]
+            weights += [(projected, hidden)] if projected else []
+            biases += [(rows,), (rows,)]
+    return weights, biases
+
+
+def _sample(draw: Draw) -> Sample:
+    mode, layers, both = draw.pick(list(_GATES)), draw.int(1, 2), draw.pick([True, False])
+    ways, hidden = 2 if both else 1, draw.int(1, 3)
+    weights, biases = _sizes(mode, 2, hidden, layers, ways)
+    count = sum(a * b for a, b in weights) + sum(a for (a,) in biases)
+    state = ("normal", (layers * ways, 2, hidden))
+    inputs = [
+        ("normal", (draw.int(1, 4), 2, 2)),
+        ("unit", (count,)),
+        state,
+        *([state] if mode == "lstm" else []),
+    ]
+    return Sample(inputs, {"state_size": hidden, "num_layers": layers, "bidirectional": both, "mode": mode,
+                           "state_outputs": draw.pick([True, False])}, True)  # fmt: skip
+
+
+@operator("RNN", stateful=True, sample=_sample, many=lambda attrs: bool(attrs.get("state_outputs")),
+          rounded=lambda attrs: attrs.get("mode") == "rnn_relu")  # fmt: skip
+class RNN(torch.nn.Module):
+    """MXNet's and torch's gates stand in the same order; MXNet keeps all weights before all biases.
+
+    Projections, sequences of different lengths and clipped cells, which MXNet has on GPUs alone, are computed step by
+    step.
+    """
+
+    def __init__(self, state_size: int, num_layers: int, mode: str, bidirectional: bool = False, p: float = 0.0,
+                 state_outputs: bool = False, projection_size: int | None = None,
+                 lstm_state_clip_min: float | None = None, lstm_state_clip_max: float | None = None,
+                 lstm_state_clip_nan: bool = False, use_sequence_length: bool = False):  # fmt: skip
+        super().__init__()
+        self.hidden, self.layers, self.mode, self.both = state_size, num_layers, mode, bidirectional
+        self.p, self.state_outputs = p or 0.0, state_outputs
+        self.projected, self.limits = projection_size or 0, (lstm_state_clip_min, lstm_state_clip_max)
+        self.by_length = use_sequence_length
+
+    def forward(self, x: Any, parameters: Any, state: Any, *others: Any) -> Any:
+        rest = list(others)
+        cell = rest.pop(0) if self.mode == "lstm" else None
+        ways = 2 if self.both else 1
+        weights, biases = _sizes(self.mode, x.shape[-1], self.hidden, self.layers, ways, self.projected)
+        parts, at = [], 0
+        for shape in (*weights, *biases):
+            size = shape[0] * (shape[1] if len(shape) > 1 else 1)
+            parts.append(parameters[at : at + size].reshape(shape))
+            at += size
+        half, each = len(weights), len(weights) // (self.layers * ways)
+        pieces = [
+            (parts[each * i : each * (i + 1)], parts[half + 2 * i : half + 2 * i + 2])
+            for i in range(self.layers * ways)
+        ]
+        state, cell = self._fit(state, x), None if cell is None else self._fit(cell, x)
+        if self.projected or self.by_length or self.limits != (None, None):
+            found = self._by_steps(x, pieces, state, cell, rest[0].long() if self.by_length else None)
+        else:
+            flat = [p for weight, bias in pieces for p in (*weight, *bias)]
+            options = (flat, True, self.layers, self.p, self.training, self.both, False)
+            if self.mode == "lstm":
+                found = torch.lstm(x, (state, cell), *options)
+            else:
+                run = {"gru": torch.gru, "rnn_relu": torch.rnn_relu, "rnn_tanh": torch.rnn_tanh}[self.mode]
+                found = run(x, state, *options)
+        return tuple(found) if self.state_outputs else found[0]
+
+    def _by_steps(self, x: Any, pieces: Any, state: Any, cell: Any, lengths: Any) -> tuple[Any, ...]:
+        steps = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
+        there = steps < (x.shape[0] if lengths is None else lengths.unsqueeze(0))
+        turned = steps if lengths is None else torch.where(there, lengths.unsqueeze(0) - 1 - steps, steps)
+        turned = turned.flip(0) if lengths is None else turned
+        ends, cells = [], []
+        for layer in range(self.layers):
+            if layer and self.p and self.training:
+                x = torch.nn.functional.dropout(x, self.p)
+            outputs = []
+            for way in range(2 if self.both else 1):
+                at = layer * (2 if self.both else 1) + way
+                order = turned.unsqueeze(2).expand(-1, x.shape[1], x.shape[2]) if way else None
+                given = x.gather(0, order) if way else x
+                h, c, found = state[at], None if cell is None else cell[at], []
+                for step in range(len(x)):
+                    now = there[step].unsqueeze(1) if lengths is not None else None
+                    new = self._step(given[step], h, c, *pieces[at])
+                    h = new[0] if now is None else torch.where(now, new[0], h)
+                    c = new[1] if now is None or c is None else torch.where(now, new[1], c)
+                    found.append(
+                        new[0] if now is None else torch.where(now, new[0], torch.zeros_like(new[0]))
+                    )
+                out = torch.stack(found)
+                outputs.append(out.gather(0, turned.unsqueeze(2).expand_as(out)) if way else out)
+                ends.append(h)
+                cells.append(c)
+            x = torch.cat(outputs, 2)
+        return (x, torch.stack(ends), *([] if cell is None else [torch.stack(cells)]))
+
+    def _step(self, x: Any, h: Any, c: Any, weights: Any, biases: Any) -> tuple[Any, Any]:
+        linear = torch.nn.functional.linear
+        a, b = linear(x, weights[0], biases[0]), linear(h, weights[1], biases[1])
+        if self.mode == "lstm":
+            into, forget, new, out = (a + b).chunk(4, 1)
+            c = forget.sigmoid() * c + into.sigmoid() * new.tanh()
+            c = c if self.limits == (None, None) else c.clamp(*self.limits)
+            h = out.sigmoid() * c.tanh()
+            return (linear(h, weights[2]) if self.projected else h), c
+        if self.mode == "gru":
+            reset, update = ((p + q).sigmoid() for p, q in zip(a.chunk(3, 1)[:2], b.chunk(3, 1)[:2]))
+            new = (a.chunk(3, 1)[2] + reset * b.chunk(3, 1)[2]).tanh()
+            return (1 - update) * new + update * h, None
+        return ((a + b).relu() if self.mode == "rnn_relu" else (a + b).tanh()), None
+
+    @staticmethod
+    def _fit(state: Any, x: Any) -> Any:
+        """A state of batch 1 (Gluon's begin state, made before the batch is known) takes the batch of ``x``."""
+        state = state.to(x.dtype)
+        return state if state.shape[1] == x.shape[1] else state.expand(-1, x.shape[1], -1)
+
+
+@operator(
+    "_rnn_param_concat",
+    sample=lambda d: Sample([("normal", (3,)), ("normal", (4,))], {"dim": 0, "num_args": 2}),
+)
+def rnn_param_concat(*arrays: Any, dim: int = 1) -> Any:
+    return torch.cat([a.reshape(-1) for a in arrays])

@@ -1,0 +1,244 @@
+"""Sums, means, extremes, norms, softmax over axes."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+
+from gluontune.convert.bridge.operators.creating import dtype_of
+from gluontune.convert.bridge.registry import Draw, Sample, operator
+from gluontune.convert.graph.sizes import axes_of
+from gluontune.runtime import pytorch
+
+torch: Any = pytorch.torch()
+
+
+def dims(x: Any, axis: Any, exclude: bool = False) -> tuple[int, ...]:
+    """The axes that MXNet means: none or () is all; ``exclude`` turns them round."""
+    return axes_of(x.dim(), axis, exclude)
+
+
+def _reduced(draw: Draw, kind: str = "normal", exclude: bool = True) -> Sample:
+    shape = draw.shape(2, 4)
+    attrs: dict[str, Any] = {"keepdims": draw.pick([True, False])}
+    if draw.int(0, 3):
+        attrs["axis"] = draw.pick([0, -1, (0, 1), (len(shape) - 1,)])
+        if exclude and draw.int(0, 2) == 0 and len(shape) > 2:
+            attrs["exclude"] = True
+    return Sample([(kind, shape)], attrs)
+
+
+def _extreme(best: Callable[..., Any]) -> Callable[..., Any]:
+    def reduce(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False) -> Any:
+        over = dims(x, axis, exclude)
+        found = best(x.detach(), over, keepdim=True)
+        mask = (x.detach() == found).to(x.dtype)  # equal ones have the whole gradient each
+        found = found + ((x - x.detach()) * mask).sum(over, keepdim=True)
+        return found if keepdims else found.squeeze(over)
+
+    return reduce
+
+
+def _sum(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False) -> Any:
+    return x.sum(dims(x, axis, exclude), keepdim=keepdims)
+
+
+def _mean(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False) -> Any:
+    return x.mean(dims(x, axis, exclude), keepdim=keepdims)
+
+
+def _prod(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False) -> Any:
+    for a in sorted(dims(x, axis, exclude), reverse=True):
+        x = x.prod(a, keepdim=keepdims)
+    return x
+
+
+def _nan_to(number: float, run: Callable[..., Any]) -> Callable[..., Any]:
+    def reduce(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False) -> Any:
+        return run(torch.where(torch.isnan(x), torch.full_like(x, number), x), axis, keepdims, exclude)
+
+    return reduce
+
+
+def _one_at_least(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Outside of ``mx.np`` the sum of a whole array has the shape (1,)."""
+
+    def reduce(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False) -> Any:
+        found = run(x, axis, keepdims, exclude)
+        return found if found.dim() else found.reshape(1)
+
+    return reduce
+
+
+for _name, _run in {"sum": _sum, "mean": _mean, "prod": _prod, "max": _extreme(torch.amax), "nansum": _nan_to(0, _sum),
+                    "min": _extreme(torch.amin), "nanprod": _nan_to(1, _prod)}.items():  # fmt: skip
+    operator(_name, sample=lambda draw: _reduced(draw, "distinct"))(_one_at_least(_run))
+
+
+def _numpy(run: Callable[..., Any]) -> Callable[..., Any]:
+    def reduce(x: Any, axis: Any = None, keepdims: bool = False, dtype: str | None = None) -> Any:
+        found = run(x, axis, keepdims)
+        return found.to(dtype_of(dtype)) if dtype else found
+
+    return reduce
+
+
+for _name, _run in {"_np_sum": _sum, "_npi_mean": _mean, "_np_max": _extreme(torch.amax),
+                    "_np_min": _extreme(torch.amin), "_np_prod": _prod,
+                    }.items():  # fmt: skip
+    operator(_name)(_numpy(_run))
+
+
+@operator(
+    "norm",
+    sample=lambda d: Sample([("normal", d.shape(2, 3))], {"ord": d.pick([1, 2]), "axis": d.pick([0, -1])}),
+)
+def norm(x: Any, ord: int = 2, axis: Any = None, keepdims: bool = False) -> Any:
+    over = dims(x, axis)
+    found = x.abs().sum(over, keepdim=keepdims) if ord == 1 else (x * x).sum(over, keepdim=keepdims).sqrt()
+    return found if found.dim() else found.reshape(1)
+
+
+def _scores(draw: Draw) -> Sample:
+    attrs: dict[str, Any] = {"axis": draw.pick([-1, 1, 0])}
+    if draw.int(0, 2) == 0:
+        attrs["temperature"] = 2.0
+    return Sample([("normal", draw.shape(2, 4))], attrs)
+
+
+def _lengths(x: Any, length: Any, axis: int) -> Any:
+    places = torch.arange(x.shape[axis], device=x.device).reshape(
+        [-1 if a == axis % x.dim() else 1 for a in range(x.dim())]
+    )
+    return places < length.unsqueeze(axis)
+
+
+@operator("softmax", sample=_scores)
+def softmax(x: Any, length: Any = None, axis: int = -1, temperature: float | None = None, use_length: bool = False,
+            dtype: str | None = None) -> Any:  # fmt: skip
+    x = x / temperature if temperature else x
+    if use_length:
+        mask = _lengths(x, length, axis)
+        return torch.softmax(x.masked_fill(~mask, -torch.inf), axis).masked_fill(~mask, 0)
+    return torch.softmax(x, axis, dtype=dtype_of(dtype))
+
+
+@operator("log_softmax", sample=_scores)
+def log_softmax(x: Any, axis: int = -1, temperature: float | None = None, dtype: str | None = None) -> Any:
+    return torch.log_softmax(x / temperature if temperature else x, axis, dtype_of(dtype))
+
+
+@operator("softmin", sample=_scores)
+def softmin(x: Any, axis: int = -1, temperature: float | None = None) -> Any:
+    return torch.softmax(-x / temperature if temperature else -x, axis)
+
+
+@operator("SoftmaxActivation", sample=lambda d: d.pick([
+    Sample([("normal", (2, 3, 4))], {"mode": "channel"}, dtype="float32"),
+    Sample([("normal", (2, 3))], {"mode": "instance"}, dtype="float32")]))  # fmt: skip
+def softmax_activation(x: Any, mode: str = "instance") -> Any:
+    return torch.softmax(x, 1 if mode == "channel" else -1)
+
+
+class _OwnGradient(torch.autograd.Function):
+    """An output layer: its gradient is that of its loss, whatever comes back to it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, output: Any, gradient: Any) -> Any:
+        ctx.save_for_backward(gradient)
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_grads: Any) -> Any:
+        return ctx.saved_tensors[0], None, None
+
+
+@operator(
+    "SoftmaxOutput",
+    sample=lambda d: Sample(
+        [("normal", (4, 5)), ("index", (4,), 5)], {"grad_scale": d.pick([1.0, 0.5])}, True
+    ),
+)
+def softmax_output(x: Any, label: Any = None, grad_scale: float = 1.0, multi_output: bool = False,
+                   normalization: str = "null") -> Any:  # fmt: skip
+    axis = 1 if multi_output else -1
+    output = torch.softmax(x, axis)
+    if label is None or label.shape == x.shape:
+        return output
+    index = label.long().unsqueeze(axis)
+    gradient = output.detach() - torch.zeros_like(output).scatter(axis, index, 1.0)
+    count = {"null": 1, "batch": x.shape[0], "valid": label.numel()}[normalization]
+    return _OwnGradient.apply(x, output.detach(), gradient * (grad_scale / count))
+
+
+def _regression(link: Callable[[Any], Any], slope: Callable[[Any], Any]) -> Callable[..., Any]:
+    def layer(x: Any, label: Any = None, grad_scale: float = 1.0) -> Any:
+        output = link(x)
+        if label is None:
+            return output
+        outputs = output[0].numel() if x.dim() > 1 else 1
+        share = float(np.float32(grad_scale / outputs))  # as MXNet has it
+        gradient = slope(output.detach() - label.reshape(output.shape)) * share
+        return _OwnGradient.apply(x, output.detach(), gradient)
+
+    return layer
+
+
+_alike = lambda d: Sample([("normal", (4, 3)), ("normal", (4, 3))], {"grad_scale": d.pick([1.0, 0.5])}, True)  # noqa: E731
+operator("LinearRegressionOutput", sample=_alike)(_regression(lambda x: x, lambda gap: gap))
+operator("LogisticRegressionOutput", sample=_alike)(_regression(torch.sigmoid, lambda gap: gap))
+operator("MAERegressionOutput", sample=_alike)(_regression(lambda x: x, torch.sign))
+
+
+def _loss_sample(draw: Draw) -> Sample:
+    return Sample(
+        [("normal", (4, 3))],
+        {"grad_scale": draw.pick([1.0, 0.5]), "normalization": draw.pick(["null", "batch"])},
+    )
+
+
+@operator("make_loss", sample=lambda d: Sample([("normal", d.shape(1, 3))], {}))
+@operator("MakeLoss", sample=_loss_sample)
+def make_loss(x: Any, grad_scale: float = 1.0, valid_thresh: float = 0.0, normalization: str = "null") -> Any:
+    count: Any = 1
+    if normalization == "batch":
+        count = x.shape[0]
+    elif normalization == "valid":
+        count = (x.detach() > valid_thresh).sum().clamp(min=1)
+    return _OwnGradient.apply(x, x.detach(), torch.ones_like(x) * (grad_scale / count))
+
+
+@operator("softmax_cross_entropy", sample=lambda d: Sample([("normal", (4, 5)), ("index", (4,), 5)], {}))
+def softmax_cross_entropy(x: Any, label: Any) -> Any:
+    return torch.nn.functional.cross_entropy(x, label.long(), reduction="sum").reshape(1)
+
+
+def _ctc_sample(draw: Draw) -> Sample:
+    last = draw.pick([True, False])
+    rows = [[1, 2, -1], [0, -1, -1]] if last else [[1, 2, 0], [3, 0, 0]]
+    lengths = draw.pick([True, False])
+    more = [("given", (2,), [5, 6]), ("given", (2,), [2, 1])] if lengths else []
+    attrs = {
+        "blank_label": "last" if last else "first",
+        "use_data_lengths": lengths,
+        "use_label_lengths": lengths,
+    }
+    return Sample([("normal", (6, 2, 4)), ("given", (2, 3), rows), *more], attrs, dtype="float32")
+
+
+@operator("CTCLoss", sample=_ctc_sample)
+def ctc_loss(x: Any, label: Any, *lengths: Any, use_data_lengths: bool = False, use_label_lengths: bool = False,
+             blank_label: str = "first") -> Any:  # fmt: skip
+    given = list(lengths)
+    steps = (
+        given.pop(0).long() if use_data_lengths else torch.full((x.shape[1],), x.shape[0], device=x.device)
+    )
+    first, label = blank_label == "first", label.long()
+    if use_label_lengths:
+        count = given.pop(0).long()
+    else:  # up to the first that pads
+        count = (label != (0 if first else -1)).long().cumprod(1).sum(1)
+    blank = 0 if first else x.shape[2] - 1
+    scores = torch.log_softmax(x, 2)
+    return torch.nn.functional.ctc_loss(scores, label.clamp(min=0), steps, count, blank, "none")

@@ -1,0 +1,276 @@
+"""What detection, segmentation and pose nets need: boxes, resizing, regions of interest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluontune.convert.bridge.operators.creating import dtype_of
+from gluontune.convert.bridge.registry import Draw, Sample, operator
+from gluontune.convert.graph.sizes import resized
+from gluontune.core.errors import GluontuneError
+from gluontune.runtime import pytorch
+
+torch: Any = pytorch.torch()
+_RANKS = 256  # boxes of box_nms that are compared with all others at a time
+F = torch.nn.functional
+
+
+def _resize_sample(draw: Draw) -> Sample:
+    shape = (1, 2, draw.int(2, 5), draw.int(2, 5))
+    corners = draw.pick([True, False])
+    how: dict[str, Any] = draw.pick([
+        {"height": 7, "width": 4}, {"scale_height": 2.0, "scale_width": 3.0, "mode": "odd_scale"},
+        {"scale_height": 2.0, "scale_width": 1.5}, {"mode": "to_even_up"}, {"mode": "to_odd_down"}])  # fmt: skip
+    return Sample([("normal", shape)], {**how, "align_corners": corners})
+
+
+@operator("_contrib_BilinearResize2D", sample=_resize_sample)
+def bilinear_resize(
+    x: Any,
+    like: Any = None,
+    height: int = 1,
+    width: int = 1,
+    scale_height: float | None = None,
+    scale_width: float | None = None,
+    mode: str = "size",
+    align_corners: bool = True,
+) -> Any:
+    if mode == "like":
+        size = tuple(like.shape[2:])
+    elif mode == "size" and not scale_height:
+        size = (height, width)
+    else:
+        size = tuple(resized(n, s, mode) for n, s in zip(x.shape[2:], (scale_height, scale_width)))
+    for axis, side in enumerate(size, 2):
+        x = x.narrow(axis, 0, 1) if side == 1 else x  # of one pixel MXNet makes the first, and no mean
+    if x.dtype != torch.float64:
+        return F.interpolate(x, size, mode="bilinear", align_corners=align_corners)
+    for axis in (3, 2):
+        x = _between(x, axis, size[axis - 2], align_corners)
+    return x
+
+
+def _between(x: Any, axis: int, size: int, align_corners: bool) -> Any:
+    """Resize one axis; MXNet has the places between the pixels in float32, whatever the pixels are."""
+    count = x.shape[axis]
+    place = torch.arange(size, device=x.device, dtype=torch.float32)
+    if align_corners:
+        place = place * ((place.new_tensor(count) - 1) / max(1, size - 1))
+    else:
+        scale = (place.new_tensor(count) / size).double()
+        place = ((place.double() + 0.5) * scale - 0.5).clamp(min=0).float()
+    low = place.floor().long()
+    share = (place - low).to(x.dtype).reshape(-1, *[1] * (x.ndim - axis - 1))
+    high = (low + 1).clamp(max=count - 1)
+    return x.index_select(axis, low) * (1 - share) + x.index_select(axis, high) * share
+
+
+def _up_sample(draw: Draw) -> Sample:
+    if draw.int(0, 1):
+        inputs = [("normal", (1, 2, 4, 4)), ("normal", (1, 2, 2, 2))][: draw.int(1, 2)]
+        return Sample(inputs, {"scale": 2, "sample_type": "nearest", "num_args": "?"})
+    return Sample([("normal", (1, 2, 3, 4)), ("normal", (2, 1, 4, 4))], {
+        "scale": 2, "sample_type": "bilinear", "num_filter": 2, "num_args": 2})  # fmt: skip
+
+
+@operator("UpSampling", sample=_up_sample)
+def up_sampling(
+    *arrays: Any, scale: int, sample_type: str, num_filter: int = 0, multi_input_mode: str = "concat"
+) -> Any:
+    if sample_type == "bilinear":
+        x, weight = arrays
+        pad = scale // 2  # ceil((scale - 1) / 2)
+        return F.conv_transpose2d(x, weight, None, scale, pad, groups=x.shape[1])
+    side = arrays[0].shape[2] * scale
+    grown = [
+        a.repeat_interleave(side // a.shape[2], 2).repeat_interleave(side // a.shape[2], 3) for a in arrays
+    ]
+    if multi_input_mode == "sum":
+        return torch.stack(grown).sum(0)
+    return torch.cat(grown, 1)
+
+
+@operator(
+    "_eye",
+    source=True,
+    sample=lambda d: Sample([], {"N": 3, "M": d.int(0, 4), "k": d.int(-1, 1)}, grads=False),
+)
+def eye(N: int, M: int = 0, k: int = 0, dtype: str = "float32", like: Any = None) -> Any:
+    rows = torch.arange(N, device=None if like is None else like.device)
+    columns = torch.arange(M or N, device=rows.device)
+    return (columns - rows.unsqueeze(1) == k).to(dtype_of(dtype))
+
+
+def corners(boxes: Any, form: str) -> Any:
+    """Boxes of (…, 4) as xmin, ymin, xmax, ymax."""
+    if form == "corner":
+        return boxes
+    middle, half = boxes[..., :2], boxes[..., 2:] / 2
+    return torch.cat([middle - half, middle + half], -1)
+
+
+def overlaps(a: Any, b: Any) -> Any:
+    """Intersection over union of each of ``a`` (…, N, 4) with each of ``b`` (…, M, 4), corners."""
+    low = torch.maximum(a[..., :, None, :2], b[..., None, :, :2])
+    high = torch.minimum(a[..., :, None, 2:], b[..., None, :, 2:])
+    shared = (high - low).clamp(min=0).prod(-1)
+    areas = [(x[..., 2:] - x[..., :2]).clamp(min=0).prod(-1) for x in (a, b)]
+    union = areas[0][..., :, None] + areas[1][..., None, :] - shared
+    return torch.where(
+        union > 0, shared / union.clamp(min=torch.finfo(union.dtype).tiny), torch.zeros_like(union)
+    )
+
+
+@operator("_contrib_box_iou", sample=lambda d: Sample(
+    [("boxes", (3, 4)), ("boxes", (d.int(1, 4), 4))], {"format": "corner"}))  # fmt: skip
+def box_iou(a: Any, b: Any, format: str = "corner") -> Any:
+    a, b = corners(a.detach(), format), corners(b.detach(), format)
+    found = overlaps(a.reshape(-1, 4), b.reshape(-1, 4))
+    return found.reshape(*a.shape[:-1], *b.shape[:-1])
+
+
+def _decode_sample(draw: Draw) -> Sample:
+    how = {"clip": draw.pick([-1.0, 0.1]), "format": draw.pick(["center", "corner"])}
+    return Sample([("normal", (2, 3, 4)), ("boxes", (1, 3, 4))], {"std0": 0.1, "std2": 0.2, **how})
+
+
+@operator("_contrib_box_decode", sample=_decode_sample)
+def box_decode(x: Any, anchors: Any, std0: float = 1.0, std1: float = 1.0, std2: float = 1.0, std3: float = 1.0,
+               clip: float = -1.0, format: str = "center") -> Any:  # fmt: skip
+    x, anchors = x.detach(), anchors.detach()  # MXNet has no gradient here
+    middle, size = anchors[..., :2], anchors[..., 2:]
+    if format == "corner":
+        size = size - middle
+        middle = middle + size / 2
+    std = x.new_tensor([std0, std1, std2, std3])
+    moved = x * std
+    grown = moved[..., 2:].clamp(max=clip) if clip > 0 else moved[..., 2:]
+    half = grown.exp() * size / 2
+    middle = moved[..., :2] * size + middle
+    return torch.cat([middle - half, middle + half], -1)
+
+
+def _nms_sample(draw: Draw) -> Sample:
+    attrs = {"overlap_thresh": draw.pick([0.1, 0.5]), "valid_thresh": draw.pick([0.0, 0.3]), "coord_start": 2,
+             "topk": draw.pick([-1, 0, 3]), "score_index": 1, "id_index": draw.pick([-1, 0]),
+             "force_suppress": draw.pick([True, False]), "background_id": draw.pick([-1, 0]),
+             "out_format": draw.pick(["corner", "center"])}  # fmt: skip
+    # MXNet's gradient does not know of the conversion to the other format
+    return Sample(
+        [("detections", draw.pick([(6, 6), (2, 7, 6), (2, 300, 6)]))],
+        attrs,
+        grads=attrs["out_format"] == "corner",
+    )
+
+
+@operator("_contrib_box_nms", sample=_nms_sample)
+def box_nms(x: Any, overlap_thresh: float = 0.5, valid_thresh: float = 0.0, topk: int = -1, coord_start: int = 2,
+            score_index: int = 1, id_index: int = -1, background_id: int = -1, force_suppress: bool = False,
+            in_format: str = "corner", out_format: str = "corner") -> Any:  # fmt: skip
+    if topk == 0:
+        return x.clone()
+    rows = x.reshape(-1, *x.shape[-2:])
+    kept, order = _survivors(rows.detach(), overlap_thresh, valid_thresh, topk, coord_start, score_index, id_index,
+                             background_id, force_suppress, in_format)  # fmt: skip
+    found = rows.gather(1, order.unsqueeze(-1).expand(-1, -1, rows.shape[2]))
+    if in_format != out_format:
+        boxes = found[..., coord_start : coord_start + 4]
+        if out_format == "corner":
+            boxes = corners(boxes, "center")
+        else:
+            boxes = torch.cat([(boxes[..., :2] + boxes[..., 2:]) / 2, boxes[..., 2:] - boxes[..., :2]], -1)
+        found = torch.cat([found[..., :coord_start], boxes, found[..., coord_start + 4 :]], -1)
+    found = torch.where(kept.unsqueeze(-1), found, torch.full_like(found, -1.0))
+    return found.reshape(x.shape)
+
+
+def _survivors(x: Any, overlap: float, least: float, topk: int, coords: int, score: int, identity: int, background: int,
+               force: bool, form: str) -> tuple[Any, Any]:  # fmt: skip
+    """Which rows are filled, and from which rows of ``x``: the best first, what is suppressed left out."""
+    count = x.shape[1]
+    valid = x[..., score] > least
+    if identity >= 0:
+        valid = valid & (x[..., identity] != background)
+    ranked = torch.where(valid, x[..., score], torch.full_like(x[..., score], -torch.inf))
+    order = ranked.argsort(dim=1, descending=True, stable=True)
+    first = min(count, topk) if topk > 0 else count
+    head = order[:, :first]
+    rows = x.gather(1, head.unsqueeze(-1).expand(-1, -1, x.shape[2]))
+    boxes, kept = corners(rows[..., coords : coords + 4], form), valid.gather(1, head)
+    for start in range(0, first, _RANKS):  # not all with all: thousands of boxes would take gigabytes
+        over = overlaps(boxes[:, start : start + _RANKS], boxes[:, start:]) > overlap
+        if identity >= 0 and not force:
+            names = rows[:, start:, identity]
+            over = over & (names[:, :_RANKS, None] == names[:, None, :])
+        over = over.triu(1)
+        for place in range(over.shape[1]):
+            kept[:, start:] &= ~(over[:, place] & kept[:, start + place : start + place + 1])
+    kept = torch.cat([kept, kept.new_zeros(kept.shape[0], count - first)], 1)
+    forward = (~kept).to(torch.uint8).argsort(dim=1, stable=True)
+    return kept.gather(1, forward), order.gather(1, forward)
+
+
+def _roi_sample(draw: Draw) -> Sample:
+    attrs = {"pooled_size": draw.pick([(2, 2), (3, 2)]), "spatial_scale": draw.pick([1.0, 0.5]),
+             "sample_ratio": draw.pick([1, 2]), "aligned": draw.pick([True, False])}  # fmt: skip
+    return Sample([("normal", (2, 3, 6, 7)), ("rois", (draw.int(1, 3), 5), 2, 8)], attrs)
+
+
+@operator("_contrib_ROIAlign", sample=_roi_sample)
+def roi_align(x: Any, rois: Any, pooled_size: Any, spatial_scale: float, sample_ratio: int = -1,
+              position_sensitive: bool = False, aligned: bool = False) -> Any:  # fmt: skip
+    if position_sensitive:
+        raise GluontuneError("ROIAlign with position_sensitive is not known to the bridge")
+    rows, columns = pooled_size if len(pooled_size) == 2 else (pooled_size[0],) * 2
+    if sample_ratio <= 0:  # as many samples as each region has pixels: one region after the other
+        sides = ((rois[:, 3:] - rois[:, 1:3]) * spatial_scale).detach().clamp(min=0.0 if aligned else 1.0)
+        each = [(max(1, -(-h // rows)), max(1, -(-w // columns))) for w, h in sides.ceil().long().tolist()]
+    else:
+        each = [(sample_ratio, sample_ratio)]
+    groups = [rois] if len(each) == 1 else rois.split(1)
+    found = [_aligned(x, part, (rows, columns), spatial_scale, n, aligned) for part, n in zip(groups, each)]
+    return torch.cat(found)
+
+
+def _aligned(
+    x: Any, rois: Any, pooled: tuple[int, int], scale: float, samples: tuple[int, int], aligned: bool
+) -> Any:
+    """Each bin as a weighted sum of pixels, gathered from a table of all: no region has a copy of its image."""
+    rois = rois.detach()  # MXNet has no gradient for them
+    height, width = x.shape[2:]
+    start = rois[:, 1:3] * scale - (0.5 if aligned else 0.0)
+    size = rois[:, 3:] * scale - (0.5 if aligned else 0.0) - start
+    size = size if aligned else size.clamp(min=1.0)
+    ways = []
+    for axis, side in ((1, 0), (0, 1)):  # y, then x
+        count, bins = samples[side], pooled[side]
+        steps = (torch.arange(bins * count, device=x.device, dtype=rois.dtype) + 0.5) / count
+        places = start[:, axis, None] + steps * size[:, axis, None] / bins
+        ways.append([part.unflatten(1, (bins, -1)) for part in _taps(places, x.shape[2 + side], count)])
+    (rows, of_rows), (columns, of_columns) = ways
+    first = rois[:, 0].long().clamp(min=0)[:, None, None] * (height * width)
+    where = (first + rows * width)[:, :, None, :, None] + columns[:, None, :, None, :]
+    shares = of_rows[:, :, None, :, None] * of_columns[:, None, :, None, :]
+    # A region of image -1 (of another level of gluoncv's pyramids) is zero, as on MXNet's GPUs; its CPU kernel leaves
+    # there what the memory held.
+    shares = shares * (rois[:, 0] >= 0)[:, None, None, None, None]
+    table = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
+    found = torch.nn.functional.embedding_bag(
+        where.flatten(3).flatten(0, 2),
+        table,
+        mode="sum",
+        per_sample_weights=shares.flatten(3).flatten(0, 2).to(table.dtype),
+    )
+    return found.reshape(-1, *pooled, x.shape[1]).permute(0, 3, 1, 2)
+
+
+def _taps(places: Any, size: int, count: int) -> tuple[Any, Any]:
+    """The two pixels of a row beside each sampled place, and the share of each in its bin: (regions, 2 x places)."""
+    inside = (places >= -1) & (places <= size)
+    places = places.clamp(0, size - 1)
+    low = places.floor()
+    share = places - low
+    low = low.long()
+    pixels = torch.stack([low, (low + 1).clamp(max=size - 1)], 2)
+    shares = torch.stack([(1 - share) * inside, share * inside], 2) / count
+    return pixels.flatten(1), shares.flatten(1)

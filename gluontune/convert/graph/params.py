@@ -1,0 +1,137 @@
+"""MXNet's ``.params`` files, read and written without mxnet.
+
+A file is: 0x112 and a reserved word (uint64 each), the number of arrays, the arrays, the number of names, the
+names. All three generations of array headers are read (MXNet 0.x, 1.x, and numpy-shaped arrays); dense only.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import atomic_write, explain_os_error, read_npz
+from gluontune.core.reading import read_bytes
+
+__all__ = ["read_params", "write_params"]
+
+_LIST, _V1, _V2, _V3 = 0x112, 0xF993FAC8, 0xF993FAC9, 0xF993FACA
+_DTYPES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool", "int16", "uint16",
+           "uint32", "uint64", "bfloat16")  # fmt: skip
+
+
+def read_params(path: str | Path) -> dict[str, np.ndarray]:
+    """Arrays by name, as the file has them; ``arg:`` and ``aux:`` before the names are taken off.
+
+    Args:
+        path: a ``.params`` file, or an ``.npz``. bfloat16 arrays come back as float32, the same numbers.
+
+    Raises:
+        GluontuneError: it cannot be read, is cut short, or holds arrays without names.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "net.params"
+    >>> write_params(file, {"arg:dense0_weight": np.ones((2, 3), "float32")})
+    >>> read_params(file)["dense0_weight"].shape
+    (2, 3)
+    """
+    try:
+        data = read_bytes(path)
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+    try:
+        if data[:2] == b"PK":
+            arrays = read_npz(path)
+        else:
+            arrays = _Reader(data, str(path)).read()
+    except (struct.error, ValueError, IndexError, MemoryError) as error:
+        raise GluontuneError(
+            f"{path}: a damaged or cut .params file ({error}): export or copy it again"
+        ) from error
+    plain = {name[4:] if name.startswith(("arg:", "aux:")) else name: a for name, a in arrays.items()}
+    if len(plain) < len(arrays):
+        raise GluontuneError(f"{path}: two of its arrays have one name")
+    return plain
+
+
+def write_params(path: str | Path, arrays: Mapping[str, Any]) -> None:
+    """Write arrays as ``mx.nd.save`` does; names are written as given (``arg:`` and ``aux:`` for ``export``'s).
+
+    Args:
+        path: the file. arrays: numpy arrays by name; their dtypes are kept.
+    """
+    with atomic_write(path) as stream:
+        stream.write(struct.pack("<QQQ", _LIST, 0, len(arrays)))
+        for value in arrays.values():
+            array = np.ascontiguousarray(value)
+            version = _V2 if np.ndim(value) else _V3
+            shape = np.shape(value)
+            stream.write(struct.pack("<Iii", version, 0, len(shape)) + struct.pack(f"<{len(shape)}q", *shape))
+            stream.write(struct.pack("<iii", 1, 0, _DTYPES.index(array.dtype.name)) + array.tobytes())
+        stream.write(struct.pack("<Q", len(arrays)))
+        for name in arrays:
+            stream.write(struct.pack("<Q", len(name.encode())) + name.encode())
+
+
+class _Reader:
+    def __init__(self, data: bytes, path: str):
+        self.data, self.path, self.at = memoryview(data), path, 0
+
+    def take(self, form: str) -> tuple[Any, ...]:
+        found = struct.unpack_from("<" + form, self.data, self.at)
+        self.at += struct.calcsize("<" + form)
+        return found
+
+    def read(self) -> dict[str, np.ndarray]:
+        if self.take("QQ")[0] != _LIST:
+            raise GluontuneError(f"{self.path}: not a parameter file of MXNet's")
+        arrays = [self._array() for _ in range(self.take("Q")[0])]
+        names = [self._name() for _ in range(self.take("Q")[0])]
+        if len(names) != len(arrays):
+            raise GluontuneError(
+                f"{self.path}: holds {len(arrays)} arrays but {len(names)} names; save a dict"
+            )
+        if len(set(names)) < len(names):
+            raise ValueError("two arrays have one name")
+        return dict(zip(names, arrays))
+
+    def _name(self) -> str:
+        (size,) = self.take("Q")
+        self.at += size
+        if self.at > len(self.data):
+            raise ValueError("a name is cut")
+        return bytes(self.data[self.at - size : self.at]).decode()
+
+    def _array(self) -> np.ndarray:
+        (version,) = self.take("I")
+        if version in (_V2, _V3):
+            if self.take("i")[0] > 0:
+                raise GluontuneError(
+                    f"{self.path}: holds sparse arrays; save them dense (tostype('default'))"
+                )
+            (ndim,) = self.take("i")
+        else:
+            ndim = self.take("I")[0] if version == _V1 else version
+        if ndim < 0 or (ndim == 0 and version != _V3):
+            return np.empty(0, "float32")  # an array that was never given a shape: nothing follows
+        if ndim > 32:
+            raise ValueError(f"an array of {ndim} dimensions")
+        shape = self.take(f"{ndim}{'q' if version in (_V1, _V2, _V3) else 'I'}")
+        _, _, flag = self.take("iii")
+        if not 0 <= flag < len(_DTYPES):
+            raise ValueError(f"an unknown number type {flag}")
+        name = _DTYPES[flag]
+        kind = np.dtype("uint16" if name == "bfloat16" else name)
+        count = math.prod(shape)
+        if min(shape, default=0) < 0 or count * kind.itemsize > len(self.data) - self.at:
+            raise ValueError(f"an array of shape {shape}, which it does not hold")
+        array = np.frombuffer(self.data, kind, count, self.at).reshape(shape)
+        self.at += count * kind.itemsize
+        if name == "bfloat16":
+            return (array.astype("uint32") << 16).view("float32")
+        return array.copy()

@@ -1,0 +1,237 @@
+"""MXNet's symbol files (``-symbol.json``) as a graph of nodes with typed attributes, read without mxnet.
+
+Files of older versions are brought up to date by the rules of MXNet's own loader: attribute sections under
+other names, hidden keys without underlines (0.8), inputs that were implied (0.8: BatchNorm's statistics),
+``axis=-1`` of argmax and argmin (0.9.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gluontune.convert.graph.schemas import schema
+from gluontune.core.errors import GluontuneError, UnknownNameError
+from gluontune.core.reading import explain_os_error, parse_json, read_text
+from gluontune.core.texts import clean
+
+__all__ = ["MOST_OUTPUTS", "Graph", "Node", "read_symbol", "sizes_of"]
+
+MOST_OUTPUTS = 10_000  # of a node
+
+_HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage", "profiler_scope")
+# Inputs that the operator itself changes (its running statistics): MXNet's auxiliary states.
+_AUXILIARY = {"BatchNorm": (3, 4), "BatchNorm_v1": (3, 4), "_contrib_SyncBatchNorm": (3, 4),
+              "_contrib_BatchNormWithReLU": (3, 4), "IdentityAttachKLSparseReg": (1,)}  # fmt: skip
+
+
+@dataclass
+class Node:
+    """One node.
+
+    Args:
+        op: the operator, or None for a variable. name: of the layer or variable.
+        attrs: typed, MXNet's defaults put in. inputs: (node's number, which of its outputs).
+        hidden: what MXNet keeps beside (``__shape__``, ``__lr_mult__``), as text. subgraphs: of control flow.
+    """
+
+    op: str | None
+    name: str
+    attrs: dict[str, Any] = field(default_factory=dict)
+    inputs: list[tuple[int, int]] = field(default_factory=list)
+    hidden: dict[str, str] = field(default_factory=dict)
+    subgraphs: list[Any] = field(default_factory=list)
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape that a variable carries; None where it has none or part of it is unknown."""
+        text = self.hidden.get("__shape__")
+        sizes = sizes_of(text)
+        return sizes if text and sizes is not None and all(n > 0 for n in sizes) else None
+
+
+def sizes_of(text: str | None) -> tuple[int, ...] | None:
+    """A shape as symbols note it, 0 and -1 where a size is unknown; None where it says nothing.
+
+    >>> sizes_of("(3, 0)"), sizes_of("[2L, 4L]"), sizes_of("None")
+    ((3, 0), (2, 4), None)
+
+    Raises:
+        ValueError: it is no shape.
+    """
+    if not text or text == "None":
+        return None
+    return tuple(int(n) for n in text.strip("()[] ").replace("L", "").split(",") if n.strip())
+
+
+@dataclass
+class Graph:
+    """A symbol.
+
+    Args:
+        nodes: each after those that it reads. outputs: (node's number, which of its outputs).
+        version: of the MXNet that wrote it, as 10901. source: the file, for messages.
+    """
+
+    nodes: list[Node]
+    outputs: list[tuple[int, int]]
+    version: int = 800
+    source: str = "symbol"
+
+    def variables(self) -> list[str]:
+        """Names of all variables: inputs, parameters, auxiliary states."""
+        return [node.name for node in self.nodes if node.op is None]
+
+    def auxiliary(self) -> list[str]:
+        """Names of the auxiliary states, which operators change and gradients do not."""
+        found: dict[str, None] = {}
+        for node in self.nodes:
+            for place in _AUXILIARY.get(node.op or "", ()):
+                if place < len(node.inputs):
+                    found[self.nodes[node.inputs[place][0]].name] = None
+        return list(found)
+
+    def operators(self) -> dict[str, list[str]]:
+        """Operator to the names of the layers that have it."""
+        found: dict[str, list[str]] = {}
+        for node in self.nodes:
+            if node.op is not None:
+                found.setdefault(node.op, []).append(node.name)
+        return found
+
+
+def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
+    """Read a symbol.
+
+    Args:
+        source: a ``-symbol.json`` file, its text (it begins with ``{``), or the parsed document.
+
+    Raises:
+        GluontuneError: no such file, not a symbol, an attribute that is not of its type.
+
+    >>> text = '''{"nodes": [{"op": "null", "name": "data", "inputs": []},
+    ...   {"op": "Activation", "name": "relu0", "attrs": {"act_type": "relu"}, "inputs": [[0, 0, 0]]}],
+    ...   "arg_nodes": [0], "heads": [[1, 0, 0]], "attrs": {"mxnet_version": ["int", 10901]}}'''
+    >>> graph = read_symbol(text)
+    >>> graph.nodes[1].op, graph.nodes[1].attrs, graph.variables()
+    ('Activation', {'act_type': 'relu'}, ['data'])
+    """
+    document, where = _document(source)
+    raw = document.get("nodes") if isinstance(document, Mapping) else None
+    if not isinstance(raw, list) or not isinstance(document.get("heads"), list):
+        raise GluontuneError(f"{where}: not a symbol of MXNet's: it has no 'nodes' and 'heads'")
+    try:
+        version = _version(document.get("attrs"))
+        graph = Graph([], [], version, where)
+        places: list[int] = []
+        loops = any(isinstance(node, Mapping) and node.get("subgraphs") for node in raw)
+        known: dict[str, int] = {}  # a loop's own variables are copies of those outside
+        for node in raw:
+            made = _node(node, where)
+            if loops and made.op is None and made.name in known:
+                places.append(known[made.name])
+                continue
+            made.inputs = [_entry(entry, places) for entry in node.get("inputs") or ()]
+            _upgrade(made, graph)
+            places.append(len(graph.nodes))
+            if made.op is None:
+                known[made.name] = len(graph.nodes)
+            graph.nodes.append(made)
+        graph.outputs = [_entry(entry, places) for entry in document["heads"]]
+    except (
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        if isinstance(error, GluontuneError):
+            raise
+        raise GluontuneError(
+            f"{where}: a damaged symbol ({type(error).__name__}: {clean(error, 200)}); export it again"
+        ) from error
+    return graph
+
+
+def _entry(entry: Any, places: list[int]) -> tuple[int, int]:
+    """Which output of which node an input or a head is; of old files without the output's number, the first."""
+    number, output = entry[0], entry[1] if len(entry) > 1 else 0
+    if not all(type(part) is int and part >= 0 for part in (number, output)) or output >= MOST_OUTPUTS:
+        raise ValueError(f"an input {entry!r}")
+    return places[number], output
+
+
+def _version(attrs: Any) -> int:
+    """Of the MXNet that wrote a symbol; none stands in those before 0.9."""
+    found = attrs.get("mxnet_version", 800) if isinstance(attrs, Mapping) else 800
+    text = str(found[-1] if isinstance(found, (list, tuple)) and found else found)
+    return int(text) if text.isdigit() else 800
+
+
+def _document(source: Any) -> tuple[Any, str]:
+    if isinstance(source, Mapping):
+        return source, "symbol"
+    text, where = str(source), "symbol"
+    if not text.lstrip().startswith("{"):
+        where = text
+        try:
+            text = read_text(source)
+        except UnicodeDecodeError as error:
+            raise GluontuneError(
+                f"{where}: not a symbol of MXNet's, which is JSON; is it the .params file?"
+            ) from error
+        except OSError as error:
+            raise explain_os_error(source, error) from error
+        except ValueError as error:  # a NUL in the path
+            raise GluontuneError(f"{where}: {error}") from error
+    try:
+        return parse_json(text), where
+    except ValueError as error:
+        raise GluontuneError(f"{where}: not a symbol of MXNet's: {error}") from error
+
+
+def _node(raw: Mapping[str, Any], where: str) -> Node:
+    texts: dict[str, str] = {}
+    for section in ("param", "attr", "attrs"):  # MXNet 0.x wrote up to two of them
+        texts.update({k: str(v) for k, v in (raw.get(section) or {}).items()})
+    hidden = {k: v for k, v in texts.items() if k.startswith("__")}
+    for key in _HIDDEN:
+        if key in texts:
+            hidden[f"__{key}__"] = texts.pop(key)
+    name, op = raw["name"], raw["op"]
+    if not isinstance(name, str) or not isinstance(op, str):
+        raise TypeError(f"a node {op!r} named {name!r}")
+    sizes_of(hidden.get("__shape__"))
+    if op == "null":
+        return Node(None, name, {}, [], hidden)
+    subgraphs = [read_symbol(graph) for graph in raw.get("subgraphs") or ()]
+    texts = {
+        k: v for k, v in texts.items() if not k.startswith("__") and not k.endswith(("_lr_mult", "_wd_mult"))
+    }
+    try:
+        known = schema(op)
+    except UnknownNameError:
+        return Node(op, name, dict(texts), [], hidden, subgraphs)  # somebody's own: the bridge names it
+    return Node(
+        known.name, name, known.typed(texts, f"{where}: layer {clean(name, 80)}"), [], hidden, subgraphs
+    )
+
+
+def _upgrade(node: Node, graph: Graph) -> None:
+    if node.op in ("argmax", "argmin") and graph.version < 905 and node.attrs.get("axis") == -1:
+        node.attrs["axis"] = None
+    if node.op is None or graph.version >= 900:
+        return
+    try:
+        wanted = schema(node.op).inputs
+    except UnknownNameError:
+        return
+    if "*" in wanted or (node.op != "BatchNorm" and node.attrs.get("no_bias")):
+        return
+    for key in wanted[len(node.inputs) :] if node.op in _AUXILIARY else ():
+        graph.nodes.append(Node(None, f"{node.name}_{key}"))
+        node.inputs.append((len(graph.nodes) - 1, 0))

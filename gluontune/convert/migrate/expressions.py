@@ -1,0 +1,266 @@
+"""Operators as text: layers of torch.nn with their arguments, and expressions of torch."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import keyword
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gluontune.convert.bridge.convert import attributes
+from gluontune.convert.bridge.registry import OPERATORS
+from gluontune.convert.graph.symbol import Node
+from gluontune.convert.migrate.copying import has_source
+from gluontune.core.errors import GluontuneError
+from gluontune.core.texts import literal
+from gluontune.runtime.pytorch import torch
+
+__all__ = ["Layer", "arguments", "expression", "layer_of", "named"]
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "power": "**", "plus": "+", "minus": "-",
+          "subtract": "-", "multiply": "*", "true_divide": "/"}  # fmt: skip
+_ORDER = {"equal": "==", "not_equal": "!=", "greater": ">", "greater_equal": ">=", "lesser": "<", "less": "<",
+          "lesser_equal": "<=", "less_equal": "<="}  # fmt: skip
+_ACTIVATIONS = {"relu": ("torch.relu", "nn.ReLU"), "sigmoid": ("torch.sigmoid", "nn.Sigmoid"),
+                "tanh": ("torch.tanh", "nn.Tanh"), "softrelu": ("F.softplus", "nn.Softplus"),
+                "softsign": ("F.softsign", "nn.Softsign"), "log_sigmoid": ("F.logsigmoid", "nn.LogSigmoid"),
+                "mish": ("F.mish", "nn.Mish")}  # fmt: skip
+#: Those of the registry whose function has no text of its own.
+_FORMS = {"square": "{0}.square()", "_copy": "{0}", "round": "{0}.sign() * ({0}.abs() + 0.5).floor()",
+          "negative": "-{0}", "arccosh": "torch.arccosh({0})", "gamma": "torch.lgamma({0}).exp()",
+          "cbrt": "{0}.sign() * {0}.abs().pow(1 / 3)", "rcbrt": "{0}.sign() / {0}.abs().pow(1 / 3)",
+          "logical_not": "({0} == 0).to({0}.dtype)", "_maximum_scalar": "{0}.clamp(min={scalar})",
+          "_minimum_scalar": "{0}.clamp(max={scalar})"}  # fmt: skip
+_REDUCED = {"mean": "mean", "sum": "sum", "_npi_mean": "mean", "_np_sum": "sum"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of torch.nn's, or of the project's own.
+
+    Args:
+        kind: the class. values: its sizes and settings by name, in order. before: put behind the input, as
+            ``.flatten(1)``. inputs: how many of the operator's inputs are data; the rest are its parameters.
+        names: the parameters' names in the layer, in the operator's order.
+    """
+
+    kind: str
+    values: tuple[tuple[str, Any], ...] = ()
+    before: str = ""
+    names: tuple[str, ...] = ()
+
+
+def _settings(pairs: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    told = {k: _short_float(v) if k in ("eps", "momentum") else v for k, v in pairs.items()}
+    return tuple((k, v) for k, v in told.items() if k not in defaults or v != defaults[k])
+
+
+def _short_float(value: float) -> float:
+    """0.9 for 0.8999999761581421, which is what MXNet's float32 makes of it."""
+    short = float(f"{value:.6g}")
+    return short if np.float32(short) == np.float32(value) else value
+
+
+def _one(value: Any, n: int, default: int) -> Any:
+    """A number where all sides are alike."""
+    value = tuple(value) or (default,) * n
+    return value[0] if len(set(value)) == 1 else value
+
+
+def layer_of(node: Node, shapes: Sequence[tuple[int, ...]]) -> Layer | None:
+    """The layer that an operator is, or None.
+
+    Args:
+        node: the operator. shapes: of its parameters, in order (those inputs that are not data).
+    """
+    made = _LAYERS.get(node.op or "")
+    return made(attributes(OPERATORS[node.op or ""], node), shapes) if made else None
+
+
+def _conv(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | None:
+    n = len(a["kernel"])
+    if not shapes or (a.get("layout") or "NC").endswith("C") or n not in (1, 2, 3):
+        return None
+    groups, bias = a.get("num_group", 1), len(shapes) > 1
+    values = {
+        "in_channels": shapes[0][1] * groups,
+        "out_channels": shapes[0][0],
+        "kernel_size": _one(a["kernel"], n, 1),
+        "stride": _one(a.get("stride", ()), n, 1),
+        "padding": _one(a.get("pad", ()), n, 0),
+        "dilation": _one(a.get("dilate", ()), n, 1),
+        "groups": groups,
+        "bias": bias,
+    }
+    plain = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "bias": True}
+    return Layer(f"nn.Conv{n}d", _settings(values, plain), names=("weight", "bias")[: 1 + bias])
+
+
+def _dense(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | None:
+    if not shapes:
+        return None
+    bias = len(shapes) > 1
+    values = {"in_features": shapes[0][1], "out_features": shapes[0][0], "bias": bias}
+    before = ".flatten(1)" if a.get("flatten", True) else ""
+    return Layer("nn.Linear", _settings(values, {"bias": True}), before, ("weight", "bias")[: 1 + bias])
+
+
+def _norm(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | None:
+    if len(shapes) != 4 or a.get("output_mean_var"):
+        return None
+    values = {"channels": shapes[0][0], **{k: v for k, v in a.items() if k != "output_mean_var"}}
+    plain = {"eps": 1e-5, "momentum": 0.9, "fix_gamma": False, "use_global_stats": False, "axis": 1}
+    return Layer(
+        "BatchNorm", _settings(values, plain), names=("gamma", "beta", "running_mean", "running_var")
+    )
+
+
+def _activation(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | None:
+    return Layer(_ACTIVATIONS[a["act_type"]][1])
+
+
+def _leaky(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | None:
+    if a.get("act_type", "leaky") != "leaky":
+        return None
+    return Layer("nn.LeakyReLU", (("negative_slope", a.get("slope", 0.25)),))
+
+
+def _dropout(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | None:
+    if a.get("axes") or a.get("mode", "training") != "training":
+        return None
+    return Layer("nn.Dropout", (("p", _short_float(a.get("p", 0.5))),))
+
+
+def _pool(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | None:
+    n, kind = len(a.get("kernel", ())), a.get("pool_type", "max")
+    if (a.get("layout") or "NC").endswith("C"):
+        return None
+    if a.get("global_pool"):
+        known = n == 2 and kind in ("max", "avg")
+        return Layer(f"nn.Adaptive{kind.title()}Pool2d", (("output_size", "1"),)) if known else None
+    if a.get("pooling_convention", "valid") != "valid":
+        return None
+    pad = a.get("pad", ()) or (0,) * n
+    if kind not in ("max", "avg") or any(2 * p > k for p, k in zip(pad, a["kernel"])):
+        return None
+    values = {
+        "kernel_size": _one(a["kernel"], n, 1),
+        "stride": _one(a.get("stride", ()), n, 1),
+        "padding": _one(pad, n, 0),
+    }
+    if kind == "avg":
+        values["count_include_pad"] = a.get("count_include_pad") in (None, True)
+    return Layer(f"nn.{kind.title()}Pool{n}d", _settings(values, {"padding": 0, "count_include_pad": True}))
+
+
+_LAYERS = {
+    "Convolution": _conv,
+    "FullyConnected": _dense,
+    "BatchNorm": _norm,
+    "Activation": _activation,
+    "Dropout": _dropout,
+    "LeakyReLU": _leaky,
+    "Pooling": _pool,
+    "Flatten": lambda a, s: Layer("nn.Flatten"),
+}
+
+
+def arguments(attrs: Mapping[str, Any], run: Any) -> str:
+    """``name=value`` of the attributes that are not the function's own defaults."""
+    try:
+        known: Mapping[str, Any] = inspect.signature(run).parameters
+    except (ValueError, TypeError):
+        known = {}
+    told = {k: v for k, v in attrs.items() if k not in known or known[k].default != v or k == "dtype"}
+    # MXNet's default is float32, where PyTorch has a default that can be set
+    return ", ".join(
+        f"{k}=" + ("torch.get_default_dtype()" if (k, v) == ("dtype", "float32") else literal(v))
+        for k, v in told.items()
+        if (k, v) != ("dtype", None)
+    )
+
+
+def named(node: Node, used: dict[str, Any]) -> str:
+    """The name of an operator's function in operators.py.
+
+    Args:
+        node: the operator. used: by name what operators.py is to hold; it is put there.
+
+    Raises:
+        GluontuneError: the operator is somebody's own, whose text may need anything.
+    """
+    run = OPERATORS[node.op or ""].run
+    if not has_source(run):
+        raise GluontuneError(
+            f"layer {node.name}: operator {node.op} was registered outside of gluontune, so migrate cannot copy it; "
+            "gt.bridge.to_torch converts it"
+        )
+    name = run.__qualname__ if run.__qualname__.isidentifier() else ""
+    if not name or name.startswith("_"):
+        name = (node.op or "").lstrip("_")
+        name += "_" if hasattr(builtins, name) or keyword.iskeyword(name) else ""
+    while used.setdefault(name, run) is not run:
+        name += "_"
+    return name
+
+
+def expression(node: Node, args: Sequence[str], like: str, used: dict[str, Any]) -> str:
+    """What a stateless operator computes, as text.
+
+    Args:
+        node: the operator. args: texts of its inputs. like: text of a tensor on the net's device.
+        used: gets the functions that the text calls as ``operators.name``.
+
+    Raises:
+        GluontuneError: an operator that has no text.
+    """
+    op, entry = node.op or "", OPERATORS[node.op or ""]
+    attrs = attributes(entry, node)
+    short = _short(op, args, attrs)
+    if short is not None:
+        return short
+    told = arguments(attrs, entry.run)
+    given = ", ".join([*args, *([f"like={like}"] if entry.source else []), *([told] if told else [])])
+    name = getattr(entry.run, "__name__", "")
+    for place, prefix in ((torch(), "torch"), (torch().nn.functional, "F")):
+        if getattr(place, name, None) is entry.run:
+            return f"{prefix}.{name}({given})"
+    return f"operators.{named(node, used)}({given})"
+
+
+def _short(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str | None:
+    if op == "Activation":
+        return f"{_ACTIVATIONS[attrs['act_type']][0]}({args[0]})"
+    if op == "Flatten":
+        return f"{args[0]}.flatten(1)"
+    bare = op.replace("_npi_", "").replace("broadcast_", "").replace("elemwise_", "").lstrip("_")
+    if op in _FORMS:
+        return _FORMS[op].format(*args, **{k: literal(v) for k, v in attrs.items()})
+    if bare.endswith("_scalar"):
+        bare, number = bare[:-7], literal(attrs["scalar"])
+        turned = bare[1:] if bare[:1] == "r" and bare[1:] in _SIGNS else ""
+        number = f"({number})" if number.startswith("-") else number
+        pair = (number, args[0]) if turned else (args[0], number)
+        if (turned or bare) in _SIGNS:
+            return f"{pair[0]} {_SIGNS[turned or bare]} {pair[1]}"
+        return f"({pair[0]} {_ORDER[bare]} {pair[1]}).to({args[0]}.dtype)" if bare in _ORDER else None
+    if len(args) == 2 and bare in _SIGNS:
+        return f"{args[0]} {_SIGNS[bare]} {args[1]}"
+    if len(args) == 2 and bare in _ORDER:
+        return f"({args[0]} {_ORDER[bare]} {args[1]}).to({args[0]}.dtype)"
+    if op in _REDUCED and not attrs.get("exclude") and not attrs.get("dtype"):
+        axis, keep = attrs.get("axis"), ", keepdim=True" if attrs.get("keepdims") else ""
+        if axis is not None and axis != ():
+            return f"{args[0]}.{_REDUCED[op]}({literal(axis)}{keep})"
+        return (
+            f"{args[0]}.{_REDUCED[op]}()" + ("" if op.startswith("_") else ".reshape(1)")
+            if not keep
+            else None
+        )
+    if op == "Concat":
+        return f"torch.cat([{', '.join(args)}], {attrs.get('dim', 1)})"
+    return None

@@ -1,0 +1,198 @@
+"""The project on disk: model.py, operators.py, weights.pt, reference.npz, check.py, README.md."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.convert.bridge.agreement import gradients_of, outputs_of
+from gluontune.convert.bridge.names import is_attribute
+from gluontune.convert.bridge.registry import OPERATORS
+from gluontune.convert.bridge.stand_ins import rounded
+from gluontune.convert.migrate.calls import Trace, leaves, trace_calls
+from gluontune.convert.migrate.classes import Writer
+from gluontune.convert.migrate.copying import copied
+from gluontune.convert.migrate.text import model_text
+from gluontune.convert.migrate.tidying import tidied
+from gluontune.convert.migrate.training import write_training
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import atomic_write, writable_folder
+from gluontune.recipe import Recipe
+from gluontune.runtime.pytorch import torch
+
+__all__ = ["Migrated", "migrate", "written"]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_MULTS = ("lr_mult", "wd_mult")
+_KEPT = 4096  # numbers of each gradient that the reference holds
+
+
+@dataclass(frozen=True)
+class Migrated:
+    """What was written.
+
+    Args:
+        path: the folder. files: in it. classes: of ``model.py``. parameters: how many numbers are trained.
+        agrees: whether ``check.py`` found agreement. told: what it printed.
+        untrained: why there is no ``train.py``; None where there is one.
+    """
+
+    path: str
+    files: tuple[str, ...]
+    classes: int
+    parameters: int
+    agrees: bool
+    told: str
+    untrained: str | None = "no recipe was given"
+
+
+def migrate(
+    net: Any, out: str | Path, sample: Any, *, recipe: Recipe | None = None, data: Any = None
+) -> Migrated:
+    """Write a PyTorch project of a Gluon net that needs neither mxnet nor gluontune, and run its check.
+
+    Args:
+        net: an initialized ``HybridBlock``. out: a folder that is new or empty.
+        sample: an array (or a tuple of arrays and of lists of them, as states are) that the net takes; the check
+            compares on it.
+        recipe, data: of its training, and the opened data set; with them ``train.py`` is written too, with the images
+            (``data.npz``), the schedule and the optimizer's rule. Its loss is softmax cross-entropy.
+
+    Returns:
+        What was written, and whether outputs, gradients and statistics of the written project agree with MXNet's.
+
+    Raises:
+        GluontuneError: the net cannot be traced (the message has the line), an operator is not known, or has no
+            text yet; PyTorch is missing. UsageError: ``out`` holds files.
+
+    >>> import tempfile
+    >>> from gluontune.runtime import mxnet
+    >>> net = mxnet().gluon.nn.Dense(3, in_units=2)
+    >>> net.initialize()
+    >>> made = migrate(net, Path(tempfile.mkdtemp()) / "project", np.ones((4, 2), "float32"))
+    >>> made.agrees, made.parameters
+    (True, 9)
+    """
+    library = torch()
+    place = Path(out)
+    if place.is_dir() and any(place.iterdir()):
+        raise UsageError(f"{place}: holds files already; name a new folder")
+    given = _numpy(sample if isinstance(sample, tuple) else (sample,))
+    trace, texts = written(net, given)
+    source, names = trace.source, trace.names
+    texts["pyproject.toml"] = "[tool.ruff]\nline-length = 100\n"
+    texts["check.py"] = (_TEMPLATES / "check.txt").read_text(encoding="utf-8")
+    texts["README.md"] = (_TEMPLATES / "README.txt").read_text(encoding="utf-8").replace("NET", _title(net))
+    texts["requirements.txt"] = f"torch>={library.__version__.split('+')[0].rsplit('.', 1)[0]}\nnumpy\n"
+    writable_folder(place)
+    for name, text in texts.items():
+        with atomic_write(place / name) as stream:
+            stream.write(text.encode("utf-8"))
+    weights = {names[n]: library.from_numpy(np.array(a, order="C")) for n, a in source.arrays.items()}
+    with atomic_write(place / "weights.pt") as stream:
+        library.save(weights, stream)
+    with atomic_write(place / "reference.npz") as stream:
+        np.savez(stream, **_reference(trace, given))
+    untrained: str | None = "no recipe was given"
+    if recipe is not None and data is not None:
+        params = [(names[p.name], p) for p in net.collect_params().values() if p.name in names]
+        mults = ({n: getattr(p, kind) for n, p in params if getattr(p, kind) != 1.0} for kind in _MULTS)
+        untrained = write_training(place, recipe, data, *mults)
+    ran = subprocess.run(
+        [sys.executable, "check.py"],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        env=_without_us(),
+        check=False,
+    )
+    told, error = ran.stdout.strip(), (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
+    if not told.endswith(("agrees", "does NOT agree")):
+        told = f"{told}\n{place}/check.py does not run: {error}".strip()
+    trained = sum(int(a.size) for n, a in source.arrays.items() if n not in source.frozen)
+    count = texts["model.py"].count("\nclass ")
+    files = tuple(sorted(p.name for p in place.iterdir() if p.is_file()))
+    return Migrated(str(place), files, count, trained, ran.returncode == 0, told, untrained)
+
+
+def _title(net: Any) -> str:
+    name = type(net).__name__
+    return name if is_attribute(name) else "A net"
+
+
+def written(net: Any, given: tuple[Any, ...]) -> tuple[Trace, dict[str, str]]:
+    """A net as ``model.py`` and, where it needs one, ``operators.py``."""
+    trace = trace_calls(net, given)
+    writer = Writer(trace)
+    needs: set[str] = set()
+    model = model_text(writer.net(), f"{_title(net)}, migrated from MXNet Gluon.", needs)
+    used = dict(writer.used)
+    if "BatchNorm" in needs:
+        used["BatchNorm"] = OPERATORS["BatchNorm"].run
+    texts = {"model.py": tidied(model)}
+    if used:
+        texts["operators.py"] = tidied(copied(used))
+    return trace, texts
+
+
+def _without_us() -> dict[str, str]:
+    import os
+
+    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _numpy(nest: Any) -> Any:
+    """The same lists and tuples with arrays of numpy's."""
+    if isinstance(nest, (list, tuple)):
+        return type(nest)([_numpy(item) for item in nest])
+    return nest if nest is None else nest.asnumpy() if hasattr(nest, "asnumpy") else np.asarray(nest)
+
+
+def _reference(trace: Trace, given: Any) -> dict[str, np.ndarray]:
+    """Inputs, and MXNet's outputs, gradients and statistics in float64, by the names of the project.
+
+    Of operators that MXNet has in float32 alone it is float32.
+    """
+    from gluontune.runtime import mxnet
+
+    error = mxnet().MXNetError
+    few = any(node.op and rounded(node.op, node.attrs) for call in trace.calls for node in call.graph.nodes)
+    try:
+        return {**_computed(trace, given, "float64"), **({"dtype": np.array("rounded")} if few else {})}
+    except error:
+        try:
+            return _computed(trace, given, "float32")
+        except error as why:
+            said = [line for line in str(why).splitlines() if line.strip()][-1]
+            raise GluontuneError(f"MXNet itself cannot compute the net on this sample: {said}") from why
+
+
+def _computed(trace: Trace, given: Any, dtype: str) -> dict[str, np.ndarray]:
+    names, samples = trace.names, list(leaves(given))
+    kept: dict[str, np.ndarray] = {f"input/{i}": s for i, s in enumerate(samples)}
+    wide = [s.astype(dtype) if s.dtype.kind == "f" else s for s in samples]
+    for i, array in enumerate(outputs_of(trace.blocks[0], wide, dtype)):
+        kept[f"output/{i}"] = array
+    outputs, gradients, states, heads = gradients_of(trace.blocks[1], wide, dtype)
+    for i, (array, head) in enumerate(zip(outputs, heads)):
+        kept[f"trained/{i}"], kept[f"head/{i}"] = array, head
+    for name, array in gradients.items():
+        kept[f"gradient/{names[name]}"] = array.reshape(-1)[:: max(1, array.size // _KEPT)]
+    for name, array in states.items():
+        kept[f"state/{names[name]}"] = array
+    nests = {"takes": given, "output": trace.calls[0].gives, "trained": trace.calls[1].gives}
+    forms = {f"nest/{kind}": np.array(json.dumps(_places(nest))) for kind, nest in nests.items()}
+    return {**kept, **forms, "dtype": np.array(dtype)}
+
+
+def _places(nest: Any) -> Any:
+    """Nested lists with zeros for what stands in them."""
+    if isinstance(nest, list) or (isinstance(nest, tuple) and not all(type(n) is int for n in nest)):
+        return [_places(item) for item in nest]
+    return nest if nest is None else 0

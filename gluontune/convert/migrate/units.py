@@ -1,0 +1,109 @@
+"""The dataflow inside one call: what it computes itself, which calls it makes, in an order that runs."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Union
+
+from gluontune.convert.migrate.calls import Call, Entry, entries
+
+__all__ = ["Flow", "Unit", "flow_of"]
+
+
+@dataclass
+class Unit:
+    """An operator of the call's own (``what`` is its number) or a call that it makes.
+
+    Args:
+        reads: entries from other units or from outside, in order, each once. gives: entries that others read.
+    """
+
+    what: Union[int, Call]
+    reads: list[Entry] = field(default_factory=list)
+    gives: list[Entry] = field(default_factory=list)
+
+
+@dataclass
+class Flow:
+    """Units in order, and the entries that come from outside and go there."""
+
+    units: list[Unit]
+    inputs: list[Entry]
+    outputs: list[Entry]
+
+
+def flow_of(call: Call, mine: Callable[[str, str], bool]) -> Flow:
+    """The flow of a call.
+
+    Args:
+        mine: tells of a variable's name and a block's path whether the variable is kept in that block.
+    """
+    graph, inside = call.graph, set(call.all_nodes())
+    home = {n: i for i, n in enumerate(call.nodes)}
+    units = [Unit(n) for n in call.nodes]
+    for child in call.children:
+        nodes = list(child.all_nodes())
+        if nodes:
+            home.update({n: len(units) for n in nodes})
+            units.append(Unit(child, gives=list(child.outs)))
+    wanted = list(entries(call.gives)) if call.parent is None else list(call.outs)
+    for number in sorted(inside):
+        unit = units[home[number]]
+        block = unit.what.path if isinstance(unit.what, Call) else call.path
+        for entry in graph.nodes[number].inputs:
+            variable = graph.nodes[entry[0]].op is None
+            if home.get(entry[0]) == home[number] or (variable and mine(graph.nodes[entry[0]].name, block)):
+                continue
+            _add(unit.reads, entry)
+            if entry[0] in home:
+                _add(units[home[entry[0]]].gives, entry)
+    for entry in wanted:
+        if entry[0] in home:
+            _add(units[home[entry[0]]].gives, entry)
+    ordered = _sorted(units, home)
+    inputs: list[Entry] = []
+    for unit in ordered:
+        for entry in unit.reads:
+            if entry[0] not in inside and not (
+                graph.nodes[entry[0]].op is None and mine(graph.nodes[entry[0]].name, call.path)
+            ):
+                _add(inputs, entry)
+    return Flow(ordered, inputs, wanted)
+
+
+def _add(entries: list[Entry], entry: Entry) -> None:
+    if entry not in entries:
+        entries.append(entry)
+
+
+def _sorted(units: list[Unit], home: dict[int, int]) -> list[Unit]:
+    """Each after those that it reads; of those that could come, the one that stood first in the graph."""
+    waits = [{home[e[0]] for e in unit.reads if e[0] in home} for unit in units]
+    readers: list[list[int]] = [[] for _ in units]
+    for place, others in enumerate(waits):
+        for other in others:
+            readers[other].append(place)
+    first = [unit.what if isinstance(unit.what, int) else min(unit.what.all_nodes()) for unit in units]
+    ready = [(first[place], place) for place, others in enumerate(waits) if not others]
+    heapq.heapify(ready)
+    done: list[Unit] = []
+    while ready:
+        place = heapq.heappop(ready)[1]
+        done.append(units[place])
+        for reader in readers[place]:
+            waits[reader].discard(place)
+            if not waits[reader]:
+                heapq.heappush(ready, (first[reader], reader))
+    return done
+
+
+def chain(flow: Flow, entries: Iterable[Entry]) -> bool:
+    """Whether each unit takes nothing but what the one before gave."""
+    last = list(entries)
+    for unit in flow.units:
+        if unit.reads != last or len(unit.gives) != 1:
+            return False
+        last = unit.gives
+    return last == flow.outputs

@@ -1,0 +1,1 @@
+"""A Gluon net as an ONNX file, checked and quantized."""

@@ -1,0 +1,117 @@
+"""Networks of the zoos, exported and checked one by one: each is equal, or its failure has a cause."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.convert.onnx.check import check_outputs
+from gluontune.convert.onnx.convert import to_onnx
+from gluontune.convert.parameters import perturb
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.runtime import mxnet
+
+__all__ = ["ZOO", "export_zoo"]
+
+# name: (H, W, C) of its images. MXNet's zoo and GluonCV's; one or two of each family.
+ZOO: dict[str, tuple[int, int, int]] = {
+    "alexnet": (224, 224, 3),
+    "vgg11_bn": (224, 224, 3),
+    "squeezenet1.0": (224, 224, 3),
+    "squeezenet1.1": (224, 224, 3),
+    "densenet121": (224, 224, 3),
+    "mobilenet0.25": (224, 224, 3),
+    "mobilenet1.0": (224, 224, 3),
+    "mobilenetv2_0.5": (224, 224, 3),
+    "mobilenetv3_small": (224, 224, 3),
+    "mobilenetv3_large": (224, 224, 3),
+    "inceptionv3": (299, 299, 3),
+    "googlenet": (224, 224, 3),
+    "xception": (299, 299, 3),
+    "resnet18_v1": (224, 224, 3),
+    "resnet50_v1": (224, 224, 3),
+    "resnet50_v1d": (224, 224, 3),
+    "resnet18_v2": (224, 224, 3),
+    "resnet50_v2": (224, 224, 3),
+    "resnext50_32x4d": (224, 224, 3),
+    "se_resnext50_32x4d": (224, 224, 3),
+    "resnest14": (224, 224, 3),
+    "hrnet_w18_small_v1_c": (224, 224, 3),
+    "cifar_resnet20_v1": (32, 32, 3),
+    "cifar_resnet56_v2": (32, 32, 3),
+    "cifar_wideresnet16_10": (32, 32, 3),
+    "cifar_resnext29_32x4d": (32, 32, 3),
+}
+
+
+def export_zoo(
+    build: Callable[[str], Any],
+    folder: str | Path,
+    names: Iterable[str] | None = None,
+    *,
+    keep: bool = False,
+    on_row: Callable[[dict[str, Any]], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Export networks with random weights, run each in ONNX Runtime, and compare.
+
+    Gammas, betas and running statistics are moved off their initial values first, so that a parameter put in
+    the wrong place shows in the outputs.
+
+    Args:
+        build: a new net from its name, such as ``lambda name: gt.train.build_net(name, 10)``.
+        folder: for the files. names: of :data:`ZOO`, or of other nets for 224 × 224 images; all of it by default.
+        keep: leave the files; otherwise each is removed once it has been compared.
+        on_row: called with each row as it is done.
+
+    Returns:
+        rows ``{"name", "status": "equal|differs|failed", "reason", "relative_error", "dynamic_batch", "nodes",
+        "bytes", "seconds", "notes"}``.
+
+    >>> import tempfile
+    >>> from gluontune.train import build_net
+    >>> rows = export_zoo(lambda name: build_net(name, 10), tempfile.mkdtemp(), ["cifar_resnet20_v1"])
+    >>> rows[0]["name"], rows[0]["status"]
+    ('cifar_resnet20_v1', 'equal')
+    """
+    rows = []
+    for name in ZOO if names is None else names:
+        started = time.perf_counter()
+        row: dict[str, Any] = {"name": name, "status": "failed", "reason": None, "relative_error": None}
+        row.update(dynamic_batch=None, nodes=None, bytes=None, notes=[])
+        try:
+            _one(build, name, Path(folder) / f"{name}.onnx", row)
+        except UsageError:
+            raise
+        except GluontuneError as error:
+            row["reason"] = str(error)
+        except Exception as error:  # a converter's or a runtime's: the row says it, the others go on
+            row["reason"] = f"{type(error).__name__}: {str(error).split('Stack trace:')[0].strip()[:300]}"
+        row["seconds"] = time.perf_counter() - started
+        if not keep:
+            (Path(folder) / f"{name}.onnx").unlink(missing_ok=True)
+        rows.append(row)
+        if on_row is not None:
+            on_row(row)
+    return rows
+
+
+def _one(build: Callable[[str], Any], name: str, path: Path, row: dict[str, Any]) -> None:
+    mx = mxnet()
+    shape = ZOO.get(name, (224, 224, 3))
+    mx.random.seed(0)
+    np.random.seed(0)
+    net = build(name)
+    net.initialize(mx.init.Xavier(magnitude=2))
+    images = np.random.default_rng(0).normal(0, 1, (2, shape[2], shape[0], shape[1])).astype("float32")
+    net(mx.nd.array(images))
+    perturb(net)
+    made = to_onnx(net, path, image_shape=shape)
+    row.update(dynamic_batch=made.dynamic_batch, nodes=made.nodes, bytes=made.bytes, notes=made.notes)
+    found = check_outputs(net, path, images)
+    row.update(relative_error=found.relative_error, status="equal" if found.equal else "differs")
+    if not found.equal:
+        row["reason"] = f"outputs differ by {found.relative_error:.1e} of the largest"

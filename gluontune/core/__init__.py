@@ -1,0 +1,1 @@
+"""What every room stands on: files, errors, events, the journal, child processes."""

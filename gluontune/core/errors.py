@@ -1,0 +1,63 @@
+"""Errors that gluontune raises for its users.
+
+Each message is one or two lines that name the file or field, the value, and the way out.
+The command line prints them without a traceback and exits with ``exit_code``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from gluontune.core.texts import printable
+
+__all__ = ["GluontuneError", "UnknownNameError", "UsageError", "nearest"]
+
+_LONGEST = 4000  # characters of a message: a value of somebody's that is told in it may have millions
+
+
+class GluontuneError(Exception):
+    """Something that the user can mend. ``exit_code`` is what the command line returns."""
+
+    __module__ = "gluontune.errors"
+    exit_code = 1
+
+    def __init__(self, *told: Any):
+        super().__init__(*(_message(part) if isinstance(part, str) else part for part in told))
+
+
+def _message(text: str) -> str:
+    return printable(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
+
+
+class UsageError(GluontuneError, ValueError):
+    """A value that can never work: an unknown name, a contradiction, a number out of range."""
+
+    __module__ = "gluontune.errors"
+    exit_code = 2
+
+
+class UnknownNameError(UsageError, KeyError):
+    """A name that no registry entry carries; the message offers the nearest ones."""
+
+    __module__ = "gluontune.errors"
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]):
+        known = sorted(known)
+        close = nearest(name, known)
+        hint = f"did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
+        super().__init__(f"unknown {kind} {name!r}: {hint}Known: {', '.join(known)}")
+
+    def __str__(self) -> str:  # KeyError would show the repr
+        return str(self.args[0])
+
+
+def nearest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
+    """The at most ``n`` known names closest to ``name``, best first.
+
+    >>> nearest("hybridised", ["naive", "hybridized", "records"])
+    ['hybridized']
+    """
+    lowered = {str(k).lower(): str(k) for k in known}
+    return [lowered[m] for m in difflib.get_close_matches(str(name).lower(), lowered, n=n, cutoff=0.55)]

@@ -1,0 +1,212 @@
+"""Writing files so that nothing is lost: beside, then renamed into place; archives of arrays, read within bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import json
+import os
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from gluontune.core.reading import explain_os_error, open_regular, parse_json, read_json
+
+__all__ = [
+    "atomic_write",
+    "begin_writing_back",
+    "cache_dir",
+    "explain_os_error",
+    "open_regular",
+    "parse_json",
+    "read_arrays",
+    "read_npz",
+    "read_json",
+    "set_aside",
+    "sync_together",
+    "writable_folder",
+    "write_json",
+]
+
+
+def cache_dir() -> Path:
+    """The folder of data sets and downloads: ``$GLUONTUNE_DATA``, else the user's cache folder."""
+    chosen = os.environ.get("GLUONTUNE_DATA")
+    if chosen:
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "gluontune"
+
+
+def begin_writing_back(handle: int) -> None:
+    """Have the system write what the file ``handle`` holds to the disk, without waiting: a later fsync is short.
+
+    Does nothing where the system has no such call (``sync_file_range``, Linux), and says nothing of errors: fsync does.
+    """
+    begin = getattr(_c_library(), "sync_file_range", None)
+    if begin is not None:
+        begin(
+            handle, ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_uint(2)
+        )  # all of it; SYNC_FILE_RANGE_WRITE
+
+
+def sync_together(streams: Sequence[IO[Any]]) -> None:
+    """Flush all ``streams``, and wait until the disk holds them: at the same time, for which it takes fewer turns."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    for stream in streams:
+        stream.flush()
+    with ThreadPoolExecutor(len(streams)) as threads:
+        for _ in threads.map(lambda stream: os.fsync(stream.fileno()), streams):
+            pass
+
+
+@functools.cache
+def _c_library() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The arrays of a ``.npz`` file that somebody else may have made; nothing is unpickled.
+
+    Raises:
+        OSError: it cannot be opened. ValueError: it is damaged, no ``.npz`` at all, or a bomb: above 16 MiB, a hundred
+            times as large as the file.
+
+    >>> import numpy as np, tempfile
+    >>> path = tempfile.mkdtemp() + "/a.npz"
+    >>> np.savez(path, a=np.arange(2))
+    >>> read_npz(path)
+    {'a': array([0, 1])}
+    """
+    with os.fdopen(open_regular(path), "rb") as stream:
+        return read_arrays(stream)
+
+
+def read_arrays(stream: IO[bytes]) -> dict[str, Any]:
+    """The same of an open file, from where it stands to its end.
+
+    Raises:
+        ValueError: as :func:`read_npz`.
+    """
+    import zipfile
+
+    import numpy as np
+
+    start = stream.tell()
+    try:
+        with zipfile.ZipFile(stream) as entries:
+            size = sum(entry.file_size for entry in entries.infolist())
+        if size > max(1 << 24, 100 * os.fstat(stream.fileno()).st_size):
+            raise ValueError(f"it unpacks to {size:,} bytes, more than 100 times its size")
+        stream.seek(start)
+        with np.load(stream, allow_pickle=False) as content:
+            return dict(content.items())
+    except ValueError:
+        raise
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds on damaged bytes
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
+    """Open a file beside ``path``; it takes the place of ``path`` only if the block ends well.
+
+    The file is the process's own that opened it: what a forked one writes or closes of it is lost.
+
+    Args:
+        path: the final place; its folder is made if it is missing.
+        mode: ``"wb"`` or ``"w"``.
+
+    Raises:
+        GluontuneError: the folder is read-only, the disk full, … (names the path and the way out).
+
+    >>> import pathlib, tempfile
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+    >>> with atomic_write(out, "w") as f:
+    ...     _ = f.write("whole")
+    >>> out.read_text()
+    'whole'
+    """
+    final, opener = Path(path), os.getpid()
+    temporary = None
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{final.name}.", suffix=".part", dir=final.parent)
+        encoding = None if "b" in mode else "utf-8"
+        escaped = None if "b" in mode else "backslashreplace"  # a path need not be UTF-8
+        with os.fdopen(handle, mode, encoding=encoding, errors=escaped) as stream:
+            _written_here.add(stream)
+            yield stream
+            if os.getpid() != opener:
+                return
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, final)
+        temporary = None
+    except OSError as error:
+        raise explain_os_error(final, error) from error
+    finally:
+        if temporary is not None and os.getpid() == opener:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+_written_here: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """In a forked process: the parent's unwritten bytes, which it has a copy of, go nowhere."""
+    for stream in [stream for stream in _written_here if not stream.closed]:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno(), inheritable=False)
+        os.close(nowhere)
+    _written_here.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
+
+def write_json(path: str | os.PathLike[str], document: Any) -> None:
+    """Write ``document`` as JSON, atomically. NaN and infinity are refused: they are not JSON."""
+    text = json.dumps(document, indent=2, allow_nan=False)
+    with atomic_write(path, "w") as stream:
+        stream.write(text + "\n")
+
+
+def set_aside(path: str | os.PathLike[str] | None) -> None:
+    """Keep an earlier document at ``path`` as ``NAME.previous.json`` (or its own ending): a new one is about to come.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "tta.json").write_text("{}")
+    >>> set_aside(folder / "tta.json")
+    >>> [found.name for found in folder.iterdir()]
+    ['tta.previous.json']
+    """
+    if path is not None and Path(path).exists():
+        Path(path).replace(Path(path).with_name(f"{Path(path).stem}.previous{Path(path).suffix}"))
+
+
+def writable_folder(path: str | os.PathLike[str]) -> Path:
+    """Make ``path`` if it is missing and prove that a file can be written there.
+
+    Long work calls this first, so that a read-only folder is found before the work and not after it.
+    """
+    folder = Path(path)
+    probe = folder / f".gluontune-probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise explain_os_error(folder, error) from error
+    return folder

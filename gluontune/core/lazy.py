@@ -1,0 +1,74 @@
+"""Public names that are imported when they are first used, so that ``import gluontune`` stays light.
+
+A room lists its names once, as imports that only type checkers and editors read::
+
+    if TYPE_CHECKING:
+        from gluontune.training.api import run as run
+        from gluontune.training.loop import drive
+
+        go = drive  # under another name
+    else:
+        __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["attach", "homes"]
+
+
+def homes(file: str) -> dict[str, tuple[str, str]]:
+    """The public names of a room, each with its module and its name there.
+
+    Args:
+        file: of the room: ``__file__`` of its ``__init__``.
+    """
+    body: list[ast.stmt] = []
+    for part in ast.parse(Path(file).read_bytes()).body:
+        if isinstance(part, ast.If) and getattr(part.test, "id", None) == "TYPE_CHECKING":
+            body = part.body
+    imported: dict[str, tuple[str, str]] = {}
+    public: dict[str, tuple[str, str]] = {}
+    for line in body:
+        if isinstance(line, ast.ImportFrom):
+            for alias in line.names:
+                imported[alias.asname or alias.name] = (line.module or "", alias.name)
+                if alias.asname is not None:
+                    public[alias.asname] = imported[alias.asname]
+        elif isinstance(line, ast.Assign) and isinstance(line.value, ast.Name):
+            public.update({ast.unparse(target): imported[line.value.id] for target in line.targets})
+    return public
+
+
+def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """What a room takes as ``__getattr__``, ``__dir__`` and ``__all__``.
+
+    Args:
+        package: the room, ``__name__`` of its ``__init__``.
+        file: its ``__file__``. What it imports ``as`` a name under ``if TYPE_CHECKING:``, or gives one, is public.
+
+    Raises (``__getattr__``):
+        AttributeError: not a public name of the room.
+
+    >>> import gluontune
+    >>> find, names, public = attach("gluontune", gluontune.__file__)
+    >>> find("Recipe").__name__, "Recipe" in public
+    ('Recipe', True)
+    """
+    known = homes(file)
+    public = sorted(known)
+
+    def find(name: str) -> Any:
+        if name not in known:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, attribute = known[name]
+        if module == package:  # a module of the room
+            return importlib.import_module(f"{package}.{attribute}")
+        return getattr(importlib.import_module(module), attribute)
+
+    return find, lambda: sorted(public), public

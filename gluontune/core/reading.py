@@ -1,0 +1,311 @@
+"""Documents that somebody else may have made, read in bounded time and memory: regular files, JSON, YAML."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gluontune.core.errors import GluontuneError
+from gluontune.core.texts import clean
+
+__all__ = [
+    "MOST_YAML",
+    "check_names",
+    "explain_os_error",
+    "leads_up",
+    "open_regular",
+    "parse_json",
+    "parse_yaml",
+    "read_bytes",
+    "read_json",
+    "read_text",
+    "understood",
+]
+
+#: Bytes of a document, and its lists and mappings: more take seconds, and hundreds of MiB of memory.
+MOST_JSON, MOST_YAML = 16 << 20, 1 << 15
+_MOST_GROUPS = 500_000
+_MOST_YAML_SIZE = 100_000  # characters and nodes, aliases written out
+_DEEPEST = 100
+_LONGEST_SCALAR = 400  # characters of a number in YAML, where 1:59:59 is one, too
+_LONGEST_NUMBER = 4300  # digits; Python 3.11 refuses more, and earlier ones take minutes
+
+
+def explain_os_error(path: str | os.PathLike[str], error: OSError) -> GluontuneError:
+    """The :class:`GluontuneError` that tells a user what an ``OSError`` on ``path`` means."""
+    cures = {
+        errno.ENOSPC: "the disk is full: free some space or choose another folder",
+        errno.EDQUOT: "your disk quota is used up: free some space or choose another folder",
+        errno.EROFS: "the file system is read-only: choose another folder",
+        errno.EACCES: "permission denied: choose a folder that you may write to",
+        errno.EPERM: "permission denied: choose a folder that you may write to",
+        errno.ENOENT: "no such file or folder",
+        errno.ENOTDIR: "a part of this path is a file, not a folder",
+        errno.EISDIR: "this is a folder, not a file",
+    }
+    reason = cures.get(error.errno or 0, error.strerror or str(error))
+    return GluontuneError(f"{os.fspath(path)}: {reason}")
+
+
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """A descriptor to read a regular file: what else bears a file's name may block for ever, or never end.
+
+    Raises:
+        OSError: it cannot be opened; its ``strerror`` says so where it is a FIFO, a device, a socket or a folder.
+
+    >>> open_regular("/dev/zero")
+    Traceback (most recent call last):
+    OSError: [Errno 22] a device, not a regular file: '/dev/zero'
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISREG(mode):
+            return handle
+        kinds = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISDIR, "a folder"), (stat.S_ISSOCK, "a socket"))
+        kind = next((name for test, name in kinds if test(mode)), "a device")
+        raise OSError(errno.EINVAL, f"{kind}, not a regular file", os.fspath(path))
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def leads_up(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> bool:
+    """Whether something in ``folder`` is a link to that folder itself, or to one that holds it."""
+    real, own = os.path.realpath(path), os.path.realpath(folder)
+    return own == real or own.startswith(os.path.join(real, ""))
+
+
+def check_names(names: Iterable[str], where: object) -> None:
+    """Refuse names of classes with control characters (files have them one a line, and terminals obey them), and those
+    that are no UTF-8: documents are, though a folder's name may be any bytes.
+
+    Raises:
+        GluontuneError: names it.
+
+    >>> check_names(["cat", "caf\\udce9"], "pets")
+    Traceback (most recent call last):
+    gluontune.errors.GluontuneError: pets: the class name 'caf\\udce9' is not UTF-8: rename it (convmv renames many)
+    """
+    for name in names:
+        if any("\ud800" <= c <= "\udfff" for c in name):
+            raise GluontuneError(
+                f"{where}: the class name {name!a} is not UTF-8: rename it (convmv renames many)"
+            )
+        if not name or any(c < " " or c == "\x7f" for c in name):
+            raise GluontuneError(
+                f"{where}: the class {clean(name, 80)!r} has a line break or another control character in its name; "
+                "rename it"
+            )
+
+
+def read_bytes(path: str | os.PathLike[str], most: int | None = None) -> bytes:
+    """What a regular file holds.
+
+    Args:
+        most: bytes that it may have; None: any number.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is larger; ``strerror`` says so.
+    """
+    with os.fdopen(open_regular(path), "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if most is not None and size > most:
+            told = f"{size:,} bytes, where a document of this kind has at most {most:,}"
+            raise OSError(errno.EFBIG, told, os.fspath(path))
+        return stream.read() if most is None else stream.read(most)  # it may be growing
+
+
+def read_text(path: str | os.PathLike[str], most: int = MOST_JSON) -> str:
+    """The text of a document.
+
+    Raises:
+        OSError: as :func:`read_bytes`. ValueError: it is no UTF-8.
+    """
+    return read_bytes(path, most).decode("utf-8").replace("\r\n", "\n")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """``json.loads`` of a document that somebody else may have made.
+
+    Raises:
+        ValueError: it is not JSON, says a key twice, is too large, or nested more than 100 deep, which no document of
+            ours is.
+
+    >>> parse_json('{"a": [1]}')
+    {'a': [1]}
+    >>> parse_json("[" * 5000 + "]" * 5000)
+    Traceback (most recent call last):
+        ...
+    ValueError: nested more than 100 deep
+    >>> parse_json('{"a": 1, "a": 2}')
+    Traceback (most recent call last):
+        ...
+    ValueError: the key 'a' stands in it twice
+    """
+    told = f"more than {MOST_JSON >> 20} MiB, or than {_MOST_GROUPS:,} lists and mappings"
+    if len(text) > MOST_JSON:
+        raise ValueError(told)
+    plain = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
+    if plain.count("[") + plain.count("{") > _MOST_GROUPS:
+        raise ValueError(told)
+    try:
+        document = _decoder.decode(plain)
+    except RecursionError:
+        raise ValueError(f"nested more than {_DEEPEST} deep") from None
+    level = [document]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return document
+    raise ValueError(f"nested more than {_DEEPEST} deep")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {clean(key, 80)!r} stands in it twice")
+        found[key] = value
+    return found
+
+
+def _number(digits: str) -> int:
+    if len(digits) > _LONGEST_NUMBER:
+        raise ValueError(f"a number of {len(digits):,} digits")
+    return int(digits)
+
+
+@contextlib.contextmanager
+def understood(path: object) -> Iterator[None]:
+    """While it lasts, what is taken out of a document is there, and of its kind.
+
+    Raises:
+        GluontuneError: it is not; names the file.
+
+    >>> with understood("a.json"):
+    ...     {}["step"]
+    Traceback (most recent call last):
+    gluontune.errors.GluontuneError: a.json: altered, or of another version of gluontune (KeyError: 'step')
+    """
+    try:
+        yield
+    except GluontuneError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise GluontuneError(
+            f"{path}: altered, or of another version of gluontune ({type(error).__name__}: {clean(error, 200)})"
+        ) from error
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_once, parse_int=_number)
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The JSON document in a file.
+
+    Raises:
+        GluontuneError: the file cannot be read, or is not JSON (names the path).
+    """
+    try:
+        return parse_json(read_text(path))
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+    except ValueError as error:
+        raise GluontuneError(f"{path}: not valid JSON ({error}); was its writing cut off?") from error
+
+
+def parse_yaml(text: str) -> Any:
+    """What YAML text of somebody else says: numbers, texts, lists, mappings. 1e-3 is a number, as in YAML 1.2.
+
+    Raises:
+        ValueError: it is not YAML, says a key twice, holds itself, or is too large once its aliases are written out.
+
+    >>> parse_yaml("{learning_rate: 1e-3, epochs: 3}")
+    {'learning_rate': 0.001, 'epochs': 3}
+    >>> parse_yaml("{epochs: 1, epochs: 3}")
+    Traceback (most recent call last):
+    ValueError: the key 'epochs' stands in it twice
+    """
+    import yaml
+
+    if len(text) > MOST_YAML:
+        raise ValueError(f"{len(text):,} characters, where a document of this kind has at most {MOST_YAML:,}")
+    loader = None
+    try:
+        loader = _loader()(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _weigh(node, {}, 0)
+        return loader.construct_document(node)
+    except RecursionError:
+        raise ValueError(f"nested more than {_DEEPEST} deep") from None
+    except yaml.YAMLError as error:
+        raise ValueError(clean(error, 300)) from error
+    except (
+        TypeError,
+        AttributeError,
+        KeyError,
+        IndexError,
+        OverflowError,
+    ) as error:  # PyYAML's own, on odd tags
+        raise ValueError(f"{type(error).__name__}: {clean(error, 300)}") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _weigh(node: Any, known: dict[int, int], depth: int) -> int:
+    """The size of a node with all its aliases written out: an alias of aliases of aliases is a bomb."""
+    if id(node) in known:
+        if known[id(node)] < 0:
+            raise ValueError("a list or mapping in it holds itself")
+        return known[id(node)]
+    if depth > _DEEPEST:
+        raise ValueError(f"nested more than {_DEEPEST} deep")
+    known[id(node)] = -1
+    size = 1
+    if isinstance(node.value, str):
+        size += len(node.value)
+        if size > _LONGEST_SCALAR and node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
+            raise ValueError(f"a number of {size - 1:,} characters")
+    elif node.id == "mapping":
+        keys = [
+            key.value for key, _ in node.value if key.id == "scalar" and key.tag != "tag:yaml.org,2002:merge"
+        ]
+        _once([(key, None) for key in keys])
+        size += sum(_weigh(inner, known, depth + 1) for pair in node.value for inner in pair)
+    else:
+        size += sum(_weigh(inner, known, depth + 1) for inner in node.value)
+    if size > _MOST_YAML_SIZE:
+        raise ValueError(f"more than {_MOST_YAML_SIZE:,} characters once its aliases are written out")
+    known[id(node)] = size
+    return size
+
+
+@functools.cache
+def _loader() -> Any:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """YAML in which 1e-3 is a number, as in JSON and YAML 1.2; PyYAML alone calls it a text."""
+
+    Loader.yaml_implicit_resolvers = {k: list(v) for k, v in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+    )
+    return Loader

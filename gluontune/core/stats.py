@@ -1,0 +1,172 @@
+"""Medians, intervals and ratios of repeated measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, TypeVar
+
+__all__ = ["LEAST", "Interval", "bounds", "difference", "in_turn", "interval", "ratio_interval", "said"]
+
+T = TypeVar("T")
+#: Values below which an interval is computed, for decisions, but not shown: two values say next to nothing.
+LEAST = 3
+
+
+class Interval(TypedDict):
+    """A median, its 95 % interval ``[low, high]``, and of how many values."""
+
+    median: float
+    ci95: list[float]
+    n: int
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Median and 95 % interval of positive measurements.
+
+    The interval is the distribution-free one of the median, from the sign test: two order statistics.
+    From nine values on it leaves the smallest and the largest out, so that one disturbed repeat does not
+    move it. Below six values, where the sign test cannot reach 95 %, it is Student's on the logarithms.
+    It always contains the median.
+
+    Args:
+        values: positive numbers, in the unit that the result shall have.
+
+    Returns:
+        ``{"median", "ci95": [lo, hi], "n"}``; one value alone has an interval of ``[value, value]``.
+
+    Source: Hollander, Wolfe, Chicken, *Nonparametric Statistical Methods*, 3rd ed., section 3.6.
+
+    >>> interval([10.0, 11.0, 10.0, 10.5, 9.5, 10.2, 10.1, 30.0, 9.9])
+    {'median': 10.1, 'ci95': [9.9, 11.0], 'n': 9}
+    """
+    if not values or any(not (v > 0 and math.isfinite(v)) for v in values):
+        raise ValueError(f"an interval needs positive numbers, not {list(values)!r}")
+    ordered = sorted(values)
+    n = len(ordered)
+    median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    low, high = median, median
+    if n >= 2:
+        bounds = _order_bounds(ordered) if n >= 6 else _student_bounds(ordered)
+        low, high = min(median, bounds[0]), max(median, bounds[1])
+    return {"median": median, "ci95": [low, high], "n": n}
+
+
+def ratio_interval(mine: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Median and 95 % interval of the pairwise ratios of two interleaved series.
+
+    Args:
+        mine, theirs: positive numbers in one unit, of equal length; ``mine[i] / theirs[i]`` is a ratio.
+
+    Returns:
+        As :func:`interval` has it, without a unit.
+
+    Raises:
+        ValueError: other lengths, no values, or values that are not positive.
+
+    >>> ratio_interval([3.0, 4.5, 6.0], [2.0, 3.0, 4.0])["median"]
+    1.5
+    """
+    if len(mine) != len(theirs):
+        raise ValueError(f"interleaved series have equal lengths, not {len(mine)} and {len(theirs)}")
+    return interval([a / b for a, b in zip(mine, theirs)])
+
+
+def in_turn(field: Sequence[T], number: int) -> list[T]:
+    """The order of a round of an interleaved measurement: each round begins with another one.
+
+    What disturbs a machine then falls on all alike, and none always follows the same one.
+
+    Args:
+        field: what is measured in turn. number: of the round, from 0.
+
+    >>> [in_turn("abc", number) for number in (0, 1, 5)]
+    [['a', 'b', 'c'], ['b', 'c', 'a'], ['c', 'a', 'b']]
+    """
+    first = number % max(1, len(field))
+    return [*field[first:], *field[:first]]
+
+
+def difference(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
+    """Mean and 95 % interval of the pairwise differences of two interleaved series.
+
+    Args:
+        mine, theirs: numbers in one unit, of equal length; ``mine[i] - theirs[i]`` is a difference.
+
+    Returns:
+        ``{"mean", "ci95": [lo, hi], "n"}``, the interval Student's; None for one pair.
+
+    Raises:
+        ValueError: other lengths, or no values.
+
+    >>> found = difference([0.81, 0.83, 0.82], [0.80, 0.81, 0.80])
+    >>> round(found["mean"], 4), [round(bound, 4) for bound in found["ci95"]]
+    (0.0167, [0.0023, 0.031])
+    """
+    from scipy import stats
+
+    if len(mine) != len(theirs) or not mine:
+        raise ValueError(
+            f"interleaved series have equal lengths and values, not {len(mine)} and {len(theirs)}"
+        )
+    values = [a - b for a, b in zip(mine, theirs)]
+    n, mean = len(values), sum(values) / len(values)
+    if n == 1:
+        return {"mean": mean, "ci95": None, "n": 1}
+    error = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    reach = float(stats.t.ppf(0.975, n - 1)) * error
+    return {"mean": mean, "ci95": [mean - reach, mean + reach], "n": n}
+
+
+def bounds(measured: Mapping[str, Any] | None) -> list[float] | None:
+    """The interval to show a reader: none of fewer than :data:`LEAST` values, and none that reaches below zero.
+
+    Args:
+        measured: ``{"median", "ci95", "n"}`` of :func:`interval`; without ``n`` it counts as large enough.
+
+    >>> bounds(interval([4.0, 5.0])), bounds({"median": 2.0, "ci95": [1.9, 2.1], "n": 9})
+    (None, [1.9, 2.1])
+    """
+    found, n = (measured or {}).get("ci95"), (measured or {}).get("n", LEAST)
+    few = isinstance(n, (int, float)) and n < LEAST
+    return None if not found or few or found[0] < 0 else list(found)
+
+
+def said(measured: Mapping[str, Any], form: str = ",.0f", scale: float = 1.0) -> str:
+    """A median, with its interval in brackets where there is one to show.
+
+    Args:
+        measured: of :func:`interval`. form: of each number. scale: each number is multiplied by it.
+
+    >>> said({"median": 2.04, "ci95": [1.9, 2.1], "n": 9}, ".1f"), said(interval([4.0, 5.0]), ".1f")
+    ('2.0 (1.9-2.1)', '4.5')
+    """
+    around = bounds(measured)
+    shown = f"{scale * measured['median']:{form}}"
+    return f"{shown} ({scale * around[0]:{form}}-{scale * around[1]:{form}})" if around else shown
+
+
+def _student_bounds(ordered: list[float]) -> tuple[float, float]:
+    from scipy import stats
+
+    n, logs = len(ordered), [math.log(v) for v in ordered]
+    mean = sum(logs) / n
+    error = math.sqrt(sum((v - mean) ** 2 for v in logs) / (n - 1) / n)
+    reach = float(stats.t.ppf(0.975, n - 1)) * error
+    return math.exp(mean - reach), math.exp(mean + reach)
+
+
+def _order_bounds(ordered: list[float]) -> tuple[float, float]:
+    drop = _left_out(len(ordered))
+    return ordered[drop], ordered[-1 - drop]
+
+
+def _left_out(n: int) -> int:
+    """How many values to leave out on each side: the largest k with P(Binomial(n, 1/2) < k + 1) <= 2.5 %."""
+    below, drop = 0.0, 0
+    for k in range(n):
+        below += math.comb(n, k) / 2**n
+        if below > 0.025:
+            break
+        drop = k
+    return drop

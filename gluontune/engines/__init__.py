@@ -1,0 +1,1 @@
+"""What executes a job: one protocol (base), and a folder for each engine."""

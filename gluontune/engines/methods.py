@@ -1,0 +1,205 @@
+"""What the methods of a recipe do in a training process, on either engine: see :mod:`gluontune.methods`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gluontune.core.errors import UsageError
+from gluontune.loading.order import METHOD, generator
+from gluontune.methods.batches import change_batch
+from gluontune.methods.cards import METHODS, numbers_of
+from gluontune.methods.freezing import frozen_layers
+from gluontune.methods.growing import UpdatePlan
+from gluontune.methods.losses import is_blended, mixed, selected, smoothed
+from gluontune.methods.nets import set_values
+from gluontune.methods.validation import flipped_views
+from gluontune.methods.weights import Arrays, Put, make_second
+from gluontune.recipe import Recipe
+
+if TYPE_CHECKING:
+    from gluontune.job.data import Feed
+    from gluontune.job.job import Job
+
+__all__ = ["MethodSteps", "initialize", "refuse_step"]
+
+
+class MethodSteps:
+    """The methods of one training process.
+
+    Args:
+        recipe: its ``methods``. rank: of the process.
+        live: gives the trained arrays by name, with the statistics or without; PyTorch's detached.
+        put: takes name and values, and makes them the trained ones.
+
+    Attributes:
+        second: the second set of weights, or None. updates: which steps make one.
+        views: of a validation image, where flips are asked for.
+    """
+
+    def __init__(self, recipe: Recipe, rank: int, live: Callable[[bool], Arrays], put: Put):
+        self._seed, self._rank, self._live, self._put = recipe.seed, rank, live, put
+        self._batch = numbers_of(recipe.methods, "batch")
+        self._loss = numbers_of(recipe.methods, "loss")
+        gradient = numbers_of(recipe.methods, "gradient")
+        self._freezing, self._growing = gradient.get("layer-freezing"), gradient.get("batch-growth", {})
+        self._flips = numbers_of(recipe.methods, "validation").get("flip-validation")
+        self.second = make_second(numbers_of(recipe.methods, "weights"))
+        self._accumulate = recipe.accumulate
+        self.plan(1)
+        self._per_epoch = 1
+
+    def attach(
+        self, loader: Any, mean: Any, layers: list[list[Any]], set_trained: Callable[[Any, bool], None]
+    ) -> None:
+        """Have the training batches changed on their way out of a loader of ``gt.loading``.
+
+        Args:
+            mean: the data set's colour, of pixels 0 … 1, (C,). layers: the trained parameters of each layer.
+            set_trained: takes one of them, and whether it is trained from now on.
+        """
+        self._layers, self._set_trained, self._frozen = layers, set_trained, 0
+        self._mean = np.rint(np.asarray(mean if mean is not None else 0.5) * 255).astype(np.uint8)
+        if self._batch:
+            loader.transform = self._change
+
+    def _change(self, images: Any, labels: Any, epoch: int, number: int) -> tuple[Any, Any]:
+        progress = (epoch * self._per_epoch + number) / self._total
+        return change_batch(
+            self._batch, images, labels, (self._seed, epoch, self._rank, number), self._mean, progress
+        )
+
+    def thaw(self) -> None:
+        """Have all layers trained again."""
+        for layer in self._layers[: self._frozen]:
+            for parameter in layer:
+                self._set_trained(parameter, True)
+        self._frozen = 0
+
+    def before_step(self, step: int) -> None:
+        """A training step begins; ``step`` are over. Layers whose training is over by now stop."""
+        if self._freezing is None:
+            return
+        count = frozen_layers(step / self._total, len(self._layers), **self._freezing)
+        for layer in self._layers[self._frozen : count]:
+            for parameter in layer:
+                self._set_trained(parameter, False)
+        self._frozen = max(count, self._frozen)
+
+    def plan(self, total: int) -> UpdatePlan:
+        """The updates of a training of ``total`` steps, which begins next."""
+        self._total = total
+        self.updates = UpdatePlan(total, self._accumulate, **self._growing)
+        return self.updates
+
+    def begin(self, per_epoch: int) -> None:
+        """The training of :meth:`plan` begins at its seeded start."""
+        self._per_epoch = per_epoch
+        if self.second is not None:
+            self.second.begin(self._live(self.second.of_all))
+
+    def training_loss(self, loss: Callable[..., Any], log_softmax: Callable[..., Any], axis: int) -> Any:
+        """The loss of a training batch: smoothed, and of blended labels, as the methods ask for."""
+        own = loss
+        if "label-smoothing" in self._loss:
+            own = smoothed(own, log_softmax, self._loss["label-smoothing"]["epsilon"], axis)
+        if not {"mixup", "cutmix"} & set(self._batch):
+            return own
+        blend = mixed(own)
+        return lambda output, label: (blend if is_blended(label) else own)(output, label)
+
+    def plain(self, label: Any) -> Any:
+        """Class numbers, also of blended labels."""
+        return label[:, 0] if self._batch and is_blended(label) else label
+
+    def selecting(self, step: int) -> bool:
+        """Whether the images of this step are chosen by their losses."""
+        asked = self._loss.get("selective-backprop")
+        return asked is not None and asked["start"] <= step / self._total < asked["end"] and asked["keep"] < 1
+
+    def select(self, losses: np.ndarray, step: int, place: int = 0) -> np.ndarray:
+        """The images to train on, by their losses (N,): int64 (n,)."""
+        rng = generator(self._seed, step, METHOD, self._rank, place)
+        return selected(losses, self._loss["selective-backprop"]["keep"], rng)
+
+    def after_step(self, steps: int) -> None:
+        """A training step is over, the last of an update or not; ``steps`` with it."""
+        if self.second is not None and self.updates.complete(steps):
+            self.second.after_update(self._live(True), self._put)
+
+    @contextlib.contextmanager
+    def second_weights(self) -> Iterator[None]:
+        """While it lasts, the net has the second set of weights, where there is one."""
+        if self.second is None:
+            yield
+            return
+        self.second.swap(self._live(True), self._put)
+        try:
+            yield
+        finally:
+            self.second.swap(self._live(True), self._put)
+
+    def flipped(
+        self, step: int, images: Any, axes: tuple[int, int], take: Callable[[Any, np.ndarray, int], Any],
+        scores: Callable[[Any], Any],
+    ) -> Any:  # fmt: skip
+        """The mean scores over the views of a validation batch; None where no flips are asked for, or not yet.
+
+        Args:
+            step: steps since the seeded start. axes: those of height and width. take: of array, indices, axis.
+            scores: of a batch of images.
+        """
+        if self._flips is None or (self._flips["last"] and step < self._total):
+            return None
+        height, width = (images.shape[axis] for axis in axes)
+        total = None
+        for weight, rows, columns in flipped_views(height, width, self._flips["shift"]):
+            view = scores(take(take(images, rows, axes[0]), columns, axes[1])) * weight
+            total = view if total is None else total + view
+        return total
+
+
+def initialize(recipe: Recipe, feed: Feed, job: Job, net: Any) -> None:
+    """Set the first values of a Gluon net whose shapes are known, as the recipe's methods say.
+
+    Raises:
+        UsageError: the net or the data do not have what a method sets.
+    """
+    chosen = numbers_of(recipe.methods, "net")
+
+    def images(count: int) -> np.ndarray:
+        data = job.dataset
+        if data is None or feed.stage is None:
+            raise UsageError(
+                "whitening-init reads images of a data set by name: use loader='resident' or 'threaded', and a job "
+                "whose data() returns a name"
+            )
+        found: list[np.ndarray] = []
+        batches = feed.train.epoch(0)
+        for batch, _ in batches:
+            found.append(np.array(batch))
+            if sum(map(len, found)) >= count:
+                break
+        batches.close()
+        pixels = np.concatenate(found)[:count].astype(np.float32) / 255
+        scaled = (pixels - np.asarray(data.mean, np.float32)) / np.asarray(data.std, np.float32)
+        return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
+
+    set_values(chosen, net, images)
+
+
+def refuse_step(recipe: Recipe, where: str, why: str, *kinds: str) -> None:
+    """Refuse methods of these kinds for a job that trains in its own way.
+
+    Args:
+        where: place in the job's file, as the beginning of a message. why: the reason.
+
+    Raises:
+        UsageError: names the method.
+    """
+    for name in recipe.methods:
+        if METHODS[name].kind in kinds:
+            raise UsageError(f"recipe field methods={{{name!r}: …}}: {where}{why}; leave it out")

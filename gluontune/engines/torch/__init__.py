@@ -1,0 +1,1 @@
+"""The training process on PyTorch's engine; it imports no mxnet."""

@@ -1,0 +1,209 @@
+"""A job's net for PyTorch's engine: built, initialized and tried by MXNet in a process of its own, written as a graph.
+
+``python -m gluontune.engines.torch.export FD PARENT`` reads a recipe from stdin and writes the symbols of net and loss,
+the parameters of the seeded start and what else the engine must know to the file FD, which has no name that could be
+left behind. The process that trains reads it without mxnet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gluontune.core.endings import how_it_ended
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import parse_json
+from gluontune.core.interpreter import python
+from gluontune.core.parent_death import die_with_parent
+from gluontune.recipe import Recipe
+
+__all__ = ["Exported", "export_job", "exported"]
+
+_TRIED_BATCHES = 2  # of the training data: enough to try one, and to know the shapes
+_REFUSES = 3  # the exit code of a process that has written why it exports nothing
+_SIZE = struct.Struct("<Q")  # bytes of the facts, which come before the arrays
+
+
+@dataclass
+class Exported:
+    """What PyTorch's engine needs of a job.
+
+    Args:
+        net, loss: symbols as JSON; the loss takes output and label. training: the net's in training mode, where it is
+            another one, else None. arrays: of the seeded start, by Gluon's names.
+        names: Gluon's name to the parameter's place in the net, as checkpoints have it.
+        data: name of the data set. metric: its name and mode, ``accuracy`` or ``loss``. axis: of the classes.
+        lr_mult, wd_mult: of single parameters. frozen: parameters that are not trained. layers: those of each layer
+            that are.
+    """
+
+    net: str
+    training: str | None
+    loss: str
+    arrays: dict[str, np.ndarray]
+    names: dict[str, str]
+    data: str
+    metric: dict[str, str]
+    axis: int
+    lr_mult: dict[str, float]
+    wd_mult: dict[str, float]
+    frozen: list[str]
+    layers: list[list[str]]
+
+    def renamed(self, gluon_names: Mapping[str, str]) -> Exported:
+        """The same by the names that a module has for the arrays.
+
+        Args:
+            gluon_names: of those that have another name there, Gluon's by that one.
+        """
+        place = {name: place for place, name in gluon_names.items()}
+        rekeyed = {
+            field: {place.get(name, name): value for name, value in getattr(self, field).items()}
+            for field in ("names", "lr_mult", "wd_mult")
+        }
+        frozen = [place.get(name, name) for name in self.frozen]
+        layers = [[place.get(name, name) for name in layer] for layer in self.layers]
+        return dataclasses.replace(self, **rekeyed, frozen=frozen, layers=layers)  # type: ignore[arg-type]
+
+    def packed(self) -> bytes:
+        """All of it, for another process."""
+        facts = dataclasses.asdict(dataclasses.replace(self, arrays={}))
+        said, held = json.dumps(facts).encode(), io.BytesIO()
+        np.savez(held, **self.arrays)
+        return _SIZE.pack(len(said)) + said + held.getvalue()
+
+    @classmethod
+    def unpacked(cls, content: bytes) -> Exported:
+        """What :meth:`packed` gave, to the bit.
+
+        >>> net = Exported("{}", None, "{}", {"w": np.ones(2)}, {"w": "0.w"}, "sample", {}, -1, {}, {}, [], [["w"]])
+        >>> again = Exported.unpacked(net.packed())
+        >>> again.arrays["w"].tolist(), again.names, again.layers
+        ([1.0, 1.0], {'w': '0.w'}, [['w']])
+        """
+        (size,) = _SIZE.unpack_from(content)
+        facts = parse_json(content[_SIZE.size : _SIZE.size + size])
+        with np.load(io.BytesIO(content[_SIZE.size + size :])) as held:
+            return cls(**{**facts, "arrays": {name: held[name] for name in held.files}})
+
+
+def exported(recipe: Recipe) -> Exported:
+    """The job of a recipe, exported by a process that has mxnet; this one needs none.
+
+    Raises:
+        GluontuneError: the job does not fit, its net cannot be traced, or the export failed; says where.
+    """
+    with tempfile.TemporaryFile() as out:
+        done = subprocess.run(
+            python("-m", "gluontune.engines.torch.export", str(out.fileno()), str(os.getpid())),
+            input=json.dumps(recipe.to_dict()),
+            capture_output=True,
+            text=True,
+            check=False,
+            pass_fds=(out.fileno(),),
+        )
+        out.seek(0)
+        content = out.read()
+    if done.returncode == _REFUSES:
+        raise GluontuneError(content.decode("utf-8"))
+    if done.returncode != 0 or not content:
+        name = "the process that exports the net from MXNet"
+        raise GluontuneError(how_it_ended(name, done.returncode, done.stderr))
+    return Exported.unpacked(content)
+
+
+def export_job(recipe: Recipe) -> Exported:
+    """Build the recipe's job with MXNet, and try it on one batch.
+
+    Raises:
+        GluontuneError: the job does not fit, or its net or loss cannot be traced.
+        UsageError: the job has what only MXNet can compute: a ``step`` or a metric of its own, Gluon datasets.
+    """
+    from gluontune.compute.tracing import place_of_branch, traced
+    from gluontune.engines.mxnet.session import Session
+    from gluontune.engines.mxnet.snapshot import parameters, weights_of
+    from gluontune.methods.freezing import trained_layers
+
+    few = _TRIED_BATCHES * recipe.batch_size_per_device
+    if "whitening-init" in recipe.methods:  # it reads more of them, and the same on both engines
+        few = recipe.train_samples or sys.maxsize
+    plain = recipe.override(
+        backend="mxnet", engine="local", num_devices=1, devices="cpu", dtype="float32", hybridize="imperative",
+        train_samples=min(few, recipe.train_samples or few),
+        val_samples=min(few, recipe.val_samples or few),
+    )  # fmt: skip
+    session = Session(plain)
+    try:
+        session.build()
+        job = session.job
+        if job.step is not None:
+            raise _refused(job.place("step"), "the job's step() computes with MXNet's arrays")
+        if job.dataset is None:
+            raise _refused(
+                job.place("data"),
+                "data() returns Gluon datasets, which need mxnet in the process that trains",
+            )
+        if job.metric()[0] is not None:
+            raise _refused(job.place("metric"), "the job's metric() is one of MXNet's")
+        made = session.net if session.feed.stage is None else session.net.net
+        net, loss = traced(made), traced(session.kind.loss, 2)
+        if net.train is None:
+            raise _refused(job.place("net"), f"{place_of_branch(made)}: {net.why}")
+        if loss.differs:
+            where = place_of_branch(session.kind.loss)
+            raise _refused(job.place("loss"), f"the loss computes something else in training: {where}")
+        params = list(session.net.collect_params().values())
+        places = {p.name: place for place, p in parameters(session.net)}
+        values = weights_of(session)
+        wanted = {*net.predict.list_inputs(), *net.train.list_inputs()}
+        return Exported(
+            net=net.predict.tojson(),
+            training=net.train.tojson() if net.differs else None,
+            loss=loss.predict.tojson(),
+            arrays={name: values[place] for name, place in places.items() if name in wanted},
+            names={name: place for name, place in places.items() if name in wanted},
+            data=job.dataset.name,
+            metric={"name": session.score.name, "mode": session.score.mode},
+            axis=int(getattr(session.kind.loss, "_axis", -1)),
+            lr_mult={p.name: p.lr_mult for p in params if p.lr_mult != 1.0},
+            wd_mult={p.name: p.wd_mult for p in params if p.wd_mult != 1.0},
+            frozen=[p.name for p in params if p.grad_req == "null"],
+            layers=[[p.name for p in layer if p.name in wanted] for layer in trained_layers(session.net)],
+        )
+    finally:
+        session.close()
+
+
+def _refused(where: str, why: str) -> UsageError:
+    return UsageError(f"recipe field backend='torch': {where}{why}; use backend='mxnet'")
+
+
+def _main() -> int:
+    die_with_parent(int(sys.argv[2]))
+    code = 0
+    try:
+        content = export_job(Recipe.from_dict(json.loads(sys.stdin.read()))).packed()
+    except GluontuneError as error:
+        content, code = " ".join(str(error).split()).encode("utf-8"), _REFUSES
+    except Exception as error:  # told with its place by whoever asked
+        traceback.print_exc()
+        told = f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
+        content, code = told.encode("utf-8"), _REFUSES
+    with open(int(sys.argv[1]), "wb") as out:
+        out.write(content)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

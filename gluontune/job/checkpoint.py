@@ -1,0 +1,278 @@
+"""The checkpoint file and its folder; needs no mxnet.
+
+A checkpoint is one file, ``step-00000512.ckpt``: a line with the format's name and the SHA-256 of all that
+follows, a line of JSON (recipe, progress, positions), and a zip of numpy arrays (``numpy.savez``). Nothing
+in it can run code, and ``numpy.load`` reads the arrays after the two lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import atomic_write, explain_os_error, parse_json, read_arrays, writable_folder
+from gluontune.core.reading import MOST_JSON, open_regular
+
+__all__ = [
+    "DamagedCheckpoint",
+    "check_same_net",
+    "files",
+    "locked",
+    "name_of",
+    "newest",
+    "of_second",
+    "prune",
+    "read",
+    "read_header",
+    "restore_loader",
+    "weights_in",
+    "write",
+]
+
+FORMAT = "gluontune-checkpoint-1"
+_NAME = re.compile(r"step-(\d+)\.ckpt")
+_LINE = len(FORMAT) + 1 + 64 + 1
+_CHUNK = 1 << 20
+
+
+class DamagedCheckpoint(GluontuneError):
+    """The file is not whole, or is no checkpoint at all."""
+
+
+def name_of(step: int) -> str:
+    """The file name of the checkpoint after ``step`` steps.
+
+    >>> name_of(512)
+    'step-00000512.ckpt'
+    """
+    return f"step-{step:08d}.ckpt"
+
+
+class _Hashing:
+    """A stream that can only be written to, and hashes what goes through."""
+
+    def __init__(self, stream: IO[bytes]):
+        self._stream, self.hash, self.given_up = stream, hashlib.sha256(), False
+
+    def write(self, data: Any) -> int:
+        if self.given_up:
+            return len(data)
+        self.hash.update(data)
+        return self._stream.write(data)
+
+    def read(self, size: int = -1) -> bytes:
+        raise io.UnsupportedOperation("this stream can only be written to")  # numpy asks for the method
+
+    def flush(self) -> None:
+        if not self.given_up:
+            self._stream.flush()
+
+
+def write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a checkpoint beside ``path``, bring it to the disk, and rename it into place.
+
+    Args:
+        header: values for JSON. arrays: by name; any dtype that needs no pickle.
+
+    Raises:
+        GluontuneError: the disk is full, the folder read-only, …; what was there before is untouched.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / name_of(3)
+    >>> write(path, {"step": 3}, {"weight": np.arange(2.0)})
+    >>> header, arrays = read(path)
+    >>> header, arrays["weight"].tolist()
+    ({'step': 3}, [0.0, 1.0])
+    """
+    with atomic_write(path) as stream:
+        stream.write(f"{FORMAT} {'0' * 64}\n".encode())
+        hashing = _Hashing(stream)
+        hashing.write(json.dumps(header).encode() + b"\n")
+        try:
+            np.savez(hashing, **arrays)  # type: ignore[arg-type]
+        except BaseException:
+            hashing.given_up = True  # its zip file writes an end when it is collected
+            raise
+        stream.seek(len(FORMAT) + 1)
+        stream.write(hashing.hash.hexdigest().encode())
+    with contextlib.suppress(OSError):  # the new name too must reach the disk, where folders can be synced
+        folder = os.open(Path(path).parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def read_header(path: str | Path, *, whole: bool = True) -> dict[str, Any]:
+    """The header of a checkpoint.
+
+    Args:
+        whole: read all of the file and compare its checksum.
+
+    Raises:
+        DamagedCheckpoint: it is cut off, changed, or not a checkpoint of this version.
+    """
+    with _opened(path, whole) as (_, header):
+        return header
+
+
+def read(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Header and arrays of a checkpoint whose checksum holds. Raises as :func:`read_header`."""
+    with _opened(path, True) as (stream, header):
+        try:
+            return header, read_arrays(stream)
+        except ValueError as error:
+            raise DamagedCheckpoint(f"{path}: its arrays cannot be read: {error}") from None
+
+
+def check_same_net(mine: Mapping[str, Any], theirs: Mapping[str, Any], source: str) -> None:
+    """Whether the net's parameters (``mine``) and those that ``source`` brings have the same names and shapes.
+
+    Raises:
+        GluontuneError: they differ.
+    """
+    for name in {**mine, **theirs}:
+        here, there = (tuple(w[name].shape) if name in w else "none" for w in (mine, theirs))
+        if here != there:
+            raise GluontuneError(f"{source}: of another net: parameter {name} is {there} there, {here} here")
+
+
+def restore_loader(restore: Callable[[Any], None], state: dict[str, Any], rank: int, source: str) -> None:
+    """Put a loader where rank 0's stood; the other ranks' stand at the same place of their own shares.
+
+    Args:
+        restore: of the loader. state: of rank 0's. rank: whose loader it is. source: names the file in errors.
+
+    Raises:
+        GluontuneError: the state is of another data set, or of another division of it.
+    """
+    if "order" in state:
+        state = {**state, "order": {**state["order"], "rank": rank}}
+    try:
+        restore(state)
+    except GluontuneError as error:
+        raise GluontuneError(f"{source}: of another data set or division of it: {error}") from None
+
+
+def of_second(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The second set of weights (:mod:`gluontune.methods.weights`) in a checkpoint's arrays, by place in the net.
+
+    >>> of_second({"average/0.weight": np.ones(1), "parameter/0.weight": np.zeros(1)})
+    {'0.weight': array([1.])}
+    """
+    return {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("average/")}
+
+
+def weights_in(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The weights that a run validates, by place in the net: the second set where there is one, else the trained ones.
+
+    >>> weights_in({"average/0.weight": np.ones(1), "parameter/0.weight": np.zeros(1), "parameter/0.bias": np.zeros(1)})
+    {'0.weight': array([1.]), '0.bias': array([0.])}
+    """
+    trained = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
+    return {**trained, **of_second(arrays)}
+
+
+@contextlib.contextmanager
+def _opened(path: str | Path, whole: bool) -> Iterator[tuple[IO[bytes], dict[str, Any]]]:
+    """The stream, at the arrays, and the header."""
+    try:
+        with os.fdopen(open_regular(path), "rb") as stream:
+            start = stream.read(_LINE)
+            if not start.startswith(f"{FORMAT} ".encode()) or not start.endswith(b"\n"):
+                raise DamagedCheckpoint(f"{path}: damaged, or not a checkpoint ({FORMAT}) at all")
+            if whole:
+                digest = hashlib.sha256()
+                while chunk := stream.read(_CHUNK):
+                    digest.update(chunk)
+                if digest.hexdigest().encode() != start[len(FORMAT) + 1 : -1]:
+                    raise DamagedCheckpoint(f"{path}: damaged (its checksum does not hold)")
+                stream.seek(_LINE)
+            try:
+                header = parse_json(stream.readline(MOST_JSON))
+            except ValueError:
+                raise DamagedCheckpoint(f"{path}: damaged (its header is not JSON)") from None
+            if not isinstance(header, dict):
+                raise DamagedCheckpoint(f"{path}: damaged (its header is no mapping)")
+            yield stream, header
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+
+
+def files(folder: str | Path) -> list[Path]:
+    """The checkpoints of a folder, the newest (by step) first."""
+    with contextlib.suppress(OSError):
+        found = [(int(m[1]), p) for p in Path(folder).iterdir() if (m := _NAME.fullmatch(p.name))]
+        return [path for _, path in sorted(found, reverse=True)]
+    return []
+
+
+def newest(folder: str | Path) -> tuple[Path | None, dict[str, Any], list[str]]:
+    """The newest whole checkpoint, its header, and a sentence on each damaged one that was passed over.
+
+    Raises:
+        GluontuneError: there are checkpoints, and all are damaged.
+    """
+    passed: list[str] = []
+    there = files(folder)
+    for path in there:
+        try:
+            return path, read_header(path), passed
+        except DamagedCheckpoint as error:
+            passed.append(str(error))
+    if there:
+        raise GluontuneError(
+            f"{folder}: all {len(there)} checkpoints are damaged, the newest first: {passed[0]}; "
+            "remove them to begin anew"
+        )
+    return None, {}, passed
+
+
+def prune(folder: str | Path, keep: int) -> None:
+    """Remove all but the newest ``keep`` checkpoints and the one with the best validation score."""
+    there = files(folder)
+    best, best_score = None, -math.inf
+    for path in there:
+        with contextlib.suppress(GluontuneError):
+            header = read_header(path, whole=False)
+            score = header.get("val_score", header.get("val_accuracy"))  # the latter of earlier versions
+            if score is not None and score > best_score:
+                best, best_score = path, score
+    for path in there[keep:]:
+        if path != best:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+@contextlib.contextmanager
+def locked(folder: str | Path) -> Iterator[Path]:
+    """Hold a folder of checkpoints for one run; what a killed run left half-written is removed.
+
+    Raises:
+        UsageError: another run holds it.
+        GluontuneError: it cannot be written to.
+    """
+    place = writable_folder(folder)
+    with open(place / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"{place}: another run is writing its checkpoints there; choose another folder"
+            ) from None
+        for part in place.glob(".step-*.part"):
+            with contextlib.suppress(OSError):
+                part.unlink()
+        yield place

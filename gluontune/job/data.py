@@ -1,0 +1,293 @@
+"""The batches of a training process: the recipe's loader over the job's data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gluontune import compute, loading
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.job.arrays import as_batch, mapped, parts_of
+from gluontune.job.job import Job
+from gluontune.job.user_file import blaming
+from gluontune.loading.cached import redrawn, sample_bytes
+from gluontune.loading.splits import seeded_subset
+from gluontune.recipe import Recipe
+from gluontune.runtime import mxnet
+
+__all__ = ["Feed", "make_feed", "named_loaders"]
+
+
+_READ_TWICE = 16  # samples, to see whether they are drawn anew
+_COMPARED = 256  # samples, where a batch of them cannot be made
+
+
+@dataclass
+class Feed:
+    """Training and validation batches.
+
+    Args:
+        train, val: loaders of ``gt.loading``.
+        stage: the block that turns uint8 NHWC batches into normalized float NCHW inside the graph;
+            None where the loader has done that already.
+        batch_size: images of this rank in one step.
+        num_train: training images in all.
+        image_shape: (H, W, C), or None for a job's own Gluon datasets.
+    """
+
+    train: Any
+    val: Any
+    stage: Any
+    batch_size: int
+    num_train: int
+    image_shape: tuple[int, int, int] | None
+
+    def inputs(self, ctx: Any) -> tuple[Any, ...]:
+        """Two samples' worth of the net's inputs, for building it: images are zeros, others the first sample twice."""
+        mx = mxnet()
+        if self.image_shape is None:
+            return parts_of(self.train.pair()[:-1], [ctx])[0]
+        height, width, channels = self.image_shape
+        return parts_of((mx.nd.zeros((2, channels, height, width), ctx=ctx),), [ctx])[0]
+
+    def close(self) -> None:
+        for loader in (self.train, self.val):
+            loader.close()
+
+
+def make_feed(recipe: Recipe, job: Job, rank: int, world: int) -> Feed:
+    """Build both loaders.
+
+    Raises:
+        UsageError: the loader needs a data set of gluontune's, and the job brings Gluon datasets.
+    """
+    local = recipe.num_devices if recipe.engine == "local" else 1
+    batch_size = recipe.batch_size_per_device * local
+    if job.dataset is None:
+        return _gluon_feed(recipe, job, rank, world, batch_size)
+    data = job.dataset
+    trainer, validator, num_train, shape = named_loaders(recipe, data, rank, world, batch_size)
+    raw = trainer.yields == "uint8-nhwc"
+    dtype = "float16" if recipe.dtype == "float16" else "float32"
+    stage = compute.InputStage(data.mean, data.std, dtype=dtype) if raw else None
+    return Feed(trainer, validator, stage, batch_size, num_train, shape)
+
+
+def named_loaders(
+    recipe: Recipe, data: Any, rank: int, world: int, batch_size: int, **more: Any
+) -> tuple[Any, Any, int, tuple[int, int, int]]:
+    """Loaders of training and validation over a data set of ``gt.datasets``. Only ``gluon`` needs mxnet.
+
+    Args:
+        data: opened. rank, world: which share of the training images. batch_size: of this rank.
+        more: of :func:`gt.loading.build`, for both.
+
+    Returns:
+        both loaders, training images in all, (H, W, C).
+    """
+    shape = data.image_shape or (224, 224, 3)
+    train = seeded_subset(data.train, recipe.train_samples, recipe.seed)
+    val = seeded_subset(data.test, recipe.val_samples, recipe.seed)
+    common = {"image_shape": shape, "mean": data.mean, "std": data.std, "prefetch": recipe.prefetch, **more}
+    trainer = loading.build(
+        recipe.loader,
+        train,
+        batch_size=batch_size,
+        augment=recipe.augment or data.augment,
+        shuffle=True,
+        seed=recipe.seed,
+        num_workers=recipe.num_workers,
+        last_batch=recipe.last_batch,
+        rank=rank,
+        world_size=world,
+        partition=recipe.partition,
+        **common,
+    )
+    validator = loading.build(
+        recipe.loader,
+        val,
+        batch_size=batch_size,
+        augment="none",
+        num_workers=recipe.num_workers,
+        last_batch="keep",
+        **common,
+    )
+    return trainer, validator, len(train), shape
+
+
+def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int) -> Feed:
+    if recipe.loader not in ("gluon", "resident"):
+        raise UsageError(
+            f"recipe field loader={recipe.loader!r}: the job's data() returns Gluon datasets, which only the loaders "
+            "'gluon' and 'resident' read; for images, return the name of a data set, such as 'folder:/data/birds'"
+        )
+    train: Any = _Blamed(job.train, job)
+    val: Any = _Blamed(job.val, job)
+    if recipe.train_samples is not None and recipe.train_samples < len(train):
+        train = _Part(
+            train, np.random.default_rng(recipe.seed).permutation(len(train))[: recipe.train_samples]
+        )
+    if recipe.val_samples is not None and recipe.val_samples < len(val):
+        val = _Part(val, np.arange(recipe.val_samples))
+    if recipe.loader == "resident":
+        train, val = _kept(train, job), _kept(val, job)
+    share: dict[str, Any] = {"rank": rank, "world_size": world, "partition": recipe.partition}
+    workers = recipe.num_workers if recipe.loader == "gluon" else 0
+    seed, shuffle, last = recipe.seed, True, recipe.last_batch
+    count = len(train)
+    if job.begin is not None:
+        train = _Rows(train, batch_size, rank, world)
+        val = _Rows(val, min(batch_size, len(val)), 0, 1)
+        share, shuffle, last = {}, False, "discard"
+    together = job.function("batchify"), job.place("data")
+    return Feed(
+        GluonBatches(train, batch_size, shuffle, last, workers, seed, *together, **share),
+        GluonBatches(val, batch_size, False, "keep", workers, seed, *together),
+        None,
+        batch_size,
+        count,
+        None,
+    )
+
+
+def _kept(dataset: Any, job: Job) -> Any:
+    try:
+        return loading.keep_in_memory(dataset)
+    except UsageError as error:
+        raise UsageError(f"recipe field loader='resident': {job.place('data')}{error}") from error
+
+
+class _Part:
+    """Some items of a Gluon dataset."""
+
+    def __init__(self, dataset: Any, indices: np.ndarray):
+        self.dataset, self.indices = dataset, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.dataset[int(self.indices[place])]
+
+
+class _Rows(_Part):
+    """A sequence cut into rows that are read side by side: row *j* of each batch goes on from the batch before.
+
+    Args:
+        dataset: samples that follow each other. rows: of a batch of this rank.
+        rank, world: the rows of all ranks are cut together, and each takes its own.
+
+    >>> list(_Rows(range(7), 2, 0, 1))
+    [0, 3, 1, 4, 2, 5]
+    """
+
+    def __init__(self, dataset: Any, rows: int, rank: int, world: int):
+        each = len(dataset) // (rows * world)
+        starts = each * np.arange(rank * rows, (rank + 1) * rows)
+        super().__init__(dataset, (np.arange(each)[:, None] + starts[None, :]).reshape(-1))
+
+
+class _Blamed:
+    """A job's data set whose errors have the line of the job's file."""
+
+    def __init__(self, dataset: Any, job: Job):
+        self.dataset, self._file, self._made_by = dataset, job.file, job.function("data")
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, place: int) -> Any:
+        with blaming(self._file, f"sample {place} of data()", self._made_by):
+            return self.dataset[place]
+
+
+class GluonBatches:
+    """A job's own Gluon dataset behind the interface of ``gt.loading``'s loaders."""
+
+    yields = "float32-nchw"
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        shuffle: bool,
+        last_batch: str,
+        num_workers: int,
+        seed: int,
+        batchify: Any = None,
+        place: str = "",
+        **share: Any,
+    ):
+        self._dataset, self._epoch, self._done, self._start = dataset, 0, 0, 0
+        self._batchify, self._place = batchify, place
+        self._loader: Any = loading.safe_dataloader(
+            dataset,
+            batch_size,
+            shuffle=shuffle,
+            last_batch=last_batch,
+            num_workers=num_workers,
+            seed=seed,
+            batchify_fn=batchify,
+            **share,
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def pair(self) -> tuple[Any, ...]:
+        """The first sample twice, as a batch."""
+        together = self._batchify or mxnet().gluon.data.dataloader.default_batchify_fn
+        return as_batch(together([self._dataset[0]] * 2))
+
+    def steady_bytes(self) -> int | None:
+        """Bytes of one sample, where samples are the same each time they are read; None where they are drawn anew."""
+        if redrawn(self._dataset, _READ_TWICE) is not None:
+            return None
+        return sample_bytes(self._dataset)
+
+    def epoch(self, number: int) -> Any:
+        """The batches of one epoch."""
+        start, self._start = self._start, 0
+        self._epoch, self._done = number, start
+        try:
+            for batch in self._loader.epoch(number, start):
+                self._done += 1
+                yield as_batch(batch)
+        except Exception as error:
+            if self._batchify is None and (told := self._unlike()):
+                raise GluontuneError(told) from error
+            raise
+
+    def _unlike(self) -> str:
+        """Two samples that cannot be one batch, as a sentence; "" where the first are alike."""
+        places = range(min(len(self._dataset), _COMPARED))
+        shapes = [
+            mapped(lambda part: tuple(np.shape(part)), as_batch(self._dataset[place])) for place in places
+        ]
+        other = next((place for place in places if shapes[place] != shapes[0]), None)
+        if other is None:
+            return ""
+        return (
+            f"{self._place}samples of different shapes cannot be one batch: sample 0 of data() has {shapes[0]}, sample "
+            f"{other} {shapes[other]}; pad them in data(), or define batchify(samples), which returns the batch"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Where the loader stands, as plain values."""
+        return {"items": len(self._dataset), "epoch": self._epoch, "batch": self._done}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where ``state`` was taken, in the epoch that is asked for next.
+
+        Raises:
+            UsageError: the state is of another number of items.
+        """
+        if state.get("items") != len(self._dataset):
+            raise UsageError(f"it has {state.get('items')} items, this job's data {len(self._dataset)}")
+        self._epoch, self._done = state["epoch"], state["batch"]
+        self._start = self._done
+
+    def close(self) -> None:
+        self._loader = None

@@ -1,0 +1,230 @@
+"""What is trained: a data set and a net by name, or the user's own ``job.py``.
+
+A ``job.py`` may define any of
+
+* ``net()``: an uninitialized Gluon block, or a dict of them (several nets);
+* ``data()``: the name of a data set (``"folder:/data/birds"``: then every rung applies), or a pair ``(train, val)``
+  of Gluon datasets whose items are ``(input, …, label)``;
+* ``loss()``: a Gluon loss of ``(output, label)`` with one value per sample;
+* ``metric()``: an ``mx.metric.EvalMetric``; ``metric_mode = "min"`` or ``"max"`` where its name does not tell which
+  is better. Without one: accuracy where the loss is a classification's, else the loss;
+* ``step(net, *batch)``: in place of ``net(x)`` and ``loss``: returns the loss of each sample, or ``(loss, output)``.
+  Where it has a parameter ``trainers`` (a dict by the nets' names; ``trainer``, where there is one net), it does its
+  own updates: ``record``, ``backward`` and ``trainers["g"].step(batch_size)``;
+* ``batchify(samples)``: the batch of a list of samples, where they cannot just be stacked (texts of many lengths): as
+  Gluon's ``batchify_fn``;
+* ``begin(net, batch_size)``: recurrent state at the start of an epoch, arrays in any nesting. ``step`` then has a
+  parameter ``state`` and returns the new one last: ``(loss, state)`` or ``(loss, output, state)``. The samples are
+  taken to follow each other: row *j* of each batch goes on where row *j* of the batch before ended.
+
+A name may also hold the thing itself (``net = nn.Dense(10)``), as scripts have it. What is left out comes from the
+recipe. The net may be written with ``mx.nd``/``F`` or, after ``npx.set_np()``, with ``mx.np``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from gluontune import compute, datasets
+from gluontune.core.errors import GluontuneError
+from gluontune.job.models import build_net
+from gluontune.job.user_file import call, load_module, place_of_function
+from gluontune.methods.cards import numbers_of
+from gluontune.methods.nets import change_net
+from gluontune.recipe import Recipe, rules
+
+__all__ = ["Job", "load_job", "load_module"]
+
+
+@dataclass
+class Job:
+    """What one training process works on.
+
+    Args:
+        net: makes a new net, or a dict of nets. loss: makes the loss block.
+        dataset: an opened ``gt.datasets.Dataset``, or None where the job brings Gluon datasets.
+        train, val: Gluon datasets of the job, or None.
+        classes: number of classes, or None where only the job knows it.
+        file: path of the job file, for messages. module: what it defines.
+    """
+
+    net: Callable[[], Any]
+    loss: Callable[[], Any]
+    dataset: Any = None
+    train: Any = None
+    val: Any = None
+    classes: int | None = None
+    file: str | None = None
+    module: ModuleType | None = None
+
+    def function(self, name: str) -> Callable[..., Any] | None:
+        """The job's own function of that name, or None."""
+        found = getattr(self.module, name, None)
+        return found if callable(found) else None
+
+    def place(self, name: str) -> str:
+        """``job.py:12: ``, where the job defines ``name``; as the beginning of a message."""
+        return place_of_function(self.file, self.function(name))
+
+    @property
+    def step(self) -> Callable[..., Any] | None:
+        return self.function("step")
+
+    @property
+    def begin(self) -> Callable[..., Any] | None:
+        return self.function("begin")
+
+    @property
+    def updates(self) -> str | None:
+        """``trainers`` or ``trainer``, the parameter with which ``step`` does its own updates; None: it does not."""
+        names = _parameters(self.step)
+        return next((name for name in ("trainers", "trainer") if name in names), None)
+
+    def metric(self) -> tuple[Any, str | None]:
+        """A new metric of the job and its ``metric_mode``; None where it defines none.
+
+        Raises:
+            GluontuneError: it is no EvalMetric, or the mode is neither ``min`` nor ``max``.
+        """
+        from gluontune.runtime import mxnet
+
+        given = getattr(self.module, "metric", None)
+        if given is None:
+            return None, None
+        kind = mxnet().metric.EvalMetric
+        found = given if isinstance(given, kind) else call(self.file, "metric", given)
+        if not isinstance(found, kind):
+            raise GluontuneError(
+                f"{self.place('metric')}metric() returned {type(found).__name__}; return an mx.metric.EvalMetric"
+            )
+        mode = getattr(self.module, "metric_mode", None)
+        if mode not in (None, "min", "max"):
+            raise GluontuneError(f"{self.file}: metric_mode = {mode!r}: give 'min' or 'max'")
+        return found, mode
+
+
+def load_job(recipe: Recipe) -> Job:
+    """The job that a recipe names.
+
+    Raises:
+        GluontuneError: the job file, its data or its functions do not fit; names the file and function.
+
+    >>> from gluontune.recipe import Recipe
+    >>> load_job(Recipe(dataset="sample")).__class__.__name__
+    'Job'
+    """
+    module = load_module(recipe.job) if recipe.job else None
+
+    def has(name: str) -> bool:
+        return module is not None and _defines(module, name)
+
+    def make(name: str) -> Any:
+        given = getattr(module, name)
+        return given if _is_ready(given) else call(recipe.job, name, given)
+
+    data = make("data") if has("data") else recipe.dataset
+    loss = (lambda: make("loss")) if has("loss") else _softmax
+    job = Job(net=lambda: make("net"), loss=loss, file=recipe.job, module=module)
+    _check_step(job)
+    if isinstance(data, str):
+        job.dataset = datasets.open(data)
+        classes = job.classes = len(job.dataset.classes)
+        if not has("net"):
+            job.net = lambda: build_net(recipe.net, classes)
+    else:
+        job.train, job.val = _pair(data, job)
+        if not has("net"):
+            raise GluontuneError(
+                f"{recipe.job}: data() returns Gluon datasets, so the job must define net() too"
+            )
+    job.net = _changed(job.net, recipe)
+    return job
+
+
+def _softmax() -> Any:
+    from gluontune.runtime import mxnet
+
+    return mxnet().gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+def _is_ready(given: Any) -> bool:
+    """Whether a name of the job holds the thing itself, not the function that makes it."""
+    from gluontune.runtime import mxnet
+
+    return isinstance(given, (str, tuple, Mapping, mxnet().gluon.Block))
+
+
+def _defines(module: ModuleType, name: str) -> bool:
+    given = getattr(module, name, None)
+    return given is not None and (callable(given) or _is_ready(given)) and not inspect.ismodule(given)
+
+
+def _parameters(function: Callable[..., Any] | None) -> set[str]:
+    return set(inspect.signature(function).parameters) if function is not None else set()
+
+
+def _check_step(job: Job) -> None:
+    """``step`` and ``begin`` against each other, before anything is built."""
+    if job.begin is not None and "state" not in _parameters(job.step):
+        raise GluontuneError(
+            f"{job.place('step' if job.step else 'begin')}begin() gives a recurrent state, so step() must take it: "
+            "def step(net, *batch, state): … return loss, state"
+        )
+    if job.begin is None and "state" in _parameters(job.step):
+        raise GluontuneError(
+            f"{job.place('step')}step() takes a state, so the job must say where it starts: "
+            "def begin(net, batch_size): return …"
+        )
+
+
+def _changed(net: Callable[[], Any], recipe: Recipe) -> Callable[[], Any]:
+    """``net`` with the layers that the recipe's methods add, and its stochastic depth."""
+    layers = numbers_of(recipe.methods, "net")
+    if not recipe.stochastic_depth and not layers:
+        return net
+
+    def build() -> Any:
+        found = net()
+        if layers and not isinstance(found, Mapping):
+            with rules.naming(recipe, "methods", "job" if recipe.job else "net"):
+                change_net(layers, found)
+        if recipe.stochastic_depth:
+            with rules.naming(recipe, "stochastic_depth", "job" if recipe.job else "net"):
+                compute.add_stochastic_depth(found, recipe.stochastic_depth)
+        return found
+
+    return build
+
+
+def _pair(data: Any, job: Job) -> tuple[Any, Any]:
+    fits = isinstance(data, (tuple, list)) and len(data) == 2
+    if not fits or not all(hasattr(d, "__len__") and hasattr(d, "__getitem__") for d in data):
+        loaders = fits and all(hasattr(d, "__iter__") for d in data)
+        hint = (
+            " (of loaders: return their data sets; gluontune makes the loaders; own batches: batchify(samples))"
+            if loaders
+            else ""
+        )
+        raise GluontuneError(
+            f"{job.place('data')}data() returned {type(data).__name__}{hint}; return a pair (train, val) of Gluon "
+            "datasets, or the name of a data set of images, such as 'folder:/data/birds'"
+        )
+    for name, part in zip(("training", "validation"), data):
+        if len(part) == 0:
+            raise GluontuneError(f"{job.place('data')}the {name} data set that data() returns is empty")
+        item = call(job.file, "data", part.__getitem__, 0)
+        if job.step is None and (not isinstance(item, (tuple, list)) or len(item) < 2):
+            raise GluontuneError(
+                f"{job.place('data')}an item of the {name} data set is not (input, …, label) but "
+                f"{_described(item)}; return pairs, or define step(net, *batch)"
+            )
+    return data[0], data[1]
+
+
+def _described(item: Any) -> str:
+    shape = getattr(item, "shape", None)
+    return f"{type(item).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")

@@ -1,0 +1,201 @@
+"""What a validation shows: the job's own metric, else accuracy where the loss is a classification's, else the loss."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from gluontune.core.errors import GluontuneError
+from gluontune.job.arrays import flat, to_numpy, without_bfloat16
+from gluontune.job.job import Job
+from gluontune.job.outcome import Outcome
+from gluontune.job.user_file import blaming
+from gluontune.runtime import as_nd_array, mxnet
+
+__all__ = ["Score", "direction", "hits_of", "make_score"]
+
+_SMALLER = (
+    "loss",
+    "error",
+    "mae",
+    "mse",
+    "rmse",
+    "perplexity",
+    "entropy",
+    "distance",
+    "nll",
+    "fid",
+    "divergence",
+)
+_LARGER = ("accuracy", "f1", "mcc", "auc", "precision", "recall", "iou", "psnr", "ssim", "bleu", "map", "pearson",
+           "correlation", "score", "reward", "dice", "pcc")  # fmt: skip
+_REGRESSIONS = ("L1Loss", "L2Loss", "HuberLoss", "LogisticLoss", "PoissonNLLLoss", "KLDivLoss", "CTCLoss")
+
+
+def direction(name: str) -> str | None:
+    """``min`` or ``max``: which values of the metric are better, by its name; None: the name does not tell.
+
+    >>> direction("rmse"), direction("top_k_accuracy_5"), direction("validation-loss"), direction("wumpus")
+    ('min', 'max', 'min', None)
+    """
+    said = name.lower()
+    words = said.replace("_", " ").replace("-", " ").replace("(", " ").replace(")", " ").split()
+    for mode, known in (("min", _SMALLER), ("max", _LARGER)):
+        if any(word in known for word in words) or any(k in said for k in known if len(k) > 4):
+            return mode
+    return None
+
+
+class Score(Protocol):
+    """Gathers the outcomes of a validation into one figure.
+
+    Attributes:
+        name: such as ``accuracy``. mode: ``max`` or ``min``, which is better.
+    """
+
+    name: str
+    mode: str
+
+    def update(self, outcome: Outcome) -> None: ...
+
+    def value(self) -> float: ...
+
+
+class _Accuracy:
+    """The share of right classes: of samples, of pixels, of words."""
+
+    name, mode = "accuracy", "max"
+
+    def __init__(self, loss: Any):
+        self._loss, self._hits, self._count = loss, 0.0, 0
+
+    def update(self, outcome: Outcome) -> None:
+        hits = hits_of(self._loss, outcome)
+        self._hits, self._count = self._hits + float(hits.sum()), self._count + hits.size
+
+    def value(self) -> float:
+        return self._hits / self._count
+
+
+class _Loss:
+    """The mean of the samples' losses."""
+
+    name, mode = "loss", "min"
+
+    def __init__(self) -> None:
+        self._sum, self._count = 0.0, 0
+
+    def update(self, outcome: Outcome) -> None:
+        losses = to_numpy(outcome.loss)
+        self._sum, self._count = self._sum + float(losses.sum()), self._count + losses.size
+
+    def value(self) -> float:
+        return self._sum / self._count
+
+
+class _Given:
+    """The job's ``mx.metric.EvalMetric``."""
+
+    def __init__(self, metric: Any, mode: str | None, job: Job):
+        self._metric, self._job = metric, job
+        metric.reset()
+        found = metric.get()[0]
+        self.name = str(found[0] if isinstance(found, (list, tuple)) else found)
+        told = mode or direction(self.name)
+        if told is None:
+            raise GluontuneError(
+                f"{job.place('metric')}metric() gives {self.name!r}, whose name does not tell whether more is better: "
+                "add metric_mode = 'max' or 'min' to the job"
+            )
+        self.mode = told
+
+    def update(self, outcome: Outcome) -> None:
+        if isinstance(self._metric, mxnet().metric.Loss):
+            self._metric.update(0, [as_nd_array(outcome.loss)])
+            return
+        if outcome.output is None:
+            raise GluontuneError(
+                f"{self._job.place('step')}metric() needs the net's output: have step() return (loss, output)"
+            )
+        labels, outputs = flat(outcome.label), [without_bfloat16(each) for each in flat(outcome.output)]
+        with blaming(self._job.file, "metric()", self._job.function("metric"), outcome.shapes()):
+            self._metric.update(as_nd_array(labels), as_nd_array(outputs))
+            self._metric.get()
+
+    def value(self) -> float:
+        found = self._metric.get()[1]
+        return float(found[0] if isinstance(found, (list, tuple)) else found)
+
+
+def make_score(job: Job, loss: Any, sample: Outcome) -> Score:
+    """The metric of a job.
+
+    Args:
+        loss: the job's loss block. sample: the outcome of one validation batch, which shows shapes and types.
+
+    Raises:
+        GluontuneError: ``metric()`` gives no metric, or none whose direction is known.
+
+    >>> nd, losses = mxnet().nd, mxnet().gluon.loss
+    >>> one = Outcome(loss=nd.array([0.1, 2.0]), output=nd.array([[9, 0], [8, 1]]), label=nd.array([0, 1]))
+    >>> loss = losses.SoftmaxCrossEntropyLoss()
+    >>> score = make_score(Job(net=lambda: None, loss=lambda: loss, classes=2), loss, one)
+    >>> score.update(one)
+    >>> score.name, score.mode, score.value()
+    ('accuracy', 'max', 0.5)
+    """
+    given, mode = job.metric()
+    if given is not None:
+        return _Given(given, mode, job)
+    return _Accuracy(loss) if _is_classification(job, loss, sample) else _Loss()
+
+
+def _is_classification(job: Job, loss: Any, sample: Outcome) -> bool:
+    output, label = sample.output, sample.label
+    if getattr(output, "shape", None) is None or getattr(label, "shape", None) is None:
+        return False
+    losses = mxnet().gluon.loss
+    if job.step is None:
+        if isinstance(loss, losses.SoftmaxCrossEntropyLoss):
+            return True
+        if isinstance(loss, losses.SigmoidBinaryCrossEntropyLoss):
+            return _size(output) == _size(label)
+        if type(loss).__name__ in _REGRESSIONS:
+            return False
+    scores = len(output.shape) == 2 and output.shape[1] > 1 and tuple(label.shape) == (output.shape[0],)
+    if job.classes is not None:
+        return scores and output.shape[1] >= job.classes
+    return scores and np.dtype(label.dtype).kind in "iu"
+
+
+def hits_of(loss: Any, outcome: Outcome) -> np.ndarray:
+    """1 where the class is right, 0 elsewhere; one value for each label.
+
+    Labels may be class numbers, or one-hot (then their largest entry counts); two classes of a
+    ``SigmoidBinaryCrossEntropyLoss`` are told apart by their sign.
+    """
+    output, label = to_numpy(outcome.output), to_numpy(outcome.label)
+    binary = mxnet().gluon.loss.SigmoidBinaryCrossEntropyLoss
+    if isinstance(loss, binary):
+        edge = 0.5 if loss._from_sigmoid else 0.0
+        return ((output > edge).reshape(-1) == (label > 0.5).reshape(-1)).astype("float32")
+    axis = getattr(loss, "_axis", -1)
+    if label.shape == output.shape:
+        label = label.argmax(axis)
+    found = output.argmax(axis)
+    if found.size != label.size:
+        raise GluontuneError(
+            f"an output of shape {output.shape} has no class for each label of {label.shape}"
+        )
+    return (found.reshape(-1) == label.reshape(-1)).astype("float32")
+
+
+def finite(value: float) -> float | None:
+    """A value for JSON."""
+    return float(value) if math.isfinite(value) else None
+
+
+def _size(array: Any) -> int:
+    return int(np.prod(array.shape))

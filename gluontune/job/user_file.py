@@ -1,0 +1,180 @@
+"""The user's own file: run as a script of its own would be, and blamed by file and line where it does not fit."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from gluontune.core.errors import GluontuneError
+
+__all__ = ["as_script", "blaming", "in_words", "load_module", "place_of"]
+
+NAMES = ("net", "data", "loss", "metric", "step", "begin")
+
+
+class _TrainsAtImport(BaseException):
+    """Leaves the user's file at its first update; no ``except Exception`` of theirs holds it up."""
+
+
+class _AsWritten(SourceFileLoader):
+    """Runs the file as it stands. Byte code beside it would be taken for as new within a second of the same size."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def load_module(path: str | Path) -> ModuleType:
+    """Run a ``job.py`` and return it as a module.
+
+    It can import from its own folder, and from the current one: after Python's own modules and what is installed, so
+    that a file called ``queue.py`` there hides neither from the libraries.
+
+    It sees ``sys.argv`` as if it had been started alone, without arguments: a script that parses them gets its
+    defaults, never ours.
+
+    Raises:
+        GluontuneError: the file is missing, raises, ends the process, or trains while it is imported; the message
+            has its line.
+    """
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise GluontuneError(f"{path}: no such job file; give the path of a Python file that defines net()")
+    if file.suffix != ".py":
+        raise GluontuneError(f"{path}: not a Python file; a job ends in .py")
+    loader = _AsWritten("gluontune_user_job", str(file))
+    spec = importlib.util.spec_from_file_location("gluontune_user_job", file, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gluontune_user_job"] = module
+    with contextlib.suppress(FileNotFoundError):  # the current folder may be gone
+        for place in (str(file.parent), os.getcwd()):
+            if place not in sys.path:
+                sys.path.append(place)
+    try:
+        with as_script(file), _no_training():
+            loader.exec_module(module)
+    except _TrainsAtImport as error:
+        raise GluontuneError(
+            f"{place_of(file, error)}: the file trains while it is imported; put what trains under "
+            "`if __name__ == '__main__':`, so that its net() can be had without"
+        ) from error
+    except SystemExit as error:
+        raise GluontuneError(
+            f"{place_of(file, error)}: the file ends itself (exit code {error.code}) while it is imported, without "
+            "arguments; put what ends it, or needs arguments, under `if __name__ == '__main__':`"
+        ) from error
+    except Exception as error:
+        raise GluontuneError(f"{place_of(file, error)}: the job raised {in_words(error)}") from error
+    if not any(callable(getattr(module, name, None)) for name in NAMES):
+        raise GluontuneError(f"{path}: the job defines none of net(), data(), loss(); define at least one")
+    return module
+
+
+@contextlib.contextmanager
+def as_script(file: str | Path) -> Iterator[None]:
+    """``sys.argv`` of a script that was started without arguments."""
+    before = sys.argv
+    sys.argv = [str(file)]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+@contextlib.contextmanager
+def _no_training() -> Iterator[None]:
+    """The first update of a ``gluon.Trainer`` ends what runs inside."""
+    from gluontune.runtime import mxnet
+
+    trainer = mxnet().gluon.Trainer
+    before = trainer.step
+
+    def step(*_: Any, **__: Any) -> None:
+        raise _TrainsAtImport
+
+    trainer.step = step
+    try:
+        yield
+    finally:
+        trainer.step = before
+
+
+@contextlib.contextmanager
+def blaming(path: str | Path | None, name: str, function: Any = None, seen: str = "") -> Iterator[None]:
+    """Tell an error of the user's code, or of MXNet within it, with the file's line.
+
+    Args:
+        path: of the job file; None: there is none, and what comes is not the user's fault.
+        name: what was called, such as ``"net()"``. function: its definition, where no line of the file raised.
+        seen: what it was called with, for the message.
+    """
+    try:
+        yield
+    except GluontuneError:
+        raise
+    except (Exception, SystemExit) as error:
+        at = f"{place_of(path, error, function)}: " if path is not None else ""
+        given = f" for {seen}" if seen else ""
+        told = in_words(error)
+        if isinstance(error, TypeError) and "required positional argument" in told:
+            told += "; data() gives (input, …, label), and what goes from batch to batch comes from begin() and step()"
+        raise GluontuneError(f"{at}{name} failed{given}: {told}") from error
+
+
+def place_of(path: str | Path, error: BaseException, function: Any = None) -> str:
+    """``file:line`` of the innermost frame of the user's file in a traceback, else of ``function``'s definition."""
+    file = Path(path).resolve()
+    line = None
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        line = error.lineno
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if Path(frame.f_code.co_filename).resolve() == file:
+            line = number
+    return _at(file, line or _line_of(function))
+
+
+def place_of_function(path: str | Path | None, function: Any) -> str:
+    """``file:line: `` where ``function`` is defined, as the beginning of a message."""
+    return "" if path is None else f"{_at(Path(path).resolve(), _line_of(function))}: "
+
+
+def _line_of(function: Any) -> int | None:
+    code = getattr(function, "__code__", None)
+    return code.co_firstlineno if code is not None else None
+
+
+def _at(file: Path, line: int | None) -> str:
+    return f"{file}:{line}" if line else str(file)
+
+
+def in_words(error: BaseException) -> str:
+    """An error's kind and message on one line; of MXNet's, the line that says something."""
+    kind = type(error).__name__
+    text = str(error).split("Stack trace:")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and kind == "MXNetError":
+        lines = [line[12:] if line.startswith("MXNetError: ") else line for line in lines]
+        told = [line for line in lines if "Check failed" in line or "Error in" in line or "requires" in line]
+        lines = told[:2] or lines
+    said = " ".join(lines[-3:])[:600]
+    return f"{kind}: {said}" if said and kind != "MXNetError" else said or kind
+
+
+def call(path: str | Path | None, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the job; an error has its line."""
+    with as_script(path) if path is not None else contextlib.nullcontext():
+        try:
+            return function(*arguments)
+        except GluontuneError:
+            raise
+        except (Exception, SystemExit) as error:
+            at = f"{place_of(path, error, function)}: " if path is not None else ""
+            raise GluontuneError(f"{at}{name}() of the job raised {in_words(error)}") from error

@@ -1,0 +1,187 @@
+"""Figures and foreign text as a reader wants them: the one place where numbers become words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gluontune.core.texts import clean
+
+__all__ = [
+    "PHASES",
+    "RUNG_WORDS",
+    "accuracy",
+    "clean",
+    "decimals",
+    "duration",
+    "finite",
+    "interval",
+    "number",
+    "points",
+    "prediction",
+    "rate",
+    "ratio",
+    "ratio_with_interval",
+]
+
+# The phases of a step in the order in which they happen, and how a sentence calls them.
+PHASES = {
+    "data": "waiting for data",
+    "copy": "copying to the device",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "update": "updating the parameters",
+    "metrics": "computing loss and accuracy",
+    "rest": "work outside the measured phases",
+}
+
+# What a sentence calls the change that a rung makes; other rungs go by their name.
+RUNG_WORDS = {
+    "environment": "setting threads and allocator",
+    "multi-worker": "worker processes",
+    "records": "RecordIO",
+    "hybridized": "hybridizing",
+    "mixed-precision": "mixed precision",
+    "large-batch": "a larger batch",
+    "multi-device": "more devices",
+    "modern-engine": "PyTorch's engine",
+    "methods": "methods that need fewer epochs",
+}
+
+
+def number(value: Any) -> float | None:
+    """``value`` as a finite float, or None if it is no such thing.
+
+    >>> number(3), number("3"), number(float("nan")), number(True)
+    (3.0, None, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def finite(document: Any) -> Any:
+    """A copy of plain values with NaN and infinity, which JSON lacks, as None."""
+    if isinstance(document, Mapping):
+        return {str(key): finite(value) for key, value in document.items()}
+    if isinstance(document, (list, tuple)):
+        return [finite(value) for value in document]
+    if isinstance(document, float) and not math.isfinite(document):
+        return None
+    return document
+
+
+def rate(value: float | None) -> str:
+    """A throughput with three or more significant digits.
+
+    >>> rate(1234.5), rate(12.345), rate(None)
+    ('1,234', '12.3', '—')
+    """
+    if value is None:
+        return "—"
+    return f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:.3g}"
+
+
+def decimals(value: float) -> int:
+    """Decimals that a ratio deserves: its third digit is noise above 2."""
+    return 0 if value >= 99.5 else 1 if value >= 1.95 else 2
+
+
+def ratio(value: float | None) -> str:
+    """
+    >>> ratio(3.94), ratio(0.968)
+    ('3.9×', '0.97×')
+    """
+    return "—" if value is None else f"{value:,.{decimals(value)}f}×"
+
+
+def interval(bounds: Any, digits: int) -> str:
+    """
+    >>> interval([3.66, 4.12], 1)
+    '3.7–4.1'
+    """
+    return f"{bounds[0]:,.{digits}f}–{bounds[1]:,.{digits}f}"
+
+
+def prediction(row: Mapping[str, Any]) -> str:
+    """What was predicted for a rung (or a variant), and by how much it differs from what was measured.
+
+    >>> prediction({"predicted": {"samples_per_sec": 900.0}, "samples_per_sec": {"median": 1000.0}})
+    '900 (−10 %)'
+    >>> prediction({"predicted": None, "samples_per_sec": {"median": 1000.0}})
+    ''
+    """
+    guess, measured = row.get("predicted"), row.get("samples_per_sec")
+    if not guess:
+        return ""
+    told = rate(guess["samples_per_sec"])
+    if not measured:
+        return told
+    error = round(100 * (guess["samples_per_sec"] / measured["median"] - 1))
+    return f"{told} ({'−' if error < 0 else '+' if error else '±'}{abs(error)} %)"
+
+
+def ratio_with_interval(value: float | None, bounds: Any) -> str:
+    """
+    >>> ratio_with_interval(3.94, [3.66, 4.12]), ratio_with_interval(1.1, None)
+    ('3.9× (95 %: 3.7–4.1)', '1.10×')
+    """
+    if value is None:
+        return "—"
+    return ratio(value) + (f" (95 %: {interval(bounds, decimals(value))})" if bounds else "")
+
+
+def accuracy(value: float | None) -> str:
+    """
+    >>> accuracy(0.8312)
+    '83.1 %'
+    """
+    return "—" if value is None else f"{100 * value:.1f} %"
+
+
+def reached(row: Mapping[str, Any], named: bool = False) -> str:
+    """What a run's validation showed last: its accuracy, else its metric by name; "" where there is nothing.
+
+    Args:
+        named: say "accuracy", too.
+
+    >>> reached({"val_accuracy": [0.7, 0.8]}), reached({"val_accuracy": [0.8]}, named=True)
+    ('80.0 %', 'accuracy 80.0 %')
+    >>> reached({"val_accuracy": [], "val_metric": {"name": "rmse", "mode": "min", "values": [2.0, 1.25]}})
+    'rmse 1.25'
+    """
+    shares = [value for value in row["val_accuracy"] if value is not None]
+    if shares:
+        return ("accuracy " if named else "") + accuracy(shares[-1])
+    metric = row.get("val_metric") or {}
+    values = [number(value) for value in metric.get("values", ())]
+    return (
+        f"{clean(metric.get('name') or '', 20)} {values[-1]:.4g}" if values and values[-1] is not None else ""
+    )
+
+
+def points(difference: float) -> str:
+    """
+    >>> points(0.031)
+    '3.1 points'
+    """
+    return f"{100 * difference:.1f} points"
+
+
+def duration(seconds: float | None) -> str:
+    """
+    >>> duration(0.84), duration(42.3), duration(125), duration(7300)
+    ('0.8 s', '42 s', '2 min 5 s', '2 h 2 min')
+    """
+    if seconds is None:
+        return "—"
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min"

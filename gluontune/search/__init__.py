@@ -1,0 +1,1 @@
+"""What compares recipes: the ladder's climb, factors, time to accuracy, tuning, methods."""

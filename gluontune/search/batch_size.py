@@ -1,0 +1,220 @@
+"""Large batches, chosen by the seconds to the accuracy that the kept recipe reaches.
+
+Images a second say little here: a larger batch is a little faster and learns less from each image, and an optimizer
+that makes more of each step may be slower and still arrive first. So each candidate is trained, with a schedule fitted
+to its length, and counts by the time it took to reach the accuracy of the recipes kept so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gluontune.core.ladder_document import RungRow, VariantRow
+from gluontune.core.stats import Interval
+from gluontune.search.budget import SHORTEST_UPDATES
+from gluontune.search.judge import PARITY_POINTS, choose, verdict_of
+from gluontune.search.measure import Contender
+from gluontune.search.sequential import LOOKS, Scatter, ratio_at_look
+from gluontune.search.trainings import Trainings
+from gluontune.training.group import RunFailed
+
+__all__ = ["SHORTER", "Batches"]
+
+SHORTER = 0.7  # of the length: what arrived is tried with so much less, until it does not arrive any more
+_WORTH = 1.05  # times less to the accuracy, as the slices promise: what cannot win that is not trained
+_SETTLE = 0.3  # of the free time, for making the winner's gain certain
+_SHORTENED = 2  # times at the most
+_PART = 0.6  # of the free time, for one training
+
+
+class Batches:
+    """The trainings of the large-batch rung.
+
+    Args:
+        best: the recipe to beat, measured in the same contest as ``field``. naive: for the ratios to it.
+        trainings: who trains. progress: told what is trained. scatter: as the contest used it.
+    """
+
+    def __init__(
+        self,
+        row: RungRow,
+        best: Contender,
+        naive: Contender,
+        field: Sequence[Contender],
+        trainings: Trainings,
+        progress: Callable[[str], None],
+        scatter: Scatter | None = None,
+    ):
+        self.scatter = scatter
+        self.row, self.best, self.naive, self.trainings, self.progress = row, best, naive, trainings, progress
+        self.field = list(field)
+        kept = trainings.results.kept_accuracies()
+        self.target = sum(kept) / len(kept) - PARITY_POINTS if kept else None
+        self.found: list[dict[str, Any]] = []
+        self.winner: Contender | None = None
+        self.added: list[Contender] = []  # started here, for a shorter length
+
+    def promise(self, contender: Contender) -> Interval:
+        """Time of the best recipe ÷ time of this one, for their whole lengths, from the slices of both."""
+        ratio = ratio_at_look(contender.rates, self.best.rates, len(self.field), self.scatter)
+        less = self.best.recipe.epochs / contender.recipe.epochs
+        return {
+            "median": ratio["median"] * less,
+            "ci95": [less * bound for bound in ratio["ci95"]],
+            "n": ratio["n"],
+        }
+
+    def search(self) -> Contender | None:
+        """Train candidates until one arrives clearly earlier; return it, or None. The row says what was seen."""
+        if self.target is None:
+            return None
+        ran = [c for c in self.field if c.failure is None and c.rates and c.cut is None]
+        order = sorted(ran, key=lambda c: -self.promise(c)["median"])
+        for contender in order:
+            if self.promise(contender)["median"] < _WORTH:
+                self._note(contender, "not trained: it is too slow to arrive earlier")
+                continue
+            if self.winner is None:
+                self._try(contender)
+            else:
+                self._note(contender, f"not trained: {self.winner.label} had arrived")
+        if self.winner is not None:
+            self._shorten(self.winner)
+            self._settle(self.winner)
+        self._conclude()
+        return self.winner
+
+    def _try(self, contender: Contender) -> bool:
+        """Train one; whether it arrived."""
+        self.progress(f"training {contender.label} for {contender.recipe.epochs:g} epochs")
+        try:
+            result = self.trainings.train(self.row, contender, part=_PART)
+        except RunFailed as failure:
+            self._note(contender, f"failed: {failure}")
+            return False
+        if result is None or not result.val_accuracy:
+            self._note(contender, "not trained: no time was left for it")
+            return False
+        accuracy, seconds = result.val_accuracy[-1], result.elapsed_seconds[-1]
+        arrived = self.target is not None and accuracy >= self.target
+        self.found.append(
+            {
+                "label": contender.label,
+                "epochs": contender.recipe.epochs,
+                "accuracy": accuracy,
+                "curve": [[s, a] for s, a in zip(result.elapsed_seconds, result.val_accuracy)],
+                "seconds": seconds,
+                "arrived": arrived,
+                "ratio": self.promise(contender),
+            }
+        )
+        self._note(contender, None)
+        if arrived:
+            self.winner = contender
+            self.trainings.results.enter_run(self.row, result)
+            self.row["accuracy_runs"] = [accuracy]
+        return arrived
+
+    def _shorten(self, winner: Contender) -> None:
+        """The same with a shorter schedule, as long as it arrives and there is time."""
+        base, samples = winner, self.trainings.results.document.get("samples_per_epoch") or 0
+        for _ in range(_SHORTENED):
+            epochs = round(base.recipe.epochs * SHORTER, 3)
+            if epochs * samples < SHORTEST_UPDATES * base.recipe.update_batch_size:
+                return
+            shorter = base.of_length(epochs, f"{winner.label}, {epochs:g} epochs")
+            if not self.trainings.budget.affords(self.trainings.seconds_of(shorter), _PART):
+                shorter.hand_to(base)
+                return
+            self.added.append(shorter)
+            if not self._try(shorter):
+                shorter.hand_to(base)
+                return
+            base = shorter
+
+    def _settle(self, winner: Contender) -> None:
+        """More slices of the winner and the best, in turn, until it is certain that the winner arrives earlier."""
+        self.progress(f"measuring {winner.label} beside the recipe before it")
+        budget, best = self.trainings.budget, self.best
+        until = budget.spent_s + _SETTLE * max(0.0, budget.free_s)
+        while len(winner.rates) < LOOKS[-1] and budget.spent_s < until:
+            if len(winner.rates) in LOOKS and self.promise(winner)["ci95"][0] > 1:
+                return
+            pair = (best, winner) if len(winner.rates) % 2 else (winner, best)
+            for contender in pair:
+                contender.slice()
+            if best.failure is not None or winner.failure is not None:
+                return
+
+    def _note(self, contender: Contender, told: str | None) -> None:
+        for entry, own in zip(self.row["variants"], self.field):
+            if own is contender:
+                entry["reason"] = told or entry["reason"]
+                if told is None:
+                    entry["accuracy"], entry["epochs"] = self.found[-1]["accuracy"], self.found[-1]["epochs"]
+                    entry["seconds_to_accuracy"] = (
+                        self.found[-1]["seconds"] if self.found[-1]["arrived"] else None
+                    )
+                    entry["lost"] = not self.found[-1]["arrived"]
+
+    def _conclude(self) -> None:
+        row, target = self.row, self.target or 0.0
+        reference = self.trainings.seconds_of(self.best) - self.trainings.validation.get("seconds", 0.0)
+        found: dict[str, Any] = {
+            "target": target,
+            "reference_seconds": reference,
+            "seconds": None,
+            "ratio": None,
+            "candidates": self.found,
+        }
+        row["seconds_to_accuracy"] = found
+        if self.winner is None:
+            row.update({"kept": False})
+            tried = "; ".join(f"{f['label']}: {100 * f['accuracy']:.1f} %" for f in self.found)
+            if tried:
+                row["verdict"] = "no gain"
+                row["reason"] = (
+                    f"nothing that was tried reaches {100 * target:.1f} % earlier than the recipe before it ({tried})"
+                )
+            elif any("no time" in (e["reason"] or "") for e in row["variants"]):
+                row.update({"verdict": "n/a", "measurable": False})
+                row["reason"] = "not measurable here now: no time was left to train any of them"
+            return
+        ratio = self.promise(self.winner)
+        found.update(seconds=self.found_of(self.winner)["seconds"], ratio=ratio)
+        row["verdict"] = verdict_of(ratio)
+        row["kept"] = row["verdict"] == "helped"
+        low, high = ratio["ci95"]
+        said = (
+            f"{ratio['median']:.2f}× less time (95 %: {low:.2f}–{high:.2f}) to {100 * target:.1f} % accuracy"
+        )
+        if row["kept"]:
+            row["notes"].append(
+                f"{said}: {self.winner.label}, {100 * self.found_of(self.winner)['accuracy']:.1f} %"
+            )
+            row["reason"] = None
+        else:
+            row["reason"] = f"{said} than the recipe before it: not certain"
+
+    def found_of(self, contender: Contender) -> dict[str, Any]:
+        return next(f for f in reversed(self.found) if f["label"] == contender.label)
+
+    def enter(self) -> None:
+        """Make the winner the row's choice; a length that was tried here becomes a variant of its own."""
+        winner = self.winner
+        if winner is None:
+            return
+        if winner in self.added:
+            found = self.found_of(winner)
+            changes = {**winner.recipe.differences(self.best.recipe)}
+            sibling = next(e for e, c in zip(self.row["variants"], self.field) if c.rates is winner.rates)
+            entry: VariantRow = {
+                "label": winner.label, "changes": changes, "status": "ran", "reason": None, "chosen": False,
+                "samples_per_sec": sibling["samples_per_sec"], "ratio_to_previous": sibling["ratio_to_previous"],
+                "lost": False, "predicted": None, "accuracy": found["accuracy"], "epochs": found["epochs"],
+                "seconds_to_accuracy": found["seconds"],
+            }  # fmt: skip
+            self.field.append(winner)
+            self.row["variants"].append(entry)
+        choose(self.row, winner, self.field, self.naive)

@@ -1,0 +1,143 @@
+"""Training processes that are used again: many small recipes in a row, without a start of mxnet for each.
+
+Only recipes that want the same of a process share one: the same runtime and variables, number format, rank and world.
+A parameter server and Horovod keep what they know for as long as their process lives, so these get fresh ones.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gluontune import runtime
+from gluontune.core.interpreter import python
+from gluontune.core.piped import PipedProcess
+from gluontune.parallel.shared import PATH_VARIABLE, create
+from gluontune.recipe import Recipe
+from gluontune.training.starting import LocalRanks
+
+__all__ = ["Pool", "kind_of", "shares_processes"]
+
+_CHILD = "gluontune.search.bench._recipe_child"
+_IDLE_S = 5.0  # a process that needs longer to end a recipe is not used again
+_SHARING = ("local", "shared-memory", "async")
+_RECIPES = 60  # a process trains so many: what one leaves behind must not add up
+
+
+def shares_processes(recipe: Recipe) -> bool:
+    """Whether a process can train other recipes before and after this one.
+
+    >>> shares_processes(Recipe()), shares_processes(Recipe(engine="kvstore"))
+    (True, False)
+    """
+    return recipe.engine in _SHARING
+
+
+def kind_of(values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a process can be only once, by the fields of a recipe; recipes alike in this can share processes.
+
+    >>> kind_of({"runtime": "tuned", "engine": "async", "num_devices": 2})
+    ('shared', 'tuned', (), False, 2)
+    """
+    engine = values.get("engine", "local")
+    return (
+        "shared" if engine in _SHARING else engine,
+        values.get("runtime", "as-installed"),
+        tuple(sorted(values.get("env", {}).items())),
+        values.get("dtype") == "bfloat16",
+        1 if engine == "local" else values.get("num_devices", 1),
+    )
+
+
+class Pool:
+    """Processes by what they can be only once; at most two kinds are kept, so that memory stays small."""
+
+    def __init__(self) -> None:
+        self._idle: dict[tuple[Any, ...], list[tuple[PipedProcess, int]]] = {}
+
+    def site(self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]]) -> _Site:
+        """The processes for a recipe; what :class:`gluontune.train.Group` takes as ``site``."""
+        kind = kind_of(recipe.to_dict())
+        for other in [k for k in self._idle if k != kind][:-1]:
+            for process, _ in self._idle.pop(other):
+                process.close()
+        return _Site(self, kind, self._idle.pop(kind, []), recipe, world, setup)
+
+    def take_back(self, kind: tuple[Any, ...], processes: list[tuple[PipedProcess, int]]) -> None:
+        """Processes that wait for the next recipe."""
+        self._idle[kind] = processes
+
+    def close(self) -> None:
+        """End all processes that wait."""
+        for processes in self._idle.values():
+            for process, _ in processes:
+                process.close()
+        self._idle = {}
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Site(LocalRanks):
+    """The ranks of one recipe, in processes of the pool."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        kind: tuple[Any, ...],
+        waiting: list[tuple[PipedProcess, int]],
+        recipe: Recipe,
+        world: int,
+        setup: Callable[[int, int], dict[str, Any]],
+    ):
+        self.ranks = []
+        self._pool, self._kind, self._memory = pool, kind, -1
+        env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
+        self.applied = runtime.applied(env)
+        variables = {}
+        if recipe.engine in ("async", "shared-memory"):
+            self._memory, variables[PATH_VARIABLE] = create()
+        self._used = [count + 1 for _, count in waiting] or [1] * world
+        for rank in range(world):
+            cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None
+            given = {**setup(rank, rank), "parent": os.getpid(), "cpus": cpus, "variables": variables}
+            if waiting:
+                process = waiting[rank][0]
+                process.say(given)
+            else:
+                process = PipedProcess(python("-m", _CHILD), given, env)
+            self.ranks.append(process)
+
+    def close(self) -> None:
+        """Give the processes back, if they come to rest; else end them. Safe to call twice."""
+        ranks, self.ranks = self.ranks, []
+        for rank in ranks:
+            rank.say({"do": "quit"})
+        at_rest = [self._comes_to_rest(rank) for rank in ranks]
+        if ranks and all(at_rest) and max(self._used) < _RECIPES:
+            self._pool.take_back(self._kind, list(zip(ranks, self._used)))
+        else:
+            for rank in ranks:
+                rank.close()
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
+
+    @staticmethod
+    def _comes_to_rest(rank: PipedProcess) -> bool:
+        until = time.monotonic() + _IDLE_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(rank.reading, selectors.EVENT_READ)
+            while (left := until - time.monotonic()) > 0:
+                event = rank.poll()
+                if event is None:
+                    selector.select(left)
+                elif event["event"] in ("idle", "end"):
+                    return event["event"] == "idle"
+        return False

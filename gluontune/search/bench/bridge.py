@@ -1,0 +1,257 @@
+"""``gluontune bench bridge``: how much of gluoncv's zoo becomes a PyTorch module, and how far both agree.
+
+Every name of the zoo is built with random weights (nothing is downloaded), traced, converted by ``gt.bridge`` and
+compared: outputs in predict mode in float32 and float64, and, for one network of each family or all of them,
+gradients in training mode in float64 with dropout off. What cannot be built or traced without a download is told apart
+from what the bridge does not convert.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.core.files import parse_json, set_aside, writable_folder, write_json
+from gluontune.core.reading import read_text
+from gluontune.runtime import launch_settings, machine_facts
+from gluontune.search.bench.contender import OURS, Contender, Entrant
+
+__all__ = ["FLOAT32", "FLOAT64", "GRADIENTS", "SEGMENTING", "family", "holds", "run", "shape_of", "show"]
+
+SCHEMA = 1
+#: What counts as agreement, relative to the largest output, or gradient.
+FLOAT32, FLOAT64, GRADIENTS = 1e-4, 1e-9, 1e-8
+
+#: Families that are built for one size of image, their crop's.
+SEGMENTING = ("fcn", "deeplab", "psp", "danet", "fastscnn")
+# Those that pool to one pixel take any size.
+_ANY_SIDE = ("resnet", "resnext", "se_resnet", "se_resnext", "resnest", "mobilenet", "darknet")
+# Of SlowFast's slow and fast way together.
+_FRAMES = {"4x16": 36, "8x8": 40, "16x8": 80}
+
+_DATA = r"_(kinetics\d+|ucf101|hmdb51|sthsthv2|coco|voc|custom|citys|ade|mhpv1|otb15|kitti.*)$"
+
+
+def family(name: str) -> str:
+    """The family that a network of the zoo belongs to.
+
+    >>> family("ssd_512_resnet50_v1_voc"), family("resnet50_v1b"), family("resnet50_v1b_kinetics400")
+    ('ssd', 'resnet_v1b', 'video resnet_v1b')
+    >>> family("cifar_resnet110_v1"), family("mobilenetv2_0.25"), family("mobilenet0.5"), family("mobilenet1.0_int8")
+    ('cifar_resnet_v1', 'mobilenetv2', 'mobilenet', 'int8')
+    """
+    if name.endswith("int8"):
+        return "int8"
+    parts = ("ssd", "yolo3", "faster_rcnn", "mask_rcnn", "center_net", "fcn", "deeplab", "psp", "danet", "icnet",
+             "simple_pose", "mobile_pose", "alpha_pose", "i3d", "slowfast", "r2plus1d", "p3d", "c3d", "monodepth2",
+             "siamrpn", "doublehead_rcnn", "custom_faster_rcnn", "custom_mask_rcnn", "fastscnn", "hrnet",
+             "nasnet")  # fmt: skip
+    for part in parts:
+        if name.startswith(part):
+            return part
+    video = "video " if re.search(r"_(kinetics\d+|ucf101|hmdb51|sthsthv2)$", name) else ""
+    plain = re.sub(_DATA, "", name)
+    plain = re.sub(r"_?\d+\.\d+$|_\d+x\d+d$", "", plain)
+    return video + re.sub(r"_?\d{2,}(_\d+)?e?(?=_|$)", "", plain).removesuffix("_bn")
+
+
+def shape_of(name: str) -> list[int]:
+    """The input that a network of the zoo takes.
+
+    >>> shape_of("cifar_resnet20_v1"), shape_of("ssd_300_vgg16_atrous_voc"), shape_of("i3d_resnet50_v1_ucf101")
+    ([2, 3, 32, 32], [1, 3, 300, 300], [1, 3, 8, 224, 224])
+    """
+    kind = family(name)
+    sides: dict[str, tuple[int, ...]] = {
+        "ssd": (int(name.split("_")[1]),) * 2 if kind == "ssd" else (), "yolo3": (160, 160), "center_net": (128, 128),
+        "simple_pose": (128, 96), "mobile_pose": (128, 96), "alpha_pose": (256, 192), "monodepth2": (192, 640),
+        **dict.fromkeys(SEGMENTING, (240, 240)), "icnet": (480, 480), "fastscnn": (256, 256),
+        "faster_rcnn": (256, 256), "mask_rcnn": (256, 256), "doublehead_rcnn": (256, 256),
+        "i3d": (32 if "inceptionv3" in name else 8, 224, 224),
+        "slowfast": (next((t for part, t in _FRAMES.items() if part in name), 36), 224, 224),
+        "r2plus1d": (8, 112, 112), "p3d": (16, 112, 112), "c3d": (16, 112, 112), "nasnet": (224, 224),
+        "inceptionv3": (299, 299), "xception": (299, 299),
+    }  # fmt: skip
+    if name.startswith("cifar_"):
+        return [2, 3, 32, 32]
+    usual = (112, 112) if kind.removeprefix("video ").startswith(_ANY_SIDE) else (224, 224)
+    return [1, 3, *sides.get(kind.removeprefix("video "), usual)]
+
+
+def run(
+    nets: Sequence[str] | None = None,
+    *,
+    quick: bool = False,
+    gradients: str = "family",
+    out: Path | None = None,
+    resume: bool = False,
+    time_limit: float = 300.0,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Convert and compare each network and return the document; it is saved to ``out`` after each.
+
+    Args:
+        nets: names of gluoncv's zoo; default all. quick: the first of each family.
+        gradients: of which networks gradients are compared: ``family`` (the first that converts), ``all`` or ``none``.
+        out: the JSON file. resume: keep its rows of what was converted or could not be traced.
+        time_limit: seconds for one network.
+        say: told what is going on.
+
+    Returns:
+        ``{"rows": [{"name", "family", "shape", "status", "reason", "float32", "float64", "gradients", "statistics"}],
+        "figures": {"names", "traced", "converted", "agree_float32", "agree_float64", "gradients", "agree_gradients"},
+        "machine", "conditions"}``. Differences are relative to the array's largest value.
+
+    Raises:
+        UsageError: an unknown network. GluontuneError: what ``out`` holds cannot be resumed.
+    """
+    tell = say or (lambda line: None)
+    if gradients not in ("family", "all", "none"):
+        raise UsageError(f"bench bridge: gradients is family, all or none, not {gradients!r}")
+    rows = _known(out) if resume else {}
+    if out is not None:
+        writable_folder(out.absolute().parent)
+    judge = _Judge(time_limit)
+    try:
+        names = _names(nets, judge.names(), quick)
+        if not resume:
+            set_aside(out)
+        document = _document([rows[n] for n in names if n in rows], time_limit)
+        for place, name in enumerate(names):
+            if name in rows:
+                continue
+            tell(f"{place + 1}/{len(names)} {name}")
+            done = any(r["gradients"] is not None for r in rows.values() if r["family"] == family(name))
+            rows[name] = judge.row(name, gradients == "all" or (gradients == "family" and not done))
+            document = _document([rows[n] for n in names if n in rows], time_limit)
+            if out is not None:
+                write_json(out, document)
+    finally:
+        judge.close()
+    return document
+
+
+def _names(nets: Sequence[str] | None, known: list[str], quick: bool) -> list[str]:
+    for name in nets or ():
+        if name not in known:
+            raise UnknownNameError("network of gluoncv's zoo", name, known)
+    names = list(dict.fromkeys(nets or known))
+    return list({family(name): name for name in reversed(names)}.values())[::-1] if quick else names
+
+
+def _known(out: Path | None) -> dict[str, dict[str, Any]]:
+    if out is None:
+        raise UsageError("bench bridge --resume: name the file of the earlier run with --out")
+    try:
+        before = parse_json(read_text(out))
+        if before["schema_version"] != SCHEMA:
+            raise GluontuneError(f"{out}: another version's; start without --resume")
+        return {row["name"]: row for row in before["rows"] if row["status"] in ("converted", "not traced")}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise GluontuneError(f"{out}: cannot be resumed: {error}; start without --resume") from error
+
+
+class _Judge:
+    """The process that judges; after one that died, or took too long, a new one."""
+
+    def __init__(self, time_limit: float):
+        self.time_limit = time_limit
+        self.contender: Contender | None = None
+
+    def names(self) -> list[str]:
+        contender = self._process()
+        if contender.failure is not None:
+            raise contender.failure
+        return list(contender.info["names"])
+
+    def _process(self) -> Contender:
+        if self.contender is None:
+            entrant = Entrant(
+                "bridge", OURS, "gluontune.search.bench._bridge:make", env=launch_settings().env
+            )
+            self.contender = Contender(entrant, self.time_limit)
+            self.contender.launch()
+        return self.contender
+
+    def row(self, name: str, gradients: bool) -> dict[str, Any]:
+        contender = self._process()
+        shape = shape_of(name)
+        found = contender.ask("judge", net_name=name, shape=shape, gradients=gradients)
+        row = {"name": name, "family": family(name), "shape": shape}
+        if contender.failure is not None:
+            failed = {"status": "failed", "reason": str(contender.failure)[:300]}
+            found = {
+                **failed,
+                **dict.fromkeys(("float32", "float64", "gradients", "statistics", "operators")),
+            }
+            self.close()
+        return {**row, **(found or {})}
+
+    def close(self) -> None:
+        if self.contender is not None:
+            self.contender.close()
+            self.contender = None
+
+
+def _document(rows: Sequence[Mapping[str, Any]], time_limit: float) -> dict[str, Any]:
+    def within(key: str, bar: float) -> int:
+        return sum(r[key] is not None and r[key] <= bar for r in rows)
+
+    return {
+        "schema_version": SCHEMA,
+        "rows": list(rows),
+        "figures": {
+            "names": len(rows),
+            "traced": sum(r["status"] != "not traced" for r in rows),
+            "converted": sum(r["status"] == "converted" for r in rows),
+            "agree_float32": within("float32", FLOAT32),
+            "agree_float64": within("float64", FLOAT64),
+            "gradients": sum(r["gradients"] is not None for r in rows),
+            "agree_gradients": within("gradients", GRADIENTS),
+        },
+        "machine": machine_facts(),
+        "conditions": {"time_limit": time_limit, "bars": [FLOAT32, FLOAT64, GRADIENTS]},
+    }
+
+
+def holds(figures: Mapping[str, int]) -> bool:
+    """Whether all that traced was converted and agrees."""
+    f = figures
+    return f["traced"] == f["agree_float32"] == f["agree_float64"] and f["gradients"] == f["agree_gradients"]
+
+
+def _worst(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    return max((row[key] for row in rows if row[key] is not None), default=None)
+
+
+def show(found: Mapping[str, Any], console: Any) -> None:
+    """Print the table by family, what did not convert, and the figures."""
+    from rich.table import Table
+
+    table = Table("family", "names", "traced", "converted", "float32", "float64", "gradients")
+    for kind in dict.fromkeys(row["family"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["family"] == kind]
+        worst = [_worst(rows, key) for key in ("float32", "float64", "gradients")]
+        traced = sum(r["status"] != "not traced" for r in rows)
+        done = sum(r["status"] == "converted" for r in rows)
+        cells = ["" if w is None else f"{w:.0e}" for w in worst]
+        table.add_row(kind, str(len(rows)), str(traced), str(done), *cells)
+    console.print(table)
+    for row in found["rows"]:
+        if row["status"] in ("not converted", "failed"):
+            console.print(f"{row['name']}: {row['status']}: {row['reason']}", markup=False, soft_wrap=True)
+    f = found["figures"]
+    console.print(
+        f"{f['converted']} of {f['traced']} networks that trace without a download converted ({f['names']} names); "
+        f"outputs within {FLOAT32:g} in float32: {f['agree_float32']}, "
+        f"within {FLOAT64:g} in float64: {f['agree_float64']}; "
+        f"gradients within {GRADIENTS:g}: {f['agree_gradients']} of {f['gradients']}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,210 @@
+"""What a benchmark measures: an entrant, and its process, of which one slice after the other is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+import psutil
+
+from gluontune import runtime
+from gluontune.core.errors import GluontuneError
+from gluontune.core.piped import PipedProcess
+from gluontune.runtime.packages import to_make
+
+__all__ = ["LIMIT", "OURS", "Contender", "ContenderFailed", "Entrant"]
+
+OURS = "gluontune"
+LIMIT = "limit"  # no contender: what the machine could do at most
+LEAD = 0.25  # of a slice goes untimed before it, so that queues filled during the pause are used up
+_CHILD = Path(__file__).with_name("child.py")
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """One row of a benchmark: what runs, and where.
+
+    Args:
+        name: the row's name, unlike all others.
+        peer: whose it is: ``OURS``, ``LIMIT``, or the peer's name. The best row of each is compared.
+        target: ``"module:function"``, called with ``settings`` in the process.
+        settings: keyword arguments; plain values.
+        python: the interpreter; None: this one.
+        env: variables that are added to the environment as the user has it (without gluontune's own).
+        slices: ``seconds``: steps until the slice is over; ``steps``: as many as fill one, counted in the
+            warm-up, for work that runs on after ``step`` returned; ``once``: one step is the slice.
+        note: what a reader must know to compare (sizes, formats).
+    """
+
+    name: str
+    peer: str
+    target: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    python: Optional[Path] = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    slices: str = "seconds"
+    note: str = ""
+
+
+class ContenderFailed(GluontuneError):
+    """A contender could not be measured. ``status`` is ``missing`` (not installed) or ``failed``."""
+
+    def __init__(self, reason: str, status: str = "failed", log: str = ""):
+        super().__init__(reason)
+        self.status, self.log = status, log
+
+
+class Contender:
+    """An entrant in its process, paused between its turns. It ends with the process that started it.
+
+    Args:
+        entrant: what it is.
+        time_limit: seconds that building or one command may take before it counts as hung.
+
+    Attributes:
+        rates: units a second of each slice.
+        info: what its work said about itself.
+        memory_mib: most resident memory, without pages shared with files or other processes, that its
+            processes had at the end of a slice.
+        failure: why it could not be measured, or None.
+    """
+
+    def __init__(self, entrant: Entrant, time_limit: float = 300.0):
+        self.entrant, self.time_limit = entrant, time_limit
+        self.rates: list[float] = []
+        self.info: dict[str, Any] = {}
+        self.memory_mib = 0.0
+        self.failure: ContenderFailed | None = None
+        self._process: PipedProcess | None = None
+        self._seconds, self._steps = 0.0, 1
+
+    def launch(self) -> None:
+        """Start the process, wait until its work is built, and pause it."""
+        if self._process is not None or self.failure is not None:
+            return
+        with self._guarded():
+            python = self.entrant.python or Path(sys.executable)
+            if not python.is_file():
+                raise ContenderFailed(f"not installed: {to_make('peers')}", "missing")
+            setup = {
+                "target": self.entrant.target,
+                "settings": dict(self.entrant.settings),
+                "parent": os.getpid(),
+            }
+            env = runtime.child_env("as-installed", self.entrant.env)
+            self._process = PipedProcess([str(python), str(_CHILD)], setup, env)
+            self.info = self._wait("ready")["info"]
+            self._process.signal(signal.SIGSTOP)
+
+    def warm_up(self, slice_s: float) -> None:
+        """Work untimed, and find how many steps fill a slice of ``slice_s`` seconds."""
+        self._seconds = slice_s
+        with self._turn():
+            if self.entrant.slices == "once":
+                self._command(do="run", steps=1)
+            elif self.entrant.slices == "seconds":
+                self._command(do="run", seconds=slice_s)
+            else:
+                self._command(do="run", steps=2)
+                seen = self._command(do="run", steps=2)
+                for _ in range(2):  # the first estimate still holds some warming up
+                    self._steps = max(2, round(slice_s / max(seen["seconds"], 1e-6) * seen["steps"]))
+                    seen = self._command(do="run", steps=self._steps)
+
+    def slice(self) -> None:
+        """One turn: awake, an untimed lead-in, a timed slice, asleep again."""
+        with self._turn():
+            if self.entrant.slices == "once":
+                seen = self._command(do="run", steps=1)
+            elif self.entrant.slices == "seconds":
+                seen = self._command(do="run", lead=LEAD * self._seconds, seconds=self._seconds)
+            else:
+                seen = self._command(do="run", lead=1e-9, steps=self._steps)
+            self.rates.append(seen["units"] / seen["seconds"])
+            self.memory_mib = max(self.memory_mib, self._memory())
+
+    def ask(self, name: str, **arguments: Any) -> Any:
+        """Call a method of its work there, and return the result; None if it has failed."""
+        answer: dict[str, Any] = {}
+        with self._turn():
+            answer = self._command(do="call", name=name, arguments=arguments)
+        return answer.get("value")
+
+    def close(self) -> None:
+        """End the process and all that it started; safe to call twice."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        with self._guarded():
+            if self._process is not None:
+                self._process.signal(signal.SIGCONT)
+            yield
+            if self._process is not None:
+                self._process.signal(signal.SIGSTOP)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Turn a failure into a finding about this contender; nothing happens once it has failed."""
+        try:
+            yield
+        except ContenderFailed as failure:
+            self.failure = self.failure or failure
+            self.close()
+        except OSError as error:
+            self.failure = self.failure or ContenderFailed(f"cannot be started: {error}")
+            self.close()
+
+    def _command(self, **command: Any) -> dict[str, Any]:
+        if self._process is None:
+            raise self.failure or ContenderFailed("was not started")
+        self._process.say(command)
+        return self._wait("done")
+
+    def _wait(self, wanted: str) -> dict[str, Any]:
+        process = self._process
+        assert process is not None
+        deadline = time.monotonic() + self.time_limit
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.reading, selectors.EVENT_READ)
+            while True:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise ContenderFailed(f"no answer for {self.time_limit:.0f} s", log=process.tail())
+                selector.select(left)
+                event = process.poll()
+                if event is None:
+                    continue
+                if event["event"] == wanted:
+                    return event
+                raise self._explain(event, process)
+
+    def _explain(self, event: dict[str, Any], process: PipedProcess) -> ContenderFailed:
+        if event["event"] != "error":
+            return ContenderFailed(process.how_ended("its process"), log=process.tail())
+        if event["missing"]:
+            cure = to_make("peers") if self.entrant.python is not None else f"pip install {event['missing']}"
+            return ContenderFailed(f"{event['missing']} is not installed: {cure}", "missing")
+        return ContenderFailed(f"{event['type']}: {event['message']}", log=process.tail())
+
+    def _memory(self) -> float:
+        """MiB of resident memory without shared pages (of files, or shared memory), all its processes."""
+        assert self._process is not None
+        total = 0
+        with contextlib.suppress(psutil.Error):
+            parent = psutil.Process(self._process.process.pid)
+            for process in [parent, *parent.children(recursive=True)]:
+                with contextlib.suppress(psutil.Error):
+                    seen = process.memory_info()
+                    total += seen.rss - seen.shared
+        return total / 2**20

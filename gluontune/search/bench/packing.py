@@ -1,0 +1,150 @@
+"""``gluontune bench packing``: our packer against MXNet's ``im2rec.py``, as it is and with a resize.
+
+Both read the same list in the same order, from files in the page cache. Nobody pays for the start of an
+interpreter or the import of mxnet: a turn is one whole packing inside a process that is there. im2rec.py
+runs with several ``--num-thread``; its best counts. Ours writes its checksum file and looks at each image,
+too, which im2rec.py does not.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Union
+
+from gluontune.core.errors import UsageError
+from gluontune.records.sources import read_source
+from gluontune.runtime import usable_cores
+from gluontune.search.bench import outcome
+from gluontune.search.bench.contender import OURS, Contender, Entrant
+from gluontune.search.bench.contest import hold
+from gluontune.search.bench.selecting import selected
+from gluontune.search.journal import Journal
+
+__all__ = ["run", "show", "write_list"]
+
+PathLike = Union[str, "os.PathLike[str]"]
+HOME = "gluontune.search.bench._packers:"
+PARTS = ("pass-through", "resize")
+
+
+def run(
+    src: PathLike,
+    *,
+    root: PathLike | None = None,
+    size: int = 256,
+    quality: int = 90,
+    workers: int | None = None,
+    rounds: int = 5,
+    part: str = "both",
+    only: Sequence[str] | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Measure both packers, first passing files through, then resizing.
+
+    Args:
+        src, root: what to pack, see ``gt.records.pack``.
+        size: shorter side after the resize, pixels.
+        quality: of the JPEG files made, 1-100.
+        workers: most processes; None: the usable cores.
+        rounds, say: see ``contest.hold``.
+        part: ``pass-through``, ``resize`` or ``both``.
+        only: keep the contenders whose name holds one of these.
+        out: a journal beside it keeps each part. resume: go on with what it holds.
+
+    Returns:
+        the document of ``outcome.combine`` with the parts ``pass-through`` and ``resize``.
+
+    Raises:
+        GluontuneError: nothing to pack.
+        UsageError: nothing is left to measure, or no such part.
+    """
+    if part not in ("both", *PARTS):
+        raise UsageError(f"part {part!r}: choose both, {' or '.join(PARTS)}")
+    cores, parts = workers or usable_cores(), {}
+    given = {
+        "src": os.path.abspath(src), "root": str(root), "size": size, "quality": quality, "workers": cores,
+        "rounds": rounds, "only": list(only or ()),
+    }  # fmt: skip
+    with (
+        Journal(out, "bench packing", given, resume=resume) as journal,
+        tempfile.TemporaryDirectory(prefix="gluontune-") as folder,
+    ):
+        lst, base = write_list(src, root, Path(folder))
+        for name in PARTS if part == "both" else (part,):
+            if name in journal.pieces:
+                parts[name] = journal.pieces[name]
+                continue
+            resized = size if name == "resize" else None
+            place = Path(folder) / name
+            place.mkdir()
+            field = entrants(str(lst), str(base), str(place), resized, quality, cores)
+            names = selected((e.name for e in field), only)
+            kept = [e for e in field if e.name in names]
+            done, sizes = _hold(kept, rounds, name, say or (lambda line: None))
+            conditions = {
+                "images": len(lst.read_text(encoding="utf-8").splitlines()),
+                "resize": resized,
+                "quality": quality if resized else None,
+                "most_workers": cores,
+                "rounds": rounds,
+                "bytes": sizes,
+            }
+            parts[name] = outcome.document(done, conditions=conditions)
+            journal.keep(name, parts[name])
+    return outcome.combine(parts)
+
+
+def _hold(
+    field: Sequence[Entrant], rounds: int, name: str, tell: Callable[[str], None]
+) -> tuple[list[Contender], dict[str, Any]]:
+    """The contest, and the size of what each has packed."""
+    sizes: dict[str, Any] = {}
+
+    def weigh(done: list[Contender]) -> None:
+        sizes.update({c.entrant.name: c.ask("bytes") for c in done})
+
+    return hold(field, rounds=rounds, say=lambda line: tell(f"{name}: {line}"), finish=weigh), sizes
+
+
+def write_list(src: PathLike, root: PathLike | None, folder: Path) -> tuple[Path, Path]:
+    """What is to be packed as a ``.lst`` that both read, and the folder at which its paths begin.
+
+    >>> place = Path(tempfile.mkdtemp())
+    >>> for name in ("cat", "dog"):
+    ...     (place / "in" / name).mkdir(parents=True)
+    ...     _ = (place / "in" / name / "1.jpg").write_bytes(b"x")
+    >>> lst, base = write_list(place / "in", None, place)
+    >>> sorted(line.split("\\t")[2] for line in lst.read_text().splitlines())
+    ['cat/1.jpg', 'dog/1.jpg']
+    """
+    items = read_source(src, root=root).items
+    paths = [os.path.abspath(item.path) for item in items]
+    base = os.path.commonpath([os.path.dirname(path) for path in paths])
+    lst = folder / "list.lst"
+    with open(lst, "w", encoding="utf-8") as stream:
+        for item, path in zip(items, paths):
+            labels = item.label if isinstance(item.label, tuple) else (item.label,)
+            fields = [str(item.key), *(f"{label:g}" for label in labels), os.path.relpath(path, base)]
+            stream.write("\t".join(fields) + "\n")
+    return lst, Path(base)
+
+
+def entrants(lst: str, root: str, folder: str, size: int | None, quality: int, workers: int) -> list[Entrant]:
+    """The field; ``size`` None passes the files through."""
+    data = {"lst": lst, "root": root, "folder": folder, "size": size, "quality": quality}
+    ours = {**data, "workers": workers}
+    field = [Entrant(f"gluontune pack, {workers} workers", OURS, f"{HOME}packer", ours, slices="once")]
+    for count in sorted({1, workers, 2 * workers}):
+        settings, name = {**data, "num_thread": count}, f"im2rec.py --num-thread {count}"
+        field.append(Entrant(name, "im2rec.py", f"{HOME}im2rec", settings, slices="once"))
+    return field
+
+
+def show(found: dict[str, Any], console: Any) -> None:
+    """Print both tables."""
+    outcome.show(found, console)

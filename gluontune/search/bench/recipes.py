@@ -1,0 +1,228 @@
+"""``gluontune bench recipes``: does every recipe train, or say before training why it cannot?
+
+Recipes are drawn from all their fields, or chosen so that each pair of values occurs; each trains a few steps of a
+small net and validates. What comes of one is ``trained``; ``refused``, which is an error before the first step that
+names the fields at odds (or the one that this machine lacks); or ``failed``, which is a fault of gluontune's.
+
+A process trains many recipes in a row (:mod:`gluontune.search.bench._recipe_pool`). A recipe that fails there has a
+second try in fresh processes, and what comes of that counts.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from gluontune import runtime
+from gluontune.core import errors
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import write_json
+from gluontune.recipe import Recipe
+from gluontune.recipe.result import RunResult
+from gluontune.search.bench._recipe_pool import Pool, kind_of, shares_processes
+from gluontune.search.bench.recipe_space import covering, draw, unavailable
+from gluontune.search.journal import Journal
+from gluontune.training.group import Group, RunFailed
+from gluontune.training.loop import drive
+
+__all__ = ["OUTCOMES", "named_fields", "run", "show", "train_one"]
+
+OUTCOMES = ("trained", "refused", "failed")
+_EXPECTED = {*errors.__all__, "EngineMissing"}
+_UNDER_WAY = ("training", "validating", "exchanging parameters")
+
+
+def run(
+    count: int | None = None,
+    *,
+    seed: int = 0,
+    lanes: int | None = None,
+    time_limit: float = 60.0,
+    out: Path | None = None,
+    resume: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Train recipes and return the document.
+
+    Args:
+        count: of random recipes; None takes the set that covers all pairs of values, and all that is to be refused.
+        seed: of the draws.
+        lanes: recipes at a time; default one for each usable core.
+        time_limit: seconds of silence after which a recipe counts as hung.
+        out: the document; a journal beside it keeps each recipe as soon as it is done. resume: go on with it.
+        say: told what is going on.
+
+    Returns:
+        ``{"rows": [{"place", "values", "outcome", "reason", "fields", "seconds", "fresh"}], "figures": {"recipes",
+        "trained", "refused", "failed", "seconds"}, "machine", "conditions"}``. ``fresh``: in processes of its own.
+
+    Raises:
+        UsageError: a number below 1; a resume with other options.
+    """
+    if (count is not None and count < 1) or (lanes is not None and lanes < 1):
+        raise UsageError(f"bench recipes: --count {count}, --lanes {lanes}: give at least 1")
+    tell = say or (lambda line: None)
+    conditions = {"count": count, "seed": seed, "time_limit": time_limit}
+    if count is None:
+        trains, refused = covering(seed)
+        wanted = trains + refused
+    else:
+        rng = random.Random(seed)
+        wanted = [draw(rng) for _ in range(count)]
+    begin = time.monotonic()
+    with Journal(out, "bench recipes", conditions, resume=resume) as journal:
+        _train_all(wanted, journal, lanes or runtime.usable_cores(), time_limit, tell)
+        rows = sorted(journal.pieces.values(), key=lambda row: row["place"])
+    found = _document(rows, conditions, time.monotonic() - begin)
+    if out is not None:
+        write_json(out, found)
+    return found
+
+
+def _train_all(
+    wanted: Sequence[Mapping[str, Any]],
+    journal: Journal,
+    lanes: int,
+    limit: float,
+    say: Callable[[str], None],
+) -> None:
+    """All that the journal lacks. Lanes take from both ends of one line in which like stands beside like."""
+    left = [(place, values) for place, values in enumerate(wanted) if str(place) not in journal.pieces]
+    line = collections.deque(sorted(left, key=lambda each: repr(kind_of(each[1]))))
+    lock = threading.Lock()
+    over = threading.Event()
+    failed = [row["place"] for row in journal.pieces.values() if row["outcome"] == "failed"]
+
+    def lane(number: int) -> None:
+        with Pool() as pool:
+            while line and not over.is_set():
+                with lock:
+                    if not line:
+                        return
+                    place, values = line.popleft() if number % 2 == 0 else line.pop()
+                row = {"place": place, "values": dict(values), **train_one(values, pool, limit)}
+                with lock:
+                    if over.is_set():
+                        return
+                    journal.keep(str(place), row)
+                    if row["outcome"] == "failed":
+                        failed.append(place)
+                    say(f"{len(journal.pieces)} of {len(wanted)} recipes, {len(failed)} failed")
+
+    with ThreadPoolExecutor(lanes) as executor:
+        try:
+            for done in [executor.submit(lane, number) for number in range(lanes)]:
+                done.result()
+        finally:
+            over.set()
+
+
+def train_one(
+    values: Mapping[str, Any], pool: Pool | None = None, time_limit: float = 60.0
+) -> dict[str, Any]:
+    """What comes of one recipe: ``{"outcome", "reason", "fields", "seconds", "fresh"}``.
+
+    Args:
+        values: fields of the recipe. pool: of processes that are used again; None: fresh ones.
+
+    >>> found = train_one({"dtype": "float16", "devices": "cpu"})
+    >>> found["outcome"], found["fields"]
+    ('refused', ['devices', 'dtype'])
+    """
+    begin = time.monotonic()
+    try:
+        recipe = Recipe.from_dict(values)
+    except UsageError as error:
+        found = _refusal(str(error), values)
+    else:
+        found = _trained(recipe, values, pool, time_limit)
+        if "log" in found and not found["fresh"]:  # it failed in training
+            found = _trained(recipe, values, None, time_limit)
+    return {**found, "seconds": round(time.monotonic() - begin, 2)}
+
+
+def _trained(recipe: Recipe, values: Mapping[str, Any], pool: Pool | None, limit: float) -> dict[str, Any]:
+    site = pool.site if pool is not None and shares_processes(recipe) else None
+    fresh = {"fresh": site is None}
+    result = RunResult(recipe=recipe.to_dict(), machine={})
+    try:
+        with Group(recipe, time_limit=limit, site=site) as group:
+            drive(group, result)
+    except RunFailed as failure:
+        if failure.kind in _EXPECTED and failure.phase not in _UNDER_WAY:
+            return {**_refusal(failure.message, values), **fresh}
+        reason = f"{failure.kind}: {failure}"
+        return {"outcome": "failed", "reason": reason, "fields": [], "log": failure.log[-2000:], **fresh}
+    except GluontuneError as error:
+        return {**_refusal(str(error), values), **fresh}
+    numbers = [*result.train_loss, *result.val_loss, *result.val_accuracy]
+    if not numbers or not all(map(math.isfinite, numbers)) or not result.val_accuracy or result.steps < 1:
+        reason = f"trained {result.steps} steps, but losses and accuracies are {numbers}"
+        return {"outcome": "failed", "reason": reason, "fields": [], "log": "", **fresh}
+    return {"outcome": "trained", "reason": "", "fields": [], **fresh}
+
+
+def _refusal(message: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A refusal, if it is a clear one: it names two fields, or one whose value this machine lacks."""
+    fields = named_fields(message)
+    lacks = {name for name, missing in unavailable().items() if values.get(name) in missing}
+    clear = len(fields) >= 2 or bool(lacks & set(fields))
+    reason = message if clear else f"refused, but not by naming the fields at odds: {message}"
+    return {"outcome": "refused" if clear else "failed", "reason": reason, "fields": fields, "fresh": False}
+
+
+def named_fields(message: str) -> list[str]:
+    """The recipe fields that a message names, as ``field=value``.
+
+    >>> named_fields("recipe fields dtype='float16' and devices='cpu' contradict each other")
+    ['devices', 'dtype']
+    """
+    known = set(Recipe().to_dict())
+    return sorted(known & set(re.findall(r"\b([a-z_]+)=", message)))
+
+
+def _document(rows: list[dict[str, Any]], conditions: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    counts = collections.Counter(row["outcome"] for row in rows)
+    figures: dict[str, Any] = {"recipes": len(rows), **{name: counts[name] for name in OUTCOMES}}
+    return {
+        "rows": rows,
+        "figures": {**figures, "seconds": round(seconds, 1)},
+        "machine": runtime.machine_facts(),
+        "conditions": {**conditions, "unavailable": json.loads(json.dumps(unavailable()))},
+    }
+
+
+def show(found: Mapping[str, Any], console: Any) -> None:
+    """Print what failed, what was refused and why, and the counts."""
+    for row in found["rows"]:
+        if row["outcome"] == "failed":
+            usual = Recipe().to_dict()
+            odd = {name: value for name, value in row["values"].items() if usual.get(name) != value}
+            console.print(
+                f"failed: {row['reason']}\n  recipe {row['place']}: {odd}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+    refused = collections.Counter(
+        " and ".join(row["fields"]) for row in found["rows"] if row["outcome"] == "refused"
+    )
+    for fields, number in refused.most_common():
+        console.print(f"refused for {fields}: {number}", markup=False, highlight=False)
+    figures = found["figures"]
+    console.print(
+        f"{figures['recipes']} recipes: {figures['trained']} trained, {figures['refused']} refused with the fields "
+        f"named, {figures['failed']} failed; {figures['seconds']:.0f} s",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,236 @@
+"""``gluontune tta --against-torch``: time to accuracy beside a careful PyTorch script, repeat by repeat.
+
+The repeats, their order, the statistics and the pages are :mod:`gluontune.search.tta`'s; here is only how one
+repeat is trained by PyTorch, in the peers' environment, with the mode and the allocator that were the fastest
+for this net in a short trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gluontune import runtime
+from gluontune.core import stats
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.events import OnProgress, progress
+from gluontune.core.files import parse_json
+from gluontune.core.reading import read_text
+from gluontune.recipe import Recipe
+from gluontune.recipe.result import RunResult
+from gluontune.runtime.packages import to_make
+from gluontune.search.bench.contender import Contender, ContenderFailed, Entrant
+from gluontune.search.bench.contest import hold
+from gluontune.search.bench.places import peer_python
+from gluontune.search.bench.torch_modes import allocator_of, allocators, torch_entrants
+from gluontune.search.repeat import Clocks
+from gluontune.search.tta import time_to_accuracy
+
+__all__ = ["MODES", "fastest", "run", "train_once"]
+
+MODES = ("eager", "eager channels_last", "compile", "compile channels_last")
+
+_WORK = "gluontune.search.bench._torch_tta:make"
+
+
+def run(
+    recipe: Recipe,
+    *,
+    target: float,
+    changes: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+    peers: Path | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    on_event: OnProgress | None = None,
+    say: Callable[[str], None] | None = None,
+    time_limit: float = 600.0,
+    **options: Any,
+) -> dict[str, Any]:
+    """Time to accuracy of ``recipe`` and of its PyTorch twin; see :func:`gluontune.ladder.time_to_accuracy`.
+
+    Args:
+        recipe: ours; the twin has its data, net, batch, ranks, augmentation, optimizer, schedule and seeds.
+        changes: fields that the twin has otherwise, such as a rate or an optimizer that suits it better.
+        mode: of PyTorch, such as ``compile channels_last``; None tries all of them and takes the fastest.
+        peers: the peers' environment. say: told about the trial that chooses PyTorch's mode.
+        options: further arguments of ``time_to_accuracy``.
+
+    Raises:
+        UsageError: a net without a twin, or a recipe that PyTorch's script cannot follow (names the field).
+        GluontuneError: PyTorch is not installed, or none of its modes works.
+    """
+    for name in ("dataset", "net", "val_samples", "seed"):
+        if name in (changes or {}):
+            raise UsageError(f"--torch-set {name}=…: both must have the same; set it for both by --set")
+    twin = recipe.override(**(changes or {})).resolved()  # PyTorch's process knows no cards
+    _check(twin)
+    if mode is not None and mode not in MODES:
+        raise UsageError(f"--torch-mode {mode!r}: choose from {', '.join(map(repr, MODES))}")
+    python = peer_python(peers)
+    if not python.is_file():
+        raise GluontuneError(f"--against-torch: no PyTorch at {python}: {to_make('peers')}")
+    settings = _earlier(out) if resume else None
+    if settings is None:
+        settings = fastest(twin, python, say or (lambda line: None), mode)
+
+    def trained(each: Recipe, **how: Any) -> tuple[RunResult, Clocks]:
+        return train_once(each, settings, python, **how)
+
+    return time_to_accuracy(
+        recipe,
+        target=target,
+        against=twin,
+        trainers={"against": (settings["name"], trained)},
+        facts={"torch": settings},
+        out=out,
+        resume=resume,
+        on_event=on_event,
+        time_limit=time_limit,
+        **options,
+    )
+
+
+def _check(recipe: Recipe) -> None:
+    """What the twin cannot follow is refused by name."""
+    if recipe.job is not None or not (recipe.net.startswith("cifar_resnet") and recipe.net.endswith("_v1")):
+        raise UsageError(
+            f"--against-torch: there is no PyTorch twin of {recipe.job or recipe.net!r}; use a cifar_resnet…_v1"
+        )
+    alike: dict[str, tuple[Any, ...]] = {
+        "optimizer": ("nag", "sgd", "muon"), "dtype": ("float32", "bfloat16"), "accumulate": (1,),
+        "engine": ("local", "shared-memory", "kvstore", "horovod"), "exchange_every": (1,), "compression": ("none",),
+        "stochastic_depth": (0.0,), "last_batch": ("discard",), "seconds": (None,),
+        "optimizer_params": ({},), "schedule_params": ({},), "clip_global_norm": (None,),
+    }  # fmt: skip
+    for name, known in alike.items():
+        if getattr(recipe, name) not in known:
+            raise UsageError(
+                f"--against-torch: recipe field {name}={getattr(recipe, name)!r} has no twin; use {known[0]!r}"
+            )
+
+
+def _earlier(out: Path | None) -> dict[str, Any] | None:
+    """The mode that the interrupted run chose: a resume must not choose anew."""
+    try:
+        return parse_json(read_text(Path(out or "") / "tta.json")).get("torch")
+    except (OSError, ValueError, AttributeError):
+        return None  # time_to_accuracy says what is wrong
+
+
+def fastest(
+    recipe: Recipe, python: Path, say: Callable[[str], None], mode: str | None = None
+) -> dict[str, Any]:
+    """PyTorch's fastest mode and allocator for a rank's step of this net, by a short interleaved trial.
+
+    Args:
+        mode: where it is chosen already; nothing is tried then, and the allocator is glibc's, tuned.
+
+    Returns:
+        ``{"name", "threads", "channels_last", "compiled", "allocator", "env", "samples_per_sec": {mode: rate}}``.
+
+    Raises:
+        GluontuneError: none of the modes ran.
+    """
+    threads = max(1, runtime.usable_cores() // recipe.num_devices)
+    work = (recipe.net, recipe.batch_size_per_device, 32, threads, python)
+    if mode is None:
+        name, env = allocator_of(torch_entrants(*work, dtype=recipe.dtype), say)
+    else:
+        name, env = "glibc", allocators()["glibc"]
+    modes = torch_entrants(*work, env, name, recipe.dtype)
+    if mode is not None:
+        return _settings(modes[MODES.index(mode)], recipe, name, {})
+    field = hold(modes, rounds=3, seconds=1.0, say=lambda line: say(f"PyTorch's modes: {line}"))
+    rates = {c.entrant.name: stats.interval(c.rates)["median"] for c in field if c.failure is None}
+    if not rates:
+        raise GluontuneError(f"--against-torch: PyTorch failed: {field[0].failure}")
+    best = max(rates, key=lambda each: rates[each])
+    return _settings(next(e for e in modes if e.name == best), recipe, name, rates)
+
+
+def _settings(chosen: Entrant, recipe: Recipe, allocator: str, rates: Mapping[str, float]) -> dict[str, Any]:
+    ranks = f", {recipe.num_devices} ranks" if recipe.num_devices > 1 else ""
+    kept = {name: chosen.settings[name] for name in ("threads", "channels_last", "compiled")}
+    found = {"name": chosen.name + ranks, **kept, "allocator": allocator, "env": dict(chosen.env)}
+    return {**found, "samples_per_sec": dict(rates)}
+
+
+def train_once(
+    recipe: Recipe,
+    settings: Mapping[str, Any],
+    python: Path,
+    *,
+    on_event: OnProgress | None = None,
+    time_limit: float = 600.0,
+    machine: dict[str, Any] | None = None,
+) -> tuple[RunResult, Clocks]:
+    """Train the twin once, in a fresh process; never raises for a failed run.
+
+    Args:
+        settings: of :func:`fastest`. others: as of :func:`gluontune.search.repeat.train_once`.
+    """
+    facts = {name: value for name, value in recipe.to_dict().items() if name != "env"}
+    how = {name: settings[name] for name in ("threads", "channels_last", "compiled")}
+    entrant = Entrant(settings["name"], "PyTorch", _WORK, {"recipe": facts, **how}, python, settings["env"])
+    result = RunResult(recipe=recipe.to_dict(), machine=machine or runtime.machine_facts())
+    clocks = Clocks()
+    process = Contender(entrant, time_limit=time_limit)
+    try:
+        process.launch()
+        clocks.run_at = clocks.now()
+        clocks.warmup_seconds = process.info.get("warmup_seconds", 0.0)
+        clocks.start_seconds = clocks.run_at - clocks.warmup_seconds
+        result.warmup_seconds = clocks.run_at
+        if process.failure is None:
+            _train(process, recipe, result, clocks, on_event)
+        if process.failure is not None:
+            _failed(result, process.failure, "training" if result.steps else "starting")
+    except KeyboardInterrupt:
+        result.status = "interrupted"
+    finally:
+        process.close()
+    return result, clocks
+
+
+def _train(
+    process: Contender, recipe: Recipe, result: RunResult, clocks: Clocks, on_event: OnProgress | None
+) -> None:
+    per_epoch = process.info["batches_per_epoch"]
+    total, rates = max(1, round(recipe.epochs * per_epoch)), []
+    while result.steps < total:
+        seen = process.ask("train_epoch", steps=min(per_epoch, total - result.steps))
+        begin = clocks.now()
+        checked = process.ask("validate") if seen is not None else None
+        if checked is None:
+            return
+        clocks.evaluations.append((begin, clocks.now(), None))
+        result.steps += seen["steps"]
+        result.train_loss.append(seen["loss"])
+        result.epoch_seconds.append(seen["seconds"])
+        result.elapsed_seconds.append(sum(result.epoch_seconds))
+        result.val_accuracy.append(checked["accuracy"])
+        rates.append(seen["samples"] / seen["seconds"])
+        if on_event is not None:
+            on_event(
+                progress(
+                    "training",
+                    result.steps / total,
+                    _text(result, recipe),
+                    samples_per_sec=rates[-1],
+                    val_accuracy=checked["accuracy"],
+                )
+            )
+        if recipe.target_accuracy is not None and checked["accuracy"] >= recipe.target_accuracy:
+            break
+    result.samples_per_sec = stats.interval(rates)
+
+
+def _text(result: RunResult, recipe: Recipe) -> str:
+    return f"epoch {len(result.epoch_seconds)}/{recipe.epochs:g}"
+
+
+def _failed(result: RunResult, failure: ContenderFailed, phase: str) -> None:
+    result.status = "failed"
+    result.error = {"type": "PyTorch", "message": str(failure), "phase": phase}

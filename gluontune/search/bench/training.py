@@ -1,0 +1,298 @@
+"""``gluontune bench training``: one training step, ours against MXNet as it comes and against PyTorch.
+
+The batches are synthetic and stay in memory, so that only compute counts. All contenders have the same
+networks (shapes of all parameters are compared), loss, update and batch, and the tuned ones and PyTorch
+the same threads. PyTorch gets the allocator that was the fastest for it in a short trial before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Optional
+
+from gluontune import runtime
+from gluontune.compute import bfloat16_support
+from gluontune.core import stats
+from gluontune.core.errors import GluontuneError, UsageError, nearest
+from gluontune.runtime.launch import launch_settings
+from gluontune.search.bench import outcome
+from gluontune.search.bench.contender import OURS, Contender, Entrant
+from gluontune.search.bench.contest import hold
+from gluontune.search.bench.places import peer_python
+from gluontune.search.bench.selecting import selected
+from gluontune.search.bench.torch_modes import allocator_of, torch_entrants
+from gluontune.search.journal import Journal
+
+__all__ = ["NETS", "entrants", "run", "show"]
+
+UNIT = "samples_per_sec"
+NETS = {"cifar_resnet20_v1": 32, "cifar_resnet56_v1": 32, "mobilenet0.25": 64, "small_vgg": 32}  # → side
+
+_OURS_WORK = "gluontune.search.bench._mxnet_training:make"
+_BRIDGED_WORK = "gluontune.search.bench._bridged_training:make"
+_MXNET, _TORCH = "MXNet", "PyTorch"
+_REWRITES = {
+    "float32": ("pool-to-mean", "fuse-bn-relu", "order-sums", "keep-blocks"),
+    "bfloat16": ("pool-to-mean", "pad-channels", "fuse-bn-relu"),
+}
+_TWO = ("pool-to-mean", "fuse-bn-relu")  # in float32 beside all, to show what the sums' rewrites bring
+
+
+def run(
+    nets: Sequence[str] = tuple(NETS),
+    *,
+    batch_sizes: Sequence[int] = (64,),
+    rounds: int = 9,
+    seconds: float = 2.0,
+    threads: int | None = None,
+    only: Sequence[str] | None = None,
+    peers: Path | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Measure each network at each batch size, and return the document.
+
+    Args:
+        nets: names of :data:`NETS`.
+        batch_sizes: images in a step.
+        rounds, seconds: as for ``hold``.
+        threads: of tuned MXNet, ours and PyTorch; default the usable cores.
+        only: parts of contenders' names; others are left out.
+        peers: the peers' environment.
+        out: a journal beside it keeps each round and each case. resume: go on with what it holds.
+        say: told what is going on.
+
+    Returns:
+        ``{"rows": [… with "net" and "batch_size"], "cases": [{"net", "batch_size", "parameters", "figures",
+        …}], "ours": {"name", "ratio_to": {peer: {"median"}}}, "figures", "machine", "conditions"}``. In
+        ``figures`` the ratios named in :func:`_figures`, over several cases as geometric means.
+
+    Raises:
+        UsageError: an unknown network, or a number below 1.
+        GluontuneError: two contenders' networks differ in a shape.
+    """
+    for net in nets:
+        if net not in NETS:
+            close = nearest(net, list(NETS), n=2)
+            hint = f"did you mean {', '.join(close)}?" if close else f"choose of {', '.join(NETS)}"
+            raise UsageError(f"bench training: unknown net {net!r}: {hint}")
+    if not nets or not batch_sizes or min(batch_sizes) < 1 or (threads is not None and threads < 1):
+        raise UsageError("bench training: give a net, batch sizes and threads of at least 1")
+    threads = threads or runtime.usable_cores()
+    tell = say or (lambda line: None)
+    python = peer_python(peers)
+    cases = []
+    conditions = {"threads": threads, "rounds": rounds, "seconds": seconds, "only": list(only or ())}
+    with Journal(out, "bench training", conditions, resume=resume) as journal:
+        for net in dict.fromkeys(nets):
+            for batch in dict.fromkeys(batch_sizes):
+                where = f"{net}, batch {batch}"
+                told = partial(_told, tell, where)
+                case = partial(
+                    _case, net, batch, threads, python, rounds, seconds, only, told, journal, where
+                )
+                cases.append(journal.piece(where, case))
+    return _join(cases, conditions)
+
+
+def _told(tell: Callable[[str], None], where: str, line: str) -> None:
+    tell(f"{where}: {line}")
+
+
+def entrants(
+    net: str,
+    batch_size: int,
+    threads: int,
+    python: Path,
+    allocator: Mapping[str, str] | None = None,
+    allocator_name: str = "default",
+) -> list[Entrant]:
+    """The contenders for one network and batch size on this machine.
+
+    Args:
+        python: the peers' interpreter.
+        allocator: variables that set PyTorch's allocator.
+    """
+    work = {"net": net, "batch_size": batch_size, "image_size": NETS[net]}
+    tuned = launch_settings(cores=threads).env
+    bf16 = bfloat16_support().level in ("native", "slow")  # slow: to be seen
+
+    def mxnet(name: str, peer: str, env: Mapping[str, str], note: str = "", **settings: Any) -> Entrant:
+        return Entrant(name, peer, _OURS_WORK, {**work, **settings}, env=env, slices="steps", note=note)
+
+    found = [
+        mxnet("MXNet as installed, imperative", _MXNET, {}),
+        mxnet("MXNet as installed, static", _MXNET, {}, mode="static"),
+        mxnet("MXNet tuned, imperative", _MXNET, tuned, note="threads and allocator"),
+        mxnet("MXNet tuned, static", _MXNET, tuned, note="threads and allocator", mode="static"),
+    ]
+    for dtype, rewrites in _REWRITES.items():
+        if dtype == "bfloat16" and not bf16:
+            continue
+        made: dict[str, Any] = {
+            "mode": "static", "rewrites": rewrites, "dtype": dtype, "trainer": "gluontune",
+        }  # fmt: skip
+        found.append(mxnet(f"gluontune {dtype}", OURS, tuned, note=" + ".join(rewrites), **made))
+        if dtype == "float32":
+            two = {**made, "rewrites": _TWO}
+            found.append(mxnet("gluontune, two rewrites, float32", OURS, tuned, note=" + ".join(_TWO), **two))
+        if dtype == "bfloat16" and runtime.amx_support().level == "granted":
+            amx = {**tuned, **runtime.AMX_ENV}
+            found.append(mxnet(f"gluontune {dtype}, AMX", OURS, amx, note=" + ".join(rewrites), **made))
+            made["rewrites"] = ("pool-to-mean", "fuse-bn-relu", "narrow-in-float32")
+            note = " + ".join(made["rewrites"])
+            found.append(mxnet(f"gluontune {dtype}, AMX, narrow in float32", OURS, amx, note=note, **made))
+    for dtype in _REWRITES if bf16 else ("float32",):
+        for compiled in (False, True):
+            words = f"{'compiled, ' if compiled else ''}{dtype}"
+            here = {**work, "threads": threads, "dtype": dtype, "compiled": compiled}
+            name, note = f"gluontune on PyTorch, {words}", "channels_last"
+            found.append(Entrant(name, OURS, _BRIDGED_WORK, here, env=tuned, slices="steps", note=note))
+    for dtype in _REWRITES if bf16 else ("float32",):
+        found += torch_entrants(net, batch_size, NETS[net], threads, python, allocator, allocator_name, dtype)
+    return found
+
+
+def _case(
+    net: str,
+    batch: int,
+    threads: int,
+    python: Path,
+    rounds: int,
+    seconds: float,
+    only: Sequence[str] | None,
+    say: Callable[[str], None],
+    journal: Journal,
+    where: str,
+) -> dict[str, Any]:
+    wanted = entrants(net, batch, threads, python)
+    name = "default"
+    variables: dict[str, str] = {}
+    kept = selected((e.name for e in wanted), only)
+    if any(e.name in kept and e.peer == _TORCH for e in wanted) and python.is_file():
+        name, variables = allocator_of(wanted, say)
+    chosen = [e for e in entrants(net, batch, threads, python, variables, name) if e.name in kept]
+    contenders = hold(
+        chosen, rounds=rounds, seconds=seconds, say=say, finish=_note_losses, journal=journal, key=where
+    )
+    shapes = _same_shapes(net, contenders)
+    conditions = {"net": net, "batch_size": batch, "image_size": NETS[net], "allocator_of_pytorch": name}
+    found = outcome.document(contenders, conditions=conditions, unit=UNIT)
+    for row in found["rows"]:
+        row["info"].pop("parameter_shapes", None)
+        row.update(net=net, batch_size=batch)
+    figures = _figures(contenders)
+    return {**found, **conditions, "parameters": sum(map(math.prod, shapes)), "figures": figures}
+
+
+def _note_losses(contenders: list[Contender]) -> None:
+    for contender in contenders:
+        if contender.failure is None:
+            contender.info["loss"] = contender.ask("last_loss")
+
+
+def _same_shapes(net: str, contenders: Sequence[Contender]) -> list[list[int]]:
+    """The shapes of the trained parameters, in order.
+
+    Raises:
+        GluontuneError: they differ between two contenders.
+    """
+    first: tuple[str, list[list[int]]] | None = None
+    for contender in contenders:
+        shapes = contender.info.get("parameter_shapes")
+        if shapes is None:
+            continue
+        if first is None:
+            first = contender.entrant.name, shapes
+        elif shapes != first[1]:
+            raise GluontuneError(
+                f"bench training: {net} has other parameters in {contender.entrant.name} than in {first[0]}"
+            )
+    return first[1] if first else []
+
+
+def _figures(contenders: Sequence[Contender]) -> dict[str, Any]:
+    """Our ratios for one case, from pairs within rounds; a figure whose contenders were not measured is missing.
+
+    ``ours_to_mxnet_imperative``: our best row ÷ MXNet as installed, imperative; ``ours_to_pytorch``: ÷ the
+    best row of PyTorch; ``float32_to_pytorch``: our best float32 row ÷ PyTorch's best float32 row.
+    """
+    rounds = max((len(c.rates) for c in contenders), default=0)
+    whole = [c for c in contenders if c.failure is None and c.rates and len(c.rates) == rounds]
+
+    def best(peer: str, word: str = "", without: str = "none") -> Optional[Contender]:
+        rows = [c for c in whole if c.entrant.peer == peer and word in c.entrant.name]
+        rows = [c for c in rows if without not in c.entrant.name]
+        return max(rows, key=lambda c: stats.interval(c.rates)["median"], default=None)
+
+    pairs = {
+        "ours_to_mxnet_imperative": (best(OURS), best(_MXNET, "as installed, imperative")),
+        "ours_to_pytorch": (best(OURS), best(_TORCH)),
+        "float32_to_pytorch": (best(OURS, "float32", "bfloat16"), best(_TORCH, "float32", "bfloat16")),
+    }
+    found = {}
+    for name, (ours, theirs) in pairs.items():
+        if ours is not None and theirs is not None:
+            rows = {"ours": ours.entrant.name, "theirs": theirs.entrant.name}
+            found[name] = {**stats.ratio_interval(ours.rates, theirs.rates), **rows}
+    return found
+
+
+def _join(cases: list[dict[str, Any]], conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """One document of all cases; ratios over several are geometric means."""
+    ratios: dict[str, list[float]] = {}
+    figures: dict[str, list[float]] = {}
+    for case in cases:
+        for peer, ratio in case["ours"].get("ratio_to", {}).items():
+            ratios.setdefault(peer, []).append(ratio["median"])
+        for name, ratio in case["figures"].items():
+            figures.setdefault(name, []).append(ratio["median"])
+    names = list(dict.fromkeys(case["ours"]["name"] for case in cases if case["ours"]))
+    versions: dict[str, Any] = {}
+    for case in cases:
+        versions.update(case["versions"])
+    kept = ("net", "batch_size", "image_size", "parameters", "allocator_of_pytorch", "figures", "ours")
+    ours = {"name": " / ".join(names), "ratio_to": {p: _mean(v) for p, v in ratios.items()}} if names else {}
+    return {
+        "rows": [row for case in cases for row in case["rows"]],
+        "cases": [{name: case[name] for name in kept} for case in cases],
+        "limit": {},
+        "ours": ours,
+        "figures": {name: _mean(values) for name, values in figures.items()},
+        "machine": cases[0]["machine"],
+        "versions": versions,
+        "conditions": dict(conditions),
+    }
+
+
+def _mean(values: Sequence[float]) -> dict[str, Any]:
+    return {"median": math.exp(sum(map(math.log, values)) / len(values)), "cases": len(values)}
+
+
+_WORDS = {
+    "ours_to_mxnet_imperative": "ours ÷ MXNet as installed, imperative",
+    "ours_to_pytorch": "ours ÷ the best PyTorch",
+    "float32_to_pytorch": "ours ÷ the best PyTorch, both in float32",
+}
+
+
+def show(found: Mapping[str, Any], console: Any) -> None:
+    """Print a table for each case, its ratios, and their geometric means."""
+    for case in found["cases"]:
+        rows = [r for r in found["rows"] if (r["net"], r["batch_size"]) == (case["net"], case["batch_size"])]
+        title = f"{case['net']}, batch {case['batch_size']}, {found['conditions']['threads']} threads"
+        outcome.show({"rows": rows, "ours": {}, "limit": {}}, console, title, UNIT)
+        console.print(
+            f"{case['parameters']:,} parameters, the same shapes in all contenders", highlight=False
+        )
+        for name, ratio in case["figures"].items():
+            text = f"{stats.said(ratio, '.2f')}, {ratio['ours']} ÷ {ratio['theirs']}"
+            console.print(f"{_WORDS[name]}: {text}", highlight=False)
+    if len(found["cases"]) > 1:
+        for name, ratio in found["figures"].items():
+            text = f"geometric mean over {ratio['cases']} cases: {ratio['median']:.2f}"
+            console.print(f"{_WORDS[name]}, {text}", highlight=False)

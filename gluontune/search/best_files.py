@@ -1,0 +1,225 @@
+"""What a climb leaves in the user's hand: ``best.yaml``, and ``best.py``, a plain script with the kept changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gluontune import runtime
+from gluontune.core.files import atomic_write, set_aside
+from gluontune.core.texts import clean, literal
+from gluontune.job.models import SMALL_NETS
+from gluontune.recipe import Recipe
+from gluontune.search.revisit import AGAIN
+
+__all__ = ["best_script", "best_yaml", "hand_over"]
+
+_WIDTH = 1 << 20  # of a line of YAML
+#: Of the climb, not of the job: a quick climb's one epoch of the sample must not become somebody's recipe.
+_OF_THE_CLIMB = ("train_samples", "val_samples", "seconds", "target_accuracy")
+
+
+def hand_over(document: Mapping[str, Any], folder: Path, step: str = "usual") -> dict[str, str | None] | None:
+    """Write ``best.yaml``, and ``best.py`` where a script of one process can be written.
+
+    What an earlier climb has left there, and this one does not write, becomes ``best.previous.yaml`` and
+    ``best.previous.py``: nobody should take it for what was found now.
+
+    Args:
+        step: the kind of the job's training step, as ``Site`` has it.
+
+    Returns:
+        ``{"yaml", "script"}``: names of the files, and ``"reason"`` where there is no script; None where nothing
+        is better than naive.
+    """
+    if document["best"] is None or document["best"]["name"] == "naive":
+        set_aside(folder / "best.yaml")
+        set_aside(folder / "best.py")
+        return None
+    best = Recipe.from_dict(document["best"]["recipe"])
+    with atomic_write(folder / "best.yaml") as file:
+        file.write(best_yaml(document).encode("utf-8"))
+    reason = _no_script(best, step)
+    if reason is not None:
+        set_aside(folder / "best.py")
+    else:
+        script = best_script(document) if best.job is None else job_script(document)
+        with atomic_write(folder / "best.py") as file:
+            file.write(script.encode("utf-8"))
+    return {"yaml": "best.yaml", "script": None if reason else "best.py", "reason": reason}
+
+
+def _no_script(best: Recipe, step: str) -> str | None:
+    if best.backend == "torch":
+        return (
+            "PyTorch trains it in gluontune's loop: gluontune train --recipe best.yaml; a PyTorch project of your own "
+            "comes from gluontune migrate"
+        )
+    ranks = best.engine == "shared-memory" and best.exchange_every == 1
+    if not ranks and (best.engine != "local" or best.num_devices > 1):
+        return "its processes need more than a plain script: gluontune train --recipe best.yaml starts them"
+    if best.methods:
+        names = ", ".join(best.methods)
+        return f"its methods ({names}) are gluontune's: gluontune train --recipe best.yaml trains with them"
+    if best.dtype == "float16":
+        return "float16 needs more than a plain script: gluontune train --recipe best.yaml"
+    if best.job is not None:
+        own = "the job's own step() trains in gluontune's loop: gluontune train --recipe best.yaml trains it"
+        return None if step == "usual" else own
+    return None
+
+
+def changed_fields(document: Mapping[str, Any]) -> dict[str, str]:
+    """Each field that the climb changed, with what its rung brought here: one line, which stands in comments."""
+    said: dict[str, str] = {}
+    for row in document["rungs"]:
+        if not row["kept"] or row["name"] == "naive":
+            continue
+        by_time = (row.get("seconds_to_accuracy") or {}).get("ratio")
+        ratio = by_time or row["ratio_to_previous"]
+        what = "less time to the accuracy" if by_time else "the speed"
+        told = f"{row['name']}: {ratio['median']:.2f}x {what} here" if ratio else row["name"]
+        said.update(dict.fromkeys(row["changes"], clean(told)))
+    for answer in document.get("revisited") or ():
+        if answer["adopted"] and answer["kind"] == AGAIN:
+            told = f"{answer['rung']}: {answer['ratio']['median']:.2f}x the speed here, on top of the rest"
+            said.update(dict.fromkeys(answer["changes"], clean(told)))
+        elif answer["adopted"]:
+            for field in answer["changes"]:
+                said.pop(field, None)
+    return said
+
+
+def best_yaml(document: Mapping[str, Any]) -> str:
+    """The recipe that won, with what each change brought; fields of the climb itself are left out, and that is said."""
+    best, base = Recipe.from_dict(document["best"]["recipe"]), Recipe.from_dict(document["base_recipe"])
+    naive = next(
+        (Recipe.from_dict(r["recipe"]) for r in document["rungs"] if r["name"] == "naive" and r["recipe"]),
+        base,
+    )
+    said, usual = changed_fields(document), Recipe()
+    lines = [
+        "# What gluontune ladder found fastest on this machine. Train with it: gluontune train --recipe best.yaml",
+        f"# The climb trained {naive.epochs:g} epoch(s) of {clean(document['dataset']['name'])}; its length is left"
+        " out: give yours by --epochs.",
+    ]
+    for name, value in best.to_dict().items():
+        if name in _OF_THE_CLIMB or (name == "dataset" and value == "sample" and best.job is None):
+            continue
+        if name == "epochs":
+            if value != naive.epochs:
+                share = value / naive.epochs
+                lines.append(
+                    f"# Its epochs were {share:.2f} of the naive script's: {said.get(name, 'large-batch')}"
+                )
+                lines.append(f"epochs: {round(share * base.epochs, 3):g}")
+            continue
+        if name in said or value != usual.to_dict()[name]:
+            plain = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH).replace("\n...", "").strip()
+            if "\n" in plain:  # a text of several lines: escaped, it is one
+                plain = yaml.safe_dump(
+                    value, default_flow_style=True, width=_WIDTH, default_style='"'
+                ).strip()
+            lines.append(f"{name}: {plain}  # {said[name]}" if name in said else f"{name}: {plain}")
+    return "\n".join(lines) + "\n"
+
+
+def best_script(document: Mapping[str, Any]) -> str:
+    """A Gluon training script of the best recipe: pieces of gluontune, none of its training loop."""
+    best = Recipe.from_dict(document["best"]["recipe"]).resolved()
+    said = changed_fields(document)
+
+    def why(*names: str) -> str:
+        told = dict.fromkeys(said[name] for name in names if name in said)
+        return f"  # {'; '.join(told)}" if told else ""
+
+    values = {
+        **_environment(best, said),
+        "dataset": repr(best.dataset),
+        "loader": repr(best.loader),
+        "workers": best.num_workers,
+        "prefetch": best.prefetch,
+        "why_loader": why("loader", "num_workers"),
+        "batch": best.batch_size_per_device,
+        "why_batch": why("batch_size_per_device"),
+        "whole": "GLOBAL_BATCH" if best.num_devices > 1 else "BATCH",
+        "ranks": best.num_devices,
+        "why_ranks": why("num_devices", "engine"),
+        "partition": repr(best.partition),
+        "accumulate": best.accumulate,
+        "updates": f"steps // {best.accumulate}" if best.accumulate > 1 else "steps",
+        "per_update": f" / {best.accumulate}" if best.accumulate > 1 else "",
+        "stochastic_depth": best.stochastic_depth,
+        "why_depth": why("stochastic_depth"),
+        "own_net": best.net in SMALL_NETS.names(),
+        "augment": repr(best.augment) if best.augment else "data.augment",
+        "net": repr(best.net),
+        "epochs": repr(best.epochs),
+        "why_epochs": why("epochs"),
+        "dtype": repr(best.dtype),
+        "why_dtype": why("dtype"),
+        "rewrites": repr(list(best.rewrites)),
+        "mode": repr(best.hybridize),
+        "why_mode": why("hybridize", "rewrites"),
+        "optimizer": repr(best.optimizer),
+        "why_optimizer": why("optimizer"),
+        "rate": best.learning_rate,
+        "base": best.base_batch_size,
+        "scaling": repr(best.lr_scaling),
+        "momentum": best.momentum,
+        "wd": best.wd,
+        "schedule": repr(best.schedule),
+        "warmup": best.warmup_epochs,
+        "seed": best.seed,
+        "last_batch": repr(best.last_batch),
+        "parameters": "".join(f", {k}={v!r}" for k, v in best.optimizer_params.items()),
+        "schedule_params": repr(dict(best.schedule_params)),
+        "clip": repr(best.clip_global_norm),
+    }
+    return _filled("best.py", values)
+
+
+def job_script(document: Mapping[str, Any]) -> str:
+    """The same for a job file: its net, data, loss and metric, and ``gt.tuned`` with ``best.yaml`` around them."""
+    best = Recipe.from_dict(document["best"]["recipe"]).resolved()
+    said = changed_fields(document)
+    several = best.num_devices > 1
+    values = {
+        **_environment(best, said),
+        "changes": "".join(f"#   {clean(field)}: {told}\n" for field, told in said.items()) or "#   none\n",
+        "job": repr(str(Path(str(best.job)).resolve())),
+        "dataset": repr(best.dataset),
+        "net": repr(best.net),
+        "dtype": repr(best.dtype),
+        "seed": best.seed,
+        "epochs": repr(best.epochs),
+        "ranks": best.num_devices,
+        "with_ranks": ", ranks=RANKS" if several else "",
+        "of_all": " * RANKS.world" if several else "",
+    }
+    return _filled("best_job.py", values)
+
+
+def _environment(best: Recipe, said: Mapping[str, str]) -> dict[str, str]:
+    env = runtime.applied(runtime.child_env(best.runtime, best.env, processes=best.num_devices))
+    told = dict.fromkeys(said[name] for name in ("runtime", "env") if name in said)
+    return {
+        "environment": "".join(f"    {literal(k)}: {literal(v)},\n" for k, v in sorted(env.items())),
+        "why_environment": f"  # {'; '.join(told)}" if told else "",
+    }
+
+
+def _filled(name: str, values: Mapping[str, Any]) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(f"{name}.j2").render(values)

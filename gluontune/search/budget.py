@@ -1,0 +1,184 @@
+"""Who owns the time: what a climb may still spend, and on what."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+
+from gluontune.core.errors import UsageError
+
+__all__ = ["Budget", "BudgetSpent", "fit_epochs", "parse_budget"]
+
+PROOF = 0.22  # of the budget at most, kept back for the proof at the end
+NAIVE = 0.11  # of the budget, for one training of the naive script
+PATIENCE = 0.05  # of the budget, for waiting until others leave the machine alone
+#: What a rung is worth in time beside the others. Large batches are trained, each candidate for itself.
+WEIGHTS = {
+    "multi-worker": 1.3,
+    "records": 1.2,
+    "hybridized": 1.8,
+    "mixed-precision": 2.5,
+    "large-batch": 4.0,
+    "multi-device": 3.0,
+    "modern-engine": 2.0,
+    "methods": 4.0,
+}
+#: Of a rung's share, what may go to slices; the rest is for its training, where its accuracy is in question.
+_LOOK_BACK = {
+    "mixed-precision": 0.5,
+    "large-batch": 0.3,
+    "multi-device": 0.4,
+    "modern-engine": 0.5,
+    "methods": 0.3,
+}
+_STARTING = 0.5  # of a rung's share, for starting its variants
+FEWEST_UPDATES = 40  # a training of fewer shows nothing about accuracy
+#: A schedule is made no shorter than this: with 41 updates Muon ended between 52 and 76 %, with 51 at 75 to 78 %.
+SHORTEST_UPDATES = 50
+
+
+class BudgetSpent(Exception):
+    """The time that something was given is over."""
+
+
+class Budget:
+    """The remaining seconds of a climb, dealt out to its rungs.
+
+    Args:
+        total_s: what was promised, seconds.
+        clock: seconds that only grow.
+
+    >>> now = [0.0]
+    >>> budget = Budget(100.0, clock=lambda: now[0])
+    >>> now[0] = 40.0
+    >>> budget.left_s, round(budget.free_s)
+    (60.0, 38)
+    """
+
+    def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic):
+        self.total_s, self._clock = float(total_s), clock
+        self._began = clock()
+        self._patience_s = PATIENCE * self.total_s
+        self.reserved_s = PROOF * self.total_s
+
+    @property
+    def spent_s(self) -> float:
+        return self._clock() - self._began
+
+    @property
+    def left_s(self) -> float:
+        """Until the end of the budget; below 0 after it."""
+        return self.total_s - self.spent_s
+
+    @property
+    def free_s(self) -> float:
+        """What is left without what is kept back for the proof."""
+        return self.left_s - self.reserved_s
+
+    def release_proof(self) -> None:
+        """The proof begins (or nothing is to be proven): nothing is kept back any more."""
+        self.reserved_s = 0.0
+
+    def share_s(self, rung: str, still: Sequence[str]) -> float:
+        """Seconds of one rung, among those that still come (itself included)."""
+        names = [*still, *([] if rung in still else [rung])]
+        whole = sum(WEIGHTS.get(name, 1.0) for name in names) + 1.0  # one part for asking again at the end
+        return max(0.0, self.free_s) * WEIGHTS.get(rung, 1.0) / whole
+
+    def slices_s(self, rung: str, still: Sequence[str], starting_s: float = 0.0) -> float:
+        """The part of a rung's share that measuring its variants may take, once they have started.
+
+        Args:
+            starting_s: seconds until then.
+        """
+        return max(0.0, self.share_s(rung, still) - starting_s) * _LOOK_BACK.get(rung, 1.0)
+
+    def variants(self, rung: str, still: Sequence[str], starts_s: float) -> int:
+        """How many variants of a rung there is time to start, at ``starts_s`` seconds each; two at the least."""
+        part = min(_STARTING, _LOOK_BACK.get(rung, 1.0))
+        return max(2, int(part * self.share_s(rung, still) / starts_s))
+
+    def reserve(self, seconds: float) -> None:
+        """What the proof will take is known better by now."""
+        self.reserved_s = min(PROOF * self.total_s, seconds)
+
+    def affords(self, seconds: float, part: float = 1.0) -> bool:
+        """Whether ``part`` of the free time is enough for something that takes ``seconds``."""
+        return seconds <= part * self.free_s
+
+    def wait(self, disturbed: Callable[[], bool], sleep: Callable[[float], None] | None = None) -> bool:
+        """Wait while the machine is disturbed, as long as patience lasts (over the whole climb).
+
+        Args:
+            disturbed: looks at the machine; it may take its time. sleep: for seconds.
+
+        Returns:
+            whether it is calm now.
+        """
+        while disturbed():
+            if self._patience_s <= 0 or self.free_s <= 0:
+                return False
+            began, pause = self._clock(), min(2.0, self._patience_s)
+            (sleep or time.sleep)(pause)
+            self._patience_s -= max(self._clock() - began, pause)
+        return True
+
+    def deadline(self, seconds: float | None = None) -> Callable[[], None]:
+        """A function that raises :class:`BudgetSpent` after ``seconds``, or at the end of the budget."""
+        whole = self.left_s if seconds is None else min(seconds, self.left_s)
+        until = self._clock() + whole
+
+        def check() -> None:
+            if self._clock() > until:
+                raise BudgetSpent(f"{max(0.0, whole):.0f} s are over")
+
+        return check
+
+
+def fit_epochs(
+    epochs: float, *, batches_per_epoch: int, step_s: float, validation_s: float, budget_s: float
+) -> float | None:
+    """Epochs of a training that takes no longer than its part of the budget; None where too few steps are left.
+
+    Args:
+        epochs: what was asked for. step_s: seconds of one step. validation_s: seconds of one validation.
+        budget_s: the whole budget of the climb.
+
+    >>> fit_epochs(1.0, batches_per_epoch=156, step_s=0.15, validation_s=3.0, budget_s=300)
+    1.0
+    >>> fit_epochs(1.0, batches_per_epoch=781, step_s=0.15, validation_s=3.0, budget_s=300)
+    0.25
+    >>> fit_epochs(1.0, batches_per_epoch=156, step_s=2.0, validation_s=30.0, budget_s=300) is None
+    True
+    """
+    room = NAIVE * budget_s - validation_s * max(1, round(epochs))
+    most = room / (step_s * batches_per_epoch)
+    if most >= epochs:
+        return epochs
+    room = NAIVE * budget_s - validation_s
+    fitted = int(100 * room / (step_s * batches_per_epoch)) / 100
+    return fitted if fitted * batches_per_epoch >= FEWEST_UPDATES else None
+
+
+def parse_budget(text: str) -> float:
+    """Seconds from ``5m``, ``300s``, ``1.5h``; a number alone is minutes.
+
+    Args:
+        text: a number and a unit.
+
+    Raises:
+        UsageError: not of that form, or less than half a minute.
+
+    >>> parse_budget("5m"), parse_budget("90s"), parse_budget("1h")
+    (300.0, 90.0, 3600.0)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)(?:in|ec|ours?)?\s*", text)
+    if match is None:
+        raise UsageError(f"--budget {text!r}: write a time such as 5m, 90s or 1h")
+    seconds = float(match.group(1)) * {"s": 1, "m": 60, "": 60, "h": 3600}[match.group(2)]
+    if seconds < 30:
+        raise UsageError(
+            f"--budget {text!r}: give at least 30s; starting the processes alone takes a part of it"
+        )
+    return seconds

@@ -1,0 +1,327 @@
+"""Climbing: each rung measured against the best recipe so far, trained, judged, kept or not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from gluontune import datasets
+from gluontune.core.events import OnLadderEvent
+from gluontune.core.files import writable_folder
+from gluontune.core.ladder_document import RungRow, rung_row
+from gluontune.recipe import Recipe
+from gluontune.runtime import doctor
+from gluontune.search.batch_size import Batches
+from gluontune.search.budget import Budget
+from gluontune.search.devices import compare_counts, look_into
+from gluontune.search.judge import choose, compare, judge, judge_accuracy, next_best
+from gluontune.search.measure import Contender
+from gluontune.search.naive_rung import fit_length, what_limits
+from gluontune.search.pace import QUICK, Pace
+from gluontune.search.prediction import note, predict
+from gluontune.search.proof import finish
+from gluontune.search.quality import judge_quality
+from gluontune.search.results_store import ResultsStore
+from gluontune.search.revisit import revisit
+from gluontune.search.rounds import Rounds
+from gluontune.search.rung import Rung, Site, Variant
+from gluontune.search.rungs import RUNGS
+from gluontune.search.trainings import Trainings
+from gluontune.training.group import RunFailed
+
+__all__ = ["climb"]
+
+_LEAST_S = 6.0  # a rung is not begun with less
+_SLOWER, _BETWEEN_S = 1.1, 4.0  # times and seconds that the proof may take more than the slices promise
+
+
+def climb(
+    recipe: Recipe,
+    *,
+    out: str | Path | None = None,
+    pace: Pace = QUICK,
+    budget_s: float | None = None,
+    rungs: Iterable[str] | None = None,
+    resume: bool = False,
+    on_event: OnLadderEvent | None = None,
+    time_limit: float = 600.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:
+    """Climb the ladder with one job, within a time, and return what ``ladder.json`` holds.
+
+    Time goes where it decides something: a clear contest ends after four slices of each variant, one that is not after
+    up to 36 (:mod:`gluontune.search.sequential` holds the error); trainings are made where they can change a verdict
+    (:mod:`gluontune.search.trainings`). What the time does not suffice for is said, never guessed.
+
+    Args:
+        recipe: the naive script; every rung changes it further. Its ``epochs`` count, as far as the budget allows.
+        out: folder for ``ladder.json`` and the rungs' RunResults; written after each rung.
+        pace: ``QUICK`` or ``FULL``.
+        budget_s: seconds that the climb may take; None takes the pace's.
+        rungs: names of the rungs to climb; by default all, but for those of another pace. ``naive`` is always climbed.
+        resume: go on with what ``out`` holds from an interrupted climb of the same recipe; the budget begins anew.
+        on_event: called with the events that the live table shows.
+        time_limit: seconds after which a silent training process counts as hung.
+        clock: seconds that only grow, for tests.
+
+    Raises:
+        GluontuneError: the data set cannot be opened, the folder cannot be written, there is nothing
+            to resume. A rung that fails is a row, never an exception.
+
+    >>> import gluontune as gt
+    >>> naive = gt.Recipe(net="mlp", loader="resident", train_samples=256, val_samples=64)
+    >>> found = gt.ladder.climb(naive, rungs=["naive"], budget_s=20)  # all rungs where none is named
+    >>> [(rung["name"], rung["status"], rung["kept"]) for rung in found["rungs"]]
+    [('naive', 'ran', True)]
+    """
+    recipe = recipe.override(seconds=None, target_accuracy=None)
+    wanted = None if rungs is None else {"naive", *(RUNGS[rung].name for rung in rungs)}
+    names = [
+        rung.name
+        for rung in RUNGS
+        if (rung.pace in (None, pace.name) if wanted is None else rung.name in wanted)
+    ]
+    if out is not None:
+        writable_folder(out)
+    doctor.must_work()
+    if recipe.job is None:
+        datasets.open(recipe.dataset)  # a missing data set is told before anything is started
+    results = ResultsStore.open(recipe, pace.name, Path(out) if out is not None else None, resume, names)
+    budget = Budget(pace.budget_s if budget_s is None else budget_s, clock)
+    climber = _Climber(recipe, results, pace, budget, names, on_event or (lambda event: None), time_limit)
+    try:
+        climber.climb()
+    except KeyboardInterrupt:
+        results.document["complete"] = False
+    finally:
+        climber.close()
+        results.document["budget"] = {"seconds": budget.total_s, "spent_seconds": budget.spent_s}
+        results.save()
+    climber.tell({"event": "ladder-end", "ladder": results.document})
+    return results.document
+
+
+class _Climber:
+    """One climb: the contenders that live from rung to rung, and the results that are kept."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        results: ResultsStore,
+        pace: Pace,
+        budget: Budget,
+        names: list[str],
+        tell: OnLadderEvent,
+        time_limit: float,
+    ):
+        self.recipe, self.results, self.pace, self.names, self.tell = recipe, results, pace, names, tell
+        self.budget, self.time_limit = budget, time_limit
+        self.trainings = Trainings(results, budget, tell, time_limit)
+        self.naive = Contender(recipe, "naive", time_limit)
+        self.best: Contender | None = None
+        self.field: list[Contender] = []
+        self.still: list[str] = list(names)
+        self.others_pct = 0.0
+        self.rounds = Rounds(budget, pace.slice_s, tell)
+        self._site: Site | None = None
+
+    def close(self) -> None:
+        for contender in [self.naive, self.best, *self.field]:
+            if contender is not None:
+                contender.close()
+
+    def climb(self) -> None:
+        document = self.results.document
+        self.tell(
+            {
+                "event": "ladder-start",
+                "rungs": self.names,
+                "mode": self.pace.name,
+                "dataset": document["dataset"],
+            }
+        )
+        for place, name in enumerate(self.names):
+            self.still = self._possible(self.names[place:])
+            row = self.results.finished(name)
+            if row is not None:
+                self._take_over(row)
+                continue
+            began = time.monotonic()
+            rung = RUNGS[name]
+            left = max(0.0, self.budget.left_s)
+            self.tell({"event": "rung-start", "name": name, "sentence": rung.sentence, "seconds_left": left})
+            row = rung_row(name, rung.sentence)
+            try:
+                self._rung(rung, row)
+                row["finished"] = True
+            except RunFailed as failure:
+                self._failed(row, failure)
+                row["finished"] = True
+            finally:
+                row["seconds"] = time.monotonic() - began
+                for contender in self.field:
+                    if contender is not self.best:
+                        contender.close()
+                self.field = []
+                self.results.enter(row)
+            self.tell({"event": "rung-end", "row": row})
+        if self.best is not None and self.naive.failure is None:
+            if self.best is self.naive:
+                self.budget.release_proof()  # what is there to prove must be found first
+            self.best = revisit(self.best, self.naive, self.site, self.trainings, self.rounds)
+        self.best = finish(self.naive, self.best, self.site, self.trainings, self.rounds, self._say_proof)
+        document["complete"] = True
+
+    def _take_over(self, row: RungRow) -> None:
+        """A rung from the earlier part of a resumed climb."""
+        if row["kept"]:
+            same = row["name"] == "naive"
+            assert row["recipe"] is not None, "what was kept has a recipe"
+            recipe = Recipe.from_dict(row["recipe"])
+            if same:  # at the length that fitted into the budget then
+                self.naive = Contender(recipe, "naive", self.time_limit)
+            self.best = self.naive if same else Contender(recipe, "best", self.time_limit)
+        self.tell({"event": "rung-end", "row": row})
+
+    def _rung(self, rung: Rung, row: RungRow) -> None:
+        if rung.name == "naive":
+            self._naive(row)
+            return
+        base = self.best.recipe if self.best is not None else self.recipe
+        reason = rung.requires(base, self.site)
+        variants = [] if reason else rung.variants(base, self.site)
+        if not variants:
+            row.update({"status": "skipped", "reason": reason or "nothing to change"})
+            return
+        if self.budget.free_s < _LEAST_S:
+            row.update(
+                {"status": "skipped", "reason": "not measured: the budget was used up by the rungs before it"}
+            )
+            return
+        variants = self._affordable(row, variants)
+        self.field = [Contender(base.override(**v.changes), v.label, self.time_limit) for v in variants]
+        self.rounds.progress(row["name"], "predicting", 0.0, ", ".join(c.label for c in self.field))
+        guesses = predict(rung.name, self.best, self.field, self.site, self.pace.slice_s)
+        self._measure(row, self.field, races=not rung.by_time)
+        chosen = compare(row, self.field, variants, self.naive, self.best, self.rounds.scatter)
+        note(row, guesses)
+        if chosen is None:
+            raise next(c.failure for c in self.field if c.failure is not None)
+        judge(row, self.others_pct, has_best=self.best is not None)
+        if rung.by_time and self.best is not None and self.results.kept_accuracies():
+            chosen = self._by_time_to_accuracy(row, chosen)
+            note(row, guesses)
+        else:
+            chosen = self._checked(row, chosen, guesses)
+        if rung.name == "multi-device" and self.best is not None:
+            self._count_devices(row)
+        if row["kept"]:
+            if self.best is not None and self.best is not self.naive:
+                self.best.close()
+            self.best = chosen
+            self._reserve()
+
+    def _affordable(self, row: RungRow, variants: list[Variant]) -> list[Variant]:
+        """Those of a rung's variants that there is time to start; the row names the others."""
+        most = self.budget.variants(row["name"], self.still, self.rounds.starts_s)
+        kept = sorted(variants, key=lambda variant: variant.rank)[:most]
+        left = [variant.label for variant in variants if variant not in kept]
+        if left:
+            row["notes"].append(f"no time for {', '.join(left)}: a larger --budget tries them, too")
+        return [variant for variant in variants if variant in kept]
+
+    def _possible(self, names: list[str]) -> list[str]:
+        """The rungs that still need time: those that this machine or job rules out need none."""
+        if self.best is None:
+            return names
+        base = self.best.recipe
+        return [name for name in names if RUNGS[name].requires(base, self.site) is None]
+
+    def _reserve(self) -> None:
+        """What the proof needs: one training of each, and some seconds between them."""
+        assert self.best is not None
+        needs = self.trainings.seconds_of(self.naive) + self.trainings.seconds_of(self.best)
+        self.budget.reserve(_SLOWER * needs + _BETWEEN_S)
+
+    def _checked(self, row: RungRow, chosen: Contender, guesses: Any) -> Contender:
+        """The fastest variant that keeps its accuracy."""
+        while True:
+            lost = judge_accuracy(row, self.trainings.check(row, chosen, self.best))
+            lost = lost or judge_quality(row, self.results.document["rungs"])
+            another = next_best(row, self.field) if lost and row["measurable"] else None
+            if another is None:
+                return chosen
+            chosen = another
+            choose(row, chosen, self.field, self.naive)
+            note(row, guesses)
+            judge(row, self.others_pct, has_best=True)
+
+    def _by_time_to_accuracy(self, row: RungRow, fastest: Contender) -> Contender:
+        assert self.best is not None
+        told = lambda text: self.rounds.progress(row["name"], "training", 0.0, text)  # noqa: E731
+        scatter = self.rounds.scatter
+        search = Batches(row, self.best, self.naive, self.field, self.trainings, told, scatter)
+        row["measurable"] = True
+        winner = search.search()
+        search.enter()
+        self.field += [c for c in search.added if c not in self.field]
+        if winner is None:
+            for entry in row["variants"]:
+                entry["chosen"] = False
+        return winner or fastest
+
+    def _count_devices(self, row: RungRow) -> None:
+        """Which number of devices is best, and where the steps of the others go."""
+        assert self.best is not None
+        self.rounds.progress(row["name"], "measuring", 1.0, "exchange and loader alone")
+        shares = {c.label: look_into(c) for c in self.field if c.failure is None}
+        found = compare_counts(self.best, self.field, shares, bool(self.site.gpus))
+        if found is not None:
+            row["devices"] = found
+            row["notes"] = [*row["notes"], found["sentence"]]
+
+    def _naive(self, row: RungRow) -> None:
+        self._measure(row, [self.naive])
+        if self.naive.failure is not None:
+            raise self.naive.failure
+        self.trainings.look_at(self.naive)
+        self.naive = fit_length(row, self.naive, self.trainings)
+        self.recipe = self.naive.recipe
+        compare(row, [self.naive], RUNGS["naive"].variants(self.recipe, self.site), self.naive, None)
+        self.trainings.check(row, self.naive, None)
+        row.update({"status": "ran", "verdict": "n/a", "kept": True, "reason": None})
+        self.best = self.naive
+        self._reserve()
+        self.results.document["verdict"] = what_limits(self.results, row, self.recipe, self.site)
+
+    def _measure(self, row: RungRow, field: list[Contender], races: bool = True) -> None:
+        best = None if field == [self.naive] else self.best
+        starting = sum(c.group is None for c in field) * self.rounds.starts_s
+        seconds = self.budget.slices_s(row["name"], self.still, starting)
+        self.others_pct = self.rounds.run(row, best, self.naive, field, seconds, races=races)
+
+    def _say_proof(self, text: str) -> None:
+        self.rounds.progress("proof", "proof", 0.0, text)
+
+    def _failed(self, row: RungRow, failure: RunFailed) -> None:
+        row.update(
+            {
+                "status": "failed",
+                "verdict": "n/a",
+                "kept": False,
+                "error": failure.to_dict(),
+                "reason": str(failure),
+            }
+        )
+
+    @property
+    def site(self) -> Site:
+        """The machine and the job, as the naive process found them; guessed where it never started."""
+        if self._site is None:
+            self.naive.launch()  # a resumed climb has no naive process yet
+            self.naive.warm_up(self.pace.slice_s)
+            ready = self.naive.group.ready[0] if self.naive.group is not None else {}
+            self._site = Site.of(ready, self.results.document["machine"], self.recipe)
+        return self._site

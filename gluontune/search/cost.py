@@ -1,0 +1,162 @@
+"""Prices and energy: dollars and joules to an accuracy. No price is built in: prices grow stale."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gluontune.core.errors import GluontuneError, UsageError, nearest
+from gluontune.core.reading import MOST_YAML, parse_yaml, read_text
+
+__all__ = ["PackageEnergy", "gpu_joules", "read_price", "usd"]
+
+FIELDS = ("machine", "usd_per_hour", "date", "source")
+EXAMPLE = "prices: [{machine: my-server, usd_per_hour: 0.34, date: 2026-01-31, source: 'https://…'}]"
+
+
+def read_price(path: str | Path, machine: str | None = None) -> dict[str, Any]:
+    """One machine's price from a table.
+
+    The file is YAML: ``prices``, a list of entries with ``machine``, ``usd_per_hour``, ``date`` (of the
+    price, ``yyyy-mm-dd``) and ``source`` (where it was read), because a price without date and source
+    cannot be judged.
+
+    Args:
+        path: the table.
+        machine: which entry; may be left out where there is one alone.
+
+    Returns:
+        ``{"machine", "usd_per_hour", "date", "source"}``.
+
+    Raises:
+        GluontuneError: the file cannot be read.
+        UsageError: a field is missing or wrong, or the machine is not in the table; names the entry.
+
+    >>> import pathlib, tempfile
+    >>> table = pathlib.Path(tempfile.mkdtemp()) / "prices.yaml"
+    >>> _ = table.write_text("prices: [{machine: m, usd_per_hour: 0.5, date: 2026-01-31, source: list price}]")
+    >>> read_price(table)["usd_per_hour"]
+    0.5
+    """
+    try:
+        text = read_text(path, MOST_YAML)
+    except (OSError, UnicodeDecodeError) as error:
+        raise GluontuneError(f"{path}: cannot read the price table: {error}") from error
+    try:
+        document = parse_yaml(text)
+    except ValueError as error:
+        raise UsageError(f"{path}: not valid YAML: {error}") from error
+    entries = document.get("prices") if isinstance(document, Mapping) else None
+    if not isinstance(entries, list) or not entries:
+        raise UsageError(f"{path}: a price table has a list of prices, such as\n{EXAMPLE}")
+    checked = [_checked(entry, f"{path}: price {number}") for number, entry in enumerate(entries, 1)]
+    if machine is None:
+        if len(checked) > 1:
+            listed = ", ".join(entry["machine"] for entry in checked)
+            raise UsageError(f"{path}: it has {len(checked)} machines: choose one with --machine ({listed})")
+        return checked[0]
+    for entry in checked:
+        if entry["machine"] == machine:
+            return entry
+    names = [entry["machine"] for entry in checked]
+    close = nearest(machine, names)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise UsageError(f"{path}: no machine {machine!r} in it: {hint}Known: {', '.join(names)}")
+
+
+def _checked(entry: Any, where: str) -> dict[str, Any]:
+    if not isinstance(entry, Mapping):
+        raise UsageError(f"{where}: not a mapping of {', '.join(FIELDS)}; write it as\n{EXAMPLE}")
+    missing = [name for name in FIELDS if entry.get(name) in (None, "")]
+    if missing:
+        named = f" ({entry['machine']})" if entry.get("machine") else ""
+        raise UsageError(
+            f"{where}{named}: the field{'s' if len(missing) > 1 else ''} {', '.join(missing)} "
+            f"{'are' if len(missing) > 1 else 'is'} missing; write it as\n{EXAMPLE}"
+        )
+    price = entry["usd_per_hour"]
+    if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 < price < math.inf:
+        raise UsageError(f"{where}: usd_per_hour={price!r}: give a number above 0")
+    date = str(entry["date"])
+    try:
+        datetime.date.fromisoformat(date)
+    except ValueError:
+        raise UsageError(f"{where}: date={date!r}: write the day of the price as yyyy-mm-dd") from None
+    return {
+        "machine": str(entry["machine"]),
+        "usd_per_hour": float(price),
+        "date": date,
+        "source": str(entry["source"]),
+    }
+
+
+def usd(price: Mapping[str, Any] | None, seconds: float | None) -> float | None:
+    """What a machine of this price costs for so many seconds; None if one of them is not known.
+
+    >>> usd({"usd_per_hour": 0.36}, 100.0)
+    0.01
+    """
+    return None if price is None or seconds is None else price["usd_per_hour"] * seconds / 3600
+
+
+def gpu_joules(utilization: Mapping[str, Any], until_s: float) -> float | None:
+    """Energy of all sampled GPUs from the start of a series to ``until_s``, in joules; None without readings.
+
+    Args:
+        utilization: a RunResult's series; ``gpu_power_w`` is ``{index: [watts or None, …]}``.
+        until_s: seconds of the series' clock.
+
+    >>> gpu_joules({"t_s": [0.0, 1.0, 2.0], "gpu_power_w": {"0": [100.0, 100.0, 200.0]}}, 2.0)
+    250.0
+    """
+    power = utilization.get("gpu_power_w")
+    if not isinstance(power, Mapping) or not power:
+        return None
+    total, read = 0.0, False
+    for watts in power.values():
+        points = [(t, w) for t, w in zip(utilization["t_s"], watts) if w is not None and t <= until_s]
+        read = read or len(points) > 1
+        total += sum((t1 - t0) * (w0 + w1) / 2 for (t0, w0), (t1, w1) in zip(points, points[1:]))
+    return total if read else None
+
+
+class PackageEnergy:
+    """Energy of the CPU packages by Linux's powercap counters (RAPL), for the whole machine.
+
+    Most machines let root alone read them, and virtual machines have none: then :meth:`joules` is None.
+
+    Args:
+        root: where the counters are.
+
+    >>> PackageEnergy("/nonexistent").joules() is None
+    True
+    """
+
+    def __init__(self, root: str | Path = "/sys/class/powercap"):
+        packages = sorted(Path(root).glob("intel-rapl:[0-9]*"))
+        self._zones = [zone for zone in packages if zone.name.count(":") == 1]
+        self._last = self._read()
+        self._total = 0.0
+
+    def _read(self) -> list[tuple[int, int]] | None:
+        """Micro-joules and range of each package's counter, or None."""
+        found = []
+        with contextlib.suppress(OSError, ValueError):
+            for zone in self._zones:
+                values = [int((zone / name).read_text()) for name in ("energy_uj", "max_energy_range_uj")]
+                found.append((values[0], values[1]))
+        return found if found and len(found) == len(self._zones) else None
+
+    def joules(self) -> float | None:
+        """Joules since this object was made; call it at least once a minute, because the counters wrap."""
+        now = self._read()
+        if now is None or self._last is None:
+            return None
+        for (before, _), (after, span) in zip(self._last, now):
+            self._total += ((after - before) if after >= before else (after - before + span)) / 1e6
+        self._last = now
+        return self._total

@@ -1,0 +1,307 @@
+"""Evolutionary stochastic gradient descent: a population that is trained, scored, crossed and selected."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.core.errors import UsageError
+from gluontune.core.events import OnProgress, progress
+from gluontune.engines.mxnet.individual import read_weights, write_weights
+from gluontune.optim import evolution
+from gluontune.recipe import Recipe
+from gluontune.search.resumable import ResumableDocument
+from gluontune.search.worker_pool import Life, WorkerPool, run_all
+
+__all__ = ["ESGD_SCHEMA", "EsgdPlan", "cost", "esgd"]
+
+ESGD_SCHEMA = 1
+# What random numbers are for; two purposes never share a stream.
+_SETUP, _OFFSPRING, _CHOICE = 1, 2, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class EsgdPlan:
+    """The numbers of Algorithm 1, with the paper's names.
+
+    Args:
+        population: mu, individuals of a generation.
+        generations: K.
+        sgd_steps: K_s, SGD steps of an individual in a generation; after each it is scored.
+        updates: of the weights in one SGD step; None: one epoch.
+        evolution_steps: K_v; 0 leaves evolution out.
+        offspring: lambda; None: twice the population.
+        elite: m, share of the population that is kept for its fitness.
+        parents: rho, of one offspring.
+        sigma: of the mutation in the first generation, as a share of the root mean square of each parameter array;
+            divided by the generation's number later.
+        final_rate: rates of the last generation as a share of the first's.
+        back_off: an individual whose fitness falls in an SGD step goes back to where it was.
+        start: ``same``: all begin with the recipe's seeded parameters, so that they can be averaged from the
+            beginning; ``own``: each with its own.
+
+    Source: Cui et al., *Evolutionary Stochastic Gradient Descent*, NeurIPS 2018.
+    """
+
+    population: int = 8
+    generations: int = 6
+    sgd_steps: int = 1
+    updates: int | None = None
+    evolution_steps: int = 1
+    offspring: int | None = None
+    elite: float = 0.6
+    parents: int = 2
+    sigma: float = 0.01
+    final_rate: float = 0.05
+    back_off: bool = True
+    start: str = "same"
+
+    def __post_init__(self) -> None:
+        for name, low in (
+            ("population", 1), ("generations", 1), ("sgd_steps", 1), ("evolution_steps", 0), ("parents", 1),
+            ("updates", 1), ("offspring", 1),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is None and name in ("updates", "offspring"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise UsageError(f"{name}={value!r}: give a whole number of at least {low}")
+        for name, bounds in (("elite", (0.0, 1.0)), ("sigma", (0.0, 10.0)), ("final_rate", (1e-9, 1.0))):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not bounds[0] <= value <= bounds[1]:
+                raise UsageError(f"{name}={value!r}: give a number from {bounds[0]:g} to {bounds[1]:g}")
+        if self.parents > self.population:
+            raise UsageError(
+                f"parents={self.parents} of a population of {self.population}: give at most that many"
+            )
+        if self.start not in ("same", "own"):
+            raise UsageError(f"start={self.start!r}: choose same or own")
+
+    @property
+    def children(self) -> int:
+        """lambda."""
+        return 2 * self.population if self.offspring is None else self.offspring
+
+    @property
+    def kept(self) -> int:
+        """m."""
+        return round(self.elite * self.population)
+
+
+def esgd(
+    recipe: Recipe,
+    plan: EsgdPlan | None = None,
+    *,
+    pool: Sequence[evolution.Entry] = evolution.POOL,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    on_event: OnProgress | None = None,
+    time_limit: float = 600.0,
+) -> dict[str, Any]:
+    """Train a population by ESGD and return its best individual.
+
+    In each generation every individual draws an optimizer and its hyper-parameters, is trained, and goes back where
+    a step made its fitness worse; then offspring are made (the mean of some parents, with Gaussian noise), and the
+    best of parents and offspring are kept, with some others by chance. Fitness is the loss over the validation
+    images at even places; what is reported is the loss and accuracy over those at odd places, which choose nothing.
+
+    Equal seeds, plans and threads for each worker give equal results, whatever the number of workers.
+
+    Args:
+        recipe: data, net, batch and seed; its optimizer, rate, schedule and epochs are not used.
+        plan: the numbers of the algorithm.
+        pool: optimizers with their ranges.
+        workers: processes that train at a time; None: one for each usable core.
+        out: folder for ``esgd.json``, saved after each individual, and the population's parameters; None: a
+            temporary one, without a document.
+        resume: go on with what ``out`` holds.
+        on_event: called with a :class:`gluontune.core.events.Progress` as it goes.
+        time_limit: seconds of silence after which a training process counts as hung.
+
+    Returns:
+        what ``esgd.json`` holds: ``given``, ``done`` (individuals, offspring, generations), ``generations``
+        (setup and scores of the best), ``best`` (with ``file`` of its parameters where there is ``out``), ``cost``.
+
+    Raises:
+        UsageError: numbers out of range or contradictory. GluontuneError: a training process failed (what is
+            finished is kept), or the folder cannot be used.
+
+    >>> import gluontune as gt
+    >>> fast = gt.Recipe(net="mlp", loader="resident", train_samples=512, val_samples=128)
+    >>> found = gt.ladder.esgd(fast, gt.ladder.EsgdPlan(population=2, generations=2), workers=1)
+    >>> found["complete"], [len(g["population"]) for g in found["generations"]]
+    (True, [2, 2])
+    """
+    plan = plan or EsgdPlan()
+    recipe = recipe.override(schedule="constant", warmup_epochs=0.0, lr_scaling="none")
+    given = {
+        "recipe": recipe.to_dict(),
+        "plan": dataclasses.asdict(plan),
+        "pool": [dataclasses.asdict(entry) for entry in pool],
+    }
+    store = ResumableDocument("esgd", ESGD_SCHEMA, given, out, resume)
+    folder = Path(tempfile.mkdtemp(prefix="gluontune-esgd-")) if out is None else Path(out)
+    document = store.document
+    try:
+        with WorkerPool(recipe, workers, time_limit) as worker_pool:
+            _Search(plan, pool, worker_pool, store, folder / "population", on_event).run()
+        document["complete"] = True
+    except KeyboardInterrupt:
+        document["complete"] = False
+    finally:
+        if out is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    document["cost"] = cost(document["done"])
+    store.save()
+    return document
+
+
+def cost(done: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Images trained on and images scored; a training image costs about three times a scored one.
+
+    >>> cost([{"trained_images": 10, "scored_images": 5}, {"survivors": []}])
+    {'trained_images': 10, 'scored_images': 5, 'image_passes': 35}
+    """
+    trained = sum(piece.get("trained_images", 0) for piece in done)
+    scored = sum(piece.get("scored_images", 0) for piece in done)
+    return {"trained_images": trained, "scored_images": scored, "image_passes": 3 * trained + scored}
+
+
+class _Search:
+    """One run of Algorithm 1. An individual is ``{"name", "score", "setup", "offspring"}``; its file has its name."""
+
+    def __init__(
+        self,
+        plan: EsgdPlan,
+        pool: Sequence[evolution.Entry],
+        worker_pool: WorkerPool,
+        store: ResumableDocument,
+        folder: Path,
+        on_event: OnProgress | None,
+    ):
+        self.plan, self.pool, self.worker_pool, self.store, self.folder = (
+            plan,
+            pool,
+            worker_pool,
+            store,
+            folder,
+        )
+        self.seed, self.on_event = worker_pool.recipe.seed, on_event
+        self.updates = plan.updates or worker_pool.batches_per_epoch
+        self.done = {piece["name"]: piece for piece in store.document["done"]}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> None:
+        plan, document = self.plan, self.store.document
+        population: list[dict[str, Any]] = [{"name": None, "score": None} for _ in range(plan.population)]
+        document["generations"] = []
+        for k in range(1, plan.generations + 1):
+            ended = self.done.get(f"generation {k}")
+            if ended is None:
+                population = self._sgd(k, population)
+                for v in range(1, plan.evolution_steps + 1):
+                    population = self._evolve(k, v, population)
+                ended = {"name": f"generation {k}", "population": population}
+                self.done[ended["name"]] = ended
+                self.store.enter(ended)
+                self._clean(population)
+            population = ended["population"]
+            best = min(population, key=lambda one: evolution.ranked_value(one["score"]["fitness"]))
+            born = sum(one["offspring"] for one in population[: plan.kept]) / max(plan.kept, 1)
+            document["generations"].append(
+                {"generation": k, "best": best, "population": population, "offspring_share_of_elite": born}
+            )
+            document["best"] = {**best, "file": str(self._file(best["name"])) if self.store.path else None}
+            self.store.save()
+            self._tell(k, 1.0, f"best fitness {best['score']['fitness']:.4g}")
+
+    def _sgd(self, k: int, population: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The SGD steps of all individuals, in parallel."""
+        plan = self.plan
+        lives: list[Life] = []
+        factor = evolution.annealed(k, plan.generations, plan.final_rate)
+        for j, parent in enumerate(population):
+            name, first = f"g{k:03d}-p{j:03d}", parent["name"] is None
+            lives.append(
+                Life(
+                    name=name,
+                    number=1 + (k - 1) * plan.population + j,
+                    weights=None if first else self._file(parent["name"]),
+                    setup=evolution.draw(self.pool, self._rng(_SETUP, k, j), factor),
+                    steps=plan.sgd_steps,
+                    updates=self.updates,
+                    back_off=plan.back_off,
+                    score=parent["score"],
+                    start=self.seed * 10_000 + j if first and plan.start == "own" else None,
+                    path=self._file(name),
+                )
+            )
+        return [self._kept(record, offspring=False) for record in self._lead(k, lives)]
+
+    def _evolve(self, k: int, v: int, population: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Offspring by recombination and mutation; the elite of all, and others by chance."""
+        plan = self.plan
+        lives: list[Life] = []
+        fitness = [evolution.ranked_value(one["score"]["fitness"]) for one in population]
+        fixed = self.done[population[0]["name"]]["fixed"] or ()
+        for o in range(plan.children):
+            life = Life(f"g{k:03d}-v{v}-o{o:03d}", 0, self._file(f"g{k:03d}-v{v}-o{o:03d}"), {}, steps=0)
+            assert life.weights is not None
+            if life.name not in self.done or not life.weights.is_file():
+                rng = self._rng(_OFFSPRING, k, v, o)
+                chosen = evolution.parents(fitness, plan.parents, rng)
+                child = evolution.recombine([read_weights(self._file(population[p]["name"])) for p in chosen])
+                write_weights(life.weights, evolution.mutate(child, plan.sigma / k, rng, fixed))
+            lives.append(dataclasses.replace(life, path=life.weights))
+        offspring = [self._kept(record, offspring=True) for record in self._lead(k, lives)]
+        everyone = [*population, *offspring]
+        fitness = [evolution.ranked_value(one["score"]["fitness"]) for one in everyone]
+        places = evolution.select(fitness, plan.population, plan.kept, self._rng(_CHOICE, k, v))
+        return [everyone[place] for place in places]
+
+    def _lead(self, k: int, lives: Sequence[Life]) -> list[dict[str, Any]]:
+        count = 0
+
+        def on_done(record: dict[str, Any]) -> None:
+            nonlocal count
+            count += 1
+            self.done[record["name"]] = record
+            self.store.enter(record)
+            self._tell(k, count / len(lives), record["name"])
+
+        return run_all(self.worker_pool, lives, self.done, on_done)
+
+    @staticmethod
+    def _kept(record: Mapping[str, Any], offspring: bool) -> dict[str, Any]:
+        return {
+            "name": record["name"],
+            "score": record["score"],
+            "setup": record["setup"],
+            "offspring": offspring,
+        }
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{name}.npz"
+
+    def _clean(self, population: Sequence[Mapping[str, Any]]) -> None:
+        """Delete the parameters of all that did not survive."""
+        kept = {self._file(one["name"]) for one in population}
+        for path in self.folder.glob("*.npz"):
+            if path not in kept:
+                path.unlink()
+
+    def _rng(self, *key: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, *key])
+
+    def _tell(self, k: int, share: float, detail: str) -> None:
+        if self.on_event is not None:
+            done = (k - 1 + min(share, 1.0)) / self.plan.generations
+            stage = f"generation {k} of {self.plan.generations}"
+            self.on_event(progress(stage, done, detail))

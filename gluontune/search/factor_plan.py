@@ -1,0 +1,286 @@
+"""Factors, the sets of them to run, and what their figures say together. Pure functions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gluontune.core.errors import UsageError
+from gluontune.core.reading import parse_yaml
+from gluontune.recipe import Recipe
+from gluontune.search.rung import Site
+from gluontune.search.rungs import RUNGS
+
+__all__ = [
+    "DEFAULT_FACTORS", "EXTRA_FACTORS", "Factor", "check_names", "combine", "interactions", "leave_one_out",
+    "parse_factor", "plan", "quotient", "recipe_of", "resolve_factors", "set_name",
+]  # fmt: skip
+
+DEFAULT_FACTORS = ("environment", "records", "hybridized", "mixed-precision", "large-batch")
+# Which of a rung's variants stands for it: the one that changes nothing which another factor changes.
+_VARIANT = {"hybridized": -1, "multi-worker": -1}
+
+FactorSet = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Something that is switched on or off: a name, a sentence, and the recipe fields that it changes."""
+
+    name: str
+    sentence: str
+    changes: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        changes = {k: list(v) if isinstance(v, tuple) else v for k, v in self.changes.items()}
+        return {"name": self.name, "sentence": self.sentence, "changes": changes}
+
+
+# Factors that are no rungs: they change what is learned, not how fast.
+EXTRA_FACTORS = {
+    "stochastic-depth": Factor(
+        "stochastic-depth", "residual branches dropped at random (up to 0.2)", {"stochastic_depth": 0.2}
+    ),
+}
+
+
+def parse_factor(text: str) -> Factor:
+    """A factor of the user's own from ``NAME:FIELD=VALUE,FIELD=VALUE``; values are read as YAML.
+
+    Raises:
+        UsageError: not of that form, a field that recipes lack, or a value that is not YAML.
+
+    >>> parse_factor("big:batch_size_per_device=256, rewrites=[a, b]").changes
+    {'batch_size_per_device': 256, 'rewrites': ['a', 'b']}
+    """
+    name, colon, rest = text.partition(":")
+    form = "write NAME:FIELD=VALUE,FIELD=VALUE, such as --factor big:batch_size_per_device=256"
+    if not colon or not re.fullmatch(r"[\w.-]+", name.strip()):
+        raise UsageError(f"--factor {text!r}: {form}")
+    changes: dict[str, Any] = {}
+    for part in re.split(r",\s*(?=\w+\s*=)", rest.strip()):
+        field, equals, value = part.partition("=")
+        if not equals or not field.strip():
+            raise UsageError(f"--factor {text!r}: {form}")
+        try:
+            changes[field.strip()] = parse_yaml(value)
+        except ValueError as error:
+            raise UsageError(f"--factor {text!r}: {field.strip()} has a value that is not YAML") from error
+    unknown = sorted(set(changes) - set(Recipe().to_dict()))
+    if unknown:
+        raise UsageError(f"--factor {text!r}: recipes have no field {unknown[0]!r}")
+    return Factor(name.strip(), ", ".join(f"{k}={v}" for k, v in changes.items()), changes)
+
+
+def check_names(names: Sequence[str] | None) -> None:
+    """Refuse, before anything is started, a name that is neither a rung nor another factor.
+
+    Raises:
+        UsageError: such a name; the nearest ones are offered.
+    """
+    for name in names or ():
+        if name not in EXTRA_FACTORS:
+            RUNGS[name]
+
+
+def resolve_factors(
+    recipe: Recipe, site: Site, names: Sequence[str] | None, own: Sequence[Factor]
+) -> tuple[list[Factor], dict[str, str]]:
+    """The factors to analyse, and the reasons for which others cannot run here.
+
+    Args:
+        names: of rungs, or of :data:`EXTRA_FACTORS`; None takes :data:`DEFAULT_FACTORS`.
+        own: the user's, added at the end.
+
+    Raises:
+        UsageError: an unknown rung, a name twice, two factors that set one field to different values, or
+            one that changes nothing.
+    """
+    found, skipped = [], {}
+    for name in DEFAULT_FACTORS if names is None else names:
+        if name in EXTRA_FACTORS:
+            found.append(EXTRA_FACTORS[name])
+            continue
+        rung = RUNGS[name]
+        reason = rung.requires(recipe, site)
+        variants = [] if reason else rung.variants(recipe, site)
+        if not variants or rung.name == "naive":
+            skipped[rung.name] = reason or "nothing to change"
+            continue
+        variant = variants[_VARIANT.get(rung.name, 0)]
+        found.append(Factor(rung.name, f"{rung.sentence} ({variant.label})", dict(variant.changes)))
+    found += own
+    check_factors(recipe, found)
+    return found, skipped
+
+
+def check_factors(recipe: Recipe, factors: Sequence[Factor]) -> None:
+    """Refuse factors that cannot be combined."""
+    for first, second in itertools.combinations(factors, 2):
+        if first.name == second.name:
+            raise UsageError(f"factor {first.name!r} is there twice: give each a name of its own")
+        for field in first.changes.keys() & second.changes.keys():
+            if _plain(first.changes[field]) != _plain(second.changes[field]):
+                raise UsageError(
+                    f"factors {first.name!r} and {second.name!r} both set {field} ({first.changes[field]!r} and "
+                    f"{second.changes[field]!r}): they cannot be switched on together; leave one out"
+                )
+    for factor in factors:
+        if recipe_of(recipe, [factor]) == recipe:
+            raise UsageError(
+                f"factor {factor.name!r} changes nothing: the base recipe has {factor.sentence} already"
+            )
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def recipe_of(recipe: Recipe, factors: Sequence[Factor]) -> Recipe:
+    """The recipe with these factors switched on."""
+    changes: dict[str, Any] = {}
+    for factor in factors:
+        changes.update(factor.changes)
+    return recipe.override(**changes)
+
+
+def plan(names: Sequence[str], pairs: bool = True) -> dict[FactorSet, list[str]]:
+    """The sets of factors to run, each with the parts that it plays, in the order of running.
+
+    Parts: ``base``, ``alone``, ``cumulative``, ``all``, ``without NAME``, ``pair``. A set that plays several
+    parts is run once.
+
+    >>> for chosen, parts in plan(["a", "b", "c"]).items():
+    ...     print(set_name(chosen), parts)
+    base ['base']
+    a ['alone', 'cumulative']
+    b ['alone']
+    c ['alone']
+    a + b ['cumulative', 'without c', 'pair']
+    a + b + c ['cumulative', 'all']
+    b + c ['without a', 'pair']
+    a + c ['without b', 'pair']
+    """
+    names = list(names)
+    found: dict[FactorSet, list[str]] = {(): ["base"]}
+
+    def add(chosen: Sequence[str], part: str) -> None:
+        parts = found.setdefault(tuple(n for n in names if n in chosen), [])
+        if part not in parts:
+            parts.append(part)
+
+    for name in names:
+        add([name], "alone")
+    for count in range(1, len(names) + 1):
+        add(names[:count], "cumulative")
+    add(names, "all")
+    for name in names:
+        if len(names) > 1:
+            add([n for n in names if n != name], f"without {name}")
+    if pairs:
+        for pair in itertools.combinations(names, 2):
+            add(pair, "pair")
+    return found
+
+
+def set_name(chosen: Sequence[str]) -> str:
+    """
+    >>> set_name(()), set_name(("a", "b"))
+    ('base', 'a + b')
+    """
+    return " + ".join(chosen) or "base"
+
+
+Ratio = Mapping[str, Any]  # {"median", "ci95"}
+
+
+def combine(ratios: Sequence[Ratio]) -> dict[str, Any]:
+    """Product of independent ratios; half-widths on the logarithmic scale are added in quadrature.
+
+    One without an interval leaves the product without one.
+
+    >>> combine([{"median": 2.0, "ci95": [1.0, 4.0]}, {"median": 3.0, "ci95": [3.0, 3.0]}])
+    {'median': 6.0, 'ci95': [3.0, 12.0]}
+    """
+    median = math.prod(r["median"] for r in ratios)
+    if any(r["ci95"] is None for r in ratios):
+        return {"median": median, "ci95": None}
+    down = math.hypot(*(math.log(r["median"] / r["ci95"][0]) for r in ratios))
+    up = math.hypot(*(math.log(r["ci95"][1] / r["median"]) for r in ratios))
+    return {"median": median, "ci95": [round(median * math.exp(-down), 12), round(median * math.exp(up), 12)]}
+
+
+def quotient(mine: Ratio, theirs: Ratio) -> dict[str, Any]:
+    """Ratio of two independent ratios, with its interval.
+
+    >>> quotient({"median": 6.0, "ci95": [6.0, 6.0]}, {"median": 3.0, "ci95": [3.0, 3.0]})
+    {'median': 2.0, 'ci95': [2.0, 2.0]}
+    """
+    bounds = theirs["ci95"]
+    inverse = {"median": 1 / theirs["median"], "ci95": [1 / bounds[1], 1 / bounds[0]] if bounds else None}
+    return combine([mine, inverse])
+
+
+def interactions(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str]) -> list[dict[str, Any]]:
+    """What each pair of factors gives together against what the two promise alone, and all against all.
+
+    Args:
+        ratios: gain of each set over the base, above 1 is better; None where it was not measured or failed.
+
+    Returns:
+        ``{"factors", "promised", "measured", "ratio", "verdict"}``: ``ratio`` is measured ÷ promised, where
+        promised is the product of the gains alone; the verdict is ``more than promised``, ``less than
+        promised``, ``as promised`` (the interval holds 1), ``one run`` (no interval) or ``not known``. The
+        last row is all factors.
+
+    >>> sure = lambda m: {"median": m, "ci95": [m, m]}
+    >>> found = interactions({("a",): sure(2.0), ("b",): sure(3.0), ("a", "b"): sure(4.0)}, ["a", "b"])
+    >>> found[0]["verdict"], round(found[0]["ratio"]["median"], 3)
+    ('less than promised', 0.667)
+    """
+    rows = []
+    groups: list[FactorSet] = list(itertools.combinations(names, 2))
+    if len(names) > 2:
+        groups.append(tuple(names))
+    for group in groups:
+        alone = [ratios.get((name,)) for name in group]
+        together = ratios.get(group)
+        row: dict[str, Any] = {"factors": list(group), "promised": None, "measured": together, "ratio": None}
+        row["verdict"] = "not known"
+        if all(alone) and together:
+            row["promised"] = combine([r for r in alone if r])
+            row["ratio"] = quotient(together, row["promised"])
+            words = ("more than promised", "less than promised", "as promised")
+            row["verdict"] = _verdict(row["ratio"], words)
+        if together is not None or len(group) == 2:
+            rows.append(row)
+    return rows
+
+
+def leave_one_out(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str]) -> list[dict[str, Any]]:
+    """What each factor brings on top of all the others: gain of all ÷ gain of all without it.
+
+    Returns:
+        ``{"factor", "ratio", "verdict"}``; the verdict is ``helps``, ``hurts``, ``no difference``,
+        ``one run`` or ``not known``.
+    """
+    rows, whole = [], ratios.get(tuple(names))
+    for name in names:
+        rest = ratios.get(tuple(n for n in names if n != name))
+        row: dict[str, Any] = {"factor": name, "ratio": None, "verdict": "not known"}
+        if whole and rest:
+            row["ratio"] = quotient(whole, rest)
+            row["verdict"] = _verdict(row["ratio"], ("helps", "hurts", "no difference"))
+        rows.append(row)
+    return rows
+
+
+def _verdict(ratio: Ratio, words: tuple[str, str, str]) -> str:
+    """Above 1, below 1, or neither for certain."""
+    if ratio["ci95"] is None:
+        return "one run"
+    return words[0] if ratio["ci95"][0] > 1 else words[1] if ratio["ci95"][1] < 1 else words[2]

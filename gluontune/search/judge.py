@@ -1,0 +1,219 @@
+"""What the figures say: the fastest variant, the verdict with its interval, and the parity gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gluontune.core import stats
+from gluontune.core.ladder_document import RungRow, VariantRow
+from gluontune.core.stats import Interval
+from gluontune.search.accuracy import Loss
+from gluontune.search.measure import DISTURBED_PCT, OTHERS, Contender
+from gluontune.search.rung import Variant
+from gluontune.search.sequential import Scatter, ratio_at_look
+
+__all__ = [
+    "LIKELY",
+    "MAYBE",
+    "PARITY_POINTS",
+    "choose",
+    "compare",
+    "helps",
+    "judge",
+    "judge_accuracy",
+    "next_best",
+    "verdict_of",
+]
+
+PARITY_POINTS = 0.02  # a rung may cost so much validation accuracy at equal epochs, and no more
+TIE = 0.03  # variants whose medians are this close are as fast as each other
+WORTH = 1.01  # a gain below one per cent is not worth a change
+LIKELY = 1.05  # where the median is so much, and a gain not proven, measuring may take longer
+COSTS = 0.9  # a change that certainly leaves less than this hurts; a little less is no gain
+MAYBE = 1.05  # where no gain is proven, but one of so much is not ruled out either, measuring goes on
+HOPELESS = 0.4  # of the best: what is cut off while it warms up cannot become as fast as that
+BEYOND_LOAD = 0.5  # of the recipe before it: so slow that the load of others is no excuse
+#: Fields that say who uses which cores: what they bring depends on who else does.
+_OF_CORES = {"runtime", "loader", "num_workers", "engine", "num_devices"}
+
+
+def verdict_of(ratio: Interval) -> str:
+    """``helped``, ``no gain`` or ``hurt`` from the interval of a throughput ratio.
+
+    >>> verdict_of({"median": 1.4, "ci95": [1.3, 1.5], "n": 7})
+    'helped'
+    >>> verdict_of({"median": 1.1, "ci95": [0.9, 1.4], "n": 7})
+    'no gain'
+    >>> [verdict_of({"median": 0.7, "ci95": [0.6, high], "n": 7}) for high in (0.89, COSTS)]
+    ['hurt', 'no gain']
+    """
+    if helps(ratio):
+        return "helped"
+    return "hurt" if ratio["ci95"][1] < COSTS else "no gain"
+
+
+def helps(ratio: Interval) -> bool:
+    """Whether a gain is certain, and worth a change."""
+    return ratio["ci95"][0] > 1.0 and ratio["median"] >= WORTH
+
+
+def compare(
+    row: RungRow,
+    field: Sequence[Contender],
+    variants: Sequence[Variant],
+    naive: Contender,
+    best: Contender | None,
+    scatter: Scatter | None = None,
+) -> Contender | None:
+    """Fill a row with the throughput of its variants; return the one to go on with, or None if none ran.
+
+    That is the first one which ties with the fastest, of those that help for certain if any do: variants are listed
+    from the smallest change to the largest, and a larger batch, or more workers, that bring nothing are not worth
+    their price.
+
+    Args:
+        row: gets ``variants``, ``samples_per_sec``, ``ratio_to_previous``, ``speedup_vs_naive``, ``recipe``.
+        field: the variants' contenders, measured interleaved with ``naive`` and ``best``.
+        scatter: of the contests so far, as the contest used it.
+    """
+    for contender, variant in zip(field, variants):
+        entry: VariantRow = {
+            "label": variant.label,
+            "changes": _plain(variant.changes),
+            "status": "failed" if contender.failure else "ran",
+            "reason": str(contender.failure) if contender.failure else contender.cut,
+            "samples_per_sec": None,
+            "ratio_to_previous": None,
+            "chosen": False,
+            "lost": False,
+        }
+        if contender.failure is None and contender.rates:
+            entry["samples_per_sec"] = stats.interval(contender.rates)
+            if best is not None and best.rates and best is not contender:
+                entry["ratio_to_previous"] = _against(contender, best, len(field), scatter)
+        row["variants"].append(entry)
+    ran = [
+        (c, e["samples_per_sec"]["median"]) for c, e in zip(field, row["variants"]) if e["samples_per_sec"]
+    ]
+    if not ran:
+        return None
+    proven = [
+        (c, e["samples_per_sec"]["median"])
+        for c, e in zip(field, row["variants"])
+        if e["samples_per_sec"] and e["ratio_to_previous"] and helps(e["ratio_to_previous"])
+    ]
+    fastest = max(median for _, median in proven or ran)
+    chosen = next(c for c, median in proven or ran if median * (1 + TIE) >= fastest)
+    choose(row, chosen, field, naive)
+    return chosen
+
+
+def _against(contender: Contender, best: Contender, many: int, scatter: Scatter | None) -> Interval:
+    """The ratio to the best; what was cut off while it warmed up stayed twice below a quarter of it."""
+    if contender.cut and len(contender.rates) == 1:
+        median = contender.rates[0] / stats.interval(best.rates)["median"]
+        return {"median": median, "ci95": [0.0, max(median, HOPELESS)], "n": 1}
+    return ratio_at_look(contender.rates, best.rates, many, scatter)
+
+
+def choose(row: RungRow, chosen: Contender, field: Sequence[Contender], naive: Contender) -> None:
+    """Make one variant the row's: its throughput, ratios, recipe and changes."""
+    for contender, entry in zip(field, row["variants"]):
+        entry["chosen"] = contender is chosen
+        if contender is chosen:
+            row["samples_per_sec"] = entry["samples_per_sec"]
+            row["ratio_to_previous"] = entry["ratio_to_previous"]
+            row["changes"] = entry["changes"]
+    row["recipe"] = chosen.recipe.to_dict()
+    if chosen is naive:
+        row["speedup_vs_naive"], row["speedup_ci95"] = 1.0, [1.0, 1.0]
+    elif naive.rates and chosen.rates:
+        together = min(len(chosen.rates), len(naive.rates))  # the naive script leaves a long contest early
+        speedup = stats.ratio_interval(chosen.rates[:together], naive.rates[:together])
+        row["speedup_vs_naive"], row["speedup_ci95"] = speedup["median"], stats.bounds(speedup)
+
+
+def next_best(row: RungRow, field: Sequence[Contender]) -> Contender | None:
+    """After a variant that was fast but lost accuracy: the smallest change that helped too, or None.
+
+    Those that were tried keep their places among the variants, with what they lost as the reason.
+    """
+    if row["kept"] or row["ratio_to_previous"] is None or not helps(row["ratio_to_previous"]):
+        return None
+    first = next(e for e in row["variants"] if e["chosen"])
+    for contender, entry in zip(field, row["variants"]):
+        ratio = entry["ratio_to_previous"]
+        if entry is first or entry["lost"] or ratio is None:
+            continue
+        if helps(ratio):
+            first["reason"], first["lost"] = row["reason"], True
+            row["reason"] = None
+            return contender
+    return None
+
+
+def judge(row: RungRow, others_pct: float, *, has_best: bool) -> None:
+    """Fill a row with verdict, ``kept`` and the reason, from its throughput.
+
+    Beside other programs threads lose more than they get, and what would help alone seems to hurt: such a verdict is
+    not given then. Neither is one where the time was too short to tell.
+
+    Args:
+        row: as :func:`compare` left it; ``row["contest_decided"]`` says whether the contest ended with an answer.
+        others_pct: percent of the cores that others took meanwhile.
+        has_best: whether there was a recipe to compare with.
+    """
+    row["status"] = "ran"
+    if not has_best or row["ratio_to_previous"] is None:
+        row.update({"verdict": "n/a", "kept": True})
+        return
+    ratio = row["ratio_to_previous"]
+    row["verdict"] = verdict_of(ratio)
+    row["kept"] = helps(ratio)
+    if row["kept"]:
+        return
+    low, high = ratio["ci95"]
+    bounds = f" (95 %: {low:.2f}–{high:.2f})" if low > 0 else ""
+    measured = f"{ratio['median']:.2f}× the recipe before it{bounds}"
+    row["reason"] = measured
+    shares_cores = bool(
+        _OF_CORES & set(row.get("changes") or ())
+    )  # spinning threads are 0.3 times as fast there
+    if others_pct >= DISTURBED_PCT and (high >= BEYOND_LOAD or shares_cores):
+        row["notes"] = [note for note in row["notes"] if not note.startswith(OTHERS)]  # said by the reason
+        _not_measurable(row, f"{OTHERS} {others_pct:.0f} % of the cores; it measured {measured}")
+    elif row["verdict"] == "no gain" and not row.get("contest_decided", True):
+        _not_measurable(row, f"{ratio['n']} slices do not tell, and there was no time for more; {measured}")
+
+
+def judge_accuracy(row: RungRow, loss: Loss | None) -> bool:
+    """Take a gain back where accuracy was lost for certain; whether that is so.
+
+    One run that lost a little may be an unlucky one: it is not called hurt before a second has lost, too, unless the
+    accuracy has collapsed.
+    """
+    if loss is None or not row["kept"] or not loss.certain(PARITY_POINTS):
+        return False
+    ratio = row["ratio_to_previous"]
+    assert ratio is not None, "what was kept was measured"
+    row.update(
+        {
+            "kept": False,
+            "verdict": "hurt",
+            "reason": f"{loss.words} at equal epochs (throughput {ratio['median']:.2f}×)",
+        }
+    )
+    if loss.runs < 2 and not loss.collapsed:
+        _not_measurable(row, f"{loss.words} in one run, and there was no time for a second")
+    return True
+
+
+def _not_measurable(row: RungRow, why: str) -> None:
+    row.update(
+        {"verdict": "n/a", "kept": False, "measurable": False, "reason": f"not measurable here now: {why}"}
+    )
+
+
+def _plain(changes: Any) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in changes.items()}

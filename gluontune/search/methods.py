@@ -1,0 +1,258 @@
+"""Which methods of ``gt.methods`` pay for one job: each alone, by time to accuracy, and the best of them together.
+
+Source of the question: Coleman et al., *DAWNBench*, 2017, whose Figure 3 switches optimizations on and off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gluontune import datasets
+from gluontune.core import stats
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.events import OnProgress, Piece, of_piece, progress
+from gluontune.methods.cards import METHODS, with_methods
+from gluontune.recipe import Recipe
+from gluontune.search.factor_results import Row, tta_of, tta_row
+from gluontune.search.factors import FACTORS_SCHEMA
+from gluontune.search.repeat import train_once
+from gluontune.search.results_store import dataset_facts
+from gluontune.search.resumable import ResumableDocument
+
+__all__ = ["compare_methods"]
+
+_AGAIN, _TOGETHER = "base, beside the best together", "together"
+
+
+def compare_methods(
+    recipe: Recipe,
+    *,
+    target: float,
+    names: Sequence[str] | None = None,
+    repeats: int = 3,
+    best: int = 3,
+    out: str | Path | None = None,
+    resume: bool = False,
+    on_event: OnProgress | None = None,
+    time_limit: float = 600.0,
+) -> dict[str, Any]:
+    """Train the base and the base with each method, in turn, and then the best together: who is at an accuracy first?
+
+    In each repeat the base and all methods are trained once from the same seed, for all epochs of the recipe, in an
+    order that is turned on from repeat to repeat. A method pays where the base's time to the target ÷ its time lies
+    above 1 for certain. Times are known by the epoch, so the accuracies at the end are compared, too: where a method is
+    more accurate in the same epochs, fewer will do.
+
+    Args:
+        recipe: the base; its ``epochs`` are those of each run, and its schedule's length.
+        target: validation accuracy, 0 … 1; never one with test-time flips.
+        names: of ``gt.methods.METHODS``; None: all that can change this recipe's time.
+        repeats: seeds. best: so many of the methods with the largest gains are trained together, against the base; of
+            methods that are equally fast, the most accurate.
+        out: folder for ``factors.json``; ``resume`` goes on with it.
+        on_event: called as :func:`gt.ladder.factors` calls it. time_limit: seconds of silence.
+
+    Returns:
+        what ``factors.json`` holds, with ``methods``: a row each (``name``; ``ratio`` of times; ``points``, the
+        difference of the accuracies at the end, 0 … 1; ``verdict``), and ``together``.
+
+    Raises:
+        UsageError: a target outside 0 … 1, repeats below 1, a name that is no method's, or nothing to compare.
+        GluontuneError: the data set cannot be opened. A method that fails is a row.
+
+    >>> import gluontune as gt
+    >>> small = gt.Recipe(net="mlp", loader="resident", train_samples=512, val_samples=128, batch_size_per_device=32)
+    >>> found = gt.ladder.methods(small, names=["ema", "squeeze-excite"], target=0.05, repeats=1)
+    >>> [(row["name"], row["verdict"]) for row in found["methods"]]
+    [('ema', 'one run'), ('squeeze-excite', 'failed')]
+    """
+    if not 0 < target <= 1:
+        raise UsageError(f"--target {target:g}: give a validation accuracy above 0 and up to 1, such as 0.8")
+    for option, value in (("repeats", repeats), ("best", best)):
+        if value < (1 if option == "repeats" else 0):
+            raise UsageError(f"--{option} {value}: give at least {1 if option == 'repeats' else 0}")
+    recipe = recipe.override(target_accuracy=None)
+    chosen, skipped = _choose(recipe, names)
+    if recipe.job is None:
+        datasets.open(recipe.dataset)
+    given = {
+        "recipe": recipe.to_dict(),
+        "methods": chosen,
+        "targets": [target],
+        "best": best,
+        "pace": "to accuracy",
+    }
+    store = ResumableDocument("factors", FACTORS_SCHEMA, given, out, resume)
+    store.document.update(dataset=dataset_facts(recipe), repeats=repeats, skipped=skipped)
+    tell = on_event or (lambda event: None)
+    try:
+        runs = [((), recipe), *(((name,), with_methods(recipe, [name])) for name in chosen)]
+        _train(store, runs, repeats, target, tell, time_limit)
+        winners = _winners(recipe, store.document["done"], chosen, best)
+        if len(winners) > 1:
+            both = [((_AGAIN,), recipe), ((_TOGETHER,), with_methods(recipe, winners))]
+            _train(store, both, repeats, target, tell, time_limit)
+        store.document.update(complete=True, winners=winners)
+    except KeyboardInterrupt:
+        store.document["complete"] = False
+    _conclude(store.document, chosen, target)
+    store.save()
+    return store.document
+
+
+def _choose(recipe: Recipe, names: Sequence[str] | None) -> tuple[list[str], dict[str, str]]:
+    """The methods to compare, and why others are not."""
+    chosen, skipped = [], {}
+    for card in METHODS:
+        if names is not None and card.name not in names:
+            continue
+        try:
+            changed = with_methods(recipe, [card.name])
+        except GluontuneError as error:
+            skipped[card.name] = str(error)
+            continue
+        if card.kind == "validation":
+            skipped[card.name] = "it changes what is reported, not the time to an accuracy"
+        elif changed == recipe:
+            skipped[card.name] = "the base recipe has it already"
+        else:
+            chosen.append(card.name)
+    for name in names or ():
+        METHODS[name]  # an unknown one is refused with the nearest
+    if not chosen:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        raise UsageError(f"--methods: nothing to compare here ({reasons})")
+    return chosen, skipped
+
+
+def _train(
+    store: ResumableDocument,
+    runs: Sequence[tuple[tuple[str, ...], Recipe]],
+    repeats: int,
+    target: float,
+    tell: OnProgress,
+    time_limit: float,
+) -> None:
+    done = {(tuple(row["set"]), row["seed"]) for row in store.document["done"]}
+    turned = [(name, r, n) for n in range(repeats) for name, r in stats.in_turn(runs, n)]
+    for number, (name, recipe, repeat) in enumerate(turned, 1):
+        seed = recipe.seed + repeat
+        if (name, seed) in done:
+            continue
+        said = " + ".join(name) or "base"
+        about: Piece = {"set": f"{said}, seed {seed}", "piece": number, "pieces": len(turned)}
+        result, _ = train_once(
+            recipe.override(seed=seed),
+            on_event=of_piece(tell, about),
+            time_limit=time_limit,
+            machine=store.document["machine"],
+        )
+        if result.status == "interrupted":
+            raise KeyboardInterrupt
+        row = tta_row(name, seed, result, [target])
+        if store.path is not None:
+            place = store.path.parent / "runs"
+            result.save(
+                place / f"{'-'.join(name).replace(', ', '-').replace(' ', '-') or 'base'}-seed{seed}.json"
+            )
+        store.enter(row)
+        tell({**progress("done", 1.0), **about, "rows": [row]})
+
+
+def _gain(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> dict[str, Any]:
+    """Base's time ÷ that of a set, and its accuracy at the end less the base's, by seed; and what they say."""
+    pairs = _pairs(done, base, name)
+    gain: dict[str, Any] = {"ratio": None, "points": None, "verdict": "not known"}
+    if not pairs:
+        return gain
+    if any(row["status"] == "failed" for pair in pairs for row in pair):
+        return {**gain, "verdict": "failed"}
+    gain["points"] = stats.difference(
+        *([row["last_accuracy"] for row in side] for side in list(zip(*pairs))[::-1])
+    )
+    for side, verdict in ((1, "did not converge"), (0, "the base did not converge")):
+        if any(pair[side]["seconds"][0] is None for pair in pairs):
+            return {**gain, "verdict": verdict}
+    ratio = stats.ratio_interval(*([row["seconds"][0] for row in side] for side in zip(*pairs)))
+    if ratio["n"] < 2:
+        return {**gain, "ratio": {**ratio, "ci95": None}, "verdict": "one run"}
+    (low, high), (less, more) = ratio["ci95"], gain["points"]["ci95"]
+    by_time = {"pays": low > 1, "costs": high < 1}
+    by_points = {"more accurate": less > 0, "less accurate": more < 0}
+    # Where all are there after equally many epochs, the times say what a step costs, and no more.
+    said = {**by_points, **by_time} if _equally_long(pairs) else {**by_time, **by_points}
+    return {**gain, "ratio": ratio, "verdict": next((word for word, so in said.items() if so), "not certain")}
+
+
+def _pairs(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> list[tuple[Row, Row]]:
+    """The runs of two sets with the same seeds."""
+    runs = {(tuple(row["set"]), row["seed"]): row for row in done}
+    return [
+        (runs[base, seed], row)
+        for (found, seed), row in runs.items()
+        if found == name and (base, seed) in runs
+    ]
+
+
+def _equally_long(pairs: Sequence[tuple[Row, Row]]) -> bool:
+    return all(a["epochs"] == b["epochs"] for a, b in pairs)
+
+
+def _winners(recipe: Recipe, done: Sequence[Row], chosen: Sequence[str], best: int) -> list[str]:
+    """The methods with the largest gains that can stand together, up to ``best``."""
+    rising = []
+    for name in chosen:
+        gain = _gain(done, (), (name,))
+        if gain["points"] is None or gain["verdict"] == "did not converge":
+            continue
+        sooner = (
+            gain["ratio"]["median"] if gain["ratio"] and not _equally_long(_pairs(done, (), (name,))) else 1.0
+        )
+        if sooner > 1 or (sooner == 1 and gain["points"]["mean"] > 0):
+            rising.append((sooner, gain["points"]["mean"], name))
+    winners: list[str] = []
+    for _, _, name in sorted(rising, reverse=True):
+        if len(winners) >= best:
+            break
+        try:
+            with_methods(recipe, [*winners, name])
+        except UsageError:
+            continue
+        winners.append(name)
+    return winners
+
+
+def _conclude(document: dict[str, Any], chosen: Sequence[str], target: float) -> None:
+    done = document["done"]
+    rows = []
+    for name in chosen:
+        reasons = [row["reason"] for row in done if row["set"] == [name] and row["reason"]]
+        rows.append({"name": name, **_gain(done, (), (name,)), "reason": reasons[0] if reasons else None})
+    document["methods"] = sorted(rows, key=lambda row: -(row["points"] or {"mean": -1.0})["mean"])
+    document["together"] = {"methods": document.get("winners", []), **_gain(done, (_AGAIN,), (_TOGETHER,))}
+    order = [(), *((row["name"],) for row in document["methods"]), (_AGAIN,), (_TOGETHER,)]
+    document["sets"] = [
+        _set(found, done, target, document) for found in order if any(_of(row, found) for row in done)
+    ]
+    document["interactions"], document["leave_one_out"] = {}, {}
+
+
+def _of(row: Row, name: tuple[str, ...]) -> bool:
+    return tuple(row["set"]) == name
+
+
+def _set(
+    name: tuple[str, ...], done: Sequence[Row], target: float, document: Mapping[str, Any]
+) -> dict[str, Any]:
+    part = "base" if not name else "together" if name[0] in (_AGAIN, _TOGETHER) else "method"
+    said = " + ".join(document["together"]["methods"]) if name == (_TOGETHER,) else " + ".join(name) or "base"
+    runs = [row for row in done if _of(row, name)]
+    return {
+        "set": list(name),
+        "name": said,
+        "parts": [part],
+        "throughput": None,
+        "tta": [tta_of(runs, 0, target)],
+    }

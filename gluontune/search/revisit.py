@@ -1,0 +1,277 @@
+"""After the last rung: what was dropped is asked again on top of the best recipe, what was kept early is left out once.
+
+One pass from rung to rung is forward selection: it sees each change on top of those before it, never of those after.
+A loader that gains nothing while the net is slow may gain much when it is fast, and noise may have dropped a rung. So
+the best recipe has one more contest, with every question at once (backward elimination and one more forward step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gluontune.core.errors import UsageError
+from gluontune.core.ladder_document import RungRow, rung_row
+from gluontune.core.stats import Interval
+from gluontune.recipe import Recipe
+from gluontune.search.judge import compare, judge, judge_accuracy, verdict_of
+from gluontune.search.measure import Contender
+from gluontune.search.rounds import Rounds
+from gluontune.search.rung import Site, Variant
+from gluontune.search.rungs import RUNGS
+from gluontune.search.trainings import Trainings
+from gluontune.training.group import RunFailed
+
+__all__ = ["AGAIN", "Question", "interaction", "questions", "revisit"]
+
+AGAIN, WITHOUT = "asked again", "left out"
+_BEYOND_HOPE = 0.6  # of the recipe before it, at best: nothing that was kept later makes up for that
+_PART = 0.8  # of the free time, for one contest
+_LEAST_S = 8.0  # for measuring, below which no contest is begun
+_STEPS = 3  # changes that are adopted at most, each after a contest of its own
+
+
+@dataclass(frozen=True)
+class Question:
+    """One change to the best recipe that is measured once more.
+
+    Args:
+        rung: whose change it is. kind: ``asked again`` or ``left out``.
+        variant: what changes on top of the best recipe.
+        first: the ratio that the rung had when it was climbed, to the recipe before it.
+        on_top_of: the rung that it stood on and that the proof took back: it is asked even where the budget is spent.
+    """
+
+    rung: str
+    kind: str
+    variant: Variant
+    first: Interval | None
+    on_top_of: str | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.rung}, {self.kind}"
+
+
+def questions(rows: Sequence[RungRow], best: Recipe, site: Site) -> list[Question]:
+    """What is worth a second question, from the rows of a climb.
+
+    A dropped rung is asked again where something was kept after it, or where the time did not suffice to tell what it
+    brings, with the variant it had chosen. A kept rung is left
+    out where something was kept after it that does not replace it.
+    """
+    found = []
+    before: Mapping[str, Any] = {}
+    kept = [place for place, row in enumerate(rows) if row["kept"]]
+    for place, row in enumerate(rows):
+        later = any(k > place for k in kept)
+        if row["kept"]:
+            changes = {field: before.get(field) for field in row["changes"]}
+            now = best.to_dict()
+            stands = all(now[field] == value for field, value in row["changes"].items())
+            if later and changes and stands and _by_speed(row["name"]) and _fits(best, changes):
+                variant = Variant(f"without {row['name']}", changes)
+                found.append(Question(row["name"], WITHOUT, variant, row["ratio_to_previous"]))
+            assert row["recipe"] is not None, "what was kept has a recipe"
+            before = row["recipe"]
+        elif (later or not row["measurable"]) and _by_speed(row["name"]) and _may_win(row):
+            rung = RUNGS[row["name"]]
+            variants = [] if rung.requires(best, site) else rung.variants(best, site)
+            chosen = next((v["label"] for v in row["variants"] if v["chosen"]), None)
+            again = next((v for v in variants if v.label == chosen), None)
+            if again is not None and _fits(best, again.changes):
+                stood_on = row.get("on_top_of")
+                found.append(Question(row["name"], AGAIN, again, row["ratio_to_previous"], stood_on))
+    return found
+
+
+def _by_speed(rung: str) -> bool:
+    """Not the start, and not what was chosen by the time to an accuracy, among candidates of its own."""
+    return rung != "naive" and not RUNGS[rung].by_time
+
+
+def _fits(recipe: Recipe, changes: Mapping[str, Any]) -> bool:
+    """Whether the rest of the recipe can do without: PyTorch does not read by Gluon's loader."""
+    try:
+        recipe.override(**changes)
+    except UsageError:
+        return False
+    return True
+
+
+def _may_win(row: RungRow) -> bool:
+    """What lost accuracy loses it again; what was far slower stays so."""
+    if row["status"] != "ran":
+        return False
+    ratio = row["ratio_to_previous"]
+    lost = any(entry.get("lost") for entry in row["variants"] if entry["chosen"])
+    accuracy = row["verdict"] == "hurt" and ratio is not None and verdict_of(ratio) == "helped"
+    return ratio is not None and ratio["ci95"][1] >= _BEYOND_HOPE and not lost and not accuracy
+
+
+def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings, rounds: Rounds) -> Contender:
+    """Ask again, adopt what helps, and say in the results what depends on what; return the recipe to go on with.
+
+    The results's ``revisited`` gets an entry a question: ``{"rung", "kind", "changes", "first", "ratio", "verdict",
+    "adopted", "reason", "interaction"}``.
+    """
+    document = trainings.results.document
+    trainings.results.name_best()  # a climb that was killed after this names what had been adopted
+    asked = questions(document["rungs"], best.recipe, site)
+    answers = {question.label: _Answer(question) for question in asked}
+    for _ in range(_STEPS):
+        now = _affordable(asked, trainings.budget.free_s, rounds.starts_s)
+        if not now:
+            break
+        field = {q.label: _contender(best, q, trainings.time_limit) for q in now}
+        helped = _measured([answers[q.label] for q in now], field, best, naive, trainings, rounds)
+        adopted = _adopted(helped, field, best, trainings)
+        for label, contender in field.items():
+            if adopted is None or label != adopted.question.label:
+                contender.close()
+        document["revisited"] = [answer.to_dict() for answer in answers.values()]
+        if adopted is None:
+            break
+        document["best"] = {
+            "samples_per_sec": adopted.measured["samples_per_sec"],
+            "speedup_vs_naive": adopted.measured["speedup_vs_naive"],
+            "speedup_ci95": adopted.measured["speedup_ci95"],
+            "name": f"{document['best']['name']}, {adopted.question.label}",
+            "recipe": adopted.measured["recipe"],
+        }
+        if best is not naive:
+            best.close()
+        best = field[adopted.question.label]
+        won = {answer.question.label for answer in helped}
+        still = [q.label for q in asked if (q not in now or q.label in won) and q is not adopted.question]
+        # On top of what was adopted a rung may change other fields, or none.
+        asked = [q for q in questions(document["rungs"], best.recipe, site) if q.label in still]
+        for question in asked:
+            answers[question.label].question = question
+    document["revisited"] = [answer.to_dict() for answer in answers.values()]
+    trainings.results.save()
+    return best
+
+
+def _affordable(asked: Sequence[Question], free_s: float, starts_s: float) -> list[Question]:
+    """As many questions as there is time for, those that may bring most before the others."""
+
+    def promise(question: Question) -> float:
+        ratio = float(question.first["median"]) if question.first else 1.0
+        return ratio if question.kind == AGAIN else 1 / ratio
+
+    most = int((_PART * free_s - _LEAST_S) / starts_s + 1e-9) if free_s > 0 else 0
+    standing = [question for question in asked if question.on_top_of]
+    others = sorted((q for q in asked if not q.on_top_of), key=promise, reverse=True)
+    return [*standing, *others[: max(0, most - len(standing))]]
+
+
+@dataclass
+class _Answer:
+    """A question with the row of its contest, which is as that of a rung."""
+
+    question: Question
+    row: RungRow | None = None
+    adopted: bool = False
+
+    @property
+    def measured(self) -> RungRow:
+        """The row, once there is one."""
+        assert self.row is not None
+        return self.row
+
+    @property
+    def gain(self) -> float:
+        """Times the best recipe's throughput."""
+        ratio = self.measured["ratio_to_previous"]
+        return ratio["median"] if ratio else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        question, row = self.question, self.row
+        ratio = row["ratio_to_previous"] if row else None
+        return {
+            "rung": question.rung,
+            "kind": question.kind,
+            "changes": dict((row and row["changes"]) or question.variant.changes),
+            "first": question.first,
+            "ratio": ratio,
+            "verdict": row["verdict"] if row else "n/a",
+            "adopted": self.adopted,
+            "reason": row["reason"] if row else "no time was left to ask again",
+            "interaction": interaction(question.rung, question.kind, question.first, ratio),
+        }
+
+
+def _contender(best: Contender, question: Question, time_limit: float) -> Contender:
+    return Contender(best.recipe.override(**question.variant.changes), question.label, time_limit)
+
+
+def _measured(
+    answers: Sequence[_Answer],
+    field: Mapping[str, Contender],
+    best: Contender,
+    naive: Contender,
+    trainings: Trainings,
+    rounds: Rounds,
+) -> list[_Answer]:
+    """One contest of all; those that helped, the fastest first."""
+    contest = rung_row("asked again", "what was dropped or kept early, on top of the best")
+    seconds = max(_LEAST_S, _PART * trainings.budget.free_s - len(field) * rounds.starts_s)
+    standing = any(answer.question.on_top_of for answer in answers)
+    others = rounds.run(contest, best, naive, list(field.values()), seconds, even_late=standing)
+    for answer in answers:
+        question, contender = answer.question, field[answer.question.label]
+        kind = "again" if question.kind == AGAIN else "left-out"
+        row = answer.row = rung_row(f"{question.rung}-{kind}", RUNGS[question.rung].sentence)
+        row.update({"contest_decided": contest["contest_decided"], "reason": None})
+        if compare(row, [contender], [question.variant], naive, best, rounds.scatter) is None:
+            row.update({"status": "failed", "reason": str(contender.failure)})
+        else:
+            judge(row, others, has_best=True)
+    helped = [answer for answer in answers if answer.measured["kept"]]
+    return sorted(helped, key=lambda answer: answer.gain, reverse=True)
+
+
+def _adopted(
+    helped: Sequence[_Answer], field: Mapping[str, Contender], best: Contender, trainings: Trainings
+) -> _Answer | None:
+    """The first that keeps its accuracy."""
+    for answer in helped:
+        row, contender = answer.measured, field[answer.question.label]
+        if answer.question.on_top_of and not trainings.affords(contender):
+            row["reason"] = f"not trained again: its accuracy was kept on top of {answer.question.on_top_of}"
+            answer.adopted = True
+            return answer
+        try:
+            lost = judge_accuracy(row, trainings.check(row, contender, best, alone=True))
+        except RunFailed as failure:
+            row.update({"kept": False, "status": "failed", "reason": str(failure)})
+            continue
+        if not lost and row["kept"]:
+            answer.adopted = True
+            return answer
+    return None
+
+
+def interaction(
+    rung: str, kind: str, first: Mapping[str, Any] | None, now: Mapping[str, Any] | None
+) -> str | None:
+    """A sentence where a change is worth another factor on top of all than when it was climbed; None where it is not.
+
+    >>> interaction("records", "asked again", {"median": 1.0, "ci95": [0.96, 1.04]},
+    ...             {"median": 1.5, "ci95": [1.4, 1.6]})
+    'records: 1.00× when it was climbed, 1.50× with what was kept later'
+    >>> interaction("records", "left out", {"median": 1.5, "ci95": [1.4, 1.6]},
+    ...             {"median": 0.66, "ci95": [0.6, 0.7]}) is None
+    True
+    """
+    if first is None or now is None or not now["ci95"][0] > 0:
+        return None
+    low, high = now["ci95"]
+    median = now["median"]
+    if kind == WITHOUT:  # what the rung brings is what is lost without it
+        low, median, high = 1 / high, 1 / median, 1 / low
+    if low <= first["ci95"][1] and first["ci95"][0] <= high:
+        return None
+    return f"{rung}: {first['median']:.2f}× when it was climbed, {median:.2f}× with what was kept later"

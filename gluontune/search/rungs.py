@@ -1,0 +1,315 @@
+"""The rungs, in order: each a name, a sentence, what it requires, and the changes to try.
+
+To add a rung, add one entry here; the command line's choices, the report and the tests follow.
+A rung offers one or more *variants*; the ladder measures them all against the best recipe so far,
+interleaved, and goes on with the fastest. Each change is what the field recommends, so that a change
+which does not help here is seen not to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gluontune import runtime
+from gluontune.core.errors import UsageError
+from gluontune.methods.cards import with_methods
+from gluontune.optim.torch_rules import TORCH_RULES
+from gluontune.parallel import horovod, shared
+from gluontune.recipe import Recipe
+from gluontune.recipe.registry import Registry
+from gluontune.runtime import pytorch
+from gluontune.search.budget import SHORTEST_UPDATES
+from gluontune.search.rung import Rung, Site, Variant
+
+__all__ = ["RUNGS"]
+
+
+RUNGS: Registry[Rung] = Registry("rung")
+
+
+def _always(recipe: Recipe, site: Site) -> str | None:
+    return None
+
+
+Variants = Callable[[Recipe, Site], list[Variant]]
+
+
+def _rung(
+    name: str, sentence: str, requires: Callable[[Recipe, Site], str | None] = _always, **how: Any
+) -> Callable[[Variants], Variants]:
+    def add(variants: Variants) -> Variants:
+        RUNGS.add(name, Rung(name, sentence, requires, variants, **how))
+        return variants
+
+    return add
+
+
+@_rung("naive", "the script as a tutorial writes it, in the environment as it comes")
+def _naive(recipe: Recipe, site: Site) -> list[Variant]:
+    return [Variant("as written", {})]
+
+
+@_rung("environment", "threads and allocator set for the cores that are really usable")
+def _environment(recipe: Recipe, site: Site) -> list[Variant]:
+    return [Variant("tuned", {"runtime": "tuned"})]
+
+
+def _workers_make_sense(recipe: Recipe, site: Site) -> str | None:
+    if recipe.loader not in ("gluon", "threaded"):
+        return f"the loader {recipe.loader!r} has no workers"
+    return None
+
+
+@_rung("multi-worker", "images are decoded and augmented in worker processes", _workers_make_sense)
+def _multi_worker(recipe: Recipe, site: Site) -> list[Variant]:
+    rule = site.cores - 3  # deck 000's recommendation
+    counts = sorted({1, site.cores, *([rule] if rule > 1 else [])} - {recipe.num_workers})
+    return [Variant(f"{n} worker{'s' if n > 1 else ''}", {"num_workers": n}) for n in counts]
+
+
+def _packed_or_kept(recipe: Recipe, site: Site) -> str | None:
+    if site.splits or (site.steady and site.fits_memory):
+        return None
+    why = "do not fit in memory" if site.steady else "draw each sample anew (random transforms)"
+    return (
+        f"the job's data() returns Gluon datasets, which cannot be packed, and they {why}; return the name of a data "
+        "set, such as 'folder:/data/birds'"
+    )
+
+
+@_rung("records", "images packed in RecordIO, decoded by gluontune's loaders", _packed_or_kept)
+def _records(recipe: Recipe, site: Site) -> list[Variant]:
+    if not site.splits:
+        return [Variant("samples kept in memory", {"loader": "resident", "num_workers": 0})]
+    found = [Variant("threaded", {"loader": "threaded", "num_workers": site.cores})]
+    if site.fits_memory:
+        found.insert(0, Variant("resident", {"loader": "resident", "num_workers": 0}))
+    return found
+
+
+@_rung("hybridized", "the net as a symbolic graph, slow operators rewritten where it measures faster")
+def _hybridized(recipe: Recipe, site: Site) -> list[Variant]:
+    found = [
+        Variant("hybridize()", {"hybridize": "hybridized"}, rank=1),
+        Variant("static", {"hybridize": "static"}, rank=2 if site.rewrites else 0),
+    ]
+    # The first rewrite alone and all of them: what cures one data type's slow path can cost another's.
+    for names in dict.fromkeys((site.rewrites[:1], site.rewrites)):
+        if names:
+            changes = {"hybridize": "static", "rewrites": names}
+            found.append(Variant(f"static, {' + '.join(names)}", changes))
+    return found
+
+
+def _has_half_precision(recipe: Recipe, site: Site) -> str | None:
+    if site.gpus and site.step != "usual":
+        return "float16 casts what goes into the net, and only the job's step() knows that"
+    if site.gpus or site.bf16:
+        return None
+    return (
+        "no GPU that this mxnet can use, and the CPU has no bfloat16 instructions (avx512_bf16 or amx_bf16)"
+    )
+
+
+@_rung("mixed-precision", "16-bit multiplications with 32-bit masters", _has_half_precision)
+def _mixed_precision(recipe: Recipe, site: Site) -> list[Variant]:
+    dtype = "float16" if site.gpus else "bfloat16"
+    found = [Variant(dtype, {"dtype": dtype})]
+    full = {"dtype": dtype, "hybridize": "static", "rewrites": site.rewrites}
+    if any(getattr(recipe, field) != value for field, value in full.items() if field != "dtype"):
+        found.append(Variant(f"{dtype}, static, rewritten", full))
+    if dtype == "bfloat16" and site.amx:
+        # A process of its own, as each variant has: oneDNN reads the variable when it is loaded.
+        env = {**recipe.env, **runtime.AMX_ENV}
+        names = (*site.rewrites, "narrow-in-float32")
+        found.append(Variant("bfloat16, AMX, static, rewritten", {**full, "env": env}))
+        found.append(Variant("bfloat16, AMX, narrow in float32", {**full, "rewrites": names, "env": env}))
+    return found
+
+
+_MIN_UPDATES = 30  # in one epoch: with fewer, an epoch cannot show whether a batch size learns
+
+
+def _enough_images(recipe: Recipe, site: Site) -> str | None:
+    if site.step == "updates":
+        return "the job's step() does its own updates, and says itself what a batch means to them"
+    if site.metric != "accuracy":
+        return (
+            f"a larger batch is judged by the time to an accuracy, and this job measures {site.metric}; set "
+            "batch_size_per_device yourself"
+        )
+    if site.num_train < 2 * recipe.global_batch_size * _MIN_UPDATES:
+        return (
+            f"{site.num_train} training images make fewer than {_MIN_UPDATES} updates an epoch at twice the "
+            f"batch of {recipe.global_batch_size}"
+        )
+    return None
+
+
+#: Makes more of each step than SGD does. On CIFAR-10 a rate of 0.03 suits batch 128, and 0.02 to 0.05 differ little.
+_MUON = {"optimizer": "muon", "learning_rate": 0.02, "base_batch_size": 64, "lr_scaling": "sqrt", "wd": 0.1}
+#: On ResNet-20 and the sample; LARS's paper scales by the root, LAMB's too.
+_LARS = {"optimizer": "lars", "learning_rate": 4.0, "base_batch_size": 128, "lr_scaling": "sqrt", "wd": 1e-4}
+_LAMB = {"optimizer": "lamb", "learning_rate": 0.01, "base_batch_size": 128, "lr_scaling": "sqrt", "wd": 0.05}
+#: Of the naive epochs, for an optimizer that makes more of each step: by the factor of the batch. As many updates as
+#: with the larger batch remain, and those teach more.
+_LENGTHS = {1: 0.5, 2: 0.75, 4: 0.75}
+
+
+def _growing(recipe: Recipe, batch: int, warmup: float) -> list[Variant]:
+    """A batch that is larger, and twice as large again from half-way on, where the rest of the recipe allows it."""
+    changed = {"batch_size_per_device": batch, "warmup_epochs": warmup}
+    try:
+        grown = with_methods(recipe.override(**changed), ["batch-growth"])
+    except UsageError:
+        return []
+    return [Variant(f"batch {batch}, {2 * batch} from half-way on", grown.differences(recipe), rank=3)]
+
+
+@_rung(
+    "large-batch", "a larger batch, by the time it needs to the same accuracy", _enough_images, by_time=True
+)
+def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
+    """Candidates that may arrive earlier; the ladder trains them in the order of what their speed promises."""
+    sizes = [recipe.batch_size_per_device * factor for factor in (2, 4, 8)]
+    sizes = [batch for batch in sizes if site.num_train >= batch * recipe.num_devices * _MIN_UPDATES]
+    warmup = min(1.0, 0.2 * recipe.epochs)
+    found = [Variant(f"batch {n}", {"batch_size_per_device": n, "warmup_epochs": warmup}, 1) for n in sizes]
+    if sizes:
+        found += _growing(recipe, sizes[0], warmup)
+    if recipe.optimizer == "muon":
+        return found
+    for name, layerwise in (("LARS", _LARS), ("LAMB", _LAMB)):
+        if sizes[1:]:  # they are for batches that plain steps cannot use
+            changes = {"batch_size_per_device": sizes[-1], "warmup_epochs": warmup, **layerwise}
+            found.append(Variant(f"batch {sizes[-1]}, {name}", changes, rank=2))
+    for factor, length in _LENGTHS.items():
+        n = factor * recipe.batch_size_per_device
+        fewest = SHORTEST_UPDATES * n * recipe.num_devices * recipe.accumulate / site.num_train  # epochs
+        short = round(max(length * recipe.epochs, 1.01 * fewest), 3)
+        if short <= 0.75 * recipe.epochs:
+            changes = {"batch_size_per_device": n, "epochs": short, **_MUON}
+            found.append(Variant(f"batch {n}, Muon, {short:g} epochs", changes))
+            if factor == 2:
+                # The same updates from steps of the batch that there is: no more memory, half the updates' cost.
+                changes = {**changes, "batch_size_per_device": n // 2, "accumulate": 2 * recipe.accumulate}
+                label = f"batch {n} of 2 steps, Muon, {short:g} epochs"
+                found.append(Variant(label, changes, rank=3))
+    return found
+
+
+def _two_devices(recipe: Recipe, site: Site) -> str | None:
+    if site.step == "updates":
+        return "the job's step() does its own updates, on one device"
+    if site.gpus == 1:
+        return "one GPU in this machine"
+    if not site.gpus and site.cores < 2:
+        return "one usable core and no GPU"
+    return None
+
+
+@_rung("multi-device", "all GPUs, or two processes on the CPU that exchange gradients", _two_devices)
+def _multi_device(recipe: Recipe, site: Site) -> list[Variant]:
+    if site.gpus:
+        return [Variant(f"{n} GPUs", {"num_devices": n}) for n in _counts(site.gpus)]
+    found = []
+    for count in _counts(site.cores)[:_MOST_COUNTS]:
+        # The global batch stays, so that the accuracy can be compared.
+        each = max(1, recipe.batch_size_per_device // count)
+        changes = {"engine": "kvstore", "num_devices": count, "batch_size_per_device": each}
+        if shared.available():  # the parameter server's sums, without the server
+            found.append(Variant(f"{count} processes, shared memory", {**changes, "engine": "shared-memory"}))
+        else:
+            found.append(Variant(f"{count} processes, kvstore", changes))
+        if horovod.installed():
+            found.append(Variant(f"{count} processes, Horovod", {**changes, "engine": "horovod"}))
+    return found
+
+
+def _torch_trains(recipe: Recipe, site: Site) -> str | None:
+    if not site.torch:
+        return f"PyTorch is not installed: {pytorch.INSTALL}"
+    if site.step != "usual":
+        return "the job's step() computes with MXNet's arrays, which PyTorch does not take"
+    if not site.splits:
+        return "the job's data() returns Gluon datasets, which need mxnet in the process that trains"
+    if site.metric not in ("accuracy", "loss"):
+        return f"the job's metric ({site.metric}) is one of MXNet's"
+    if recipe.optimizer not in TORCH_RULES:
+        return f"the torch backend has no optimizer {recipe.optimizer!r}"
+    return None
+
+
+@_rung("modern-engine", "the same net, start, batches and rules, computed by PyTorch", _torch_trains)
+def _modern_engine(recipe: Recipe, site: Site) -> list[Variant]:
+    changes: dict[str, Any] = {
+        "backend": "torch", "hybridize": "hybridized", "rewrites": (), "dtype": "float32", "stochastic_depth": 0.0,
+        "batch_size_per_device": recipe.global_batch_size, "engine": "local", "num_devices": 1,
+        "exchange_every": 1, "compression": "none",
+    }  # fmt: skip
+    if recipe.loader == "gluon":
+        loader = ("resident", 0) if site.fits_memory else ("threaded", site.cores)
+        changes.update(zip(("loader", "num_workers"), loader))
+    changes = {name: value for name, value in changes.items() if getattr(recipe, name) != value}
+    found = [Variant("PyTorch", changes)]
+    if site.cores > 1 and not site.gpus:
+        each = max(1, recipe.global_batch_size // site.cores)
+        several = {"engine": "ddp", "num_devices": site.cores, "batch_size_per_device": each}
+        found.append(Variant(f"PyTorch, {site.cores} processes", {**changes, **several}))
+    if site.bf16:
+        found += [
+            Variant(v.label.replace("PyTorch", "PyTorch, bfloat16"), {**v.changes, "dtype": "bfloat16"})
+            for v in found
+        ]
+    return found
+
+
+#: Of the cards in gt.methods, those that a short training has most of. Each step costs the same with them, from the
+#: first to the last, so that slices can say how fast they are.
+_METHODS = ("whitening-init", "label-smoothing", "alternating-flip")
+_METHOD_LENGTH = 0.75  # of the epochs: so many fewer must do
+
+
+def _learns_in_our_way(recipe: Recipe, site: Site) -> str | None:
+    if site.step != "usual":
+        return "the job's step() computes its own loss, which methods change"
+    if site.metric != "accuracy":
+        return f"methods are judged by the time to an accuracy, and this job measures {site.metric}"
+    return None
+
+
+@_rung(
+    "methods",
+    "fewer epochs, with methods that make more of each",
+    _learns_in_our_way,
+    by_time=True,
+    pace="full",
+)
+def _methods(recipe: Recipe, site: Site) -> list[Variant]:
+    fewest = SHORTEST_UPDATES * recipe.update_batch_size / site.num_train  # epochs
+    short = round(max(_METHOD_LENGTH * recipe.epochs, 1.01 * fewest), 3)
+    found: list[Variant] = []
+    for name in _METHODS if short <= 0.8 * recipe.epochs else ():
+        try:
+            changed = with_methods(recipe, [name])
+        except UsageError:  # it does not go with the rest of the recipe
+            continue
+        if name in recipe.methods or changed == recipe:
+            continue
+        changed = changed.override(epochs=short)
+        found.append(Variant(f"{name}, {short:g} epochs", changed.differences(recipe)))
+    return found
+
+
+_MOST_COUNTS = 3  # numbers of processes on a CPU: each of them is a whole group to start and measure
+
+
+def _counts(most: int) -> list[int]:
+    """Numbers of devices to try beside one: powers of two, and all.
+
+    >>> _counts(2), _counts(6), _counts(8)
+    ([2], [2, 4, 6], [2, 4, 8])
+    """
+    powers = [2**k for k in range(1, most.bit_length()) if 2**k <= most]
+    return sorted({*powers, most})

@@ -1,0 +1,215 @@
+"""The trainings of a climb: which can be afforded, what they showed, and whether accuracy was lost."""
+
+from __future__ import annotations
+
+from gluontune.core import stats
+from gluontune.core.events import OnProgress, Progress
+from gluontune.core.ladder_document import RungRow
+from gluontune.recipe import Recipe
+from gluontune.recipe.result import RunResult
+from gluontune.search.accuracy import Loss, loss_of
+from gluontune.search.budget import Budget, BudgetSpent, fit_epochs
+from gluontune.search.judge import PARITY_POINTS
+from gluontune.search.measure import Contender
+from gluontune.search.results_store import ResultsStore
+from gluontune.training.group import RunFailed
+
+__all__ = ["Trainings", "same_arithmetic", "same_but_rounding"]
+
+_NO_ARITHMETIC = {"runtime", "num_workers", "prefetch"}  # the same images in the same order, the same sums
+_ROUNDING = {
+    *_NO_ARITHMETIC,
+    "loader",
+    "hybridize",
+    "rewrites",
+    "backend",
+}  # each checked to compute the same but for rounding
+_PART = 0.7  # of the free time that one training of a rung may take
+_SPARE_PART = 0.05  # the same for one that hardly can change the verdict
+_STARTS_S = 8.0  # guessed, for a further process
+
+
+def same_arithmetic(recipe: Recipe, other: Recipe) -> bool:
+    """Whether two recipes compute the same numbers, at another speed.
+
+    >>> same_arithmetic(Recipe(), Recipe(runtime="tuned")), same_arithmetic(Recipe(), Recipe(dtype="bfloat16"))
+    (True, False)
+    """
+    return set(recipe.differences(other)) <= _NO_ARITHMETIC
+
+
+def same_but_rounding(recipe: Recipe, other: Recipe) -> bool:
+    """Whether two recipes train alike but for rounding and the order of the images.
+
+    >>> same_but_rounding(Recipe(), Recipe(hybridize="static")), same_but_rounding(Recipe(), Recipe(optimizer="muon"))
+    (True, False)
+    """
+    return set(recipe.differences(other)) <= _ROUNDING
+
+
+class Trainings:
+    """Trains contenders within the budget, and remembers.
+
+    Args:
+        results: where the trainings are entered. tell: is told of progress. time_limit: of the processes.
+    """
+
+    def __init__(self, results: ResultsStore, budget: Budget, tell: OnProgress, time_limit: float):
+        self.results, self.budget, self.tell, self.time_limit = results, budget, tell, time_limit
+        self.validation: dict[str, float] = {}  # {"samples", "seconds"} of the naive script
+        self.batches = 0  # in an epoch of the naive script
+
+    def look_at(self, naive: Contender) -> None:
+        """Validate once with the naive script, so that what a training takes is known before it begins."""
+        if naive.group is None:
+            return
+        with naive.guarded():
+            naive.group.resume()
+            seen = naive.group.validate()
+            naive.group.pause()
+            self.validation = {"samples": float(seen["samples"]), "seconds": float(seen["seconds"])}
+            self.batches = naive.group.batches_per_epoch
+
+    def fitted_epochs(self, naive: Contender) -> float | None:
+        """Epochs that fit into the budget, or None where no training does."""
+        rate = stats.interval(naive.rates)["median"]
+        return fit_epochs(
+            naive.recipe.epochs,
+            batches_per_epoch=self.batches,
+            step_s=naive.recipe.global_batch_size / rate,
+            validation_s=self.validation.get("seconds", 0.0),
+            budget_s=self.budget.total_s,
+        )
+
+    @property
+    def num_val(self) -> int | None:
+        found = self.validation.get("samples") or self.results.document.get("num_val")
+        return int(found) if found else None
+
+    def seconds_of(self, contender: Contender) -> float:
+        """What a training of it will take, validation included."""
+        rate = stats.interval(contender.rates)["median"] if contender.rates else 0.0
+        samples = self.results.document.get("samples_per_epoch")
+        if not rate or not samples:
+            return float("inf")
+        return float(samples * contender.recipe.epochs / rate + self.validation.get("seconds", 0.0))
+
+    def affords(self, contender: Contender) -> bool:
+        """Whether there is time to train it for a rung."""
+        return self.budget.affords(self.seconds_of(contender), _PART)
+
+    def train(self, row: RungRow, contender: Contender, *, part: float = _PART) -> RunResult | None:
+        """Train, or say in the row why not; None where there was no time for it.
+
+        Args:
+            part: of the free time that may be spent.
+        """
+        needs = self.seconds_of(contender)
+        if not self.budget.affords(needs, part):
+            return None
+        result = RunResult(recipe=contender.recipe.to_dict(), machine=self.results.document["machine"])
+        # Half as much again, for the machine may become slower; but nothing beyond what is free.
+        check = self.budget.deadline(max(10.0, min(2.0 * needs + 10.0, self.budget.free_s)))
+        name = row["name"]
+
+        def on_event(event: Progress) -> None:
+            self.tell({**event, "name": name})
+            check()
+
+        try:
+            contender.train(result, on_event)
+        except BudgetSpent:
+            row["notes"].append(
+                f"a training was given up: {contender.label} took longer than the budget allows"
+            )
+            return None
+        except RunFailed as failure:
+            result.status, result.error = "failed", failure.to_dict()
+            self.results.enter_run(row, result)
+            raise
+        except KeyboardInterrupt:
+            result.status = "interrupted"
+            self.results.enter_run(row, result)
+            raise
+        return result
+
+    def check(
+        self, row: RungRow, contender: Contender, best: Contender | None, *, alone: bool = False
+    ) -> Loss | None:
+        """Train a rung's choice where that is worth its time, and say what accuracy was lost.
+
+        A change that computes the same numbers, but for rounding at most, or one that brought nothing, is trained only
+        where time abounds; the proof at the end trains it with all others. What loses accuracy is trained once more,
+        by another seed, before it is believed.
+
+        Args:
+            alone: nothing but the proof is trained after it: only what computes the same numbers needs no training.
+        """
+        row["accuracy_runs"] = []
+        alike = same_arithmetic if alone else same_but_rounding
+        same = best is not None and alike(contender.recipe, best.recipe)
+        idle = best is not None and (same or not row["kept"])
+        result = self.train(row, contender, part=_SPARE_PART if idle else _PART if best is not None else 1.0)
+        if result is None:
+            self._untrained(row, contender, best, same)
+            return None
+        self.results.enter_run(row, result)
+        row["accuracy_runs"] = result.val_accuracy[-1:]
+        return self._loss(row, contender)
+
+    def _loss(self, row: RungRow, contender: Contender) -> Loss | None:
+        kept, mine = self.results.kept_accuracies(), row["accuracy_runs"]
+        if not kept or not mine:
+            return None
+        loss = loss_of(kept, mine, self.num_val)
+        if loss.certain(PARITY_POINTS) and not loss.collapsed and row["kept"]:
+            again = self.repeat(row, contender)
+            if again is not None:
+                row["accuracy_runs"] = [*mine, again]
+                loss = loss_of(kept, row["accuracy_runs"], self.num_val)
+                row["notes"].append(
+                    f"trained twice, for the first accuracy was low: {100 * mine[0]:.1f} % and {100 * again:.1f} %"
+                )
+        elif loss.points > PARITY_POINTS and not loss.certain(PARITY_POINTS):
+            row["notes"].append(f"{loss.words}: no more than noise, as far as can be told")
+        return loss
+
+    def repeat(self, row: RungRow, contender: Contender) -> float | None:
+        """Final accuracy of the same recipe by another seed; None where there is no time or no accuracy."""
+        if not self.budget.affords(self.seconds_of(contender) + _STARTS_S, 0.6):
+            return None
+        recipe = contender.recipe.override(seed=contender.recipe.seed + 1)
+        other = Contender(recipe, f"{contender.label}, another seed", self.time_limit)
+        other.rates = contender.rates
+        other.launch()
+        try:
+            with other.guarded():
+                if other.group is not None:
+                    other.group.wait()
+                    result = self.train(row, other, part=1.0)
+                    return result.val_accuracy[-1] if result and result.val_accuracy else None
+        finally:
+            other.close()
+        return None
+
+    def _untrained(self, row: RungRow, contender: Contender, best: Contender | None, same: bool) -> None:
+        """Without an accuracy: fine where the numbers are the same, else a gain that is not proven."""
+        if row["kept"]:
+            row["reason"] = None
+        if best is not None and same_arithmetic(contender.recipe, best.recipe):
+            row["notes"].append("not trained again: it computes the same numbers as the recipe before it")
+        elif same:
+            if row["kept"]:
+                row["notes"].append(
+                    "not trained alone: it computes the same but for rounding; the proof trains it with all others"
+                )
+        elif row["kept"] and row["name"] != "naive" and self.results.kept_accuracies():
+            seconds = self.seconds_of(contender)
+            row.update({"kept": False, "verdict": "n/a", "measurable": False})
+            ratio = row["ratio_to_previous"]
+            assert ratio is not None, "what was kept was measured"
+            row["reason"] = (
+                f"not measurable here now: it is {ratio['median']:.2f}× as fast, but a training "
+                f"of about {seconds:.0f} s, to see its accuracy, does not fit into what is left of the budget"
+            )
+        row["status"] = "ran"

@@ -1,0 +1,249 @@
+"""Tuning: a bounded search for the recipe that trains fastest on this machine.
+
+The knobs are turned one after the other, each on top of the best recipe so far. A knob's options run
+against each other by successive halving (Jamieson, Talwalkar, *Non-stochastic Best Arm Identification
+and Hyperparameter Optimization*, 2016): few interleaved repeats of all, more of the better half, and so
+on. The start and the best recipe so far run in every heat, so that each figure is a ratio within one
+heat. At the end every choice is taken back once, and stays away where that costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gluontune import datasets
+from gluontune.core import stats
+from gluontune.core.errors import UsageError
+from gluontune.core.events import OnProgress
+from gluontune.core.files import writable_folder
+from gluontune.recipe import Recipe
+from gluontune.search.judge import TIE, verdict_of
+from gluontune.search.knobs import KNOBS, Knob, Option, batch_size_knob, options_of
+from gluontune.search.racing import Candidate, OutOfBudget, Racing
+from gluontune.search.tune_results import TuneResults
+
+__all__ = ["tune"]
+
+
+ROUNDS = (3, 5, 9)  # slices of each contender in the first, second and later heats of a knob
+FINAL = 3  # so many options or fewer run the last heat at once
+NOT_REACHED = "the search ended before it was tried"
+
+
+def tune(
+    recipe: Recipe,
+    *,
+    budget_minutes: float = 10.0,
+    out: str | Path | None = None,
+    knobs: Iterable[str] | None = None,
+    batch_sizes: Sequence[int] = (),
+    resume: bool = False,
+    slice_s: float = 0.4,
+    on_event: OnProgress | None = None,
+    time_limit: float = 600.0,
+) -> dict[str, Any]:
+    """Search the recipe that trains the job fastest here, and return what ``tune.json`` holds.
+
+    Throughput alone is compared. A choice whose remark says that results change wants a look at the
+    accuracy: ``gluontune train --recipe OUT/recipe.yaml``.
+
+    Args:
+        recipe: the start; its epochs do not matter.
+        budget_minutes: no heat is begun that would end later; what was not tried is a row that says so.
+        out: folder for ``tune.json`` (after each heat) and ``recipe.yaml`` (the best so far).
+        knobs: names of :data:`gluontune.search.knobs.KNOBS`; all by default.
+        batch_sizes: per device; tried only if given, because another batch size trains another model.
+        resume: go on with what ``out`` holds; heats that were measured are not measured again.
+        slice_s: about how long one repeat of a contender trains, in seconds.
+        on_event: called with the events that :func:`gluontune.train.run` sends too.
+        time_limit: seconds after which a silent training process counts as hung.
+
+    Returns:
+        ``{"schema_version", "complete", "machine", "base_recipe", "tried": [{"stage", "label", "status":
+        "ran|failed|skipped", "reason", "changes", "samples_per_sec": {"median", "ci95", "n"},
+        "speedup_vs_start", "speedup_ci95", "round_eliminated", "kept"}], "best": {"name", "recipe",
+        "samples_per_sec", "speedup_vs_start", "speedup_ci95"}, "sentence", "notes", "heats", …}``.
+
+    Raises:
+        UsageError: an unknown knob, a budget or batch size below what makes sense.
+        GluontuneError: the start itself does not train, or the folder cannot be written. An option that
+            fails is a row, never an exception.
+
+    >>> import gluontune as gt
+    >>> start = gt.Recipe(net="mlp", loader="resident", train_samples=256, val_samples=64)
+    >>> found = gt.ladder.tune(start, knobs=["threads"], budget_minutes=0.01)  # ten minutes by default
+    >>> found["complete"], found["tried"][0]["stage"]
+    (True, 'start')
+    """
+    if not budget_minutes > 0 or not slice_s > 0:
+        raise UsageError(f"budget_minutes={budget_minutes}, slice_s={slice_s}: give times above 0")
+    recipe = recipe.override(seconds=None, target_accuracy=None)
+    for size in batch_sizes:
+        recipe.override(batch_size_per_device=size)
+    chosen = [KNOBS[n] for n in KNOBS.names() if knobs is None or n in [KNOBS[k].name for k in knobs]]
+    if out is not None:
+        writable_folder(out)
+    if recipe.job is None:
+        datasets.open(recipe.dataset)  # a missing data set is told before anything is started
+    asked = {"knobs": [k.name for k in chosen], "batch_sizes": list(batch_sizes), "slice_s": slice_s}
+    results = TuneResults.open(recipe, asked, Path(out) if out is not None else None, resume)
+    if batch_sizes:
+        chosen.append(batch_size_knob(batch_sizes))
+    tell = on_event or (lambda event: None)
+    heats = Racing(recipe, results, budget_minutes * 60, slice_s, tell, time_limit)
+    try:
+        _Search(heats).run(chosen)
+        results.document["complete"] = True
+    except KeyboardInterrupt:
+        results.document["notes"].append("interrupted: the same call with resume goes on")
+    finally:
+        heats.close()
+        results.save()
+    return results.document
+
+
+class _Search:
+    """The course of a search: knob by knob, then each choice taken back."""
+
+    def __init__(self, heats: Racing):
+        self.heats, self.results = heats, heats.results
+        self.choices: dict[str, Option] = {}  # by the knob's slot
+        self.kept: dict[str, dict[str, Any]] = {}  # rows
+
+    def run(self, knobs: Sequence[Knob]) -> None:
+        self.heats.heat("start", 1, [], ROUNDS[-1])
+        self._name_best()
+        site = self.results.site
+        assert site is not None, "the start was measured"
+        knobs = [knob for knob in knobs if knob.exists(site)]
+        try:
+            for knob in knobs:
+                self._turn(knob)
+            self._take_back()
+        except OutOfBudget:
+            minutes = self.heats.budget_s / 60
+            self.results.document["notes"].append(f"the budget of {minutes:g} minutes ended the search")
+            begun = {row["stage"] for row in self.results.document["tried"]}
+            for knob in knobs:
+                if knob.name not in begun:
+                    self.results.row(knob.name, "—", reason=NOT_REACHED)
+
+    # -- one knob
+
+    def _turn(self, knob: Knob) -> None:
+        site = self.results.site
+        assert site is not None, "the start was measured"
+        reason = knob.requires(self.heats.best.recipe, site)
+        if reason is not None:
+            self.results.row(knob.name, "—", reason=reason)
+            return
+        field_: list[Candidate] = []
+        for option in options_of(knob, self.heats.best.recipe, site):
+            row = self.results.row(knob.name, option.label, remark=option.remark)
+            if option.missing:
+                row["reason"] = option.missing
+                continue
+            recipe = option.on(self.heats.best.recipe)
+            row.update(changes=self.heats.changes(recipe), reason=NOT_REACHED)
+            field_.append(Candidate(recipe, option.label, row, option))
+        if not field_:
+            if self.results.document["tried"][-1]["stage"] != knob.name:
+                self.results.row(knob.name, "—", reason="nothing to change")
+            return
+        finalists, whole = self._halve(knob.name, field_)
+        winner = self._winner(finalists)
+        for candidate in finalists:
+            if candidate is not winner:
+                candidate.close()
+        if winner is not None:
+            assert winner.option is not None
+            self.choices[knob.slot] = winner.option
+            self._adopt(winner, knob.slot)
+        if not whole:
+            raise OutOfBudget
+
+    def _halve(self, stage: str, field_: list[Candidate]) -> tuple[list[Candidate], bool]:
+        """Racing with more and more repeats for fewer and fewer candidates.
+
+        Returns:
+            the last ones (or those measured until the budget ended), and whether it went to the end.
+        """
+        left, number = field_, 0
+        while True:
+            number += 1
+            last = len(left) <= FINAL
+            rounds = ROUNDS[-1] if last else ROUNDS[min(number, len(ROUNDS)) - 1]
+            try:
+                self.heats.measure(stage, number, left, rounds)
+            except OutOfBudget:
+                return [c for c in left if c.rates and c.failure is None], False
+            ranked = sorted((c for c in left if c.failure is None), key=lambda c: c.merit, reverse=True)
+            keep = ranked if last else ranked[: max(1, (len(left) + 1) // 2)]
+            for candidate in left:
+                if candidate not in keep:
+                    self._drop(candidate, number)
+            left = [c for c in field_ if c in keep]  # from the smallest change to the largest
+            if last or not left:
+                return left, True
+
+    def _drop(self, candidate: Candidate, number: int) -> None:
+        assert candidate.row is not None
+        candidate.row["round_eliminated"] = number
+        candidate.close()
+
+    def _winner(self, finalists: Sequence[Candidate]) -> Candidate | None:
+        """The smallest change that ties with the fastest, if it beats the best so far beyond doubt."""
+        fastest = max((c.merit for c in finalists), default=0.0)
+        for candidate in finalists:
+            ratio = stats.ratio_interval(candidate.rates, candidate.beside)
+            if ratio["median"] * (1 + TIE) >= fastest:
+                return candidate if verdict_of(ratio) == "helped" and ratio["median"] > 1 + TIE else None
+        return None
+
+    def _adopt(self, winner: Candidate, slot: str) -> None:
+        assert winner.row is not None
+        self.kept[slot] = winner.row
+        if self.heats.best is not self.heats.start:
+            self.heats.best.close()
+        self.heats.best = winner
+        self._name_best()
+
+    def _name_best(self) -> None:
+        kept = [id(row) for row in self.kept.values()]
+        for row in self.results.document["tried"]:
+            row["kept"] = id(row) in kept
+        best, start = self.heats.best, self.heats.start
+        self.results.enter_best(
+            best.recipe, [choice.label for choice in self.choices.values()], best.rates, start.rates
+        )
+        self.results.save()
+
+    # -- at the end
+
+    def _take_back(self) -> None:
+        """Leave each choice out; what costs nothing to leave out goes, the smallest loss first."""
+        while len(self.choices) > 1:
+            field_ = []
+            for slot, option in self.choices.items():
+                recipe = self.heats.start.recipe
+                for other, choice in self.choices.items():
+                    recipe = recipe if other == slot else choice.on(recipe)
+                row = self.results.row(
+                    "take back", f"without {option.label}", changes=self.heats.changes(recipe)
+                )
+                row["reason"] = NOT_REACHED
+                field_.append((slot, Candidate(recipe, f"without {option.label}", row)))
+            candidates = [c for _, c in field_]
+            self.heats.measure("take back", 1, candidates, ROUNDS[-1])
+            ran = [(c.merit, slot, c) for slot, c in field_ if c.failure is None]
+            merit, slot, kept = max(ran, key=lambda entry: entry[0], default=(0.0, "", self.heats.best))
+            for candidate in candidates:
+                if candidate is not kept:
+                    self._drop(candidate, 1)
+            if merit * (1 + TIE) < 1.0:
+                kept.close()
+                return
+            del self.choices[slot], self.kept[slot]
+            self._adopt(kept, f"without {slot}")

@@ -1,0 +1,212 @@
+"""A pool of training processes: each takes the next individual of a population as soon as it is free."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gluontune import runtime
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.optim.evolution import ranked_value
+from gluontune.recipe import Recipe
+from gluontune.training.group import Group, RunFailed
+
+__all__ = ["WorkerPool", "Life", "live", "run_all"]
+
+
+@dataclass(frozen=True)
+class Life:
+    """What one individual goes through.
+
+    Args:
+        name: of the individual; what it is called in errors and in the document.
+        number: unlike all others of the search; its batches and random numbers follow from it.
+        weights: file to begin from; None: the recipe's start, or that of the seed ``start``.
+        setup: fields of the recipe: its optimizer, hyper-parameters and schedule.
+        steps: SGD steps; 0 only scores it. updates: of the weights in each.
+        back_off: go back where a step made the fitness worse.
+        score: of ``weights``, where it is known; otherwise it is taken first.
+        path: where its weights go; None keeps none.
+    """
+
+    name: str
+    number: int
+    weights: Path | None
+    setup: dict[str, Any]
+    steps: int
+    updates: int = 1
+    back_off: bool = False
+    score: dict[str, Any] | None = None
+    start: int | None = None
+    path: Path | None = None
+
+
+def live(group: Any, life: Life) -> dict[str, Any]:
+    """Lead one life in ``group`` and tell of it.
+
+    Returns:
+        ``{"name", "setup", "score", "best", "curve", "backed_off", "trained_images", "scored_images", "fixed"}``:
+        ``score`` at the end, ``best`` by fitness on the way, ``curve`` the fitness after each step.
+    """
+    group.individual(
+        "adopt",
+        weights=None if life.weights is None else str(life.weights),
+        changes=life.setup,
+        number=life.number,
+        total_updates=max(1, life.steps * life.updates),
+        start=life.start,
+    )
+    scored = trained = backed_off = 0
+
+    def take_score() -> dict[str, Any]:
+        nonlocal scored
+        found = group.individual("score")
+        scored += found["samples"]
+        return found
+
+    now = life.score or take_score()
+    best = now
+    curve: list[float | None] = []
+    for _ in range(life.steps):
+        if life.back_off:
+            group.individual("mark")
+        trained += int(group.steps(life.updates)["samples"])
+        after = take_score()
+        if life.back_off and _fitness(after) > _fitness(now):
+            group.individual("back_off")
+            backed_off += 1
+        else:
+            now = after
+        curve.append(now["fitness"])
+        best = min(best, now, key=_fitness)
+    fixed = None
+    if life.path is not None:
+        fixed = group.individual("write", path=str(life.path))["fixed"]
+    return {
+        "name": life.name,
+        "setup": life.setup,
+        "score": now,
+        "best": best,
+        "curve": curve,
+        "backed_off": backed_off,
+        "trained_images": trained,
+        "scored_images": scored,
+        "fixed": fixed,
+    }
+
+
+def _fitness(score: dict[str, Any]) -> float:
+    return ranked_value(score["fitness"])
+
+
+class WorkerPool:
+    """``workers`` processes of one recipe; they share the cores evenly.
+
+    Args:
+        recipe: data, net and everything that individuals have in common.
+        workers: processes; None: one for each usable core.
+        time_limit: seconds of silence after which a process counts as hung.
+
+    Raises:
+        UsageError: fewer than one worker, or a recipe of several ranks.
+        RunFailed: a process could not be built.
+    """
+
+    def __init__(self, recipe: Recipe, workers: int | None = None, time_limit: float = 600.0):
+        cores = runtime.usable_cores()
+        self.workers = cores if workers is None else workers
+        if self.workers < 1:
+            raise UsageError(f"workers={workers}: give a whole number of at least 1")
+        if recipe.engine != "local" or recipe.num_devices > 1:
+            raise UsageError(
+                "a population is trained by processes of one device each: engine='local', num_devices=1"
+            )
+        if self.workers > 1 and "OMP_NUM_THREADS" not in recipe.env:
+            threads = str(max(1, cores // self.workers))
+            recipe = recipe.override(env={**recipe.env, "OMP_NUM_THREADS": threads})
+        self.recipe = recipe
+        self._groups: list[Group] = []
+        try:
+            for _ in range(self.workers):
+                self._groups.append(Group(recipe, wait=False, time_limit=time_limit))
+            for group in self._groups:
+                group.wait()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return self._groups[0].batches_per_epoch
+
+    @property
+    def samples_per_step(self) -> int:
+        return self._groups[0].samples_per_step
+
+    def lead(self, lives: Sequence[Life]) -> Iterator[tuple[Life, dict[str, Any]]]:
+        """Lead the lives, as many at a time as there are workers; each is given as soon as it has ended.
+
+        Raises:
+            GluontuneError: a training process died, hung or raised; it names the individual.
+        """
+        idle: queue.SimpleQueue[Group] = queue.SimpleQueue()
+        for group in self._groups:
+            idle.put(group)
+
+        def serve(life: Life) -> tuple[Life, dict[str, Any]]:
+            group = idle.get()
+            try:
+                return life, live(group, life)
+            except RunFailed as failure:
+                raise GluontuneError(f"{life.name}: its training process failed: {failure}") from failure
+            finally:
+                idle.put(group)
+
+        with ThreadPoolExecutor(self.workers) as pool:
+            futures = [pool.submit(serve, life) for life in lives]
+            try:
+                for future in as_completed(futures):
+                    yield future.result()
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                for group in self._groups:
+                    group.kill()  # the threads that wait for them hear of it; closed they may be when nobody waits
+                raise
+
+    def close(self) -> None:
+        """End all processes; safe to call twice."""
+        for group in self._groups:
+            group.close()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def in_order(found: dict[str, dict[str, Any]], lives: Sequence[Life]) -> list[dict[str, Any]]:
+    """What was found of ``lives``, in their order."""
+    return [found[life.name] for life in lives]
+
+
+def run_all(
+    worker_pool: WorkerPool,
+    lives: Sequence[Life],
+    done: dict[str, dict[str, Any]],
+    on_done: Callable[[dict[str, Any]], None],
+) -> list[dict[str, Any]]:
+    """Lead those of ``lives`` that are not in ``done`` (by name, with their files still there); all in order."""
+    missing = [
+        life for life in lives if life.name not in done or (life.path is not None and not life.path.is_file())
+    ]
+    found = {life.name: done[life.name] for life in lives if life not in missing}
+    for life, record in worker_pool.lead(missing):
+        found[life.name] = record
+        on_done(record)
+    return in_order(found, lives)

@@ -1,0 +1,1 @@
+"""What runs a Recipe: fresh processes, the loop that drives them, checkpoints, several machines."""

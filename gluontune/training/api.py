@@ -1,0 +1,157 @@
+"""One recipe trained in fresh processes: started, restarted after a fault, and what it showed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from typing import Any, Callable
+
+from gluontune import runtime
+from gluontune.core import events
+from gluontune.core.errors import UsageError
+from gluontune.core.events import OnProgress
+from gluontune.core.reading import understood
+from gluontune.parallel.hosts import Hosts
+from gluontune.recipe import Recipe
+from gluontune.recipe.result import RunResult
+from gluontune.training.callbacks import Callback, Callbacks, Moment
+from gluontune.training.checkpoints import Checkpoints, Keeper
+from gluontune.training.group import FAULTS, Group, RunFailed
+from gluontune.training.loop import drive
+
+__all__ = ["run"]
+
+_HOST_BACK_S = 10.0  # a host that went away is given so long before it is asked again
+
+
+def run(
+    recipe: Recipe,
+    *,
+    on_event: OnProgress | None = None,
+    time_limit: float = 600.0,
+    checkpoints: Checkpoints | None = None,
+    restarts: int = 0,
+    on_log: Callable[[int, str], None] | None = None,
+    hosts: Hosts | str | None = None,
+    callbacks: Iterable[Callback | Callable[[Moment], Any]] = (),
+    site: Callable[..., Any] | None = None,
+) -> RunResult:
+    """Train one recipe in fresh processes and return what it showed. Never raises for a failed run.
+
+    Args:
+        recipe: what to train.
+        on_event: called with a :class:`gluontune.core.events.Progress` as it goes.
+        time_limit: seconds of silence after which the run counts as hung.
+        checkpoints: where and how often to keep what was learned, and whether to go on from there. SIGTERM and
+            Ctrl-C then end the run with a checkpoint.
+        restarts: so many times, go on from the newest checkpoint after a process died or hung.
+        on_log: called with rank and line for each line that a training process prints.
+        hosts: where the recipe's ``num_devices`` ranks run, such as ``"node1:4,node2:4"``, reached by ssh; None:
+            all on this machine.
+        callbacks: see :mod:`gluontune.training.callbacks`: objects with methods ``run_start``, ``steps_end``,
+            ``epoch_end``, ``run_end``, or functions; each gets a :class:`gt.train.Moment` in this process, and
+            ``now.stop()`` ends the run. What one raises comes out of this call.
+        site: makes the processes; as of :class:`gluontune.training.group.Group`.
+
+    Raises:
+        GluontuneError: the checkpoints' folder cannot be used, or has those of another model or data set.
+
+    >>> import gluontune as gt
+    >>> fast = gt.Recipe(net="mlp", loader="resident", train_samples=512, val_samples=128)
+    >>> result = gt.train.run(fast)
+    >>> result.status, len(result.val_accuracy)
+    ('ok', 1)
+    >>> def early(now):
+    ...     if now.event == "steps_end" and now.loss > 0:
+    ...         now.stop("one look is enough")
+    >>> result = gt.train.run(fast, callbacks=[early])
+    >>> result.steps, result.notes
+    (1, ['stopped by early: one look is enough at step 1'])
+    """
+    calls = Callbacks(callbacks)
+    if restarts and checkpoints is None:
+        raise UsageError(f"restarts={restarts} needs checkpoints to go on from: give --checkpoint DIR")
+    if isinstance(hosts, str):
+        hosts = Hosts.parse(hosts)
+    if hosts is not None:
+        hosts.places(recipe.num_devices)  # whether they fit
+    result = RunResult(recipe=recipe.to_dict(), machine=runtime.machine_facts())
+    keeper = Keeper(recipe, checkpoints) if checkpoints is not None else None
+    with keeper.holding() if keeper is not None else contextlib.nullcontext():
+        for left in range(restarts, -1, -1):
+            try:
+                _attempt(
+                    recipe,
+                    result,
+                    keeper,
+                    on_event,
+                    {"time_limit": time_limit, "on_log": on_log, "hosts": hosts, "site": site},
+                    calls,
+                )
+            except RunFailed as failure:
+                again = failure.kind in FAULTS or (failure.kind == "HostUnreachable" and left < restarts)
+                if left and again:
+                    result.notes.append(f"restarted after a fault: {failure}")
+                    if failure.kind == "HostUnreachable":
+                        time.sleep(_HOST_BACK_S)
+                    continue
+                _record_failure(result, failure, keeper)
+            except KeyboardInterrupt:
+                result.status = "interrupted"
+            return result
+    return result
+
+
+def _attempt(
+    recipe: Recipe,
+    result: RunResult,
+    keeper: Keeper | None,
+    on_event: OnProgress | None,
+    options: dict[str, Any],
+    calls: Callbacks,
+) -> None:
+    """Start the processes and train, from the newest checkpoint where there is one."""
+    started = time.perf_counter()
+    path, header, notes = keeper.find() if keeper is not None else (None, {}, [])
+    result.notes += notes
+    if on_event is not None:
+        on_event(events.progress("starting", 0.0, notes[-1] if notes else "starting"))
+    if keeper is not None:
+        options = {**options, "checkpoints": keeper.setup()}
+    with Group(recipe, **options) as group:
+        progress = header.get("progress")
+        if path is not None:
+            with understood(path):
+                progress = _restore(group, str(path.resolve()), header, result)
+        result.hosts = group.site.facts()
+        result.warmup_seconds = time.perf_counter() - started
+        drive(group, result, on_event, keeper, progress, calls)
+
+
+def _restore(group: Group, path: str, header: dict[str, Any], result: RunResult) -> dict[str, Any]:
+    """Have the ranks go on from a checkpoint, and return where the run stands.
+
+    Where there are more or fewer ranks than before, the epoch begins anew with the weights that are there: no rank
+    could go on in the middle of another division of the data.
+    """
+    progress: dict[str, Any] = header["progress"]
+    before, now = header["recipe"]["num_devices"], group.recipe.num_devices
+    if group.recipe.engine != "ddp" or before == now:
+        group.restore(path)
+        return progress
+    epoch = len(progress["result"]["train_loss"])
+    group.restore(path, epoch)
+    result.notes.append(f"{before} rank{'s' * (before > 1)} before, {now} now: epoch {epoch + 1} begins anew")
+    return {
+        **progress,
+        "losses": [],
+        "result": {**progress["result"], "steps": epoch * group.batches_per_epoch},
+    }
+
+
+def _record_failure(result: RunResult, failure: RunFailed, keeper: Keeper | None) -> None:
+    result.status = "failed"
+    result.error = failure.to_dict()
+    if keeper is not None and failure.kind in FAULTS:
+        result.notes.append(keeper.way_on())

@@ -1,0 +1,124 @@
+"""Callbacks of a run: they see named events in the caller's own process, and may end the run.
+
+Training goes on in processes of its own, so a callback sees figures, not the net. Four events:
+
+| event | when | new in it |
+|---|---|---|
+| ``run_start`` | the processes are ready, before the first step | ``total_steps``, ``steps_per_epoch`` |
+| ``steps_end`` | after some steps, about 0.8 s of training | ``steps``, ``loss``, ``samples_per_sec`` |
+| ``epoch_end`` | after the validation of an epoch | ``epoch``, ``train_loss``, ``val_loss``, ``val_value`` |
+| ``run_end`` | after the last validation | ``stopped_by`` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional, Union
+
+from gluontune.core.errors import UsageError
+from gluontune.recipe import Recipe
+
+__all__ = ["EVENTS", "Callback", "Callbacks", "Moment"]
+
+EVENTS = ("run_start", "steps_end", "epoch_end", "run_end")
+
+
+@dataclass
+class Moment:
+    """What a callback sees.
+
+    Args:
+        event: of :data:`EVENTS`. recipe: of the run.
+        steps, total_steps, steps_per_epoch: taken, of the whole run, and of an epoch.
+        epoch: epochs that have been validated.
+        seconds: of training until now, without start and validation.
+        samples_per_sec: of the last window of steps, over all ranks.
+        loss: mean over that window. train_loss: mean over the epoch.
+        val_loss, val_value: of the last validation; ``val_metric`` names the value (``accuracy``, or the job's own).
+        stopped_by: who ended the run before its end, and why; or None.
+    """
+
+    event: str
+    recipe: Recipe
+    steps: int = 0
+    total_steps: int = 0
+    steps_per_epoch: int = 0
+    epoch: int = 0
+    seconds: float = 0.0
+    samples_per_sec: Optional[float] = None
+    loss: Optional[float] = None
+    train_loss: Optional[float] = None
+    val_loss: Optional[float] = None
+    val_value: Optional[float] = None
+    val_metric: str = "accuracy"
+    stopped_by: Optional[str] = None
+    _asked: list[str] = field(default_factory=list, repr=False)
+
+    def stop(self, reason: str = "") -> None:
+        """End the run after this: it is validated once more, and a checkpoint is kept where there are any."""
+        self._asked.append(reason)
+
+
+class Callback:
+    """A base to inherit from: each event is a method. A plain function of a :class:`Moment` sees all events.
+
+    >>> class FirstLoss(Callback):
+    ...     def steps_end(self, now):
+    ...         now.stop(f"the loss is {now.loss:.1f}")
+    >>> FirstLoss().run_start(Moment("run_start", Recipe()))
+    """
+
+    def run_start(self, now: Moment) -> None:
+        """The processes are ready."""
+
+    def steps_end(self, now: Moment) -> None:
+        """Some steps were taken."""
+
+    def epoch_end(self, now: Moment) -> None:
+        """An epoch was validated."""
+
+    def run_end(self, now: Moment) -> None:
+        """The run is over."""
+
+
+class Callbacks:
+    """The callbacks of one run.
+
+    Args:
+        each: objects with methods named as events, or functions of a :class:`Moment`.
+
+    Attributes:
+        stopped_by: the callback that has asked for the end, with its reason; or None.
+
+    Raises:
+        UsageError: one is neither a function nor has a method of an event's name.
+
+    >>> seen = []
+    >>> calls = Callbacks([lambda now: now.stop("enough")])
+    >>> calls.tell(Moment("steps_end", Recipe()))
+    >>> calls.stopped_by
+    '<lambda>: enough'
+    """
+
+    def __init__(self, each: Iterable[Union[Callback, Callable[[Moment], Any]]] = ()):
+        self.each = list(each)
+        self.stopped_by: str | None = None
+        for one in self.each:
+            if not callable(one) and not any(callable(getattr(one, name, None)) for name in EVENTS):
+                raise UsageError(
+                    f"callbacks: {one!r} is no function and has no method {', '.join(EVENTS)}: inherit from "
+                    "gt.train.Callback"
+                )
+
+    def tell(self, now: Moment) -> None:
+        """Call each; the first that asks for the end is remembered. What a callback raises ends the run."""
+        for one in self.each:
+            hear = getattr(one, now.event, None) or (one if callable(one) else None)
+            if hear is None:
+                continue
+            hear(now)
+            if now._asked and self.stopped_by is None:
+                name = getattr(one, "__name__", type(one).__name__)
+                reason = now._asked[0]
+                self.stopped_by = f"{name}: {reason}" if reason else name

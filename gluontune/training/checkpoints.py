@@ -1,0 +1,225 @@
+"""Keeping checkpoints while a run is driven: when, what goes in, stopping on a signal, and going on."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.reading import understood
+from gluontune.job import checkpoint
+from gluontune.recipe import Recipe
+
+__all__ = ["Checkpoints", "Keeper", "parse_interval"]
+
+# A checkpoint can be gone on from only where these are equal. The others are free: a resumed run may be
+# longer, use another loader's threads, or run elsewhere.
+_SAME = (
+    "dataset", "net", "backend", "augment", "train_samples", "seed", "batch_size_per_device", "accumulate",
+    "num_devices", "last_batch", "loader", "optimizer", "dtype", "rewrites",
+)  # fmt: skip
+
+_UNITS = {
+    "step": 1.0,
+    "s": 1.0,
+    "sec": 1.0,
+    "second": 1.0,
+    "min": 60.0,
+    "minute": 60.0,
+    "h": 3600.0,
+    "hour": 3600.0,
+}
+
+
+def parse_interval(text: str) -> tuple[int | None, float | None]:
+    """``(steps, seconds)`` between checkpoints; one of them is None.
+
+    Raises:
+        UsageError: no number with a unit of steps or of time.
+
+    >>> parse_interval("500steps"), parse_interval("90s"), parse_interval("5 min")
+    ((500, None), (None, 90.0), (None, 300.0))
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", text.lower())
+    unit = found[2] if found else ""
+    number = float(found[1]) if found else 0.0
+    if unit not in _UNITS or number <= 0 or (unit == "step" and number != int(number)):
+        raise UsageError(f"--checkpoint-every {text!r}: give steps or a time, such as 500steps, 90s or 5min")
+    if unit == "step":
+        return int(number), None
+    return None, number * _UNITS[unit]
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where and how often a run keeps what it has learned.
+
+    Args:
+        folder: of the checkpoints of this run alone.
+        every: ``"500steps"``, ``"90s"``, ``"5min"``; the end of each epoch has one too.
+        keep: so many of the newest are kept, and the one with the best validation accuracy.
+        resume: go on from the newest whole checkpoint; from the start where there is none yet.
+
+    >>> import tempfile, gluontune as gt
+    >>> folder = tempfile.mkdtemp()
+    >>> fast = gt.Recipe(net="mlp", loader="resident", train_samples=512, val_samples=128)
+    >>> half = gt.train.run(fast, checkpoints=gt.train.Checkpoints(folder))
+    >>> more = fast.override(epochs=2)
+    >>> whole = gt.train.run(more, checkpoints=gt.train.Checkpoints(folder, resume=True))
+    >>> half.steps, whole.steps, whole.val_accuracy[0] == half.val_accuracy[0]
+    (8, 16, True)
+    """
+
+    folder: str | Path
+    every: str = "5min"
+    keep: int = 3
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        parse_interval(self.every)
+        if isinstance(self.keep, bool) or not isinstance(self.keep, int) or self.keep < 1:
+            raise UsageError(f"keep={self.keep!r}: keep at least 1 checkpoint")
+
+
+class Keeper:
+    """The checkpoints of one run, seen from the process that drives it.
+
+    Attributes:
+        stopped_by: the signal that asked for a stop, or None.
+    """
+
+    def __init__(self, recipe: Recipe, plan: Checkpoints):
+        self.recipe, self.plan = recipe, plan
+        self.every_steps, self.every_s = parse_interval(plan.every)
+        self.stopped_by: signal.Signals | None = None
+        self._last_step, self._last_time = 0, time.monotonic()
+        self._best = -math.inf
+
+    def setup(self) -> dict[str, Any]:
+        """What the ranks must know."""
+        return {"folder": str(Path(self.plan.folder).resolve()), "keep": self.plan.keep}
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[Keeper]:
+        """Hold the folder against other runs.
+
+        Raises:
+            UsageError: another run holds it; or it has checkpoints, and the plan does not say ``resume``.
+        """
+        with checkpoint.locked(self.plan.folder):
+            there = checkpoint.files(self.plan.folder)
+            if there and not self.plan.resume:
+                raise UsageError(
+                    f"{self.plan.folder}: holds checkpoints up to {there[0].name} of an earlier run: "
+                    "add --resume to go on from there, or choose another folder"
+                )
+            yield self
+
+    def find(self) -> tuple[Path | None, dict[str, Any], list[str]]:
+        """The checkpoint to go on from, its header, and sentences on what was found.
+
+        Raises:
+            GluontuneError: it is of another model or data set (both are named), or all are damaged.
+        """
+        path, header, notes = checkpoint.newest(self.plan.folder)
+        if path is None:
+            return None, {}, notes
+        with understood(path):
+            return self._found(path, header, notes)
+
+    def _found(
+        self, path: Path, header: dict[str, Any], notes: list[str]
+    ) -> tuple[Path, dict[str, Any], list[str]]:
+        theirs = Recipe.from_dict(header["recipe"], str(path)).resolved().to_dict()
+        mine = self.recipe.resolved().to_dict()
+        free = ("num_devices",) if mine["engine"] == theirs["engine"] == "ddp" else ()
+        other = [name for name in _SAME if theirs[name] != mine[name] and name not in free]
+        if (theirs["job"] is None) != (mine["job"] is None):
+            other.insert(0, "job")
+        if other:
+            there = ", ".join(f"{name}={theirs[name]!r}" for name in other)
+            here = ", ".join(f"{name}={mine[name]!r}" for name in other)
+            raise GluontuneError(f"{path}: a checkpoint of a run with {there}, but this run has {here}")
+        notes = [f"{text}; the one before is used" for text in notes]
+        self._last_step = header["step"]
+        self._best = best_score(header)
+        notes.append(f"went on from {path} (step {header['step']})")
+        return path, header, notes
+
+    def due(self, step: int) -> bool:
+        """Whether it is time for the next checkpoint."""
+        if self.every_steps is not None:
+            return step - self._last_step >= self.every_steps
+        return time.monotonic() - self._last_time >= (self.every_s or 0.0)
+
+    def steps_until_due(self, step: int) -> int | None:
+        """Steps after which the next checkpoint falls due, where it goes by steps."""
+        return None if self.every_steps is None else max(1, self.every_steps - (step - self._last_step))
+
+    def save(
+        self,
+        group: Any,
+        step: int,
+        progress: dict[str, Any],
+        score: float | None = None,
+        last: bool = False,
+    ) -> list[str]:
+        """Have rank 0 write a checkpoint; sentences on what went wrong.
+
+        Args:
+            score: of the validation that has just been made; larger is better (an accuracy, minus a loss).
+            last: wait until it is on the disk.
+        """
+        best = score is not None and score > self._best
+        extra = {"recipe": self.recipe.to_dict(), "progress": progress, "val_score": score}
+        answer = group.checkpoint(extra, wait=last or best)
+        if answer["skipped"]:  # the one before is still being written: try again after the next window
+            return []
+        self._last_step, self._last_time = step, time.monotonic()
+        self._best = self._best if score is None else max(self._best, score)
+        if answer["error"] is None:
+            return []
+        return [f"a checkpoint was not written: {answer['error']}"]
+
+    def way_on(self) -> str:
+        """How to go on after the run has stopped."""
+        there = checkpoint.files(self.plan.folder)
+        if not there:
+            return f"{self.plan.folder} has no checkpoint yet"
+        return f"its newest checkpoint is {there[0]}; go on with the same command and --resume"
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """While it lasts, the first SIGINT or SIGTERM only asks for a stop; the second interrupts at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if self.stopped_by is not None:
+                raise KeyboardInterrupt
+            self.stopped_by = signal.Signals(number)
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def best_score(header: Mapping[str, Any]) -> float:
+    """The best value of the metric until a checkpoint, larger being better; minus infinity: none yet."""
+    done = header["progress"]["result"]
+    metric = done.get("val_metric") or {"mode": "max", "values": done["val_accuracy"]}
+    sign = -1.0 if metric["mode"] == "min" else 1.0
+    return max((sign * value for value in metric["values"] if value is not None), default=-math.inf)

@@ -1,0 +1,230 @@
+"""A job under the doctor: which slow paths its step takes, whether its net compiles, what holds it back."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gluontune import compute, runtime
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.recipe import Recipe
+from gluontune.training.group import Group
+
+__all__ = ["Examination", "examine", "make_step"]
+
+_RECIPE = "GLUONTUNE_EXAMINED_RECIPE"
+_PHASE_STEPS = 26  # one step in 25 is cut into phases
+_LONGEST_S = 30.0  # so long may the steps for the phases take
+_FASTER_INPUT = "gluontune size, --loader resident or threaded"
+_FASTER_GLUON_INPUT = (
+    "--loader resident where samples are the same each time, else --num-workers 2; or name the images in data(), "
+    "'folder:PATH' or 'records:PATH' (gluontune pack), which the faster loaders read, too"
+)
+_INPUT_PCT = 30  # of the step in waiting for data: then compute is not what holds it back
+
+
+@dataclass
+class Examination:
+    """What :func:`examine` found.
+
+    Args:
+        sentence: the most important finding.
+        findings: ``{"id", "severity": "ok|info|warning|error", "message", "evidence", "fix"}`` each.
+        profile: of ``gt.compute.profile``, as plain values.
+        hybridize: of ``gt.compute.check_hybridizable``, or None where the job gives no net.
+        phases_pct: shares of the step's phases, or {}.
+    """
+
+    sentence: str = ""
+    findings: list[dict[str, str]] = field(default_factory=list)
+    profile: dict[str, Any] = field(default_factory=dict)
+    hybridize: dict[str, Any] | None = None
+    phases_pct: dict[str, float] = field(default_factory=dict)
+
+    def add(self, id: str, severity: str, message: str, evidence: str = "", fix: str = "") -> None:
+        finding = {"id": id, "severity": severity, "message": message, "evidence": evidence, "fix": fix}
+        self.findings.append(finding)
+
+
+def examine(
+    recipe: Recipe,
+    *,
+    step: str | None = None,
+    time_limit: float = 300.0,
+    say: Callable[[str], None] | None = None,
+) -> Examination:
+    """Profile the training step of a job and say in one sentence what is slow and what cures it.
+
+    Args:
+        recipe: the job (or net and data set), with the mode and type to look at.
+        step: name of a function in ``recipe.job`` that takes nothing and returns a callable which does one
+            whole step. Then that step alone is profiled; otherwise gluontune's own step of the recipe is,
+            and the net is checked as well.
+        time_limit: seconds that one part may take.
+        say: called with a line about what is going on.
+
+    Raises:
+        UsageError: a step without a job file. GluontuneError: the job's own code failed; names the place.
+
+    Example::
+
+        found = examine(gt.Recipe(net="cifar_resnet20_v1", hybridize="static"))
+        print(found.sentence)
+    """
+    tell = say or (lambda line: None)
+    found = Examination()
+    tell("profiling the step")
+    try:  # in a process of its own: a job that ends it does not end this one
+        found_profile = _profile(recipe, step, time_limit)
+    except GluontuneError as error:
+        if step is not None or "is more than the" not in str(error):
+            raise
+        recipe = _of_few(recipe, found)
+        found_profile = _profile(recipe, step, time_limit)
+    found.profile = found_profile.to_dict()
+    _add_profile(found, found_profile, recipe)
+    if step is not None:
+        return found
+    tell("cutting the step into phases")
+    found.phases_pct = _phases(recipe, time_limit)
+    tell("checking the net")
+    _add_net(found, recipe)
+    return found
+
+
+def _of_few(recipe: Recipe, found: Examination) -> Recipe:
+    """The recipe with a batch that the job's samples fill once; a doctor looks at few of them, too."""
+    from gluontune.job.job import load_job
+
+    job = load_job(recipe)
+    count = len(job.train if job.dataset is None else job.dataset.train)
+    count = min(count, recipe.train_samples or count)
+    if recipe.last_batch == "keep" or not 0 < count < recipe.global_batch_size:
+        return recipe
+    each = max(1, count * recipe.batch_size_per_device // recipe.global_batch_size)
+    message = f"{count} training samples make no whole batch of {recipe.global_batch_size}: examined at {each} a device"
+    found.add("job-batch", "warning", message, "", "--batch-size-per-device, or --last-batch keep")
+    return recipe.override(batch_size_per_device=each)
+
+
+def _profile(recipe: Recipe, step: str | None, time_limit: float) -> Any:
+    env = runtime.applied(runtime.child_env(recipe.runtime, recipe.env))
+    if step is not None:
+        if recipe.job is None:
+            raise UsageError(f"step {step!r}: name the job file that defines it")
+        target = f"{recipe.job}:{step}"
+    else:
+        target, env[_RECIPE] = "gluontune.training.diagnosis:make_step", json.dumps(recipe.to_dict())
+    return compute.profile(target, dtype=recipe.dtype, env=env, timeout=time_limit)
+
+
+def make_step() -> Callable[[], Any]:
+    """gluontune's training step of the recipe in the environment; called in the profiled process."""
+    from gluontune.engines.mxnet.session import Session
+
+    session = Session(Recipe.from_dict(json.loads(os.environ[_RECIPE])))
+    try:
+        session.build()
+    except GluontuneError as error:
+        raise SystemExit(str(error)) from error
+    return session.step
+
+
+def _add_profile(found: Examination, profile: Any, recipe: Recipe) -> None:
+    times = f"one step {profile.step_ms:.1f} ms, {profile.onednn_ms:.1f} ms of it in oneDNN, with its log on"
+    for cure in profile.cures:
+        slow = [p for p in profile.slow if p.cure == cure.rewrite]
+        seen = "; ".join(f"{p.primitive} {p.implementation} {p.direction} {p.ms:.1f} ms" for p in slow[:3])
+        names = [*recipe.rewrites, cure.rewrite]
+        fix = f"--set 'rewrites=[{', '.join(names)}]', or gt.compute.apply_rewrites(net, {names!r}, x)"
+        found.add("job-slow-path", "warning", str(cure), seen, fix)
+    found.sentence = (
+        f"{profile.cures[0]}." if profile.cures else f"No slow path with a known cure in this step: {times}."
+    )
+    if not profile.cures:
+        found.add("job-slow-path", "ok", "no slow path with a known cure", times)
+    for operator in profile.operators:
+        if operator.remark:
+            found.add(
+                "job-operator", "info", f"{operator.name}: {operator.remark}", f"{operator.ms:.1f} ms a step"
+            )
+    for note in profile.notes:
+        found.add("job-slow-path", "info", note)
+
+
+def _phases(recipe: Recipe, time_limit: float) -> dict[str, float]:
+    """Shares of the phases of real steps; nothing where a step is too long to take enough of them."""
+    with Group(recipe, time_limit=time_limit) as group:
+        group.steps(2)
+        seen = group.steps(2)
+        if seen["seconds"] / 2 * _PHASE_STEPS > _LONGEST_S:
+            return {}
+        group.steps(_PHASE_STEPS)
+        return dict(group.phases()["phases_pct"])
+
+
+def _add_net(found: Examination, recipe: Recipe) -> None:
+    """What compiling does to the net, and what speaks against 16 bits."""
+    from gluontune.parallel.devices import contexts
+
+    ctx = contexts(recipe.devices, 1, 0)[0]
+    made = _net_and_inputs(recipe, ctx)
+    if made is None:
+        found.add(
+            "job-hybridize", "info", "what the job's nets take is known to its step() only: not checked here"
+        )
+        return
+    net, inputs, named = made
+    sample = inputs[0] if len(inputs) == 1 else list(inputs)
+    check = compute.check_hybridizable(net, sample)
+    found.hybridize = check.to_dict()
+    for finding in check.findings:
+        where = " ".join(
+            part for part in (finding.path or "the net", f"({finding.block})", finding.where) if part
+        )
+        message = f"{where}: {finding.reason}"
+        found.add("job-hybridize", finding.severity, message, finding.detail, finding.cure)
+    if not check.findings:
+        found.add("job-hybridize", "ok", "the net compiles and computes the same", "; ".join(check.notes))
+    data = sum(share for name, share in found.phases_pct.items() if name == "data")
+    if data >= _INPUT_PCT:
+        message = f"waiting for the next batch takes {data:.0f} % of the step"
+        shares = ", ".join(f"{k} {v:.0f} %" for k, v in found.phases_pct.items())
+        found.add("job-input", "warning", message, shares, _FASTER_INPUT if named else _FASTER_GLUON_INPUT)
+    device = ctx.device_type
+    dtype = recipe.dtype if recipe.dtype != "float32" else "float16" if device == "gpu" else "bfloat16"
+    reasons = compute.why_no_gain(net, sample, dtype=dtype, device=device, phases_pct=found.phases_pct)
+    for reason in reasons:
+        found.add("job-16-bits", "info", f"{dtype} may bring little: {reason}")
+    if not reasons:
+        found.add("job-16-bits", "ok", f"nothing speaks against {dtype}", "", "--dtype " + dtype)
+
+
+def _net_and_inputs(recipe: Recipe, ctx: Any) -> tuple[Any, tuple[Any, ...], bool] | None:
+    """The job's net, initialized, a batch that it takes (noise in place of images), and whether its data have a name.
+
+    None: what it takes is known to its step() only.
+    """
+    from gluontune.engines.mxnet.preparation import needs_values
+    from gluontune.job.data import make_feed
+    from gluontune.job.job import load_job
+    from gluontune.runtime import mxnet
+
+    mx = mxnet()
+    job = load_job(recipe)
+    if job.step is not None:
+        return None
+    feed = make_feed(recipe, job, 0, 1)
+    try:
+        net = job.net()
+        if needs_values(net):
+            net.initialize(compute.FirstValues(), ctx=ctx)
+        inputs = feed.inputs(ctx)
+        if feed.image_shape is not None:
+            inputs = (runtime.as_net_array(mx.nd.random.normal(shape=inputs[0].shape, ctx=ctx)),)
+        return net, inputs, job.dataset is not None
+    finally:
+        feed.close()

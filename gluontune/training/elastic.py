@@ -1,0 +1,247 @@
+"""The same run on several machines by ``torchrun``: started on each, and going on with fewer or more of them.
+
+Whoever calls :func:`run_elastic` on each machine starts torchrun there. Its agents meet at one address, start the
+ranks (:mod:`gluontune.training.elastic_rank`), and start all anew when one dies or a machine comes or goes; rank 0 then
+goes on from the newest checkpoint. Each call returns the one merged result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gluontune import runtime
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import parse_json
+from gluontune.core.interpreter import python
+from gluontune.core.reading import read_text
+from gluontune.parallel.reachability import is_loopback, own_addresses
+from gluontune.recipe import Recipe
+from gluontune.recipe.result import RunResult
+from gluontune.runtime.pytorch import torch
+from gluontune.training.checkpoints import Checkpoints
+
+__all__ = ["Elastic", "run_elastic"]
+
+_LAST_CALL_S = 5  # the agents that are there wait so long for more, where more are allowed
+_STOP_S = 5  # a rank that is told to end, and does not, is killed
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """How torchrun's agents meet.
+
+    Args:
+        nodes: least and most machines. rendezvous: ``(host, port)`` where they meet; one of them, reached by all.
+        ranks: on this machine. restarts: so many times all begin anew. join_s: seconds to wait for the least.
+        insecure_network: the meeting place may be at another address than loopback: torchrun has no password.
+
+    >>> Elastic.parse("1:4", "127.0.0.1:29400", ranks=2).nodes
+    (1, 4)
+    """
+
+    nodes: tuple[int, int]
+    rendezvous: tuple[str, int]
+    ranks: int = 1
+    restarts: int = 0
+    join_s: float = 600.0
+    insecure_network: bool = False
+
+    @classmethod
+    def parse(cls, nodes: str, rendezvous: str, **options: Any) -> Elastic:
+        """Read ``--nnodes MIN:MAX`` (or a number) and ``--rendezvous HOST:PORT``.
+
+        Raises:
+            UsageError: either cannot be read, or the meeting place is on a network and that is not allowed.
+        """
+        found = re.fullmatch(r"(\d+)(?::(\d+))?", nodes)
+        least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= least <= most:
+            raise UsageError(
+                f"--nnodes {nodes!r}: give the least and the most machines, such as 1:4, or a number"
+            )
+        place = re.fullmatch(r"([A-Za-z0-9_.-]+):(\d+)", rendezvous)
+        if place is None or not 1 <= int(place[2]) <= 65535:
+            raise UsageError(
+                f"--rendezvous {rendezvous!r}: give the host and port where all meet: node1:29400"
+            )
+        made = cls((least, most), (place[1], int(place[2])), **options)
+        made.own_address()
+        return made
+
+    def own_address(self) -> str:
+        """The address of this machine that the others reach.
+
+        Raises:
+            UsageError: the host is not known, or it is on a network, which ``--insecure-network`` must allow.
+        """
+        host, port = self.rendezvous
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+                way.connect((host, port))  # sends nothing
+                own: str = way.getsockname()[0]
+        except OSError as error:
+            raise UsageError(
+                f"--rendezvous {host}:{port}: {error.strerror or error}: is the name right?"
+            ) from error
+        if not is_loopback(own) and not self.insecure_network:
+            raise UsageError(
+                f"--rendezvous {host}:{port} is reached from {own}, and neither torchrun nor gloo has a password: on a "
+                "network that is yours alone say --insecure-network (SECURITY.md)"
+            )
+        return own
+
+
+def run_elastic(
+    recipe: Recipe, elastic: Elastic, checkpoints: Checkpoints | None = None, time_limit: float = 600.0
+) -> RunResult:
+    """Take part in a run of several machines; the same call is made on each.
+
+    Args:
+        recipe: what to train, ``engine="ddp"``; its ``num_devices`` follows from the machines that are there.
+        elastic: how they meet. checkpoints: in a folder that all machines share. time_limit: as of ``run``.
+
+    Returns:
+        The merged result, the same on every machine. A failed run is a result, too.
+
+    Raises:
+        UsageError: restarts without checkpoints to go on from, or another engine.
+
+    >>> run_elastic(Recipe(), Elastic.parse("1", "127.0.0.1:29400"))
+    Traceback (most recent call last):
+    gluontune.errors.UsageError: engine='local' does not meet by torchrun: use engine='ddp', backend='torch'
+    """
+    if recipe.engine != "ddp":
+        raise UsageError(
+            f"engine={recipe.engine!r} does not meet by torchrun: use engine='ddp', backend='torch'"
+        )
+    if elastic.restarts and checkpoints is None:
+        raise UsageError(
+            f"--restart {elastic.restarts} needs checkpoints to go on from: give --checkpoint DIR"
+        )
+    with tempfile.TemporaryDirectory(prefix="gluontune-elastic-") as folder:
+        spec, told = Path(folder) / "run.json", Path(folder) / "result.json"
+        plan = (
+            None
+            if checkpoints is None
+            else {**asdict(checkpoints), "folder": str(Path(checkpoints.folder).resolve())}
+        )
+        content = {
+            "recipe": recipe.to_dict(),
+            "checkpoints": plan,
+            "time_limit": time_limit,
+            "result": str(told),
+        }
+        spec.write_text(json.dumps(content), encoding="utf-8")
+        code, stopped = _torchrun(_command(elastic, spec), _environment(recipe, elastic))
+        if told.exists():
+            result = RunResult.load(told)
+        else:
+            host, port = elastic.rendezvous
+            least = elastic.nodes[0]
+            result = _failed(
+                recipe,
+                f"torchrun ended with code {code} and rank 0 has told no result: see what was said before, here and "
+                f"on the other machines (at least {least} must meet at {host}:{port} within {elastic.join_s:.0f} s)",
+            )
+    if stopped is not None:
+        result.status, result.error = "interrupted", None
+        result.notes.append(f"stopped by {stopped.name}")
+    return result
+
+
+def _failed(recipe: Recipe, message: str) -> RunResult:
+    error = {"type": "GroupFailed", "message": message, "phase": "starting"}
+    return RunResult(recipe=recipe.to_dict(), machine=runtime.machine_facts(), status="failed", error=error)
+
+
+def _command(elastic: Elastic, spec: Path) -> list[str]:
+    (host, port), (least, most) = elastic.rendezvous, elastic.nodes
+    own = elastic.own_address()
+    meeting = f"join_timeout={elastic.join_s:.0f},last_call_timeout={_LAST_CALL_S}"
+    options = {
+        "nnodes": f"{least}:{most}", "nproc-per-node": elastic.ranks, "max-restarts": elastic.restarts,
+        "rdzv-backend": "c10d", "rdzv-endpoint": f"{host}:{port}", "rdzv-id": "gluontune", "rdzv-conf": meeting,
+        "local-addr": own, "monitor-interval": 0.5,
+    }  # fmt: skip
+    if _release() >= (2, 9):
+        options["shutdown-timeout"] = _STOP_S
+    words = [f"--{name}={value}" for name, value in options.items()]
+    agent = python("-m", "gluontune.training.elastic_agent", str(os.getpid()))
+    return [*agent, *words, "--no-python", *python("-m", "gluontune.training.elastic_rank", str(spec))]
+
+
+def _release() -> tuple[int, ...]:
+    return tuple(int(n) for n in torch().__version__.split("+")[0].split(".")[:2])
+
+
+def _environment(recipe: Recipe, elastic: Elastic) -> dict[str, str]:
+    env = runtime.child_env(recipe.runtime, recipe.env, processes=elastic.ranks)
+    own = elastic.own_address()
+    ways = [name for name, address in own_addresses() if address == own]
+    if ways:
+        env = {**env, "GLOO_SOCKET_IFNAME": ways[0], "NCCL_SOCKET_IFNAME": ways[0]}
+    # Each round of the rendezvous has an address and a port of its own, which rank 0 listens at.
+    return {
+        "OMP_NUM_THREADS": "1",
+        **env,
+        "PYTHONUNBUFFERED": "1",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
+
+
+def _torchrun(command: list[str], env: dict[str, str]) -> tuple[int, signal.Signals | None]:
+    """Wait for the agent; a signal that asks this process to stop is passed on to it."""
+    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
+    try:
+        with _passing_on(process) as seen:
+            code = process.wait()
+        return code, seen[-1] if seen else None
+    finally:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+
+
+@contextmanager
+def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[list[signal.Signals]]:
+    seen: list[signal.Signals] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+
+    def stop(number: int, frame: types.FrameType | None) -> None:
+        seen.append(signal.Signals(number))
+        process.terminate() if len(seen) == 1 else process.kill()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def read_spec(path: str) -> dict[str, Any]:
+    """What :func:`run_elastic` has written for the ranks of this machine."""
+    try:
+        content: dict[str, Any] = parse_json(read_text(path))
+    except (OSError, ValueError) as error:
+        raise GluontuneError(f"{path}: not a run of gluontune's: {error}") from error
+    if not isinstance(content, dict):
+        raise GluontuneError(f"{path}: not a run of gluontune's: no object")
+    return content

@@ -1,0 +1,304 @@
+"""A recipe around a plain Gluon loop: what of it can be applied inside a running process, and undone."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gluontune import compute, datasets, loading, optim, runtime
+from gluontune.compute.mode import topmost_hybrid
+from gluontune.compute.process import started_dtype
+from gluontune.core.errors import UsageError
+from gluontune.recipe import Recipe
+from gluontune.runtime import mxnet
+
+__all__ = ["Tuned", "applied", "tuned"]
+
+logger = logging.getLogger("gluontune")
+
+
+@contextlib.contextmanager
+def applied(recipe: Recipe, net: Any, *inputs: Any) -> Iterator[Any]:
+    """Run a loop of your own with a recipe's ``rewrites`` and ``hybridize``; afterwards the net is as it was.
+
+    Parameters are left alone: what the loop has learned stays. Loader, optimizer, engine and runtime settings are
+    those of your own loop; ``gt.optim.setup`` and ``gt.loading`` have them one by one.
+
+    Args:
+        recipe: its ``rewrites``, ``hybridize`` and ``dtype`` count.
+        net: a Gluon block, initialized.
+        inputs: a batch; rewrites are tried on it.
+
+    Yields:
+        ``net``.
+
+    Raises:
+        UsageError: rewrites without a batch; a ``dtype`` that a running process cannot take back: float16 casts the
+            parameters, bfloat16 patches MXNet's operators for as long as the process lives. In a process that was
+            started for bfloat16 (``gt.compute.start_process``) a recipe of bfloat16 is taken: nothing is left to do.
+
+    >>> import gluontune as gt
+    >>> mx = mxnet()
+    >>> net = gt.train.build_net("small_cnn", 10)
+    >>> net.initialize()
+    >>> x = mx.nd.ones((2, 3, 32, 32))
+    >>> before = net(x)
+    >>> with gt.applied(gt.Recipe(rewrites=["pool-to-mean"], hybridize="static"), net, x):
+    ...     print(net(x).shape, net._active)
+    (2, 10) True
+    >>> bool((net(x) == before).asnumpy().all()), net._active
+    (True, False)
+    """
+    _check_dtype(recipe)
+    if recipe.rewrites and not inputs:
+        raise UsageError(
+            f"recipe field rewrites={list(recipe.rewrites)}: a rewrite is tried before it is kept: give a batch, "
+            "gt.applied(recipe, net, x)"
+        )
+    blocks = _all_hybrid(net)
+    before = [(block, block._active, list(block._flags)) for block in blocks]
+    done = compute.apply_rewrites(net, recipe.rewrites, *inputs) if recipe.rewrites else None
+    try:
+        compute.set_mode(net, recipe.hybridize)
+        yield net
+    finally:
+        mxnet().nd.waitall()
+        if done is not None:
+            done.undo()
+        for block, active, flags in before:
+            block._active, block._flags = active, flags
+            block._clear_cached_op()
+        for root in topmost_hybrid(net):
+            root._clear_cached_op()
+
+
+class Tuned(NamedTuple):
+    """What :func:`tuned` gives to a loop of your own.
+
+    Args:
+        loader: of training batches on the device: ``for x, y in loader`` is one epoch.
+        net: as the recipe runs it. Your own block is inside, with the same parameters.
+        trainer: with the recipe's optimizer, rates and clipping; the loop calls ``trainer.step(len(y))``.
+        val: the loader of validation batches, or None where there is no such data.
+    """
+
+    loader: Any
+    net: Any
+    trainer: Any
+    val: Any
+
+
+def tuned(
+    recipe: Recipe | str | Path,
+    net: Any,
+    data: Any,
+    *,
+    val: Any = None,
+    epochs: float | None = None,
+    ctx: Any = None,
+    ranks: Any = None,
+) -> Tuned:
+    """Loader, net and trainer as a recipe has them, for the training loop that you have.
+
+    Settings that only a new process can take (threads, allocator) are compared with those of this one; where they
+    differ, a warning has the command that starts your script with them.
+
+    Args:
+        recipe: a ``Recipe``, or the path of a YAML file: the ``best.yaml`` of ``gluontune ladder``. Its ``dataset``,
+            ``net`` and ``job`` do not count.
+        net: a Gluon block; initialized by Xavier's rule where it is not.
+        data: the name of a data set (``cifar10``, ``folder:PATH``, ``records:PATH``), one that ``gt.datasets.open``
+            gave, or any Gluon dataset. Of a Gluon dataset, batch size and order are the recipe's, and the transforms
+            are your own; ``resident`` keeps its samples in memory, and the other loaders do not read it.
+        val: a Gluon dataset for validation. Named data sets bring theirs.
+        epochs: length of the schedule; None: the recipe's.
+        ctx: an ``mx.Context``; None: the first GPU, or the CPU.
+        ranks: what ``gt.parallel.start_ranks`` gave, for a recipe of several processes (``shared-memory``). Without it
+            this process takes the batch of all; with it the loop calls ``trainer.step(len(y) * ranks.world)``.
+
+    Raises:
+        UsageError: a file that is no recipe; a data type that a running process cannot take; a net that does not fit;
+            other ranks than the recipe's.
+
+    >>> import gluontune as gt
+    >>> mx = gt.runtime.mxnet()
+    >>> recipe = gt.Recipe(loader="resident", batch_size_per_device=50, hybridize="static", rewrites=["pool-to-mean"])
+    >>> loader, net, trainer, val = gt.tuned(recipe, gt.train.build_net("small_cnn", 10), "sample", epochs=3)
+    >>> loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    >>> for x, y in loader:
+    ...     with mx.autograd.record():
+    ...         loss = loss_of(net(x), y)
+    ...     loss.backward()
+    ...     trainer.step(len(y))
+    ...     break
+    >>> x.shape, len(loader), len(val)
+    ((50, 28, 28, 1), 200, 40)
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else Recipe.from_yaml(recipe)
+    _check_dtype(recipe)
+    if recipe.methods:
+        raise UsageError(
+            f"gt.tuned: the recipe's methods ({', '.join(recipe.methods)}) are steps of gluontune's loop, "
+            "gt.train.run(recipe); in your own loop use the functions of gt.methods, and a recipe with methods={}"
+        )
+    _tell_environment(recipe, 1 if ranks is None else ranks.world)
+    recipe = _for_one_process(recipe) if ranks is None else _for(ranks, recipe)
+    mx = mxnet()
+    ctx = ctx or (mx.gpu() if mx.context.num_gpus() and recipe.devices != "cpu" else mx.cpu())
+    found = datasets.open(data) if isinstance(data, str) else data
+    named = isinstance(found, datasets.Dataset)
+    share = (
+        {}
+        if ranks is None
+        else {"rank": ranks.rank, "world_size": ranks.world, "partition": recipe.partition}
+    )
+    loader, check = (
+        _named_loaders(recipe, found, share) if named else _gluon_loaders(recipe, found, val, share)
+    )
+    inputs = _sample(found, named, net, ctx)
+    if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
+        net.initialize(compute.FirstValues(), ctx=ctx)
+    net(*inputs)
+    if recipe.stochastic_depth:
+        compute.add_stochastic_depth(net, recipe.stochastic_depth)
+    if recipe.rewrites:
+        compute.apply_rewrites(net, recipe.rewrites, *inputs)
+    compute.set_mode(net, recipe.hybridize)
+    if named and loader.yields == "uint8-nhwc":
+        net = compute.with_input_stage(net, compute.InputStage(found.mean, found.std))
+        compute.set_mode(net, recipe.hybridize)
+    steps = max(1, round((recipe.epochs if epochs is None else epochs) * len(loader)))
+    exchange = {} if ranks is None else {"exchange": ranks.exchange.sum_gradients}
+    trainer = optim.setup_recipe(recipe, net, steps=steps, steps_per_epoch=len(loader), **exchange)
+    if named or ctx.device_type == "gpu":
+        loader = loading.DeviceLoader(loader, ctx)
+        check = None if check is None else loading.DeviceLoader(check, ctx)
+    return Tuned(loader, net, trainer, check)
+
+
+def _for_one_process(recipe: Recipe) -> Recipe:
+    if recipe.engine == "local" and recipe.num_devices == 1:
+        return recipe
+    logger.warning(
+        "the recipe trains %d processes or devices (%s): this process takes their whole batch of %d; `gluontune train "
+        "--recipe FILE` runs all of them, and so does gt.parallel.start_ranks in your script",
+        recipe.num_devices, recipe.engine, recipe.global_batch_size,
+    )  # fmt: skip
+    alone = {"engine": "local", "num_devices": 1, "exchange_every": 1, "compression": "none"}
+    return recipe.override(batch_size_per_device=recipe.global_batch_size, **alone)
+
+
+def _for(ranks: Any, recipe: Recipe) -> Recipe:
+    if recipe.engine != "shared-memory" or recipe.num_devices != ranks.world or recipe.exchange_every > 1:
+        raise UsageError(
+            f"gt.tuned: {ranks.world} ranks, and the recipe has engine={recipe.engine!r}, num_devices="
+            f"{recipe.num_devices}, exchange_every={recipe.exchange_every}: ranks are for engine='shared-memory', as "
+            "many as its num_devices, with exchange_every=1"
+        )
+    return recipe
+
+
+def _named_loaders(recipe: Recipe, data: Any, share: dict[str, Any]) -> tuple[Any, Any]:
+    common: dict[str, Any] = {
+        "batch_size": recipe.batch_size_per_device,
+        "image_shape": data.image_shape or (224, 224, 3),
+        "num_workers": recipe.num_workers,
+        "prefetch": recipe.prefetch,
+        "mean": data.mean,
+        "std": data.std,
+    }
+    augment = recipe.augment or data.augment
+    train = loading.build(
+        recipe.loader,
+        data.train,
+        augment=augment,
+        shuffle=True,
+        seed=recipe.seed,
+        last_batch=recipe.last_batch,
+        **share,
+        **common,
+    )
+    return train, loading.build(recipe.loader, data.test, augment="none", last_batch="keep", **common)
+
+
+def _gluon_loaders(recipe: Recipe, data: Any, val: Any, share: dict[str, Any]) -> tuple[Any, Any]:
+    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+        raise UsageError(
+            f"gt.tuned: data is a {type(data).__name__}: give the name of a data set or a Gluon dataset"
+        )
+    workers = recipe.num_workers
+    if recipe.loader == "resident":
+        data, workers = loading.keep_in_memory(data), 0
+        val = None if val is None else loading.keep_in_memory(val)
+    elif recipe.loader != "gluon":
+        logger.warning(
+            "the recipe's loader %r reads data sets of gt.datasets only: this Gluon dataset is read by Gluon's loader, "
+            "without workers; `gluontune pack` makes records of images, and 'records:PATH' is their name",
+            recipe.loader,
+        )
+        workers = 0
+    batch_size = recipe.batch_size_per_device
+    train = loading.safe_dataloader(
+        data,
+        batch_size,
+        shuffle=True,
+        last_batch=recipe.last_batch,
+        num_workers=workers,
+        seed=recipe.seed,
+        **share,
+    )
+    check = None if val is None else loading.safe_dataloader(val, batch_size, num_workers=workers)
+    return train, check
+
+
+def _sample(data: Any, named: bool, net: Any, ctx: Any) -> tuple[Any, ...]:
+    """Two samples' worth of the net's inputs."""
+    mx = mxnet()
+    if named:
+        height, width, channels = data.image_shape or (224, 224, 3)
+        inputs = (mx.nd.zeros((2, channels, height, width), ctx=ctx),)
+    else:
+        batch = mx.gluon.data.dataloader.default_batchify_fn([data[0]] * 2)
+        if not isinstance(batch, (list, tuple)) or len(batch) < 2:
+            raise UsageError("gt.tuned: a sample of data is one array: give a data set of (input, label)")
+        inputs = tuple(each.as_in_context(ctx) for each in batch[:-1])
+    return tuple(runtime.as_net_array(inputs, net))
+
+
+def _tell_environment(recipe: Recipe, processes: int) -> None:
+    """Warn where this process was started with other settings than the recipe's."""
+    wanted = runtime.applied(runtime.child_env(recipe.runtime, recipe.env, processes=processes))
+    lacking = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
+    if lacking:
+        given = " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(lacking.items()))
+        script = shlex.quote(sys.argv[0]) if sys.argv and sys.argv[0].endswith(".py") else "SCRIPT.py"
+        logger.warning(
+            "this process was started without settings of the recipe that MXNet reads at its start: env %s python %s",
+            given, script,
+        )  # fmt: skip
+
+
+def _check_dtype(recipe: Recipe) -> None:
+    if recipe.dtype == "float32" or (recipe.dtype == "bfloat16" and started_dtype() == "bfloat16"):
+        return
+    ways = {
+        "float16": "it casts the parameters and rounds them: use "
+        "gt.compute.to_mixed_precision(net, trainer, 'float16')",
+        "bfloat16": "it patches MXNet's operators for the whole process: call gt.compute.start_process('bfloat16', "
+        "'cpu') at the start of the script, or train with gt.train.run(recipe), which has a process of its own",
+    }
+    raise UsageError(
+        f"recipe field dtype={recipe.dtype!r} cannot be undone in a running process: {ways[recipe.dtype]}"
+    )
+
+
+def _all_hybrid(block: Any) -> list[Any]:
+    """Every HybridBlock of a net: hybridizing reaches the children, too."""
+    own = [block] if isinstance(block, mxnet().gluon.HybridBlock) else []
+    return own + [found for child in block._children.values() for found in _all_hybrid(child)]

@@ -1,0 +1,234 @@
+"""The training processes from the outside: one for each rank, driven in step through pipes.
+
+A :class:`Group` starts fresh processes for one recipe and drives them: so many steps, a validation, a
+reset. While one group is measured, others can be paused (SIGSTOP), so that their loaders cannot run
+ahead and their threads cannot disturb: that is how the ladder interleaves its contenders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from gluontune.parallel.hosts import Hosts
+from gluontune.recipe import Recipe
+from gluontune.training.faults import FAULTS, RunFailed, difference_between
+from gluontune.training.rank_messages import Hearing
+from gluontune.training.starting import Here, start_on_hosts
+
+__all__ = ["FAULTS", "Group", "RunFailed"]
+
+
+class Group:
+    """Fresh processes that train one recipe. Linux kills them, even paused ones, when the thread that starts them ends.
+
+    Args:
+        recipe: what to train; ``num_devices`` ranks unless ``engine`` is ``local``.
+        time_limit: seconds that building, or one command, may take before it counts as hung.
+        wait: return when the ranks are ready; otherwise call :meth:`wait` before anything else.
+        checkpoints: ``{"folder", "keep"}`` for :meth:`checkpoint`.
+        on_log: called with rank and line for each line that a rank prints.
+        hosts: where the ranks run; None: here.
+        site: makes the processes here of recipe, world and first commands; None: fresh ones.
+
+    Raises (all methods):
+        RunFailed: a rank raised, died or hung. The other ranks are ended.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        time_limit: float = 600.0,
+        wait: bool = True,
+        checkpoints: dict[str, Any] | None = None,
+        on_log: Callable[[int, str], None] | None = None,
+        hosts: Hosts | None = None,
+        site: Callable[..., Any] | None = None,
+    ):
+        self.recipe, self.time_limit = recipe, time_limit
+        self.world = 1 if recipe.engine == "local" else recipe.num_devices
+        self._compares = (
+            self.world > 1 and recipe.engine != "async"
+        )  # asynchronous learners are one machine's
+        self.ready: list[dict[str, Any]] = []
+
+        def setup(rank: int, local_rank: int) -> dict[str, Any]:
+            return {
+                "recipe": recipe.to_dict(),
+                "rank": rank,
+                "local_rank": local_rank,
+                "world": self.world,
+                "checkpoints": checkpoints,
+                "compares": self._compares,
+            }
+
+        self.site: Any  # Here, Fleet, or another that has what they have
+        if hosts is None:
+            self.site = (site or Here)(recipe, self.world, setup)
+        else:
+            folder = checkpoints["folder"] if checkpoints else None
+            self.site = start_on_hosts(recipe, self.world, hosts, setup, folder)
+        self.ranks: list[Any] = self.site.ranks
+        self._hearing = Hearing(self.site, self.ranks, self.world, time_limit, recipe.job, on_log)
+        self.applied_env = self.site.applied
+        try:
+            if wait:
+                self.wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self) -> None:
+        """Wait until every rank has built its net and data; they go on from the data only if these are alike."""
+        if self._compares:
+            if difference := difference_between(self._gather("opened"), self.site.where):
+                self.close()
+                raise RunFailed("RanksDiffer", difference, "starting")
+            for rank in self.ranks:
+                rank.say({"do": "go"})
+        self.ready = self._gather("ready")
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids on this machine of the ranks and of the parameter server, for the monitor."""
+        return self.site.pids
+
+    @property
+    def notes(self) -> list[str]:
+        """What learners that were started again had to say."""
+        return self._hearing.notes
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return int(self.ready[0]["batches_per_epoch"])
+
+    @property
+    def samples_per_step(self) -> int:
+        """Images of all ranks in one step."""
+        return sum(int(r["samples_per_step"]) for r in self.ready)
+
+    def steps(self, count: int) -> dict[str, float]:
+        """``count`` steps on every rank: ``{"samples", "seconds", "loss", "count"}``, samples of all ranks together."""
+        done = self._ask({"do": "steps", "count": count})
+        return {
+            "samples": sum(d["samples"] for d in done),
+            "seconds": max(d["seconds"] for d in done),
+            "loss": sum(d["loss"] for d in done) / len(done),
+            "count": count,
+        }
+
+    def validate(self) -> dict[str, Any]:
+        """Rank 0 validates; the others wait."""
+        self._agree()
+        return self._ask({"do": "validate"}, ranks=1)[0]
+
+    def reset(self, epochs: float | None = None) -> None:
+        """All ranks back to the seeded start; ``epochs`` is the length of the training from now on."""
+        if epochs is not None:
+            self.recipe = self.recipe.override(epochs=epochs)
+        self._ask({"do": "reset", "epochs": epochs})
+
+    def checkpoint(self, extra: dict[str, Any], wait: bool) -> dict[str, Any]:
+        """Rank 0 copies its state and begins to write it: ``{"written", "error", "skipped"}``.
+
+        Args:
+            extra: values for the header. wait: until it is on the disk.
+        """
+        self._agree()
+        return self._ask({"do": "checkpoint", "extra": extra, "wait": wait}, ranks=1)[0]
+
+    def _agree(self) -> None:
+        """All ranks on the same parameters, where they exchange them seldom or without waiting."""
+        asynchronous = self.recipe.engine == "async"
+        if asynchronous or self.recipe.exchange_every > 1:
+            for _ in range(2 if asynchronous else 1):  # first everyone gives, then everyone takes
+                self._ask({"do": "agree"})
+
+    def restore(self, path: str, epoch: int | None = None) -> None:
+        """All ranks go on from a checkpoint; of one of another number of ranks, at the beginning of ``epoch``."""
+        more = {} if epoch is None else {"epoch": epoch}
+        paths = self.site.deliver(path)
+        self._ask_each([{"do": "restore", "path": own, **more} for own in paths])
+
+    def attribution(self, on: bool) -> None:
+        """Measure the phases of the steps from now on, or leave the steps alone."""
+        self._ask({"do": "attribution", "on": on})
+
+    def loading_alone(self, seconds: float) -> dict[str, Any]:
+        """Rank 0's loader without its net; see :func:`gluontune.engines.probe.loading_alone`."""
+        return self._ask({"do": "loading", "seconds": seconds}, ranks=1)[0]["found"]
+
+    def training_alone(self, sizes: list[int], seconds: float) -> dict[str, Any]:
+        """Rank 0's net without its loader; see :func:`gluontune.engines.probe.training_alone`."""
+        return self._ask({"do": "training", "sizes": sizes, "seconds": seconds}, ranks=1)[0]["found"]
+
+    def gradients(self) -> dict[str, int]:
+        """What a step exchanges: ``{"bytes", "tensors"}``."""
+        found = self._ask({"do": "gradients"}, ranks=1)[0]
+        return {"bytes": found["bytes"], "tensors": found["tensors"]}
+
+    def exchange_alone(self, kinds: list[list[int]], repeats: int) -> list[dict[str, float]]:
+        """The ranks' exchange without training; see :func:`gluontune.engines.probe.exchange_alone`."""
+        return self._ask({"do": "exchange", "kinds": kinds, "repeats": repeats})[0]["found"]
+
+    def individual(self, what: str, **given: Any) -> dict[str, Any]:
+        """Other weights, another optimizer, a score: one command of :mod:`gluontune.engines.mxnet.individual`."""
+        return self._ask({"do": "individual", "what": what, "given": given})[0]["found"]
+
+    def phases(self) -> dict[str, Any]:
+        """Rank 0's report of the step's phases."""
+        return self._ask({"do": "phases"}, ranks=1)[0]["report"]
+
+    def peak_rss_mib(self) -> float:
+        """Highest resident memory of the ranks' own processes, added up, MiB."""
+        return sum(d["peak_rss_mib"] for d in self._ask({"do": "memory"}))
+
+    def pause(self) -> None:
+        """Stop all threads and workers of the group until :meth:`resume`."""
+        for rank in self.ranks:
+            rank.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for rank in self.ranks:
+            rank.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """From another thread: end the ranks at once, so that whoever waits for an answer gets ``RunFailed``."""
+        for rank in list(self.ranks):
+            rank.signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """End all processes of the group; safe to call twice, but not while another thread waits for an answer."""
+        with contextlib.suppress(OSError):
+            self._hearing.pass_on_logs()
+        self.ranks = self._hearing.ranks = []
+        self.site.close()
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, command: dict[str, Any], ranks: int | None = None) -> list[dict[str, Any]]:
+        return self._ask_each([command] * len(self.ranks[:ranks]))
+
+    def _ask_each(self, commands: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The first ranks, one for each command."""
+        if not commands or not self.ranks:
+            raise RunFailed("Closed", "the run has ended", "training")
+        asked = self.ranks[: len(commands)]
+        for rank, command in zip(asked, commands):
+            rank.say(command)
+        return self._gather("done", asked)
+
+    def _gather(self, wanted: str, asked: list[Any] | None = None) -> list[dict[str, Any]]:
+        """One ``wanted`` event from each rank; what fails ends the group."""
+        try:
+            return self._hearing.gather(wanted, asked)
+        except RunFailed:
+            self.close()
+            raise

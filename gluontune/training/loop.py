@@ -1,0 +1,287 @@
+"""The course of one training run: windows of steps, epochs, validations, checkpoints, and when to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+from gluontune import monitor
+from gluontune.core import events, stats
+from gluontune.core.events import OnProgress
+from gluontune.core.reading import understood
+from gluontune.recipe.result import RunResult
+from gluontune.training.callbacks import Callbacks, Moment
+from gluontune.training.checkpoints import Keeper
+from gluontune.training.group import Group, RunFailed
+
+__all__ = ["drive"]
+
+_WINDOW_S = 0.8  # training is waited for, and counted, about this often
+_MIN_WINDOWS = 8
+_MAX_POINTS = 2000  # of a utilization series in a result
+_BY_EPOCH = ("train_loss", "val_accuracy", "val_loss", "epoch_seconds", "elapsed_seconds")
+_KEPT = (*_BY_EPOCH, "val_metric")
+_BLOWN_UP = 20.0  # a loss this many times the first window's has diverged
+
+
+def drive(
+    group: Group,
+    result: RunResult,
+    on_event: OnProgress | None = None,
+    keeper: Keeper | None = None,
+    progress: dict[str, Any] | None = None,
+    calls: Callbacks | None = None,
+) -> None:
+    """Train the group's recipe from its seeded start to its end, filling ``result`` as it goes.
+
+    What was measured before an interruption or a failure stays in ``result``.
+
+    Args:
+        keeper: of checkpoints. progress: of the checkpoint that the group has been restored from.
+        group: the ranks. result: is filled. on_event: as :func:`run`'s. calls: the callbacks.
+
+    Raises:
+        RunFailed: a rank failed, or the loss diverged.
+
+    >>> from gluontune.recipe import Recipe
+    >>> recipe = Recipe(net="mlp", loader="resident", train_samples=256, val_samples=64)
+    >>> result = RunResult(recipe=recipe.to_dict())
+    >>> with Group(recipe) as group:
+    ...     drive(group, result)
+    >>> result.steps, len(result.train_loss)
+    (4, 1)
+    """
+    if progress is None:
+        group.reset()
+    result.env = dict(group.applied_env)
+    with monitor.Monitor(pid=group.pids) as watch:
+        run_state = _Progress(group, result, watch, on_event, keeper, calls or Callbacks())
+        with understood("the checkpoint that it goes on from"):
+            run_state.load(progress)
+        clean = False
+        try:
+            with keeper.listening() if keeper is not None else contextlib.nullcontext():
+                run_state.call("run_start")
+                run_state.train()
+                run_state.call("run_end")
+            clean = True
+        finally:
+            watch.stop()
+            run_state.finish(clean)
+
+
+class _Progress:
+    """The course of one training run: windows of steps, epochs, and when to stop."""
+
+    def __init__(
+        self,
+        group: Group,
+        result: RunResult,
+        watch: Any,
+        on_event: OnProgress | None,
+        keeper: Keeper | None,
+        calls: Callbacks,
+    ):
+        self.calls = calls
+        self.loss: float | None = None  # of the last window
+        self.group, self.result, self.watch = group, result, watch
+        self.tell: OnProgress = on_event or (lambda event: None)
+        self.keeper, self.recipe = keeper, group.recipe
+        self.total = max(1, round(self.recipe.epochs * group.batches_per_epoch))
+
+    def load(self, saved: dict[str, Any] | None) -> None:
+        """Begin where a checkpoint was made, or at the beginning."""
+        saved = saved or {}
+        self.trained_s: float = saved.get("trained_s", 0.0)
+        self.rates: list[float] = list(saved.get("rates", ()))
+        self.first_loss: float | None = saved.get("first_loss")
+        self.epoch_start: float = saved.get("epoch_start", 0.0)
+        self.losses: list[list[float]] = saved.get("losses", [])
+        self.result.steps = saved.get("result", {}).get("steps", 0)
+        for name in _BY_EPOCH:
+            setattr(self.result, name, list(saved.get("result", {}).get(name, ())))
+        metric = self.group.ready[0]["metric"]
+        before = saved.get("result", {}).get("val_metric") or {}
+        old = (
+            self.result.val_accuracy if metric["name"] == "accuracy" else ()
+        )  # of a checkpoint that knew no other
+        self.result.val_metric = {
+            **metric,
+            "values": list(before.get("values", old)),
+            "samples": before.get("samples"),
+        }
+        if "flipped" in before:
+            self.result.val_metric["flipped"] = list(before["flipped"])
+        target = self.recipe.target_accuracy
+        if target is not None and target > 1 and metric["name"] == "accuracy":
+            raise RunFailed(
+                "UsageError", f"target_accuracy={target:g}: an accuracy is between 0 and 1", "starting"
+            )
+
+    def state(self) -> dict[str, Any]:
+        """What :meth:`load` takes."""
+        done = {name: getattr(self.result, name) for name in ("steps", *_KEPT)}
+        own = ("trained_s", "rates", "first_loss", "epoch_start", "losses")
+        return {**{name: getattr(self, name) for name in own}, "result": done}
+
+    def train(self) -> None:
+        per_epoch, window = self.group.batches_per_epoch, 1
+        values = self.result.val_metric["values"]
+        if values and self._reached(values[-1]):
+            return
+        while (done := self.result.steps) < self.total and not self._out_of_time():
+            epoch_end = min(self.total, (done // per_epoch + 1) * per_epoch)
+            while self.result.steps < epoch_end and not self._out_of_time():
+                if self._stopped():
+                    return
+                count = min(window, epoch_end - self.result.steps, self._until_checkpoint())
+                seen = self._window(count)
+                self.losses.append([seen["loss"], count])
+                window = self._next_window(seen["seconds"] / count)
+                self._report(self.result.steps)
+                self.call("steps_end")
+                if self.keeper and self.result.steps < epoch_end and self.keeper.due(self.result.steps):
+                    self._save()
+            self.result.train_loss.append(sum(v * n for v, n in self.losses) / sum(n for _, n in self.losses))
+            self.result.epoch_seconds.append(self.trained_s - self.epoch_start)
+            self.result.elapsed_seconds.append(self.trained_s)
+            self.epoch_start, self.losses = self.trained_s, []
+            value = self._validate(self.result.steps)
+            self.call("epoch_end")
+            over = self._reached(value) or self._out_of_time() or self.result.steps >= self.total
+            self._save(value, last=over)
+            if over:
+                return
+
+    def call(self, event: str) -> None:
+        """Tell the callbacks where the run stands."""
+        result, before = self.result, self.calls.stopped_by
+        if not self.calls.each:
+            return
+        self.calls.tell(
+            Moment(
+                event,
+                self.recipe,
+                result.steps,
+                self.total,
+                self.group.batches_per_epoch,
+                len(result.train_loss),
+                self.trained_s,
+                self.rates[-1] if self.rates else None,
+                self.loss,
+                train_loss=result.train_loss[-1] if result.train_loss else None,
+                val_loss=result.val_loss[-1] if result.val_loss else None,
+                val_value=result.val_metric["values"][-1] if result.val_metric["values"] else None,
+                val_metric=result.val_metric["name"],
+                stopped_by=before,
+            )
+        )
+        if self.calls.stopped_by is not None and before is None:
+            result.notes.append(f"stopped by {self.calls.stopped_by} at step {result.steps}")
+
+    def _until_checkpoint(self) -> int:
+        left = self.keeper.steps_until_due(self.result.steps) if self.keeper is not None else None
+        return self.total if left is None else left
+
+    def _save(self, value: float | None = None, last: bool = False) -> None:
+        if self.keeper is not None:
+            if value is not None and self.result.val_metric["mode"] == "min":
+                value = -value
+            wrong = self.keeper.save(self.group, self.result.steps, self.state(), value, last)
+            self.result.notes += [text for text in wrong if text not in self.result.notes]
+
+    def _stopped(self) -> bool:
+        """Save and end where a signal has asked for it."""
+        if self.keeper is None or self.keeper.stopped_by is None:
+            return False
+        self._save(last=True)
+        self.result.status = "interrupted"
+        by, step = self.keeper.stopped_by.name, self.result.steps
+        self.result.notes.append(f"stopped by {by} at step {step}; {self.keeper.way_on()}")
+        return True
+
+    def _window(self, count: int) -> dict[str, float]:
+        with self.watch.mark("train"):
+            seen = self.group.steps(count)
+        self.trained_s += seen["seconds"]
+        self.result.steps += count
+        self.rates.append(seen["samples"] / seen["seconds"])
+        self._check_loss(seen["loss"])
+        self.loss = seen["loss"]
+        return seen
+
+    def _next_window(self, step_s: float) -> int:
+        by_time = max(1, round(_WINDOW_S / max(step_s, 1e-6)))
+        return max(1, min(by_time, self.total // _MIN_WINDOWS))
+
+    def _check_loss(self, loss: float) -> None:
+        first = self.first_loss = loss if self.first_loss is None else self.first_loss
+        rate = self.recipe.scaled_learning_rate
+        way_out = f"lower learning_rate (it peaks at {rate:g} here) or add warmup_epochs"
+        if not math.isfinite(loss):
+            message = f"training diverged: the loss is {loss} at step {self.result.steps}; {way_out}"
+            raise RunFailed("Diverged", message, "training")
+        if loss > _BLOWN_UP * max(first, 0.1):
+            message = f"training diverged: the loss rose from {first:.3g} to {loss:.3g}; {way_out}"
+            raise RunFailed("Diverged", message, "training")
+
+    def _validate(self, done: int) -> float | None:
+        """The value of the validation's metric, kept in the result."""
+        self.tell(events.progress("validating", done / self.total, self._epoch_text(done)))
+        seen = self.group.validate()
+        value = seen["metric"]["value"]
+        self.result.val_metric["values"].append(value)
+        self.result.val_metric["samples"] = seen["samples"]
+        if seen.get("flipped") is not None:
+            self.result.val_metric.setdefault("flipped", []).append(seen["flipped"])
+        if seen["accuracy"] is not None:
+            self.result.val_accuracy.append(seen["accuracy"])
+        self.result.val_loss.append(seen["loss"])
+        return value if value is None else float(value)
+
+    def _reached(self, value: float | None) -> bool:
+        target = self.recipe.target_accuracy
+        if target is None or value is None:
+            return False
+        return value <= target if self.result.val_metric["mode"] == "min" else value >= target
+
+    def _out_of_time(self) -> bool:
+        """The time is up, or a callback has ended the run."""
+        if self.calls.stopped_by is not None:
+            return True
+        return self.recipe.seconds is not None and self.trained_s >= self.recipe.seconds
+
+    def _epoch_text(self, done: int) -> str:
+        return f"epoch {done / self.group.batches_per_epoch:.2f}/{self.recipe.epochs:g}"
+
+    def _report(self, done: int) -> None:
+        accuracy = self.result.val_accuracy[-1] if self.result.val_accuracy else None
+        left = self.trained_s / done * (self.total - done)
+        text = self._epoch_text(done)
+        self.tell(
+            events.progress(
+                "training",
+                done / self.total,
+                text,
+                samples_per_sec=self.rates[-1],
+                val_accuracy=accuracy,
+                seconds_left=left,
+            )
+        )
+
+    def finish(self, clean: bool) -> None:
+        """What can be said at the end, however it came; the ranks are asked only after a clean one."""
+        self.result.notes += self.group.notes
+        settled = self.rates[1:] or self.rates  # the first window holds the first batches of a cold loader
+        if settled:
+            self.result.samples_per_sec = stats.interval(settled)
+        self.result.utilization = self.watch.series(_MAX_POINTS)
+        self.result.peak_gpu_mib = self.watch.peak_gpu_mib
+        self.result.peak_rss_mib = self.watch.peak_rss_mib
+        self.result.steadiness = self.watch.steadiness("train")
+        if clean:
+            if self.result.hosts:  # the monitor sees no other machine
+                self.result.peak_rss_mib = self.group.peak_rss_mib()
+            self.result.phases = self.group.phases()
+            self.result.phases_pct = self.result.phases["phases_pct"]
