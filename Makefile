@@ -79,7 +79,7 @@ test-all: $(STAMP)
 # Python 3.12; without PyTorch): needs root and mmdebstrap. CI runs its smallest part: make fresh PARTS=small.
 PARTS ?=
 fresh:
-	python3 tests/fresh_root.py $(PARTS) $(ARGS)
+	python3 tests/trials/fresh_root.py $(PARTS) $(ARGS)
 
 # Known weaknesses of what the set-up installs (pip-audit asks PyPI's database; some mirrors have none).
 audit: $(STAMP)
@@ -89,7 +89,7 @@ audit: $(STAMP)
 
 # New random damages to record files; the seed is printed, and what fails, with the command that runs it alone.
 fuzz: $(STAMP)
-	$(PY) tests/record_fuzz.py --damages 2000 $(ARGS)
+	$(PY) tests/trials/record_fuzz.py --damages 2000 $(ARGS)
 
 # The compiled codec under address and undefined-behaviour sanitizers: new random cases each time (gcc or clang).
 asan: $(STAMP)
@@ -98,14 +98,14 @@ asan: $(STAMP)
 # Hours of training with a kill every minute: memory, open files and the end must be as if nobody had killed.
 SECONDS ?= 7200
 soak: $(STAMP)
-	$(PY) tests/soak_real.py --seconds $(SECONDS) $(ARGS)
+	$(PY) tests/trials/soak_real.py --seconds $(SECONDS) $(ARGS)
 
 # Small random changes of records, optim, stats and the verdicts, one by one: does a test fail? (cosmic-ray; hours for all)
 MUTANTS := .mutants
 mutants: $(STAMP)
 	@[ -x $(MUTANTS)/bin/cosmic-ray ] || { $(PY) -m venv --clear $(MUTANTS) && \
 	  $(MUTANTS)/bin/python -m pip --disable-pip-version-check install -q cosmic-ray==8.7.0 scipy; }
-	$(MUTANTS)/bin/python tests/mutants.py --python $(CURDIR)/$(PY) $(ARGS)
+	$(MUTANTS)/bin/python tests/trials/mutants.py --python $(CURDIR)/$(PY) $(ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
@@ -148,7 +148,7 @@ peers: $(PEER_STAMP)
 	  "It is compiled here and needs (Debian, Ubuntu): apt install $(FFCV_NEEDS); then make peers again" >&2
 	@$(PEERS)/bin/python -c 'import spdl.io as io; io.demux_config()' 2>/dev/null || echo "gluontune: SPDL was left" \
 	  "out: it decodes with the FFmpeg that is here (Debian, Ubuntu: apt install $(SPDL_NEEDS))" >&2
-	$(PY) -m pytest -q tests/peers_real.py
+	$(PY) -m pytest -q tests/trials/peers_real.py
 
 $(PEER_STAMP): | $(STAMP)
 	$(PY) -m venv --clear $(PEERS)
@@ -168,16 +168,16 @@ horovod: $(STAMP)
 	$(PIP) install -q -c constraints.txt 'setuptools<70' wheel cloudpickle psutil pyyaml packaging
 	HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1 \
 	  HOROVOD_WITHOUT_PYTORCH=1 $(PIP) install -q -c constraints.txt --no-build-isolation horovod==0.28.1
-	$(PY) -m pytest -q tests/horovod_real.py
+	$(PY) -m pytest -q tests/trials/horovod_real.py
 
 # Two network namespaces as two hosts (ip netns exec, and a real sshd): needs root, iproute2 and openssh-server.
 hosts: $(STAMP)
 	@$(PY) -c 'import horovod' 2>/dev/null || $(MAKE) --no-print-directory horovod
-	$(PY) -m pytest -q tests/hosts_real.py $(ARGS)
+	$(PY) -m pytest -q tests/trials/hosts_real.py $(ARGS)
 
 # MXNet's own unit tests with our parts in MXNet's place: make strangers FROM=PATH, a checkout of MXNet v1.x (only read).
 strangers: $(STAMP)
-	$(PY) tests/strangers_real.py "$(FROM)" $(ARGS)
+	$(PY) tests/trials/strangers_real.py "$(FROM)" $(ARGS)
 
 # JupyterLab with a kernel that has gluontune's launch settings.
 lab: $(STAMP)
@@ -192,7 +192,7 @@ browser: $(STAMP)
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 	  { echo "gluontune: Chromium is missing (Debian, Ubuntu: apt install chromium)" >&2; exit 1; }
 	$(PIP) install -q -c constraints.txt playwright
-	$(PY) -m pytest -q tests/browser_real.py $(ARGS)
+	$(PY) -m pytest -q tests/trials/browser_real.py $(ARGS)
 
 # The tables of README.md and docs/, and the README's picture, made anew from benchmarks/.
 figures: $(STAMP)
@@ -208,7 +208,7 @@ docs: $(STAMP)
 # The site's pages against axe-core's rules of accessibility, in light and dark.
 axe: docs
 	$(PIP) install -q -c constraints.txt playwright axe-playwright-python
-	$(PY) -m pytest -q tests/axe_real.py $(ARGS)
+	$(PY) -m pytest -q tests/trials/axe_real.py $(ARGS)
 
 # The sdist and the wheel, in dist/: checked, and the wheel tried in clean environments, outside the source tree.
 # The codec is compiled into the wheel, with libjpeg-turbo where jpeglib.h is (sh .github/libjpeg-turbo.sh makes one:
@@ -235,7 +235,7 @@ dist: $(DIST_STAMP)
 	  $(DIST)/bin/auditwheel repair -w dist "$$wheel" && rm "$$wheel"; } || exit 1; done
 	$(DIST)/bin/twine check --strict dist/*
 	$(DIST)/bin/check-wheel-contents --ignore W009,W010 dist/*.whl  # gluontune.libs is auditwheel's
-	DIST_TRIES='$(DIST_TRIES)' $(PY) -m pytest -q tests/wheel_real.py $(ARGS)
+	DIST_TRIES='$(DIST_TRIES)' $(PY) -m pytest -q tests/trials/wheel_real.py $(ARGS)
 
 clean:
 	rm -rf site wheelhouse $(VENV) .peers .rooms .mutants .dist .audit ladder-out runs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -15,18 +15,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent
-ROOMS = ("codec", "records", "datasets", "loading", "monitor", "report", "graph")
-PARTS = (
-    "stats",
-    "recipe",
-    "result",
-    "files",
-    "registry",
-    "rules",
-    "lazy",
-    "errors",
-    "rooms",
-)  # single modules
+ROOMS = ("core", "recipe", "codec", "records", "datasets", "loading", "monitor", "report", "convert/graph")
+TESTS = (*ROOMS, "core", "recipe", "convert/test_graph.py", "project/test_rooms.py", "search/test_journal.py")
 COMMANDS = ("pack", "data", "size", "monitor", "report")
 MXNET_DOCTESTS = (
     "gluontune/loading/adapters.py",
@@ -35,25 +25,27 @@ MXNET_DOCTESTS = (
     "gluontune/loading/cached.py",
     "gluontune/monitor/estimator.py",
 )
-MXNET_FILES = ("test_loading_gluon.py",)  # all of it
+MXNET_FILES = ("loading/test_gluon.py",)  # all of it
 REFUSED = ("mxnet", "gluoncv")
-TORCH_ROOM = ROOT / "gluontune" / "bridge"  # its doctests want PyTorch, which is nobody's requirement
+TORCH_ROOM = (
+    ROOT / "gluontune" / "convert" / "bridge"
+)  # its doctests want PyTorch, which is nobody's requirement
 collect_ignore = ["benchmarks/airbench_on_cpu.py"]  # a script that wants PyTorch
 
 #: Files that take longest, the longest first: they begin first, so that none is alone at the end.
 LONGEST = (
-    "test_course_assessment.py",
-    "test_train_torch.py",
-    "test_train_run.py",
-    "test_ladder_real.py",
-    "test_train_elastic.py",
-    "test_train_checkpoint.py",
-    "test_course.py",
-    "test_compute_rewrites.py",
-    "test_bench_recipes.py",
-    "test_methods.py",
-    "test_parallel_summing.py",
-    "test_migrate.py",
+    "course/test_assessment.py",
+    "training/test_torch.py",
+    "training/test_run.py",
+    "search/test_real.py",
+    "training/test_elastic.py",
+    "training/test_checkpoint.py",
+    "course/test_course.py",
+    "compute/test_rewrites.py",
+    "search/test_bench_recipes.py",
+    "methods/test_methods.py",
+    "parallel/test_summing.py",
+    "convert/test_migrate.py",
 )
 
 _left_out: dict[str, set[str]] = {
@@ -88,16 +80,19 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def in_rooms(path: Path) -> bool:
     """Whether a file belongs to what works without mxnet.
 
-    >>> in_rooms(ROOT / "tests" / "test_records_pack.py"), in_rooms(ROOT / "gluontune" / "train" / "job.py")
+    >>> in_rooms(ROOT / "tests" / "records" / "test_pack.py"), in_rooms(ROOT / "gluontune" / "job" / "job.py")
     (True, False)
     """
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    if parts[0] == "gluontune":
-        return parts[1] in ROOMS + PARTS
-    words = parts[-1].split("_")
-    if words[0] != "test" or len(words) < 2:
-        return False
-    return words[1] in ROOMS + PARTS or (words[1] == "cli" and words[-1] in COMMANDS)
+    top, _, inner = path.relative_to(ROOT).as_posix().partition("/")
+    if top == "gluontune":
+        return inner.startswith(tuple(f"{room}/" for room in ROOMS))
+    command = inner.startswith("cli/") and path.stem.rpartition("_")[-1] in COMMANDS
+    return top == "tests" and path.name.startswith("test_") and (command or inner.startswith(TESTS))
+
+
+def _place(path: Path) -> str:
+    """A test file by its room and name."""
+    return f"{path.parent.name}/{path.name}"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -105,7 +100,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return True
     if not config.getoption("--rooms") or collection_path.suffix != ".py":
         return None
-    if collection_path.name in MXNET_FILES:
+    if _place(collection_path) in MXNET_FILES:
         _left_out["test files that need mxnet"].add(str(collection_path))
         return True
     if in_rooms(collection_path):
@@ -116,7 +111,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    order = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(_place(item.path), len(order)))
     if not config.getoption("--rooms"):
         return
     needs = [item for item in items if _needs_mxnet(item)]

@@ -1,7 +1,7 @@
 """Where MXNet 1.9.1's own gradients are wrong, and another way through MXNet that gives the right ones.
 
 :data:`FAULTS` is the table; ``docs/mxnet-faults.md`` tells the same to people who stay on MXNet, and
-``tests/test_bridge_references.py`` sees each fault and each other way by finite differences.
+``tests/convert/test_bridge_references.py`` sees each fault and each other way by finite differences.
 """
 
 from __future__ import annotations

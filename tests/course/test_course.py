@@ -1,0 +1,134 @@
+"""The lessons: pairs in step, executed by papermill with their exercises solved."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from operator import attrgetter
+
+import pytest
+from course_small import FOLDER, small
+
+import gluontune
+from gluontune import report
+from gluontune.course.build_notebooks import notebook_text
+from gluontune.course.exercises import EXERCISES
+from gluontune.course.solutions import SOLUTIONS, solved_notebook
+
+LESSONS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
+PARAMETERS = (
+    "dataset",
+    "epochs",
+    "batch_size_per_device",
+    "dtype",
+    "num_workers",
+    "devices",
+    "quick",
+    "out_dir",
+    "seed",
+)
+# The others run in `make course`.
+RUN_HERE = ("01_naive", "09_lr_schedules")
+
+
+def ids(path):
+    return path.stem
+
+
+def cells(script):
+    import nbformat  # takes a second: only where it is used
+
+    return nbformat.reads(notebook_text(script), as_version=4).cells
+
+
+def test_there_are_lessons():
+    assert [p.stem[:2] for p in LESSONS] == [
+        "00",
+        "01",
+        "02",
+        "03",
+        "04",
+        "05",
+        "06",
+        "07",
+        "07",
+        "08",
+        "09",
+        "10",
+        "11",
+        "12",
+        "13",
+        "99",
+    ]
+
+
+@pytest.mark.parametrize("script", LESSONS, ids=ids)
+def test_the_notebook_is_the_scripts_and_light(script):
+    import nbformat
+
+    pair = script.with_suffix(".ipynb")
+    text = pair.read_text()
+    assert text == notebook_text(script), f"run: python -m gluontune.course.build_notebooks {FOLDER.name}"
+    assert len(text) <= 60_000
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    tagged = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
+    assert len(tagged) == 1 and all(f"{name} = " in tagged[0].source for name in PARAMETERS)
+    assert max(c.source.count("\n") + 1 for c in notebook.cells if c.cell_type == "code") <= 21
+
+
+@pytest.mark.parametrize("script", LESSONS, ids=ids)
+def test_a_lesson_asks_first_and_ends_with_exercises(script):
+    prose = "\n".join(c.source for c in cells(script) if c.cell_type == "markdown")
+    parts = (
+        "**Question.**",
+        "**You will be able to**",
+        "## Summary",
+        "## Exercises",
+        "**Reference:**",
+        "**Next:**",
+    )
+    order = [prose.index(part) for part in parts]
+    assert order == sorted(order)
+    code = "\n".join(c.source for c in cells(script) if c.cell_type == "code")
+    assert next(c.source for c in cells(script) if c.cell_type == "code").endswith('")')  # the picture
+    assert code.index("picture(") < code.index("dataset = ") < code.index("# Try this: ")
+    for name in re.findall(r"`gt\.([a-zA-Z_.]+)\?`", prose):
+        assert callable(attrgetter(name)(gluontune)) or inspect.ismodule(attrgetter(name)(gluontune))
+    assert code.index("predict(") < code.index("compare(")
+    assert len(re.findall(r'check\("[a-z0-9-]+", \.\.\.', code)) in (2, 3)
+
+
+def test_lessons_that_are_named_are_there():
+    named = {n for p in LESSONS for n in re.findall(r"`(\d\d_[a-z0-9_]+)`", p.read_text())}
+    assert len(named) >= len(LESSONS) - 1 and named <= {p.stem for p in LESSONS}
+
+
+def test_every_exercise_has_a_lesson_and_a_solution():
+    used = [n for p in LESSONS for n in re.findall(r'check\("([a-z0-9-]+)"', p.read_text())]
+    assert sorted(used) == sorted(EXERCISES.names()) == sorted(SOLUTIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUN_HERE)
+def test_the_lesson_runs_without_a_person_and_its_solutions_are_right(name, tmp_path):
+    import papermill
+
+    lesson = tmp_path / "lesson.ipynb"
+    exercises = solved_notebook(FOLDER / f"{name}.ipynb", lesson)
+    done = papermill.execute_notebook(
+        str(lesson),
+        str(tmp_path / "done.ipynb"),
+        parameters={"out_dir": str(tmp_path / "out"), **small(name)},
+        cwd=str(tmp_path),
+        progress_bar=False,
+    )
+    outputs = [o for c in done.cells if c.cell_type == "code" for o in c.outputs]
+    assert not [o for o in outputs if o.output_type == "error"]
+    shown = json.dumps(outputs)
+    assert "<svg" in shown and "no prediction yet" in shown and "nothing was predicted for" in shown
+    assert shown.count("not answered yet") == shown.count(": right.") == exercises
+    assert "not yet. " not in shown and '"False' not in shown
+    assert report.collect([tmp_path / "out"]).sources
