@@ -1,7 +1,7 @@
 """Small nets of operators in random composition, through to_torch and migrate: outputs and gradients, both modes.
 
-By hand, for many: ``python tests/trials/drawn_graphs.py --cases 10000 --seed 1``; each case has a seed of its own, which
-is printed where it fails: ``--cases 1 --seed THAT`` draws it again.
+By hand, for many: ``python tests/trials/drawn_graphs.py --cases 10000 --seed 1``; each case has a seed of its own,
+which is printed where it fails: ``--cases 1 --seed THAT`` draws it again.
 """
 
 from __future__ import annotations

@@ -24,11 +24,11 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 #: Of each room: its modules, and the tests that must notice.
 ROOMS = {
-    "records": (["gluontune/records/*.py"], ["tests/test_records_*.py", "tests/loading/test_fields.py"]),
+    "records": (["gluontune/records/*.py"], ["tests/records/test_*.py", "tests/loading/test_fields.py"]),
     "optim": (
         ["gluontune/optim/*.py", "gluontune/optim/schedules/*.py"],
         [
-            "tests/test_optim_*.py",
+            "tests/optim/test_*.py",
             "tests/recipe/test_recipe.py",
             "tests/methods/test_methods.py",
             "tests/convert/test_bridge_updates.py",
@@ -37,13 +37,13 @@ ROOMS = {
     "stats": (["gluontune/core/stats.py"], ["tests/core/test_stats.py"]),
     "verdicts": (
         ["gluontune/search/judge.py", "gluontune/search/sequential.py", "gluontune/monitor/verdicts.py"],
-        ["tests/test_ladder_*.py", "tests/test_monitor_*.py"],
+        ["tests/search/test_*.py", "tests/monitor/test_*.py"],
     ),
 }
 Mutant = tuple[str, str, int, dict]  # module, operator, occurrence, the operator's arguments
 SAME = ("_Is_Eq", "_IsNot_NotEq")  # of None, which is what is compared so
 #: Files whose tests take minutes each, and would be asked by nearly all survivors.
-SLOW = {"test_ladder_real.py", "test_optim_dist.py"}
+SLOW = {"test_real.py", "test_dist.py"}
 
 
 def annotations(source: str) -> set[tuple[int, int]]:
@@ -89,7 +89,7 @@ def distance(module: str, test: str) -> int:
     >>> distance("gluontune/search/judge.py", "tests/search/test_judge.py")
     -2
     """
-    return -len(set(re.split(r"\W|_", module)) & set(Path(test).stem.split("_")))
+    return -len(set(re.split(r"\W|_", module)) & set(re.split(r"\W|_", str(Path(test).with_suffix("")))))
 
 
 def trial(place: Path, python: str, room: str, mutant: Mutant, seconds: float) -> str:
