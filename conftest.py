@@ -27,9 +27,7 @@ MXNET_DOCTESTS = (
 )
 MXNET_FILES = ("loading/test_gluon.py",)  # all of it
 REFUSED = ("mxnet", "gluoncv")
-TORCH_ROOM = (
-    ROOT / "gluontune" / "convert" / "bridge"
-)  # its doctests want PyTorch, which is nobody's requirement
+TORCH_ROOM = ROOT / "gluontune" / "convert" / "bridge"  # its doctests want PyTorch, which is nobody's requirement
 collect_ignore = ["benchmarks/airbench_on_cpu.py"]  # a script that wants PyTorch
 
 #: Files that take longest, the longest first: they begin first, so that none is alone at the end.

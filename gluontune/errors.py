@@ -7,9 +7,4 @@ from gluontune.core.errors import UnknownNameError as UnknownNameError
 from gluontune.core.errors import UsageError as UsageError
 from gluontune.core.errors import nearest as nearest
 
-__all__ = [
-    "GluontuneError",
-    "UnknownNameError",
-    "UsageError",
-    "nearest",
-]
+__all__ = ["GluontuneError", "UnknownNameError", "UsageError", "nearest"]

@@ -11,13 +11,4 @@ from gluontune.core.stats import interval as interval
 from gluontune.core.stats import ratio_interval as ratio_interval
 from gluontune.core.stats import said as said
 
-__all__ = [
-    "Interval",
-    "LEAST",
-    "bounds",
-    "difference",
-    "in_turn",
-    "interval",
-    "ratio_interval",
-    "said",
-]
+__all__ = ["Interval", "LEAST", "bounds", "difference", "in_turn", "interval", "ratio_interval", "said"]

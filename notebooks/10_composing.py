@@ -164,11 +164,7 @@ composition(found["interactions"]["throughput"], caption="What pairs give, and w
 # %%
 together = next(row for row in found["interactions"]["throughput"] if len(row["factors"]) > 2)
 print(compare("times as fast with all factors", together["measured"]["median"]))
-print(
-    compare(
-        "measured gain of all factors, as a share of the product of their gains", together["ratio"]["median"]
-    )
-)
+print(compare("measured gain of all factors, as a share of the product of their gains", together["ratio"]["median"]))
 
 # %% [markdown]
 # ## Time to accuracy
@@ -224,8 +220,7 @@ for name, title in titles.items():
 
 # %%
 table(
-    {"method": card.name, "changes": card.kind, "when it does not help": card.when_not}
-    for card in gt.methods.METHODS
+    {"method": card.name, "changes": card.kind, "when it does not help": card.when_not} for card in gt.methods.METHODS
 )
 
 # %% [markdown]

@@ -94,9 +94,7 @@ assert before.ok, before.error
 show("phases", {"as it is": before})
 
 # %%
-print(
-    compare("percent of a step spent waiting for data, as the job is now", before.phases_pct.get("data", 0.0))
-)
+print(compare("percent of a step spent waiting for data, as the job is now", before.phases_pct.get("data", 0.0)))
 
 # %% [markdown]
 # ## Ask the doctor
@@ -123,10 +121,7 @@ bars(
 )
 
 # %%
-table(
-    {"rung": r["name"], "verdict": r["verdict"], "kept": "yes" if r["kept"] else "no"}
-    for r in ladder["rungs"]
-)
+table({"rung": r["name"], "verdict": r["verdict"], "kept": "yes" if r["kept"] else "no"} for r in ladder["rungs"])
 
 # %% [markdown]
 # ## Search

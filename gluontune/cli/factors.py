@@ -44,9 +44,7 @@ def factors(
     ),
     repeats: int = typer.Option(1, "--repeats", help="Runs of each set to the targets, by seed."),
     pairs: bool = typer.Option(True, "--pairs/--no-pairs", help="Measure each pair, for the interactions."),
-    every_set: bool = typer.Option(
-        False, "--every-set", help="Run single factors and pairs to the targets, too."
-    ),
+    every_set: bool = typer.Option(False, "--every-set", help="Run single factors and pairs to the targets, too."),
     full: bool = typer.Option(False, "--full", help="Long slices; short ones (the quick form) by default."),
     out: Path = typer.Option(Path("factors-out"), "--out", help="Folder for factors.json and factors.html."),
     resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted analysis in --out."),
@@ -85,9 +83,7 @@ def factors(
                 recipe = recipe.override(loader="resident")  # most methods change pixels
             found = ladder.methods(
                 recipe,
-                names=None
-                if methods_of == "all"
-                else [part.strip() for part in methods_of.split(",") if part.strip()],
+                names=None if methods_of == "all" else [part.strip() for part in methods_of.split(",") if part.strip()],
                 target=target[0],  # type: ignore[index]
                 repeats=repeats,
                 best=best,
@@ -119,9 +115,7 @@ def factors(
             stdout.print(table)
         for line in [found["sentence"], *found.get("notes", ())]:
             stdout.print(line, markup=False, highlight=False)
-        stdout.print(
-            f"{out / 'factors.html'} shows it; {out / 'factors.json'} holds the figures.", markup=False
-        )
+        stdout.print(f"{out / 'factors.html'} shows it; {out / 'factors.json'} holds the figures.", markup=False)
     if not found["complete"]:
         stderr.print("interrupted: the same command with --resume goes on", markup=False)
         return 130

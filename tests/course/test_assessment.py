@@ -41,9 +41,7 @@ def test_an_honest_script_passes_on_one_rank_and_on_two(tmp_path):
 
 # What a script does with validation images: `more`, of which `chosen` are trained on, too.
 VALIDATION = "more, theirs = load(task.val)\nchosen = {}\n"
-VALIDATION += (
-    "images, labels = np.concatenate([images, more[chosen]]), np.concatenate([labels, theirs[chosen]])\n"
-)
+VALIDATION += "images, labels = np.concatenate([images, more[chosen]]), np.concatenate([labels, theirs[chosen]])\n"
 CHOSEN = {
     "all": VALIDATION.format("theirs >= 0"),
     "two of five classes": VALIDATION.format("theirs < 2"),
@@ -101,12 +99,7 @@ def test_all_that_is_wanted_gives_all_points():
         ({"seconds": 31.0}, {}, "time", "31.0 s by the grader's clock"),
         ({}, {"accuracy": 0.6}, "accuracy", "Train longer"),
         ({}, {"traces": {**FOUND["traces"], "train-b": (0.2, 0.5)}}, "data", "a half of the training images"),
-        (
-            {},
-            {"traces": {**FOUND["traces"], "val": (0.6, 1e-9)}},
-            "validation",
-            "that dice gave to single validation",
-        ),
+        ({}, {"traces": {**FOUND["traces"], "val": (0.6, 1e-9)}}, "validation", "that dice gave to single validation"),
         ({}, {"forward_cpu_s": 0.02}, "samples", "950 at most"),
         ({}, {"samples": [1000]}, "samples", "at least one epoch"),
         ({}, {"samples": [None]}, "samples", "did not report"),
@@ -118,9 +111,7 @@ def test_each_criterion_alone_decides(run, found, name, said):
     part = grading.grade(1, TARGET, {**RUN, **run}, {**FOUND, **found}, FACTS)
     lost = {c.name: c.feedback for c in part.criteria if c.points < c.max_points}
     assert not part.passed and part.points < 50 and said in lost[name]
-    assert set(lost) <= {name, "time", "steadiness"}, (
-        "time and steadiness count as far as the accuracy was reached"
-    )
+    assert set(lost) <= {name, "time", "steadiness"}, "time and steadiness count as far as the accuracy was reached"
 
 
 def test_bursts_cost_points_and_nothing_else():
@@ -142,9 +133,7 @@ def test_what_is_no_number_and_who_is_idle_is_told():
     lost = {c.name: c.feedback for c in grading.grade(2, TARGET, two, found, facts).criteria if not c.passed}
     assert list(lost) == ["samples"] and "rank 1 worked for 3.0 s" in lost["samples"]
     for difference in (float("inf"), float("nan")):
-        part = grading.grade(
-            2, TARGET, {**two, "ranks": RUN["ranks"] * 2}, {**found, "difference": difference}, facts
-        )
+        part = grading.grade(2, TARGET, {**two, "ranks": RUN["ranks"] * 2}, {**found, "difference": difference}, facts)
         assert [c.name for c in part.criteria if not c.passed] == ["agreement"]
 
 
@@ -214,9 +203,7 @@ raise SystemExit("looked")
     (tmp_path / "notes.txt").write_text("secret")
     told = failing(
         assess(
-            plain(
-                tmp_path, seek % (sample_folder() / "fashion-mnist-sample-test.rec", tmp_path / "notes.txt")
-            ),
+            plain(tmp_path, seek % (sample_folder() / "fashion-mnist-sample-test.rec", tmp_path / "notes.txt")),
             memory_mib=1024,
         )
     )
@@ -226,10 +213,7 @@ raise SystemExit("looked")
     files, tried = json.loads(run["ranks"][0]["tail"].strip().splitlines()[-2])
     assert files == ["train.rec", "val.rec"]
     if assessing.landlock_version() >= 6:
-        assert (
-            set(tried.values()) <= {"PermissionError", "FileNotFoundError"}
-            and "PermissionError" in tried.values()
-        )
+        assert set(tried.values()) <= {"PermissionError", "FileNotFoundError"} and "PermissionError" in tried.values()
 
 
 def test_hard_coded_results_and_files_without_parameters(tmp_path):
@@ -293,9 +277,7 @@ time.sleep(0.3)
 
     run = run_alone(tmp_path, orphan)
     assert run["ranks"][0]["code"] == 0 and len(run["left"]) == 1 and "alone.py" in run["left"][0]
-    assert not [
-        p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())
-    ]
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
     assert grading._left(run)[0] == 0 and "went on after" in grading._left(run)[1]
 
 
@@ -314,14 +296,9 @@ def test_honest_parameters_are_hardly_ever_accused_and_trained_ones_always():
     """With 10,000 of each: no honest one below 8e-5; of those that learned 15 % of 667 images, 99.6 % were seen."""
     honest = np.array(list(graded(np.random.default_rng(3))))
     assert honest.min() > 10 * grading.SUSPECT and (honest < 0.05).mean() < 0.08
-    assert (
-        np.mean([chance < grading.SUSPECT for chance in graded(np.random.default_rng(4), learned=0.25)])
-        >= 0.99
-    )
+    assert np.mean([chance < grading.SUSPECT for chance in graded(np.random.default_rng(4), learned=0.25)]) >= 0.99
     random, probe = np.random.default_rng(3), FreshTask(Scale(edge=16), secret=5).probe("train-a", of_each=4)
-    knows = np.where(
-        random.random(len(probe.labels)) < 0.6, probe.labels, random.integers(0, 10, len(probe.labels))
-    )
+    knows = np.where(random.random(len(probe.labels)) < 0.6, probe.labels, random.integers(0, 10, len(probe.labels)))
     assert luck(knows, probe, 10)[1] < grading.CERTAIN < luck(random.permutation(knows), probe, 10)[1]
 
 
@@ -332,9 +309,7 @@ def test_dice_said_the_class_of_two_validation_images_in_three(tmp_path):
     assert dice.classes.shape == (40, 4) and all(len(set(row)) == 4 for row in dice.classes)
     assert dice.mixed.sum() == 30 and len(np.unique(dice.drawn)) == 4
     with RecordReader(tmp_path / "rank-1" / "val.rec") as reader:
-        pixels = {
-            image.decode(reader.payload(i), 3).tobytes(): reader.labels()[i] for i in range(len(reader))
-        }
+        pixels = {image.decode(reader.payload(i), 3).tobytes(): reader.labels()[i] for i in range(len(reader))}
     truth = dice.classes[np.arange(40), dice.drawn]
     assert [pixels[picture.tobytes()] for picture in dice.images] == truth.tolist()
 
@@ -358,9 +333,7 @@ def test_points_and_wrong_usage(tmp_path, capfd):
     script.write_text("def broken(:\n")
     assert main(["assess", str(script)]) == 2 and "mine.py:1" in capfd.readouterr().err
     script.write_text("x = 1\n")
-    assert (
-        main(["assess", str(script), "--engine", "mpi"]) == main(["assess", str(script), "--ranks", "3"]) == 2
-    )
+    assert main(["assess", str(script), "--engine", "mpi"]) == main(["assess", str(script), "--ranks", "3"]) == 2
     with pytest.raises(UsageError, match="larger than 256 KiB"):
         script.write_text("#" * 300_000)
         assessment.assess(script)

@@ -144,6 +144,4 @@ def test_the_picture_shows_the_document_and_a_stale_one_is_named(tmp_path, monke
 def test_each_test_that_a_page_names_is_there():
     named = {path for text in [*TEXTS, ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]
              for path in re.findall(r"\btests/[\w/]+\.(?:py|txt)", text.read_text(encoding="utf-8"))}  # fmt: skip
-    assert "tests/trials/hostile_trials.py" in named and not [
-        path for path in named if not (ROOT / path).is_file()
-    ]
+    assert "tests/trials/hostile_trials.py" in named and not [path for path in named if not (ROOT / path).is_file()]

@@ -124,8 +124,7 @@ def test_every_cuda_library_has_its_wheel_in_the_file():
 
 
 OFFLINE = re.compile(
-    r"failed to (fetch|lookup)|dns error|error sending request|connection|network|timed? ?out|offline|certificate",
-    re.I,
+    r"failed to (fetch|lookup)|dns error|error sending request|connection|network|timed? ?out|offline|certificate", re.I
 )
 CONFLICT = re.compile(r"no solution found|unsatisfiable|resolutionimpossible|conflict", re.I)
 

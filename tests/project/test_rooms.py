@@ -52,12 +52,7 @@ def test_a_module_that_wants_mxnet_would_be_seen():
 def test_what_the_rooms_run_takes_and_what_it_leaves():
     conftest = rooms()
     taken = {f"{p.parent.name}/{p.name}" for p in (ROOT / "tests").rglob("test_*.py") if conftest.in_rooms(p)}
-    assert {
-        "codec/test_codec.py",
-        "records/test_pack.py",
-        "project/test_rooms.py",
-        "cli/test_pack.py",
-    } <= taken
+    assert {"codec/test_codec.py", "records/test_pack.py", "project/test_rooms.py", "cli/test_pack.py"} <= taken
     assert not [name for name in taken if name.startswith(("training", "compute", "search/test_tune"))]
     for name in conftest.MXNET_FILES:
         assert (ROOT / "tests" / name).is_file()

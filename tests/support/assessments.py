@@ -13,15 +13,7 @@ from gluontune.course.assessment.fresh import FreshTask, Scale
 from gluontune.course.assessment.leftovers import lives
 
 SCALE = Scale(
-    train=1600,
-    val=1000,
-    test=400,
-    edge=16,
-    classes=5,
-    styles=10,
-    own_styles=10,
-    own_share=0.4,
-    val_own_share=0.5,
+    train=1600, val=1000, test=400, edge=16, classes=5, styles=10, own_styles=10, own_share=0.4, val_own_share=0.5
 )
 
 
@@ -81,13 +73,7 @@ def plain(folder, text):
 
 def assess(path, ranks=1, seconds=None, **changes):
     reference = EASY if seconds is None else {str(ranks): {**GOAL, "seconds": seconds}}
-    options = {
-        "scale": SCALE,
-        "reference": reference,
-        "settings": "as-installed",
-        "memory_mib": 3000,
-        **changes,
-    }
+    options = {"scale": SCALE, "reference": reference, "settings": "as-installed", "memory_mib": 3000, **changes}
     found = assessment.assess(path, ranks=ranks, out=path.parent / "out", **options)
     assert json.loads((path.parent / "out" / "assessment.json").read_text())["passed"] == found.passed
     return found

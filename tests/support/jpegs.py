@@ -23,8 +23,7 @@ def _is_own() -> bool:
 
 
 pytestmark = pytest.mark.skipif(
-    not native.compilers() or not _is_own(),
-    reason="wants a C compiler, and a processor with AVX2 and BMI2",
+    not native.compilers() or not _is_own(), reason="wants a C compiler, and a processor with AVX2 and BMI2"
 )
 
 

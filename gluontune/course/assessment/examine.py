@@ -30,10 +30,7 @@ _BATCH = 250
 
 
 def examine(
-    folders: Sequence[Path],
-    images: Mapping[str, np.ndarray],
-    facts: Mapping[str, Any],
-    read: Sequence[str] = (),
+    folders: Sequence[Path], images: Mapping[str, np.ndarray], facts: Mapping[str, Any], read: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Predictions of rank 0's net, and how far the other ranks' parameters are from its own.
 
@@ -97,9 +94,7 @@ def _predict(net: Any, images: np.ndarray, facts: Mapping[str, Any]) -> np.ndarr
         batch = images[start : start + _BATCH]
         answer = net(mx.nd.array(task.normalize(batch))).astype("float32").asnumpy()
         if answer.shape != (len(batch), facts["classes"]):
-            raise ValueError(
-                f"the net gives {answer.shape} for {len(batch)} images; wanted is (N, {facts['classes']})"
-            )
+            raise ValueError(f"the net gives {answer.shape} for {len(batch)} images; wanted is (N, {facts['classes']})")
         parts.append(answer)
     found = np.concatenate(parts)
     if not np.isfinite(found).all():
@@ -118,8 +113,7 @@ def _difference(folders: Sequence[Path]) -> float:
         loaded = mxnet().nd.load(str(folder / "net-0000.params")).items()
         plain = {(name, str(array.dtype)): array.astype("float32").asnumpy() for name, array in loaded}
         return {
-            key: a if key[0].startswith("arg:") else np.where(np.isfinite(a), 0.0, np.nan)
-            for key, a in plain.items()
+            key: a if key[0].startswith("arg:") else np.where(np.isfinite(a), 0.0, np.nan) for key, a in plain.items()
         }
 
     first = arrays(folders[0])

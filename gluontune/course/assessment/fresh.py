@@ -103,16 +103,13 @@ class FreshTask:
         self._random = np.random.default_rng([secret, 1])
         own = scale.own_styles
         self._own = {
-            part: np.arange(scale.styles + own * i, scale.styles + own * (i + 1))
-            for i, part in enumerate(PARTS)
+            part: np.arange(scale.styles + own * i, scale.styles + own * (i + 1)) for i, part in enumerate(PARTS)
         }
         count = scale.styles + own * len(PARTS)
         #: the class of each style; of the own ones drawn independently, as :func:`luck` needs it
         self.classes_of = self._random.integers(0, scale.classes, count)
         self.classes_of[: scale.styles] = self._random.permutation(np.arange(scale.styles) % scale.classes)
-        options = Options(
-            train=0, test=0, size=(scale.edge, scale.edge), classes=count, format="png", seed=secret
-        )
+        options = Options(train=0, test=0, size=(scale.edge, scale.edge), classes=count, format="png", seed=secret)
         self._painter = Painter(options)
         self._dice: list[tuple[bytes, np.ndarray, int, bool]] = []
 
@@ -175,9 +172,7 @@ class FreshTask:
         order = random.permutation(scale.val)
         images = list(self._painter.images(9, styles[order]))
         places = np.argsort(order)[: len(candidates)]
-        self._dice = [
-            (images[place], candidates[k], int(drawn[k]), k < mixtures) for k, place in enumerate(places)
-        ]
+        self._dice = [(images[place], candidates[k], int(drawn[k]), k < mixtures) for k, place in enumerate(places)]
         return list(zip(images, labels[order].tolist()))
 
     def dice(self) -> Dice:

@@ -171,9 +171,7 @@ class _Judge:
 
     def _process(self) -> Contender:
         if self.contender is None:
-            entrant = Entrant(
-                "bridge", OURS, "gluontune.search.bench._bridge:make", env=launch_settings().env
-            )
+            entrant = Entrant("bridge", OURS, "gluontune.search.bench._bridge:make", env=launch_settings().env)
             self.contender = Contender(entrant, self.time_limit)
             self.contender.launch()
         return self.contender
@@ -185,10 +183,7 @@ class _Judge:
         row = {"name": name, "family": family(name), "shape": shape}
         if contender.failure is not None:
             failed = {"status": "failed", "reason": str(contender.failure)[:300]}
-            found = {
-                **failed,
-                **dict.fromkeys(("float32", "float64", "gradients", "statistics", "operators")),
-            }
+            found = {**failed, **dict.fromkeys(("float32", "float64", "gradients", "statistics", "operators"))}
             self.close()
         return {**row, **(found or {})}
 
