@@ -14,10 +14,10 @@ from gluontune.core.interpreter import python
 SOURCE = Path(__file__).parents[2] / "gluontune"
 #: Files that name Python's program without :func:`python`: what they start, or write, is the user's own program.
 OTHERS = {
-    "interpreter.py": "the one place",
-    "bench/contender.py": "a peer's Python runs a file by its path",
-    "bench/peer_script.py": "a peer's script",
-    "bridge/migrating/project.py": "the project that was written, which imports its own files",
+    "core/interpreter.py": "the one place",
+    "search/bench/contender.py": "a peer's Python runs a file by its path",
+    "search/bench/peer_script.py": "a peer's script",
+    "convert/migrate/project.py": "the project that was written, which imports its own files",
     "course/assessment/assessing.py": "the learner's script",
     "monitor/command.py": "an example of a user's command",
     "parallel/hosts.py": "Python on another host",
@@ -54,7 +54,7 @@ def test_the_current_folder_is_no_part_of_a_child(hostile, older):
     code += "print(json.dumps([sys.argv, sys.path, home]))"
     argv, path, home = json.loads(said("-c", code, "a", "b"))
     assert argv == ["-c", "a", "b"] and Path(home) == SOURCE / "__init__.py"
-    assert not {"", str(hostile), str(SOURCE)} & set(path)
+    assert not {"", str(hostile), str(SOURCE), str(SOURCE / "core")} & set(path)
     assert "usage: " in said("-m", "json.tool", "--help")
     if older:  # on another host: -m, and nothing else is known; what runs -m is Python's own
         for name in ("typing", "types", "functools"):

@@ -165,7 +165,7 @@ def test_a_job_of_gluon_data_sets_gets_a_script_that_trains_it(tmp_path):
 
 
 def test_a_job_of_a_named_data_set_gets_the_loader_that_the_climb_found(tmp_path):
-    template = Path(train.__file__).with_name("job.py.template").read_text()
+    template = (Path(train.__file__).parent / "training" / "job.py.template").read_text()
     few = template.replace('"sample"  #', '"synthetic:train=240,test=100,size=24x24"  #')
     assert few != template
     (tmp_path / "job.py").write_text(few)
