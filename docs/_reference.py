@@ -136,7 +136,7 @@ def main() -> None:
     index = ["# Python modules", "", "`import gluontune as gt` imports each module when it is first used.", ""]
     write(
         "reference/recipe.md",
-        "# Recipe and RunResult\n\n::: gluontune.recipe.Recipe\n\n::: gluontune.result.RunResult\n",
+        "# Recipe and RunResult\n\n::: gluontune.recipe.recipe.Recipe\n\n::: gluontune.recipe.result.RunResult\n",
     )
     write(
         "reference/around.md",
