@@ -54,7 +54,9 @@ predict("the best number of workers", ...)
 # against 307 from the naive loader.
 
 # %%
-naive = gt.Recipe(dataset=dataset, batch_size_per_device=batch_size_per_device, num_workers=num_workers, seed=seed)
+naive = gt.Recipe(
+    dataset=dataset, batch_size_per_device=batch_size_per_device, num_workers=num_workers, seed=seed
+)
 seconds = 1.5 if quick else 6
 device_rate = loading_rate(naive, data, seconds=seconds) * 941 / 307
 ms_per_batch = 1000 * batch_size_per_device / device_rate
@@ -134,7 +136,9 @@ lines(
 
 # %%
 images = {"train_samples": quick_samples, "val_samples": 200} if quick else {}
-own = gt.Recipe(dataset="sample", epochs=epochs, dtype=dtype, devices=devices, runtime="tuned", seed=seed, **images)
+own = gt.Recipe(
+    dataset="sample", epochs=epochs, dtype=dtype, devices=devices, runtime="tuned", seed=seed, **images
+)
 trained = {f"{n} workers": gt.train.run(own.override(num_workers=n)) for n in (0, cores)}
 for name, result in trained.items():
     result.save(f"{out_dir}/training-{name.replace(' ', '-')}.json")

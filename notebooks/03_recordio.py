@@ -126,7 +126,9 @@ print(f"Raw pixels need {raw.bytes / records.bytes:.1f} times the space of JPEG.
 # the simulated device can take 941 / 307 times what the naive loader gives here.
 
 # %%
-naive = gt.Recipe(dataset=dataset, batch_size_per_device=batch_size_per_device, num_workers=num_workers, seed=seed)
+naive = gt.Recipe(
+    dataset=dataset, batch_size_per_device=batch_size_per_device, num_workers=num_workers, seed=seed
+)
 seconds = 1.5 if quick else 6
 device_rate = loading_rate(naive, data, seconds=seconds) * 941 / 307
 ms_per_batch = 1000 * batch_size_per_device / device_rate

@@ -38,7 +38,18 @@ quick_samples = 2560
 
 # %%
 import gluontune as gt
-from gluontune.course import bars, check, compare, deck_graph_memory, folded, lines, net_memory, predict, show, table
+from gluontune.course import (
+    bars,
+    check,
+    compare,
+    deck_graph_memory,
+    folded,
+    lines,
+    net_memory,
+    predict,
+    show,
+    table,
+)
 
 mx = gt.runtime.mxnet()
 predict("bytes that the symbolic graph holds", ...)
@@ -71,7 +82,9 @@ print(graph.list_arguments(), "->", graph.list_outputs())
 
 # %%
 held = {mode: deck_graph_memory(mode) for mode in ("imperative", "symbolic")}
-table({"mode": m, "arrays held": f"{n:.2f}", "for ten numbers": f"{80 * n:.0f} bytes"} for m, n in held.items())
+table(
+    {"mode": m, "arrays held": f"{n:.2f}", "for ten numbers": f"{80 * n:.0f} bytes"} for m, n in held.items()
+)
 
 # %%
 print(compare("bytes that the symbolic graph holds", 80 * held["symbolic"]))
@@ -93,7 +106,9 @@ bars(
 # %%
 modes = ("imperative", "hybridized", "static")
 peaks = {mode: net_memory("cifar_resnet20_v1", mode, batch_size_per_device) for mode in modes}
-table({"mode": m, **{f"{stage}, MiB": f"{mib:.0f}" for stage, mib in peak.items()}} for m, peak in peaks.items())
+table(
+    {"mode": m, **{f"{stage}, MiB": f"{mib:.0f}" for stage, mib in peak.items()}} for m, peak in peaks.items()
+)
 
 # %% [markdown]
 # ## Folding operators
@@ -107,7 +122,11 @@ x = mx.nd.random.normal(shape=(batch_size_per_device, 3, 32, 32))
 net(x)
 fold = folded(net, x)
 table(
-    {"graph": g, "operators": sum(fold[g].values()), "which": ", ".join(f"{n} × {op}" for op, n in fold[g].items())}
+    {
+        "graph": g,
+        "operators": sum(fold[g].values()),
+        "which": ", ".join(f"{n} × {op}" for op, n in fold[g].items()),
+    }
     for g in ("before", "after")
 )
 
@@ -132,7 +151,10 @@ work = {  # operations, and bytes that must be moved
     "convolution 1×1": (2 * size * c * c, 8 * size * c + 4 * c * c),
     "convolution 3×3": (18 * size * c * c, 8 * size * c + 36 * c * c),
 }
-found = {n: gt.monitor.attainable_flops(*w, peaks["flops_per_sec"], peaks["bytes_per_sec"]) for n, w in work.items()}
+found = {
+    n: gt.monitor.attainable_flops(*w, peaks["flops_per_sec"], peaks["bytes_per_sec"])
+    for n, w in work.items()
+}
 table(
     {
         "operator": name,
@@ -148,7 +170,10 @@ intensity = [2.0**k for k in range(-4, 10)]
 roof = [gt.monitor.attainable_flops(i, 1, peaks["flops_per_sec"], peaks["bytes_per_sec"]) for i in intensity]
 points = sorted((r["intensity"], r["flops_per_sec"] / 1e9) for r in found.values())
 lines(
-    {"roofline": (intensity, [r["flops_per_sec"] / 1e9 for r in roof]), "the four operators": tuple(zip(*points))},
+    {
+        "roofline": (intensity, [r["flops_per_sec"] / 1e9 for r in roof]),
+        "the four operators": tuple(zip(*points)),
+    },
     x="operations for each byte moved",
     y="GFLOP/s at most",
     log_x=True,

@@ -127,7 +127,10 @@ lines(
 # %%
 as_they_are = numbers.lost_shares(gradients, [1.0])
 print(
-    compare("percent of the gradients that lose digits in float16", as_they_are["digits"][0] + as_they_are["vanish"][0])
+    compare(
+        "percent of the gradients that lose digits in float16",
+        as_they_are["digits"][0] + as_they_are["vanish"][0],
+    )
 )
 kept = numbers.lost_shares(gradients, [1.0], "bfloat16")
 print(
@@ -143,7 +146,15 @@ print(
 gpus = gt.runtime.gpu_count()
 on_gpu = gpus > 0 and devices != "cpu"
 support = gt.compute.bfloat16_support()
-half = dtype if dtype != "auto" else "float16" if on_gpu else "bfloat16" if support.level != "none" else "float32"
+half = (
+    dtype
+    if dtype != "auto"
+    else "float16"
+    if on_gpu
+    else "bfloat16"
+    if support.level != "none"
+    else "float32"
+)
 print(f"{gpus} GPUs; {support.message}. This lesson trains in {half}.")
 
 # %% [markdown]
@@ -191,12 +202,20 @@ assert all(run.ok for run in runs.values()), [run.error for run in runs.values()
 show("throughput", runs)
 
 # %%
-speeds = {name: run.samples_per_sec["median"] for name, run in runs.items()}  # without a half type two are one run
-full, plain, best = (speeds[name] for name in ("float32, rewritten", f"{half}, net as it is", f"{half}, rewritten"))
+speeds = {
+    name: run.samples_per_sec["median"] for name, run in runs.items()
+}  # without a half type two are one run
+full, plain, best = (
+    speeds[name] for name in ("float32, rewritten", f"{half}, net as it is", f"{half}, rewritten")
+)
 print(compare("times as fast in half the bits", best / full))
 print(f"Without the rewrites it would be {plain / full:.2f} times.")
 table(
-    {"run": n, "loss": f"{r.train_loss[-1]:.3f}", "validation accuracy, percent": f"{100 * r.val_accuracy[-1]:.1f}"}
+    {
+        "run": n,
+        "loss": f"{r.train_loss[-1]:.3f}",
+        "validation accuracy, percent": f"{100 * r.val_accuracy[-1]:.1f}",
+    }
     for n, r in runs.items()
 )
 
@@ -213,7 +232,9 @@ table(
 # %%
 # Try this: larger updates. From which size on does bfloat16 add them up?
 for update in (2e-4, 1e-3, 4e-3, 1e-2):
-    print(update, {name: float(numbers.add_up(1.0, update, 1000, name)[-1]) for name in numbers.FORMATS.names()})
+    print(
+        update, {name: float(numbers.add_up(1.0, update, 1000, name)[-1]) for name in numbers.FORMATS.names()}
+    )
 
 # %% [markdown]
 # ## Summary

@@ -173,7 +173,8 @@ print(compare("times as fast with a batch 16 times as large", speed[-1] / speed[
 print(compare("points of accuracy lost with it at an unchanged rate", lost[unchanged]))
 print(f"By the linear rule {lost['linear rule, warm-up']:.1f} points are lost, with Muon {lost['Muon']:.1f}.")
 price = [
-    runs["Muon", size].samples_per_sec["median"] / runs[unchanged, size].samples_per_sec["median"] for size in sizes
+    runs["Muon", size].samples_per_sec["median"] / runs[unchanged, size].samples_per_sec["median"]
+    for size in sizes
 ]
 print("Muon's throughput, as a share of plain:", ", ".join(f"{p:.2f} with {n}" for p, n in zip(price, sizes)))
 

@@ -117,7 +117,11 @@ print("split_batch:", [part.shape[0] for part in gt.parallel.split_batch(images[
 world, local = 2, 32
 total = world * local
 table(
-    {"exchange": how, "step(…)": f"step({given})", "length of the update, right is 1": f"{scale / given * total:g}"}
+    {
+        "exchange": how,
+        "step(…)": f"step({given})",
+        "length of the update, right is 1": f"{scale / given * total:g}",
+    }
     for how, given, scale in [
         ("sum", total, 1),
         ("sum", local, 1),

@@ -77,7 +77,10 @@ several = base.override(engine="kvstore" if on_gpu else "shared-memory", num_dev
 # rank.
 
 # %%
-runs = {"one device": kept_run(single, f"{out_dir}/one.json"), "several": kept_run(several, f"{out_dir}/several.json")}
+runs = {
+    "one device": kept_run(single, f"{out_dir}/one.json"),
+    "several": kept_run(several, f"{out_dir}/several.json"),
+}
 show("phases", runs)
 
 # %%
@@ -140,7 +143,10 @@ links = {
 ranks = [1, 2, 4, 8, 16, 64]
 lines(
     {
-        name: (ranks, [100 * gt.parallel.expected(parts, n, gt.parallel.Link(speed), how)["efficiency"] for n in ranks])
+        name: (
+            ranks,
+            [100 * gt.parallel.expected(parts, n, gt.parallel.Link(speed), how)["efficiency"] for n in ranks],
+        )
         for name, (speed, how) in links.items()
     },
     x="devices",

@@ -98,7 +98,9 @@ table(
 # %%
 full, single = (first[n] for n in plans if n.startswith(("full", "stochastic")))
 if full and single:
-    print(compare("points looked at until the line fits: stochastic, as a share of full descent", single / full))
+    print(
+        compare("points looked at until the line fits: stochastic, as a share of full descent", single / full)
+    )
 
 # %% [markdown]
 # Full descent pays for an exact gradient while a rough one would do, and a GPU pays nothing extra for 16 points at a
@@ -198,7 +200,11 @@ formulas = {
 # %%
 gaps = {}
 for name, (rule, options) in formulas.items():
-    options = {**options, "wd": 0.0, "exempt": lambda p: False}  # LARS and LAMB spare vectors; here is only one
+    options = {
+        **options,
+        "wd": 0.0,
+        "exempt": lambda p: False,
+    }  # LARS and LAMB spare vectors; here is only one
     theirs = descent.walk(name, "valley", start=(-4.0, 1.5), updates=30, **options)
     gaps[name] = np.abs(theirs - by_formula(rule, options["learning_rate"])).max()
 table({"optimizer": name, "largest difference on the way": f"{gap:.1e}"} for name, gap in gaps.items())
@@ -284,7 +290,11 @@ table(
 
 # %%
 fast = min(k for n, k in reached.items() if n in ("sgd with momentum", "nag") and k is not None)
-print(compare("times as many updates: plain SGD against momentum, until height 0.1", (reached["sgd"] or 60) / fast))
+print(
+    compare(
+        "times as many updates: plain SGD against momentum, until height 0.1", (reached["sgd"] or 60) / fast
+    )
+)
 
 # %% [markdown]
 # Each rate above was tuned for this valley by hand. That matters: an optimizer compared at a rate that suits another one tells
@@ -323,7 +333,11 @@ paths(
 
 # %%
 table(
-    {"optimizer": n, "ends at x": f"{w[-1][0]:.2f}", "height": f"{descent.SURFACES['two hollows'](*w[-1]):.3f}"}
+    {
+        "optimizer": n,
+        "ends at x": f"{w[-1][0]:.2f}",
+        "height": f"{descent.SURFACES['two hollows'](*w[-1]):.3f}",
+    }
     for n, w in hollows.items()
 )
 
@@ -338,7 +352,10 @@ table(
 # %%
 rng = np.random.default_rng(seed)
 one, two = rng.uniform(-2, 2, (2, 2, 1000))
-below = {name: np.mean((f(*one) + f(*two)) / 2 < f(*(one + two) / 2) - 1e-9) for name, f in descent.SURFACES.items()}
+below = {
+    name: np.mean((f(*one) + f(*two)) / 2 < f(*(one + two) / 2) - 1e-9)
+    for name, f in descent.SURFACES.items()
+}
 table({"surface": n, "lines that run below it, percent": f"{100 * b:.0f}"} for n, b in below.items())
 
 # %% [markdown]

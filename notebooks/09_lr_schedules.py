@@ -91,7 +91,10 @@ multifactor = s.multifactor(base_lr=1, steps=[250, 750, 900], factor=0.5)
 theirs = mxnet_multifactor()
 lines(
     {
-        "MXNet's MultiFactorScheduler": (updates, [theirs(n) for n in updates]),
+        "MXNet's MultiFactorScheduler": (
+            updates,
+            [theirs(n) for n in updates],
+        ),
         "gt.optim.schedules.multifactor": (updates, [multifactor(n) for n in updates]),
     },
     x="update",
@@ -195,7 +198,12 @@ print(f"Chance alone moves an accuracy on so many images by up to about {2 * noi
 # %%
 # Try this: change one thing, such as warmup_steps or the power, and look at the rate again.
 mine = s.warmup(s.poly(base_lr=1, max_update=UPDATES, pwr=2), warmup_steps=300)
-lines({"mine": (updates, [mine(n) for n in updates])}, x="update", y="learning rate", caption="A schedule of yours")
+lines(
+    {"mine": (updates, [mine(n) for n in updates])},
+    x="update",
+    y="learning rate",
+    caption="A schedule of yours",
+)
 
 # %% [markdown]
 # ## Summary

@@ -54,10 +54,10 @@ from gluontune.course import (
     race_table,
     table,
 )
-from gluontune.search.factor_plan import Factor
-from gluontune.search.factors import analyse
-from gluontune.search.methods import compare_methods
-from gluontune.search.tta import time_to_accuracy
+from gluontune.ladder.analysing import analyse
+from gluontune.ladder.factorplan import Factor
+from gluontune.ladder.method_study import compare_methods
+from gluontune.ladder.timing import time_to_accuracy
 
 # %%
 predict("times as fast with all factors", ...)
@@ -164,7 +164,11 @@ composition(found["interactions"]["throughput"], caption="What pairs give, and w
 # %%
 together = next(row for row in found["interactions"]["throughput"] if len(row["factors"]) > 2)
 print(compare("times as fast with all factors", together["measured"]["median"]))
-print(compare("measured gain of all factors, as a share of the product of their gains", together["ratio"]["median"]))
+print(
+    compare(
+        "measured gain of all factors, as a share of the product of their gains", together["ratio"]["median"]
+    )
+)
 
 # %% [markdown]
 # ## Time to accuracy
@@ -220,7 +224,8 @@ for name, title in titles.items():
 
 # %%
 table(
-    {"method": card.name, "changes": card.kind, "when it does not help": card.when_not} for card in gt.methods.METHODS
+    {"method": card.name, "changes": card.kind, "when it does not help": card.when_not}
+    for card in gt.methods.METHODS
 )
 
 # %% [markdown]

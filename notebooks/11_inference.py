@@ -41,10 +41,10 @@ quick_samples = 2560
 import numpy as np
 
 import gluontune as gt
-from gluontune.core.files import write_json
-from gluontune.course import bars, check, compare, kept_folder, kept_run, onednn, predict, table
-from gluontune.job.trained import trained
 from gluontune.search.bench import inference
+from gluontune.course import bars, check, compare, kept_folder, kept_run, onednn, predict, table
+from gluontune.files import write_json
+from gluontune.train.trained import trained
 
 predict("times as fast with oneDNN, one image at a time", ...)
 predict("times as fast: the best rung that agrees, against imperative", ...)
@@ -220,7 +220,10 @@ if best and "imperative" in rows:
 table(
     {
         "rung": name,
-        **{f"p50 ms, {count} thread{'s' * (count != '1')}": f"{ms:.2f}" for count, ms in t["p50_by_threads"].items()},
+        **{
+            f"p50 ms, {count} thread{'s' * (count != '1')}": f"{ms:.2f}"
+            for count, ms in t["p50_by_threads"].items()
+        },
     }
     for name, t in late.items()
     if len(t["p50_by_threads"]) > 1
@@ -258,7 +261,9 @@ height, width, channels = net.image_shape
 batch = rng.normal(size=(16, channels, height, width)).astype("float32")
 said = gt.export.check_outputs(net.net, exported.path, batch)
 print(f"{exported.nodes} operators, {exported.parameters:,} weights, {exported.bytes / 2**20:.1f} MiB")
-print(f"largest difference {said.relative_error:.0e} of the largest output: {'equal' if said.equal else 'NOT equal'}")
+print(
+    f"largest difference {said.relative_error:.0e} of the largest output: {'equal' if said.equal else 'NOT equal'}"
+)
 
 # %% [markdown]
 # A check that cannot fail proves nothing. So change the net by a thousandth in one layer, and compare again:

@@ -84,7 +84,12 @@ table(
 
 # %%
 reference = first.reference["1"]
-print(compare("times the reference's time that the naive script takes", first.parts[0].seconds / reference["seconds"]))
+print(
+    compare(
+        "times the reference's time that the naive script takes",
+        first.parts[0].seconds / reference["seconds"],
+    )
+)
 print(compare("points of 50 that the naive script gets on one rank", first.points))
 if first.parts[0].accuracy is None:
     print("It was ended before it was done: in truth it takes longer still.")
@@ -119,7 +124,9 @@ table(
 )
 
 # %%
-print(f"{mine.name}: {'passed' if second.passed else 'not passed'}, {second.points:g} of {second.max_points} points")
+print(
+    f"{mine.name}: {'passed' if second.passed else 'not passed'}, {second.points:g} of {second.max_points} points"
+)
 seconds = {"reference": reference["seconds"], "naive": first.parts[0].seconds}
 seconds.update({f"{mine.stem}, {p.ranks} rank{'s' if p.ranks > 1 else ''}": p.seconds for p in second.parts})
 bars(
@@ -146,7 +153,11 @@ show("utilization", results)
 # Who has not learned from a part can only guess. How often would a guess be as good?
 
 # %%
-shown = {"train-a": "one half of the training images", "train-b": "the other half", "val": "the validation images"}
+shown = {
+    "train-a": "one half of the training images",
+    "train-b": "the other half",
+    "val": "the validation images",
+}
 table(
     {
         "ranks": part.ranks,

@@ -160,7 +160,11 @@ lines(
 
 # %%
 table(
-    {"engine": name, "loss": f"{run.train_loss[-1]:.4f}", "accuracy, percent": f"{100 * run.val_accuracy[-1]:.1f}"}
+    {
+        "engine": name,
+        "loss": f"{run.train_loss[-1]:.4f}",
+        "accuracy, percent": f"{100 * run.val_accuracy[-1]:.1f}",
+    }
     for name, run in runs.items()
 )
 
@@ -187,7 +191,10 @@ bars(
 ratio = found["PyTorch"]["ratio"]
 low, high = ratio["ci95"]
 print(compare("times as fast on PyTorch's engine", ratio["median"]))
-print(f"95 %: {low:.2f} to {high:.2f}. " + ("Where that contains 1, nothing is proven." if low < 1 < high else ""))
+print(
+    f"95 %: {low:.2f} to {high:.2f}. "
+    + ("Where that contains 1, nothing is proven." if low < 1 < high else "")
+)
 
 # %% [markdown]
 # The ladder asks the same on its rung `modern-engine`, for your job and after all the others.
@@ -215,7 +222,9 @@ print("\n".join(text[text.rindex("class ") :].splitlines()[:30]))  # the net; it
 # %%
 # Try this: a pooling whose last window hangs over the edge. Which size has each rule?
 for convention in ("valid", "full"):
-    pooled = mx.nd.Pooling(images, kernel=(3, 3), stride=(2, 2), pool_type="max", pooling_convention=convention)
+    pooled = mx.nd.Pooling(
+        images, kernel=(3, 3), stride=(2, 2), pool_type="max", pooling_convention=convention
+    )
     print(convention, pooled.shape)
 
 # %% [markdown]

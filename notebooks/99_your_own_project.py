@@ -43,7 +43,7 @@ from pathlib import Path
 
 import gluontune as gt
 from gluontune.course import bars, check, compare, kept_run, kept_study, predict, show, table
-from gluontune.training.diagnosis import examine
+from gluontune.train.examining import examine
 
 predict("times as fast with the recipe as the job is now", ...)
 predict("percent of a step spent waiting for data, as the job is now", ...)
@@ -94,7 +94,9 @@ assert before.ok, before.error
 show("phases", {"as it is": before})
 
 # %%
-print(compare("percent of a step spent waiting for data, as the job is now", before.phases_pct.get("data", 0.0)))
+print(
+    compare("percent of a step spent waiting for data, as the job is now", before.phases_pct.get("data", 0.0))
+)
 
 # %% [markdown]
 # ## Ask the doctor
@@ -121,7 +123,10 @@ bars(
 )
 
 # %%
-table({"rung": r["name"], "verdict": r["verdict"], "kept": "yes" if r["kept"] else "no"} for r in ladder["rungs"])
+table(
+    {"rung": r["name"], "verdict": r["verdict"], "kept": "yes" if r["kept"] else "no"}
+    for r in ladder["rungs"]
+)
 
 # %% [markdown]
 # ## Search

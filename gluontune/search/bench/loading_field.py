@@ -11,7 +11,7 @@ from gluontune.search.bench.contender import LIMIT, OURS, Entrant
 __all__ = ["CROP", "PAD_CROP", "STRETCH", "entrants", "with_boxes"]
 
 CROP, PAD_CROP, STRETCH = "random-resized-crop-flip", "pad-crop-flip", "stretch-flip"
-HOME = "gluontune.bench."
+HOME = "gluontune.search.bench."
 
 
 def entrants(
