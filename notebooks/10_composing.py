@@ -54,10 +54,10 @@ from gluontune.course import (
     race_table,
     table,
 )
-from gluontune.ladder.analysing import analyse
-from gluontune.ladder.factorplan import Factor
-from gluontune.ladder.method_study import compare_methods
-from gluontune.ladder.timing import time_to_accuracy
+from gluontune.search.factor_plan import Factor
+from gluontune.search.factors import analyse
+from gluontune.search.methods import compare_methods
+from gluontune.search.tta import time_to_accuracy
 
 # %%
 predict("times as fast with all factors", ...)

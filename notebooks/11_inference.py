@@ -41,10 +41,10 @@ quick_samples = 2560
 import numpy as np
 
 import gluontune as gt
-from gluontune.search.bench import inference
+from gluontune.core.files import write_json
 from gluontune.course import bars, check, compare, kept_folder, kept_run, onednn, predict, table
-from gluontune.files import write_json
-from gluontune.train.trained import trained
+from gluontune.job.trained import trained
+from gluontune.search.bench import inference
 
 predict("times as fast with oneDNN, one image at a time", ...)
 predict("times as fast: the best rung that agrees, against imperative", ...)

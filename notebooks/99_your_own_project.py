@@ -43,7 +43,7 @@ from pathlib import Path
 
 import gluontune as gt
 from gluontune.course import bars, check, compare, kept_run, kept_study, predict, show, table
-from gluontune.train.examining import examine
+from gluontune.training.diagnosis import examine
 
 predict("times as fast with the recipe as the job is now", ...)
 predict("percent of a step spent waiting for data, as the job is now", ...)
