@@ -10,7 +10,7 @@ from typing import Any
 from gluontune.core.errors import UsageError
 from gluontune.runtime import as_net_array, mxnet, uses_np
 
-__all__ = ["Seen", "as_imperative", "clear_caches", "flat", "sample_of", "walk", "watch"]
+__all__ = ["Seen", "as_imperative", "clear_caches", "first_line", "flat", "sample_of", "walk", "watch"]
 
 
 def walk(net: Any) -> Iterator[tuple[str, Any]]:
@@ -95,8 +95,6 @@ def watch(net: Any, *inputs: Any) -> dict[int, Seen]:
             for array in _arrays(out):
                 array.wait_to_read()
     except Exception as error:
-        from gluontune.compute._diagnose import first_line
-
         for parameter, state in unknown:  # shapes inferred from a wrong input would stay in the net
             vars(parameter).update(state)
         raise UsageError(
@@ -152,6 +150,13 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
                 f"sample input {place} is a {type(value).__name__}: give an mx.nd.NDArray as the network takes it "
                 "(or an mx.np array)"
             )
+
+
+def first_line(error: BaseException) -> str:
+    """The line of an error that says what is wrong: MXNet's own, where it has one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and "Stack trace" not in line]
+    picked = next((line for line in lines if line.startswith(("MXNetError", "Error in operator"))), "")
+    return (picked or (lines[0] if lines else type(error).__name__))[:300]
 
 
 def flat(value: Any) -> list[Any]:

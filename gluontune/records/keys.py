@@ -20,10 +20,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gluontune.records.verifier import Survey
+from gluontune.records.scan import Evidence
 
 __all__ = ["KeyScheme", "decide_keys"]
 
@@ -36,7 +35,7 @@ _FREE = 4.0  # ... and so is one whose keys have nothing to do with the ids
 _OWN_PRIOR = 4.0  # more, where checksums lie beside it: gluontune writes ids that are keys
 
 
-@dataclass
+@dataclass(frozen=True)
 class KeyScheme:
     """What was decided.
 
@@ -51,26 +50,26 @@ class KeyScheme:
     doubtful: set[int] = field(default_factory=set)
 
 
-def decide_keys(survey: Survey) -> KeyScheme:
+def decide_keys(evidence: Evidence) -> KeyScheme:
     """Weigh what ids, index and checksums say."""
-    keys = survey.rows["key"].tolist()
-    sure = {c.found.offset: keys[c.row] for c in survey.checked if c.row >= 0}
-    times = Counter(c.key for c in survey.checked if c.whole)  # an id that two records carry says nothing
-    ids = {c.found.offset: c.key for c in survey.checked if c.whole and c.key >= 0 and times[c.key] == 1}
+    keys = evidence.rows["key"].tolist()
+    sure = {c.found.offset: keys[c.row] for c in evidence.checked if c.row >= 0}
+    times = Counter(c.key for c in evidence.checked if c.whole)  # an id that two records carry says nothing
+    ids = {c.found.offset: c.key for c in evidence.checked if c.whole and c.key >= 0 and times[c.key] == 1}
     proven = [ids[offset] == key for offset, key in sure.items() if offset in ids]
     if proven:
         return KeyScheme({**ids, **sure} if all(proven) else sure)
-    by_ids, otherwise = _weigh(survey, list(ids.items()))
-    scheme = KeyScheme({**ids, **sure} if by_ids > otherwise else sure, abs(by_ids - otherwise))
-    if scheme.odds < CERTAIN:
-        listed = {offset: key for _, key, offset in survey.index.rows}
-        scheme.doubtful = {o for o, key in ids.items() if o not in sure and listed.get(o, key) != key}
-    return scheme
+    by_ids, otherwise = _weigh(evidence, list(ids.items()))
+    odds, doubtful = abs(by_ids - otherwise), set()
+    if odds < CERTAIN:
+        listed = {offset: key for _, key, offset in evidence.index.rows}
+        doubtful = {o for o, key in ids.items() if o not in sure and listed.get(o, key) != key}
+    return KeyScheme({**ids, **sure} if by_ids > otherwise else sure, odds, doubtful)
 
 
-def _weigh(survey: Survey, ids: Sequence[tuple[int, int]]) -> tuple[float, float]:
+def _weigh(evidence: Evidence, ids: Sequence[tuple[int, int]]) -> tuple[float, float]:
     """Log likelihoods: that ids are keys, and the better of the other two."""
-    lines = survey.index.keys
+    lines = evidence.index.keys
     if not ids or not lines:
         return 0.0, -math.inf
     place = {key: n for n, (_, key) in enumerate(sorted(ids))}
@@ -80,7 +79,7 @@ def _weigh(survey: Survey, ids: Sequence[tuple[int, int]]) -> tuple[float, float
     free_ids = sorted(set(place) - set(lines))
     near = sum(any(_one_byte(key, own) for own in free_ids[:64]) for _, key in strangers[:64])
     missing = min(gone, len(strangers) - near)
-    offsets = [offset for _, _, offset in survey.index.rows]
+    offsets = [offset for _, _, offset in evidence.index.rows]
     moved = int(offsets != sorted(offsets))  # lines were altered, whatever the keys mean
     altered = len(strangers) - near - missing + len(named) - _longest_rise(named)
     by_ids = -near * _ONE_BYTE - missing * _CUT - max(altered, moved) * _DAMAGED
@@ -89,7 +88,7 @@ def _weigh(survey: Survey, ids: Sequence[tuple[int, int]]) -> tuple[float, float
     numbered = -_NUMBERED - near * _ONE_BYTE - max(len(others) - near, moved) * _DAMAGED
     twice = len(lines) - len(set(map(str, lines)))
     free = -_FREE - max(twice, moved) * _DAMAGED - (len(lines) - twice) * math.log(4 * len(lines) + 8)
-    own = _OWN_PRIOR if survey.has_checksums else 0.0
+    own = _OWN_PRIOR if evidence.checksums.exist else 0.0
     return by_ids, max(numbered, free) - own
 
 

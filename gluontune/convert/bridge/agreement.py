@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute._diagnose import first_line
+from gluontune.compute._traversal import first_line
 from gluontune.compute.tracing import traced
 from gluontune.convert.bridge.names import gluon_names
 from gluontune.convert.bridge.references import right_way
