@@ -1,7 +1,7 @@
 """What MXNet's operators take: inputs, and attributes with their types and defaults.
 
 The table in ``operators.json`` is MXNet 1.9.1's own description of its operators, written by
-``graph.table.write(gt.runtime.mxnet())``; reading it needs no mxnet.
+``python -m tools.operator_table``; reading it needs no mxnet.
 """
 
 from __future__ import annotations
