@@ -12,11 +12,12 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Union
 
 from gluontune.core.reading import explain_os_error, open_regular, parse_json, read_json
 
 __all__ = [
+    "PathLike",
     "atomic_write",
     "begin_writing_back",
     "cache_dir",
@@ -31,6 +32,8 @@ __all__ = [
     "writable_folder",
     "write_json",
 ]
+
+PathLike = Union[str, "os.PathLike[str]"]
 
 
 def cache_dir() -> Path:

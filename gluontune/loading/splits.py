@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import PathLike
 from gluontune.datasets.split import FileSplit, RecordSplit, Split
 from gluontune.records import RecordReader
 
 __all__ = ["from_files", "from_records", "open_source", "seeded_subset"]
-
-PathLike = Union[str, "os.PathLike[str]"]
 
 
 def from_files(files: Sequence[PathLike], labels: Sequence[int]) -> Split:

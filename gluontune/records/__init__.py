@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
-    from gluontune.records.detection import boxes_of as boxes_of
-    from gluontune.records.detection import boxes_to_label as boxes_to_label
     from gluontune.records.dropin import MXIndexedRecordIO as MXIndexedRecordIO
     from gluontune.records.dropin import MXRecordIO as MXRecordIO
+    from gluontune.records.fields import boxes_of as boxes_of
+    from gluontune.records.fields import boxes_to_label as boxes_to_label
     from gluontune.records.formats import compare_formats as compare_formats
     from gluontune.records.layout import DamagedRecordError as DamagedRecordError
     from gluontune.records.layout import IRHeader as IRHeader

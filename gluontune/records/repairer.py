@@ -7,18 +7,17 @@ import shutil
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.records.checksums import side_path
+from gluontune.core.files import PathLike
 from gluontune.records.scan import Checked, Evidence, Progress
+from gluontune.records.side_files import side_path
 from gluontune.records.structure import joined
 from gluontune.records.verifier import Survey, VerifyReport, survey
 from gluontune.records.writer import RecordWriter
 
 __all__ = ["RepairReport", "repair"]
-
-PathLike = Union[str, "os.PathLike[str]"]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -18,15 +18,14 @@ from gluontune.codec.header import ImageError, inspect, kind_of
 from gluontune.codec.raw import raw_to_pixels
 from gluontune.codec.recode import incomplete
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.records.checksums import HEAD_SIZE, ROW, mended_rows, read_checksums, row_is_sound, side_path
+from gluontune.core.files import PathLike
 from gluontune.records.fields import Field, split_fields
-from gluontune.records.fileindex import map_file
 from gluontune.records.layout import IMAGE_HEAD, MAX_KEY, DamagedRecordError, split_image_record
+from gluontune.records.side_files import HEAD_SIZE, ROW, map_file, mended_rows, read_checksums, row_is_sound, side_path
 from gluontune.records.structure import Broken, Found, joined, walk
 
 __all__ = ["Checked", "Checksums", "Evidence", "Index", "Progress", "scan"]
 
-PathLike = Union[str, "os.PathLike[str]"]
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 BATCH = 128
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from gluontune.records.keys import KeyScheme, decide_keys
+from gluontune.records.judging import KeyScheme, decide_keys, judge
 from gluontune.records.scan import Evidence, PathLike, Progress, scan
-from gluontune.records.wholeness import judge
 
 __all__ = ["Damage", "Progress", "Survey", "VerifyReport", "diagnose", "survey", "verify"]
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gluontune.records import RecordWriter
-from gluontune.records.checksums import head
+from gluontune.records.side_files import head
 from gluontune.records.verifier import survey
 
 THREE, FOUR, FIVE = [30, 11, 25], [30, 11, 25, 47], [30, 11, 25, 47, 52]

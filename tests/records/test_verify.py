@@ -290,7 +290,7 @@ def test_the_trials_notice_a_verifier_and_a_reader_that_do_not_look(monkeypatch)
     monkeypatch.setattr(RecordReader, "_compare", lambda *_: None)
     assert damage_trials(40, seed=1)["silently_wrong"] > 0
     monkeypatch.undo()
-    monkeypatch.setattr("gluontune.records.wholeness._matching_rows", lambda evidence: [
+    monkeypatch.setattr("gluontune.records.judging._matching_rows", lambda evidence: [
         min(i, len(evidence.rows) - 1) for i in range(len(evidence.checked))
     ])  # fmt: skip
     result = damage_trials(40, seed=1)

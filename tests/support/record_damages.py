@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from gluontune.core.errors import GluontuneError
-from gluontune.records.checksums import side_path
 from gluontune.records.layout import MAGIC, padded
 from gluontune.records.reader import RecordReader
 from gluontune.records.repairer import repair
+from gluontune.records.side_files import side_path
 from gluontune.records.structure import joined
 from gluontune.records.verifier import survey
 from gluontune.records.writer import RecordWriter
