@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute import process
-from gluontune.compute._kinds import as_called, either_kind
-from gluontune.compute._preserve import HYBRID_STATE
-from gluontune.compute._traversal import walk
+from gluontune.compute._passes import HYBRID_STATE
+from gluontune.compute._traversal import as_called, either_kind, walk
 from gluontune.runtime import mxnet
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 from gluontune.compute import _remember
 from gluontune.compute._eliminate import Budget, Contest
-from gluontune.compute._preserve import check_initialized, preserved, restore
+from gluontune.compute._passes import check_initialized, preserved, restore
 from gluontune.compute._traversal import flat, sample_of
 from gluontune.compute.mode import compile_roots, topmost_hybrid
 from gluontune.compute.race import SETTINGS, Race, Trial, present_mode, ratio

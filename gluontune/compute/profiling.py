@@ -121,7 +121,7 @@ def _shape_key(primitive: Primitive) -> tuple[Any, ...]:
 
 def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
     """Write the traced graph, the weights and the batch to ``folder``; the net itself is not touched."""
-    from gluontune.compute._preserve import check_initialized, preserved
+    from gluontune.compute._passes import check_initialized, preserved
     from gluontune.compute._traversal import flat, sample_of, watch
     from gluontune.runtime import as_nd_array, mxnet, uses_np
 

@@ -9,8 +9,7 @@ from typing import Any, Callable
 
 import psutil
 
-from gluontune.compute._gradients import GradientCheck
-from gluontune.compute._preserve import capture, restore
+from gluontune.compute._passes import GradientCheck, capture, restore
 from gluontune.compute.mode import MODES, compile_roots, topmost_hybrid
 from gluontune.compute.rewriting import apply_rewrites
 from gluontune.core.errors import GluontuneError

@@ -154,7 +154,7 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
 
 
 def _check_block(net: Any, inputs: tuple[Any, ...]) -> None:
-    from gluontune.compute._preserve import check_initialized
+    from gluontune.compute._passes import check_initialized
     from gluontune.runtime import mxnet
 
     if not isinstance(net, mxnet().gluon.Block):

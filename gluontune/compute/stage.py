@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute._kinds import either_kind
+from gluontune.compute._traversal import either_kind
 from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet, uses_np
 

@@ -63,7 +63,7 @@ def why_no_gain(
 
 
 def _of_the_network(net: Any, inputs: tuple[Any, ...], dtype: str, device: str) -> list[str]:
-    from gluontune.compute._preserve import check_initialized
+    from gluontune.compute._passes import check_initialized
     from gluontune.compute._traversal import sample_of, walk, watch
 
     check_initialized(net)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gluontune.core.errors import UsageError
-from gluontune.loading.order import METHOD, generator
+from gluontune.loading.base import METHOD, generator
 from gluontune.methods.batches import change_batch
 from gluontune.methods.cards import METHODS, numbers_of
 from gluontune.methods.freezing import frozen_layers

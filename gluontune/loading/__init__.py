@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gluontune.loading.augment import AUGMENTS as AUGMENTS
     from gluontune.loading.augment import Augment as Augment
     from gluontune.loading.base import Loader as Loader
+    from gluontune.loading.base import Order as Order
     from gluontune.loading.cached import keep_in_memory as keep_in_memory
     from gluontune.loading.colour import color_jitter as color_jitter
     from gluontune.loading.colour import normalize as normalize
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
     from gluontune.loading.loaders import LOADERS as LOADERS
     from gluontune.loading.loaders import LoaderInfo as LoaderInfo
     from gluontune.loading.loaders import build as build
+    from gluontune.loading.loaders import from_files as from_files
+    from gluontune.loading.loaders import from_records as from_records
     from gluontune.loading.mixing import cutmix as cutmix
     from gluontune.loading.mixing import mixup as mixup
     from gluontune.loading.mixing import random_erasing as random_erasing
     from gluontune.loading.mixing import soft_labels as soft_labels
-    from gluontune.loading.order import Order as Order
     from gluontune.loading.pytorch import TorchLoader as TorchLoader
     from gluontune.loading.randaugment import rand_augment as rand_augment
     from gluontune.loading.recorddataset import RecordDataset as RecordDataset
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
     from gluontune.loading.sizing import deck_rule as deck_rule
     from gluontune.loading.sizing import decoder_name as decoder_name
     from gluontune.loading.sizing import size as size
-    from gluontune.loading.splits import from_files as from_files
-    from gluontune.loading.splits import from_records as from_records
     from gluontune.loading.threaded import ThreadedLoader as ThreadedLoader
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

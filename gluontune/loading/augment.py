@@ -96,7 +96,7 @@ class Augment:
     def draw(self, rng: np.random.Generator, n: int) -> Draws:
         """Draw for ``n`` images.
 
-        >>> from gluontune.loading.order import generator
+        >>> from gluontune.loading.base import generator
         >>> AUGMENTS["pad-crop-flip"].draw(generator(0), 2).offsets.shape
         (2, 2)
         """

@@ -1,15 +1,40 @@
-"""A Gluon data set whose samples are read once and kept as they came out of its transforms."""
+"""A Gluon data set whose samples are read once and kept as they came out of its transforms, where memory allows it."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from gluontune.core.errors import UsageError
-from gluontune.loading.memory import usable_memory
 
-__all__ = ["keep_in_memory", "redrawn", "sample_bytes"]
+__all__ = ["keep_in_memory", "redrawn", "sample_bytes", "usable_memory"]
+
+
+# (limit, usage) of cgroup v2 and v1
+_CGROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def usable_memory(cgroups: tuple[tuple[str, str], ...] = _CGROUPS) -> int:
+    """Bytes that are free for this process: the machine's, or what the container's limit leaves.
+
+    >>> usable_memory() > 0
+    True
+    """
+    free = int(psutil.virtual_memory().available)
+    for limit_file, usage_file in cgroups:
+        try:
+            limit, usage = Path(limit_file).read_text().strip(), Path(usage_file).read_text().strip()
+            free = min(free, max(0, int(limit) - int(usage)))
+        except (OSError, ValueError):  # "max" is no limit
+            continue
+    return free
+
 
 _ASKED = 64  # samples that are read twice before all are kept
 _SHARE = 0.5  # of the free memory

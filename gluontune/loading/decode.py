@@ -15,7 +15,7 @@ import numpy as np
 
 from gluontune.codec import native
 from gluontune.codec.header import ImageError, check_size, jpeg_header, jpeg_is_whole, kind_of, png_is_whole
-from gluontune.codec.raw import raw_to_pixels
+from gluontune.codec.image import raw_to_pixels
 from gluontune.core.errors import GluontuneError
 from gluontune.loading.augment import Augment, Box, Draws
 

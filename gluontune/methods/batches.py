@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 
 from gluontune.loading import mixing
+from gluontune.loading.base import METHOD, generator
 from gluontune.loading.colour import color_jitter
-from gluontune.loading.order import METHOD, generator
 from gluontune.loading.randaugment import rand_augment
 
 __all__ = ["blended", "change_batch", "cutout", "resized", "scale_of"]

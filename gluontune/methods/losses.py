@@ -75,7 +75,7 @@ def selected(losses: np.ndarray, keep: float, rng: np.random.Generator) -> np.nd
         int64 (n,), in rising order. An image at the percentile p of the losses is drawn by p^(1 / keep - 1).
         Source: Jiang et al., 2019 (section 3.1); the fixed number as in MosaicML's Composer.
 
-    >>> from gluontune.loading.order import generator
+    >>> from gluontune.loading.base import generator
     >>> selected(np.arange(8.0), 0.25, generator(1)).tolist()
     [6, 7]
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.optim.exemptions import exempt_name, is_exempt
+from gluontune.optim.scaling import exempt_name, is_exempt
 from gluontune.runtime import mxnet
 
 mx: Any = mxnet()

@@ -22,8 +22,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluontune.codec.header import inspect
-from gluontune.codec.image import decode_image
-from gluontune.codec.raw import raw_to_pixels
+from gluontune.codec.image import decode_image, raw_to_pixels
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import PathLike
 from gluontune.records.layout import image_record, split_image_record

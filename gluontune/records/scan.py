@@ -15,7 +15,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 
 from gluontune.codec.header import ImageError, inspect, kind_of
-from gluontune.codec.raw import raw_to_pixels
+from gluontune.codec.image import raw_to_pixels
 from gluontune.codec.recode import incomplete
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import PathLike

@@ -1,8 +1,8 @@
 """Where records start (the index, or a walk from header to header), and their checksums (the ``.crc`` side file).
 
-``.rec`` and ``.idx`` have no checksum of their own, so a flipped bit inside an image goes unseen. A ``.crc`` file has a
-head of 32 bytes (name, fingerprint of what was packed, eight zeros), then a row of 28 bytes a record. Each row carries a
-check word over its own other words, so damage to this file costs single rows, not all.
+``.rec`` and ``.idx`` have no checksum of their own, so a flipped bit inside an image goes unseen. A ``.crc`` file
+has a head of 32 bytes (name, fingerprint of what was packed, eight zeros), then a row of 28 bytes a record. Each row
+carries a check word over its own other words, so damage to this file costs single rows, not all.
 """
 
 from __future__ import annotations

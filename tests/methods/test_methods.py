@@ -17,7 +17,7 @@ from gluontune.core.errors import UnknownNameError, UsageError
 from gluontune.engines.mxnet.session import Session
 from gluontune.engines.torch.export import export_job
 from gluontune.loading import build
-from gluontune.loading.order import generator
+from gluontune.loading.base import generator
 from gluontune.methods import batches, losses, nets, validation, weights
 from gluontune.methods.cards import METHODS, numbers_of, with_methods
 from gluontune.methods.growing import UpdatePlan

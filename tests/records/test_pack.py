@@ -17,8 +17,7 @@ from PIL import Image
 from record_kills import kill_trials
 
 from gluontune.codec.header import ImageError, inspect
-from gluontune.codec.image import decode_image
-from gluontune.codec.raw import pixels_to_raw
+from gluontune.codec.image import decode_image, pixels_to_raw
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import DamagedRecordError, RecordReader, pack, raw_to_pixels, verify
 from gluontune.records import blocks as blocks_room

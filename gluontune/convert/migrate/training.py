@@ -14,7 +14,7 @@ from gluontune.convert.migrate.tidying import tidied
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write
 from gluontune.loading.augment import AUGMENTS
-from gluontune.optim.exemptions import exempt_name
+from gluontune.optim.scaling import exempt_name
 from gluontune.optim.schedules import _schedule
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 from gluontune.recipe import Recipe
