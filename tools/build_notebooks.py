@@ -12,8 +12,6 @@ from typing import Any
 
 from gluontune.core.files import atomic_write
 
-__all__ = ["notebook_text", "pair"]
-
 
 def notebook_text(script: Path) -> str:
     """The ``.ipynb`` of a percent script: no outputs, cell ids that stay as long as the cell does."""

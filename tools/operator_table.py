@@ -10,8 +10,6 @@ from gluontune.convert.graph.schemas import table_path
 from gluontune.core.files import atomic_write
 from gluontune.runtime import mxnet
 
-__all__ = ["describe", "write"]
-
 _LEFT_OUT = ("_backward", "_npi_backward", "_sg_", "_broadcast_backward", "_contrib_backward")
 
 

@@ -25,8 +25,6 @@ from gluontune.codec import building, native
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 
-__all__ = ["build", "main", "run"]
-
 CASES = 16  # in a group: the first half one by one, the second half at once
 FLAGS = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
          "-DGT_DEEPBIND=0", "-DGT_EXACT")  # fmt: skip

@@ -21,8 +21,6 @@ from gluontune.codec import native
 from gluontune.codec.header import jpeg_header
 from tools.sanitize import CASES
 
-__all__ = ["Cases", "corpus", "damaged"]
-
 _MOST_PIXELS = 300_000  # of a case; what claims more is refused by its header
 _libc = ctypes.CDLL(None)
 _libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]

@@ -23,8 +23,6 @@ from pathlib import Path
 
 from gluontune.core.interpreter import python
 
-__all__ = ["compile_codec", "compile_linked", "compilers", "linked_version"]
-
 SOURCES = sorted(Path(__file__).with_name("csrc").glob("*.[ch]"))
 OPENING = ("-ldl", "-lm")  # for the codec that opens libjpeg-turbo itself
 ZIG = Path(sysconfig.get_path("platlib"), "ziglang", "zig")  # not by its name: another folder may have one

@@ -19,8 +19,6 @@ from gluontune.codec.header import NPY, PNG, ImageError, ImageInfo, check_size, 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["ImageFacts", "decode", "decode_image", "facts", "pixels_to_raw", "raw_to_pixels", "resize_image"]
-
 
 def pixels_to_raw(pixels: np.ndarray) -> bytes:
     """Pixels, (H, W, C) uint8 in RGB order, as a raw record's payload: a standard ``.npy`` file.

@@ -30,8 +30,6 @@ from typing import Any
 from gluontune.codec.building import SOURCES, compile_codec, compilers
 from gluontune.codec.sizes import max_pixels
 
-__all__ = ["IN_WHEEL", "decoder_name", "load", "origin", "why_not"]
-
 IN_WHEEL = "_compiled.so"  # beside this file, where a wheel brings it
 OK, BROKEN, TRUNCATED, UNSUPPORTED = range(4)
 

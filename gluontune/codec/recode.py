@@ -9,8 +9,6 @@ from typing import Any
 from gluontune.codec import native
 from gluontune.codec.header import ImageError
 
-__all__ = ["incomplete", "recode_jpeg", "thread_state"]
-
 _mine = threading.local()
 
 

@@ -21,20 +21,6 @@ from gluontune.compute._passes import HYBRID_STATE
 from gluontune.compute._traversal import as_called, either_kind, walk
 from gluontune.runtime import mxnet
 
-__all__ = [
-    "Bfloat16BatchNorm",
-    "Float32Conv2D",
-    "FusedBatchNorm",
-    "MeanAvgPool2D",
-    "MeanGlobalAvgPool2D",
-    "PaddedConv2D",
-    "PassedActivation",
-    "WholeSequential",
-    "blocked_mean",
-    "give",
-    "take_back",
-]
-
 mx: Any = mxnet()
 nn: Any = mx.gluon.nn
 bfloat16 = np.dtype([("bfloat16", np.uint16)])  # as MXNet names it in Python

@@ -10,8 +10,6 @@ from typing import Any
 from gluontune.compute._traversal import first_line, walk
 from gluontune.runtime import mxnet
 
-__all__ = ["Finding", "explain", "source"]
-
 
 @dataclass(frozen=True)
 class Finding:

@@ -14,8 +14,6 @@ from typing import Any
 
 from gluontune.runtime import mxnet
 
-__all__ = ["OrderedSums", "order_sums", "plain_class", "with_ordered_sums"]
-
 _SUM = "elemwise_add"
 _FREE_OUTPUT = ("BatchNorm", "Convolution")  # their backward does not read what they gave
 

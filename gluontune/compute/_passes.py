@@ -19,21 +19,6 @@ from gluontune.core.errors import UsageError
 from gluontune.core.gaps import gaps, size, worst
 from gluontune.runtime import as_nd_array, mxnet, put_values
 
-__all__ = [
-    "GradientCheck",
-    "HYBRID_STATE",
-    "capture",
-    "check_initialized",
-    "first_gross",
-    "gradient_gap",
-    "preserved",
-    "restore",
-    "run",
-    "varies",
-    "without_dropout",
-]
-
-
 _SMALL = 0.01  # of the largest gradient
 
 

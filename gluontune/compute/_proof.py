@@ -17,8 +17,6 @@ from gluontune.compute.process import started_dtype
 from gluontune.compute.tracing import asks_for_mode
 from gluontune.core.gaps import worst
 
-__all__ = ["Proof", "Wrong"]
-
 _MODES = ("imperative", "hybridized")
 _ATTEMPTS = 5  # passes of the plain net before a rewrite is blamed
 _SAMPLES = 4  # of the batch: enough for BatchNorm to have something to average over

@@ -13,16 +13,6 @@ from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.rewrites import Target
 from gluontune.runtime import mxnet
 
-__all__ = [
-    "fuse_bn_relu",
-    "keep_blocks",
-    "narrow_in_float32",
-    "order_sums",
-    "pad_channels",
-    "pool_to_mean",
-    "whole_sequential",
-]
-
 _BLOCK = 16  # channels of a block in oneDNN's layout for AVX-512
 _AMX_CHANNELS = 32  # a tile holds 32 bfloat16; oneDNN pads fewer, and MXNet refuses padded weights
 

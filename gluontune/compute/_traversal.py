@@ -12,19 +12,6 @@ from typing import Any
 from gluontune.core.errors import UsageError
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 
-__all__ = [
-    "Seen",
-    "as_called",
-    "as_imperative",
-    "clear_caches",
-    "either_kind",
-    "first_line",
-    "flat",
-    "sample_of",
-    "walk",
-    "watch",
-]
-
 
 def walk(net: Any) -> Iterator[tuple[str, Any]]:
     """Each block of ``net`` once, with its path: ``features.0.body.1``; the net itself is ``""``."""

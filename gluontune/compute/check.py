@@ -16,8 +16,6 @@ from gluontune.core.errors import UsageError
 from gluontune.core.gaps import worst
 from gluontune.runtime import mxnet
 
-__all__ = ["Finding", "HybridizeCheck", "check_hybridizable"]
-
 
 @dataclass
 class HybridizeCheck:

@@ -20,8 +20,6 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.stats import bounds
 from gluontune.runtime import as_nd_array, as_net_array, mxnet
 
-__all__ = ["HybridizeReport", "Trial", "hybridize"]
-
 WORTH = 1.02  # what is hardly faster here can be slower in the next process, whose memory lies elsewhere
 ENOUGH = 1.5  # a race cut short is run again for a budget so many times as large
 

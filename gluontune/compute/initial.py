@@ -6,8 +6,6 @@ from typing import Any
 
 from gluontune.runtime import mxnet
 
-__all__ = ["FirstValues"]
-
 
 class FirstValues(mxnet().init.Xavier):  # type: ignore[misc]
     """Xavier's rule; a parameter that is no matrix, and has no rule of its own, gets what its name says.

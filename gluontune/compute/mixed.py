@@ -12,8 +12,6 @@ from gluontune.compute import process
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import as_nd_array, mxnet, uses_np
 
-__all__ = ["LossScaler", "MixedPrecision", "refuse_np", "to_mixed_precision"]
-
 
 class LossScaler:
     """Dynamic loss scaling around a ``gluon.Trainer``, or a scale of one that changes nothing.

@@ -14,11 +14,9 @@ from typing import Any
 
 from gluontune.compute.onednn import Primitive, problem_sizes
 from gluontune.compute.profile_report import Profile, report
-from gluontune.core.endings import how_it_ended
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import python
-
-__all__ = ["profile"]
+from gluontune.core.processes import how_it_ended
 
 
 def profile(

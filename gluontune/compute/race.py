@@ -15,8 +15,6 @@ from gluontune.compute.rewriting import apply_rewrites
 from gluontune.core.errors import GluontuneError
 from gluontune.core.stats import Interval, in_turn, interval, ratio_interval
 
-__all__ = ["SETTINGS", "Race", "Trial", "present_mode", "ratio"]
-
 # What is tried besides the three modes; oneDNN's subgraph backend is for inference and left out.
 SETTINGS: dict[str, dict[str, Any]] = {
     **MODES,

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from gluontune.compute.rewrites import REWRITES
 from gluontune.core.errors import UsageError
 
-__all__ = ["AppliedRewrites", "Change", "apply_rewrites", "rewrites_for"]
-
 logger = logging.getLogger("gluontune.compute")
 
 

@@ -12,8 +12,6 @@ from gluontune.compute._traversal import either_kind
 from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet, uses_np
 
-__all__ = ["InputStage", "with_input_stage"]
-
 mx: Any = mxnet()
 gluon: Any = mx.gluon
 

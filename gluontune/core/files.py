@@ -14,24 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Union
 
-from gluontune.core.reading import explain_os_error, open_regular, parse_json, read_json
-
-__all__ = [
-    "PathLike",
-    "atomic_write",
-    "begin_writing_back",
-    "cache_dir",
-    "explain_os_error",
-    "open_regular",
-    "parse_json",
-    "read_arrays",
-    "read_npz",
-    "read_json",
-    "set_aside",
-    "sync_together",
-    "writable_folder",
-    "write_json",
-]
+from gluontune.core.reading import explain_os_error, open_regular
 
 PathLike = Union[str, "os.PathLike[str]"]
 

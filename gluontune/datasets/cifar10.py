@@ -22,8 +22,6 @@ from gluontune.datasets.download import as_png, files_of, filling, records_folde
 from gluontune.datasets.recordset import open_parts
 from gluontune.records import RecordReader, RecordWriter
 
-__all__ = ["CIFAR10", "Layout", "add", "fetch", "open_cifar10", "present"]
-
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 ROW = 3073

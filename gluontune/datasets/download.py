@@ -17,10 +17,8 @@ from typing import Any, Callable
 import numpy as np
 
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import cache_dir, explain_os_error, parse_json, writable_folder
-from gluontune.core.reading import read_text
-
-__all__ = ["ResumingDownloader", "as_png", "download", "files_of", "filling", "records_folder"]
+from gluontune.core.files import cache_dir, explain_os_error, writable_folder
+from gluontune.core.reading import parse_json, read_text
 
 
 def records_folder(slug: str) -> Path | None:

@@ -24,8 +24,6 @@ from gluontune.datasets.download import as_png, files_of, filling, records_folde
 from gluontune.datasets.recordset import open_parts
 from gluontune.records import RecordWriter
 
-__all__ = ["CLASSES", "add", "fetch", "make_sample", "open_full", "open_sample", "present", "sample_folder"]
-
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist

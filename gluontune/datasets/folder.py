@@ -19,8 +19,6 @@ from gluontune.datasets.dataset import Dataset, DatasetWarning, of_splits
 from gluontune.datasets.recordset import remembered, summary
 from gluontune.datasets.split import FileSplit
 
-__all__ = ["open_folder"]
-
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 TEST_NAMES = ("test", "val", "valid", "validation")
 TEST_SHARE = 0.1

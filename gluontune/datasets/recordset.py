@@ -13,14 +13,11 @@ import numpy as np
 
 from gluontune.codec import image
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import cache_dir, parse_json, write_json
-from gluontune.core.reading import read_text
+from gluontune.core.files import cache_dir, write_json
+from gluontune.core.reading import parse_json, read_text
 from gluontune.datasets.dataset import Dataset, of_splits
 from gluontune.datasets.split import RecordSplit, Split
 from gluontune.records import RecordReader
-
-__all__ = ["common_shape", "mean_std", "open_parts", "open_records", "remembered", "summary"]
-
 
 TEST_NAMES = ("test.rec", "val.rec")
 TEST_SHARE = 0.1

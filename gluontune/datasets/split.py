@@ -18,8 +18,6 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import PathLike, cache_dir, explain_os_error
 from gluontune.records import RecordReader, RecordWriter
 
-__all__ = ["FileSplit", "RecordSplit", "Split"]
-
 
 class Split(ABC):
     """One part of a data set. Reading is safe from any thread and in forked or spawned processes.

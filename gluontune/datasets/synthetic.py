@@ -23,8 +23,6 @@ from gluontune.datasets.recordset import mean_std, remembered
 from gluontune.datasets.split import RecordSplit
 from gluontune.records import RecordReader, RecordWriter
 
-__all__ = ["Options", "Painter", "make", "open_synthetic", "parse"]
-
 VERSION = 1  # part of the folder's name: raise it when other pixels come out
 TEXTURES = 16
 LIMITS = {"train": 10_000_000, "test": 10_000_000, "classes": 10_000, "seed": 2**31 - 1}

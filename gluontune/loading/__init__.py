@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gluontune.loading.loaders import build as build
     from gluontune.loading.loaders import from_files as from_files
     from gluontune.loading.loaders import from_records as from_records
+    from gluontune.loading.measure import deck_rule as deck_rule
     from gluontune.loading.mixing import cutmix as cutmix
     from gluontune.loading.mixing import mixup as mixup
     from gluontune.loading.mixing import random_erasing as random_erasing
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from gluontune.loading.recorddataset import RecordDataset as RecordDataset
     from gluontune.loading.resident import ResidentLoader as ResidentLoader
     from gluontune.loading.sizing import SizeReport as SizeReport
-    from gluontune.loading.sizing import deck_rule as deck_rule
     from gluontune.loading.sizing import decoder_name as decoder_name
     from gluontune.loading.sizing import size as size
     from gluontune.loading.threaded import ThreadedLoader as ThreadedLoader

@@ -14,8 +14,6 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading.augment import AUGMENTS, Draws
 from gluontune.recipe.rules import CHOICES
 
-__all__ = ["LAST_BATCH", "Loader", "Order", "PARTITION", "Split", "generator", "sample_error"]
-
 
 class Split(Protocol):
     """The part of a data set that loaders read: encoded images with a class number each."""

@@ -10,9 +10,6 @@ import psutil
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["keep_in_memory", "redrawn", "sample_bytes", "usable_memory"]
-
-
 # (limit, usage) of cgroup v2 and v1
 _CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),

@@ -24,9 +24,6 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading.base import Order
 from gluontune.runtime import mxnet
 
-__all__ = ["SafeDataLoader", "dead_worker", "end_pool", "safe_dataloader"]
-
-
 POLL_S = 0.5
 
 

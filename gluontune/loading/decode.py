@@ -19,8 +19,6 @@ from gluontune.codec.image import raw_to_pixels
 from gluontune.core.errors import GluontuneError
 from gluontune.loading.augment import Augment, Box, Draws
 
-__all__ = ["Decoder"]
-
 _REDUCED = {
     3: {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8},
     1: {2: cv2.IMREAD_REDUCED_GRAYSCALE_2, 4: cv2.IMREAD_REDUCED_GRAYSCALE_4, 8: cv2.IMREAD_REDUCED_GRAYSCALE_8},

@@ -14,8 +14,6 @@ import numpy as np
 
 from gluontune.core.files import explain_os_error
 
-__all__ = ["measure_disk"]
-
 BLOCK = 1 << 20
 ALIGN = 4096
 DEPTHS = (1, 4, 16)

@@ -16,9 +16,6 @@ from gluontune.datasets.split import FileSplit, RecordSplit, Split
 from gluontune.recipe.registry import Registry, resolve
 from gluontune.records import RecordReader
 
-__all__ = ["LOADERS", "LoaderInfo", "build", "from_files", "from_records", "open_source", "seeded_subset"]
-
-
 FRAMEWORKS = ("numpy", "torch")
 
 

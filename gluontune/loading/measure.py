@@ -21,8 +21,6 @@ from gluontune.loading.loaders import build
 from gluontune.loading.resident import ResidentLoader
 from gluontune.runtime.cpu import Cpu
 
-__all__ = ["Bench", "Point", "deck_rule", "decode_rate", "worker_counts"]
-
 FED_WAIT_PCT = 2.0  # a trainer that waits less than this for its data is fed
 NEAR_BEST = 0.95  # as good as the best, within what a measurement can tell
 PREFETCHES = (1, 2, 4)

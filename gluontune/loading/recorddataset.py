@@ -14,8 +14,6 @@ from gluontune.loading.base import sample_error
 from gluontune.records import RecordReader, boxes_of
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["RecordDataset"]
-
 KINDS = ("tensor", "numpy", "bytes")
 
 

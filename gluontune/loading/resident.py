@@ -17,8 +17,6 @@ from gluontune.loading.decode import Decoder
 from gluontune.loading.threaded import BatchPool, fill
 from gluontune.runtime.cpu import Cpu
 
-__all__ = ["ResidentLoader", "decode_all"]
-
 SHARE = 0.5  # of usable memory that the images may take
 
 

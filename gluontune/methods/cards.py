@@ -13,8 +13,6 @@ from gluontune.recipe.registry import Registry
 if TYPE_CHECKING:
     from gluontune.recipe import Recipe
 
-__all__ = ["KINDS", "METHODS", "MethodCard", "numbers_of", "with_methods"]
-
 #: What a method changes; those of kind ``recipe`` are fields that recipes have anyway.
 KINDS = ("batch", "loss", "net", "gradient", "weights", "validation", "recipe")
 

@@ -15,8 +15,6 @@ mx: Any = mxnet()
 # Not mx.nd: on a parameter server `import mxnet` never ends, and the package gets that alias too late.
 nd = mx.ndarray
 
-__all__ = ["TunedOptimizer", "chunks", "interleaved", "is_large", "mx", "nd", "squares", "subtract_all"]
-
 # MXNet's kernels take the pointers of at most 45 (multi_lamb, multi_adamw) to 60 (multi_sgd) arrays.
 CHUNK = 45
 #: Elements from which an array has a kernel call of its own; see :func:`chunks`.

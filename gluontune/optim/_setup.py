@@ -17,8 +17,6 @@ from gluontune.optim.scaling import is_exempt, scaled_learning_rate
 from gluontune.optim.trainer import TunedTrainer
 from gluontune.recipe.registry import resolve
 
-__all__ = ["create", "setup"]
-
 
 def setup(
     name: str,

@@ -14,9 +14,6 @@ from gluontune.core.errors import UsageError, did_you_mean
 from gluontune.recipe.parameters import Parameter
 from gluontune.recipe.registry import Registry
 
-__all__ = ["OPTIMIZERS", "OptimizerCard", "list_optimizers"]
-
-
 #: Parameters that are a share of what was: at least 0 and below 1.
 _SHARES = ("beta", "beta1", "beta2", "gamma1", "gamma2", "rho", "rest_momentum")
 _CHOICES = {"warmup_strategy": ("linear", "power2", "sqrt", "lars"), "rest": ("adamw", "nag")}

@@ -16,9 +16,6 @@ from typing import Any
 from gluontune.core.errors import UsageError
 from gluontune.recipe.rules import LR_SCALING
 
-__all__ = ["EXEMPT_SUFFIXES", "exempt_name", "is_exempt", "scaled_learning_rate"]
-
-
 EXEMPT_SUFFIXES = ("bias", "gamma", "beta")
 
 

@@ -21,8 +21,6 @@ from gluontune.optim.torch_rules import TINY, TORCH_RULES, State, kept, orthogon
 from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["Part", "TOGETHER", "TorchOptimizer", "rates_of"]
-
 
 class Part(NamedTuple):
     """A parameter in an update, with the arguments that its rule takes."""

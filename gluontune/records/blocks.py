@@ -33,8 +33,6 @@ from gluontune.records.sources import Item
 from gluontune.records.tarshards import place_of, read_member
 from gluontune.records.transform import BulkCopier, Transform
 
-__all__ = ["Block", "BlockMaker", "Skip", "make_block", "serve"]
-
 _LENGTH = struct.Struct("<Q")
 
 

@@ -19,8 +19,6 @@ from gluontune.records.layout import DamagedRecordError, join_parts
 from gluontune.records.side_files import index_rows, map_file
 from gluontune.records.writer import RecordWriter, index_text
 
-__all__ = ["MXIndexedRecordIO", "MXRecordIO"]
-
 
 class MXRecordIO:
     """Reads or writes the records of a file one after the other, as ``mx.recordio.MXRecordIO`` does.

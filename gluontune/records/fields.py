@@ -31,10 +31,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import parse_json
+from gluontune.core.reading import parse_json
 from gluontune.records.layout import IRHeader, Label
-
-__all__ = ["END", "Field", "boxes_of", "boxes_to_label", "is_mask", "join_fields", "split_fields", "take_fields"]
 
 
 def boxes_to_label(boxes: Any, header: Sequence[float] = ()) -> np.ndarray:

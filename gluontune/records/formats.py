@@ -29,8 +29,6 @@ from gluontune.records.layout import image_record, split_image_record
 from gluontune.records.packer import pack
 from gluontune.records.reader import RecordReader
 
-__all__ = ["FormatRow", "compare_formats", "main"]
-
 Read = Callable[[int], Any]
 
 

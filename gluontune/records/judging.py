@@ -29,8 +29,6 @@ from gluontune.records.layout import FIRST, HEAD, LAST, LENGTH_MASK, MAGIC, MIDD
 from gluontune.records.scan import Checked, Evidence
 from gluontune.records.structure import Broken, Found
 
-__all__ = ["KeyScheme", "decide_keys", "judge"]
-
 _END_BITS = 14.0  # from which a record ends where it says, though no record follows
 
 

@@ -19,8 +19,6 @@ from gluontune.records.tarshards import place_of
 from gluontune.records.transform import Transform, available
 from gluontune.runtime import usable_cores
 
-__all__ = ["PackReport", "Progress", "pack", "shard_paths"]
-
 Progress = Callable[[int, int], None]  # images done, images in all
 
 BLOCK_BYTES = 2 << 20  # of source files in one block

@@ -35,8 +35,6 @@ from gluontune.records.side_files import (
     side_path,
 )
 
-__all__ = ["RecordReader"]
-
 
 class RecordReader:
     """Random access to the records of a ``.rec`` file, without copying them.

@@ -17,8 +17,6 @@ from gluontune.records.structure import joined
 from gluontune.records.verifier import Survey, VerifyReport, survey
 from gluontune.records.writer import RecordWriter
 
-__all__ = ["RepairReport", "repair"]
-
 
 @dataclass(frozen=True)
 class RepairReport:

@@ -24,8 +24,6 @@ from gluontune.records.layout import IMAGE_HEAD, MAX_KEY, DamagedRecordError, sp
 from gluontune.records.side_files import HEAD_SIZE, ROW, map_file, mended_rows, read_checksums, row_is_sound, side_path
 from gluontune.records.structure import Broken, Found, joined, walk
 
-__all__ = ["Checked", "Checksums", "Evidence", "Index", "Progress", "scan"]
-
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 BATCH = 128
 

@@ -20,24 +20,6 @@ from gluontune.core.files import PathLike, explain_os_error, open_regular
 from gluontune.core.reading import read_bytes
 from gluontune.records.layout import HEAD, LENGTH_MASK, DamagedRecordError, padded
 
-__all__ = [
-    "HEAD_SIZE",
-    "ROW",
-    "find_index",
-    "head",
-    "index_rows",
-    "make_rows",
-    "map_file",
-    "mended_rows",
-    "read_checksums",
-    "read_index",
-    "record_ends",
-    "row_is_sound",
-    "scan",
-    "side_path",
-]
-
-
 NAME = b"GLUONTUNE-CRC-2\n"
 HEAD_SIZE = 32
 ROW = np.dtype([("key", "<i8"), ("offset", "<u8"), ("length", "<u4"), ("crc", "<u4"), ("check", "<u4")])

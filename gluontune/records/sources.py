@@ -22,8 +22,6 @@ from gluontune.core.reading import check_names, leads_up
 from gluontune.records.layout import MAX_KEY, label_bytes
 from gluontune.records.tarshards import is_tar, tar_samples
 
-__all__ = ["EXTENSIONS", "Item", "Source", "read_source", "split_shards"]
-
 EXTENSIONS = frozenset((".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"))
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "image_path", "img", "name")
 

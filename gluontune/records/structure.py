@@ -15,8 +15,6 @@ import numpy as np
 
 from gluontune.records.layout import HEAD, MAGIC, DamagedRecordError, part_spans, starts_record
 
-__all__ = ["Broken", "Found", "joined", "walk"]
-
 CHUNK = 64 << 20
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gluontune.codec import native
 from gluontune.codec.header import ImageError, ImageInfo, inspect
-from gluontune.codec.image import pixels_to_raw, raw_to_pixels
+from gluontune.codec.image import pixels_to_raw
 from gluontune.codec.recode import recode_jpeg, thread_state
 from gluontune.core.errors import UsageError
 from gluontune.records.layout import IMAGE_HEAD, label_bytes
@@ -25,8 +25,6 @@ from gluontune.records.sources import Item
 
 if TYPE_CHECKING:
     import numpy as np
-
-__all__ = ["BulkCopier", "COLORS", "CopiedBlock", "FORMATS", "Transform", "available", "pixels_to_raw", "raw_to_pixels"]
 
 
 FORMATS = ("keep", "jpg", "png", "raw")

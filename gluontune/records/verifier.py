@@ -12,8 +12,6 @@ from typing import Any, NamedTuple, Optional
 from gluontune.records.judging import KeyScheme, decide_keys, judge
 from gluontune.records.scan import Evidence, PathLike, Progress, scan
 
-__all__ = ["Damage", "Progress", "Survey", "VerifyReport", "diagnose", "survey", "verify"]
-
 Damages = dict[tuple[Optional[int], int], str]  # position and offset: reason
 
 

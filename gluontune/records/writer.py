@@ -17,8 +17,6 @@ from gluontune.core.files import PathLike, atomic_write, explain_os_error
 from gluontune.records.layout import MAX_KEY, Label, frame, image_record
 from gluontune.records.side_files import head, make_rows, side_path
 
-__all__ = ["RecordWriter", "index_text", "remove_side_files"]
-
 
 class RecordWriter:
     """Writes a ``.rec`` file beside its final place and renames it when it is closed.

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DiskSpace", "disk_space", "measure_reading"]
-
 
 @dataclass(frozen=True)
 class DiskSpace:

@@ -1,16 +1,21 @@
-"""Other loaders for modules that somebody else imports."""
+"""Other loaders for modules that somebody else imports.
+
+Modules that are run when something in them is first asked for, not when they are imported.
+
+MXNet imports scipy's statistics and sparse matrices for two rare calls: a third of what its import takes.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-
-__all__ = ["loading_by"]
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -41,3 +46,56 @@ class _Finder(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             spec.loader = self._wrap(spec.loader)
         return spec
+
+
+def lazily(*names: str) -> contextlib.AbstractContextManager[None]:
+    """What is imported inside the block, and is one of ``names``, is run later.
+
+    A module that was imported before is left as it is, and so is one that is not installed.
+
+    >>> with lazily("tabnanny"):
+    ...     import tabnanny
+    >>> "check" in vars(tabnanny), tabnanny.check.__name__, "check" in vars(tabnanny)
+    (False, 'check', True)
+    """
+    return loading_by(_LazyLoader, *names)
+
+
+class _LazyLoader(Loader):
+    def __init__(self, loader: Loader):
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _LazyModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Not yet. What the import system looks at is there; importing a submodule asks for ``__path__``."""
+        values = vars(module)
+        values["_later"] = (self._loader, values.pop("__path__", None))
+        values["__loader__"] = module.__spec__.loader = self._loader  # type: ignore[union-attr]
+
+
+class _LazyModule(ModuleType):
+    """(``importlib.util.LazyLoader`` runs a module when it is imported a second time.)"""
+
+    def __getattr__(self, name: str) -> Any:
+        with _lock:  # held until the module has run: other threads wait for all of it
+            values = vars(self)
+            later = values.pop("_later", None)
+            if later is not None:
+                loader, path = later
+                if path is not None:
+                    values["__path__"] = path
+                loader.exec_module(self)
+                self.__class__ = ModuleType  # type: ignore[assignment]
+                return getattr(self, name)
+        if name in values:
+            return values[name]
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        self.__getattr__("__doc__")
+        return sorted(vars(self))
+
+
+_lock = threading.RLock()

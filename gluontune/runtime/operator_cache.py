@@ -24,8 +24,6 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write
 from gluontune.runtime.import_hooks import loading_by
 
-__all__ = ["kept_operators"]
-
 _FORMAT = 1
 _Key = tuple[str, str, str]  # module that makes the function, operator, function
 #: Code with 0 for the handle, where that stands among its constants, the doc string, and which defaults are "_Null".

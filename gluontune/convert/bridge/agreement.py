@@ -23,8 +23,6 @@ from gluontune.core.gaps import gap, size
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["Agreement", "check"]
-
 
 @dataclass(frozen=True)
 class Agreement:

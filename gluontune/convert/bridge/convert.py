@@ -22,8 +22,6 @@ from gluontune.core.errors import GluontuneError, UnknownNameError
 from gluontune.core.texts import clean
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["attributes", "inputs_of", "refuse_unknown", "to_torch"]
-
 # Inputs that training gives and inference does not.
 _LABELS = {"label"}
 _STATES = {"weight", "bias", "gamma", "beta", "moving_mean", "moving_var", "running_mean", "running_var", "parameters"}

@@ -7,8 +7,6 @@ from typing import Any
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import pytorch
 
-__all__ = ["ByMode"]
-
 torch: Any = pytorch.torch()
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["Places", "gluon_names", "identifier", "is_attribute", "is_free"]
-
 _PLAIN = re.compile(r"[\w /:+-]{1,200}")
 _DEEPEST = 20  # modules within modules; deepcopy ends at Python's limit
 # What the source of a forward method reads beside its arguments.

@@ -12,8 +12,6 @@ from gluontune.convert.graph.params import write_params
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["from_torch"]
-
 
 def from_torch(module: Any, to: Any = None) -> dict[str, np.ndarray]:
     """Parameters and running statistics of a module that ``to_torch`` made, by Gluon's names.

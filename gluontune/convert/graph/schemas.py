@@ -20,9 +20,6 @@ import numpy as np
 from gluontune.core.errors import UnknownNameError, UsageError
 from gluontune.core.texts import clean
 
-__all__ = ["Attribute", "OperatorSchema", "parse", "schema", "table_path"]
-
-
 _LONGEST = 10_000  # characters of a shape
 
 

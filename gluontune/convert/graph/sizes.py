@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["axes_of", "new_shape", "np_new_shape", "resized"]
-
 
 def new_shape(old: Any, codes: Any, reverse: bool = False) -> tuple[int, ...]:
     """The shape that Reshape's codes mean: 0 keeps, -1 infers, -2 keeps the rest, -3 joins two, -4 splits one.

@@ -19,8 +19,6 @@ from gluontune.optim.schedules import _schedule
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 from gluontune.recipe import Recipe
 
-__all__ = ["expression", "write_training"]
-
 _TEMPLATE = Path(__file__).parent / "templates" / "train.py.j2"
 _MOST = 400 * 2**20  # bytes of pixels that data.npz may hold
 _HEADER = '''"""The optimizer's rule and the schedule of train.py. Taken from gluontune (Apache-2.0)."""

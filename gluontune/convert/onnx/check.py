@@ -14,8 +14,6 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.gaps import distance, size
 from gluontune.runtime import mxnet
 
-__all__ = ["TOLERANCE", "Agreement", "agreement", "check_outputs", "open_session"]
-
 TOLERANCE = 1e-5  # of the largest output of the net
 
 

@@ -19,8 +19,6 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write
 from gluontune.runtime import mxnet
 
-__all__ = ["OPSET", "Exported", "UnsupportedOperator", "to_onnx"]
-
 OPSET = 13  # MXNet 1.9.1's converter has translations for opsets 12 and 13; onnx itself is further on
 IR_VERSION = 8
 _LARGEST = 2**31 - 2**20  # bytes: protobuf's limit for one file

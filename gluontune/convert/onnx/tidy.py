@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["add_preprocessing", "name_batch", "tidy"]
-
 BATCH = "batch"
 
 

@@ -14,8 +14,6 @@ from gluontune.optim.schedules._rules import constant, cosine, factor, multifact
 from gluontune.optim.schedules._schedule import Rate, Schedule, number
 from gluontune.recipe.registry import Registry
 
-__all__ = ["SCHEDULES", "ScheduleCard", "build"]
-
 _UNITS = ("updates", "epochs")
 
 

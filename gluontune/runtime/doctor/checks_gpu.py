@@ -7,8 +7,6 @@ from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.facts import CONTAINER, describe_code, unfit_gpus
 from gluontune.runtime.system import System
 
-__all__: list[str] = []
-
 
 def _built_for_cuda(system: System) -> bool:
     try:

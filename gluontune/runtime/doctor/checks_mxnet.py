@@ -10,8 +10,6 @@ from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.importing import CPU_WHEEL, REINSTALL_CPU, library_fix, wanted_numpy
 from gluontune.runtime.system import System
 
-__all__: list[str] = []
-
 
 @check("mxnet", "mxnet is installed")
 def mxnet(system: System, options: Options) -> Verdict:

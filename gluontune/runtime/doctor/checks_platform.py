@@ -7,8 +7,6 @@ from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.facts import CONTAINER
 from gluontune.runtime.system import System
 
-__all__: list[str] = []
-
 
 @check("operating-system", "operating system against the MXNet wheels")
 def operating_system(system: System, options: Options) -> Verdict:

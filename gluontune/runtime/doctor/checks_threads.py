@@ -11,8 +11,6 @@ from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.launch import launch_settings
 from gluontune.runtime.system import System
 
-__all__: list[str] = []
-
 TUNED = "run with gluontune (runtime: tuned), or export what 'gluontune doctor --settings' shows"
 
 
