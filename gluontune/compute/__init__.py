@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
+    from gluontune.compute._blocks import FirstValues as FirstValues
     from gluontune.compute.check import HybridizeCheck as HybridizeCheck
     from gluontune.compute.check import check_hybridizable as check_hybridizable
     from gluontune.compute.choose import HybridizeReport as HybridizeReport
     from gluontune.compute.choose import hybridize as hybridize
     from gluontune.compute.depth import add_stochastic_depth as add_stochastic_depth
-    from gluontune.compute.initial import FirstValues as FirstValues
     from gluontune.compute.mixed import LossScaler as LossScaler
     from gluontune.compute.mixed import MixedPrecision as MixedPrecision
     from gluontune.compute.mixed import refuse_np as refuse_np

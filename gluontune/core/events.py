@@ -1,7 +1,4 @@
-"""What long work tells as it goes: the events that bars, tables and logs show. Nothing here imports mxnet.
-
-The shapes of what ``ladder.json`` holds: the ladder writes it, the report reads it. Nothing here imports mxnet.
-"""
+"""Events of long work, as bars, tables and logs show them, and the rows of ``ladder.json`` that some of them hold."""
 
 from __future__ import annotations
 

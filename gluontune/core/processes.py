@@ -1,9 +1,4 @@
-"""A child process that takes one JSON command a line, and answers with one JSON event a line on its own pipe.
-
-How a child process came to its end: the cause in one line, from its exit code and its last words.
-
-Processes that do not outlive the one that started them.
-"""
+"""Child processes: one JSON command a line, one JSON event a line back; how one ended; and none outlives its parent."""
 
 from __future__ import annotations
 

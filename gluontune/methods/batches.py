@@ -2,8 +2,7 @@
 
 None changes what it is given. Mixup, CutMix and random erasing are those of :mod:`gluontune.loading.mixing`, colour
 jitter and RandAugment those of :mod:`gluontune.loading`.
-
-The method that makes the batch larger while the training goes on.
+The last of them makes the batch larger while the training goes on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Methods that change the training loss, or which images take part. Written once for MXNet's and PyTorch's arrays.
 
-The method that ends the training of a net's first layers before that of its last.
-
-Test-time flips: the views of a validation image whose scores are averaged.
+And: the end of the training of a net's first layers, and the views of a validation image whose scores are averaged.
 """
 
 from __future__ import annotations

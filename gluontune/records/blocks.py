@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Callable, Union
 
 from gluontune.codec.header import ImageError
-from gluontune.codec.recode import incomplete
+from gluontune.codec.native import incomplete
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import open_regular
 from gluontune.core.interpreter import python

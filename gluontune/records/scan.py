@@ -16,7 +16,7 @@ import numpy as np
 
 from gluontune.codec.header import ImageError, inspect, kind_of
 from gluontune.codec.image import raw_to_pixels
-from gluontune.codec.recode import incomplete
+from gluontune.codec.native import incomplete
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import PathLike
 from gluontune.records.fields import Field, split_fields

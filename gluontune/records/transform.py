@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gluontune.codec import native
 from gluontune.codec.header import ImageError, ImageInfo, inspect
 from gluontune.codec.image import pixels_to_raw
-from gluontune.codec.recode import recode_jpeg, thread_state
+from gluontune.codec.native import recode_jpeg, thread_state
 from gluontune.core.errors import UsageError
 from gluontune.records.layout import IMAGE_HEAD, label_bytes
 from gluontune.records.sources import Item

@@ -22,8 +22,7 @@ from typing import Any
 
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import amx, cuda, elf, packages
-from gluontune.runtime.import_hooks import lazily
-from gluontune.runtime.operator_cache import kept_operators
+from gluontune.runtime.import_hooks import kept_operators, lazily
 
 # numpy 1.24 removed them; MXNet 1.9.1 reads them at import and while it runs.
 NUMPY_ALIASES = {

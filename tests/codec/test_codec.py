@@ -16,7 +16,7 @@ from PIL import Image
 
 from gluontune.codec import native
 from gluontune.codec.header import ImageError, inspect
-from gluontune.codec.recode import recode_jpeg
+from gluontune.codec.native import recode_jpeg
 from gluontune.records.blocks import BlockMaker, make_block
 from gluontune.records.layout import MAGIC
 from gluontune.records.sources import Item

@@ -17,7 +17,7 @@ import pytest
 
 from gluontune.codec import native
 from gluontune.codec.header import ImageError, inspect
-from gluontune.codec.recode import recode_jpeg
+from gluontune.codec.native import recode_jpeg
 from gluontune.core.errors import GluontuneError
 from gluontune.loading import AUGMENTS
 from gluontune.loading.augment import Draws

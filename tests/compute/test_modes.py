@@ -202,7 +202,7 @@ def test_what_can_only_predict_is_converted_for_prediction_and_says_so(kind, arg
     with pytest.raises(GluontuneError, match=f"for prediction alone.*{said}"):
         module.train()
     if said == "AttributeError":
-        with pytest.raises(UsageError, match=r"in training mode it cannot be traced at .*test_compute_modes\.py:"):
+        with pytest.raises(UsageError, match=r"in training mode it cannot be traced at .*test_modes\.py:"):
             gt.bridge.check(net, module, x, train=True)
 
 

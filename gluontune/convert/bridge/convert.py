@@ -90,7 +90,7 @@ def _both_modes(
     library: Any, places: Places, source: Source, names: list[str], dtype: str | None
 ) -> tuple[Any, list[str]]:
     """A graph that hands its inputs and all arrays to the graph of prediction or that of training; and its inputs."""
-    modes: Any = importlib.import_module("gluontune.convert.bridge.modes")
+    modes: Any = importlib.import_module("gluontune.convert.bridge.operators.looping")
     why, graphs = source.untrained, [source.graph]
     if source.training is not None:
         trained = Source(source.training, source.arrays, source.inputs, source.frozen)

@@ -1,7 +1,4 @@
-"""Parts as ``model.py``: one class for all parts that differ in nothing but numbers.
-
-A module of the project before it is text.
-"""
+"""Parts as ``model.py``: one class for all parts that differ in nothing but numbers; and a module before it is text."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute.tracing import traced
-from gluontune.convert.onnx import tidy
+from gluontune.convert.onnx.check import add_preprocessing, name_batch, tidy
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write
 from gluontune.runtime import mxnet
@@ -125,11 +125,11 @@ def to_onnx(
     if batch_size is not None:
         model = _convert(symbol, params, (batch_size, channels, height, width), dynamic=False)
     found.dynamic_batch = batch_size is None
-    tidy.name_batch(model, batch_size)
-    found.removed = tidy.tidy(model)
+    name_batch(model, batch_size)
+    found.removed = tidy(model)
     if preprocess:
         assert mean is not None and std is not None
-        tidy.add_preprocessing(model, image_shape, mean, std, batch_size)
+        add_preprocessing(model, image_shape, mean, std, batch_size)
     _describe(model, mean, std, preprocess, classes, metadata or {})
     onnx.checker.check_model(model)
     data = model.SerializeToString() if model.ByteSize() < _LARGEST else b""

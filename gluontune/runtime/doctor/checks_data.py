@@ -1,9 +1,4 @@
-"""Memory, shared memory, open files: what runs out in the middle of an epoch; and a hazard to know.
-
-The data's folder: there, writable, with room, and how fast it reads.
-
-Notebooks: the tools that open and run them, and the kernel with our settings.
-"""
+"""What runs out in an epoch (memory, shared memory, open files), the data's folder, and notebooks' tools and kernel."""
 
 from __future__ import annotations
 
