@@ -93,7 +93,7 @@ fuzz: $(STAMP)
 
 # The compiled codec under address and undefined-behaviour sanitizers: new random cases each time (gcc or clang).
 asan: $(STAMP)
-	$(PY) -m gluontune.codec.sanitize --cases 20000 $(ARGS)
+	$(PY) -m tools.sanitize --cases 20000 $(ARGS)
 
 # Hours of training with a kill every minute: memory, open files and the end must be as if nobody had killed.
 SECONDS ?= 7200

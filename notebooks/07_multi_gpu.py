@@ -41,7 +41,7 @@ import numpy as np
 
 import gluontune as gt
 from gluontune.course import bars, check, compare, in_turn, predict, table
-from gluontune.loading.order import Order
+from gluontune.loading.base import Order
 from gluontune.parallel import horovod
 
 predict("times as fast: several devices against one", ...)

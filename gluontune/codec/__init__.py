@@ -22,6 +22,6 @@ if TYPE_CHECKING:
     from gluontune.codec.image import decode_image as decode_image
     from gluontune.codec.image import resize_image as resize_image
     from gluontune.codec.native import decoder_name as decoder_name
-    from gluontune.codec.recode import recode_jpeg as recode_jpeg
+    from gluontune.codec.native import recode_jpeg as recode_jpeg
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

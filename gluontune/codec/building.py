@@ -1,4 +1,4 @@
-"""Compiling ``csrc``: into a wheel (``hatch_build.py``), on first use (``native``), under sanitizers (``sanitize``).
+"""Compiling ``csrc``: into a wheel (``hatch_build.py``), on first use (``native``), for ``tools.sanitize``.
 
 A wheel's codec is compiled with libjpeg-turbo's own headers where they are found; what is compiled on first use opens
 the library that Pillow's wheel carries. Only the standard library is imported here: a build has nothing else.
@@ -22,8 +22,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gluontune.core.interpreter import python
-
-__all__ = ["compile_codec", "compile_linked", "compilers", "linked_version"]
 
 SOURCES = sorted(Path(__file__).with_name("csrc").glob("*.[ch]"))
 OPENING = ("-ldl", "-lm")  # for the codec that opens libjpeg-turbo itself

@@ -13,18 +13,6 @@ from typing import Any, NamedTuple
 
 from gluontune.codec.sizes import claimed_size, pixel_bits, too_large
 
-__all__ = [
-    "ImageError",
-    "ImageInfo",
-    "JpegHeader",
-    "check_size",
-    "fault",
-    "inspect",
-    "jpeg_header",
-    "kind_of",
-    "png_is_whole",
-]
-
 PNG = b"\x89PNG\r\n\x1a\n"
 PNG_END = b"IEND\xaeB`\x82"
 JPEG_END = b"\xff\xd9"

@@ -17,8 +17,6 @@ from typing import Any
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["MAX_PIXELS", "MAX_SCANS", "VARIABLE", "claimed_size", "max_pixels", "pixel_bits", "too_large"]
-
 VARIABLE = "GLUONTUNE_MAX_PIXELS"
 MAX_PIXELS = 178_956_970
 MAX_SCANS = 500  # libjpeg-turbo's own limit where it is fuzzed

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
+    from gluontune.compute._blocks import FirstValues as FirstValues
     from gluontune.compute.check import HybridizeCheck as HybridizeCheck
     from gluontune.compute.check import check_hybridizable as check_hybridizable
     from gluontune.compute.choose import HybridizeReport as HybridizeReport
     from gluontune.compute.choose import hybridize as hybridize
     from gluontune.compute.depth import add_stochastic_depth as add_stochastic_depth
-    from gluontune.compute.initial import FirstValues as FirstValues
+    from gluontune.compute.mixed import LossScaler as LossScaler
     from gluontune.compute.mixed import MixedPrecision as MixedPrecision
     from gluontune.compute.mixed import refuse_np as refuse_np
     from gluontune.compute.mixed import to_mixed_precision as to_mixed_precision
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from gluontune.compute.rewriting import AppliedRewrites as AppliedRewrites
     from gluontune.compute.rewriting import apply_rewrites as apply_rewrites
     from gluontune.compute.rewriting import rewrites_for as rewrites_for
-    from gluontune.compute.scaler import LossScaler as LossScaler
     from gluontune.compute.stage import InputStage as InputStage
     from gluontune.compute.stage import with_input_stage as with_input_stage
     from gluontune.compute.why import why_no_gain as why_no_gain

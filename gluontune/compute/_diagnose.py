@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gluontune.compute._traversal import walk
+from gluontune.compute._traversal import first_line, walk
 from gluontune.runtime import mxnet
-
-__all__ = ["Finding", "explain", "first_line", "source"]
 
 
 @dataclass(frozen=True)
@@ -101,9 +99,3 @@ def explain(net: Any, error: BaseException) -> Finding:
 def source(kind: type, method: str) -> str:
     code = getattr(getattr(kind, method, None), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
-
-
-def first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and "Stack trace" not in line]
-    picked = next((line for line in lines if line.startswith(("MXNetError", "Error in operator"))), "")
-    return (picked or (lines[0] if lines else type(error).__name__))[:300]

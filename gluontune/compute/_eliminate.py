@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from gluontune.compute.race import SETTINGS, Race, Trial, present_mode
 
-__all__ = ["SHARE", "Budget", "Contest"]
-
 MOST_S = 15.0
 SHARE = 0.05  # of the training to come
 LOOK, HEAT, VARIANTS, VARIANTS_HEAT = (

@@ -1,18 +1,23 @@
-"""One pass of a network, forward and backward, as numpy arrays: to compare two ways to run it."""
+"""A network run forward and backward as numpy arrays, to compare two ways to run it; it is left as it was.
+
+Gradients are checked for gross faults, not for rounding: a kernel that reads its data in another layout than they are
+in raises nothing, it computes something else.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from gluontune.compute._traversal import flat, walk
-from gluontune.core.gaps import size, worst
+from gluontune.compute.process import started_dtype
+from gluontune.core.errors import UsageError
+from gluontune.core.gaps import gaps, size, worst
 from gluontune.runtime import as_nd_array, mxnet, put_values
-
-__all__ = ["gradient_gap", "run", "varies", "without_dropout"]
 
 _SMALL = 0.01  # of the largest gradient
 
@@ -88,3 +93,120 @@ def _same_averages(net: Any) -> Iterator[None]:
 
 def _numpy(array: Any) -> Any:
     return array.astype("float32").asnumpy()
+
+
+GROSS = {"bfloat16": 0.5}  # of an array's largest gradient; a wrong layout gives about 1
+GROSS_FLOAT32 = 0.05
+SMALL = 1e-3  # arrays whose gradients are below this share of the net's largest may be all rounding
+
+
+class GradientCheck:
+    """Gradients of a net's plain steps, to compare those of later ways to run it with.
+
+    A net that draws random numbers, or adds its gradients up, gives others each time: then nothing is said.
+    """
+
+    def __init__(self, net: Any):
+        parameters = net.collect_params().items()
+        self._trained = {k: p for k, p in parameters if p.grad_req == "write" and p._grad_stype == "default"}
+        self._plain: list[dict[str, Any]] = []
+
+    def note(self) -> None:
+        """Keep the gradients as they are after a plain step; of two such steps the check is made."""
+        self._plain = [*self._plain, self._now()][-2:]
+
+    def differing(self) -> str:
+        """The first parameter whose gradient is grossly another than in the plain steps, or ""."""
+        if len(self._plain) < 2:
+            return ""
+        first, plain = self._plain
+        if first_gross(first, plain) is not None:
+            return ""
+        return first_gross(self._now(), plain) or ""
+
+    def _now(self) -> dict[str, Any]:
+        return {k: p.list_grad()[0].astype("float32").asnumpy() for k, p in self._trained.items()}
+
+
+def first_gross(mine: dict[Any, Any], plain: dict[Any, Any]) -> Any:
+    """The first key whose gradient is grossly another in ``mine`` than in ``plain``, or None."""
+    limit = GROSS.get(started_dtype() or "", GROSS_FLOAT32)
+    least = SMALL * max(map(size, plain.values()), default=0.0)
+    for key, apart in gaps(mine, plain).items():
+        if apart > limit and (apart == math.inf or size(plain[key]) > least):
+            return key
+    return None
+
+
+HYBRID_STATE = (
+    "_active",
+    "_flags",
+    "_backend",
+    "_backend_opts",
+    "_cached_graph",
+    "_cached_op",
+    "_cached_op_args",
+    "_in_format",
+    "_out_format",
+    "_call_cached_op",
+    "_callback",
+    "_monitor_all",
+)
+
+
+def check_initialized(net: Any) -> None:
+    """Raise a UsageError that names a parameter which was never initialized."""
+    if not isinstance(net, mxnet().gluon.Block):
+        raise UsageError(f"net is a {type(net).__name__}: give a Gluon block")
+    for name, parameter in net.collect_params().items():
+        if parameter._data is None and not parameter._deferred_init:
+            raise UsageError(f"parameter {name} was never initialized: call net.initialize() first")
+
+
+@contextlib.contextmanager
+def preserved(net: Any) -> Iterator[None]:
+    """While it lasts, anything may be done to ``net``; then classes, modes, compiled graphs, weights,
+    running averages, gradients and what is pending of them are what they were before.
+
+    Parameters whose shape is still unknown get it during the work, as they would in any first call.
+    """
+    # Compiled with static_alloc, backward writes running averages behind the engine's back: reading one
+    # does not wait for it, only waitall does.
+    mxnet().nd.waitall()
+    blocks = capture(net)
+    arrays = [_copies(parameter) for parameter in net.collect_params().values() if parameter._data is not None]
+    try:
+        yield
+    finally:
+        mxnet().nd.waitall()
+        restore(blocks)
+        for saved in arrays:
+            for array, copy, fresh in saved:
+                put_values(array, copy)
+                if fresh is not None:
+                    array._fresh_grad = fresh
+        mxnet().nd.waitall()
+
+
+def capture(net: Any) -> list[tuple[Any, type, dict[str, Any]]]:
+    """How each block runs: class, mode, compiled graph. :func:`restore` sets it again, without compiling."""
+    return [
+        (block, type(block), {key: vars(block)[key] for key in HYBRID_STATE if key in vars(block)})
+        for _, block in walk(net)
+    ]
+
+
+def restore(blocks: list[tuple[Any, type, dict[str, Any]]]) -> None:
+    """Set what :func:`capture` took."""
+    for block, kind, state in blocks:
+        block.__class__ = kind
+        for key in HYBRID_STATE:
+            vars(block).pop(key, None)
+        vars(block).update(state)
+
+
+def _copies(parameter: Any) -> list[tuple[Any, Any, bool | None]]:
+    saved: list[tuple[Any, Any, bool | None]] = [
+        (array, array.copy(), array._fresh_grad if parameter._grad is not None else None) for array in parameter._data
+    ]
+    return saved + [(array, array.copy(), None) for array in parameter._grad or []]

@@ -14,8 +14,6 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-__all__ = ["main"]
-
 BEGIN, END = "gluontune_profile_begin", "gluontune_profile_end"
 
 

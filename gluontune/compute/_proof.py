@@ -9,17 +9,13 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute._blocks import give, take_back
-from gluontune.compute._diagnose import explain, first_line
-from gluontune.compute._gradients import first_gross
-from gluontune.compute._passes import run, varies, without_dropout
-from gluontune.compute._preserve import preserved
-from gluontune.compute._traversal import clear_caches, flat
+from gluontune.compute._diagnose import explain
+from gluontune.compute._passes import first_gross, preserved, run, varies, without_dropout
+from gluontune.compute._traversal import clear_caches, first_line, flat
 from gluontune.compute.mode import set_mode
 from gluontune.compute.process import started_dtype
 from gluontune.compute.tracing import asks_for_mode
 from gluontune.core.gaps import worst
-
-__all__ = ["Proof", "Wrong"]
 
 _MODES = ("imperative", "hybridized")
 _ATTEMPTS = 5  # passes of the plain net before a rewrite is blamed

@@ -22,8 +22,6 @@ from gluontune.core.files import cache_dir, write_json
 from gluontune.core.reading import parse_json, read_text
 from gluontune.runtime import machine_facts, mxnet
 
-__all__ = ["fingerprint", "keep", "recall"]
-
 SCHEMA = 1
 # Environment variables that begin so decide how fast a step is.
 _SETTINGS = (

@@ -1,27 +1,22 @@
 """Which layers of a network each rewrite would change.
 
-Only layers of exactly Gluon's class are taken: a subclass may compute something of its own.
+Only layers of exactly Gluon's class are taken: a subclass may compute something of its own. What stands in a block's
+own code, where no layer's class reaches, is rewritten in the traced graph: the block is given a class made for it,
+which derives from its own and changes the graph after Gluon has traced it. In imperative mode, which traces nothing,
+such a rewrite does nothing. Imported only where mxnet is needed.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 from typing import Any
 
-from gluontune.compute import _blocks, _graph, process
+from gluontune.compute import _blocks, process
 from gluontune.compute._traversal import Seen, walk
 from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.rewrites import Target
 from gluontune.runtime import mxnet
-
-__all__ = [
-    "fuse_bn_relu",
-    "keep_blocks",
-    "narrow_in_float32",
-    "order_sums",
-    "pad_channels",
-    "pool_to_mean",
-    "whole_sequential",
-]
 
 _BLOCK = 16  # channels of a block in oneDNN's layout for AVX-512
 _AMX_CHANNELS = 32  # a tile holds 32 bfloat16; oneDNN pads fewer, and MXNet refuses padded weights
@@ -89,7 +84,7 @@ def fuse_bn_relu(net: Any, seen: dict[int, Seen]) -> list[Target]:
     blocked = _blocked_outputs(net, seen)
     odd = _odd_layouts(net, seen)
     for path, block in walk(net):
-        if _graph.plain_class(block) not in _containers or id(block) not in seen:
+        if plain_class(block) not in _containers or id(block) not in seen:
             continue
         children = list(block._children.items())
         for (name, norm), (next_name, relu) in zip(children, children[1:]):
@@ -109,9 +104,9 @@ def order_sums(net: Any, seen: dict[int, Seen]) -> list[Target]:
     targets = []
     paths = {id(block): path for path, block in walk(net)}
     for root in topmost_hybrid(net):
-        if id(root) in seen and not isinstance(root, _graph.OrderedSums) and _sums_to_order(root, seen):
+        if id(root) in seen and not isinstance(root, OrderedSums) and _sums_to_order(root, seen):
             plain: Any = type(root)
-            targets.append(Target(paths[id(root)], root, _graph.with_ordered_sums(plain)))
+            targets.append(Target(paths[id(root)], root, with_ordered_sums(plain)))
     return targets
 
 
@@ -120,7 +115,7 @@ def _sums_to_order(root: Any, seen: dict[int, Seen]) -> int:
     try:
         root._cached_graph = ()
         _, symbol = root._get_graph(*seen[id(root)].arguments[0])
-        return _graph.order_sums(symbol)[1]
+        return exchange_operands(symbol)[1]
     except Exception:  # a user's code may raise anything when it is traced; check_hybridizable says what
         return 0
     finally:
@@ -245,3 +240,74 @@ def _fusible(
 def _input_channels(conv: Any) -> int:
     shape = conv.weight.shape
     return shape[conv._kwargs["layout"].find("C")] if shape else 0
+
+
+_SUM = "elemwise_add"
+_FREE_OUTPUT = ("BatchNorm", "Convolution")  # their backward does not read what they gave
+
+
+class OrderedSums:
+    """What ``with_ordered_sums`` mixes into a block's class."""
+
+    plain: type
+    _cached_graph: Any
+
+    def _get_graph(self, *args: Any) -> Any:
+        if not self._cached_graph:
+            inputs, out = super()._get_graph(*args)  # type: ignore[misc]
+            self._cached_graph = inputs, exchange_operands(out)[0]
+        return self._cached_graph
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _remake, (self.plain,), self.__dict__
+
+
+@functools.cache
+def with_ordered_sums(plain: Any) -> type:
+    """A class like ``plain``, of the same name, whose graph has its sums ordered."""
+    names = {"plain": plain, "__module__": plain.__module__, "__qualname__": plain.__qualname__}
+    return type(plain.__name__, (OrderedSums, plain), names)
+
+
+def plain_class(block: Any) -> type:
+    """The class of ``block`` as it was before its graph was rewritten."""
+    kind = type(block)
+    return kind.plain if issubclass(kind, OrderedSums) else kind
+
+
+def exchange_operands(symbol: Any) -> tuple[Any, int]:
+    """``symbol`` with the operands of some sums exchanged, and of how many.
+
+    They are exchanged where the second operand may be overwritten (nobody else reads it) and the first
+    may not. Addition commutes exactly, so that no bit of the result changes.
+
+    >>> mx = mxnet()
+    >>> x = mx.sym.relu(mx.sym.var("x"))
+    >>> y = mx.sym.BatchNorm(x, name="norm")
+    >>> exchange_operands(x + y)[1], exchange_operands(y + x)[1]
+    (1, 0)
+    """
+    graph = json.loads(symbol.tojson(remove_amp_cast=False))
+    nodes = graph["nodes"]
+    readers: dict[tuple[int, int], int] = {}
+    for entry in [*graph["heads"], *(i for node in nodes for i in node["inputs"])]:
+        readers[entry[0], entry[1]] = readers.get((entry[0], entry[1]), 0) + 1
+
+    def is_free(entry: list[int]) -> bool:
+        return nodes[entry[0]]["op"] in _FREE_OUTPUT and readers[entry[0], entry[1]] == 1
+
+    count = 0
+    for node in nodes:
+        if node["op"] == _SUM and is_free(node["inputs"][1]) and not is_free(node["inputs"][0]):
+            node["inputs"].reverse()
+            count += 1
+    if not count:
+        return symbol, 0
+    ordered = mxnet().sym.load_json(json.dumps(graph, ensure_ascii=False))
+    return ordered.as_np_ndarray() if isinstance(symbol, mxnet().sym.np._Symbol) else ordered, count
+
+
+def _remake(plain: type) -> Any:
+    """For pickle and copy, which find no class by the name of one that was made here."""
+    kind: Any = with_ordered_sums(plain)
+    return kind.__new__(kind)

@@ -1,16 +1,16 @@
-"""Walking a network, and watching one forward pass of it without leaving a trace."""
+"""Walking a network, and watching one forward pass of it without leaving a trace; of ``mx.nd`` or of ``mx.np``."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from gluontune.core.errors import UsageError
-from gluontune.runtime import as_net_array, mxnet, uses_np
-
-__all__ = ["Seen", "as_imperative", "clear_caches", "flat", "sample_of", "walk", "watch"]
+from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 
 
 def walk(net: Any) -> Iterator[tuple[str, Any]]:
@@ -95,8 +95,6 @@ def watch(net: Any, *inputs: Any) -> dict[int, Seen]:
             for array in _arrays(out):
                 array.wait_to_read()
     except Exception as error:
-        from gluontune.compute._diagnose import first_line
-
         for parameter, state in unknown:  # shapes inferred from a wrong input would stay in the net
             vars(parameter).update(state)
         raise UsageError(
@@ -154,6 +152,13 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
             )
 
 
+def first_line(error: BaseException) -> str:
+    """The line of an error that says what is wrong: MXNet's own, where it has one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and "Stack trace" not in line]
+    picked = next((line for line in lines if line.startswith(("MXNetError", "Error in operator"))), "")
+    return (picked or (lines[0] if lines else type(error).__name__))[:300]
+
+
 def flat(value: Any) -> list[Any]:
     """The items of nested lists and tuples, in order, without None."""
     if isinstance(value, (list, tuple)):
@@ -166,3 +171,48 @@ def _arrays(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return [array for item in value for array in _arrays(item)]
     return [value] if hasattr(value, "wait_to_read") else []
+
+
+_inside = threading.local()  # .np: a forward of a network of mx.np is running with old arrays
+
+
+def either_kind(forward: Any) -> Any:
+    """A ``hybrid_forward`` written with operators of ``mx.nd``, for networks of ``mx.np`` too.
+
+    Most of ``npx``'s operators are the old ones by another name, and some old ones have no name there at all; so
+    arrays and symbols change their kind at the door, which costs nothing.
+    """
+
+    @functools.wraps(forward)
+    def hybrid_forward(self: Any, F: Any, *args: Any, **parameters: Any) -> Any:
+        if not mxnet().util.is_np_array():
+            return forward(self, F, *args, **parameters)
+        before, _inside.np = getattr(_inside, "np", False), True
+        try:
+            with mxnet().util.np_array(False):
+                out = forward(self, F, *map(_old, args), **{k: _old(v) for k, v in parameters.items()})
+        finally:
+            _inside.np = before
+        return _new(out)
+
+    return hybrid_forward
+
+
+def as_called(forward: Any, F: Any, *args: Any, **parameters: Any) -> Any:
+    """Within such a ``hybrid_forward``: that of Gluon's own layer, which takes the network's kind of array."""
+    if not getattr(_inside, "np", False):
+        return forward(F, *args, **parameters)
+    _inside.np = False
+    try:
+        with mxnet().util.np_array(True):
+            return _old(forward(F, *map(_new, args), **{k: _new(v) for k, v in parameters.items()}))
+    finally:
+        _inside.np = True
+
+
+def _old(value: Any) -> Any:
+    return value.as_nd_ndarray() if isinstance(value, mxnet().sym.Symbol) else as_nd_array(value)
+
+
+def _new(value: Any) -> Any:
+    return value.as_np_ndarray() if hasattr(value, "as_np_ndarray") else value

@@ -7,17 +7,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gluontune.compute._diagnose import Finding, explain, first_line, source
-from gluontune.compute._passes import gradient_gap, run, varies, without_dropout
-from gluontune.compute._preserve import check_initialized, preserved
-from gluontune.compute._traversal import Seen, flat, sample_of, walk, watch
+from gluontune.compute._diagnose import Finding, explain, source
+from gluontune.compute._passes import check_initialized, gradient_gap, preserved, run, varies, without_dropout
+from gluontune.compute._traversal import Seen, first_line, flat, sample_of, walk, watch
 from gluontune.compute.mode import set_mode, topmost_hybrid
 from gluontune.compute.tracing import of_call, place_of_branch
 from gluontune.core.errors import UsageError
 from gluontune.core.gaps import worst
 from gluontune.runtime import mxnet
-
-__all__ = ["Finding", "HybridizeCheck", "check_hybridizable"]
 
 
 @dataclass

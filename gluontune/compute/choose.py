@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 from gluontune.compute import _remember
 from gluontune.compute._eliminate import Budget, Contest
-from gluontune.compute._preserve import check_initialized, preserved, restore
+from gluontune.compute._passes import check_initialized, preserved, restore
 from gluontune.compute._traversal import flat, sample_of
 from gluontune.compute.mode import compile_roots, topmost_hybrid
 from gluontune.compute.race import SETTINGS, Race, Trial, present_mode, ratio
@@ -19,8 +19,6 @@ from gluontune.compute.rewriting import apply_rewrites, rewrites_for
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.stats import bounds
 from gluontune.runtime import as_nd_array, as_net_array, mxnet
-
-__all__ = ["HybridizeReport", "Trial", "hybridize"]
 
 WORTH = 1.02  # what is hardly faster here can be slower in the next process, whose memory lies elsewhere
 ENOUGH = 1.5  # a race cut short is run again for a budget so many times as large

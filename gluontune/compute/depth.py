@@ -7,8 +7,6 @@ from typing import Any
 from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet
 
-__all__ = ["add_stochastic_depth", "all_blocks", "residual_blocks"]
-
 
 def add_stochastic_depth(net: Any, rate: float) -> list[float]:
     """Leave out residual branches at random in training; all take part in inference.

@@ -8,8 +8,6 @@ from typing import Any
 from gluontune.compute.tracing import ByMode
 from gluontune.core.errors import UnknownNameError
 
-__all__ = ["MODES", "compile_roots", "set_mode", "topmost_hybrid"]
-
 MODES: dict[str, dict[str, bool]] = {
     "imperative": {"active": False},
     "hybridized": {"active": True},

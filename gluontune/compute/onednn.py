@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-__all__ = ["Execution", "Primitive", "cure_of", "parse_log", "problem_sizes", "slow_reason", "summarize"]
-
 
 @dataclass(frozen=True)
 class Execution:

@@ -11,8 +11,6 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import AMX_ENV, amx_support
 from gluontune.runtime.amx import hidden_amx, processor
 
-__all__ = ["Bfloat16Support", "amx_bfloat16", "bfloat16_support", "float32_operator", "start_process", "started_dtype"]
-
 logger = logging.getLogger("gluontune.compute")
 
 _started: str | None = None

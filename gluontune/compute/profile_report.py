@@ -9,8 +9,6 @@ from typing import Any
 from gluontune.compute._profile_child import BEGIN, END
 from gluontune.compute.onednn import Primitive, parse_log, summarize
 
-__all__ = ["Cure", "Operator", "Profile", "report"]
-
 
 @dataclass(frozen=True)
 class Operator:

@@ -14,11 +14,9 @@ from typing import Any
 
 from gluontune.compute.onednn import Primitive, problem_sizes
 from gluontune.compute.profile_report import Profile, report
-from gluontune.core.endings import how_it_ended
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import python
-
-__all__ = ["profile"]
+from gluontune.core.processes import how_it_ended
 
 
 def profile(
@@ -121,7 +119,7 @@ def _shape_key(primitive: Primitive) -> tuple[Any, ...]:
 
 def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
     """Write the traced graph, the weights and the batch to ``folder``; the net itself is not touched."""
-    from gluontune.compute._preserve import check_initialized, preserved
+    from gluontune.compute._passes import check_initialized, preserved
     from gluontune.compute._traversal import flat, sample_of, watch
     from gluontune.runtime import as_nd_array, mxnet, uses_np
 

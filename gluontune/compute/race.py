@@ -9,14 +9,11 @@ from typing import Any, Callable
 
 import psutil
 
-from gluontune.compute._gradients import GradientCheck
-from gluontune.compute._preserve import capture, restore
+from gluontune.compute._passes import GradientCheck, capture, restore
 from gluontune.compute.mode import MODES, compile_roots, topmost_hybrid
 from gluontune.compute.rewriting import apply_rewrites
 from gluontune.core.errors import GluontuneError
 from gluontune.core.stats import Interval, in_turn, interval, ratio_interval
-
-__all__ = ["SETTINGS", "Race", "Trial", "present_mode", "ratio"]
 
 # What is tried besides the three modes; oneDNN's subgraph backend is for inference and left out.
 SETTINGS: dict[str, dict[str, Any]] = {

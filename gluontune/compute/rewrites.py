@@ -11,8 +11,6 @@ from typing import Any, Callable, NamedTuple
 
 from gluontune.recipe.registry import Registry, resolve
 
-__all__ = ["Card", "REWRITES", "Rewrite", "Target"]
-
 
 @dataclass(frozen=True)
 class Card:

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from gluontune.compute.rewrites import REWRITES
 from gluontune.core.errors import UsageError
 
-__all__ = ["AppliedRewrites", "Change", "apply_rewrites", "rewrites_for"]
-
 logger = logging.getLogger("gluontune.compute")
 
 
@@ -154,7 +152,7 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
 
 
 def _check_block(net: Any, inputs: tuple[Any, ...]) -> None:
-    from gluontune.compute._preserve import check_initialized
+    from gluontune.compute._passes import check_initialized
     from gluontune.runtime import mxnet
 
     if not isinstance(net, mxnet().gluon.Block):

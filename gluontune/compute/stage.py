@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute._kinds import either_kind
+from gluontune.compute._traversal import either_kind
 from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet, uses_np
-
-__all__ = ["InputStage", "with_input_stage"]
 
 mx: Any = mxnet()
 gluon: Any = mx.gluon

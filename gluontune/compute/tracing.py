@@ -18,18 +18,6 @@ from gluontune.compute._traversal import walk
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import mxnet, uses_np
 
-__all__ = [
-    "ByMode",
-    "Traced",
-    "asks_for_mode",
-    "in_both_modes",
-    "of_call",
-    "place_of_branch",
-    "structure",
-    "told",
-    "traced",
-]
-
 _ASKS = {"is_training", "is_recording"}
 _CACHE = ("_cached_graph", "_cached_op", "_cached_op_args", "_in_format", "_out_format")
 

@@ -10,8 +10,6 @@ from gluontune.compute.rewriting import rewrites_for
 from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet
 
-__all__ = ["why_no_gain"]
-
 # Below this many multiplications for each value that a layer writes, memory sets the pace, not arithmetic.
 MEMORY_BOUND_MACS_PER_VALUE = 40
 # A phase of the step that takes this share (percent) without computing hides any gain in computing.
@@ -63,7 +61,7 @@ def why_no_gain(
 
 
 def _of_the_network(net: Any, inputs: tuple[Any, ...], dtype: str, device: str) -> list[str]:
-    from gluontune.compute._preserve import check_initialized
+    from gluontune.compute._passes import check_initialized
     from gluontune.compute._traversal import sample_of, walk, watch
 
     check_initialized(net)

@@ -13,8 +13,6 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import read_npz
 from gluontune.runtime import mxnet, set_data
 
-__all__ = ["load_parameters", "perturb", "set_parameters"]
-
 
 def set_parameters(net: Any, arrays: Mapping[str, Any], source: str = "parameters") -> None:
     """Set every parameter of ``net`` from arrays named as ``net.save_parameters`` names them.

@@ -12,7 +12,7 @@ from typing import Any
 
 from gluontune.core.texts import printable
 
-__all__ = ["GluontuneError", "UnknownNameError", "UsageError", "nearest"]
+__all__ = ["GluontuneError", "UnknownNameError", "UsageError", "did_you_mean", "nearest"]
 
 _LONGEST = 4000  # characters of a message: a value of somebody's that is told in it may have millions
 
@@ -45,9 +45,8 @@ class UnknownNameError(UsageError, KeyError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
         known = sorted(known)
-        close = nearest(name, known)
-        hint = f"did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
-        super().__init__(f"unknown {kind} {name!r}: {hint}Known: {', '.join(known)}")
+        hint = did_you_mean(name, known)
+        super().__init__(f"unknown {kind} {name!r}: {hint and hint + ' '}Known: {', '.join(known)}")
 
     def __str__(self) -> str:  # KeyError would show the repr
         return str(self.args[0])
@@ -61,3 +60,13 @@ def nearest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
     """
     lowered = {str(k).lower(): str(k) for k in known}
     return [lowered[m] for m in difflib.get_close_matches(str(name).lower(), lowered, n=n, cutoff=0.55)]
+
+
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """A question with the known names that are closest to ``name``; empty where none is close.
+
+    >>> did_you_mean("hybridised", ["naive", "hybridized"])
+    "did you mean 'hybridized'?"
+    """
+    close = nearest(str(name), known)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else ""

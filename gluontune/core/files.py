@@ -12,25 +12,11 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Union
 
-from gluontune.core.reading import explain_os_error, open_regular, parse_json, read_json
+from gluontune.core.reading import explain_os_error, open_regular
 
-__all__ = [
-    "atomic_write",
-    "begin_writing_back",
-    "cache_dir",
-    "explain_os_error",
-    "open_regular",
-    "parse_json",
-    "read_arrays",
-    "read_npz",
-    "read_json",
-    "set_aside",
-    "sync_together",
-    "writable_folder",
-    "write_json",
-]
+PathLike = Union[str, "os.PathLike[str]"]
 
 
 def cache_dir() -> Path:

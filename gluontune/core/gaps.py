@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["distance", "gap", "gaps", "size", "worst"]
-
 _LEAST = 1e-12  # of a scale: what is nothing but zeros has none
 
 

@@ -12,8 +12,6 @@ import sys
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
-__all__ = ["SAFE", "leave_current_folder", "main", "python"]
-
 SAFE = ("-P",) if sys.version_info >= (3, 11) else ()
 _ROOT = os.path.abspath(__file__).rsplit(os.sep, 3)[0]
 

@@ -19,8 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["attach", "homes"]
-
 
 def homes(file: str) -> dict[str, tuple[str, str]]:
     """The public names of a room, each with its module and its name there.

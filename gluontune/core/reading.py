@@ -15,20 +15,6 @@ from typing import Any
 from gluontune.core.errors import GluontuneError
 from gluontune.core.texts import clean
 
-__all__ = [
-    "MOST_YAML",
-    "check_names",
-    "explain_os_error",
-    "leads_up",
-    "open_regular",
-    "parse_json",
-    "parse_yaml",
-    "read_bytes",
-    "read_json",
-    "read_text",
-    "understood",
-]
-
 #: Bytes of a document, and its lists and mappings: more take seconds, and hundreds of MiB of memory.
 MOST_JSON, MOST_YAML = 16 << 20, 1 << 15
 _MOST_GROUPS = 500_000

@@ -7,8 +7,6 @@ import math
 import unicodedata
 from typing import Any
 
-__all__ = ["clean", "literal", "printable"]
-
 
 def printable(text: str) -> str:
     r"""Foreign text in which each control character but newline and tab is a mark: none reaches a terminal.

@@ -24,8 +24,6 @@ from typing import Any, BinaryIO, Callable
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import explain_os_error, open_regular
 
-__all__ = ["Limits", "members"]
-
 
 @dataclass(frozen=True)
 class Limits:

@@ -9,8 +9,6 @@ from gluontune.core.errors import UnknownNameError, UsageError
 from gluontune.datasets.dataset import Dataset, DatasetInfo
 from gluontune.recipe.registry import Registry, resolve
 
-__all__ = ["DATASETS", "add", "fetch", "list_datasets", "make", "open_dataset"]
-
 Progress = Callable[[int, int], None]
 _HERE = "gluontune.datasets"
 

@@ -16,13 +16,11 @@ import numpy as np
 from gluontune.codec import header, image
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import write_json
-from gluontune.datasets import place
 from gluontune.datasets.archive import Limits, members
 from gluontune.datasets.dataset import Dataset
+from gluontune.datasets.download import as_png, files_of, filling, records_folder
 from gluontune.datasets.recordset import open_parts
 from gluontune.records import RecordReader, RecordWriter
-
-__all__ = ["CIFAR10", "Layout", "add", "fetch", "open_cifar10", "present"]
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -48,12 +46,12 @@ CIFAR10 = Layout()
 
 
 def present(info: Any) -> Path | None:
-    return place.records_folder(info.name)
+    return records_folder(info.name)
 
 
 def open_cifar10(rest: str | None, info: Any) -> Dataset:
     added = "ARCHIVE` with that archive, or with a tar or zip of class folders (train/<class>/…, test/<class>/…)"
-    return open_parts(info, place.files_of(info, f" from {URL}", added), CLASSES)
+    return open_parts(info, files_of(info, f" from {URL}", added), CLASSES)
 
 
 def fetch(info: Any, url: str | None, progress: Progress) -> dict[str, Any]:
@@ -85,7 +83,7 @@ def add(
     if archive.is_dir():
         raise GluontuneError(f"{archive}: a folder, not an archive; open it as it is with --dataset folder:{archive}")
     intake = _Intake(archive, layout, progress)
-    with place.filling(info.name) as folder:
+    with filling(info.name) as folder:
         intake.run(folder)
         facts = {
             "kind": intake.kind,
@@ -96,7 +94,7 @@ def add(
         }
         write_json(folder / "dataset.json", facts)
         (folder / "classes.txt").write_text("\n".join(CLASSES) + "\n", encoding="utf-8")
-    return {**facts, "path": str(place.records_folder(info.name))}
+    return {**facts, "path": str(records_folder(info.name))}
 
 
 class _Intake:
@@ -178,7 +176,7 @@ class _Intake:
             )
         pixels = np.ascontiguousarray(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
         part = "test" if file == "test_batch.bin" else "train"
-        for label, encoded in zip(labels.tolist(), place.as_png(pixels)):
+        for label, encoded in zip(labels.tolist(), as_png(pixels)):
             yield part, label, encoded
 
     def _file(self, path: PurePosixPath, name: str, data: bytes) -> tuple[str, int, bytes]:

@@ -13,8 +13,6 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.reading import check_names
 from gluontune.datasets.split import Split
 
-__all__ = ["Dataset", "DatasetInfo", "DatasetWarning", "augment_for", "check_classes", "of_splits"]
-
 
 class DatasetWarning(UserWarning):
     """Something about a data set that its user should know, such as images that were skipped."""

@@ -18,12 +18,11 @@ import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import explain_os_error, writable_folder
-from gluontune.datasets import place, png
+from gluontune.datasets import png
 from gluontune.datasets.dataset import Dataset
+from gluontune.datasets.download import as_png, files_of, filling, records_folder
 from gluontune.datasets.recordset import open_parts
 from gluontune.records import RecordWriter
-
-__all__ = ["CLASSES", "add", "fetch", "make_sample", "open_full", "open_sample", "present", "sample_folder"]
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -73,7 +72,7 @@ def open_sample(rest: str | None, info: Any) -> Dataset:
 
 def open_full(rest: str | None, info: Any) -> Dataset:
     added = f"FOLDER` with the four official files (Debian: apt install dataset-fashion-mnist, FOLDER is {DEBIAN})"
-    return open_parts(info, place.files_of(info, "", added), CLASSES)
+    return open_parts(info, files_of(info, "", added), CLASSES)
 
 
 def present(info: Any) -> Path | None:
@@ -83,7 +82,7 @@ def present(info: Any) -> Path | None:
             return sample_folder()
         except GluontuneError:
             return None
-    return place.records_folder(info.name)
+    return records_folder(info.name)
 
 
 def read_official(folder: Path, name: str) -> np.ndarray:
@@ -191,15 +190,15 @@ def add(info: Any, source: Path, progress: Callable[[int, int], None] = lambda d
         raise UsageError(f"{source}: give the folder that holds the four official files of Fashion-MNIST")
     data = {part: _official(Path(source), part) for part in ("train", "test")}
     total, done = sum(len(labels) for _, labels in data.values()), 0
-    with place.filling(info.name) as folder:
+    with filling(info.name) as folder:
         for part, (images, labels) in data.items():
             with RecordWriter(folder / f"{part}.rec") as writer:
-                for payload, label in zip(place.as_png(images), labels.tolist()):
+                for payload, label in zip(as_png(images), labels.tolist()):
                     writer.write(payload, label)
                     done += 1
                     progress(done, total)
     facts = {"classes": len(CLASSES), "num_train": len(data["train"][1]), "num_test": len(data["test"][1])}
-    return {**facts, "kind": "official files", "path": str(place.records_folder(info.name))}
+    return {**facts, "kind": "official files", "path": str(records_folder(info.name))}
 
 
 def fetch(info: Any, url: str | None, progress: Callable[[int, int], None]) -> dict[str, Any]:

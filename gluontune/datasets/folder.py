@@ -15,11 +15,9 @@ from gluontune.codec import header, image
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import explain_os_error
 from gluontune.core.reading import check_names, leads_up
-from gluontune.datasets import pixels
 from gluontune.datasets.dataset import Dataset, DatasetWarning, of_splits
+from gluontune.datasets.recordset import remembered, summary
 from gluontune.datasets.split import FileSplit
-
-__all__ = ["open_folder"]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 TEST_NAMES = ("test", "val", "valid", "validation")
@@ -118,7 +116,7 @@ def _scan(root: Path, part: Path, names: list[str], classes: list[str] | None = 
             reasons = list(pool.map(lambda s: _fault(os.path.join(root, s[0])), samples))
         return {"faults": {str(i): r for i, r in enumerate(reasons) if r}}
 
-    faults = pixels.remembered(f"scan {part} {key}", look)["faults"]
+    faults = remembered(f"scan {part} {key}", look)["faults"]
     whole = [s for i, s in enumerate(samples) if str(i) not in faults]
     return whole, [f"{os.path.join(root, samples[int(i)][0])}: {reason}" for i, reason in faults.items()]
 
@@ -195,6 +193,6 @@ def _assemble(
         for part, samples in (("train", train), ("test", test))
     ]
 
-    summary = pixels.summary(f"pixels {slug} {root}", list(splits))
+    facts = summary(f"pixels {slug} {root}", list(splits))
     size = sum(sample[2] for sample in [*train, *test])
-    return of_splits(info, name, tuple(classes), (splits[0], splits[1]), summary, root, size, notes)
+    return of_splits(info, name, tuple(classes), (splits[0], splits[1]), facts, root, size, notes)

@@ -16,8 +16,6 @@ import numpy as np
 
 from gluontune.core.errors import GluontuneError
 
-__all__ = ["encode_grey", "zopfli"]
-
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 ITERATIONS = 30  # of zopfli; more gain less than one byte an image
 

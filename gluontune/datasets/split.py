@@ -9,18 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
 from gluontune.codec import header, image
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import cache_dir, explain_os_error
+from gluontune.core.files import PathLike, cache_dir, explain_os_error
 from gluontune.records import RecordReader, RecordWriter
-
-__all__ = ["FileSplit", "RecordSplit", "Split"]
-
-PathLike = Union[str, "os.PathLike[str]"]
 
 
 class Split(ABC):

@@ -17,12 +17,11 @@ from typing import Any, Callable
 import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError, nearest
-from gluontune.datasets import pixels, place
 from gluontune.datasets.dataset import Dataset, augment_for
+from gluontune.datasets.download import filling, records_folder
+from gluontune.datasets.recordset import mean_std, remembered
 from gluontune.datasets.split import RecordSplit
 from gluontune.records import RecordReader, RecordWriter
-
-__all__ = ["Options", "Painter", "make", "open_synthetic", "parse"]
 
 VERSION = 1  # part of the folder's name: raise it when other pixels come out
 TEXTURES = 16
@@ -95,11 +94,11 @@ def _size(item: str, value: str) -> tuple[int, int]:
 def make(rest: str | None, info: Any, progress: Callable[[int, int], None] = lambda d, t: None) -> dict[str, Any]:
     """Generate the images into the cache folder, once."""
     options = parse(rest)
-    already = place.records_folder(options.slug) is not None
+    already = records_folder(options.slug) is not None
     if not already:
         _generate(options, progress)
     return {
-        "path": str(place.records_folder(options.slug)),
+        "path": str(records_folder(options.slug)),
         "num_train": options.train,
         "num_test": options.test,
         "already": already,
@@ -109,7 +108,7 @@ def make(rest: str | None, info: Any, progress: Callable[[int, int], None] = lam
 def open_synthetic(rest: str | None, info: Any) -> Dataset:
     options = parse(rest)
     make(rest, info)
-    folder = place.records_folder(options.slug)
+    folder = records_folder(options.slug)
     if folder is None:
         raise GluontuneError(f"{options.slug}: the generated records are gone; open it again")
     classes = tuple(f"class-{k}" for k in range(options.classes))
@@ -119,9 +118,7 @@ def open_synthetic(rest: str | None, info: Any) -> Dataset:
             splits[part] = RecordSplit(options.slug, part, folder / f"{part}.rec", reader.labels(), classes)
     shape = (*options.size, 3)
     train = splits["train"]
-    known = pixels.remembered(
-        f"pixels {options.slug}", lambda: dict(zip(("mean", "std"), pixels.mean_std(train, 3, 200)))
-    )
+    known = remembered(f"pixels {options.slug}", lambda: dict(zip(("mean", "std"), mean_std(train, 3, 200))))
     mean, std, augment = tuple(known["mean"]), tuple(known["std"]), augment_for(shape)
     name = f"synthetic:{rest}" if rest else "synthetic"
     filled = replace(
@@ -141,7 +138,7 @@ def open_synthetic(rest: str | None, info: Any) -> Dataset:
 def _generate(options: Options, progress: Callable[[int, int], None]) -> None:
     total, done = options.train + options.test, 0
     painter = Painter(options)
-    with place.filling(options.slug) as folder:
+    with filling(options.slug) as folder:
         for part, (stream, count) in {"train": (0, options.train), "test": (1, options.test)}.items():
             order = np.random.default_rng([options.seed, stream, 7]).permutation(count)
             labels = order % options.classes

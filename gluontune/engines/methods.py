@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gluontune.core.errors import UsageError
-from gluontune.loading.order import METHOD, generator
-from gluontune.methods.batches import change_batch
+from gluontune.loading.base import METHOD, generator
+from gluontune.methods.batches import UpdatePlan, change_batch
 from gluontune.methods.cards import METHODS, numbers_of
-from gluontune.methods.freezing import frozen_layers
-from gluontune.methods.growing import UpdatePlan
-from gluontune.methods.losses import is_blended, mixed, selected, smoothed
+from gluontune.methods.losses import flipped_views, frozen_layers, is_blended, mixed, selected, smoothed
 from gluontune.methods.nets import set_values
-from gluontune.methods.validation import flipped_views
 from gluontune.methods.weights import Arrays, Put, make_second
 from gluontune.recipe import Recipe
 

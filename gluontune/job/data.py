@@ -13,7 +13,7 @@ from gluontune.job.arrays import as_batch, mapped, parts_of
 from gluontune.job.job import Job
 from gluontune.job.user_file import blaming
 from gluontune.loading.cached import redrawn, sample_bytes
-from gluontune.loading.splits import seeded_subset
+from gluontune.loading.loaders import seeded_subset
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from gluontune.loading.augment import AUGMENTS as AUGMENTS
     from gluontune.loading.augment import Augment as Augment
     from gluontune.loading.base import Loader as Loader
+    from gluontune.loading.base import Order as Order
+    from gluontune.loading.cached import RecordDataset as RecordDataset
     from gluontune.loading.cached import keep_in_memory as keep_in_memory
     from gluontune.loading.colour import color_jitter as color_jitter
     from gluontune.loading.colour import normalize as normalize
     from gluontune.loading.dataloader import SafeDataLoader as SafeDataLoader
     from gluontune.loading.dataloader import safe_dataloader as safe_dataloader
-    from gluontune.loading.disk import measure_disk as measure_disk
     from gluontune.loading.fields import FieldsLoader as FieldsLoader
     from gluontune.loading.fields import Motion as Motion
     from gluontune.loading.fields import pad_boxes as pad_boxes
@@ -32,21 +33,20 @@ if TYPE_CHECKING:
     from gluontune.loading.loaders import LOADERS as LOADERS
     from gluontune.loading.loaders import LoaderInfo as LoaderInfo
     from gluontune.loading.loaders import build as build
+    from gluontune.loading.loaders import from_files as from_files
+    from gluontune.loading.loaders import from_records as from_records
+    from gluontune.loading.measure import deck_rule as deck_rule
     from gluontune.loading.mixing import cutmix as cutmix
     from gluontune.loading.mixing import mixup as mixup
     from gluontune.loading.mixing import random_erasing as random_erasing
     from gluontune.loading.mixing import soft_labels as soft_labels
-    from gluontune.loading.order import Order as Order
     from gluontune.loading.pytorch import TorchLoader as TorchLoader
     from gluontune.loading.randaugment import rand_augment as rand_augment
-    from gluontune.loading.recorddataset import RecordDataset as RecordDataset
     from gluontune.loading.resident import ResidentLoader as ResidentLoader
     from gluontune.loading.sizing import SizeReport as SizeReport
-    from gluontune.loading.sizing import deck_rule as deck_rule
     from gluontune.loading.sizing import decoder_name as decoder_name
     from gluontune.loading.sizing import size as size
-    from gluontune.loading.splits import from_files as from_files
-    from gluontune.loading.splits import from_records as from_records
     from gluontune.loading.threaded import ThreadedLoader as ThreadedLoader
+    from gluontune.runtime.disk import measure_disk as measure_disk
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

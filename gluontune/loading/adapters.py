@@ -16,8 +16,6 @@ from gluontune.core.errors import UsageError
 from gluontune.loading.base import Loader
 from gluontune.runtime import mxnet
 
-__all__ = ["DeviceLoader", "to_device"]
-
 
 def to_device(images: Any, labels: Any, ctx: Any) -> Any:
     """Put one batch on a device, or a share of it on each of several.

@@ -15,8 +15,6 @@ import numpy as np
 from gluontune.loading import colour, randaugment
 from gluontune.recipe.registry import Registry
 
-__all__ = ["AUGMENTS", "Augment", "Box", "Draws"]
-
 Box = tuple[int, int, int, int]  # top, left, height, width
 
 TRIES = 10  # of torchvision and MXNet, before a random-resized crop falls back to the centre
@@ -96,7 +94,7 @@ class Augment:
     def draw(self, rng: np.random.Generator, n: int) -> Draws:
         """Draw for ``n`` images.
 
-        >>> from gluontune.loading.order import generator
+        >>> from gluontune.loading.base import generator
         >>> AUGMENTS["pad-crop-flip"].draw(generator(0), 2).offsets.shape
         (2, 2)
         """

@@ -1,15 +1,43 @@
-"""A Gluon data set whose samples are read once and kept as they came out of its transforms."""
+"""Gluon data sets over record files, and such whose samples are read once and kept where memory allows it."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
+import psutil
 
-from gluontune.core.errors import UsageError
-from gluontune.loading.memory import usable_memory
+from gluontune.codec import image
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.loading.base import sample_error
+from gluontune.records import RecordReader, boxes_of
+from gluontune.runtime.pytorch import torch
 
-__all__ = ["keep_in_memory", "redrawn", "sample_bytes"]
+# (limit, usage) of cgroup v2 and v1
+_CGROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def usable_memory(cgroups: tuple[tuple[str, str], ...] = _CGROUPS) -> int:
+    """Bytes that are free for this process: the machine's, or what the container's limit leaves.
+
+    >>> usable_memory() > 0
+    True
+    """
+    free = int(psutil.virtual_memory().available)
+    for limit_file, usage_file in cgroups:
+        try:
+            limit, usage = Path(limit_file).read_text().strip(), Path(usage_file).read_text().strip()
+            free = min(free, max(0, int(limit) - int(usage)))
+        except (OSError, ValueError):  # "max" is no limit
+            continue
+    return free
+
 
 _ASKED = 64  # samples that are read twice before all are kept
 _SHARE = 0.5  # of the free memory
@@ -96,3 +124,91 @@ def _leaves(sample: Any) -> list[np.ndarray]:
     if isinstance(sample, (list, tuple)):
         return [leaf for item in sample for leaf in _leaves(item)]
     return [np.asarray(sample)]
+
+
+KINDS = ("tensor", "numpy", "bytes")
+
+
+class RecordDataset:
+    """``dataset[i]`` is ``(image, label)``. One object serves all threads and forked or spawned workers at once.
+
+    Reading is from a mapped file without a shared position, so that ``DataLoader(..., num_workers=8)`` reads right
+    records, where a seek on a shared handle does not.
+
+    Args:
+        path: the ``.rec`` file; an ``.idx`` beside it is used.
+        transform: called with the image.
+        kind: ``tensor`` uint8 (C, H, W); ``numpy`` uint8 (H, W, C); ``bytes``, as they are packed.
+        channels: 3 (RGB), 1 (grey) or 0 for what the image has.
+        boxes: the label is that of a detection record; give its objects, see :func:`gluontune.records.boxes_of`.
+        fields: ``dataset[i]`` is a mapping with these fields (``image``, ``label``, ``boxes``, ``mask``, …, as they
+            were written; the image as ``kind`` says), and ``transform`` is called with it.
+
+    Raises:
+        GluontuneError: no such file, or damage. UsageError: an unknown ``kind``.
+
+    >>> import cv2, pathlib, tempfile
+    >>> from gluontune.records import RecordWriter
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.rec"
+    >>> with RecordWriter(path) as writer:
+    ...     writer.write(cv2.imencode(".png", np.full((4, 6, 3), 9, np.uint8))[1].tobytes(), label=7)
+    >>> dataset = RecordDataset(path, kind="numpy")
+    >>> pixels, label = dataset[0]
+    >>> len(dataset), pixels.shape, label
+    (1, (4, 6, 3), 7)
+    """
+
+    def __init__(
+        self,
+        path: Union[str, os.PathLike[str]],
+        transform: Optional[Callable[[Any], Any]] = None,
+        kind: str = "tensor",
+        channels: int = 3,
+        boxes: bool = False,
+        fields: Optional[Sequence[str]] = None,
+    ):
+        if kind not in KINDS or channels not in (0, 1, 3):
+            raise UsageError(f"kind={kind!r}, channels={channels}: kind is {', '.join(KINDS)}; channels 0, 1, 3")
+        self.reader = RecordReader(path)
+        self.transform, self.kind, self.channels, self.boxes = transform, kind, channels, boxes
+        self.fields = None if fields is None else tuple(fields)
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def name_of(self, index: int) -> str:
+        """What an error calls this record."""
+        return f"{self.reader.path}: record {index}"
+
+    def __getitem__(self, index: int) -> Any:
+        index = index.__index__()
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"{self.reader.path}: no record {index}: there are {len(self):,}")
+        index %= len(self)
+        if self.fields is not None:
+            sample = self.reader.fields(index, self.fields)
+            if "image" in sample:
+                sample["image"] = self._picture(index, sample["image"])
+            return sample if self.transform is None else self.transform(sample)
+        header, payload = self.reader.unpack(index)
+        picture = self._picture(index, payload)
+        if self.boxes:
+            try:
+                objects = boxes_of(header.label)
+            except GluontuneError as error:
+                raise sample_error(self, index, error) from error
+            return picture if self.transform is None else self.transform(picture), objects
+        label: Any = np.array(header.label, np.float32) if np.ndim(header.label) else float(header.label)
+        if isinstance(label, float) and label.is_integer():
+            label = int(label)
+        return picture if self.transform is None else self.transform(picture), label
+
+    def _picture(self, index: int, payload: Any) -> Any:
+        if self.kind == "bytes":
+            return bytes(payload)
+        pixels = image.decode(payload, self.channels)
+        if pixels is None:
+            raise sample_error(self, index, GluontuneError("the image cannot be decoded"))
+        if self.kind == "numpy":
+            return np.ascontiguousarray(pixels)
+        return torch().from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))

@@ -20,8 +20,6 @@ import numpy as np
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["STEPS", "color_jitter", "grey_of", "jitter", "normalize"]
-
 # ITU-R BT.601 luma, as in cv2.cvtColor and PIL.
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 _LEVELS = np.arange(256, dtype=np.float32)

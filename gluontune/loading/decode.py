@@ -15,11 +15,9 @@ import numpy as np
 
 from gluontune.codec import native
 from gluontune.codec.header import ImageError, check_size, jpeg_header, jpeg_is_whole, kind_of, png_is_whole
-from gluontune.codec.raw import raw_to_pixels
+from gluontune.codec.image import raw_to_pixels
 from gluontune.core.errors import GluontuneError
 from gluontune.loading.augment import Augment, Box, Draws
-
-__all__ = ["Decoder"]
 
 _REDUCED = {
     3: {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8},

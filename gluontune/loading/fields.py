@@ -19,8 +19,6 @@ from gluontune.loading.threaded import ThreadedLoader
 from gluontune.records import RecordReader
 from gluontune.records.fields import is_mask
 
-__all__ = ["FieldsLoader", "Motion", "pad_boxes"]
-
 
 @dataclass(frozen=True)
 class Motion:

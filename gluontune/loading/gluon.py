@@ -14,8 +14,6 @@ from gluontune.loading.base import Loader
 from gluontune.loading.dataloader import SafeDataLoader
 from gluontune.runtime import mxnet
 
-__all__ = ["GluonLoader"]
-
 
 class ImageFiles:
     """A Gluon data set of one image file a sample: (float32 CHW NDArray, class number)."""

@@ -16,12 +16,10 @@ import numpy as np
 
 from gluontune.core.errors import GluontuneError
 from gluontune.loading.base import Loader
-from gluontune.loading.disk import measure_disk
 from gluontune.loading.loaders import build
 from gluontune.loading.resident import ResidentLoader
 from gluontune.runtime.cpu import Cpu
-
-__all__ = ["Bench", "Point", "deck_rule", "decode_rate", "worker_counts"]
+from gluontune.runtime.disk import measure_disk
 
 FED_WAIT_PCT = 2.0  # a trainer that waits less than this for its data is fed
 NEAR_BEST = 0.95  # as good as the best, within what a measurement can tell

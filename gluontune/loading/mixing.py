@@ -18,8 +18,6 @@ import numpy as np
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["cutmix", "mixup", "random_erasing", "soft_labels"]
-
 
 def soft_labels(labels: np.ndarray, num_classes: int, smoothing: float = 0.0) -> np.ndarray:
     """Class numbers as probabilities, float32 (N, num_classes): ``1 - smoothing`` on the label, the rest on all alike.

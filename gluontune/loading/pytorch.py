@@ -17,8 +17,6 @@ from gluontune.core.errors import UsageError
 from gluontune.loading.base import Loader
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["TorchLoader", "to_tensors"]
-
 
 def to_tensors(images: np.ndarray, labels: Any) -> tuple[Any, Any]:
     """A numpy batch as tensors that read the same memory.

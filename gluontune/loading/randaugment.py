@@ -21,8 +21,6 @@ import numpy as np
 from gluontune.core.errors import UsageError
 from gluontune.loading import colour
 
-__all__ = ["BINS", "OPERATIONS", "rand_augment"]
-
 BINS = 31  # magnitudes are 0 … 30
 Change = Callable[[np.ndarray, float, int], None]
 

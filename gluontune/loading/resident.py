@@ -12,12 +12,10 @@ import numpy as np
 from gluontune.core.errors import GluontuneError
 from gluontune.loading.augment import AUGMENTS, Augment, Draws
 from gluontune.loading.base import Loader, check_shape
+from gluontune.loading.cached import usable_memory
 from gluontune.loading.decode import Decoder
-from gluontune.loading.memory import usable_memory
 from gluontune.loading.threaded import BatchPool, fill
 from gluontune.runtime.cpu import Cpu
-
-__all__ = ["ResidentLoader", "decode_all"]
 
 SHARE = 0.5  # of usable memory that the images may take
 

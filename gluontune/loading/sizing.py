@@ -9,11 +9,8 @@ from typing import Any
 from gluontune.codec.native import decoder_name
 from gluontune.core.errors import UsageError
 from gluontune.loading.base import check_shape
-from gluontune.loading.loaders import LOADERS
-from gluontune.loading.measure import NEAR_BEST, Bench, Point, Progress, Step, deck_rule
-from gluontune.loading.splits import open_source
-
-__all__ = ["Point", "SizeReport", "choose", "deck_rule", "size"]
+from gluontune.loading.loaders import LOADERS, open_source
+from gluontune.loading.measure import NEAR_BEST, Bench, Point, Progress, Step
 
 
 @dataclass

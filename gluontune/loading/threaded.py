@@ -15,8 +15,6 @@ from gluontune.loading.augment import Draws
 from gluontune.loading.base import Loader, sample_error
 from gluontune.loading.decode import Decoder
 
-__all__ = ["BatchPool", "ThreadedLoader"]
-
 MAX_BYTES = 512 << 20  # of batches made ahead, unless ``prefetch`` says otherwise
 CHUNKS = 2  # a batch is cut into so many pieces a thread, so that the threads end it together
 PIECE = 1 << 16  # pixels of a piece at the least: each costs the interpreter's lock a tenth of a millisecond

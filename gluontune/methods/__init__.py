@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
+    from gluontune.methods.batches import UpdatePlan as UpdatePlan
     from gluontune.methods.batches import blended as blended
     from gluontune.methods.batches import cutout as cutout
     from gluontune.methods.batches import resized as resized
@@ -22,18 +23,17 @@ if TYPE_CHECKING:
     from gluontune.methods.cards import METHODS as METHODS
     from gluontune.methods.cards import MethodCard as MethodCard
     from gluontune.methods.cards import with_methods as with_methods
-    from gluontune.methods.freezing import frozen_layers as frozen_layers
-    from gluontune.methods.freezing import trained_layers as trained_layers
-    from gluontune.methods.growing import UpdatePlan as UpdatePlan
+    from gluontune.methods.losses import flipped_views as flipped_views
+    from gluontune.methods.losses import frozen_layers as frozen_layers
     from gluontune.methods.losses import mixed as mixed
     from gluontune.methods.losses import selected as selected
     from gluontune.methods.losses import smoothed as smoothed
+    from gluontune.methods.losses import trained_layers as trained_layers
     from gluontune.methods.nets import add_blurpool as add_blurpool
     from gluontune.methods.nets import add_squeeze_excite as add_squeeze_excite
     from gluontune.methods.nets import dirac_init as dirac_init
     from gluontune.methods.nets import whitening_filters as whitening_filters
     from gluontune.methods.nets import whitening_init as whitening_init
-    from gluontune.methods.validation import flipped_views as flipped_views
     from gluontune.methods.weights import Ema as Ema
     from gluontune.methods.weights import Lookahead as Lookahead
 else:

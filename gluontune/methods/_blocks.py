@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.compute._kinds import as_called, either_kind
+from gluontune.compute._traversal import as_called, either_kind
 from gluontune.runtime import mxnet
-
-__all__ = ["BlurredConv2D", "BlurredMaxPool2D", "SqueezeExcite"]
 
 mx: Any = mxnet()
 nn: Any = mx.gluon.nn

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gluontune.core.errors import UsageError, nearest
+from gluontune.recipe.parameters import Parameter
 from gluontune.recipe.registry import Registry
 
 if TYPE_CHECKING:
     from gluontune.recipe import Recipe
-
-__all__ = ["KINDS", "METHODS", "MethodCard", "numbers_of", "with_methods"]
 
 #: What a method changes; those of kind ``recipe`` are fields that recipes have anyway.
 KINDS = ("batch", "loss", "net", "gradient", "weights", "validation", "recipe")
@@ -68,17 +66,10 @@ class MethodCard:
                 hint = f": it has {', '.join(close)}" if close else ": it has none"
                 raise UsageError(f"unknown parameter {name!r}{hint}")
             usual = self.defaults[name]
-            if isinstance(usual, bool):
-                if not isinstance(value, bool):
-                    raise UsageError(f"{name}={value!r}: give true or false")
-                continue
-            low, high = self.bounds[name]
-            whole = isinstance(usual, int)
-            kinds = (int,) if whole else (int, float)
-            right = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
-            if not right or not low <= value <= high:
-                noun = "a whole number" if whole else "a number"
-                raise UsageError(f"{name}={value!r}: give {noun} from {low:g} to {high:g}")
+            low, high = self.bounds.get(name, (None, None))
+            fault = Parameter(type(usual), low, high).fault(value)
+            if fault:
+                raise UsageError(f"{name}={value!r}: give {fault}")
 
     def values(self, params: Any) -> dict[str, Any]:
         """All parameters: the given ones over the defaults.

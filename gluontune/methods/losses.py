@@ -1,4 +1,7 @@
-"""Methods that change the training loss, or which images take part. Written once for MXNet's and PyTorch's arrays."""
+"""Methods that change the training loss, or which images take part. Written once for MXNet's and PyTorch's arrays.
+
+And: the end of the training of a net's first layers, and the views of a validation image whose scores are averaged.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["is_blended", "mixed", "selected", "smoothed"]
+from gluontune.compute.depth import all_blocks
+from gluontune.loading.resident import reflect
 
 Loss = Callable[[Any, Any], Any]
 
@@ -75,7 +79,7 @@ def selected(losses: np.ndarray, keep: float, rng: np.random.Generator) -> np.nd
         int64 (n,), in rising order. An image at the percentile p of the losses is drawn by p^(1 / keep - 1).
         Source: Jiang et al., 2019 (section 3.1); the fixed number as in MosaicML's Composer.
 
-    >>> from gluontune.loading.order import generator
+    >>> from gluontune.loading.base import generator
     >>> selected(np.arange(8.0), 0.25, generator(1)).tolist()
     [6, 7]
     """
@@ -84,3 +88,66 @@ def selected(losses: np.ndarray, keep: float, rng: np.random.Generator) -> np.nd
     weights = percentiles ** (1 / keep - 1)
     drawn = rng.choice(count, max(1, int(keep * count)), replace=False, p=weights / weights.sum())
     return np.sort(np.argsort(losses, kind="stable")[drawn])
+
+
+def frozen_layers(
+    progress: float, layers: int, start: float = 0.5, end: float = 0.9, level: float = 0.5, stages: int = 4
+) -> int:
+    """How many of the first layers are not trained any more. The last layer always is.
+
+    Args:
+        progress: share of the training that is over, 0 … 1. layers: those with trained parameters.
+        start, end: shares of the training; the first layers stop at ``start``, the last of them by ``end``.
+        level: share of the layers that stop. stages: so many equal steps from none to all of them.
+
+    Source: Brock et al., FreezeOut, 2017; stages of a straight line as in MosaicML's Composer.
+
+    >>> [frozen_layers(p / 10, 20, start=0.4, end=0.8, level=0.5, stages=2) for p in range(11)]
+    [0, 0, 0, 0, 5, 5, 10, 10, 10, 10, 10]
+    """
+    if progress < start:
+        return 0
+    way = 1.0 if progress >= end else (progress - start) / (end - start)
+    share = min(1.0, (int(way * stages + 1e-9) + 1) / stages)
+    return max(0, min(layers - 1, round(level * share * layers)))
+
+
+def trained_layers(net: Any) -> list[list[Any]]:
+    """The trained parameters of each layer of a Gluon net that has some, in the order of its blocks.
+
+    >>> from gluontune.train import build_net
+    >>> [[p.name.rpartition("_")[2] for p in layer] for layer in trained_layers(build_net("mlp", 10))]
+    [['weight', 'bias'], ['weight', 'bias'], ['weight', 'bias']]
+    """
+    found: list[list[Any]] = []
+    seen: set[int] = set()
+    for block in all_blocks(net):
+        own = [p for p in block._reg_params.values() if p.grad_req != "null" and id(p) not in seen]
+        seen.update(map(id, own))
+        if own:
+            found.append(own)
+    return found
+
+
+def flipped_views(height: int, width: int, shift: int = 0) -> list[tuple[float, np.ndarray, np.ndarray]]:
+    """The views of an image, as rows and columns to take, each with the weight of its scores.
+
+    Args:
+        height, width: of the image. shift: 0: the image and its mirror image, half each. Above: half for these two,
+            a quarter each for both after a shift by so many pixels up and left, and down and right; edges are mirrored.
+
+    Returns:
+        ``(weight, rows int64 (height,), columns int64 (width,))``; the weights' sum is 1.
+        Source: airbench's ``infer_mirror_translate`` (Jordan, 2024).
+
+    >>> [(weight, columns.tolist()) for weight, _, columns in flipped_views(2, 3)]
+    [(0.5, [0, 1, 2]), (0.5, [2, 1, 0])]
+    >>> sum(weight for weight, _, _ in flipped_views(32, 32, 1))
+    1.0
+    """
+    moves = [(1.0, 0)] if shift == 0 else [(0.5, 0), (0.25, -shift), (0.25, shift)]
+    found = []
+    for weight, by in moves:
+        rows, columns = (reflect(np.arange(size) + by, size) for size in (height, width))
+        found += [(weight / 2, rows, columns), (weight / 2, rows, columns[::-1].copy())]
+    return found

@@ -14,16 +14,6 @@ from gluontune.compute.depth import all_blocks, residual_blocks
 from gluontune.core.errors import UsageError
 from gluontune.runtime import as_net_array, mxnet, set_data
 
-__all__ = [
-    "add_blurpool",
-    "add_squeeze_excite",
-    "change_net",
-    "dirac_init",
-    "set_values",
-    "whitening_filters",
-    "whitening_init",
-]
-
 
 def change_net(chosen: Mapping[str, Mapping[str, Any]], net: Any) -> None:
     """Change the layers of ``net`` as the methods of kind ``net`` say; before it is initialized."""

@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["Ema", "Lookahead", "Second", "make_second"]
-
 Arrays = Mapping[str, Any]
 Put = Callable[[str, Any], None]
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gluontune.optim.cards import OptimizerCard as OptimizerCard
     from gluontune.optim.cards import list_optimizers as list_optimizers
     from gluontune.optim.evolution import POOL, Entry
-    from gluontune.optim.exemptions import is_exempt as is_exempt
     from gluontune.optim.finder import RangeTest as RangeTest
     from gluontune.optim.finder import find_learning_rate as find_learning_rate
     from gluontune.optim.ghost import GhostBatchNorm as GhostBatchNorm
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from gluontune.optim.plots import plot_range_test as plot_range_test
     from gluontune.optim.plots import plot_schedule as plot_schedule
     from gluontune.optim.plots import plot_trust_ratios as plot_trust_ratios
+    from gluontune.optim.scaling import is_exempt as is_exempt
     from gluontune.optim.scaling import scaled_learning_rate as scaled_learning_rate
     from gluontune.optim.schedules import SCHEDULES as SCHEDULES
     from gluontune.optim.trainer import TunedTrainer as TunedTrainer

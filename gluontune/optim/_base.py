@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.optim.exemptions import exempt_name, is_exempt
+from gluontune.optim.scaling import exempt_name, is_exempt
 from gluontune.runtime import mxnet
 
 mx: Any = mxnet()
 # Not mx.nd: on a parameter server `import mxnet` never ends, and the package gets that alias too late.
 nd = mx.ndarray
-
-__all__ = ["TunedOptimizer", "chunks", "interleaved", "is_large", "mx", "nd", "squares", "subtract_all"]
 
 # MXNet's kernels take the pointers of at most 45 (multi_lamb, multi_adamw) to 60 (multi_sgd) arrays.
 CHUNK = 45

@@ -9,8 +9,6 @@ from gluontune.optim._setup import setup
 from gluontune.optim.schedules import stretch
 from gluontune.recipe import Recipe
 
-__all__ = ["setup_recipe"]
-
 
 def setup_recipe(
     recipe: Recipe,

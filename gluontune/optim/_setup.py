@@ -13,12 +13,9 @@ from gluontune.core.errors import UsageError
 from gluontune.optim import schedules
 from gluontune.optim.adapters import to_mxnet
 from gluontune.optim.cards import OPTIMIZERS, OptimizerCard
-from gluontune.optim.exemptions import is_exempt
-from gluontune.optim.scaling import scaled_learning_rate
+from gluontune.optim.scaling import is_exempt, scaled_learning_rate
 from gluontune.optim.trainer import TunedTrainer
 from gluontune.recipe.registry import resolve
-
-__all__ = ["create", "setup"]
 
 
 def setup(

@@ -16,8 +16,6 @@ mxnet()
 # package has no attribute lr_scheduler by then.
 lr_scheduler: Any = importlib.import_module("mxnet.lr_scheduler")
 
-__all__ = ["ScheduleAdapter", "from_mxnet", "to_mxnet"]
-
 
 class ScheduleAdapter(lr_scheduler.LRScheduler):
     """A pure schedule where MXNet wants an ``LRScheduler``.

@@ -6,16 +6,13 @@ parameters of the tests.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gluontune.core.errors import UsageError, nearest
+from gluontune.core.errors import UsageError, did_you_mean
+from gluontune.recipe.parameters import Parameter
 from gluontune.recipe.registry import Registry
-
-__all__ = ["OPTIMIZERS", "OptimizerCard", "list_optimizers"]
-
 
 #: Parameters that are a share of what was: at least 0 and below 1.
 _SHARES = ("beta", "beta1", "beta2", "gamma1", "gamma2", "rho", "rest_momentum")
@@ -63,11 +60,6 @@ class OptimizerCard:
     when_not: str = ""
     instead_of: str = ""
 
-    @property
-    def bytes_per_parameter(self) -> float:
-        """Memory of the states for one float32 weight."""
-        return 4.0 * self.states
-
     def check(self, params: Mapping[str, Any]) -> None:
         """Refuse parameters that the optimizer does not have, or values that it cannot use.
 
@@ -80,29 +72,26 @@ class OptimizerCard:
         """
         for name, value in params.items():
             if name not in self.defaults:
-                close = nearest(name, self.defaults)
-                hint = f"did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
-                raise UsageError(f"optimizer {self.name!r} has no parameter {name!r}: {hint}It has: "
+                hint = did_you_mean(name, self.defaults)
+                raise UsageError(f"optimizer {self.name!r} has no parameter {name!r}: {hint and hint + ' '}It has: "
                                  f"{', '.join(self.defaults) or 'none'}")  # fmt: skip
-            wanted = _wanted(name, value, self.defaults[name])
-            if wanted:
-                raise UsageError(f"optimizer {self.name!r}: {name}={value!r}: give {wanted}")
+            spec = _parameter(name, self.defaults[name])
+            whole = isinstance(value, float) and value.is_integer() and spec.kind is int
+            fault = spec.fault(int(value) if whole else value)
+            if fault:
+                none = " or none" if spec.optional else ""
+                raise UsageError(f"optimizer {self.name!r}: {name}={value!r}: give {fault}{none}")
 
 
-def _wanted(name: str, value: Any, default: Any) -> str:
-    """What ``value`` should have been, or "" where it is right."""
+def _parameter(name: str, default: Any) -> Parameter:
+    """What a parameter of this name and default may be."""
     if name in _CHOICES:
-        return "" if value in _CHOICES[name] else f"one of {', '.join(_CHOICES[name])}"
+        return Parameter(choices=_CHOICES[name])
     if isinstance(default, bool):
-        return "" if isinstance(value, bool) else "true or false"
-    if value is None and default is None:
-        return ""
-    right = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        return Parameter(bool)
     if name in _SHARES:
-        return "" if right and 0 <= value < 1 else "a number of at least 0 and below 1"
-    if isinstance(default, int):
-        return "" if right and value >= 1 and value == int(value) else "a whole number of at least 1"
-    return "" if right and value >= 0 else f"a number of at least 0{' or none' if default is None else ''}"
+        return Parameter(low=0, below=1)
+    return Parameter(int, 1) if isinstance(default, int) else Parameter(low=0, optional=default is None)
 
 
 OPTIMIZERS: Registry[OptimizerCard] = Registry("optimizer")

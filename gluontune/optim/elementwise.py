@@ -7,8 +7,6 @@ from typing import Any
 
 from gluontune.optim._base import TunedOptimizer, mx, nd
 
-__all__ = ["GTAdaDelta", "GTAdaMax", "GTDCASGD", "GTFTML", "GTNadam"]
-
 
 class _OneByOne(TunedOptimizer):
     """A rule of a few array operations on one parameter."""

@@ -17,8 +17,6 @@ import numpy as np
 from gluontune.core.errors import UsageError
 from gluontune.optim.cards import OPTIMIZERS
 
-__all__ = ["POOL", "Entry", "annealed", "draw", "mutate", "parents", "ranked", "ranked_value", "recombine", "select"]
-
 Weights = dict[str, np.ndarray]
 
 

@@ -17,8 +17,6 @@ from gluontune.runtime import mxnet, set_data
 
 mx: Any = mxnet()
 
-__all__ = ["RangeTest", "find_learning_rate", "smoothed", "suggest"]
-
 
 @dataclass(frozen=True)
 class RangeTest:

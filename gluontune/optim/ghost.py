@@ -9,8 +9,6 @@ from gluontune.runtime import mxnet
 
 mx: Any = mxnet()
 
-__all__ = ["GhostBatchNorm", "use_ghost_batch_norm"]
-
 
 class GhostBatchNorm(mx.gluon.nn.BatchNorm):
     """BatchNorm that cuts the batch into ``num_ghosts`` parts and normalizes each by itself.

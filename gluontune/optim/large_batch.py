@@ -9,8 +9,6 @@ from typing import Any
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["BatchGrowth", "gradient_noise", "noise_sigma", "trust_ratios"]
-
 
 def noise_sigma(batch_size: int, base_batch_size: int) -> float:
     """Standard deviation of the noise that gives a large batch the gradient covariance of a small one.

@@ -9,8 +9,6 @@ import numpy as np
 
 from gluontune.optim._base import TunedOptimizer, chunks, interleaved, is_large, mx, nd, squares, subtract_all
 
-__all__ = ["GTAdam", "GTAdamW", "GTLAMB", "GTNovoGrad"]
-
 
 def _picked(places: list[int], *lists: list[Any]) -> list[list[Any]]:
     return [[items[p] for p in places] for items in lists]

@@ -8,8 +8,6 @@ from gluontune.core.errors import UsageError
 from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, squares, subtract_all
 from gluontune.optim.schedules import WARMUP_MODES
 
-__all__ = ["GTLARC", "GTLARS", "GTLBSGD", "GTNAG", "nesterov"]
-
 
 class _TrustSGD(TunedOptimizer):
     """SGD with momentum whose rate of each layer is multiplied by a trust ratio, in a few kernels in all."""

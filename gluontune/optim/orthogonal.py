@@ -12,8 +12,6 @@ from gluontune.optim._base import chunks, mx, nd, subtract_all
 from gluontune.optim.layerwise import GTAdamW
 from gluontune.optim.momentum import nesterov
 
-__all__ = ["GTMuon", "orthogonalized"]
-
 #: The quintic a x + b x³ + c x⁵ of Jordan et al.: it drives singular values of 0.003 … 1 to about 1 in five steps.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _TINY = 1e-14  # a matrix of zeros stays so

@@ -10,8 +10,6 @@ from typing import Any
 from gluontune.core.errors import UsageError
 from gluontune.core.files import atomic_write
 
-__all__ = ["plot_range_test", "plot_schedule", "plot_trust_ratios", "save_figure"]
-
 
 def _figure(title: str, x: str, y: str) -> tuple[Any, Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg

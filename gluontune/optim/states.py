@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import atomic_write, parse_json, read_npz
+from gluontune.core.files import atomic_write, read_npz
+from gluontune.core.reading import parse_json
 from gluontune.runtime import mxnet
 
 mx: Any = mxnet()
-
-__all__ = ["capture", "load", "restore", "save"]
 
 FORMAT = "gluontune-optimizer-states-1"
 

@@ -13,8 +13,6 @@ from typing import Any, Callable
 from gluontune.recipe.registry import Registry
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["TINY", "TORCH_RULES", "State", "kept", "orthogonalized"]
-
 State = dict[str, Any]
 TINY = 1e-14  # a matrix of zeros stays so
 #: By an optimizer's name, ``rule(state, w, g, lr, wd, t, options, trusted)``: it changes ``w`` and ``state`` in place.

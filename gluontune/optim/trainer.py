@@ -15,8 +15,6 @@ from gluontune.runtime import mxnet
 
 mx: Any = mxnet()
 
-__all__ = ["TunedTrainer", "to_default_layout"]
-
 
 def to_default_layout(array: Any) -> None:
     """Bring an array that a forward pass left in one of oneDNN's layouts back into row-major order, in place.

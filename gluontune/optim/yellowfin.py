@@ -7,8 +7,6 @@ from typing import Any
 from gluontune.core.errors import UsageError
 from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, squares, subtract_all
 
-__all__ = ["GTYellowFin"]
-
 WINDOW = 20  # updates whose extreme curvatures count, as in the paper
 LARGEST_P = 1e10  # beyond it the root of the cubic is 0 to all digits that matter
 

@@ -14,7 +14,7 @@ from typing import Any, Optional  # read at run time by the command line, so no 
 
 import yaml
 
-from gluontune.core.errors import GluontuneError, UsageError, nearest
+from gluontune.core.errors import GluontuneError, UsageError, did_you_mean
 from gluontune.core.reading import MOST_YAML, parse_yaml, read_text
 from gluontune.recipe import rules
 
@@ -196,7 +196,7 @@ class Recipe:
         (0.001, 64, 'sqrt', 0.0005)
         """
         card = rules.entry("optimizer", self.optimizer)
-        return self.override(**{n: getattr(card, n) for n in rules.OF_CARD if getattr(self, n) is None})
+        return self.override(**{n: getattr(card, n) for n in rules.CARD_FIELDS if getattr(self, n) is None})
 
     def override(self, **changes: Any) -> Recipe:
         """The same recipe with some fields changed; values are checked again.
@@ -232,9 +232,8 @@ class Recipe:
         known = {f.name for f in dataclasses.fields(cls)}
         for name in values:
             if name not in known:
-                close = nearest(str(name), known)
-                hint = f": did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
-                raise UsageError(f"{source}: unknown field {name!r}{hint}")
+                hint = did_you_mean(name, known)
+                raise UsageError(f"{source}: unknown field {name!r}{hint and f': {hint}'}")
         return cls(**dict(values))
 
     @classmethod

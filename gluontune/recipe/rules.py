@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.recipe.parameters import Parameter
 from gluontune.recipe.registry import resolve
 
 __all__ = [
-    "BOUNDS",
+    "NUMBERS",
     "CHOICES",
     "COLLECTIONS",
     "LR_SCALING",
     "NAMES",
-    "OF_CARD",
+    "CARD_FIELDS",
     "PARAMETERS",
     "REGISTRIES",
     "check",
@@ -45,28 +45,28 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "backend": ("mxnet", "torch"),
 }
 
-#: field: (smallest value, or None for "above zero"; type; may be None)
-BOUNDS: dict[str, tuple[float | None, type, bool]] = {
-    "batch_size_per_device": (1, int, False),
-    "accumulate": (1, int, False),
-    "num_workers": (0, int, False),
-    "prefetch": (0, int, True),
-    "train_samples": (1, int, True),
-    "val_samples": (1, int, True),
-    "learning_rate": (None, float, True),
-    "base_batch_size": (1, int, True),
-    "momentum": (0, float, False),
-    "wd": (0, float, True),
-    "clip_global_norm": (None, float, True),
-    "stochastic_depth": (0, float, False),
-    "warmup_epochs": (0, float, False),
-    "num_devices": (1, int, False),
-    "exchange_every": (1, int, False),
-    "compression_threshold": (None, float, False),
-    "epochs": (None, float, False),
-    "seconds": (None, float, True),
-    "target_accuracy": (None, float, True),
-    "seed": (0, int, False),
+#: Fields that hold a number.
+NUMBERS: dict[str, Parameter] = {
+    "batch_size_per_device": Parameter(int, 1),
+    "accumulate": Parameter(int, 1),
+    "num_workers": Parameter(int, 0),
+    "prefetch": Parameter(int, 0, optional=True),
+    "train_samples": Parameter(int, 1, optional=True),
+    "val_samples": Parameter(int, 1, optional=True),
+    "learning_rate": Parameter(above=0, optional=True),
+    "base_batch_size": Parameter(int, 1, optional=True),
+    "momentum": Parameter(low=0),
+    "wd": Parameter(low=0, optional=True),
+    "clip_global_norm": Parameter(above=0, optional=True),
+    "stochastic_depth": Parameter(low=0),
+    "warmup_epochs": Parameter(low=0),
+    "num_devices": Parameter(int, 1),
+    "exchange_every": Parameter(int, 1),
+    "compression_threshold": Parameter(above=0),
+    "epochs": Parameter(above=0),
+    "seconds": Parameter(above=0, optional=True),
+    "target_accuracy": Parameter(above=0, optional=True),
+    "seed": Parameter(int, 0),
 }
 
 #: Fields that hold a name; those without an entry in REGISTRIES are looked up where they are opened.
@@ -95,7 +95,7 @@ COLLECTIONS: dict[str, tuple[type, str]] = {
 }
 
 #: Fields that the optimizer's card gives where a recipe holds None: attributes of the card.
-OF_CARD = ("learning_rate", "base_batch_size", "lr_scaling", "wd")
+CARD_FIELDS = ("learning_rate", "base_batch_size", "lr_scaling", "wd")
 
 
 def _last_epoch(params: Mapping[str, Any]) -> float:
@@ -303,10 +303,12 @@ def check(recipe: Any) -> None:
         if not all(isinstance(part, str) and "\0" not in part for part in (name, value)) or not name or "=" in name:
             raise UsageError(f"recipe field env: {name!r}: {value!r}: give texts, such as OMP_NUM_THREADS: '2'")
     for name, allowed in CHOICES.items():
-        if getattr(recipe, name) not in allowed and not (name in OF_CARD and getattr(recipe, name) is None):
+        if getattr(recipe, name) not in allowed and not (name in CARD_FIELDS and getattr(recipe, name) is None):
             raise _bad(recipe, name, f"choose one of {', '.join(allowed)}")
-    for name, bounds in BOUNDS.items():
-        _check_number(recipe, name, *bounds)
+    for name, number in NUMBERS.items():
+        fault = number.fault(getattr(recipe, name))
+        if fault:
+            raise _bad(recipe, name, f"give {fault}")
     for name in NAMES:
         if not isinstance(getattr(recipe, name), str) or not getattr(recipe, name):
             raise _bad(recipe, name, "give a name")
@@ -386,15 +388,3 @@ def _check_methods(recipe: Any) -> None:
 
 def _bad(recipe: Any, name: str, way_out: str) -> UsageError:
     return UsageError(f"recipe field {name}={getattr(recipe, name)!r}: {way_out}")
-
-
-def _check_number(recipe: Any, name: str, low: float | None, kind: type, optional: bool) -> None:
-    value = getattr(recipe, name)
-    if value is None and optional:
-        return
-    wanted = "a whole number" if kind is int else "a number"
-    bound = "above 0" if low is None else f"of at least {low:g}"
-    types = (int,) if kind is int else (int, float)
-    right = isinstance(value, types) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    if not right or (value <= 0 if low is None else value < low):
-        raise _bad(recipe, name, f"give {wanted} {bound}")

@@ -24,17 +24,14 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Callable, Union
 
 from gluontune.codec.header import ImageError
-from gluontune.codec.recode import incomplete
+from gluontune.codec.native import incomplete
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import open_regular
 from gluontune.core.interpreter import python
-from gluontune.records.bulk_copy import BulkCopier
 from gluontune.records.layout import MAX_RECORD, frame, image_record
 from gluontune.records.sources import Item
 from gluontune.records.tarshards import place_of, read_member
-from gluontune.records.transform import Transform
-
-__all__ = ["Block", "BlockMaker", "Skip", "make_block", "serve"]
+from gluontune.records.transform import BulkCopier, Transform
 
 _LENGTH = struct.Struct("<Q")
 

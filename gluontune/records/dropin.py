@@ -11,17 +11,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import atomic_write
-from gluontune.records.fileindex import index_rows, map_file
+from gluontune.core.files import PathLike, atomic_write
 from gluontune.records.layout import DamagedRecordError, join_parts
+from gluontune.records.side_files import index_rows, map_file
 from gluontune.records.writer import RecordWriter, index_text
-
-__all__ = ["MXIndexedRecordIO", "MXRecordIO"]
-
-PathLike = Union[str, "os.PathLike[str]"]
 
 
 class MXRecordIO:

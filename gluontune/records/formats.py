@@ -17,21 +17,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from gluontune.codec.header import inspect
-from gluontune.codec.image import decode_image
-from gluontune.codec.raw import raw_to_pixels
+from gluontune.codec.image import decode_image, raw_to_pixels
 from gluontune.core.errors import GluontuneError
+from gluontune.core.files import PathLike
 from gluontune.records.layout import image_record, split_image_record
 from gluontune.records.packer import pack
 from gluontune.records.reader import RecordReader
 
-__all__ = ["FormatRow", "compare_formats", "main"]
-
-PathLike = Union[str, "os.PathLike[str]"]
 Read = Callable[[int], Any]
 
 

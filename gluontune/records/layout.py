@@ -24,22 +24,6 @@ from gluontune.core.errors import GluontuneError, UsageError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "MAGIC",
-    "MAX_RECORD",
-    "DamagedRecordError",
-    "IRHeader",
-    "Label",
-    "frame",
-    "image_record",
-    "join_parts",
-    "label_bytes",
-    "padded",
-    "part_spans",
-    "split_image_record",
-    "starts_record",
-]
-
 MAGIC = struct.pack("<I", 0xCED7230A)
 MAX_RECORD = 1 << 29  # records must be shorter: the length has 29 bits
 MAX_KEY = (1 << 63) - 1

@@ -8,20 +8,17 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import PathLike
 from gluontune.records.blocks import BlockMaker, Skip
-from gluontune.records.bulk_copy import available
 from gluontune.records.partial_file import PartialFile
 from gluontune.records.sources import Item, Source, read_source, split_shards
 from gluontune.records.tarshards import place_of
-from gluontune.records.transform import Transform
+from gluontune.records.transform import Transform, available
 from gluontune.runtime import usable_cores
 
-__all__ = ["PackReport", "Progress", "pack", "shard_paths"]
-
-PathLike = Union[str, "os.PathLike[str]"]
 Progress = Callable[[int, int], None]  # images done, images in all
 
 BLOCK_BYTES = 2 << 20  # of source files in one block

@@ -25,15 +25,22 @@ from typing import IO, Any
 import numpy as np
 
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import atomic_write, begin_writing_back, explain_os_error, parse_json, sync_together
+from gluontune.core.files import atomic_write, begin_writing_back, explain_os_error, sync_together
+from gluontune.core.reading import parse_json
 from gluontune.records.blocks import Block, Skip
-from gluontune.records.checksums import HEAD_SIZE, ROW, head, make_rows, read_checksums, row_is_sound, side_path
-from gluontune.records.fileindex import map_file
 from gluontune.records.layout import DamagedRecordError, join_parts
+from gluontune.records.side_files import (
+    HEAD_SIZE,
+    ROW,
+    head,
+    make_rows,
+    map_file,
+    read_checksums,
+    row_is_sound,
+    side_path,
+)
 from gluontune.records.sources import Item
 from gluontune.records.writer import index_text, remove_side_files
-
-__all__ = ["PartialFile"]
 
 WRITE_BACK = 8 << 20  # bytes after which the disk is set to work, so that the end need not wait for it
 

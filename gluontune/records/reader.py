@@ -7,15 +7,14 @@ import operator
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
 from gluontune.codec import native
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.records.checksums import read_checksums, row_is_sound, side_path
+from gluontune.core.files import PathLike
 from gluontune.records.fields import END, split_fields, take_fields
-from gluontune.records.fileindex import find_index, map_file, read_index, record_ends, scan
 from gluontune.records.layout import (
     IMAGE_HEAD,
     LENGTH_MASK,
@@ -25,10 +24,16 @@ from gluontune.records.layout import (
     split_image_record,
     starts_record,
 )
-
-__all__ = ["RecordReader"]
-
-PathLike = Union[str, "os.PathLike[str]"]
+from gluontune.records.side_files import (
+    find_index,
+    map_file,
+    read_checksums,
+    read_index,
+    record_ends,
+    row_is_sound,
+    scan,
+    side_path,
+)
 
 
 class RecordReader:

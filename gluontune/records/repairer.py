@@ -7,17 +7,15 @@ import shutil
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.records.checksums import side_path
+from gluontune.core.files import PathLike
+from gluontune.records.scan import Checked, Evidence, Progress
+from gluontune.records.side_files import side_path
 from gluontune.records.structure import joined
-from gluontune.records.verifier import Checked, Progress, Survey, VerifyReport
+from gluontune.records.verifier import Survey, VerifyReport, survey
 from gluontune.records.writer import RecordWriter
-
-__all__ = ["RepairReport", "repair"]
-
-PathLike = Union[str, "os.PathLike[str]"]
 
 
 @dataclass(frozen=True)
@@ -85,39 +83,40 @@ def repair(
     """
     if os.path.realpath(path) == os.path.realpath(out):
         raise UsageError(f"{out}: repair into another file than the damaged one")
-    with Survey(path, index, decode=decode, workers=workers, progress=progress) as survey:
-        records = _whole_records(survey)
+    with survey(path, index, decode=decode, workers=workers, progress=progress) as found:
+        evidence, report = found.evidence, found.report
+        records = _whole_records(evidence)
         if not records:
             raise GluontuneError(f"{path}: not one record is whole: nothing to keep")
-        keys, uncertain = _Keys(survey).of(records)
+        keys, uncertain = _Keys(found).of(records)
         with RecordWriter(out) as writer:
             for (_, row, checked), key in zip(records, keys):
-                record = joined(survey.view, checked.found) if checked else _restored(survey, row)
+                record = joined(evidence.view, checked.found) if checked else _restored(evidence, row)
                 writer.write_record(bytes(record), key)
         classes = side_path(path, ".classes")
         if classes.is_file():
             shutil.copyfile(classes, side_path(out, ".classes"))
         restored = sum(checked is None for _, _, checked in records)
-        lost = max(survey.report.records, len(records)) - len(records)
-        return RepairReport(os.fspath(Path(out)), len(records), restored, lost, uncertain, survey.report)
+        lost = max(report.records, len(records)) - len(records)
+        return RepairReport(os.fspath(Path(out)), len(records), restored, lost, uncertain, report)
 
 
-def _whole_records(survey: Survey) -> list[tuple[int, int, Checked | None]]:
+def _whole_records(evidence: Evidence) -> list[tuple[int, int, Checked | None]]:
     """(offset, checksum row, what was found) in the order of the file; None for a record to restore."""
     found: list[tuple[int, int, Checked | None]] = []
-    found += [(c.found.offset, c.row, c) for c in survey.checked if c.whole]
-    present = {c.row for c in survey.checked if c.row >= 0}
-    offsets = survey.rows["offset"].tolist()
+    found += [(c.found.offset, c.row, c) for c in evidence.checked if c.whole]
+    present = {c.row for c in evidence.checked if c.row >= 0}
+    offsets = evidence.rows["offset"].tolist()
     missing = (row for row in range(len(offsets)) if row not in present)
-    found += [(offsets[row], row, None) for row in missing if _restored(survey, row) is not None]
+    found += [(offsets[row], row, None) for row in missing if _restored(evidence, row) is not None]
     # A piece that was cut out has moved what follows; where the checksums know the order, it is theirs.
     return sorted(found, key=lambda f: (offsets[f[1]] if f[1] >= 0 else f[0], f[0]))
 
 
-def _restored(survey: Survey, row: int) -> Any:
+def _restored(evidence: Evidence, row: int) -> Any:
     """The bytes of a one-part record at its old place, if the checksum proves them, else None."""
-    _, offset, length, crc, _ = survey.rows[row].tolist()
-    body = survey.view[offset + 8 : offset + 8 + length]
+    _, offset, length, crc, _ = evidence.rows[row].tolist()
+    body = evidence.view[offset + 8 : offset + 8 + length]
     return body if len(body) == length and zlib.crc32(body) == crc else None
 
 
@@ -129,19 +128,20 @@ class _Keys:
     """
 
     def __init__(self, survey: Survey):
-        self.of_row = survey.rows["key"].tolist()
+        self.of_row = survey.evidence.rows["key"].tolist()
         self.doubtful = survey.keys.doubtful
-        rows = survey.index.rows
+        evidence = survey.evidence
+        rows = evidence.index.rows
         self.of_offset = {offset: key for _, key, offset in rows if isinstance(key, int)}
         wrong = {(d.index, d.offset) for d in survey.report.damaged}
         for number, key, offset in rows:
             if (number, offset) in wrong and self.of_offset.get(offset) == key:
                 del self.of_offset[offset]
-        known = [*self.of_row, *self.of_offset.values(), *(c.key for c in survey.checked)]
-        self.next = max([len(survey.checked), *(k for k in known if k < 1 << 62)]) + 1
+        known = [*self.of_row, *self.of_offset.values(), *(c.key for c in evidence.checked)]
+        self.next = max([len(evidence.checked), *(k for k in known if k < 1 << 62)]) + 1
         # An id alone says less in a record that overlaps another one, or that bytes without a record stand before.
-        starts = {0, *(c.found.behind for c in survey.checked)}
-        self.linked = {c.found.offset for c in survey.checked if c.found.offset in starts and not c.found.doubtful}
+        starts = {0, *(c.found.behind for c in evidence.checked)}
+        self.linked = {c.found.offset for c in evidence.checked if c.found.offset in starts and not c.found.doubtful}
 
     def of(self, records: list[tuple[int, int, Checked | None]]) -> tuple[list[int], list[int]]:
         """The keys of ``records``, in their order, and those of them that are uncertain."""

@@ -14,20 +14,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count, repeat
 from pathlib import Path
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 from gluontune.core.errors import GluontuneError, UsageError, nearest
-from gluontune.core.files import explain_os_error, open_regular
+from gluontune.core.files import PathLike, explain_os_error, open_regular
 from gluontune.core.reading import check_names, leads_up
 from gluontune.records.layout import MAX_KEY, label_bytes
 from gluontune.records.tarshards import is_tar, tar_samples
 
-__all__ = ["EXTENSIONS", "Item", "Source", "read_source", "split_shards"]
-
 EXTENSIONS = frozenset((".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"))
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "image_path", "img", "name")
-
-PathLike = Union[str, "os.PathLike[str]"]
 
 
 class Item(NamedTuple):

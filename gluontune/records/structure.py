@@ -9,20 +9,16 @@ only if a record follows them, or the file's end, or if their bytes are known fr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
 from gluontune.records.layout import HEAD, MAGIC, DamagedRecordError, part_spans, starts_record
 
-__all__ = ["Broken", "Found", "joined", "walk"]
-
 CHUNK = 64 << 20
 
 
-@dataclass
-class Found:
+class Found(NamedTuple):
     """A record whose framing is right.
 
     ``doubtful``: no record follows where it ends, so its length may be wrong. ``holds``: where another one starts
@@ -36,8 +32,7 @@ class Found:
     holds: int | None = None
 
 
-@dataclass
-class Broken:
+class Broken(NamedTuple):
     """A place where no record can be read; ``until`` is where the next one was found."""
 
     offset: int
@@ -88,7 +83,7 @@ class _Heads:
 
 
 def walk(view: memoryview, known: Known, familiar: Known) -> Iterator[Found | Broken]:
-    """All records and breaks from the first byte to the last.
+    """All records and breaks from the first byte to the last, each once no more can be learned of it.
 
     Args:
         view: the file.
@@ -103,20 +98,24 @@ def walk(view: memoryview, known: Known, familiar: Known) -> Iterator[Found | Br
 
     size, at = len(view), 0
     before: Found | None = None
+    waiting = False  # is ``before`` still to be given?
     while at < size:
         found, reason, resume = _try(view, heads, at)
         if found is None:
             unsure = before is not None and before.behind == at and not known(before)
             until = _next(view, heads, resume, before.offset + 1 if before and unsure else at + 1, believe)
-            if before is not None and until < at:
-                before.doubtful = True  # it ended at bytes that look like a header, but are none
-            else:
+            false_end = before is not None and until < at  # it ended at bytes that look like a header, but are none
+            if before is not None and waiting:
+                yield before._replace(doubtful=True) if false_end else before
+            if not false_end:
                 yield Broken(at, until, reason)
-            before, at = None, until
+            before, waiting, at = None, False, until
             continue
-        before = found
-        yield found
+        if before is not None and waiting:
+            yield before
+        before, waiting = found, not found.doubtful
         if found.doubtful:
+            yield found
             # Its length may be wrong, or its padding gone, so the next record may start inside what it claims; where
             # a known one ends with bytes of a header, and a cut came there, these may be the next one's, too.
             inside = max(at + 1, found.spans[-1][1] - HEAD.size + 1) if known(found) else at + 1
@@ -129,7 +128,9 @@ def walk(view: memoryview, known: Known, familiar: Known) -> Iterator[Found | Br
             at = min(found.behind, size)
             if at == size:
                 at = _swallowed(view, heads, found, known, familiar)
-                found.holds = at if at < size else None
+                before = found._replace(holds=at if at < size else None)
+    if before is not None and waiting:
+        yield before
 
 
 def _why(view: memoryview, at: int) -> str:

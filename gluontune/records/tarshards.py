@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import explain_os_error, open_regular, parse_json
-
-__all__ = ["is_tar", "place_of", "read_member", "tar_samples"]
+from gluontune.core.files import explain_os_error, open_regular
+from gluontune.core.reading import parse_json
 
 LABEL_KEYS = ("label", "cls", "class")
 _PLACE = re.compile(r"(.+\.tar)!(\d+)\+(\d+)!", re.S)

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
-import os
-import zlib
-from collections import Counter, deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Optional, Union
+from typing import Any, NamedTuple, Optional
 
-import numpy as np
+from gluontune.records.judging import KeyScheme, decide_keys, judge
+from gluontune.records.scan import Evidence, PathLike, Progress, scan
 
-from gluontune.codec.header import ImageError, inspect, kind_of
-from gluontune.codec.raw import raw_to_pixels
-from gluontune.codec.recode import incomplete
-from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.records.checksums import HEAD_SIZE, ROW, mended_rows, read_checksums, row_is_sound, side_path
-from gluontune.records.fields import Field, split_fields
-from gluontune.records.fileindex import map_file
-from gluontune.records.keys import KeyScheme
-from gluontune.records.layout import IMAGE_HEAD, MAX_KEY, DamagedRecordError, split_image_record
-from gluontune.records.structure import Broken, Found, joined, walk
-
-__all__ = ["Damage", "Progress", "Survey", "VerifyReport", "verify"]
-
-PathLike = Union[str, "os.PathLike[str]"]
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
-BATCH = 128
+Damages = dict[tuple[Optional[int], int], str]  # position and offset: reason
 
 
 @dataclass(frozen=True)
@@ -44,7 +27,7 @@ class Damage:
         return {"index": self.index, "offset": self.offset, "reason": self.reason}
 
 
-@dataclass
+@dataclass(frozen=True)
 class VerifyReport:
     """What :func:`verify` found.
 
@@ -93,23 +76,6 @@ class VerifyReport:
         }
 
 
-@dataclass
-class Checked:
-    """A record that was found, and what its bytes say."""
-
-    found: Found
-    length: int
-    crc: int
-    key: int  # the id in its image header; -1 without one
-    kind: str | None
-    fault: str | None  # of the image
-    padding: bool  # zeros, as they should be
-    incomplete: str = ""
-    row: int = -1  # of the checksums
-    whole: bool = False
-    reason: str = ""
-
-
 def verify(
     path: PathLike,
     index: PathLike | bool | None = None,
@@ -143,188 +109,126 @@ def verify(
     >>> report.records, report.whole, report.damaged
     (2, 1, [Damage(index=1, offset=40, reason='its bytes differ from their checksum')])
     """
-    with Survey(path, index, decode=decode, workers=workers, progress=progress) as survey:
-        return survey.report
+    with survey(path, index, decode=decode, workers=workers, progress=progress) as (_, _, report):
+        return report
 
 
-class Survey:
-    """All that is known about a file; :attr:`report` is made from it, and ``repair`` works from it."""
+class Survey(NamedTuple):
+    """A file's evidence, judged; the keys that its records had; and what is wrong with it."""
 
-    def __init__(
-        self,
-        path: PathLike,
-        index: PathLike | bool | None = None,
-        *,
-        decode: bool = True,
-        workers: int | None = None,
-        progress: Progress | None = None,
-    ):
-        self.path = os.fspath(path)
-        self.decode = decode
-        self.report = VerifyReport(self.path)
-        self._map, self.view = map_file(self.path)
-        if not len(self.view):
-            raise GluontuneError(f"{self.path}: the file is empty: there is no record in it")
-        self.rows = self._read_rows()
-        self.index = _Index(self.path, index)
-        self._known = Counter(zip(self.rows["length"].tolist(), self.rows["crc"].tolist()))
-        self._key_set = {key for _, key, _ in self.index.rows} | set(self.rows["key"].tolist())
-        self._lengths = {length for length, _ in self._known}
-        self.checked: list[Checked] = []
-        self.broken: list[Broken] = []
-        self.keys = KeyScheme()
-        self._check_all(workers, progress or (lambda done, total: None))
-        self._judge()
-
-    def _read_rows(self) -> np.ndarray:
-        """Sound rows of the checksums. ``self.all_rows`` tells whether none was lost, but at the end."""
-        side = side_path(self.path, ".crc")
-        self.all_rows, self.has_checksums = False, side.is_file()
-        if not side.is_file():
-            return np.zeros(0, ROW)
-        try:
-            _, rows = read_checksums(side, lenient=True)
-        except GluontuneError as error:
-            self.report.problems.append(str(error))
-            return np.zeros(0, ROW)
-        hurt = int((~row_is_sound(rows)).sum())
-        rows = mended_rows(rows)
-        sound = row_is_sound(rows)
-        lost = int((~sound).sum())
-        whole = side.stat().st_size == HEAD_SIZE + len(rows) * ROW.itemsize
-        self.all_rows = not lost and whole
-        if hurt or not whole:
-            what = f"{hurt} damaged rows" if hurt else "its last row is cut"
-            mended = f", {hurt - lost} of them put right by their check words" if hurt > lost else ""
-            self.report.problems.append(f"{side}: {what}{mended}; the other rows are used")
-        return rows[sound]
-
-    def _is_known(self, found: Found) -> bool:
-        record = joined(self.view, found)
-        return len(record) in self._lengths and (len(record), zlib.crc32(record)) in self._known
-
-    def _is_familiar(self, found: Found) -> bool:
-        record = joined(self.view, found)
-        return len(record) >= IMAGE_HEAD.size and IMAGE_HEAD.unpack_from(record)[2] in self._key_set
-
-    def _check_all(self, workers: int | None, progress: Progress) -> None:
-        from gluontune.runtime import usable_cores
-
-        threads = workers or usable_cores()
-        waiting: deque[Future[list[Checked]]] = deque()
-        with ThreadPoolExecutor(threads, thread_name_prefix="gluontune-verify") as pool:
-
-            def collect(leave: int) -> None:
-                while len(waiting) > leave:
-                    self.checked += waiting.popleft().result()
-                    if self.checked:
-                        progress(self.checked[-1].found.behind, len(self.view))
-
-            for batch in self._batches():
-                waiting.append(pool.submit(self._check_batch, batch))
-                collect(4 * threads)
-            collect(0)
-        progress(len(self.view), len(self.view))
-
-    def _batches(self) -> Iterator[list[Found]]:
-        batch: list[Found] = []
-        for piece in walk(self.view, self._is_known, self._is_familiar):
-            if isinstance(piece, Broken):
-                self.broken.append(piece)
-                continue
-            batch.append(piece)
-            if len(batch) == BATCH:
-                yield batch
-                batch = []
-        yield batch
-
-    def _check_batch(self, batch: list[Found]) -> list[Checked]:
-        return [self._check(found) for found in batch]
-
-    def _check(self, found: Found) -> Checked:
-        record = joined(self.view, found)
-        padding = not any(self.view[found.spans[-1][1] : found.behind]) and found.behind <= len(self.view)
-        key, kind, fault, lacks = -1, None, None, ""
-        with contextlib.suppress(DamagedRecordError):
-            header, payload = split_image_record(record)
-            key = header.id if header.id < 1 << 63 else -1
-            fields: list[Field] = []
-            try:
-                payload, fields = split_fields(payload)
-            except GluontuneError as error:
-                fault = str(error)
-            kind = kind_of(payload)
-            if fault is None and (len(payload) or not fields):  # a record may have fields and no image
-                fault, lacks = self._image_fault(payload, kind)
-        return Checked(found, len(record), zlib.crc32(record), key, kind, fault, padding, lacks)
-
-    def _image_fault(self, payload: Any, kind: str | None) -> tuple[str | None, str]:
-        """Why an image cannot be decoded, and what it lacks where it can."""
-        if kind is None:
-            return f"not an image (begins with {bytes(payload[:12])!r})", ""
-        lacks: str | None = ""
-        try:
-            if kind == "npy":
-                raw_to_pixels(payload)
-                return None, ""
-            data = bytes(payload)
-            info = inspect(data)
-            if self.decode:
-                from gluontune.codec.image import decode_image
-
-                lacks = incomplete(data)
-                if lacks != "":  # else the codec has decoded all of it
-                    decode_image(data, info)
-        except ImageError as error:
-            return f"undecodable image: {error}", ""
-        return None, lacks or ""
-
-    def _judge(self) -> None:
-        from gluontune.records.diagnosis import judge
-
-        judge(self)
-
-    def close(self) -> None:
-        self.view = memoryview(b"")
-        if self._map is not None:
-            with contextlib.suppress(BufferError):
-                self._map.close()
-
-    def __enter__(self) -> Survey:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    evidence: Evidence
+    keys: KeyScheme
+    report: VerifyReport
 
 
-class _Index:
-    """The rows of an index as they are, the broken ones too."""
+@contextlib.contextmanager
+def survey(path: PathLike, index: PathLike | bool | None = None, **how: Any) -> Iterator[Survey]:
+    """Scan, judge, decide the keys, diagnose; its bytes are there inside the block. Arguments: see :func:`verify`."""
+    with scan(path, index, **how) as found:
+        evidence = judge(found)
+        keys = decide_keys(evidence)
+        yield Survey(evidence, keys, diagnose(evidence, keys))
 
-    def __init__(self, path: str, index: PathLike | bool | None):
-        chosen = side_path(path, ".idx") if index is None or index is True else index
-        self.path: Path | None = None
-        self.rows: list[tuple[int, Any, int]] = []  # row number, key, offset
-        self.faults: list[tuple[int, str]] = []
-        self.keys: list[Any] = []  # of each line, as far as it can be read: None where not
-        if chosen is False or (index is None and not Path(chosen).is_file()):
-            return
-        if not Path(chosen).is_file():
-            raise UsageError(f"{chosen}: no such index file")
-        self.path = Path(chosen)
-        lines = self.path.read_bytes().split(b"\n")
-        cut = lines.pop()
-        for number, line in enumerate(lines):
-            self._read(number, line)
-        if cut:
-            self._read(len(lines), cut)
 
-    def _read(self, number: int, line: bytes) -> None:
-        key, tab, offset = line.rstrip(b"\r").rpartition(b"\t")
-        text = key.decode("utf-8", "replace")
-        countable = text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= MAX_KEY
-        number_key = int(text) if countable else text
-        self.keys.append(number_key if tab else None)
-        if not tab or not offset.isdigit() or len(offset) > 18:
-            self.faults.append((number, f"index line {number + 1} is not 'key<TAB>offset': {line[:40]!r}"))
-            return
-        self.rows.append((number, number_key, int(offset)))
+def diagnose(evidence: Evidence, keys: KeyScheme) -> VerifyReport:
+    """What is wrong with a file, from its judged evidence and the keys that its records had."""
+    damages: Damages = {}
+    positions = _Positions(evidence)
+    _list_records(evidence, positions, damages)
+    _list_index(evidence, keys.true, positions, damages)
+    found = [Damage(i, max(offset, 0), reason) for (i, offset), reason in damages.items()]
+    damaged = sorted(found, key=lambda d: (d.offset, -1 if d.index is None else d.index))
+    alone = sum(d.index is None for d in damaged)
+    if len(evidence.rows) and evidence.checksums.complete:
+        records = len(evidence.rows)
+    elif evidence.index.path is not None:
+        records = max(len(evidence.index.rows) + len(evidence.index.faults), len(evidence.rows)) + alone
+    else:
+        records = sum(c.whole for c in evidence.checked) + len(damaged)
+    places = {d.index for d in damaged if d.index is not None}
+    lacking = [(c.found.offset, c.incomplete) for c in evidence.checked if c.whole and c.incomplete]
+    return VerifyReport(
+        evidence.path,
+        records,
+        whole=max(0, records - len(places) - alone),
+        damaged=damaged,
+        unchecked=sum(c.whole and c.row < 0 for c in evidence.checked),
+        incomplete=[Damage(positions.get(offset), offset, lacks) for offset, lacks in lacking],
+        problems=list(evidence.problems),
+    )
+
+
+class _Positions:
+    """Positions of records for the report, by offset."""
+
+    def __init__(self, evidence: Evidence):
+        self.of_offset: dict[int, int] = {}
+        if evidence.index.path is not None:
+            for number, _, offset in evidence.index.rows:
+                self.of_offset.setdefault(offset, number)
+        elif len(evidence.rows):
+            self.of_offset = {offset: i for i, offset in enumerate(evidence.rows["offset"].tolist())}
+        else:
+            pieces = [c.found.offset for c in evidence.checked] + [b.offset for b in evidence.broken]
+            self.of_offset = {offset: i for i, offset in enumerate(sorted(pieces))}
+
+    def get(self, offset: int) -> int | None:
+        return self.of_offset.get(offset)
+
+
+def _list_records(evidence: Evidence, positions: _Positions, damages: Damages) -> None:
+    """Records that were found damaged, rows of the checksums that nothing satisfies, and breaks."""
+    present = {checked.row for checked in evidence.checked if checked.row >= 0}
+    expected = sorted((offset, row) for row, offset in enumerate(evidence.rows["offset"].tolist()))
+    starts = [offset for offset, _ in expected]
+    explained: list[tuple[int, int]] = []  # spans of the file that a damage already speaks of
+    reasons = {c.found.offset: c.reason or "" for c in evidence.checked if not c.whole}
+    breaks = {b.offset: b.reason for b in evidence.broken}
+    for place, (offset, row) in enumerate(expected):
+        if row in present:
+            continue
+        behind = starts[place + 1] if place + 1 < len(starts) else max(len(evidence.view), offset + 1)
+        explained.append((offset, behind))
+        gone = "missing: the file is cut" if offset >= len(evidence.view) else "no whole record lies there"
+        damages[positions.get(offset), offset] = reasons.get(offset) or breaks.get(offset) or gone
+    for offset, reason in [*reasons.items(), *_breaks(evidence)]:
+        known = (positions.get(offset), offset) in damages
+        if not known and not _lies_in(explained, offset):
+            damages[positions.get(offset), offset] = reason
+
+
+def _breaks(evidence: Evidence) -> list[tuple[int, str]]:
+    """Breaks that are no mere rest of a record whose own length is wrong."""
+    damaged_ends = {c.found.behind for c in evidence.checked if not c.whole}
+    return [(b.offset, b.reason) for b in evidence.broken if b.offset not in damaged_ends]
+
+
+def _lies_in(spans: list[tuple[int, int]], offset: int) -> bool:
+    at = bisect.bisect_right(spans, (offset, 1 << 63)) - 1
+    return at >= 0 and spans[at][0] <= offset < spans[at][1]
+
+
+def _list_index(evidence: Evidence, true_keys: dict[int, int], positions: _Positions, damages: Damages) -> None:
+    """Rows of the index that lead to no record or to another one, and records without a row."""
+    index = evidence.index
+    if index.path is None:
+        return
+    for number, reason in index.faults:
+        damages[number, -1] = reason
+    starts = {c.found.offset: c for c in evidence.checked}
+    seen: dict[Any, int] = {}
+    for number, key, offset in index.rows:
+        if key in seen:
+            damages[number, offset] = f"index row {number}: the key {key} is used by row {seen[key]} already"
+        seen.setdefault(key, number)
+        if offset in starts:
+            true = true_keys.get(offset)
+            if true is not None and true != key:
+                damages[number, offset] = f"index row {number}: key {key} points to the record of key {true}"
+        elif (number, offset) not in damages:
+            where = "beyond the end of the file" if offset >= len(evidence.view) else "to where no record starts"
+            damages[number, offset] = f"index row {number}: key {key} points {where}"
+    keys = evidence.rows["key"].tolist()
+    for key, offset in zip(keys, evidence.rows["offset"].tolist()):
+        if key not in seen:
+            damages.setdefault((positions.get(offset), offset), f"the index has no row for key {key}")

@@ -10,16 +10,12 @@ from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Union
+from typing import Any
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import atomic_write, explain_os_error
-from gluontune.records.checksums import head, make_rows, side_path
+from gluontune.core.files import PathLike, atomic_write, explain_os_error
 from gluontune.records.layout import MAX_KEY, Label, frame, image_record
-
-__all__ = ["RecordWriter", "index_text", "remove_side_files"]
-
-PathLike = Union[str, "os.PathLike[str]"]
+from gluontune.records.side_files import head, make_rows, side_path
 
 
 class RecordWriter:

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-__all__ = ["AMX_ENV", "AmxSupport", "amx_support", "ask_kernel", "hidden_amx", "prepare", "processor"]
-
 logger = logging.getLogger("gluontune.runtime")
 
 AMX_ENV = {"DNNL_MAX_CPU_ISA": "AVX512_CORE_AMX"}

@@ -15,8 +15,6 @@ from typing import Any
 
 from gluontune.runtime.importing import mxnet
 
-__all__ = ["as_nd_array", "as_net_array", "put_values", "set_data", "uses_np"]
-
 
 def uses_np(net: Any = None) -> bool:
     """Whether ``net`` computes with ``mx.np`` arrays.

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable, Union
 
-__all__ = ["Cpu", "memory_limit_mib", "parse_cpu_list", "show_cpu_list", "usable_cores"]
-
 # What decides how fast MXNet's oneDNN can be here, in the kernel's spelling.
 FLAGS = (
     "sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_tile", "bf16", "asimd",

@@ -14,8 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CUDA_LIBRARIES", "DRIVER_LIBRARY", "CudaLibrary", "find_pip_library", "is_cuda", "preload"]
-
 DRIVER_LIBRARY = "libcuda.so.1"
 
 

@@ -12,8 +12,6 @@ from gluontune.runtime.elf import GpuCode
 from gluontune.runtime.nvml import Gpu
 from gluontune.runtime.system import System
 
-__all__ = ["CONTAINER", "can_run_mxnet_on_gpu", "code_runs_on", "gpu_count", "machine_facts"]
-
 PACKAGES = (
     "gluoncv", "gluontune", "horovod", "matplotlib", "numpy", "nvidia-cublas-cu11", "nvidia-cudnn-cu11",
     "nvidia-ml-py", "nvidia-nccl-cu11", "onnx", "onnxruntime", "opencv-python", "opencv-python-headless",

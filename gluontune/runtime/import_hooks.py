@@ -1,16 +1,35 @@
-"""Other loaders for modules that somebody else imports."""
+"""Other loaders for modules that somebody else imports.
+
+Modules that are run when something in them is first asked for, not when they are imported.
+
+MXNet imports scipy's statistics and sparse matrices for two rare calls: a third of what its import takes.
+
+MXNet's functions for its operators, kept from the first import for all that come after.
+
+At each import MXNet writes the Python source of some 4,000 functions, one for each operator in each of its modules, and
+compiles them: half of the time that the import takes. What differs from process to process is one number in each, the
+operator's handle. So the compiled code is kept in the user's cache, and gets the handle of this process.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import importlib.util
+import marshal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
-__all__ = ["loading_by"]
+from gluontune.codec.native import is_ours, user_folder
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import atomic_write
 
 
 @contextlib.contextmanager
@@ -41,3 +60,194 @@ class _Finder(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             spec.loader = self._wrap(spec.loader)
         return spec
+
+
+def lazily(*names: str) -> contextlib.AbstractContextManager[None]:
+    """What is imported inside the block, and is one of ``names``, is run later.
+
+    A module that was imported before is left as it is, and so is one that is not installed.
+
+    >>> with lazily("tabnanny"):
+    ...     import tabnanny
+    >>> "check" in vars(tabnanny), tabnanny.check.__name__, "check" in vars(tabnanny)
+    (False, 'check', True)
+    """
+    return loading_by(_LazyLoader, *names)
+
+
+class _LazyLoader(Loader):
+    def __init__(self, loader: Loader):
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _LazyModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Not yet. What the import system looks at is there; importing a submodule asks for ``__path__``."""
+        values = vars(module)
+        values["_later"] = (self._loader, values.pop("__path__", None))
+        values["__loader__"] = module.__spec__.loader = self._loader  # type: ignore[union-attr]
+
+
+class _LazyModule(ModuleType):
+    """(``importlib.util.LazyLoader`` runs a module when it is imported a second time.)"""
+
+    def __getattr__(self, name: str) -> Any:
+        with _lock:  # held until the module has run: other threads wait for all of it
+            values = vars(self)
+            later = values.pop("_later", None)
+            if later is not None:
+                loader, path = later
+                if path is not None:
+                    values["__path__"] = path
+                loader.exec_module(self)
+                self.__class__ = ModuleType  # type: ignore[assignment]
+                return getattr(self, name)
+        if name in values:
+            return values[name]
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        self.__getattr__("__doc__")
+        return sorted(vars(self))
+
+
+_lock = threading.RLock()
+
+
+_FORMAT = 1
+_Key = tuple[str, str, str]  # module that makes the function, operator, function
+#: Code with 0 for the handle, where that stands among its constants, the doc string, and which defaults are "_Null".
+_Entry = tuple[CodeType, int, str, "tuple[bool, ...] | None"]
+
+
+@contextlib.contextmanager
+def kept_operators(library: Path | None) -> Iterator[None]:
+    """``import mxnet`` inside the block takes its functions from the cache, and leaves there what was missing.
+
+    The functions are the same in name, signature, doc string and code. Where the cache cannot be read or written,
+    MXNet makes them as ever.
+
+    Args:
+        library: the ``libmxnet.so`` that will be loaded; None: unknown, and nothing is kept.
+    """
+    place = None if library is None else _place(library)
+    if place is None:
+        yield
+        return
+    operators = _Operators(_read(place))
+    try:
+        with loading_by(lambda loader: _PatchingLoader(loader, operators), "mxnet.base"):
+            yield
+    finally:
+        operators.is_open = False
+    if operators.new:
+        _write(place, operators.entries)
+
+
+def _place(library: Path) -> Path | None:
+    """The file for this library and this Python: another build has other operators, another Python other code."""
+    with contextlib.suppress(OSError):
+        status = library.stat()
+        what = (_FORMAT, str(library.resolve()), status.st_size, status.st_mtime_ns, sys.version)
+        return user_folder() / f"operators-{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.bin"
+    return None
+
+
+def _read(place: Path) -> dict[_Key, _Entry]:
+    """What is kept; nothing where the file is not whole, or another user could have written it."""
+    with contextlib.suppress(OSError, ValueError, TypeError, EOFError):
+        if is_ours(place.parent) and is_ours(place):
+            data = place.read_bytes()
+            if hashlib.sha256(data[32:]).digest() == data[:32]:
+                found: dict[_Key, _Entry] = marshal.loads(data[32:])
+                return found
+    return {}
+
+
+def _write(place: Path, entries: dict[_Key, _Entry]) -> None:
+    data = marshal.dumps(entries)
+    with contextlib.suppress(OSError, GluontuneError):
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if is_ours(place.parent):
+            with atomic_write(place) as stream:
+                stream.write(hashlib.sha256(data).digest() + data)
+            place.chmod(0o600)
+
+
+class _Operators:
+    """The functions that are kept, by what they are made for."""
+
+    def __init__(self, entries: dict[_Key, _Entry]):
+        self.entries = entries
+        self.new = 0
+        self.is_open = True  # operators of a library that is loaded later are not MXNet's own
+
+    def maker(self, make: Any) -> Callable[[Any, str, str], Any]:
+        """``make``, of ``mxnet.ndarray.register`` or ``mxnet.symbol.register``, for what is not kept."""
+        if not self.is_open:
+            return make  # type: ignore[no-any-return]
+        null = make.__globals__["_Null"]
+        home = make.__module__
+
+        def kept(handle: Any, name: str, func_name: str) -> Any:
+            entry = self.entries.get((home, name, func_name))
+            if entry is None:
+                function = make(handle, name, func_name)
+                entry = _entry_of(function, handle.value, null)
+                if entry is not None:
+                    self.entries[home, name, func_name] = entry
+                    self.new += 1
+                return function
+            code, place, doc, defaults = entry
+            constants = (*code.co_consts[:place], handle.value, *code.co_consts[place + 1 :])
+            values = None if defaults is None else tuple(null if is_null else None for is_null in defaults)
+            function = FunctionType(code.replace(co_consts=constants), make.__globals__, func_name, values)
+            function.__doc__ = doc
+            function.__module__ = home.rpartition(".")[0]
+            return function
+
+        return kept
+
+
+def _entry_of(function: Any, handle: int, null: Any) -> _Entry | None:
+    """How a function is kept; None where it is not of the usual kind."""
+    code, defaults = function.__code__, function.__defaults__
+    places = [k for k, value in enumerate(code.co_consts) if type(value) is int and value == handle]
+    usual = defaults is None or all(value is None or value is null for value in defaults)
+    if len(places) != 1 or not usual or function.__kwdefaults__ or function.__closure__:
+        return None
+    constants = list(code.co_consts)
+    constants[places[0]] = 0
+    if isinstance(constants[0], str):
+        constants[0] = None  # the doc string once more, with other indents
+    nulls = None if defaults is None else tuple(value is null for value in defaults)
+    return code.replace(co_consts=tuple(constants)), places[0], function.__doc__, nulls
+
+
+class _PatchingLoader(Loader):
+    """Runs ``mxnet.base`` as ever, and then has its two loops over all operators use what is kept."""
+
+    def __init__(self, loader: Loader, operators: _Operators):
+        self._loader, self._operators = loader, operators
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        for name in ("_init_op_module", "_init_np_op_module"):
+            loop = getattr(module, name, None)
+            if loop is not None:
+                setattr(module, name, self._patched(loop))
+
+    def _patched(self, loop: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(loop)
+        def patched(*args: Any, **kwargs: Any) -> None:
+            if "make_op_func" in kwargs:
+                kwargs["make_op_func"] = self._operators.maker(kwargs["make_op_func"])
+            else:
+                args = (*args[:-1], self._operators.maker(args[-1]))
+            loop(*args, **kwargs)
+
+        return patched

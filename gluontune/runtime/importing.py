@@ -1,22 +1,28 @@
-"""Making mxnet importable: numpy's removed aliases, distutils, CUDA libraries that pip brought."""
+"""Making mxnet importable: numpy's removed aliases, distutils, CUDA libraries that pip brought.
+
+gluoncv beside PyTorch 2: without this its import fails wherever torch 2 is installed.
+
+gluoncv 0.10 asks for ``torch<2`` and raises RuntimeError for a newer one, though its MXNet half needs none. Its
+check is answered here with "no torch", which gluoncv knows how to do without; torch is then not even imported.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import re
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from gluontune.core.errors import GluontuneError
-from gluontune.runtime import amx, borrowed, cuda, elf, gluoncv, packages
-from gluontune.runtime.lazy_modules import lazily
-from gluontune.runtime.operator_cache import kept_operators
-
-__all__ = ["mxnet", "mxnet_library"]
+from gluontune.runtime import amx, cuda, elf, packages
+from gluontune.runtime.import_hooks import kept_operators, lazily
 
 # numpy 1.24 removed them; MXNet 1.9.1 reads them at import and while it runs.
 NUMPY_ALIASES = {
@@ -92,12 +98,12 @@ def _import_mxnet() -> ModuleType:
     _repair_distutils()
     library = mxnet_library()
     needs = _needs(library) if library else ()
-    borrowed.preload(needs)
+    elf.preload(needs)
     missing = cuda.preload(needs)
     if missing:
         raise _missing_cuda(missing)
     amx.prepare()
-    gluoncv.spare_from_torch()
+    spare_from_torch()
     try:
         with kept_operators(library), lazily("scipy.stats", "scipy.sparse"):
             return importlib.import_module("mxnet")
@@ -182,7 +188,7 @@ def library_fix(name: str) -> str:
         return f"pip install '{library.wheel}'"
     if name == cuda.DRIVER_LIBRARY:
         return "install the NVIDIA driver; on a machine without a GPU use the wheel mxnet instead of mxnet-cu112"
-    known = next((p for prefix, p in borrowed.SYSTEM_PACKAGES.items() if name.startswith(prefix)), None)
+    known = next((p for prefix, p in elf.SYSTEM_PACKAGES.items() if name.startswith(prefix)), None)
     if known:
         package, wheel = known
         without_root = f", or without root: pip install {wheel}" if wheel else ""
@@ -209,3 +215,48 @@ def explain_import_error(error: BaseException) -> GluontuneError:
     return GluontuneError(
         f"mxnet cannot be imported ({kind}: {text[:300]})\nrun 'gluontune doctor', or try: {REINSTALL_CPU}"
     )
+
+
+_NAME = "gluoncv.check"
+
+
+def spare_from_torch() -> None:
+    """Let ``import gluoncv`` pass over torch, from now on in this process. It is idempotent.
+
+    >>> spare_from_torch()
+    >>> sum(isinstance(finder, _Finder) for finder in sys.meta_path)
+    1
+    """
+    if _NAME not in sys.modules and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    """Finds ``gluoncv.check`` where the others find it, and changes one function after it is loaded."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        if name != _NAME:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
+        return spec
+
+
+class _Loader:
+    def __init__(self, loader: Any):
+        self._loader = loader
+
+    def create_module(self, spec: Any) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        module._require_pytorch_version = _no_torch  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> Any:  # get_source and the like, for tracebacks
+        return getattr(self._loader, name)
+
+
+def _no_torch(*_versions: str) -> None:
+    raise ImportError("gluontune runs gluoncv on MXNet alone")

@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import parse_json, write_json
-from gluontune.core.reading import read_text
+from gluontune.core.files import write_json
+from gluontune.core.reading import parse_json, read_text
 from gluontune.runtime import cuda
 from gluontune.runtime.launch import MARKER, launch_settings
 from gluontune.runtime.system import System
-
-__all__ = ["install_kernel", "kernel_env", "kernel_folders", "read_kernel"]
 
 
 def kernel_env(system: System | None = None) -> dict[str, str]:

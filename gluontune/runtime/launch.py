@@ -18,17 +18,6 @@ from gluontune.recipe.rules import CHOICES
 from gluontune.runtime.cpu import show_cpu_list
 from gluontune.runtime.system import System
 
-__all__ = [
-    "ALLOCATORS",
-    "LaunchSettings",
-    "Setting",
-    "applied",
-    "bind_to_cpus",
-    "child_env",
-    "cpus_for_rank",
-    "launch_settings",
-]
-
 ALLOCATORS = ("auto", "glibc", "tcmalloc", "jemalloc", "none")
 
 # Names of the variables that gluontune itself has set, so that "as-installed" can take them away again.

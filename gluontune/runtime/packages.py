@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["installed_packages", "is_mxnet_distribution", "module_exists", "mxnet_wheels", "to_make"]
-
 #: What a target of our Makefile makes, for those who installed a wheel and have no Makefile.
 _WITHOUT_MAKE = {
     "horovod": "pip install 'setuptools<70' wheel cloudpickle psutil pyyaml packaging && HOROVOD_WITH_MXNET=1 "

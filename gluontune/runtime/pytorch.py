@@ -8,8 +8,6 @@ from types import ModuleType
 
 from gluontune.core.errors import GluontuneError
 
-__all__ = ["INSTALL", "OLDEST", "installed", "torch"]
-
 OLDEST = (2, 1)
 INSTALL = "pip install torch --extra-index-url https://download.pytorch.org/whl/cpu (or plain: pip install torch)"
 

@@ -19,8 +19,6 @@ from gluontune.codec import native
 from gluontune.core.interpreter import python
 from gluontune.runtime import amx, cpu, disk, elf, importing, nvml, packages
 
-__all__ = ["System"]
-
 
 class System(cpu.Cpu):
     """The machine and this Python, as they are.
@@ -189,9 +187,9 @@ class System(cpu.Cpu):
 _LOAD = """
 import ctypes, json, sys
 sys.path += [place for place in json.loads(sys.argv[2]) if place and place not in sys.path]
-from gluontune.runtime import borrowed, cuda
+from gluontune.runtime import cuda, elf
 names = json.loads(sys.argv[1])
-borrowed.preload(names)
+elf.preload(names)
 missing = set(cuda.preload(names))
 report = {}
 for name in names:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gluontune.core.events import OnProgress, progress
-from gluontune.core.ladder_document import RungRow
+from gluontune.core.events import OnProgress, RungRow, progress
 from gluontune.monitor.background_load import OtherLoad
 from gluontune.search.budget import Budget
 from gluontune.search.measure import DISTURBED_PCT, OTHERS, Contender

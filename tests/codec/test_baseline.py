@@ -11,7 +11,7 @@ from PIL import Image
 
 from gluontune.codec import native
 from gluontune.codec.header import jpeg_header
-from gluontune.codec.recode import _State
+from gluontune.codec.native import _State
 
 
 class Both:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gluontune.codec import building, native
-from gluontune.codec.recode import recode_jpeg
+from gluontune.codec.native import recode_jpeg
 
 needs_compiler = pytest.mark.skipif(not building.compilers(), reason="wants a C compiler")
 needs_own_compiler = pytest.mark.skipif(
@@ -47,7 +47,7 @@ from pathlib import Path
 from gluontune.codec import native
 native.__file__ = str(Path(sys.argv[1]) / "native.py")
 native.compilers = lambda: []
-from gluontune.codec.recode import recode_jpeg
+from gluontune.codec.native import recode_jpeg
 made = recode_jpeg(Path(sys.argv[2]).read_bytes(), 50)
 print(native.origin())
 sys.stdout.flush()

@@ -16,12 +16,11 @@ from PIL import Image
 
 from gluontune.codec import native
 from gluontune.codec.header import ImageError, inspect
-from gluontune.codec.recode import recode_jpeg
+from gluontune.codec.native import recode_jpeg
 from gluontune.records.blocks import BlockMaker, make_block
-from gluontune.records.bulk_copy import BulkCopier
 from gluontune.records.layout import MAGIC
 from gluontune.records.sources import Item
-from gluontune.records.transform import Transform
+from gluontune.records.transform import BulkCopier, Transform
 
 # Where there is a compiler the codec must build: only its absence is a reason.
 needs_codec = pytest.mark.skipif(not native.compilers(), reason="wants a C compiler: OpenCV does this work")

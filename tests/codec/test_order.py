@@ -17,12 +17,12 @@ import pytest
 
 from gluontune.codec import native
 from gluontune.codec.header import ImageError, inspect
-from gluontune.codec.recode import recode_jpeg
-from gluontune.codec.sanitized import corpus, damaged
+from gluontune.codec.native import recode_jpeg
 from gluontune.core.errors import GluontuneError
 from gluontune.loading import AUGMENTS
 from gluontune.loading.augment import Draws
 from gluontune.loading.decode import Decoder
+from tools.sanitized import corpus, damaged
 
 needs_codec = pytest.mark.skipif(not native.compilers(), reason="wants a C compiler")
 QUANT, HUFFMAN = 0xDB, 0xC4

@@ -9,10 +9,11 @@ import sys
 import numpy as np
 import pytest
 
-from gluontune.codec import building, sanitize
-from gluontune.codec.sanitize import CASES, build, main, run
-from gluontune.codec.sanitized import corpus, damaged
+from gluontune.codec import building
 from gluontune.core.errors import GluontuneError
+from tools import sanitize
+from tools.sanitize import CASES, build, main, run
+from tools.sanitized import corpus, damaged
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,7 +66,7 @@ def test_a_fault_that_is_put_in_is_found_and_named(broken, capfd, name, before, 
     assert main(["--cases", cases, "--seed", "5", "--sources", str(folder)]) == 1
     said = capfd.readouterr().err
     assert word in said and name in said
-    assert "finding (code 99): python -m gluontune.codec.sanitize --cases 16 --seed 5 --first " in said
+    assert "finding (code 99): python -m tools.sanitize --cases 16 --seed 5 --first " in said
 
 
 @pytest.mark.parametrize("work, code", [("time.sleep(900)", -1), ("sum(range(9)) < 0", 0)])

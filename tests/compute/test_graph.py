@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from gluontune.compute import _graph, _proof, _rewrite_targets, apply_rewrites, hybridize, process, profile, set_mode
+from gluontune.compute import _proof, _rewrite_targets, apply_rewrites, hybridize, process, profile, set_mode
 from gluontune.runtime import mxnet
 
 mx = mxnet()
@@ -64,14 +64,14 @@ def test_neither_sums_nor_the_heads_gradient_move_maps_any_more():
 def test_a_sum_is_exchanged_only_where_the_second_operand_alone_is_free():
     x, y = mx.sym.relu(mx.sym.var("x")), mx.sym.relu(mx.sym.var("y"))
     free, other = mx.sym.BatchNorm(x, name="free"), mx.sym.BatchNorm(y, name="other")
-    assert _graph.order_sums(x + free)[1] == 1
-    assert _graph.order_sums(free + x)[1] == _graph.order_sums(free + other)[1] == 0
+    assert _rewrite_targets.exchange_operands(x + free)[1] == 1
+    assert _rewrite_targets.exchange_operands(free + x)[1] == _rewrite_targets.exchange_operands(free + other)[1] == 0
     read_twice = mx.sym.Group([x + free, free * 2])
-    assert _graph.order_sums(read_twice) == (read_twice, 0)
-    assert _graph.order_sums(x - free)[1] == 0  # a difference does not commute
+    assert _rewrite_targets.exchange_operands(read_twice) == (read_twice, 0)
+    assert _rewrite_targets.exchange_operands(x - free)[1] == 0  # a difference does not commute
     half = mx.sym.amp_cast(x + free, dtype="float16")  # mixed precision's casts stay
-    assert "amp_cast" in _graph.order_sums(half)[0].tojson(remove_amp_cast=False)
-    ordered, _ = _graph.order_sums(x + free)
+    assert "amp_cast" in _rewrite_targets.exchange_operands(half)[0].tojson(remove_amp_cast=False)
+    ordered, _ = _rewrite_targets.exchange_operands(x + free)
     assert ordered.list_arguments()[:1] == ["x"] and ordered.list_auxiliary_states() == free.list_auxiliary_states()
 
 
@@ -85,7 +85,7 @@ def test_a_net_whose_graph_was_rewritten_is_pickled_and_stays_what_it_was_by_nam
         kind = type(block)
         twin = kind.__reduce_ex__(block, 4)[0](*kind.__reduce_ex__(block, 4)[1])
         assert type(twin) is kind
-    assert pickle.loads(pickle.dumps(_graph._remake)) is _graph._remake
+    assert pickle.loads(pickle.dumps(_rewrite_targets._remake)) is _rewrite_targets._remake
     np.testing.assert_allclose(set_mode(net, "static")(x).asnumpy(), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -98,7 +98,7 @@ def test_a_net_that_cannot_be_traced_or_has_no_such_sum_is_left_alone():
         net.initialize()
         applied = apply_rewrites(net, ["order-sums"], mx.nd.ones((2, 4)))
         assert list(applied) == [] and "nothing to do" in applied.notes[0]
-        assert not isinstance(net, _graph.OrderedSums)
+        assert not isinstance(net, _rewrite_targets.OrderedSums)
     net, x = residual_net()
     set_mode(net, "static")
     net(x)

@@ -123,7 +123,7 @@ def test_a_compiled_net_trains_and_predicts_as_the_imperative_one(mode, inside):
 
 def test_a_compiled_state_that_is_put_back_keeps_its_mode():
     """As measuring modes in turn does, while the net is used in both modes between."""
-    from gluontune.compute._preserve import capture, restore
+    from gluontune.compute._passes import capture, restore
 
     net, plain = make(), make()
     gt.compute.set_mode(net, "static")

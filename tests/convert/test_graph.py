@@ -191,7 +191,8 @@ def test_mxnet_reads_what_we_write_and_we_what_it_writes(tmp_path):
 
 @pytest.mark.mxnet
 def test_the_table_is_this_mxnets_own():
-    from gluontune.convert.graph import schemas, table
+    from gluontune.convert.graph import schemas
+    from tools import operator_table
 
-    made = table.describe(gt.runtime.mxnet())
+    made = operator_table.describe(gt.runtime.mxnet())
     assert made == json.loads(schemas.table_path().read_text("utf-8"))

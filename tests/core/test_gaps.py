@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gluontune.compute._gradients import first_gross
+from gluontune.compute._passes import first_gross
 from gluontune.core.gaps import distance, gap, gaps, worst
 from gluontune.course.assessment import examine
 from gluontune.runtime import mxnet

@@ -22,7 +22,7 @@ OTHERS = {
     "monitor/command.py": "an example of a user's command",
     "parallel/hosts.py": "Python on another host",
     "parallel/ranks.py": "the user's script, once more for each rank",
-    "runtime/doctor/checks_notebooks.py": "looks at a path",
+    "runtime/doctor/checks_data.py": "looks at a path",
     "runtime/kernel.py": "Jupyter's kernel, whose notebooks import what lies beside them",
 }
 LIKE_PYTHONS = ("queue", "random", "types", "token", "calendar", "typing", "functools", "json", "psutil", "numpy")

@@ -12,9 +12,9 @@ from course_small import FOLDER, small
 
 import gluontune
 from gluontune import report
-from gluontune.course.build_notebooks import notebook_text
 from gluontune.course.exercises import EXERCISES
 from gluontune.course.solutions import SOLUTIONS, solved_notebook
+from tools.build_notebooks import notebook_text
 
 LESSONS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 PARAMETERS = (
@@ -69,7 +69,7 @@ def test_the_notebook_is_the_scripts_and_light(script):
 
     pair = script.with_suffix(".ipynb")
     text = pair.read_text()
-    assert text == notebook_text(script), f"run: python -m gluontune.course.build_notebooks {FOLDER.name}"
+    assert text == notebook_text(script), f"run: python -m tools.build_notebooks {FOLDER.name}"
     assert len(text) <= 60_000
     notebook = nbformat.reads(text, as_version=4)
     nbformat.validate(notebook)

@@ -71,7 +71,7 @@ def test_train_and_val_folders(two_parts):
 def test_figures_are_remembered_until_a_file_changes(two_parts, monkeypatch):
     first = gt.datasets.open(f"folder:{two_parts}")
     with monkeypatch.context() as patch:
-        patch.setattr("gluontune.datasets.pixels.mean_std", None)
+        patch.setattr("gluontune.datasets.recordset.mean_std", None)
         assert gt.datasets.open(f"folder:{two_parts}").mean == first.mean
     white = cv2.imencode(".jpg", np.full((16, 16, 3), 255, np.uint8))[1].tobytes()
     (two_parts / "train" / "crow" / "000.jpg").write_bytes(white)

@@ -20,9 +20,9 @@ from gluontune.codec.header import ImageError, check_size, jpeg_header, jpeg_is_
 from gluontune.core.errors import GluontuneError
 from gluontune.loading import AUGMENTS
 from gluontune.loading.augment import Draws
+from gluontune.loading.base import generator
 from gluontune.loading.colour import jitter
 from gluontune.loading.decode import Decoder
-from gluontune.loading.order import generator
 
 
 def picture(height: int, width: int, seed: int = 0) -> np.ndarray:

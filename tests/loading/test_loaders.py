@@ -388,7 +388,7 @@ def test_a_closed_resident_loader_says_so(split):
 
 
 def test_memory_limits_of_a_container_count(tmp_path):
-    from gluontune.loading.memory import usable_memory
+    from gluontune.loading.cached import usable_memory
 
     limit, usage = tmp_path / "memory.max", tmp_path / "memory.current"
     limit.write_text("5000\n")

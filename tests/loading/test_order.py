@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gluontune.core.errors import UsageError
 from gluontune.loading import AUGMENTS, Order
 from gluontune.loading.augment import centred_box, random_box
-from gluontune.loading.order import generator
+from gluontune.loading.base import generator
 
 orders = st.builds(
     dict,

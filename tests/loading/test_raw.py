@@ -9,8 +9,8 @@ import pytest
 from gluontune.core.errors import GluontuneError
 from gluontune.loading import AUGMENTS, ResidentLoader, ThreadedLoader, from_records
 from gluontune.loading.augment import Draws
+from gluontune.loading.base import generator
 from gluontune.loading.decode import Decoder
-from gluontune.loading.order import generator
 from gluontune.records import RecordWriter, pixels_to_raw
 
 

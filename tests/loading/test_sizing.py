@@ -10,11 +10,11 @@ import pytest
 
 import gluontune as gt
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.loading import disk as disk_module
 from gluontune.loading import measure, measure_disk
 from gluontune.loading.measure import Point, worker_counts
 from gluontune.loading.sizing import choose
 from gluontune.records import RecordWriter
+from gluontune.runtime import disk as disk_module
 
 
 @pytest.fixture(scope="module")

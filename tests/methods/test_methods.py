@@ -17,10 +17,10 @@ from gluontune.core.errors import UnknownNameError, UsageError
 from gluontune.engines.mxnet.session import Session
 from gluontune.engines.torch.export import export_job
 from gluontune.loading import build
-from gluontune.loading.order import generator
-from gluontune.methods import batches, losses, nets, validation, weights
+from gluontune.loading.base import generator
+from gluontune.methods import batches, losses, nets, weights
+from gluontune.methods.batches import UpdatePlan
 from gluontune.methods.cards import METHODS, numbers_of, with_methods
-from gluontune.methods.growing import UpdatePlan
 from gluontune.optim import schedules
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
@@ -355,7 +355,7 @@ def test_shifted_views_are_those_of_airbench():
     padded = torch.nn.functional.pad(images, (1, 1, 1, 1), "reflect")
     wanted = [images, padded[:, :, 0:6, 0:6], padded[:, :, 2:8, 2:8]]
     wanted = [view for each in wanted for view in (each, each.flip(-1))]
-    views = validation.flipped_views(6, 6, 1)
+    views = losses.flipped_views(6, 6, 1)
     assert [weight for weight, _, _ in views] == [0.25, 0.25, 0.125, 0.125, 0.125, 0.125]
     for (_, rows, columns), view in zip(views, wanted):
         assert (images[:, :, rows][:, :, :, columns] == view).all()

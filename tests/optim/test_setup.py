@@ -14,7 +14,7 @@ import pytest
 from gluontune import optim
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.engines.mxnet.trainer import make_trainer
-from gluontune.methods.growing import UpdatePlan
+from gluontune.methods.batches import UpdatePlan
 from gluontune.optim import _setup
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import resolve

@@ -14,10 +14,9 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import PackReport, RecordReader, pack
 from gluontune.records import packer as packer_room
 from gluontune.records.blocks import BlockMaker, Skip, make_block
-from gluontune.records.bulk_copy import BulkCopier
 from gluontune.records.packer import shard_paths
 from gluontune.records.sources import Item
-from gluontune.records.transform import Transform
+from gluontune.records.transform import BulkCopier, Transform
 
 needs_codec = pytest.mark.skipif(not native.compilers(), reason="wants a C compiler: Python copies the files")
 

@@ -7,7 +7,7 @@ import pytest
 
 from gluontune.core.errors import GluontuneError
 from gluontune.records import RecordReader, RecordWriter
-from gluontune.records.checksums import head, make_rows, mended_rows, read_checksums, row_is_sound
+from gluontune.records.side_files import head, make_rows, mended_rows, read_checksums, row_is_sound
 
 
 def rows_of(*places):

@@ -10,7 +10,7 @@ import pytest
 
 from gluontune.cli.main import main
 from gluontune.codec import native
-from gluontune.codec.recode import incomplete
+from gluontune.codec.native import incomplete
 from gluontune.core.errors import GluontuneError
 from gluontune.records import pack, repair, verify
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import DamagedRecordError, RecordReader, RecordWriter
-from gluontune.records.fileindex import find_index, index_rows, map_file, read_index, record_ends, scan
 from gluontune.records.layout import MAGIC, frame, image_record, join_parts, label_bytes, split_image_record
+from gluontune.records.side_files import find_index, index_rows, map_file, read_index, record_ends, scan
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from gluontune.records import RecordWriter
-from gluontune.records.checksums import head
-from gluontune.records.verifier import Survey
+from gluontune.records.side_files import head
+from gluontune.records.verifier import survey
 
 THREE, FOUR, FIVE = [30, 11, 25], [30, 11, 25, 47], [30, 11, 25, 47, 52]
 
@@ -23,7 +23,7 @@ def at(*keys):
     return [(key, 36 * n) for n, key in enumerate(keys)]
 
 
-def survey(path, ids, lines):
+def write(path, ids, lines):
     with RecordWriter(path, checksums=False) as writer:
         for key in ids:
             writer.write(b"four", 0.0, key)
@@ -62,8 +62,8 @@ def survey(path, ids, lines):
 )
 def test_the_odds_of_each_explanation(tmp_path, ids, lines, odds, by_ids, doubtful):
     path = tmp_path / "a.rec"
-    survey(path, ids, lines)
-    with Survey(path) as found:
+    write(path, ids, lines)
+    with survey(path) as found:
         assert found.keys.odds == pytest.approx(odds)
         assert found.keys.true == ({36 * n: key for n, key in enumerate(ids)} if by_ids else {})
         assert found.keys.doubtful == {36 * n for n in doubtful}
@@ -71,9 +71,9 @@ def test_the_odds_of_each_explanation(tmp_path, ids, lines, odds, by_ids, doubtf
 
 def test_beside_checksums_ids_are_rather_keys(tmp_path):
     path = tmp_path / "a.rec"
-    survey(path, THREE, at(30, 777, 25))
+    write(path, THREE, at(30, 777, 25))
     path.with_suffix(".crc").write_bytes(head())
-    with Survey(path) as found:
+    with survey(path) as found:
         assert found.keys.odds == pytest.approx(free(3) - 9 + 4) and found.keys.doubtful == set()
 
 
@@ -85,13 +85,13 @@ def test_what_a_row_of_the_checksums_proves_needs_no_odds(tmp_path):
     path.with_suffix(".idx").write_text("0\t0\n1\t36\n2\t72\n")
     side = path.with_suffix(".crc")
     side.write_bytes(side.read_bytes()[: 32 + 28])
-    with Survey(path) as found:  # of one record is proven that its id is its key, so all are
+    with survey(path) as found:  # of one record is proven that its id is its key, so all are
         assert found.keys.odds == math.inf and found.keys.true == {0: 30, 36: 11, 72: 25}
 
 
 def test_an_id_that_two_records_carry_is_no_key(tmp_path):
     path = tmp_path / "a.rec"
-    survey(path, [30, 11], at(30, 11))
+    write(path, [30, 11], at(30, 11))
     path.write_bytes(path.read_bytes() + path.read_bytes()[36:])
-    with Survey(path) as found:
+    with survey(path) as found:
         assert found.keys.true == {0: 30}

@@ -17,8 +17,7 @@ from PIL import Image
 from record_kills import kill_trials
 
 from gluontune.codec.header import ImageError, inspect
-from gluontune.codec.image import decode_image
-from gluontune.codec.raw import pixels_to_raw
+from gluontune.codec.image import decode_image, pixels_to_raw
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import DamagedRecordError, RecordReader, pack, raw_to_pixels, verify
 from gluontune.records import blocks as blocks_room
@@ -369,7 +368,7 @@ def test_kill_9_and_resume_loses_and_repeats_nothing():
 
 def test_kills_between_the_lines_that_write_and_rename():
     # It forks: not from this process.
-    command = [sys.executable, str(Path(__file__).with_name("record_fuzz.py")), "--steps", "30"]
+    command = [sys.executable, str(Path(__file__).parents[1] / "trials" / "record_fuzz.py"), "--steps", "30"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)["steps"]

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gluontune.codec.raw import pixels_to_raw
+from gluontune.codec.image import pixels_to_raw
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import RecordReader, RecordWriter, repair, verify
 from gluontune.records.blocks import Skip

@@ -8,7 +8,7 @@ import pytest
 
 from gluontune.codec import native
 from gluontune.codec.header import ImageError, inspect
-from gluontune.codec.raw import raw_to_pixels
+from gluontune.codec.image import raw_to_pixels
 from gluontune.core.errors import UsageError
 from gluontune.records.transform import Transform
 

@@ -17,7 +17,6 @@ from record_fuzz import concurrent_reads, damage_trials
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import DamagedRecordError, RecordReader, RecordWriter, repair, verify
 from gluontune.records.layout import MAGIC
-from gluontune.records.verifier import Survey
 
 
 @pytest.fixture(autouse=True)
@@ -291,13 +290,13 @@ def test_the_trials_notice_a_verifier_and_a_reader_that_do_not_look(monkeypatch)
     monkeypatch.setattr(RecordReader, "_compare", lambda *_: None)
     assert damage_trials(40, seed=1)["silently_wrong"] > 0
     monkeypatch.undo()
-    monkeypatch.setattr("gluontune.records.diagnosis._match_checksums", lambda survey: [
-        setattr(c, "row", min(i, len(survey.rows) - 1)) for i, c in enumerate(survey.checked)
+    monkeypatch.setattr("gluontune.records.judging._matching_rows", lambda evidence: [
+        min(i, len(evidence.rows) - 1) for i in range(len(evidence.checked))
     ])  # fmt: skip
     result = damage_trials(40, seed=1)
     assert result["silently_wrong"] > 0 and result["missed"] > 0
     monkeypatch.undo()
-    monkeypatch.setattr(Survey, "_is_known", lambda self, found: 1 / 0)
+    monkeypatch.setattr("gluontune.records.scan._Known.content", lambda self, found: 1 / 0)
     assert damage_trials(40, seed=1)["crashes"] > 0
 
 

@@ -351,10 +351,10 @@ def test_a_library_that_the_system_lacks_is_taken_from_a_wheel(tmp_path, place):
     found.write_bytes(real.read_bytes())
     (found.parent / "libquadmath_but_another.so.9").write_bytes(b"")
     code = (
-        "import ctypes, sys; from gluontune.runtime import borrowed; sys.path.append(sys.argv[1])\n"
-        "assert borrowed.preload(['libc.so.6', 'libgomp.so.77']) == []\n"
-        "print(*borrowed.preload(['libquadmath.so.9']), sep='\\n'); ctypes.CDLL('libquadmath.so.9')\n"
-        "print(borrowed.preload(['libquadmath.so.9']))"
+        "import ctypes, sys; from gluontune.runtime import elf; sys.path.append(sys.argv[1])\n"
+        "assert elf.preload(['libc.so.6', 'libgomp.so.77']) == []\n"
+        "print(*elf.preload(['libquadmath.so.9']), sep='\\n'); ctypes.CDLL('libquadmath.so.9')\n"
+        "print(elf.preload(['libquadmath.so.9']))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "site packages ü")], capture_output=True,
                           text=True)  # fmt: skip

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gluontune.runtime.lazy_modules import lazily
+from gluontune.runtime.import_hooks import lazily
 
 
 @pytest.fixture

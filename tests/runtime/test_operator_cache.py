@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gluontune.runtime import operator_cache
-from gluontune.runtime.operator_cache import _entry_of, _place, _read, _write, kept_operators
+from gluontune.runtime import import_hooks
+from gluontune.runtime.import_hooks import _entry_of, _place, _read, _write, kept_operators
 
 # All functions that were made from a string, without the handle, which is another one in each process.
 CODE = """
@@ -155,6 +155,6 @@ def test_what_is_not_of_the_usual_kind_is_not_kept(text):
 
 
 def test_operators_of_a_library_that_is_loaded_later_are_not_taken_from_it():
-    operators = operator_cache._Operators({})
+    operators = import_hooks._Operators({})
     operators.is_open = False
     assert operators.maker(_made) is _made

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from gluontune.core.errors import GluontuneError
-from gluontune.records.checksums import side_path
 from gluontune.records.layout import MAGIC, padded
 from gluontune.records.reader import RecordReader
 from gluontune.records.repairer import repair
+from gluontune.records.side_files import side_path
 from gluontune.records.structure import joined
-from gluontune.records.verifier import Survey
+from gluontune.records.verifier import survey
 from gluontune.records.writer import RecordWriter
 
 __all__ = ["DamageTrial"]
@@ -167,10 +167,9 @@ class DamageTrial:
         if not self.data:
             return {"silently_wrong": 0, "lost_by_repair": 0, "missed": int(not self._refused_as_empty())}
         whole = {key for key in self.records if self._is_whole(key)}
-        with Survey(self.path, decode=False) as survey:
-            report = survey.report
-            unproven = {bytes(joined(survey.view, c.found)) for c in survey.checked if c.row < 0}
-            proven = {c.found.offset for c in survey.checked if c.row >= 0}
+        with survey(self.path, decode=False) as (evidence, _, report):
+            unproven = {bytes(joined(evidence.view, c.found)) for c in evidence.checked if c.row < 0}
+            proven = {c.found.offset for c in evidence.checked if c.row >= 0}
         wrong = self._read_what_is_called_whole(report, proven) + self._read_checked()
         missed = report.ok and len(whole) < len(self.records)
         kept: dict[int, bytes] = {}
@@ -189,7 +188,7 @@ class DamageTrial:
 
     def _refused_as_empty(self) -> bool:
         try:
-            with Survey(self.path, decode=False):
+            with survey(self.path, decode=False):
                 return False
         except GluontuneError as error:
             return "the file is empty" in str(error)

@@ -43,7 +43,7 @@ def test_the_net_that_is_loaded_scores_what_the_run_said(tmp_path, reused):
     result = gt.train.run(FAST, checkpoints=gt.train.Checkpoints(tmp_path), site=reused.site)
     assert result.ok
     net, nd = gt.train.load(tmp_path, pixels=True), mxnet().nd
-    from gluontune.loading.splits import seeded_subset
+    from gluontune.loading.loaders import seeded_subset
 
     data = gt.datasets.open("sample")
     split = seeded_subset(data.test, FAST.val_samples, FAST.seed)

@@ -14,14 +14,17 @@ import sys
 import time
 import types
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-from drawn_operators import FIXED, OPERATORS, fill
 
 import gluontune as gt
 from gluontune.convert.graph.schemas import schema
 from gluontune.convert.graph.symbol import _AUXILIARY
 from gluontune.core.errors import GluontuneError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from drawn_operators import FIXED, OPERATORS, fill
 
 torch = importlib.import_module("torch")
 

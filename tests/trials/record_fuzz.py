@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from record_damages import DamageTrial
 from record_kills import kill_trials, step_trials
 from record_reads import concurrent_reads

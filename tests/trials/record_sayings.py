@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from gluontune.codec.raw import pixels_to_raw
+from gluontune.codec.image import pixels_to_raw
 from gluontune.core.errors import GluontuneError
 from gluontune.records import RecordReader, RecordWriter, repair, verify
 from gluontune.records.layout import MAGIC

@@ -19,7 +19,7 @@ def main() -> None:
     import numpy as np
 
     from gluontune.codec import building, native
-    from gluontune.codec.recode import recode_jpeg
+    from gluontune.codec.native import recode_jpeg
     from gluontune.loading.augment import AUGMENTS, Draws
     from gluontune.loading.decode import Decoder
 

@@ -92,36 +92,6 @@ static void pad_plane(gt_plane *plane, int rows) {
   for (int y = plane->height; y < rows; y++) memcpy(plane->data + (size_t)y * plane->stride, last, plane->stride);
 }
 
-int gt_write_file(gt_decoder *d, const gt_plane *planes, int count, int quality, unsigned char **file,
-                  unsigned long *length) {
-  struct jpeg_compress_struct *j = &d->out.j;
-  jpeg_mem_dest(j, file, length);
-  j->image_width = (unsigned)planes[0].width;
-  j->image_height = (unsigned)planes[0].height;
-  j->input_components = count;
-  j->in_color_space = count == 1 ? JCS_GRAYSCALE : JCS_YCbCr;
-  jpeg_set_defaults(j);
-  jpeg_set_quality(j, quality, 1);
-  jpeg_component_info *luma_part = &j->comp_info[0];
-  if (count == 3 && (luma_part->h_samp_factor != 2 || luma_part->v_samp_factor != 2)) return 0;
-  if (count == 3 && j->comp_info[1].h_samp_factor != 1) return 0;
-  if (count == 1) luma_part->h_samp_factor = luma_part->v_samp_factor = 1;
-  j->raw_data_in = 1;
-  jpeg_start_compress(j, 1);
-  unsigned char *rows[3][16], **tables[3] = {rows[0], rows[1], rows[2]};
-  int luma = count == 3 ? 16 : 8;
-  for (int y = 0; y < planes[0].height; y += luma) {
-    for (int k = 0; k < count; k++) {
-      int n = k ? 8 : luma, top = k ? y / 2 : y;
-      const gt_plane *from = &planes[k];
-      for (int row = 0; row < n; row++) rows[k][row] = from->data + (size_t)(top + row) * from->stride;
-    }
-    jpeg_write_raw_data(j, tables, (unsigned)luma);
-  }
-  jpeg_finish_compress(j);
-  return 1;
-}
-
 /* The shorter side becomes `side` pixels (0: as it is), `crop` keeps the middle square, `grey` only the luma.
  * `out` gets the address and length of the file, which belongs to the decoder until its next call. */
 int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int crop, int grey, int quality,

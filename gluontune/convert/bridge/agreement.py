@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute._diagnose import first_line
+from gluontune.compute._traversal import first_line
 from gluontune.compute.tracing import traced
 from gluontune.convert.bridge.names import gluon_names
 from gluontune.convert.bridge.references import right_way
@@ -22,8 +22,6 @@ from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.core.gaps import gap, size
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 from gluontune.runtime.pytorch import torch
-
-__all__ = ["Agreement", "check"]
 
 
 @dataclass(frozen=True)

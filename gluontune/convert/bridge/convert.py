@@ -22,8 +22,6 @@ from gluontune.core.errors import GluontuneError, UnknownNameError
 from gluontune.core.texts import clean
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["attributes", "inputs_of", "refuse_unknown", "to_torch"]
-
 # Inputs that training gives and inference does not.
 _LABELS = {"label"}
 _STATES = {"weight", "bias", "gamma", "beta", "moving_mean", "moving_var", "running_mean", "running_var", "parameters"}
@@ -92,7 +90,7 @@ def _both_modes(
     library: Any, places: Places, source: Source, names: list[str], dtype: str | None
 ) -> tuple[Any, list[str]]:
     """A graph that hands its inputs and all arrays to the graph of prediction or that of training; and its inputs."""
-    modes: Any = importlib.import_module("gluontune.convert.bridge.modes")
+    modes: Any = importlib.import_module("gluontune.convert.bridge.operators.looping")
     why, graphs = source.untrained, [source.graph]
     if source.training is not None:
         trained = Source(source.training, source.arrays, source.inputs, source.frozen)

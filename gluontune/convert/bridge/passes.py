@@ -8,8 +8,6 @@ from typing import Any
 from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["quicken"]
-
 # What gives a new tensor that its own backward pass does not read again.
 _FRESH = ("Convolution", "FullyConnected", "elemwise_add", "broadcast_add", "BatchNorm")
 

@@ -16,8 +16,6 @@ import numpy as np
 
 from gluontune.compute._traversal import walk
 
-__all__ = ["FAULTS", "Fault", "doubtful", "right_way"]
-
 _GATES = {"lstm": 4, "gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
 _SELU = 1.6732632423543772, 1.0507009873554805  # alpha, scale
 

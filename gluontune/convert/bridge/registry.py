@@ -12,8 +12,6 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.texts import clean
 from gluontune.recipe.registry import Registry
 
-__all__ = ["OPERATORS", "Draw", "Operator", "Sample", "keywords", "operator", "unknown_output"]
-
 # How MXNet computes, not what: of no meaning here.
 IGNORED = {"workspace", "cudnn_tune", "cudnn_off", "num_args", "min_calib_range", "max_calib_range", "ndev", "key",
            "sparse_grad", "ctx", "infer_range", "is_int",

@@ -13,8 +13,6 @@ from gluontune.convert.graph.params import read_params
 from gluontune.convert.graph.symbol import Graph, read_symbol
 from gluontune.core.errors import GluontuneError, UsageError
 
-__all__ = ["Source", "open_source", "parameters_of", "settle"]
-
 
 class Source:
     """A graph, its arrays by name, the order of its inputs (None: as the graph reads them), what is not trained.

@@ -12,8 +12,6 @@ from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.convert.graph.schemas import schema
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["rounded", "stand_in"]
-
 Entry = list[Any]  # node, output, version
 Add = Callable[..., Entry]
 

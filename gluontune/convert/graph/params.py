@@ -18,8 +18,6 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write, explain_os_error, read_npz
 from gluontune.core.reading import read_bytes
 
-__all__ = ["read_params", "write_params"]
-
 _LIST, _V1, _V2, _V3 = 0x112, 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 _DTYPES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool", "int16", "uint16",
            "uint32", "uint64", "bfloat16")  # fmt: skip

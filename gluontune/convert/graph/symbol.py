@@ -17,8 +17,6 @@ from gluontune.core.errors import GluontuneError, UnknownNameError
 from gluontune.core.reading import explain_os_error, parse_json, read_text
 from gluontune.core.texts import clean
 
-__all__ = ["MOST_OUTPUTS", "Graph", "Node", "read_symbol", "sizes_of"]
-
 MOST_OUTPUTS = 10_000  # of a node
 
 _HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage", "profiler_scope")

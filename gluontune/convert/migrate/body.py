@@ -11,11 +11,9 @@ from gluontune.convert.bridge.registry import OPERATORS, unknown_output
 from gluontune.convert.graph.symbol import Graph
 from gluontune.convert.migrate.calls import Call, Entry
 from gluontune.convert.migrate.expressions import arguments, expression, named
-from gluontune.convert.migrate.parts import Part
+from gluontune.convert.migrate.text import Part
 from gluontune.convert.migrate.units import Flow, Unit, flow_of
 from gluontune.core.texts import literal
-
-__all__ = ["Body", "Elsewhere", "Home", "Made", "said"]
 
 _VARIABLES = ("x", "y", "z", "u", "v", "w")
 

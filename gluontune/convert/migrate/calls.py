@@ -16,8 +16,6 @@ from gluontune.convert.graph.symbol import Graph, Node, read_symbol
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.texts import clean
 
-__all__ = ["Call", "Entry", "Trace", "entries", "leaves", "nested", "trace_calls"]
-
 _KEY = "__gluontune_call__"
 Entry = tuple[int, int]
 

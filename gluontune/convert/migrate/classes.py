@@ -9,10 +9,8 @@ from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.convert.migrate.body import Body, Elsewhere, Home, Made, said
 from gluontune.convert.migrate.calls import Call, Trace
 from gluontune.convert.migrate.expressions import Layer, layer_of
-from gluontune.convert.migrate.parts import Part
+from gluontune.convert.migrate.text import Part
 from gluontune.convert.migrate.units import Flow, Unit, chain, flow_of
-
-__all__ = ["Writer"]
 
 
 class Writer:

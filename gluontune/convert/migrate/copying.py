@@ -13,8 +13,6 @@ from typing import Any
 
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["copied", "has_source"]
-
 _OWN = "gluontune."
 _GIVEN = {"torch", "F", "Any"}
 _HEADER = '''"""What MXNet's operators mean in PyTorch, those of this net. Taken from gluontune (Apache-2.0)."""

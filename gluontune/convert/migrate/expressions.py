@@ -19,8 +19,6 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.texts import literal
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["Layer", "arguments", "expression", "layer_of", "named"]
-
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "power": "**", "plus": "+", "minus": "-",
           "subtract": "-", "multiply": "*", "true_divide": "/"}  # fmt: skip
 _ORDER = {"equal": "==", "not_equal": "!=", "greater": ">", "greater_equal": ">=", "lesser": "<", "less": "<",

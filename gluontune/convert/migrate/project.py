@@ -26,8 +26,6 @@ from gluontune.core.files import atomic_write, writable_folder
 from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["Migrated", "migrate", "written"]
-
 _TEMPLATES = Path(__file__).parent / "templates"
 _MULTS = ("lr_mult", "wd_mult")
 _KEPT = 4096  # numbers of each gradient that the reference holds

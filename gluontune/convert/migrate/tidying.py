@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import re
 
-__all__ = ["same_meaning", "tidied"]
-
 _WIDTH = 100
 
 

@@ -14,12 +14,10 @@ from gluontune.convert.migrate.tidying import tidied
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write
 from gluontune.loading.augment import AUGMENTS
-from gluontune.optim.exemptions import exempt_name
+from gluontune.optim.scaling import exempt_name
 from gluontune.optim.schedules import _schedule
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 from gluontune.recipe import Recipe
-
-__all__ = ["expression", "write_training"]
 
 _TEMPLATE = Path(__file__).parent / "templates" / "train.py.j2"
 _MOST = 400 * 2**20  # bytes of pixels that data.npz may hold

@@ -9,8 +9,6 @@ from typing import Union
 
 from gluontune.convert.migrate.calls import Call, Entry, entries
 
-__all__ = ["Flow", "Unit", "flow_of"]
-
 
 @dataclass
 class Unit:

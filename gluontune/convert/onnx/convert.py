@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute.tracing import traced
-from gluontune.convert.onnx import tidy
+from gluontune.convert.onnx.check import add_preprocessing, name_batch, tidy
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write
 from gluontune.runtime import mxnet
-
-__all__ = ["OPSET", "Exported", "UnsupportedOperator", "to_onnx"]
 
 OPSET = 13  # MXNet 1.9.1's converter has translations for opsets 12 and 13; onnx itself is further on
 IR_VERSION = 8
@@ -127,11 +125,11 @@ def to_onnx(
     if batch_size is not None:
         model = _convert(symbol, params, (batch_size, channels, height, width), dynamic=False)
     found.dynamic_batch = batch_size is None
-    tidy.name_batch(model, batch_size)
-    found.removed = tidy.tidy(model)
+    name_batch(model, batch_size)
+    found.removed = tidy(model)
     if preprocess:
         assert mean is not None and std is not None
-        tidy.add_preprocessing(model, image_shape, mean, std, batch_size)
+        add_preprocessing(model, image_shape, mean, std, batch_size)
     _describe(model, mean, std, preprocess, classes, metadata or {})
     onnx.checker.check_model(model)
     data = model.SerializeToString() if model.ByteSize() < _LARGEST else b""

@@ -18,8 +18,6 @@ from gluontune.convert.onnx.check import open_session
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime.system import System
 
-__all__ = ["quantize_onnx"]
-
 _THRESHOLDS = 256  # images that thresholds are taken from
 _TRIED = 64  # images on which stretches of the net are tried in float32
 _STRETCHES = 8

@@ -15,8 +15,6 @@ from gluontune.convert.parameters import perturb
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 
-__all__ = ["ZOO", "export_zoo"]
-
 # name: (H, W, C) of its images. MXNet's zoo and GluonCV's; one or two of each family.
 ZOO: dict[str, tuple[int, int, int]] = {
     "alexnet": (224, 224, 3),

@@ -33,7 +33,7 @@ from gluontune.job.checkpoint import read
 from gluontune.job.data import make_feed
 from gluontune.job.job import Job, load_job
 from gluontune.job.metrics import finite, make_score
-from gluontune.methods.freezing import trained_layers
+from gluontune.methods.losses import trained_layers
 from gluontune.parallel import horovod
 from gluontune.parallel.averaging import Averaging
 from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts

@@ -21,11 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gluontune.core.endings import how_it_ended
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import parse_json
 from gluontune.core.interpreter import python
-from gluontune.core.parent_death import die_with_parent
+from gluontune.core.processes import die_with_parent, how_it_ended
+from gluontune.core.reading import parse_json
 from gluontune.recipe import Recipe
 
 __all__ = ["Exported", "export_job", "exported"]
@@ -133,7 +132,7 @@ def export_job(recipe: Recipe) -> Exported:
     from gluontune.compute.tracing import place_of_branch, traced
     from gluontune.engines.mxnet.session import Session
     from gluontune.engines.mxnet.snapshot import parameters, weights_of
-    from gluontune.methods.freezing import trained_layers
+    from gluontune.methods.losses import trained_layers
 
     few = _TRIED_BATCHES * recipe.batch_size_per_device
     if "whitening-init" in recipe.methods:  # it reads more of them, and the same on both engines

@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gluontune.core.errors import UsageError, nearest
+from gluontune.core.errors import UsageError, did_you_mean
 from gluontune.optim.schedules._rules import constant, cosine, factor, multifactor, onecycle, poly, scale, warmup
 from gluontune.optim.schedules._schedule import Rate, Schedule, number
 from gluontune.recipe.registry import Registry
-
-__all__ = ["SCHEDULES", "ScheduleCard", "build"]
 
 _UNITS = ("updates", "epochs")
 
@@ -153,8 +151,8 @@ def build(
 def _check_params(card: ScheduleCard, params: Mapping[str, Any]) -> None:
     for given in params:
         if given not in card.params:
-            close = nearest(given, card.params)
-            hint = f": did you mean {' or '.join(repr(c) for c in close)}?" if close else "."
+            hint = did_you_mean(given, card.params)
+            hint = f": {hint}" if hint else "."
             known = ", ".join(card.params) or "none"
             raise UsageError(f"schedule {card.make.__name__!r} has no parameter {given!r}{hint} It has: {known}")
 

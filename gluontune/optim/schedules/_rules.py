@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from gluontune.core.errors import UsageError
 from gluontune.optim.schedules._schedule import WARMUP_MODES, Rate, Schedule, number
 
-__all__ = ["constant", "cosine", "factor", "in_epochs", "join", "multifactor", "onecycle", "poly", "scale", "warmup"]
-
 
 def constant(*, base_lr: float) -> Schedule:
     """The same rate at each update.

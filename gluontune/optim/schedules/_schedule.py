@@ -9,8 +9,6 @@ from typing import Any
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["WARMUP_MODES", "Rate", "Schedule", "number"]
-
 Rate = Callable[[float], float]
 
 # Share of the warm-up that is done (0 … 1) -> share of the way from warmup_begin_lr to the target.

@@ -23,7 +23,7 @@ from gluontune.runtime.doctor._base import (
 )
 
 # Each file registers its checks; the order here is the order of the table.
-for _topic in ("platform", "mxnet", "packages", "gpu", "threads", "limits", "data", "notebooks"):
+for _topic in ("platform", "packages", "gpu", "data"):
     importlib.import_module(f"{__name__}.checks_{_topic}")
 
 __all__ = [

@@ -14,8 +14,6 @@ from gluontune.core.files import cache_dir
 from gluontune.recipe.registry import Registry
 from gluontune.runtime.system import System
 
-__all__ = ["CHECKS", "SEVERITIES", "Check", "Finding", "Options", "Verdict", "check", "iter_checks", "run_checks"]
-
 SEVERITIES = ("ok", "info", "warning", "error")
 
 

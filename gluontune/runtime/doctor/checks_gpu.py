@@ -1,13 +1,17 @@
-"""The NVIDIA driver and GPUs, asked through NVML, against the code in the MXNet wheel."""
+"""Processors: the driver and GPUs, against the code in the MXNet wheel; cores, threads, the allocator."""
 
 from __future__ import annotations
 
+import os
+import re
+from pathlib import Path
+
 from gluontune.runtime import cuda
+from gluontune.runtime.cpu import show_cpu_list
 from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.facts import CONTAINER, describe_code, unfit_gpus
+from gluontune.runtime.launch import launch_settings
 from gluontune.runtime.system import System
-
-__all__: list[str] = []
 
 
 def _built_for_cuda(system: System) -> bool:
@@ -120,3 +124,161 @@ def visible_devices(system: System, options: Options) -> Verdict:
     if not shown:
         return Verdict("warning", "all GPUs are hidden", evidence, "unset CUDA_VISIBLE_DEVICES")
     return Verdict("info" if len(shown) < len(gpus) else "ok", "CUDA_VISIBLE_DEVICES chooses GPUs", evidence)
+
+
+TUNED = "run with gluontune (runtime: tuned), or export what 'gluontune doctor --settings' shows"
+
+
+@check("usable-cores", "cores that affinity and cgroup leave")
+def usable_cores(system: System, options: Options) -> Verdict:
+    logical, usable, quota = system.logical_cores(), system.usable_cores(), system.quota_cores()
+    allowed = system.affinity()
+    evidence = f"{logical} online, affinity {show_cpu_list(allowed)}, quota {quota or 'none'}"
+    if quota is not None and quota < len(allowed):
+        return Verdict(
+            "warning",
+            f"the cgroup allows {quota:g} of {len(allowed)} cores: programs that count cores start too many threads",
+            evidence,
+            f"{TUNED}; or raise the container's limit (docker --cpus, Kubernetes limits.cpu)",
+        )
+    if usable < logical:
+        fix = "taskset or the batch system set it; gluontune counts with it"
+        return Verdict("info", f"this process may use {usable} of {logical} cores", evidence, fix)
+    return Verdict("ok", f"all {logical} cores may be used", evidence)
+
+
+@check("omp-threads", "OMP_NUM_THREADS against the usable cores")
+def omp_threads(system: System, options: Options) -> Verdict:
+    usable, wanted = system.usable_cores(), system.compute_cores()
+    text = system.environ.get("OMP_NUM_THREADS")
+    evidence = f"OMP_NUM_THREADS={text if text is not None else 'not set'}, {usable} usable cores"
+    fix = f"export OMP_NUM_THREADS={wanted}, or {TUNED}"
+    if text is None:
+        if wanted == 1:
+            return Verdict("ok", "one core: nothing to divide", evidence)
+        return Verdict("warning", "OMP_NUM_THREADS is not set: MXNet computes on half of the cores", evidence, fix)
+    first = text.split(",")[0].strip()
+    if not first.isdigit() or int(first) < 1:
+        return Verdict("error", "OMP_NUM_THREADS is not a number above 0", evidence, fix)
+    if int(first) > usable:
+        message = "more threads than usable cores: they wait for each other, which can cost far more than half"
+        return Verdict("warning", message, evidence, fix)
+    if int(first) < wanted:
+        message = "fewer threads than cores: right for several processes, slow for one"
+        return Verdict("info", message, evidence, f"for one process: {fix}")
+    return Verdict("ok", "one thread for each core", evidence)
+
+
+@check("allocator", "the memory allocator")
+def allocator(system: System, options: Options) -> Verdict:
+    preloaded = system.environ.get("LD_PRELOAD", "")
+    found = re.search(r"(tcmalloc|jemalloc|mimalloc)", preloaded)
+    if found:
+        return Verdict("ok", f"{found[1]} is preloaded", f"LD_PRELOAD={preloaded}")
+    settings = launch_settings(allocator="auto", system=system).env
+    names = [name for name in settings if name.startswith("MALLOC_")]
+    if not names:
+        return Verdict("info", "not glibc's allocator: gluontune has no settings for it", system.libc[0] or "musl")
+    unset = [name for name in names if name not in system.environ]
+    evidence = ", ".join(f"{name}={system.environ.get(name, 'not set')}" for name in names)
+    if unset:
+        fix = f"export {' '.join(f'{n}={settings[n]}' for n in unset)}, or {TUNED}"
+        return Verdict("warning", "glibc gives each step's memory back and takes it again", evidence, fix)
+    return Verdict("ok", "glibc keeps freed memory for the next step", evidence)
+
+
+_OPENMP = re.compile(r"(libgomp|libiomp5|libomp)([-.][^/]*)?\.so[^/]*$")
+
+
+@check("openmp-runtimes", "two OpenMP runtimes in one process")
+def openmp_runtimes(system: System, options: Options) -> Verdict:
+    loaded = [path for path in system.loaded_libraries() if _OPENMP.search(path)]
+    if len({os.path.realpath(path) for path in loaded}) > 1:
+        return Verdict(
+            "warning",
+            "two OpenMP runtimes are loaded in this process: each starts its own threads and they fight for the cores",
+            ", ".join(loaded),
+            "import torch, scikit-learn or the like in another process than mxnet",
+        )
+    preloaded = [p for p in re.split(r"[: ]", system.environ.get("LD_PRELOAD", "")) if _OPENMP.search(p)]
+    if any("gomp" not in Path(path).name for path in preloaded):
+        message = "LD_PRELOAD brings another OpenMP runtime beside libgomp, which libmxnet.so is built with"
+        return Verdict("warning", message, ", ".join(preloaded), "take it out of LD_PRELOAD")
+    bundled = sorted({path for folder in system.site_folders for path in _bundled_openmp(folder)})
+    if bundled:
+        return Verdict(
+            "info",
+            "packages here bring an OpenMP runtime of their own: in one process with mxnet there would be two",
+            ", ".join(bundled),
+            "import them in another process than mxnet (gluontune's own processes do so)",
+        )
+    return Verdict("ok", "one OpenMP runtime", ", ".join(Path(path).name for path in loaded) or "none loaded")
+
+
+def _bundled_openmp(folder: Path) -> list[str]:
+    found = []
+    for pattern in ("*.libs/lib*omp*.so*", "*/lib/lib*omp*.so*", "*/.dylibs/lib*omp*", "*/lib*omp*.so*"):
+        found += [str(p.relative_to(folder)) for p in folder.glob(pattern) if _OPENMP.search(str(p))]
+    return found
+
+
+_SLOW_VARIABLES = {
+    ("MXNET_ENGINE_TYPE", "NaiveEngine"): "operators run one after the other; it is meant for debugging",
+    ("MXNET_EXEC_BULK_EXEC_TRAIN", "0"): "hybridized nets are handed over one operator at a time",
+    ("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0"): "cuDNN takes its first guess for convolutions",
+    ("MXNET_MKLDNN_ENABLED", "0"): "oneDNN's fast kernels are switched off",
+    ("MXNET_SUBGRAPH_BACKEND", "NONE"): "operators are not fused",
+    ("MXNET_ENFORCE_DETERMINISM", "1"): "only repeatable kernels are used, which are slower",
+}
+
+
+@check("mxnet-variables", "MXNET_ variables that slow training down")
+def mxnet_variables(system: System, options: Options) -> Verdict:
+    slow = [(n, v, why) for (n, v), why in _SLOW_VARIABLES.items() if system.environ.get(n) == v]
+    if slow:
+        evidence = "; ".join(f"{name}={value}: {why}" for name, value, why in slow)
+        fix = f"unset {' '.join(name for name, _, _ in slow)}"
+        return Verdict("warning", "variables of MXNet are set that slow training down", evidence, fix)
+    others = [f"{name}={v}" for name, v in sorted(system.environ.items()) if name.startswith("MXNET_")]
+    return Verdict("ok", "no variable of MXNet is known to slow training down", ", ".join(others) or "none set")
+
+
+@check("dmlc-role", "DMLC_ variables left over from a distributed job")
+def dmlc_role(system: System, options: Options) -> Verdict:
+    role = system.environ.get("DMLC_ROLE")
+    if role in ("server", "scheduler"):
+        return Verdict(
+            "error",
+            f"DMLC_ROLE={role}: 'import mxnet' turns this process into a {role} and never comes back",
+            f"DMLC_ROLE={role}",
+            "unset DMLC_ROLE (gluontune launch sets it for its own processes)",
+        )
+    names = sorted(name for name in system.environ if name.startswith("DMLC_"))
+    if names:
+        evidence = ", ".join(f"{name}={system.environ[name]}" for name in names)
+        return Verdict("info", "variables of a distributed MXNet job are set", evidence, "unset them if there is none")
+    return Verdict("ok", "no variables of a distributed job", "none set")
+
+
+@check("machine-busy", "other work on this machine")
+def machine_busy(system: System, options: Options) -> Verdict:
+    load, cores = system.load_average(), system.logical_cores()
+    if load is None:
+        return Verdict("info", "the load is not known here", "N/A")
+    evidence = f"load average {load:.2f} on {cores} cores"
+    if load > 0.5 * cores:
+        message = "other programs use this machine: training is slower and measurements are uncertain"
+        return Verdict("warning", message, evidence, "wait, or stop them ('top' shows which)")
+    return Verdict("ok", "the machine is quiet", evidence)
+
+
+@check("cpu-governor", "the processor's frequency governor")
+def cpu_governor(system: System, options: Options) -> Verdict:
+    folder = "/sys/devices/system/cpu"
+    names = {(system.read(f"{folder}/cpu{cpu}/cpufreq/scaling_governor") or "").strip() for cpu in system.affinity()}
+    names.discard("")
+    evidence = ", ".join(sorted(names)) or "N/A"
+    if "powersave" in names and "intel_pstate" not in (system.read(f"{folder}/cpu0/cpufreq/scaling_driver") or ""):
+        fix = "sudo cpupower frequency-set -g performance"
+        return Verdict("warning", "the processor is held at its lowest frequency", evidence, fix)
+    return Verdict("ok", "the frequency is not held down", evidence)

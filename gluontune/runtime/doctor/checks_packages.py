@@ -7,8 +7,6 @@ from gluontune.runtime.importing import library_fix
 from gluontune.runtime.packages import to_make
 from gluontune.runtime.system import System
 
-__all__: list[str] = []
-
 
 def _numbers(version: str) -> tuple[int, ...]:
     """``(1, 17)`` of ``1.17.0rc1``."""

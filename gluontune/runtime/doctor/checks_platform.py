@@ -1,13 +1,16 @@
-"""The operating system, the processor and Python, against what the MXNet wheels were built for."""
+"""The system, the processor and Python, against what the wheels were built for; mxnet itself, never imported here."""
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
+from gluontune.runtime import cuda
 from gluontune.runtime.amx import AMX_ENV, hidden_amx
 from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.facts import CONTAINER
+from gluontune.runtime.importing import CPU_WHEEL, REINSTALL_CPU, library_fix, wanted_numpy
 from gluontune.runtime.system import System
-
-__all__: list[str] = []
 
 
 @check("operating-system", "operating system against the MXNet wheels")
@@ -121,3 +124,150 @@ def amx(system: System, options: Options) -> Verdict:
     name, value = next(iter(AMX_ENV.items()))
     fix = f"nothing to mend; the ladder measures bfloat16 with {name}={value} and keeps it where it is faster"
     return Verdict("info", "AMX is there and MXNet leaves it off unless asked", found.message, fix)
+
+
+@check("mxnet", "mxnet is installed")
+def mxnet(system: System, options: Options) -> Verdict:
+    wheels = ", ".join(f"{name} {version}" for name, version in system.mxnet_wheels.items())
+    if not system.module_exists("mxnet"):
+        return Verdict("error", "mxnet is not installed", "no package mxnet in this Python", CPU_WHEEL)
+    if not wheels:
+        return Verdict("info", "an mxnet that pip did not install (a container's?) is used", "no metadata")
+    versions = set(system.mxnet_wheels.values())
+    if not all(version.startswith("1.9.") for version in versions):
+        fix = "pip install 'mxnet==1.9.1' (or 'mxnet-cu112==1.9.1')"
+        return Verdict("warning", "gluontune is made and tested for MXNet 1.9.1", wheels, fix)
+    return Verdict("ok", "mxnet is installed", wheels)
+
+
+@check("mxnet-twice", "mxnet and mxnet-cu112 not both installed")
+def mxnet_twice(system: System, options: Options) -> Verdict:
+    wheels = list(system.mxnet_wheels)
+    if len(wheels) < 2:
+        return Verdict("ok", "one MXNet wheel at most", ", ".join(wheels) or "none")
+    keep = wheels[0] if system.visible_gpus else wheels[-1]
+    return Verdict(
+        "error",
+        "several MXNet wheels are installed: they write the same files, the later one has overwritten the other",
+        ", ".join(wheels),
+        f"pip uninstall -y {' '.join(wheels)} && pip install '{keep}==1.9.1'",
+    )
+
+
+@check("mxnet-files", "libmxnet.so is there and whole")
+def mxnet_files(system: System, options: Options) -> Verdict:
+    library = system.mxnet_library
+    if library is None:
+        if not system.module_exists("mxnet"):
+            return Verdict("info", "mxnet is not installed", "no libmxnet.so")
+        return Verdict("error", "the mxnet package holds no libmxnet.so", "not found", REINSTALL_CPU)
+    size = library.stat().st_size
+    recorded = _recorded_size(library)
+    if recorded is not None and recorded != size:
+        return Verdict(
+            "error",
+            "libmxnet.so is not the one that its wheel brought (overwritten by another wheel, or cut off)",
+            f"{size} bytes, its wheel says {recorded}",
+            f"pip install --force-reinstall --no-deps '{next(iter(system.mxnet_wheels), 'mxnet')}==1.9.1'",
+        )
+    return Verdict("ok", "libmxnet.so is there and whole", f"{size >> 20} MiB")
+
+
+def _recorded_size(library: Path) -> int | None:
+    """The size of ``mxnet/libmxnet.so`` in the RECORD of the wheel; None if there is none, or two."""
+    sizes = []
+    for record in library.parent.parent.glob("mxnet*.dist-info/RECORD"):
+        with open(record, newline="", encoding="utf-8") as stream:
+            sizes += [int(row[2]) for row in csv.reader(stream) if row[:1] == ["mxnet/libmxnet.so"] and row[2]]
+    return sizes[0] if len(sizes) == 1 else None
+
+
+@check("shared-libraries", "every shared library that libmxnet.so needs")
+def shared_libraries(system: System, options: Options) -> Verdict:
+    if system.mxnet_library is None:
+        return Verdict("info", "mxnet is not installed", "no libmxnet.so")
+    try:
+        needs = system.mxnet_needs
+    except ValueError as error:
+        return Verdict("error", "libmxnet.so is not a library for this platform", str(error), REINSTALL_CPU)
+    missing = system.unloadable(needs)
+    if not missing:
+        return Verdict(
+            "ok",
+            f"all {len(needs)} shared libraries that libmxnet.so needs are there",
+            "each was loaded in a process of its own",
+        )
+    wheels = sorted({f"'{library.wheel}'" for n in missing if (library := cuda.family(n))})
+    fixes = [f"pip install {' '.join(wheels)}"] if wheels else []
+    fixes += dict.fromkeys(library_fix(name) for name in missing if cuda.family(name) is None)
+    names = ", ".join(missing)
+    one = len(missing) == 1
+    message = f"mxnet cannot be imported: {names} {'is' if one else 'are'} missing"
+    return Verdict("error", message, "; ".join(missing.values()), "; ".join(fixes))
+
+
+@check("mxnet-path", "environment variables that lead to another libmxnet.so")
+def mxnet_path(system: System, options: Options) -> Verdict:
+    chosen = system.environ.get("MXNET_LIBRARY_PATH")
+    if chosen:
+        return Verdict(
+            "warning",
+            "MXNET_LIBRARY_PATH makes mxnet load another library than its own",
+            f"MXNET_LIBRARY_PATH={chosen}",
+            "unset MXNET_LIBRARY_PATH",
+        )
+    for folder in filter(None, system.environ.get("LD_LIBRARY_PATH", "").split(":")):
+        if (Path(folder) / "libmxnet.so").is_file():
+            evidence = f"LD_LIBRARY_PATH holds {folder}"
+            fix = "take that folder out of LD_LIBRARY_PATH"
+            return Verdict("warning", "LD_LIBRARY_PATH makes mxnet load another libmxnet.so", evidence, fix)
+    return Verdict("ok", "mxnet loads its own library", "no override")
+
+
+@check("numpy", "numpy against MXNet")
+def numpy(system: System, options: Options) -> Verdict:
+    version = system.packages.get("numpy")
+    if version is None:
+        return Verdict("error", "numpy is not installed", "", f"pip install '{wanted_numpy()}'")
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if major >= 2:
+        return Verdict(
+            "error",
+            "MXNet 1.9.1 cannot be imported with numpy 2 (a plain 'pip install onnx' pulls it in)",
+            f"numpy {version}",
+            f"pip install '{wanted_numpy()}'",
+        )
+    if (major, minor) >= (1, 24):
+        return Verdict(
+            "ok" if system.python >= (3, 12) else "info",
+            "a plain 'import mxnet' fails with this numpy; gluontune puts the removed aliases back",
+            f"numpy {version}",
+            "call gluontune.runtime.mxnet() first" + (
+                "" if system.python >= (3, 12) else ", or: pip install 'numpy==1.23.5'"
+            ),
+        )  # fmt: skip
+    return Verdict("ok", "numpy fits MXNet", f"numpy {version}")
+
+
+@check("distutils", "distutils, which mxnet imports")
+def distutils(system: System, options: Options) -> Verdict:
+    if system.python < (3, 12):
+        return Verdict("ok", "this Python still has distutils", ".".join(map(str, system.python)))
+    if system.module_exists("distutils") or system.module_exists("setuptools"):
+        version = system.packages.get("setuptools", "")
+        return Verdict("ok", "setuptools stands in for the distutils that Python 3.12 dropped", version)
+    return Verdict(
+        "error",
+        "mxnet imports distutils, which Python 3.12 dropped, and setuptools is not installed",
+        "no module distutils",
+        "pip install 'setuptools<81'",
+    )
+
+
+@check("mxnet-requirements", "the Python packages that mxnet imports")
+def mxnet_requirements(system: System, options: Options) -> Verdict:
+    missing = [name for name in ("requests", "graphviz") if not system.module_exists(name)]
+    if missing:
+        wanted = " ".join({"graphviz": "'graphviz<0.9'"}.get(name, name) for name in missing)
+        return Verdict("error", f"mxnet needs {', '.join(missing)}", "not installed", f"pip install {wanted}")
+    return Verdict("ok", "requests and graphviz are there", "")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.codec.raw import raw_to_pixels
+from gluontune.codec.image import raw_to_pixels
 from gluontune.records import RecordReader
 from gluontune.search.bench.batches import Batches
 

@@ -44,7 +44,7 @@ class TorchRun:
 
     def __init__(self, torch: Any, recipe: dict[str, Any], channels_last: bool, compiled: bool, ranks: Ranks):
         from gluontune import datasets, loading
-        from gluontune.loading.splits import seeded_subset
+        from gluontune.loading.loaders import seeded_subset
         from gluontune.search.bench._torch_training import build
 
         self.torch, self.recipe, self.ranks = torch, recipe, ranks

@@ -2,7 +2,6 @@
 
 from gluontune.convert.bridge.operators import (  # noqa: F401
     creating,
-    deforming,
     detection,
     drawing,
     elementwise,
@@ -12,7 +11,6 @@ from gluontune.convert.bridge.operators import (  # noqa: F401
     neural,
     normalizing,
     numpy_like,
-    pooling,
     recurrent,
     reducing,
     shaping,

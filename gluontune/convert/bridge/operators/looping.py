@@ -1,10 +1,11 @@
-"""Control flow: what runs at each step, or in each case, is a module of its own."""
+"""Control flow: what runs at each step, in each case or in each mode is a module of its own."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gluontune.convert.bridge.registry import operator
+from gluontune.core.errors import GluontuneError
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -79,3 +80,23 @@ class Cond(torch.nn.Module):
         chosen = bool(self.condition(*(arrays[i] for i in self.asked)))
         body, places = (self.then, self.given[0]) if chosen else (self.other, self.given[1])
         return tuple(_listed(body(*(arrays[i] for i in places))))
+
+
+class ByMode(torch.nn.Module):
+    """Runs one of two graphs, which take the net's inputs and then all its arrays; it has no parameters itself.
+
+    Args:
+        predict, train: the graphs; train None: ``.train()`` is refused. why: there is none.
+    """
+
+    def __init__(self, predict: Any, train: Any, why: str = ""):
+        super().__init__()
+        self.predict, self.graph_of_training, self.why = predict, train, why
+
+    def train(self, mode: bool = True) -> Any:
+        if mode and self.graph_of_training is None:
+            raise GluontuneError(f"the module was converted for prediction alone: {self.why}")
+        return super().train(mode)
+
+    def forward(self, *arrays: Any) -> Any:
+        return (self.graph_of_training if self.training else self.predict)(*arrays)

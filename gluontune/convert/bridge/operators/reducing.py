@@ -8,7 +8,7 @@ import numpy as np
 
 from gluontune.convert.bridge.operators.creating import dtype_of
 from gluontune.convert.bridge.registry import Draw, Sample, operator
-from gluontune.convert.graph.sizes import axes_of
+from gluontune.convert.graph.schemas import axes_of
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()

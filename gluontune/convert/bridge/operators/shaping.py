@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune.convert.bridge.registry import Draw, Sample, operator
-from gluontune.convert.graph.sizes import new_shape, np_new_shape
+from gluontune.convert.graph.schemas import new_shape, np_new_shape
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()

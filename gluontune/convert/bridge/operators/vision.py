@@ -6,7 +6,7 @@ from typing import Any
 
 from gluontune.convert.bridge.operators.creating import dtype_of
 from gluontune.convert.bridge.registry import Draw, Sample, operator
-from gluontune.convert.graph.sizes import resized
+from gluontune.convert.graph.schemas import resized
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import pytorch
 

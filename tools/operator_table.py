@@ -1,7 +1,4 @@
-"""Write ``operators.json`` anew from the mxnet of this process: ``table.write(gt.runtime.mxnet())``.
-
-mxnet itself is handed in by the caller, so that this room stays free of it.
-"""
+"""The bridge's table of MXNet's operators, made anew from mxnet: ``python -m tools.operator_table``."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ from typing import Any
 
 from gluontune.convert.graph.schemas import table_path
 from gluontune.core.files import atomic_write
-
-__all__ = ["describe", "write"]
+from gluontune.runtime import mxnet
 
 _LEFT_OUT = ("_backward", "_npi_backward", "_sg_", "_broadcast_backward", "_contrib_backward")
 
@@ -64,9 +60,13 @@ def _info(mx: Any, name: str) -> tuple[str, list[tuple[str, str]], str]:
 
 
 def write(mx: Any) -> None:
-    """Write the table beside this file."""
+    """Write ``gluontune/convert/graph/operators.json``."""
     table = describe(mx)
     lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in table["operators"].items()]
     with atomic_write(table_path(), "w") as stream:
         stream.write('{"operators": {\n' + ",\n".join(lines) + "\n},\n")
         stream.write(f'"aliases": {json.dumps(table["aliases"])}}}\n')
+
+
+if __name__ == "__main__":
+    write(mxnet())

@@ -1,4 +1,4 @@
-"""The compiled codec under sanitizers: ``python -m gluontune.codec.sanitize --cases 20000``.
+"""The compiled codec under sanitizers: ``python -m tools.sanitize --cases 20000``.
 
 Compiles ``csrc`` with gcc's or clang's address and undefined-behaviour sanitizers, and gives it damaged images,
 headers, files and sizes: half of the cases one after the other, half in bursts of 8 threads. A finding is printed with
@@ -24,8 +24,6 @@ import psutil
 from gluontune.codec import building, native
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
-
-__all__ = ["build", "main", "run"]
 
 CASES = 16  # in a group: the first half one by one, the second half at once
 FLAGS = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
@@ -100,7 +98,7 @@ def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> d
         while begin < last:
             end = min(begin + PART, last)
             at.unlink(missing_ok=True)
-            command = python("-m", "gluontune.codec.sanitized", str(library), place, str(seed))
+            command = python("-m", "tools.sanitized", str(library), place, str(seed))
             code, out, said = _answer([*command, str(begin), str(end)], env, at)
             if code == 0:
                 counts = json.loads(out.splitlines()[-1])
@@ -117,7 +115,7 @@ def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> d
             total["findings"] += 1
             group = int(at.read_text() or begin)
             said = said.strip() if len(said) < 8000 else f"{said[:4000]}\n…\n{said[-3000:]}".strip()
-            print(f"{said}\nfinding (code {code}): python -m gluontune.codec.sanitize "
+            print(f"{said}\nfinding (code {code}): python -m tools.sanitize "
                   f"--cases {CASES} --seed {seed} --first {group}", file=sys.stderr)  # fmt: skip
             begin = max(group, begin) + CASES
     seconds = round(time.monotonic() - started, 1)
@@ -144,7 +142,7 @@ def _answer(command: list[str], env: dict[str, str], at: Path) -> tuple[int, str
 
 def main(argv: list[str] | None = None) -> int:
     """Run the cases that the arguments ask for."""
-    parser = argparse.ArgumentParser(prog="python -m gluontune.codec.sanitize", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.sanitize", description=__doc__)
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, help="default: a new one each time, which is printed")
     parser.add_argument("--first", type=int, default=0, help="number of the first case, a multiple of 16")

@@ -1,6 +1,6 @@
 """Lessons as notebooks: the percent script is the source, the ``.ipynb`` is made from it.
 
-``python -m gluontune.course.build_notebooks notebooks`` makes all of them anew; the same script gives the same bytes.
+``python -m tools.build_notebooks notebooks`` makes all of them anew; the same script gives the same bytes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.core.files import atomic_write
-
-__all__ = ["notebook_text", "pair"]
 
 
 def notebook_text(script: Path) -> str:

@@ -1,6 +1,6 @@
-"""The process in which :mod:`gluontune.codec.sanitize` gives the sanitized codec its cases.
+"""The process in which :mod:`tools.sanitize` gives the sanitized codec its cases.
 
-``python -m gluontune.codec.sanitized LIBRARY FOLDER SEED FIRST LAST``. Every buffer that the codec sees is exactly as
+``python -m tools.sanitized LIBRARY FOLDER SEED FIRST LAST``. Every buffer that the codec sees is exactly as
 long as it is told, in memory of its own, so that one byte beyond is found.
 """
 
@@ -19,9 +19,7 @@ import numpy as np
 
 from gluontune.codec import native
 from gluontune.codec.header import jpeg_header
-from gluontune.codec.sanitize import CASES
-
-__all__ = ["Cases", "corpus", "damaged"]
+from tools.sanitize import CASES
 
 _MOST_PIXELS = 300_000  # of a case; what claims more is refused by its header
 _libc = ctypes.CDLL(None)

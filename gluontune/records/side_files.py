@@ -1,0 +1,238 @@
+"""Where records start (the index, or a walk from header to header), and their checksums (the ``.crc`` side file).
+
+``.rec`` and ``.idx`` have no checksum of their own, so a flipped bit inside an image goes unseen. A ``.crc`` file
+has a head of 32 bytes (name, fingerprint of what was packed, eight zeros), then a row of 28 bytes a record. Each row
+carries a check word over its own other words, so damage to this file costs single rows, not all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import PathLike, explain_os_error, open_regular
+from gluontune.core.reading import read_bytes
+from gluontune.records.layout import HEAD, LENGTH_MASK, DamagedRecordError, padded
+
+NAME = b"GLUONTUNE-CRC-2\n"
+HEAD_SIZE = 32
+ROW = np.dtype([("key", "<i8"), ("offset", "<u8"), ("length", "<u4"), ("crc", "<u4"), ("check", "<u4")])
+_FACTOR = np.uint32(0x85EBCA6B)
+_LARGEST = 1 << 48  # bytes of a record file
+
+
+def side_path(path: PathLike, suffix: str) -> Path:
+    """The side file of a record file: ``train.rec`` → ``train.idx``, as MXNet names it."""
+    return Path(path).with_suffix(suffix)
+
+
+def head(fingerprint: bytes = b"") -> bytes:
+    """The first 32 bytes; ``fingerprint`` (8 bytes) names the packing job that wrote the records."""
+    return NAME + fingerprint[:8].ljust(8, b"\0") + b"\0" * 8
+
+
+def _check_words(rows: np.ndarray) -> np.ndarray:
+    """A hash of the other words. Each step can be undone, so a change in any one word always changes it; the shifts
+    carry high bits down, so that changes in two words do not cancel."""
+    words = np.ascontiguousarray(rows).view("<u4").reshape(len(rows), 7)
+    found = np.full(len(rows), 0x5BD1E995, np.uint32)
+    for column in range(6):
+        found = (found ^ words[:, column]) * _FACTOR
+        found ^= found >> np.uint32(15)
+    return found
+
+
+def make_rows(keys: list[int], offsets: list[int], lengths: list[int], crcs: list[int]) -> np.ndarray:
+    """Rows ready to be written (``.tobytes()``)."""
+    rows = np.zeros(len(keys), ROW)
+    rows["key"], rows["offset"], rows["length"], rows["crc"] = keys, offsets, lengths, crcs
+    rows["check"] = _check_words(rows)
+    return rows
+
+
+def row_is_sound(rows: np.ndarray) -> np.ndarray:
+    """(N,) bool: which rows carry the check word that belongs to them."""
+    if not len(rows):
+        return np.zeros(0, bool)
+    sound: np.ndarray = _check_words(rows) == rows["check"]
+    return sound
+
+
+def mended_rows(rows: np.ndarray, limit: int = 1000) -> np.ndarray:
+    """``rows``, with those put right in which one byte was altered; the others that are damaged stay so.
+
+    Of the 7,140 ways to change one byte only the true one satisfies the check word: another does by chance once in
+    600,000 damaged rows. A row of which two bytes were altered has no true one, so what is found must also lie between
+    its neighbours, as records do. Where two ways do all that, the row stays as it is.
+
+    >>> rows = make_rows([7], [0], [100], [0xDEADBEEF])
+    >>> hurt = rows.copy(); hurt["offset"] ^= 64
+    >>> bool(row_is_sound(hurt)[0]), mended_rows(hurt).tolist() == rows.tolist()
+    (False, True)
+    """
+    mended, right = rows.copy(), row_is_sound(rows)
+    for place in np.flatnonzero(~right)[:limit].tolist():
+        original = np.frombuffer(rows[place : place + 1].tobytes(), np.uint8)
+        ways = np.repeat(original[None], ROW.itemsize * 255, axis=0)
+        ways[np.arange(len(ways)), np.repeat(np.arange(ROW.itemsize), 255)] ^= np.tile(
+            np.arange(1, 256, dtype=np.uint8), ROW.itemsize
+        )
+        found = ways.view(ROW)[:, 0]
+        sound = [row for row in found[row_is_sound(found)] if _fits_between(rows, right, place, row)]
+        if len(sound) == 1:
+            mended[place] = sound[0]
+    return mended
+
+
+def _fits_between(rows: np.ndarray, right: np.ndarray, place: int, row: np.void) -> bool:
+    """Whether the record that ``row`` tells of lies between those of the nearest right rows."""
+    before, behind = np.flatnonzero(right[:place]), np.flatnonzero(right[place + 1 :])
+    start, end = int(row["offset"]), int(row["offset"]) + 8 + int(row["length"])
+    if start % 4 or end > _LARGEST:
+        return False
+    if len(before):
+        last = rows[before[-1]]
+        if start < int(last["offset"]) + 8 + int(last["length"]):
+            return False
+    return not len(behind) or end <= int(rows["offset"][place + 1 + behind[0]])
+
+
+def read_checksums(path: PathLike, lenient: bool = False) -> tuple[bytes, np.ndarray]:
+    """The fingerprint and the rows of a ``.crc`` file; an incomplete last row is left out.
+
+    ``lenient``: take a file whose name at the start is damaged, if a row in it is sound.
+
+    Raises:
+        GluontuneError: unreadable, or not such a file.
+    """
+    try:
+        data = read_bytes(path)
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+    count = max(0, len(data) - HEAD_SIZE) // ROW.itemsize
+    rows = np.frombuffer(data, ROW, count, HEAD_SIZE) if count else np.zeros(0, ROW)
+    if data[:16] != NAME and not (lenient and row_is_sound(rows).any()):
+        raise GluontuneError(f"{path}: not a checksum file of gluontune; delete it or pack again")
+    return data[16:24], rows
+
+
+def map_file(path: str) -> tuple[mmap.mmap | None, memoryview]:
+    """Map a file for reading; an empty file is an empty view."""
+    try:
+        with os.fdopen(open_regular(path), "rb") as stream:
+            if os.fstat(stream.fileno()).st_size == 0:
+                return None, memoryview(b"")
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            return mapped, memoryview(mapped)
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+
+
+def find_index(path: str, index: PathLike | bool | None) -> str | None:
+    """The index to use: the one given; the one beside ``path`` for None or True; none for False."""
+    if index is False:
+        return None
+    if index is None or index is True:
+        beside = side_path(path, ".idx")
+        if beside.is_file():
+            return str(beside)
+        if index is None:
+            return None
+        raise GluontuneError(f"{beside}: no such file; leave out index=True and the records are found by a scan")
+    return os.fspath(index)
+
+
+def record_ends(offsets: np.ndarray, size: int) -> np.ndarray:
+    """(N,) int64: the byte that each record cannot pass: the start of the next indexed one, or the file's end."""
+    order = np.unique(offsets)
+    following = np.searchsorted(order, offsets, side="right")
+    return np.append(order, size)[following]
+
+
+def read_index(path: PathLike) -> tuple[Any, np.ndarray]:
+    """Keys ((N,) int64, or a list of str) and offsets ((N,) int64) of an ``.idx`` file.
+
+    Raises:
+        GluontuneError: a row is not ``key<TAB>offset``; the message names the line.
+    """
+    data = _bytes_of(path)
+    fields = data.split()
+    rows = data.count(b"\t")
+    if len(fields) == 2 * rows and rows == data.count(b"\n") + (not data.endswith(b"\n") and bool(data.strip())):
+        with contextlib.suppress(ValueError, OverflowError):
+            table = np.array(fields, dtype=bytes).astype(np.int64) if fields else np.zeros(0, np.int64)
+            return table[0::2].copy(), table[1::2].copy()
+    return _read_index_slowly(path, data)
+
+
+def index_rows(path: PathLike) -> tuple[list[str], list[int]]:
+    """Keys as they are written, and offsets, of an ``.idx`` file.
+
+    Raises:
+        GluontuneError: as :func:`read_index`.
+    """
+    return _rows(path, _bytes_of(path))
+
+
+def _bytes_of(path: PathLike) -> bytes:
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+
+
+def _rows(path: PathLike, data: bytes) -> tuple[list[str], list[int]]:
+    keys, offsets = [], []
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        key, tab, offset = line.rpartition(b"\t")
+        if not tab or not offset.strip().isdigit() or int(offset) >= 1 << 63:
+            raise GluontuneError(
+                f"{path}: line {number} is not 'key<TAB>offset': {line[:60]!r}; delete the index to scan instead"
+            )
+        keys.append(key.decode("utf-8", "replace"))
+        offsets.append(int(offset))
+    return keys, offsets
+
+
+def _read_index_slowly(path: PathLike, data: bytes) -> tuple[Any, np.ndarray]:
+    keys, offsets = _rows(path, data)
+    try:
+        return np.array([int(k) for k in keys], np.int64), np.array(offsets, np.int64)
+    except (ValueError, OverflowError):
+        return keys, np.array(offsets, np.int64)
+
+
+def scan(view: memoryview, path: str) -> np.ndarray:
+    """(N,) int64: where each record starts, found by hopping from header to header.
+
+    Raises:
+        DamagedRecordError: the chain of headers breaks before the end.
+    """
+    offsets = []
+    at, size, unpack = 0, len(view), HEAD.unpack_from
+    inside = False
+    while at + 8 <= size:
+        magic, word = unpack(view, at)
+        flag = word >> 29
+        if magic != 0xCED7230A or flag > 3 or (flag in (2, 3)) != inside:
+            break
+        if not inside:
+            offsets.append(at)
+        inside = flag in (1, 2)
+        at += 8 + padded(word & LENGTH_MASK)
+    if (at != size and not 0 < at - size < 4) or inside:
+        where = offsets[-1] if offsets and (inside or at > size) else at
+        raise DamagedRecordError(
+            f"{path}: damaged at byte {where:,} of {size:,}, after {len(offsets):,} records; "
+            "`gluontune verify` lists all damage, `--repair` keeps what is whole",
+            offset=where,
+        )
+    return np.array(offsets, np.int64)
