@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,8 @@ from gluontune.runtime import mxnet
 
 __all__ = ["Feed", "make_feed", "named_loaders"]
 
-
 _READ_TWICE = 16  # samples, to see whether they are drawn anew
+_MARKED = 16  # images that are compared between ranks
 _COMPARED = 256  # samples, where a batch of them cannot be made
 
 
@@ -51,6 +52,23 @@ class Feed:
             return parts_of(self.train.pair()[:-1], [ctx])[0]
         height, width, channels = self.image_shape
         return parts_of((mx.nd.zeros((2, channels, height, width), ctx=ctx),), [ctx])[0]
+
+    def mark(self) -> str:
+        """What tells data sets apart: their length, a checksum of all labels in order, and one of some images."""
+        loader = getattr(self.train, "loader", self.train)  # of an adapter
+        labels, split = getattr(loader, "labels", None), getattr(loader, "split", None)
+        mark = f"{self.num_train} images"
+        if labels is not None:
+            mark += f", labels {zlib.crc32(labels.tobytes()):08x}"
+        if split is not None and len(split):
+            crc = 0
+            for place in np.linspace(0, len(split) - 1, _MARKED).astype(int):
+                try:
+                    crc = zlib.crc32(split.read(int(place)), crc)
+                except GluontuneError:  # a damaged image is the loader's to tell
+                    crc = zlib.crc32(b"damaged", crc)
+            mark += f", {_MARKED} of the images {crc:08x}"
+        return mark
 
     def close(self) -> None:
         for loader in (self.train, self.val):

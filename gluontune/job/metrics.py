@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from gluontune.core.errors import GluontuneError
-from gluontune.job.arrays import flat, to_numpy, without_bfloat16
+from gluontune.job.arrays import described, flat, to_numpy, without_bfloat16
 from gluontune.job.job import Job
-from gluontune.job.outcome import Outcome
 from gluontune.job.user_file import blaming
 from gluontune.runtime import as_nd_array, mxnet
 
-__all__ = ["Score", "direction", "hits_of", "make_score"]
+__all__ = ["ArrayScore", "Outcome", "Score", "direction", "hits_of", "make_score"]
 
 _SMALLER = ("loss", "error", "mae", "mse", "rmse", "perplexity", "entropy", "distance", "nll", "fid", "divergence")
 _LARGER = ("accuracy", "f1", "mcc", "auc", "precision", "recall", "iou", "psnr", "ssim", "bleu", "map", "pearson",
@@ -34,6 +34,24 @@ def direction(name: str) -> str | None:
         if any(word in known for word in words) or any(k in said for k in known if len(k) > 4):
             return mode
     return None
+
+
+@dataclass
+class Outcome:
+    """Of one batch on one context.
+
+    Args:
+        loss: one value for each sample, shape (N,). output: what the net gave, or None where a job's step keeps it.
+        label: what it should have given, or None.
+    """
+
+    loss: Any
+    output: Any = None
+    label: Any = None
+
+    def shapes(self) -> str:
+        """For messages."""
+        return f"output {described(self.output)}; label {described(self.label)}"
 
 
 class Score(Protocol):
@@ -78,6 +96,25 @@ class _Loss:
     def update(self, outcome: Outcome) -> None:
         losses = to_numpy(outcome.loss)
         self._sum, self._count = self._sum + float(losses.sum()), self._count + losses.size
+
+    def value(self) -> float:
+        return self._sum / self._count
+
+
+class ArrayScore:
+    """Accuracy, or the mean loss, of arrays of any library that know ``argmax`` and ``sum``.
+
+    Args:
+        name: ``accuracy`` or another, for the loss. mode: which is better. axis: of the classes.
+    """
+
+    def __init__(self, name: str, mode: str, axis: int = -1):
+        self.name, self.mode, self._axis = name, mode, axis
+        self._sum, self._count = 0.0, 0
+
+    def update(self, outcome: Outcome) -> None:
+        values = outcome.loss if self.name != "accuracy" else outcome.output.argmax(self._axis) == outcome.label
+        self._sum, self._count = self._sum + float(values.sum()), self._count + _size(values)
 
     def value(self) -> float:
         return self._sum / self._count

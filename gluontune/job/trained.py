@@ -17,6 +17,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.job import checkpoint
 from gluontune.job.data import make_feed
 from gluontune.job.job import Job, load_job
+from gluontune.job.models import give_values
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 
@@ -98,8 +99,7 @@ def trained(
     arrays = checkpoint.read(path)[1] if path is not None else {}
     mx.random.seed(recipe.seed)
     net = job.net()
-    if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
-        net.initialize(compute.FirstValues())
+    give_values(net)
     inputs = () if data is not None else _first_inputs(recipe, job)
     net(*inputs or (mx.nd.zeros((1, shape[2], shape[0], shape[1])),))
     if path is not None:

@@ -198,9 +198,9 @@ def _net_and_inputs(recipe: Recipe, ctx: Any) -> tuple[Any, tuple[Any, ...], boo
 
     None: what it takes is known to its step() only.
     """
-    from gluontune.engines.mxnet.preparation import needs_values
     from gluontune.job.data import make_feed
     from gluontune.job.job import load_job
+    from gluontune.job.models import give_values
     from gluontune.runtime import mxnet
 
     mx = mxnet()
@@ -210,8 +210,7 @@ def _net_and_inputs(recipe: Recipe, ctx: Any) -> tuple[Any, tuple[Any, ...], boo
     feed = make_feed(recipe, job, 0, 1)
     try:
         net = job.net()
-        if needs_values(net):
-            net.initialize(compute.FirstValues(), ctx=ctx)
+        give_values(net, ctx)
         inputs = feed.inputs(ctx)
         if feed.image_shape is not None:
             inputs = (runtime.as_net_array(mx.nd.random.normal(shape=inputs[0].shape, ctx=ctx)),)

@@ -27,7 +27,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import parse_json
 from gluontune.core.interpreter import python
 from gluontune.core.reading import read_text
-from gluontune.parallel.reachability import is_loopback, own_addresses
+from gluontune.parallel.hosts import is_loopback, own_addresses
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.runtime.pytorch import torch
@@ -37,6 +37,11 @@ __all__ = ["Elastic", "run_elastic"]
 
 _LAST_CALL_S = 5  # the agents that are there wait so long for more, where more are allowed
 _STOP_S = 5  # a rank that is told to end, and does not, is killed
+# torchrun that ends with the process that started it.
+_AGENT = (
+    "import sys; from gluontune.core.parent_death import die_with_parent; die_with_parent({parent}); "
+    "from torch.distributed.run import main; main(sys.argv[1:])"
+)
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ def _command(elastic: Elastic, spec: Path) -> list[str]:
     if _release() >= (2, 9):
         options["shutdown-timeout"] = _STOP_S
     words = [f"--{name}={value}" for name, value in options.items()]
-    agent = python("-m", "gluontune.training.elastic_agent", str(os.getpid()))
+    agent = python("-c", _AGENT.format(parent=os.getpid()))
     return [*agent, *words, "--no-python", *python("-m", "gluontune.training.elastic_rank", str(spec))]
 
 

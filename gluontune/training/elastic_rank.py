@@ -23,14 +23,15 @@ from gluontune import runtime
 from gluontune.core.events import Progress
 from gluontune.core.files import write_json
 from gluontune.core.parent_death import die_with_parent
-from gluontune.engines.torch.ranks import MEETING_VARIABLE
+from gluontune.engines import ENGINES
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
+from gluontune.training.api import run
 from gluontune.training.checkpoints import Checkpoints
 from gluontune.training.child import serve
 from gluontune.training.elastic import read_spec
 from gluontune.training.elastic_site import Meeting, MetSite, fingerprint
-from gluontune.training.faults import FAULTS
+from gluontune.training.rank_messages import FAULTS
 
 _CALL_S = 60.0  # in which rank 0 must listen
 _WORD_S = 5.0  # after a failure, in which rank 0 says what has happened
@@ -77,8 +78,6 @@ def _lead(spec: dict[str, Any], place: _Place, held: list[Meeting]) -> int:
     meeting = Meeting(place.address, place.port, place.world, fingerprint(spec["recipe"]))
     held.append(meeting)
     try:
-        from gluontune.training.api import run
-
         result = run(
             recipe,
             time_limit=spec["time_limit"],
@@ -128,9 +127,6 @@ class _Commands:
         except OSError:  # rank 0 is gone
             return ""
 
-    def __iter__(self) -> Any:
-        return iter(self.readline, "")
-
 
 def _follow(spec: dict[str, Any], place: _Place) -> int:
     """Obey rank 0 until it has said how the run ended, or is gone."""
@@ -155,9 +151,8 @@ def _follow(spec: dict[str, Any], place: _Place) -> int:
     first = commands.readline()
     if first:
         setup = json.loads(first)["setup"]
-        os.environ[MEETING_VARIABLE] = setup.pop("meeting")
-        sys.stdin = commands  # type: ignore[assignment]
-        serve({**setup, "local_rank": place.local_rank}, send)
+        os.environ[ENGINES[spec["recipe"]["backend"]].meeting] = setup.pop("meeting")
+        serve({**setup, "local_rank": place.local_rank}, send, iter(commands.readline, ""))
         if not commands.ended:
             line.settimeout(_WORD_S)
             commands.readline()

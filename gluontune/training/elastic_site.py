@@ -17,10 +17,10 @@ from gluontune import runtime
 from gluontune.core.files import parse_json
 from gluontune.core.interpreter import python
 from gluontune.core.piped import Heard, PipedProcess
-from gluontune.engines.torch.ranks import MEETING_VARIABLE
+from gluontune.engines import ENGINES
 from gluontune.parallel.kvstore import free_port
 from gluontune.recipe import Recipe
-from gluontune.training.faults import RunFailed
+from gluontune.training.rank_messages import RunFailed
 
 __all__ = ["Meeting", "MetSite", "fingerprint"]
 
@@ -167,7 +167,7 @@ class MetSite:
         meeting.gather()
         place = f"tcp://{meeting.address}:{free_port(meeting.address)}"
         first = {**setup(0, 0), "parent": os.getpid(), "cpus": cpus}
-        env = {**os.environ, MEETING_VARIABLE: place}
+        env = {**os.environ, ENGINES[recipe.backend].meeting: place}
         self.applied = runtime.applied(env)
         self.ranks.append(PipedProcess(python("-m", "gluontune.training.child"), first, env))
         for rank, met in sorted(meeting.ranks.items()):

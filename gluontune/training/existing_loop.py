@@ -15,6 +15,7 @@ from gluontune import compute, datasets, loading, optim, runtime
 from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.core.errors import UsageError
+from gluontune.job.models import give_values
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 
@@ -156,8 +157,7 @@ def tuned(
     share = {} if ranks is None else {"rank": ranks.rank, "world_size": ranks.world, "partition": recipe.partition}
     loader, check = _named_loaders(recipe, found, share) if named else _gluon_loaders(recipe, found, val, share)
     inputs = _sample(found, named, net, ctx)
-    if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
-        net.initialize(compute.FirstValues(), ctx=ctx)
+    give_values(net, ctx)
     net(*inputs)
     if recipe.stochastic_depth:
         compute.add_stochastic_depth(net, recipe.stochastic_depth)

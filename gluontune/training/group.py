@@ -14,8 +14,7 @@ from typing import Any
 
 from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
-from gluontune.training.faults import FAULTS, RunFailed, difference_between
-from gluontune.training.rank_messages import Hearing
+from gluontune.training.rank_messages import FAULTS, Hearing, RunFailed, difference_between
 from gluontune.training.starting import Here, start_on_hosts
 
 __all__ = ["FAULTS", "Group", "RunFailed"]
@@ -156,11 +155,11 @@ class Group:
         self._ask({"do": "attribution", "on": on})
 
     def loading_alone(self, seconds: float) -> dict[str, Any]:
-        """Rank 0's loader without its net; see :func:`gluontune.engines.probe.loading_alone`."""
+        """Rank 0's loader without its net; see :func:`gluontune.engines.progress.Progress.loading_alone`."""
         return self._ask({"do": "loading", "seconds": seconds}, ranks=1)[0]["found"]
 
     def training_alone(self, sizes: list[int], seconds: float) -> dict[str, Any]:
-        """Rank 0's net without its loader; see :func:`gluontune.engines.probe.training_alone`."""
+        """Rank 0's net without its loader; see :func:`gluontune.engines.mxnet.commands.training_alone`."""
         return self._ask({"do": "training", "sizes": sizes, "seconds": seconds}, ranks=1)[0]["found"]
 
     def gradients(self) -> dict[str, int]:
@@ -169,11 +168,11 @@ class Group:
         return {"bytes": found["bytes"], "tensors": found["tensors"]}
 
     def exchange_alone(self, kinds: list[list[int]], repeats: int) -> list[dict[str, float]]:
-        """The ranks' exchange without training; see :func:`gluontune.engines.probe.exchange_alone`."""
+        """The ranks' exchange without training; see :func:`gluontune.engines.mxnet.commands.exchange_alone`."""
         return self._ask({"do": "exchange", "kinds": kinds, "repeats": repeats})[0]["found"]
 
     def individual(self, what: str, **given: Any) -> dict[str, Any]:
-        """Other weights, another optimizer, a score: one command of :mod:`gluontune.engines.mxnet.individual`."""
+        """Other weights, another optimizer, a score: one command of :mod:`gluontune.engines.mxnet.commands`."""
         return self._ask({"do": "individual", "what": what, "given": given})[0]["found"]
 
     def phases(self) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from gluontune import runtime
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 from gluontune.core.piped import PipedProcess
-from gluontune.engines.torch.ranks import MEETING_VARIABLE
-from gluontune.engines.torch.shared_export import EXPORT_VARIABLE
+from gluontune.engines import ENGINES, EngineCard
 from gluontune.parallel.fleet import Fleet, HostsDiffer
 from gluontune.parallel.horovod import Meeting, start_meeting
 from gluontune.parallel.hosts import Hosts
@@ -21,7 +20,7 @@ from gluontune.parallel.kvstore import Cluster, start_cluster
 from gluontune.parallel.link import LinkLost
 from gluontune.parallel.shared import PATH_VARIABLE, available, create
 from gluontune.recipe import Recipe
-from gluontune.training.faults import RunFailed
+from gluontune.training.rank_messages import RunFailed
 
 __all__ = ["Here", "LocalRanks", "start_on_hosts"]
 
@@ -76,9 +75,7 @@ class Here(LocalRanks):
         self.cluster: Cluster | None = None
         self._meeting: Meeting | None = None
         self._memory: list[int] = []  # shared by the ranks
-        self._folder: tempfile.TemporaryDirectory[str] | None = (
-            None  # where PyTorch's ranks meet, without memory of that kind
-        )
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # for ranks that meet without such memory
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
         self.applied = runtime.applied(env)
         try:
@@ -89,11 +86,8 @@ class Here(LocalRanks):
                 env = {**env, **self.cluster.worker_env}
             if recipe.engine in ("async", "shared-memory"):
                 env = {**env, PATH_VARIABLE: self._shared()}
-            if recipe.engine == "ddp" and available():
-                env = {**env, MEETING_VARIABLE: f"file://{self._shared()}", EXPORT_VARIABLE: self._shared()}
-            elif recipe.engine == "ddp":
-                self._folder = tempfile.TemporaryDirectory(prefix="gluontune-ddp-")
-                env = {**env, MEETING_VARIABLE: f"file://{Path(self._folder.name) / 'meeting'}"}
+            if recipe.engine == "ddp":
+                env = {**env, **self._meet(ENGINES[recipe.backend])}
             module = _LEARNER if recipe.engine == "async" else _CHILD
             for rank in range(world):
                 cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None
@@ -103,6 +97,13 @@ class Here(LocalRanks):
         except BaseException:
             self.close()
             raise
+
+    def _meet(self, card: EngineCard) -> dict[str, str]:
+        """The variables of ranks that meet by themselves."""
+        if available():
+            return {card.meeting: f"file://{self._shared()}", **{name: self._shared() for name in card.shared}}
+        self._folder = tempfile.TemporaryDirectory(prefix="gluontune-ddp-")
+        return {card.meeting: f"file://{Path(self._folder.name) / 'meeting'}"}
 
     def _shared(self) -> str:
         """Memory that the ranks share; its path."""

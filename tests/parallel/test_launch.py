@@ -13,11 +13,11 @@ from ranks import TWO, parameters_after
 from gluontune import loading
 from gluontune.cli.main import main
 from gluontune.datasets.png import encode_grey
-from gluontune.engines.mxnet import description as site_module
 from gluontune.job import checkpoint
+from gluontune.job.data import Feed
 from gluontune.train import Group, RunFailed
 from gluontune.training import rank_messages as hearing
-from gluontune.training.faults import difference_between, second_hand
+from gluontune.training.rank_messages import difference_between, second_hand
 
 
 def test_two_ranks_are_one_process_with_the_whole_batch(tmp_path):
@@ -107,7 +107,7 @@ def test_data_that_differ_in_one_label_or_in_their_images_are_told_apart(tmp_pat
         for path in files:
             path.write_bytes(encode_grey(np.full((4, 4), value, np.uint8)))
         loader = loading.build("resident", loading.from_files(files, labels), batch_size=2, image_shape=(4, 4, 1))
-        return site_module._data_mark(SimpleNamespace(train=loader, num_train=4))
+        return Feed.mark(SimpleNamespace(train=loader, num_train=4))
 
     assert mark(7) == mark(7)
     assert len({mark(7), mark(8), mark(7, (0, 1, 2, 2))}) == 3

@@ -8,9 +8,10 @@ import os
 import warnings
 from typing import Any
 
-__all__ = ["MEETING_VARIABLE", "TorchRanks"]
+from gluontune.engines.torch import CARD
 
-MEETING_VARIABLE = "GLUONTUNE_DDP_MEETING"  # file:// on one machine, tcp:// between several
+__all__ = ["TorchRanks"]
+
 _PATIENCE = datetime.timedelta(seconds=60)  # for a rank that does not answer
 
 
@@ -30,7 +31,7 @@ class TorchRanks:
         if world > 1:
             library.distributed.init_process_group(
                 "nccl" if gpu else "gloo",
-                init_method=os.environ[MEETING_VARIABLE],
+                init_method=os.environ[CARD.meeting],
                 rank=rank,
                 world_size=world,
                 timeout=_PATIENCE,

@@ -1,33 +1,34 @@
-"""The kinds of step that the job writes itself: a ``step``, and one that does its own updates, such as a GAN's."""
+"""Steps that the job writes itself: a ``step``, and one that does its own updates, such as a GAN's."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gluontune.core.errors import GluontuneError
-from gluontune.engines.mxnet.step import Part, Phase, Recorded, check_loss
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.engines.methods import MethodSteps, refuse_methods
+from gluontune.engines.mxnet.optimization import Optimization
+from gluontune.engines.mxnet.steps import Part, Phase, Step, UsualStep, check_loss
+from gluontune.engines.mxnet.work import Work
 from gluontune.job.arrays import first, flat, mapped
-from gluontune.job.outcome import Outcome
+from gluontune.job.metrics import Outcome
 from gluontune.job.user_file import blaming
+from gluontune.recipe import Recipe
 from gluontune.runtime import as_net_array, set_data
 
-if TYPE_CHECKING:
-    from gluontune.engines.mxnet.session import Session
-
-__all__ = ["OwnStep", "UpdatingStep"]
+__all__ = ["make_step"]
 
 
-class OwnStep(Recorded):
+class JobStep(Step):
     """The job's ``step(net, *batch)``, with its recurrent state where it has one."""
 
     name = "step"
 
-    def __init__(self, session: Session):
-        super().__init__(session)
-        self.nets, self.stage = session.nets, session.feed.stage
+    def __init__(self, recipe: Recipe, work: Work, methods: MethodSteps):
+        super().__init__(recipe, work, methods)
+        self.nets, self.stage = work.nets, work.feed.stage
         self._step, self._begin = self.job.step, self.job.begin
         self._loss_of = f"{self.job.place('step')}step()'s loss"
         self._states: dict[bool, dict[int, tuple[int, Any]]] = {True: {}, False: {}}
@@ -65,7 +66,7 @@ class OwnStep(Recorded):
         assert self._begin is not None
         with blaming(self.job.file, "begin()", self._begin, f"a batch of {size}"):
             found = self._begin(self.nets, size)
-        ctx = self.session.ctxs[place]
+        ctx = self.context.ctxs[place]
         return mapped(lambda array: array if array is None else array.as_in_context(ctx), found)
 
     def begin(self, training: bool) -> None:
@@ -84,43 +85,47 @@ class OwnStep(Recorded):
         left = iter(arrays)
         for place, size in enumerate(parts):
             # The nesting is begin()'s own; the checkpoint has the arrays in order.
-            ctx = self.session.ctxs[place]
+            ctx = self.context.ctxs[place]
             fresh = self._fresh(place, size)
             held = mapped(functools.partial(_next_of, left, ctx), fresh)
             self._states[True][place] = (size, held)
 
 
-class UpdatingStep(OwnStep):
+class UpdatingStep(JobStep):
     """A ``step`` that records, goes backward and updates by itself, such as a GAN's."""
 
     name, updates = "updates", True
 
-    def _given(self, inert: bool) -> dict[str, Any]:
-        real = self.session.trainers
-        trainers = {name: _Inert(real.get(name), self.session) for name in self.session.named_nets()}
-        given = trainers if inert else real
+    def _given(self, real: dict[str, Any]) -> dict[str, Any]:
+        """What ``step`` takes as ``trainers``, or as ``trainer``."""
         name = self.job.updates
         assert name is not None
-        return {name: given if name == "trainers" else next(iter(given.values()))}
+        return {name: real if name == "trainers" else next(iter(real.values()))}
 
-    def train(self, parts: list[Part], phase: Phase) -> list[Any]:
+    def _inert(self, optimization: Optimization) -> dict[str, Any]:
+        """The same, of trainers that update nothing."""
+        rate, real = self.recipe.scaled_learning_rate, optimization.trainers
+        return self._given({name: _Inert(real.get(name), rate) for name in self.work.named_nets})
+
+    def train(self, parts: list[Part], phase: Phase, optimization: Optimization) -> list[Any]:
+        given = self._given(optimization.trainers)
         with phase("forward"):  # all of it: the job's own code cannot be cut into phases
-            return [self.call(place, part, True, **self._given(False)).loss for place, part in enumerate(parts)]
+            return [self.call(place, part, True, **given).loss for place, part in enumerate(parts)]
 
-    def evaluate(self, place: int, part: Part) -> Outcome:
+    def evaluate(self, place: int, part: Part, optimization: Optimization) -> Outcome:
         with self._untouched():
-            return self.call(place, part, False, **self._given(True))
+            return self.call(place, part, False, **self._inert(optimization))
 
-    def explore(self, parts: list[Part]) -> None:
-        self.evaluate(0, parts[0])
+    def explore(self, parts: list[Part], optimization: Optimization) -> None:
+        self.evaluate(0, parts[0], optimization)
         self.begin(False)
 
     @contextlib.contextmanager
     def _untouched(self) -> Iterator[None]:
         """Statistics that a recorded pass moves (BatchNorm's) are put back."""
-        mx = self.session.mx
-        fixed = [p for p in self.session.net.collect_params().values() if p.grad_req == "null"]
-        before = {p.name: p.data(self.session.ctxs[0]).copy() for p in fixed if p._data}
+        mx = self.mx
+        fixed = [p for p in self.work.net.collect_params().values() if p.grad_req == "null"]
+        before = {p.name: p.data(self.context.ctxs[0]).copy() for p in fixed if p._data}
         yield
         for p in fixed:
             if p.name in before:
@@ -134,9 +139,9 @@ class UpdatingStep(OwnStep):
 class _Inert:
     """A trainer that updates nothing: the losses of a validation batch are wanted, not its gradients' effect."""
 
-    def __init__(self, trainer: Any, session: Session):
+    def __init__(self, trainer: Any, rate: float):
         self._trainer = trainer
-        self.learning_rate = session.recipe.scaled_learning_rate if trainer is None else trainer.learning_rate
+        self.learning_rate = rate if trainer is None else trainer.learning_rate
 
     def step(self, *_: Any, **__: Any) -> None:
         """Nothing."""
@@ -154,3 +159,41 @@ def _next_of(left: Iterator[Any], ctx: Any, like: Any) -> Any:
 
 def _detached(array: Any) -> Any:
     return array if array is None else array.detach()
+
+
+def make_step(recipe: Recipe, work: Work, methods: MethodSteps) -> Step:
+    """The training step of a job.
+
+    Raises:
+        UsageError: the recipe asks for what a step of this kind cannot do; says why.
+    """
+    job = work.job
+    if job.step is None:
+        if isinstance(work.nets, dict):
+            raise GluontuneError(
+                f"{job.place('net')}net() returned several nets ({', '.join(work.nets)}), so the job must say what "
+                "one step is: def step(nets, *batch): …"
+            )
+        return UsualStep(recipe, work, methods)
+    why = "the job's step() computes its own loss"
+    refuse_methods(recipe, job.place("step"), why, "loss", "validation")
+    if {"mixup", "cutmix"} & set(recipe.methods):
+        refuse_methods(recipe, job.place("step"), why, "batch")
+    if recipe.dtype == "float16":
+        raise UsageError(
+            f"recipe field dtype='float16': {job.place('step')}the job's step() chooses what its nets take; use float32"
+        )
+    if job.updates is None:
+        return JobStep(recipe, work, methods)
+    refuse_methods(recipe, job.place("step"), "the job's step() does its own updates", "gradient")
+    for field, wrong, way in (
+        ("accumulate", recipe.accumulate > 1, "1"),
+        ("engine", recipe.engine != "local", "'local'"),
+        ("num_devices", len(work.context.ctxs) > 1, "1"),
+    ):
+        if wrong:
+            raise UsageError(
+                f"recipe field {field}={getattr(recipe, field)!r}: {job.place('step')}the job's step() does its own "
+                f"updates, on one device; use {field}={way}"
+            )
+    return UpdatingStep(recipe, work, methods)
