@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-__all__ = ["how_it_ended", "last_words", "out_of_memory_kills"]
+__all__ = ["handling", "how_it_ended", "last_words", "out_of_memory_kills"]
 
 _LIMIT = 400  # characters of last words
 _SIGNALS = {
@@ -70,3 +74,15 @@ def how_it_ended(name: str, code: int | None, said: str = "", killed_before: int
             cause = "the kernel ran out of memory" if starved else "out of memory?"
         how = f"{name} was killed by {number}{f' ({cause})' if cause else ''}"
     return f"{how}: {words}" if words else how
+
+
+@contextlib.contextmanager
+def handling(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """While it lasts, SIGINT and SIGTERM go to ``handler``; only the main thread may say so, others change nothing."""
+    ours = threading.current_thread() is threading.main_thread()
+    before = {n: signal.signal(n, handler) for n in (signal.SIGINT, signal.SIGTERM) if ours}
+    try:
+        yield
+    finally:
+        for number, kept in before.items():
+            signal.signal(number, kept)

@@ -18,10 +18,7 @@ SMALL_NETS: Registry[Any] = Registry("net")
 @SMALL_NETS.register("mlp")
 def _mlp(classes: int) -> Any:
     """Two hidden layers of 256; for tests and for seeing what a batch costs without convolutions."""
-    nn = mxnet().gluon.nn
-    net = nn.HybridSequential()
-    net.add(nn.Flatten(), nn.Dense(256, activation="relu"), nn.Dense(256, activation="relu"), nn.Dense(classes))
-    return net
+    return _dense(classes, [(256, "relu"), (256, "relu")])
 
 
 @SMALL_NETS.register("small_cnn")

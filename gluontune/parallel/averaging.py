@@ -178,19 +178,14 @@ class SharedUpdates(Averaging):
 
     def agree(self) -> None:
         """Hand over what is left, then take the shared weights as they are."""
-        if self._apart:
-            self._exchange()
-            self._apart = 0
+        super().agree()
         self._settle()
         self._pull()
 
     def _exchange(self) -> None:
         """Swap: this learner's last change goes out, the others' changes come in."""
         arrays = self.arrays()
-        views = flat_views(arrays, self._views)
-        if [len(view) for view in views] != self._sizes:  # memory was used again for another of the arrays
-            self._views.clear()
-            views = flat_views(arrays, self._views)
+        views = flat_views(arrays, self._views, self._sizes)
         np.concatenate(views, out=self._now)
         self._settle()
         np.subtract(self._now, self._mine, out=self._change)
@@ -231,13 +226,16 @@ class SharedUpdates(Averaging):
         self.shared.close()
 
 
-def flat_views(arrays: Sequence[Any], known: dict[int, np.ndarray] | None = None) -> list[np.ndarray]:
+def flat_views(
+    arrays: Sequence[Any], known: dict[int, np.ndarray] | None = None, sizes: list[int] | None = None
+) -> list[np.ndarray]:
     """The memory of float32 NDArrays as flat numpy arrays, once all queued work on them is done.
 
     On the CPU these are views: what is written into them is the array's. They hold until the next operation on it.
 
     Args:
         known: views by address, of earlier calls with the same arrays; filled, and used again.
+        sizes: of the arrays, where a view may be of memory that was used again for another of them.
 
     >>> ones = mxnet().nd.ones((2, 3))
     >>> flat_views([ones])[0][:] = 5
@@ -260,6 +258,9 @@ def flat_views(arrays: Sequence[Any], known: dict[int, np.ndarray] | None = None
             memory: Any = (ctypes.c_float * size).from_address(address)
             view = known[address] = np.frombuffer(memory, np.float32)
         found.append(view)
+    if sizes is not None and [len(view) for view in found] != sizes:
+        known.clear()
+        return flat_views(arrays, known)
     return found
 
 

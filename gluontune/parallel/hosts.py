@@ -178,7 +178,7 @@ class Listener:
     that has been silent longest is let go. A token is compared in constant time.
 
     Args:
-        token: what a caller must say. address: where to listen; all addresses until :meth:`settle` names one.
+        token: what a caller must say. It listens at all addresses until :meth:`settle` names one.
 
     >>> listener = Listener("secret")
     >>> dial([("127.0.0.1", listener.port, "secret")])
@@ -187,9 +187,9 @@ class Listener:
     'another program answers there'
     """
 
-    def __init__(self, token: str, address: str = "0.0.0.0"):
+    def __init__(self, token: str):
         self._token = token.encode() + _END
-        self._socket = socket.create_server((address, 0), backlog=1024)
+        self._socket = socket.create_server(("0.0.0.0", 0), backlog=1024)
         self.port = int(self._socket.getsockname()[1])
         self._callers: dict[socket.socket, tuple[float, bytes]] = {}
         self._selector = selectors.DefaultSelector()

@@ -194,11 +194,7 @@ class SharedExchange:
                     )
             self._last, self._sizes = list(arrays), [array.size for array in arrays]
             self._flat = np.zeros(sum(self._sizes), np.float32)
-        views = flat_views(arrays, self._views)
-        if [len(view) for view in views] != self._sizes:  # memory was used again for another of the arrays
-            self._views.clear()
-            views = flat_views(arrays, self._views)
-        return views
+        return flat_views(arrays, self._views, self._sizes)
 
     def leave(self) -> None:
         """Let the memory go."""

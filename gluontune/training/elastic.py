@@ -14,15 +14,13 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
-import types
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gluontune import runtime
+from gluontune.core.endings import handling
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import parse_json
 from gluontune.core.interpreter import python
@@ -193,9 +191,15 @@ def _environment(recipe: Recipe, elastic: Elastic) -> dict[str, str]:
 
 def _torchrun(command: list[str], env: dict[str, str]) -> tuple[int, signal.Signals | None]:
     """Wait for the agent; a signal that asks this process to stop is passed on to it."""
+    seen: list[signal.Signals] = []
     process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
+
+    def stop(number: int, frame: Any) -> None:
+        seen.append(signal.Signals(number))
+        process.terminate() if len(seen) == 1 else process.kill()
+
     try:
-        with _passing_on(process) as seen:
+        with handling(stop):
             code = process.wait()
         return code, seen[-1] if seen else None
     finally:
@@ -203,25 +207,6 @@ def _torchrun(command: list[str], env: dict[str, str]) -> tuple[int, signal.Sign
             with suppress(ProcessLookupError):
                 process.kill()
             process.wait()
-
-
-@contextmanager
-def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[list[signal.Signals]]:
-    seen: list[signal.Signals] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield seen
-        return
-
-    def stop(number: int, frame: types.FrameType | None) -> None:
-        seen.append(signal.Signals(number))
-        process.terminate() if len(seen) == 1 else process.kill()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield seen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def read_spec(path: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
-from gluontune.training.rank_messages import FAULTS, Hearing, RunFailed, difference_between
+from gluontune.training.rank_messages import FAULTS, RankMessages, RunFailed, difference_between
 from gluontune.training.starting import Here, start_on_hosts
 
 __all__ = ["FAULTS", "Group", "RunFailed"]
@@ -37,16 +37,10 @@ class Group:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        *,
-        time_limit: float = 600.0,
-        wait: bool = True,
-        checkpoints: dict[str, Any] | None = None,
-        on_log: Callable[[int, str], None] | None = None,
-        hosts: Hosts | None = None,
-        site: Callable[..., Any] | None = None,
-    ):
+        self, recipe: Recipe, *, time_limit: float = 600.0, wait: bool = True,
+        checkpoints: dict[str, Any] | None = None, on_log: Callable[[int, str], None] | None = None,
+        hosts: Hosts | None = None, site: Callable[..., Any] | None = None,
+    ):  # fmt: skip
         self.recipe, self.time_limit = recipe, time_limit
         self.world = 1 if recipe.engine == "local" else recipe.num_devices
         self._compares = self.world > 1 and recipe.engine != "async"  # asynchronous learners are one machine's
@@ -54,13 +48,9 @@ class Group:
 
         def setup(rank: int, local_rank: int) -> dict[str, Any]:
             return {
-                "recipe": recipe.to_dict(),
-                "rank": rank,
-                "local_rank": local_rank,
-                "world": self.world,
-                "checkpoints": checkpoints,
-                "compares": self._compares,
-            }
+                "recipe": recipe.to_dict(), "rank": rank, "local_rank": local_rank, "world": self.world,
+                "checkpoints": checkpoints, "compares": self._compares,
+            }  # fmt: skip
 
         self.site: Any  # Here, Fleet, or another that has what they have
         if hosts is None:
@@ -69,7 +59,7 @@ class Group:
             folder = checkpoints["folder"] if checkpoints else None
             self.site = start_on_hosts(recipe, self.world, hosts, setup, folder)
         self.ranks: list[Any] = self.site.ranks
-        self._hearing = Hearing(self.site, self.ranks, self.world, time_limit, recipe.job, on_log)
+        self._messages = RankMessages(self.site, self.ranks, self.world, time_limit, recipe.job, on_log)
         self.applied_env = self.site.applied
         try:
             if wait:
@@ -96,7 +86,7 @@ class Group:
     @property
     def notes(self) -> list[str]:
         """What learners that were started again had to say."""
-        return self._hearing.notes
+        return self._messages.notes
 
     @property
     def batches_per_epoch(self) -> int:
@@ -200,8 +190,8 @@ class Group:
     def close(self) -> None:
         """End all processes of the group; safe to call twice, but not while another thread waits for an answer."""
         with contextlib.suppress(OSError):
-            self._hearing.pass_on_logs()
-        self.ranks = self._hearing.ranks = []
+            self._messages.pass_on_logs()
+        self.ranks = self._messages.ranks = []
         self.site.close()
 
     def __enter__(self) -> Group:
@@ -225,7 +215,7 @@ class Group:
     def _gather(self, wanted: str, asked: list[Any] | None = None) -> list[dict[str, Any]]:
         """One ``wanted`` event from each rank; what fails ends the group."""
         try:
-            return self._hearing.gather(wanted, asked)
+            return self._messages.gather(wanted, asked)
         except RunFailed:
             self.close()
             raise

@@ -10,7 +10,7 @@ from typing import Any
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import doctor
 
-__all__ = ["FAULTS", "Hearing", "RunFailed", "difference_between", "second_hand"]
+__all__ = ["FAULTS", "RankMessages", "RunFailed", "difference_between", "second_hand"]
 
 # Kinds of failures that come from outside: a new start may well go through.
 FAULTS = ("ProcessDied", "ClusterFailed", "TimeLimit", "RankSilent", "ConnectionLost", "HostLost")
@@ -68,7 +68,7 @@ _GRACE_S = 3.0  # for the rank at fault to be heard, after another that lost its
 _SILENT_S = 15.0  # a rank's process shows signs of life every 2 s while it works, even while it waits
 
 
-class Hearing:
+class RankMessages:
     """Waits for the ranks' answers.
 
     Args:
@@ -81,14 +81,9 @@ class Hearing:
     """
 
     def __init__(
-        self,
-        site: Any,
-        ranks: list[Any],
-        world: int,
-        time_limit: float,
-        job: str | None = None,
+        self, site: Any, ranks: list[Any], world: int, time_limit: float, job: str | None = None,
         on_log: Callable[[int, str], None] | None = None,
-    ):
+    ):  # fmt: skip
         self.site, self.ranks, self.world, self.time_limit = site, ranks, world, time_limit
         self.job, self.on_log = job, on_log
         self.notes: list[str] = []

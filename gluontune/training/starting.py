@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from gluontune.core.interpreter import python
 from gluontune.core.piped import PipedProcess
 from gluontune.engines import ENGINES, EngineCard
 from gluontune.parallel.fleet import Fleet, HostsDiffer
-from gluontune.parallel.horovod import Meeting, start_meeting
+from gluontune.parallel.horovod import start_meeting
 from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.kvstore import Cluster, start_cluster
 from gluontune.parallel.link import LinkLost
@@ -32,7 +33,7 @@ class LocalRanks:
     """What ranks on this machine say of their place."""
 
     notices_after_s = 0.0  # a process that died is seen at once
-    ranks: list[PipedProcess]
+    ranks: list[Any]
 
     @property
     def pids(self) -> list[int]:
@@ -73,16 +74,17 @@ class Here(LocalRanks):
     def __init__(self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]]):
         self.ranks = []
         self.cluster: Cluster | None = None
-        self._meeting: Meeting | None = None
-        self._memory: list[int] = []  # shared by the ranks
-        self._folder: tempfile.TemporaryDirectory[str] | None = None  # for ranks that meet without such memory
+        self._helpers = contextlib.ExitStack()  # what the ranks share
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
         self.applied = runtime.applied(env)
         try:
+            own: list[dict[str, str]] = [{}] * world
             if recipe.engine == "horovod":
-                self._meeting = _or_failed(lambda: start_meeting([world]), "EngineMissing")
+                own = self._helpers.enter_context(
+                    contextlib.closing(_or_failed(lambda: start_meeting([world]), "EngineMissing"))
+                ).envs
             if recipe.engine == "kvstore":
-                self.cluster = start_cluster(world, env)
+                self.cluster = self._helpers.enter_context(start_cluster(world, env))
                 env = {**env, **self.cluster.worker_env}
             if recipe.engine in ("async", "shared-memory"):
                 env = {**env, PATH_VARIABLE: self._shared()}
@@ -92,8 +94,7 @@ class Here(LocalRanks):
             for rank in range(world):
                 cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None
                 first = {**setup(rank, rank), "parent": os.getpid(), "cpus": cpus}
-                own = self._meeting.envs[rank] if self._meeting is not None else {}
-                self.ranks.append(PipedProcess(python("-m", module), first, {**env, **own}))
+                self.ranks.append(PipedProcess(python("-m", module), first, {**env, **own[rank]}))
         except BaseException:
             self.close()
             raise
@@ -102,13 +103,13 @@ class Here(LocalRanks):
         """The variables of ranks that meet by themselves."""
         if available():
             return {card.meeting: f"file://{self._shared()}", **{name: self._shared() for name in card.shared}}
-        self._folder = tempfile.TemporaryDirectory(prefix="gluontune-ddp-")
-        return {card.meeting: f"file://{Path(self._folder.name) / 'meeting'}"}
+        folder = self._helpers.enter_context(tempfile.TemporaryDirectory(prefix="gluontune-ddp-"))
+        return {card.meeting: f"file://{Path(folder) / 'meeting'}"}
 
     def _shared(self) -> str:
         """Memory that the ranks share; its path."""
         memory, path = _or_failed(create, "EngineMissing")
-        self._memory.append(memory)
+        self._helpers.callback(os.close, memory)
         return str(path)
 
     @property
@@ -123,15 +124,8 @@ class Here(LocalRanks):
         """End everything; safe to call twice."""
         for rank in self.ranks:
             rank.close()
-        if self.cluster is not None:
-            self.cluster.close()
-        if self._meeting is not None:
-            self._meeting.close()
-        for memory in self._memory:
-            os.close(memory)
-        if self._folder is not None:
-            self._folder.cleanup()
-        self.ranks, self.cluster, self._meeting, self._memory, self._folder = [], None, None, [], None
+        self._helpers.close()
+        self.ranks, self.cluster = [], None
 
 
 def start_on_hosts(
