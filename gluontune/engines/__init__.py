@@ -41,4 +41,4 @@ ENGINES: Registry[EngineCard] = Registry("backend")
 
 for _module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
     if _module.ispkg:
-        ENGINES.add(_module.name, importlib.import_module(f"{__name__}.{_module.name}").CARD)
+        ENGINES.add(_module.name, EngineCard(**importlib.import_module(f"{__name__}.{_module.name}").CARD))

@@ -20,7 +20,7 @@ from gluontune.engines.methods import MethodSteps
 from gluontune.engines.progress import Progress
 from gluontune.job import checkpoint
 from gluontune.job.data import Feed
-from gluontune.job.metrics import ArrayScore, Outcome, Score, finite
+from gluontune.job.metrics import Outcome, Score, array_score, finite
 from gluontune.monitor import StepPhases
 from gluontune.recipe import Recipe
 
@@ -36,7 +36,7 @@ State = tuple[dict[str, Any], dict[str, np.ndarray]]  # values for JSON, and arr
 class Engine(ABC):
     """One rank of a training run, in its own process.
 
-    An engine fills in what is abstract, and what is else for its arrays than for numpy's.
+    An engine fills in what is abstract, and overrides what numpy's arrays would do.
 
     Args:
         recipe: what to train.
@@ -111,7 +111,7 @@ class Engine(ABC):
         return np.array(array)
 
     def to_device(self, values: np.ndarray, place: str) -> Any:
-        """The other way: an array like the weight of that place."""
+        """Values of the host as an array like the weight of that place."""
         return values
 
     def mean_loss(self) -> float:
@@ -120,7 +120,7 @@ class Engine(ABC):
 
     def new_score(self) -> Score:
         """What gathers a validation into the job's metric."""
-        return ArrayScore(**self.site()["metric"])
+        return array_score(**self.site()["metric"])
 
     def capabilities(self) -> dict[str, Command]:
         """The commands that only this engine's card declares, by name."""
@@ -134,13 +134,13 @@ class Engine(ABC):
         """Of the engine's library."""
         return {}
 
-    def agree(self) -> None:  # noqa: B027 (gradients that are exchanged in each step leave nothing to agree on)
+    def agree(self) -> None:
         """Bring all ranks to the same parameters, where they train apart between exchanges."""
 
-    def begin_run(self) -> None:  # noqa: B027 (most engines have told the other ranks all by now)
+    def begin_run(self) -> None:
         """A training begins at its seeded start."""
 
-    def begin_epoch(self) -> None:  # noqa: B027 (an engine without recurrent state has nothing to do)
+    def begin_epoch(self) -> None:
         """The loader begins another epoch of training."""
 
     def seed(self) -> None:
@@ -149,16 +149,14 @@ class Engine(ABC):
         np.random.seed(self.recipe.seed)
 
     def evaluating(self) -> contextlib.AbstractContextManager[Any]:
-        """In which a validation takes place."""
+        """The context of a validation."""
         return contextlib.nullcontext()
 
     def part_states(self) -> State:
         """Of a checkpoint: what only this engine has, such as the optimizer's state."""
         return {}, {}
 
-    def load_parts(  # noqa: B027 (the same)
-        self, header: dict[str, Any], arrays: Arrays, path: str, epoch: int | None
-    ) -> None:
+    def load_parts(self, header: dict[str, Any], arrays: Arrays, path: str, epoch: int | None) -> None:
         """Put back what :meth:`part_states` gave; arguments as :meth:`load_state_dict`."""
 
     def loader_state(self) -> dict[str, Any]:

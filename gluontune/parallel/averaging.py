@@ -63,6 +63,14 @@ class Averaging(ABC):
             self._exchange()
             self._apart = 0
 
+    def _at_rest(self) -> list[Any]:
+        """The arrays, once all queued work is done, in the order of rows: no other is sent."""
+        arrays = self.arrays()
+        mxnet().nd.waitall()
+        for array in arrays:
+            _address(array)
+        return arrays
+
     @abstractmethod
     def _exchange(self) -> None:
         """Bring the ranks' parameters together, now."""
@@ -83,11 +91,7 @@ class HorovodAveraging(Averaging):
         self.hvd = hvd
 
     def _exchange(self) -> None:
-        arrays = self.arrays()
-        mxnet().nd.waitall()
-        for array in arrays:
-            _address(array)  # in the order of rows: Horovod sends no other
-        self.hvd.grouped_allreduce_(arrays, average=True, name="parameters")
+        self.hvd.grouped_allreduce_(self._at_rest(), average=True, name="parameters")
 
 
 class KvstoreAveraging(Averaging):
@@ -103,20 +107,13 @@ class KvstoreAveraging(Averaging):
         if self._store is not None:
             return
         self._store = mxnet().kv.create("dist_sync")
-        arrays = self._ordered()
+        arrays = self._at_rest()
         self._store.init(list(range(len(arrays))), arrays)
         self._store.pull(list(range(len(arrays))), arrays)
         mxnet().nd.waitall()
 
-    def _ordered(self) -> list[Any]:
-        arrays = self.arrays()
-        mxnet().nd.waitall()
-        for array in arrays:
-            _address(array)
-        return arrays
-
     def _exchange(self) -> None:
-        arrays = self._ordered()
+        arrays = self._at_rest()
         keys = list(range(len(arrays)))
         self._store.push(keys, [array / self.world for array in arrays])
         self._store.pull(keys, arrays)

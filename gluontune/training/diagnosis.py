@@ -11,11 +11,13 @@ from typing import Any
 
 from gluontune import compute, runtime
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.engines import ENGINES
 from gluontune.job.data import make_feed
 from gluontune.job.job import load_job
 from gluontune.job.models import give_values
 from gluontune.parallel.devices import contexts
 from gluontune.recipe import Recipe
+from gluontune.recipe.registry import resolve
 from gluontune.runtime import mxnet
 from gluontune.training.group import Group
 
@@ -123,9 +125,7 @@ def _profile(recipe: Recipe, step: str | None, time_limit: float) -> Any:
 
 def make_step() -> Callable[[], Any]:
     """gluontune's training step of the recipe in the environment; called in the profiled process."""
-    from gluontune.engines.mxnet.session import Session
-
-    session = Session(Recipe.from_dict(json.loads(os.environ[_RECIPE])))
+    session = resolve(ENGINES["mxnet"].session)(Recipe.from_dict(json.loads(os.environ[_RECIPE])))
     try:
         session.build()
     except GluontuneError as error:

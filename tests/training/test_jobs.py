@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.engines import ENGINES
 from gluontune.engines.mxnet.session import Session
 from gluontune.job.job import load_module
 from gluontune.recipe import Recipe
@@ -332,11 +333,11 @@ def test_recurrent_state_is_carried_and_begun_anew(write):
         after = made.progress.next_batch()
         assert (batch[1].asnumpy()[:, -1] == after[0].asnumpy()[:, 0]).all()
         made.steps(1)
-        held = [array.asnumpy() for array in made.training_step.state()]
+        held = list(made.training_step.state_dict()[1].values())
         assert len(held) == 2 and np.abs(held[0]).max() > 0
         made.training_step.begin(True)
         made.steps(1)
-        assert made.training_step.state_parts() == [32]
+        assert made.training_step.state_dict()[0] == {"state_parts": [32]}
         first, last, seen = trained(made, 3)
         assert last < first and seen["metric"]["name"] == "loss"
 
@@ -371,13 +372,13 @@ def test_a_checkpoint_holds_state_and_all_trainers(write):
             made.steps(3)
             header, arrays = made.state_dict()
             before = [p.data().asnumpy() for p in made.work.net.collect_params().values()]
-            held = [a.asnumpy() for a in made.training_step.state()]
+            held = list(made.training_step.state_dict()[1].values())
             made.seed()
             want = made.steps(2)["loss"]
             made.reset()
             made.load_state_dict(header, arrays, "x.ckpt")
             assert all((a == p.data().asnumpy()).all() for a, p in zip(before, made.work.net.collect_params().values()))
-            assert all((a == b.asnumpy()).all() for a, b in zip(held, made.training_step.state()))
+            assert all((a == b).all() for a, b in zip(held, made.training_step.state_dict()[1].values()))
             made.progress.close()
             made.seed()
             assert made.steps(2)["loss"] == pytest.approx(want, rel=1e-5)
@@ -430,6 +431,7 @@ def test_rungs_that_make_no_sense_for_a_job_say_why(write):
         ready = made.site()
         site = Site.of({**ready, "num_train": 10**6}, {}, made.recipe)
         assert site.step == "updates" and site.metric == "loss"
+        assert set(made.capabilities()) == set(ENGINES["mxnet"].commands)
     why = {name: RUNGS[name].requires(made.recipe, site) for name in RUNGS.names()}
     assert "its own updates" in why["large-batch"] and "its own updates" in why["multi-device"]
     assert why["records"] is None

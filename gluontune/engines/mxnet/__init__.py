@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from gluontune.engines import EngineCard
+from typing import Any
 
-CARD = EngineCard(
-    title="MXNet",
-    session="gluontune.engines.mxnet.session:Session",
-    contradictions=(
+#: The fields of an ``EngineCard``.
+CARD: dict[str, Any] = {
+    "title": "MXNet",
+    "session": "gluontune.engines.mxnet.session:Session",
+    "contradictions": (
         (
             ("engine", "backend"),
             lambda r: r.engine == "ddp",
@@ -19,5 +20,5 @@ CARD = EngineCard(
             "MXNet 1.9 has no bfloat16 kernels for a GPU; use dtype='float16' or devices='cpu'",
         ),
     ),
-    commands=("training", "gradients", "exchange", "individual"),
-)
+    "commands": ("training", "gradients", "exchange", "individual"),
+}

@@ -8,29 +8,27 @@ is seeded from the recipe's seed and the individual's own number, so it does not
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gluontune import compute
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import atomic_write, read_npz
 from gluontune.engines.mxnet.context import Context, seed_step
 from gluontune.engines.mxnet.optimization import Optimization
 from gluontune.engines.mxnet.steps import Step
 from gluontune.engines.mxnet.work import Work
 from gluontune.engines.progress import Progress, repeat
-from gluontune.job.arrays import mapped, to_numpy
+from gluontune.job.arrays import mapped, read_weights, to_numpy, write_weights
 from gluontune.job.checkpoint import check_same_net
 from gluontune.job.metrics import finite, hits_of
 from gluontune.optim import states
+from gluontune.parallel.devices import median_ms, push_and_pull
 from gluontune.recipe import Recipe
 from gluontune.runtime import set_data
 
-__all__ = ["Population", "exchange_alone", "gradients", "read_weights", "training_alone", "write_weights"]
+__all__ = ["Population", "exchange_alone", "gradients", "training_alone"]
 
 _LEAST_STEPS = 3
 _OWN_KEYS = 10_000_000
@@ -94,21 +92,9 @@ def exchange_alone(
             store = optimization.trainer._kvstore or context.mx.kv.create("device")
             keys = [_OWN_KEYS + 10_000 * place + number for number in range(tensors)]  # beside the parameters'
             store.init(keys, arrays)
-            exchange = functools.partial(_through, store, keys, arrays)
-        times = []
-        for _ in range(repeats + 2):
-            nd.waitall()
-            start = time.perf_counter()
-            exchange()
-            nd.waitall()
-            times.append(1e3 * (time.perf_counter() - start))
-        found.append({"bytes": 4.0 * values * tensors, "tensors": tensors, "ms": float(np.median(times[2:]))})
+            exchange = functools.partial(push_and_pull, store, keys, arrays)
+        found.append({"bytes": 4.0 * values * tensors, "tensors": tensors, "ms": median_ms(exchange, repeats, 2)})
     return found
-
-
-def _through(store: Any, keys: list[int], arrays: list[Any]) -> None:
-    store.push(keys, arrays)
-    store.pull(keys, arrays)
 
 
 def _resized(mx: Any, size: int, array: Any) -> Any:
@@ -217,23 +203,3 @@ class Population:
         check_same_net(mine, weights, source)
         for place, parameter in mine.items():
             set_data(parameter, self.work.context.array(weights[place], parameter.dtype))
-
-
-def write_weights(path: str | Path, weights: dict[str, np.ndarray]) -> None:
-    """Parameters by their place in the net, as a zip of numpy arrays (no pickle)."""
-    with atomic_write(path) as stream:
-        np.savez(stream, **weights)
-
-
-def read_weights(path: str | Path) -> dict[str, np.ndarray]:
-    """What :func:`write_weights` wrote.
-
-    Raises:
-        GluontuneError: no such file, or not a whole one.
-    """
-    try:
-        return read_npz(path)
-    except FileNotFoundError:
-        raise GluontuneError(f"{path}: no such file of an individual's parameters") from None
-    except (OSError, ValueError):
-        raise GluontuneError(f"{path}: not a whole file of an individual's parameters") from None

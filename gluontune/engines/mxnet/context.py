@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -52,6 +53,21 @@ class Context:
         random.seed(seed)
         np.random.seed(seed)
         self.mx.random.seed(seed)
+
+    @staticmethod
+    def state_dict() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Where the random streams of Python and numpy stand."""
+        kind, keys, position, has_gauss, cached = np.random.get_state()
+        drawn = {"python": random.getstate(), "numpy": [kind, position, has_gauss, cached]}
+        return {"random": drawn}, {"random/numpy": np.asarray(keys)}
+
+    @staticmethod
+    def load_state_dict(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Put back what :meth:`state_dict` gave."""
+        version, internal, gauss = header["random"]["python"]
+        random.setstate((version, tuple(internal), gauss))
+        kind, *rest = header["random"]["numpy"]
+        np.random.set_state((kind, arrays["random/numpy"], *rest))
 
     def array(self, values: np.ndarray, dtype: Any = None) -> Any:
         """An array of MXNet's, of the flavour that the job computes with."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines.methods import MethodSteps, refuse_methods
 from gluontune.engines.mxnet.optimization import Optimization
 from gluontune.engines.mxnet.steps import Part, Phase, Step, UsualStep, check_loss
 from gluontune.engines.mxnet.work import Work
-from gluontune.job.arrays import first, flat, mapped
+from gluontune.job.arrays import first, flat, mapped, to_numpy
+from gluontune.job.checkpoint import part_of
 from gluontune.job.metrics import Outcome
 from gluontune.job.user_file import blaming
 from gluontune.recipe import Recipe
@@ -72,22 +75,20 @@ class JobStep(Step):
     def begin(self, training: bool) -> None:
         self._states[training].clear()
 
-    def state(self) -> list[Any]:
-        return [leaf for _, (_, held) in sorted(self._states[True].items()) for leaf in flat(held)]
+    def state_dict(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        held = [value for _, value in sorted(self._states[True].items())]
+        leaves = [leaf for _, nested in held for leaf in flat(nested)]
+        return {"state_parts": [size for size, _ in held]}, {f"state/{n}": to_numpy(a) for n, a in enumerate(leaves)}
 
-    def state_parts(self) -> list[int]:
-        return [size for _, (size, _) in sorted(self._states[True].items())]
-
-    def set_state(self, arrays: list[Any], parts: list[int]) -> None:
+    def load_state_dict(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         self.begin(True)
-        if self._begin is None or not arrays:
+        leaves = part_of(arrays, "state")
+        if self._begin is None or not leaves:
             return
-        left = iter(arrays)
-        for place, size in enumerate(parts):
+        left = iter([self.context.array(leaves[name]) for name in sorted(leaves, key=int)])
+        for place, size in enumerate(header.get("state_parts", [])):
             # The nesting is begin()'s own; the checkpoint has the arrays in order.
-            ctx = self.context.ctxs[place]
-            fresh = self._fresh(place, size)
-            held = mapped(functools.partial(_next_of, left, ctx), fresh)
+            held = mapped(functools.partial(_next_of, left, self.context.ctxs[place]), self._fresh(place, size))
             self._states[True][place] = (size, held)
 
 

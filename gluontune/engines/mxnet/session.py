@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 from gluontune import compute, monitor
 from gluontune.convert.bridge.references import doubtful
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.engines.base import SAMPLED_EVERY, Command, Engine, State
+from gluontune.engines.base import SAMPLED_EVERY, Arrays, Command, Engine, State
 from gluontune.engines.methods import MethodSteps
 from gluontune.engines.mxnet.commands import Population, exchange_alone, gradients, training_alone
 from gluontune.engines.mxnet.context import Context, may_draw, meet, seed_step
@@ -212,23 +211,17 @@ class Session(Engine):
         return super().state_dict()
 
     def part_states(self) -> State:
-        header, arrays = self.optimization.state_dict()
-        arrays.update({f"state/{place}": to_numpy(array) for place, array in enumerate(self.training_step.state())})
-        kind, keys, position, has_gauss, cached = np.random.get_state()
-        arrays["random/numpy"] = np.asarray(keys)
-        drawn = {"python": random.getstate(), "numpy": [kind, position, has_gauss, cached]}
-        return {**header, "state_parts": self.training_step.state_parts(), "random": drawn}, arrays
+        header, arrays = {}, {}
+        for part in (self.optimization, self.training_step, self.context):
+            values, held = part.state_dict()
+            header.update(values)
+            arrays.update(held)
+        return header, arrays
 
-    def load_parts(
-        self, header: dict[str, Any], arrays: Mapping[str, np.ndarray], path: str, epoch: int | None
-    ) -> None:
+    def load_parts(self, header: dict[str, Any], arrays: Arrays, path: str, epoch: int | None) -> None:
         self.optimization.load_state_dict(header, arrays, path)
-        held = sorted((k for k in arrays if k.startswith("state/")), key=lambda k: int(k.partition("/")[2]))
-        self.training_step.set_state([self.context.array(arrays[k]) for k in held], header.get("state_parts", []))
-        version, internal, gauss = header["random"]["python"]
-        random.setstate((version, tuple(internal), gauss))
-        kind, *rest = header["random"]["numpy"]
-        np.random.set_state((kind, arrays["random/numpy"], *rest))
+        self.training_step.load_state_dict(header, arrays)
+        self.context.load_state_dict(header, arrays)
         if self.optimization.averaging is not None:
             self.optimization.averaging.publish(self.progress.steps)
 
@@ -262,6 +255,7 @@ class Session(Engine):
                 f"job has {f'the metric {metric}' if usual else 'a step() of its own'}"
             )
         self.phase, self.fresh = {"adopt": "taking over an individual", "score": "scoring"}.get(what, self.phase), False
+        population.recipe = self.recipe
         return population.commands()[what](**given) or {}
 
     def close(self) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines.methods import MethodSteps
@@ -76,19 +78,15 @@ class Step(ABC):
         for place, part in enumerate(parts):
             self.forward(place, part, False)
 
-    def begin(self, training: bool) -> None:  # noqa: B027 (a step without recurrent state has nothing to do)
+    def begin(self, training: bool) -> None:
         """An epoch, or a validation, begins."""
 
-    def state(self) -> list[Any]:
-        """Recurrent state between two training batches, as arrays; nothing where there is none."""
-        return []
+    def state_dict(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Recurrent state between two training batches, and how many samples of each context it belongs to."""
+        return {"state_parts": []}, {}
 
-    def state_parts(self) -> list[int]:
-        """Samples of each context that :meth:`state` belongs to."""
-        return []
-
-    def set_state(self, arrays: list[Any], parts: list[int]) -> None:  # noqa: B027 (the same)
-        """Put back what :meth:`state` and :meth:`state_parts` gave."""
+    def load_state_dict(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Put back what :meth:`state_dict` gave."""
 
 
 class UsualStep(Step):

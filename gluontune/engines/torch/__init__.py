@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from gluontune.engines import EngineCard
+from typing import Any
 
-CARD = EngineCard(
-    title="PyTorch",
-    session="gluontune.engines.torch.session:TorchSession",
-    contradictions=(
+#: The fields of an ``EngineCard``.
+CARD: dict[str, Any] = {
+    "title": "PyTorch",
+    "session": "gluontune.engines.torch.session:TorchSession",
+    "contradictions": (
         (
             ("backend", "loader"),
             lambda r: r.loader == "gluon",
@@ -34,6 +35,6 @@ CARD = EngineCard(
             "which branch is dropped is drawn by MXNet; use stochastic_depth=0",
         ),
     ),
-    meeting="GLUONTUNE_DDP_MEETING",  # file:// on one machine, tcp:// between several
-    shared=("GLUONTUNE_EXPORTED_NET",),  # without it, each rank exports for itself
-)
+    "meeting": "GLUONTUNE_DDP_MEETING",  # file:// on one machine, tcp:// between several
+    "shared": ("GLUONTUNE_EXPORTED_NET",),  # without it, each rank exports for itself
+}

@@ -32,7 +32,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import parse_json
 from gluontune.core.interpreter import python
 from gluontune.core.parent_death import die_with_parent
-from gluontune.engines.torch import CARD
+from gluontune.engines import ENGINES
 from gluontune.recipe import Recipe
 
 __all__ = ["EXPORT_VARIABLE", "Exported", "export_job", "exported", "exported_once"]
@@ -40,7 +40,7 @@ __all__ = ["EXPORT_VARIABLE", "Exported", "export_job", "exported", "exported_on
 _TRIED_BATCHES = 2  # of the training data: enough to try one, and to know the shapes
 _REFUSES = 3  # the exit code of a process that has written why it exports nothing
 _SIZE = struct.Struct("<Q")  # bytes of the facts, which come before the arrays
-(EXPORT_VARIABLE,) = CARD.shared  # the path of the memory; without it, each rank exports for itself
+(EXPORT_VARIABLE,) = ENGINES["torch"].shared  # the path of the memory; without it, each rank exports for itself
 _LOOK_S = 0.02
 
 

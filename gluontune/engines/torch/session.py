@@ -10,7 +10,9 @@ this engine.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,18 +24,20 @@ from gluontune.convert.bridge.convert import to_torch
 from gluontune.convert.bridge.names import gluon_names
 from gluontune.convert.bridge.passes import quicken
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.engines import ENGINES
 from gluontune.engines.base import SAMPLED_EVERY, Engine, State
 from gluontune.engines.methods import MethodSteps
 from gluontune.engines.torch.export import Exported, exported_once
-from gluontune.engines.torch.ranks import TorchRanks
 from gluontune.job.checkpoint import part_of
 from gluontune.job.data import Feed, named_loaders
-from gluontune.job.metrics import ArrayScore, Outcome, Score
+from gluontune.job.metrics import Outcome, Score, array_score
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 from gluontune.runtime import usable_cores
 from gluontune.runtime.pytorch import torch
 
 __all__ = ["TorchSession"]
+
+_PATIENCE = datetime.timedelta(seconds=60)  # for a rank that does not answer
 
 
 class TorchSession(Engine):
@@ -72,7 +76,10 @@ class TorchSession(Engine):
         if opened is not None:
             opened()
         self.phase = "meeting the other ranks"
-        self.ranks = TorchRanks(library, self.rank, self.world, self.device == "gpu")
+        if self.world > 1:
+            way, place = "nccl" if self.device == "gpu" else "gloo", os.environ[ENGINES["torch"].meeting]
+            ranks = {"init_method": place, "rank": self.rank, "world_size": self.world}
+            library.distributed.init_process_group(way, timeout=_PATIENCE, **ranks)
         self.phase = "building the net"
         self.net = to_torch(self.job.net, self.job.arrays, training=self.job.training)
         self.job = self.job.renamed(gluon_names(self.net))
@@ -105,10 +112,21 @@ class TorchSession(Engine):
         if recipe.hybridize != "imperative":
             self.net = self.net.to(memory_format=library.channels_last)
         self.run = library.compile(self.net) if recipe.hybridize == "static" else self.net
-        self._trained = self.ranks.around(self.run)
+        self._trained = self.run if self.world == 1 else self._together(self.run)
         where, half = ("cuda" if self.device == "gpu" else "cpu"), recipe.dtype == "bfloat16"
         self._cast: Callable[[], Any] = (
             (lambda: library.autocast(where, dtype=library.bfloat16)) if half else contextlib.nullcontext
+        )
+
+    def _together(self, net: Any) -> Any:
+        """The net whose gradients are the mean of all ranks' after each backward pass.
+
+        They are averaged while the pass goes on; each rank keeps its own running statistics, as on MXNet's engines.
+        """
+        # Gradients come channels-last, their places in the exchange are contiguous: a copy, and no matter.
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+        return self.torch.nn.parallel.DistributedDataParallel(
+            net, broadcast_buffers=False, gradient_as_bucket_view=True
         )
 
     def site(self) -> dict[str, Any]:
@@ -211,7 +229,7 @@ class TorchSession(Engine):
             whole = losses.sum() / (len(images) * size)
         self.gathered += 1
         last = self.gathered >= size
-        with phase("backward"), contextlib.nullcontext() if last else self.ranks.only_adding():
+        with phase("backward"), contextlib.nullcontext() if last or self.world == 1 else self._trained.no_sync():
             whole.backward()
         with phase("update"):
             if last:
@@ -235,7 +253,7 @@ class TorchSession(Engine):
         return float(self.torch.stack(self._losses).float().mean())
 
     def new_score(self) -> Score:
-        return ArrayScore(**self.job.metric, axis=self.job.axis)
+        return array_score(**self.job.metric, axis=self.job.axis)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -300,8 +318,8 @@ class TorchSession(Engine):
     def close(self) -> None:
         """Let go of loaders and checkpoints, and leave the other ranks."""
         super().close()
-        if hasattr(self, "ranks"):
-            self.ranks.close()
+        if self.world > 1 and hasattr(self, "torch") and self.torch.distributed.is_initialized():
+            self.torch.distributed.destroy_process_group()
 
 
 def _device(library: Any, wanted: str) -> str:
