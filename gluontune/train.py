@@ -9,10 +9,10 @@ from gluontune.core import lazy
 if TYPE_CHECKING:
     from gluontune.job.job import Job as Job
     from gluontune.job.job import load_job as load_job
+    from gluontune.job.metrics import Outcome as Outcome
     from gluontune.job.metrics import make_score as make_score
     from gluontune.job.models import build_net as build_net
     from gluontune.job.models import net_names as net_names
-    from gluontune.job.outcome import Outcome as Outcome
     from gluontune.job.trained import load as load
     from gluontune.training.api import run as run
     from gluontune.training.callbacks import Callback as Callback

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -232,3 +232,15 @@ def die_with_parent(parent: int | None = None) -> None:
 def _arm() -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def handling(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """While it lasts, SIGINT and SIGTERM go to ``handler``; a thread other than the main one changes nothing."""
+    ours = threading.current_thread() is threading.main_thread()
+    before = {n: signal.signal(n, handler) for n in (signal.SIGINT, signal.SIGTERM) if ours}
+    try:
+        yield
+    finally:
+        for number, kept in before.items():
+            signal.signal(number, kept)

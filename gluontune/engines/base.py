@@ -1,27 +1,42 @@
-"""What the training processes of both engines have in common, and what each must have."""
+"""The contract of an engine, and what is the same on each: the course of a step, a validation, a checkpoint."""
 
 from __future__ import annotations
 
+import contextlib
+import random
 import resource
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Optional
 
 import numpy as np
 
+from gluontune import __version__
 from gluontune.core.errors import GluontuneError
-from gluontune.job.checkpoint_writer import Writer
+from gluontune.core.reading import understood
+from gluontune.engines import ENGINES
+from gluontune.engines.methods import MethodSteps
+from gluontune.engines.progress import Progress
+from gluontune.job import checkpoint
 from gluontune.job.data import Feed
+from gluontune.job.metrics import Outcome, Score, array_score, finite
 from gluontune.monitor import StepPhases
 from gluontune.recipe import Recipe
 
-__all__ = ["SAMPLED_EVERY", "BaseSession"]
+__all__ = ["SAMPLED_EVERY", "Arrays", "Command", "Engine", "State"]
 
 SAMPLED_EVERY = 25  # one step in so many is cut into phases by waits
 
+Command = Callable[[dict[str, Any]], Optional[dict[str, Any]]]
+Arrays = Mapping[str, np.ndarray]
+State = tuple[dict[str, Any], dict[str, np.ndarray]]  # values for JSON, and arrays by name
 
-class BaseSession(ABC):
-    """One rank of a training run, in its own process, on one engine.
+
+class Engine(ABC):
+    """One rank of a training run, in its own process.
+
+    An engine fills in what is abstract, and overrides what numpy's arrays would do.
 
     Args:
         recipe: what to train.
@@ -31,41 +46,37 @@ class BaseSession(ABC):
         local_rank: among the ranks of this machine, which is that of its GPU; None: all ranks are here.
 
     Attributes:
+        name: of the engine, as in a recipe's ``backend``.
         phase: what the session is doing, for error messages.
-        feed, phases: the loaders; the times of the phases of a step.
+        feed, progress: the loaders, and where the training stands.
+        methods, phases: the recipe's methods; the times of the phases of a step.
         batches_per_epoch: steps in one epoch, the same on all ranks.
         samples_per_step: images of this rank in one step.
-        steps_taken: steps since the seeded start, those before a checkpoint included. epoch: of the next batch.
         fresh: whether everything is as at the seeded start.
-        repeated: a batch that each step takes, in place of the loader's; None: the loader's.
     """
 
+    name: str
     feed: Feed
+    progress: Progress
+    methods: MethodSteps
     phases: StepPhases
     batches_per_epoch: int
     samples_per_step: int
 
     def __init__(
-        self,
-        recipe: Recipe,
-        rank: int = 0,
-        world: int = 1,
-        checkpoints: dict[str, Any] | None = None,
-        rejoins: bool = False,
-        local_rank: int | None = None,
-    ):
+        self, recipe: Recipe, rank: int = 0, world: int = 1, checkpoints: dict[str, Any] | None = None,
+        rejoins: bool = False, local_rank: int | None = None,
+    ):  # fmt: skip
         self.recipe, self.rank, self.world, self.rejoins = recipe, rank, world, rejoins
         self.local_rank = rank if local_rank is None else local_rank
         self.phase = "starting"
-        self.writer = Writer(**checkpoints) if checkpoints else None
-        self.epoch = self.steps_taken = 0
-        self.repeated: tuple[Any, ...] | None = None
-        self._batches: Iterator[Any] | None = None
+        self.writer = checkpoint.Writer(**checkpoints) if checkpoints else None
+        self._losses: list[Any] = []  # of the steps under way, on the device
         self.fresh = False
 
     @abstractmethod
     def build(self, opened: Callable[[], None] | None = None) -> None:
-        """Open the data, make the net: all that comes before the first step.
+        """Open the data, make the net, and :meth:`reset`: all that comes before the first step.
 
         Args:
             opened: called once the data are there, before anything is exchanged with other ranks.
@@ -75,31 +86,160 @@ class BaseSession(ABC):
     def site(self) -> dict[str, Any]:
         """What the ladder and the other ranks ask of the process that is there."""
 
+    @abstractmethod
+    def weights(self, whole: bool) -> Mapping[str, Any]:
+        """The engine's arrays of the net by their places in it; ``whole``: those that are not trained, too."""
+
+    @abstractmethod
+    def start_anew(self, total: int) -> None:
+        """Weights of the seeded start, and an optimizer for ``total`` steps."""
+
+    @abstractmethod
+    def train(self, batch: tuple[Any, ...], phase: Any) -> int:
+        """Forward, backward, update; the losses go to ``_losses``. Returns the number of samples."""
+
+    @abstractmethod
+    def evaluate(self, batch: tuple[Any, ...]) -> Iterable[tuple[Outcome, Any]]:
+        """The outcomes of a validation batch, each with the mean output over an image's views, or None."""
+
+    def set_weight(self, place: str, values: Any) -> None:
+        """Write one of :meth:`weights`."""
+        self.weights(True)[place][:] = values
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """A copy of one of the engine's arrays."""
+        return np.array(array)
+
+    def to_device(self, values: np.ndarray, place: str) -> Any:
+        """Values of the host as an array like the weight of that place."""
+        return values
+
+    def mean_loss(self) -> float:
+        """The mean of ``_losses``, after waiting."""
+        return float(np.mean(self._losses))
+
+    def new_score(self) -> Score:
+        """What gathers a validation into the job's metric."""
+        return array_score(**self.site()["metric"])
+
+    def capabilities(self) -> dict[str, Command]:
+        """The commands that only this engine's card declares, by name."""
+        return {}
+
     def warnings(self) -> list[str]:
         """Remarks on what is trained, for the result's notes."""
         return []
 
-    @abstractmethod
-    def common(self) -> dict[str, Any]:
-        """What must be alike on all ranks."""
+    def versions(self) -> dict[str, str]:
+        """Of the engine's library."""
+        return {}
 
-    @abstractmethod
+    def agree(self) -> None:
+        """Bring all ranks to the same parameters, where they train apart between exchanges."""
+
+    def begin_run(self) -> None:
+        """A training begins at its seeded start."""
+
+    def begin_epoch(self) -> None:
+        """The loader begins another epoch of training."""
+
+    def seed(self) -> None:
+        """Begin the random streams of Python and numpy anew, from the recipe's seed."""
+        random.seed(self.recipe.seed)
+        np.random.seed(self.recipe.seed)
+
+    def evaluating(self) -> contextlib.AbstractContextManager[Any]:
+        """The context of a validation."""
+        return contextlib.nullcontext()
+
+    def part_states(self) -> State:
+        """Of a checkpoint: what only this engine has, such as the optimizer's state."""
+        return {}, {}
+
+    def load_parts(self, header: dict[str, Any], arrays: Arrays, path: str, epoch: int | None) -> None:
+        """Put back what :meth:`part_states` gave; arguments as :meth:`load_state_dict`."""
+
+    def loader_state(self) -> dict[str, Any]:
+        """Where the loader of training stands."""
+        return dict(self.feed.train.state())
+
+    def load_loader(self, state: dict[str, Any], epoch: int | None) -> None:
+        """Put the loader where it stood, or at the beginning of ``epoch``."""
+        self.feed.train.restore(state)
+
+    def read(self, path: str) -> State:
+        """Header and arrays of a checkpoint."""
+        return checkpoint.read(path)
+
+    def common(self) -> dict[str, Any]:
+        """What must be alike on all ranks: versions, data, batches in an epoch."""
+        versions = {"gluontune": __version__, **self.versions(), "numpy": np.__version__}
+        return {"versions": versions, "data": self.feed.mark(), "batches_per_epoch": self.batches_per_epoch}
+
+    def commands(self) -> dict[str, Command]:
+        """What a training process can be asked to do; each answers with values for JSON."""
+        return {
+            "steps": lambda c: self.steps(c["count"]),
+            "agree": lambda c: self.agree(),
+            "validate": lambda c: self.validate(),
+            "reset": lambda c: self.reset(c.get("epochs")),
+            "checkpoint": lambda c: self.checkpoint(c["extra"], c["wait"]),
+            "restore": lambda c: self.restore(c["path"], c.get("epoch")),
+            "phases": lambda c: {"report": self.phases.report()},
+            "attribution": lambda c: self.phases.enable(c["on"]),
+            "loading": lambda c: {"found": self.progress.loading_alone(c["seconds"])},
+            "memory": lambda c: {"peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024},
+            **self.capabilities(),
+        }
+
     def reset(self, epochs: float | None = None) -> None:
         """Back to the seeded start: parameters, optimizer, schedule, random streams, first epoch.
 
         Args:
             epochs: the length of the training from now on, to which the schedule is fitted; None leaves it.
         """
+        if epochs is not None and epochs != self.recipe.epochs:
+            self.recipe, self.fresh = self.recipe.override(epochs=epochs), False
+        if self.fresh:
+            return
+        self.phase = "setting up the optimizer"
+        self.progress.move(0, 0)
+        self.methods.thaw()
+        total = max(1, round(self.recipe.epochs * self.batches_per_epoch))
+        self.methods.plan(total)
+        self.start_anew(total)
+        self.methods.begin(self.batches_per_epoch)
+        self.seed()
+        self.begin_epoch()
+        self._losses, self.fresh = [], True
+        self.begin_run()
 
-    @abstractmethod
+    def step(self) -> int:
+        """One training step, queued where the engine queues; returns its number of samples."""
+        progress = self.progress
+        self.methods.before_step(progress.steps)
+        with self.phases.step() as phase:
+            with phase("data"):
+                batch = progress.next_batch()
+            count = self.train(batch, phase)
+        progress.steps += 1
+        self.methods.after_step(progress.steps)
+        return count
+
     def steps(self, count: int) -> dict[str, Any]:
         """Take ``count`` steps and wait until they are really done.
 
         Returns:
             ``{"samples", "seconds", "loss"}`` of this rank; ``loss`` is the mean over the steps.
         """
+        self.phase = "training"
+        self.fresh, self._losses = False, []
+        start = time.perf_counter()
+        samples = sum(self.step() for _ in range(count))
+        self.phases.wait()
+        seconds = time.perf_counter() - start
+        return {"samples": samples, "seconds": seconds, "loss": self.mean_loss()}
 
-    @abstractmethod
     def validate(self) -> dict[str, Any]:
         """The metric and the mean loss over the validation samples, by this rank's net.
 
@@ -108,18 +248,69 @@ class BaseSession(ABC):
             ``accuracy`` is None where the job has another metric, ``flipped`` (the metric with test-time flips) where
             the recipe asks for none.
         """
+        self.phase = "validating"
+        start, score, flipped = time.perf_counter(), self.new_score(), self.new_score()
+        total, loss, views = 0, 0.0, False
+        with self.evaluating(), self.methods.second_weights():
+            for batch in self.feed.val.epoch(0):
+                for outcome, mean in self.evaluate(batch):
+                    score.update(outcome)
+                    loss += float(self.to_host(outcome.loss.sum()))
+                    total += len(outcome.loss)
+                    if mean is not None:
+                        views = True
+                        flipped.update(Outcome(outcome.loss, mean, outcome.label))
+        if total == 0:
+            raise GluontuneError("the validation data set is empty")
+        value = score.value()
+        return {
+            "metric": {"name": score.name, "mode": score.mode, "value": finite(value)},
+            "flipped": finite(flipped.value()) if views else None,
+            "accuracy": value if score.name == "accuracy" else None,
+            "loss": loss / total,
+            "samples": total,
+            "seconds": time.perf_counter() - start,
+        }
 
-    @abstractmethod
-    def agree(self) -> None:
-        """Bring all ranks to the same parameters, where they train apart between exchanges."""
+    def state_dict(self) -> State:
+        """Header and arrays of a checkpoint, at the end of a step; the arrays are copies."""
+        header, arrays = self.part_states()
+        arrays.update({f"parameter/{place}": self.to_host(array) for place, array in self.weights(True).items()})
+        averaged, second = self.methods.state_dict(self.to_host)
+        stands = {
+            "backend": self.name,
+            "step": self.progress.steps,
+            "epoch": self.progress.epoch,
+            "loader": self.loader_state(),
+        }
+        return {**stands, **averaged, **header}, {**arrays, **second}
 
-    @abstractmethod
-    def restore(self, path: str) -> None:
-        """Go on from a checkpoint, after :meth:`build` or :meth:`reset`."""
+    def load_state_dict(self, header: dict[str, Any], arrays: Arrays, path: str, epoch: int | None = None) -> None:
+        """Put what :meth:`state_dict` gave into a session that was just built or reset.
 
-    @abstractmethod
-    def _capture(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Header and arrays of a checkpoint; the arrays are copies."""
+        Args:
+            path: the file, for errors.
+            epoch: the one to begin anew with, where the number of ranks was another and the data were divided
+                otherwise; steps are then counted as if all epochs before had been taken by these ranks.
+
+        Raises:
+            GluontuneError: it is of another engine, net, optimizer, data set or number of ranks.
+        """
+        theirs = header.get("backend", "mxnet")
+        if theirs != self.name:
+            raise GluontuneError(
+                f"{path}: of {ENGINES[theirs].title}'s engine: go on with backend={theirs!r}, or take its net: "
+                "gt.train.load"
+            )
+        per_epoch = self.batches_per_epoch
+        saved = checkpoint.part_of(arrays, "parameter")
+        checkpoint.check_same_net(self.weights(True), saved, path)
+        checkpoint.restore_loader(lambda state: self.load_loader(state, epoch), header["loader"], self.rank, path)
+        for place, values in saved.items():
+            self.set_weight(place, self.to_device(values, place))
+        self.progress.move(*((header["epoch"], header["step"]) if epoch is None else (epoch, epoch * per_epoch)))
+        self.load_parts(header, arrays, path, epoch)
+        self.methods.load_state_dict(header, arrays, self.to_device)
 
     def checkpoint(self, extra: dict[str, Any], wait: bool) -> dict[str, Any]:
         """Copy all that a resumed run needs, and have it written; see :meth:`Writer.save`."""
@@ -127,55 +318,32 @@ class BaseSession(ABC):
         self.phase = "writing a checkpoint"
         if self.writer.busy and not wait:
             return {"written": None, "error": None, "skipped": True}
-        header, arrays = self._capture()
+        header, arrays = self.state_dict()
         return {**self.writer.save({**header, **extra}, arrays, wait), "skipped": False}
 
-    def next_batch(self) -> tuple[Any, ...]:
-        """The next batch, over the end of an epoch."""
-        if self.repeated is not None:
-            return self.repeated
-        for _ in range(2):
-            if self._batches is None:
-                self._batches = iter(self.feed.train.epoch(self.epoch))
-            batch: tuple[Any, ...] | None = next(self._batches, None)
-            if batch is not None:
-                return batch
-            self._batches = None
-            self.epoch += 1
-            self._epoch_begins()
-        raise GluontuneError("the training data gave no batch in a whole epoch")
+    def restore(self, path: str, epoch: int | None = None) -> None:
+        """Go on from a checkpoint, after :meth:`build` or :meth:`reset`; ``epoch`` as of :meth:`load_state_dict`."""
+        self.phase = "reading a checkpoint"
+        self.progress.close()
+        header, arrays = self.read(path)
+        with understood(path):
+            self.load_state_dict(header, arrays, path, epoch)
+        self.fresh = False
 
-    def _epoch_begins(self) -> None:  # noqa: B027 (an engine without recurrent state has nothing to do)
-        """The loader begins another epoch of training."""
-
-    def close_batches(self) -> None:
-        """Let the epoch under way go."""
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
-        self._batches = None
-
-    def _fit_to(self, epochs: float | None) -> bool:
-        """Take the new length of the training; whether there is anything to reset."""
-        if epochs is not None and epochs != self.recipe.epochs:
-            self.recipe, self.fresh = self.recipe.override(epochs=epochs), False
-        return not self.fresh
-
-    def _check_batches(self, images: int, batch_size: int) -> None:
+    def use_feed(self, feed: Feed, batch_size: int) -> None:
+        """Take the loaders, which give whole batches of ``batch_size`` over all ranks."""
+        self.feed, self.progress = feed, Progress(feed, self.begin_epoch)
+        self.batches_per_epoch, self.samples_per_step = len(feed.train), feed.batch_size
         if self.batches_per_epoch == 0:
             raise GluontuneError(
-                f"{images} training images make no whole batch of {batch_size}: use a smaller batch_size_per_device or "
-                "last_batch='keep'"
+                f"{feed.num_train} training images make no whole batch of {batch_size}: use a smaller "
+                "batch_size_per_device or last_batch='keep'"
             )
-
-    def memory_mib(self) -> dict[str, float]:
-        """Highest resident memory of this process, MiB."""
-        return {"peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
     def close(self) -> None:
         """Finish the checkpoint that is being written, and stop the loaders' threads and workers."""
         if self.writer is not None:
             self.writer.finish()
         if hasattr(self, "feed"):
-            self.close_batches()
+            self.progress.close()
             self.feed.close()

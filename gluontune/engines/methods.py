@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from gluontune.core.errors import UsageError
+from gluontune.job.checkpoint import part_of
+from gluontune.job.data import Feed
+from gluontune.job.job import Job
 from gluontune.loading.base import METHOD, generator
 from gluontune.methods.batches import UpdatePlan, change_batch
 from gluontune.methods.cards import METHODS, numbers_of
@@ -17,11 +20,7 @@ from gluontune.methods.nets import set_values
 from gluontune.methods.weights import Arrays, Put, make_second
 from gluontune.recipe import Recipe
 
-if TYPE_CHECKING:
-    from gluontune.job.data import Feed
-    from gluontune.job.job import Job
-
-__all__ = ["MethodSteps", "initialize", "refuse_step"]
+__all__ = ["MethodSteps", "initialize", "refuse_methods"]
 
 
 class MethodSteps:
@@ -29,16 +28,16 @@ class MethodSteps:
 
     Args:
         recipe: its ``methods``. rank: of the process.
-        live: gives the trained arrays by name, with the statistics or without; PyTorch's detached.
-        put: takes name and values, and makes them the trained ones.
+        weights: gives the net's arrays by place, with the statistics or without; PyTorch's detached.
+        set_weight: takes place and values, and makes them the trained ones.
 
     Attributes:
         second: the second set of weights, or None. updates: which steps make one.
         views: of a validation image, where flips are asked for.
     """
 
-    def __init__(self, recipe: Recipe, rank: int, live: Callable[[bool], Arrays], put: Put):
-        self._seed, self._rank, self._live, self._put = recipe.seed, rank, live, put
+    def __init__(self, recipe: Recipe, rank: int, weights: Callable[[bool], Arrays], set_weight: Put):
+        self._seed, self._rank, self._weights, self._set_weight = recipe.seed, rank, weights, set_weight
         self._batch = numbers_of(recipe.methods, "batch")
         self._loss = numbers_of(recipe.methods, "loss")
         gradient = numbers_of(recipe.methods, "gradient")
@@ -92,7 +91,7 @@ class MethodSteps:
         """The training of :meth:`plan` begins at its seeded start."""
         self._per_epoch = per_epoch
         if self.second is not None:
-            self.second.begin(self._live(self.second.of_all))
+            self.second.begin(self._weights(self.second.of_all))
 
     def training_loss(self, loss: Callable[..., Any], log_softmax: Callable[..., Any], axis: int) -> Any:
         """The loss of a training batch: smoothed, and of blended labels, as the methods ask for."""
@@ -104,7 +103,7 @@ class MethodSteps:
         blend = mixed(own)
         return lambda output, label: (blend if is_blended(label) else own)(output, label)
 
-    def plain(self, label: Any) -> Any:
+    def class_numbers(self, label: Any) -> Any:
         """Class numbers, also of blended labels."""
         return label[:, 0] if self._batch and is_blended(label) else label
 
@@ -121,7 +120,7 @@ class MethodSteps:
     def after_step(self, steps: int) -> None:
         """A training step is over, the last of an update or not; ``steps`` with it."""
         if self.second is not None and self.updates.complete(steps):
-            self.second.after_update(self._live(True), self._put)
+            self.second.after_update(self._weights(True), self._set_weight)
 
     @contextlib.contextmanager
     def second_weights(self) -> Iterator[None]:
@@ -129,11 +128,26 @@ class MethodSteps:
         if self.second is None:
             yield
             return
-        self.second.swap(self._live(True), self._put)
+        self.second.swap(self._weights(True), self._set_weight)
         try:
             yield
         finally:
-            self.second.swap(self._live(True), self._put)
+            self.second.swap(self._weights(True), self._set_weight)
+
+    def state_dict(self, to_host: Callable[[Any], np.ndarray]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Of a checkpoint: the second set of weights. ``to_host`` copies one of the engine's arrays."""
+        if self.second is None:
+            return {"averaged": None}, {}
+        held = {f"average/{place}": to_host(array) for place, array in self.second.held.items()}
+        return {"averaged": self.second.count}, held
+
+    def load_state_dict(
+        self, header: dict[str, Any], arrays: Mapping[str, np.ndarray], to_device: Callable[[np.ndarray, str], Any]
+    ) -> None:
+        """Put back what :meth:`state_dict` gave."""
+        if self.second is not None:
+            self.second.count = header.get("averaged") or 0
+            self.second.held = {place: to_device(v, place) for place, v in part_of(arrays, "average").items()}
 
     def flipped(
         self, step: int, images: Any, axes: tuple[int, int], take: Callable[[Any, np.ndarray, int], Any],
@@ -184,7 +198,7 @@ def initialize(recipe: Recipe, feed: Feed, job: Job, net: Any) -> None:
     set_values(chosen, net, images)
 
 
-def refuse_step(recipe: Recipe, where: str, why: str, *kinds: str) -> None:
+def refuse_methods(recipe: Recipe, where: str, why: str, *kinds: str) -> None:
     """Refuse methods of these kinds for a job that trains in its own way.
 
     Args:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import atomic_write, read_npz
 from gluontune.parallel.devices import split_batch
 from gluontune.runtime import as_net_array
 
-__all__ = ["as_batch", "described", "first", "flat", "hint_of", "mapped", "parts_of", "to_numpy", "without_bfloat16"]
+__all__ = [
+    "as_batch", "described", "first", "flat", "hint_of", "mapped", "parts_of", "read_weights", "to_numpy",
+    "without_bfloat16", "write_weights",
+]  # fmt: skip
 
 
 def mapped(change: Callable[[Any], Any], value: Any) -> Any:
@@ -100,3 +106,23 @@ def _one(array: Any) -> str:
     if shape is None:
         return type(array).__name__
     return f"{tuple(shape)} {np.dtype(array.dtype).name if array.dtype is not None else ''}".strip()
+
+
+def write_weights(path: str | Path, weights: dict[str, np.ndarray]) -> None:
+    """Parameters by their place in the net, as a zip of numpy arrays (no pickle)."""
+    with atomic_write(path) as stream:
+        np.savez(stream, **weights)
+
+
+def read_weights(path: str | Path) -> dict[str, np.ndarray]:
+    """What :func:`write_weights` wrote.
+
+    Raises:
+        GluontuneError: no such file, or not a whole one.
+    """
+    try:
+        return read_npz(path)
+    except FileNotFoundError:
+        raise GluontuneError(f"{path}: no such file of an individual's parameters") from None
+    except (OSError, ValueError):
+        raise GluontuneError(f"{path}: not a whole file of an individual's parameters") from None

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -26,20 +27,9 @@ from gluontune.core.files import atomic_write, explain_os_error, read_arrays, wr
 from gluontune.core.reading import MOST_JSON, open_regular, parse_json
 
 __all__ = [
-    "DamagedCheckpoint",
-    "check_same_net",
-    "files",
-    "locked",
-    "name_of",
-    "newest",
-    "of_second",
-    "prune",
-    "read",
-    "read_header",
-    "restore_loader",
-    "weights_in",
-    "write",
-]
+    "DamagedCheckpoint", "Writer", "check_same_net", "files", "locked", "name_of", "newest", "part_of", "prune", "read",
+    "read_header", "restore_loader", "weights_in", "write",
+]  # fmt: skip
 
 FORMAT = "gluontune-checkpoint-1"
 _NAME = re.compile(r"step-(\d+)\.ckpt")
@@ -166,13 +156,13 @@ def restore_loader(restore: Callable[[Any], None], state: dict[str, Any], rank: 
         raise GluontuneError(f"{source}: of another data set or division of it: {error}") from None
 
 
-def of_second(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The second set of weights (:mod:`gluontune.methods.weights`) in a checkpoint's arrays, by place in the net.
+def part_of(arrays: Mapping[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
+    """The arrays of one part of a checkpoint by their names there, such as ``parameter`` by place in the net.
 
-    >>> of_second({"average/0.weight": np.ones(1), "parameter/0.weight": np.zeros(1)})
+    >>> part_of({"average/0.weight": np.ones(1), "parameter/0.weight": np.zeros(1)}, "average")
     {'0.weight': array([1.])}
     """
-    return {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("average/")}
+    return {name[len(part) + 1 :]: array for name, array in arrays.items() if name.startswith(f"{part}/")}
 
 
 def weights_in(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -181,8 +171,7 @@ def weights_in(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     >>> weights_in({"average/0.weight": np.ones(1), "parameter/0.weight": np.zeros(1), "parameter/0.bias": np.zeros(1)})
     {'0.weight': array([1.]), '0.bias': array([0.])}
     """
-    trained = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
-    return {**trained, **of_second(arrays)}
+    return {**part_of(arrays, "parameter"), **part_of(arrays, "average")}
 
 
 @contextlib.contextmanager
@@ -274,3 +263,51 @@ def locked(folder: str | Path) -> Iterator[Path]:
             with contextlib.suppress(OSError):
                 part.unlink()
         yield place
+
+
+class Writer:
+    """Writes checkpoints in a thread, so that training goes on as soon as they are copied.
+
+    Args:
+        folder: where. keep: the newest so many are kept, and the best.
+    """
+
+    def __init__(self, folder: str, keep: int):
+        self.folder, self.keep = Path(folder), keep
+        self._thread: threading.Thread | None = None
+        self._error: str | None = None
+        self._written: str | None = None
+
+    def save(self, header: dict[str, Any], arrays: dict[str, np.ndarray], wait: bool = False) -> dict[str, Any]:
+        """Begin to write, once the one before is written.
+
+        Returns:
+            ``{"written", "error"}``: the last checkpoint that is whole on the disk, and what went wrong with
+            this one or the one before (an error is told once). With ``wait`` this one has been written.
+        """
+        self.finish()
+        self._thread = threading.Thread(target=self._write, args=(header, arrays), name="gluontune-checkpoint")
+        self._thread.start()
+        if wait:
+            self.finish()
+        error, self._error = self._error, None
+        return {"written": self._written, "error": error}
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def finish(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _write(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        path = self.folder / name_of(header["step"])
+        try:
+            write(path, header, arrays)
+            self._written = str(path)
+            prune(self.folder, self.keep)
+        except Exception as error:  # training goes on without; the caller is told
+            self._error = str(error)

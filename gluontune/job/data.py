@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,8 @@ from gluontune.runtime import mxnet
 
 __all__ = ["Feed", "make_feed", "named_loaders"]
 
-
 _READ_TWICE = 16  # samples, to see whether they are drawn anew
+_MARKED = 16  # images that are compared between ranks
 _COMPARED = 256  # samples, where a batch of them cannot be made
 
 
@@ -51,6 +52,23 @@ class Feed:
             return parts_of(self.train.pair()[:-1], [ctx])[0]
         height, width, channels = self.image_shape
         return parts_of((mx.nd.zeros((2, channels, height, width), ctx=ctx),), [ctx])[0]
+
+    def mark(self) -> str:
+        """What tells data sets apart: their length, a checksum of all labels in order, and one of some images."""
+        loader = getattr(self.train, "loader", self.train)  # of an adapter
+        labels, split = getattr(loader, "labels", None), getattr(loader, "split", None)
+        mark = f"{self.num_train} images"
+        if labels is not None:
+            mark += f", labels {zlib.crc32(labels.tobytes()):08x}"
+        if split is not None and len(split):
+            crc = 0
+            for place in np.linspace(0, len(split) - 1, _MARKED).astype(int):
+                try:
+                    crc = zlib.crc32(split.read(int(place)), crc)
+                except GluontuneError:  # a damaged image is the loader's to tell
+                    crc = zlib.crc32(b"damaged", crc)
+            mark += f", {_MARKED} of the images {crc:08x}"
+        return mark
 
     def close(self) -> None:
         for loader in (self.train, self.val):
@@ -90,30 +108,14 @@ def named_loaders(
     shape = data.image_shape or (224, 224, 3)
     train = seeded_subset(data.train, recipe.train_samples, recipe.seed)
     val = seeded_subset(data.test, recipe.val_samples, recipe.seed)
-    common = {"image_shape": shape, "mean": data.mean, "std": data.std, "prefetch": recipe.prefetch, **more}
-    trainer = loading.build(
-        recipe.loader,
-        train,
-        batch_size=batch_size,
-        augment=recipe.augment or data.augment,
-        shuffle=True,
-        seed=recipe.seed,
-        num_workers=recipe.num_workers,
-        last_batch=recipe.last_batch,
-        rank=rank,
-        world_size=world,
-        partition=recipe.partition,
-        **common,
-    )
-    validator = loading.build(
-        recipe.loader,
-        val,
-        batch_size=batch_size,
-        augment="none",
-        num_workers=recipe.num_workers,
-        last_batch="keep",
-        **common,
-    )
+    common: dict[str, Any] = {
+        "batch_size": batch_size, "image_shape": shape, "mean": data.mean, "std": data.std,
+        "num_workers": recipe.num_workers, "prefetch": recipe.prefetch, **more,
+    }  # fmt: skip
+    share: dict[str, Any] = {"rank": rank, "world_size": world, "partition": recipe.partition, "seed": recipe.seed}
+    augment, last = recipe.augment or data.augment, recipe.last_batch
+    trainer = loading.build(recipe.loader, train, augment=augment, shuffle=True, last_batch=last, **share, **common)
+    validator = loading.build(recipe.loader, val, augment="none", last_batch="keep", **common)
     return trainer, validator, len(train), shape
 
 
@@ -131,23 +133,20 @@ def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int
         val = _Part(val, np.arange(recipe.val_samples))
     if recipe.loader == "resident":
         train, val = _kept(train, job), _kept(val, job)
-    share: dict[str, Any] = {"rank": rank, "world_size": world, "partition": recipe.partition}
-    workers = recipe.num_workers if recipe.loader == "gluon" else 0
-    seed, shuffle, last = recipe.seed, True, recipe.last_batch
     count = len(train)
+    common: dict[str, Any] = {
+        "num_workers": recipe.num_workers if recipe.loader == "gluon" else 0, "seed": recipe.seed,
+        "batchify_fn": job.function("batchify"), "place": job.place("data"),
+    }  # fmt: skip
+    order: dict[str, Any] = {"shuffle": True, "last_batch": recipe.last_batch, "partition": recipe.partition}
+    order.update(rank=rank, world_size=world)
     if job.begin is not None:
         train = _Rows(train, batch_size, rank, world)
         val = _Rows(val, min(batch_size, len(val)), 0, 1)
-        share, shuffle, last = {}, False, "discard"
-    together = job.function("batchify"), job.place("data")
-    return Feed(
-        GluonBatches(train, batch_size, shuffle, last, workers, seed, *together, **share),
-        GluonBatches(val, batch_size, False, "keep", workers, seed, *together),
-        None,
-        batch_size,
-        count,
-        None,
-    )
+        order = {"shuffle": False, "last_batch": "discard"}
+    trainer = GluonBatches(train, batch_size, **order, **common)
+    validator = GluonBatches(val, batch_size, shuffle=False, last_batch="keep", **common)
+    return Feed(trainer, validator, None, batch_size, count, None)
 
 
 def _kept(dataset: Any, job: Job) -> Any:
@@ -202,34 +201,18 @@ class _Blamed:
 
 
 class GluonBatches:
-    """A job's own Gluon dataset behind the interface of ``gt.loading``'s loaders."""
+    """A job's own Gluon dataset behind the interface of ``gt.loading``'s loaders.
+
+    Args:
+        place: of its definition, for messages. batchify_fn, options: of :func:`gt.loading.safe_dataloader`.
+    """
 
     yields = "float32-nchw"
 
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int,
-        shuffle: bool,
-        last_batch: str,
-        num_workers: int,
-        seed: int,
-        batchify: Any = None,
-        place: str = "",
-        **share: Any,
-    ):
+    def __init__(self, dataset: Any, batch_size: int, *, place: str = "", batchify_fn: Any = None, **options: Any):
         self._dataset, self._epoch, self._done, self._start = dataset, 0, 0, 0
-        self._batchify, self._place = batchify, place
-        self._loader: Any = loading.safe_dataloader(
-            dataset,
-            batch_size,
-            shuffle=shuffle,
-            last_batch=last_batch,
-            num_workers=num_workers,
-            seed=seed,
-            batchify_fn=batchify,
-            **share,
-        )
+        self._batchify, self._place = batchify_fn, place
+        self._loader: Any = loading.safe_dataloader(dataset, batch_size, batchify_fn=batchify_fn, **options)
 
     def __len__(self) -> int:
         return len(self._loader)

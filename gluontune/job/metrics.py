@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from gluontune.core.errors import GluontuneError
-from gluontune.job.arrays import flat, to_numpy, without_bfloat16
+from gluontune.job.arrays import described, flat, to_numpy, without_bfloat16
 from gluontune.job.job import Job
-from gluontune.job.outcome import Outcome
 from gluontune.job.user_file import blaming
 from gluontune.runtime import as_nd_array, mxnet
 
-__all__ = ["Score", "direction", "hits_of", "make_score"]
+__all__ = ["Outcome", "Score", "array_score", "direction", "hits_of", "make_score"]
 
 _SMALLER = ("loss", "error", "mae", "mse", "rmse", "perplexity", "entropy", "distance", "nll", "fid", "divergence")
 _LARGER = ("accuracy", "f1", "mcc", "auc", "precision", "recall", "iou", "psnr", "ssim", "bleu", "map", "pearson",
@@ -36,6 +37,24 @@ def direction(name: str) -> str | None:
     return None
 
 
+@dataclass
+class Outcome:
+    """Of one batch on one context.
+
+    Args:
+        loss: one value for each sample, shape (N,). output: what the net gave, or None where a job's step keeps it.
+        label: what it should have given, or None.
+    """
+
+    loss: Any
+    output: Any = None
+    label: Any = None
+
+    def shapes(self) -> str:
+        """For messages."""
+        return f"output {described(self.output)}; label {described(self.label)}"
+
+
 class Score(Protocol):
     """Gathers the outcomes of a validation into one figure.
 
@@ -51,36 +70,30 @@ class Score(Protocol):
     def value(self) -> float: ...
 
 
-class _Accuracy:
-    """The share of right classes: of samples, of pixels, of words."""
+class _Mean:
+    """The mean of ``values`` of each outcome: of its samples, pixels or words."""
 
-    name, mode = "accuracy", "max"
-
-    def __init__(self, loss: Any):
-        self._loss, self._hits, self._count = loss, 0.0, 0
-
-    def update(self, outcome: Outcome) -> None:
-        hits = hits_of(self._loss, outcome)
-        self._hits, self._count = self._hits + float(hits.sum()), self._count + hits.size
-
-    def value(self) -> float:
-        return self._hits / self._count
-
-
-class _Loss:
-    """The mean of the samples' losses."""
-
-    name, mode = "loss", "min"
-
-    def __init__(self) -> None:
+    def __init__(self, name: str, mode: str, values: Callable[[Outcome], Any]):
+        self.name, self.mode, self._values = name, mode, values
         self._sum, self._count = 0.0, 0
 
     def update(self, outcome: Outcome) -> None:
-        losses = to_numpy(outcome.loss)
-        self._sum, self._count = self._sum + float(losses.sum()), self._count + losses.size
+        values = self._values(outcome)
+        self._sum, self._count = self._sum + float(values.sum()), self._count + _size(values)
 
     def value(self) -> float:
         return self._sum / self._count
+
+
+def array_score(name: str, mode: str, axis: int = -1) -> Score:
+    """Accuracy, or the mean loss, of arrays of any library that know ``argmax`` and ``sum``.
+
+    Args:
+        name: ``accuracy`` or another, for the loss. mode: which is better. axis: of the classes.
+    """
+    if name == "accuracy":
+        return _Mean(name, mode, lambda outcome: outcome.output.argmax(axis) == outcome.label)
+    return _Mean(name, mode, lambda outcome: outcome.loss)
 
 
 class _Given:
@@ -137,7 +150,9 @@ def make_score(job: Job, loss: Any, sample: Outcome) -> Score:
     given, mode = job.metric()
     if given is not None:
         return _Given(given, mode, job)
-    return _Accuracy(loss) if _is_classification(job, loss, sample) else _Loss()
+    if _is_classification(job, loss, sample):
+        return _Mean("accuracy", "max", lambda outcome: hits_of(loss, outcome))
+    return _Mean("loss", "min", lambda outcome: to_numpy(outcome.loss))
 
 
 def _is_classification(job: Job, loss: Any, sample: Outcome) -> bool:

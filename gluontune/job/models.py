@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from gluontune import compute
 from gluontune.core.errors import GluontuneError, UsageError, nearest
 from gluontune.recipe.registry import Registry
 from gluontune.runtime import mxnet
 
-__all__ = ["SMALL_NETS", "build_net", "net_names"]
+__all__ = ["SMALL_NETS", "build_net", "give_values", "net_names"]
 
 SMALL_NETS: Registry[Any] = Registry("net")
 
@@ -17,10 +18,7 @@ SMALL_NETS: Registry[Any] = Registry("net")
 @SMALL_NETS.register("mlp")
 def _mlp(classes: int) -> Any:
     """Two hidden layers of 256; for tests and for seeing what a batch costs without convolutions."""
-    nn = mxnet().gluon.nn
-    net = nn.HybridSequential()
-    net.add(nn.Flatten(), nn.Dense(256, activation="relu"), nn.Dense(256, activation="relu"), nn.Dense(classes))
-    return net
+    return _dense(classes, [(256, "relu"), (256, "relu")])
 
 
 @SMALL_NETS.register("small_cnn")
@@ -134,3 +132,11 @@ def build_net(name: str, classes: int) -> Any:
     close = nearest(name, known_names, n=3)
     hint = f"did you mean {', '.join(close)}?" if close else "gluontune train --list net shows them"
     raise UsageError(f"unknown net {name!r} among {len(known_names)} known ones: {hint}")
+
+
+def give_values(net: Any, ctx: Any = None) -> bool:
+    """Initialize a net of which a parameter has no values; whether it was so."""
+    lacks = any(not p._data and not p._deferred_init for p in net.collect_params().values())
+    if lacks:
+        net.initialize(compute.FirstValues(), ctx=ctx)
+    return lacks

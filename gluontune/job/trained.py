@@ -5,6 +5,7 @@ Of a checkpoint with averaged weights (methods ``ema``, ``lookahead``) the net h
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.job import checkpoint
 from gluontune.job.data import make_feed
 from gluontune.job.job import Job, load_job
+from gluontune.job.models import give_values
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 
@@ -98,9 +100,12 @@ def trained(
     arrays = checkpoint.read(path)[1] if path is not None else {}
     mx.random.seed(recipe.seed)
     net = job.net()
-    if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
-        net.initialize(compute.FirstValues())
-    inputs = () if data is not None else _first_inputs(recipe, job)
+    give_values(net)
+    inputs: tuple[Any, ...] = ()
+    if data is None:
+        one = recipe.override(loader="gluon", batch_size_per_device=1)
+        with contextlib.closing(make_feed(one, job, 0, 1)) as feed:
+            inputs = feed.inputs(mx.cpu())
     net(*inputs or (mx.nd.zeros((1, shape[2], shape[0], shape[1])),))
     if path is not None:
         set_parameters(net, checkpoint.weights_in(arrays), str(source))
@@ -109,14 +114,6 @@ def trained(
     else:
         perturb(net, recipe.seed)
     return Trained(net, data, shape, recipe, _own(job), inputs)
-
-
-def _first_inputs(recipe: Recipe, job: Job) -> tuple[Any, ...]:
-    feed = make_feed(recipe.override(loader="gluon", batch_size_per_device=1), job, 0, 1)
-    try:
-        return feed.inputs(mxnet().cpu())
-    finally:
-        feed.close()
 
 
 def load(source: str | Path, *, pixels: bool = False, job: str | Path | None = None) -> Any:

@@ -2,7 +2,7 @@
 
 It starts the host's ranks and helpers of the engine, passes commands, events and logs through, and ends all
 of it when its stdin closes, when the launcher is silent for 15 s (a cut link closes nothing), or when told to.
-Messages are those of :mod:`gluontune.parallel.wire`, on stdin and stdout; stdout belongs to them alone.
+Messages are those of :mod:`gluontune.parallel.link`, on stdin and stdout; stdout belongs to them alone.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from gluontune import __version__, runtime
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 from gluontune.core.processes import PipedProcess
-from gluontune.parallel import horovod, kvstore, reachability
-from gluontune.parallel.wire import BEAT_S, HOST_CUT_S, LEASE_S, Lines, frame
+from gluontune.parallel import horovod, hosts, kvstore
+from gluontune.parallel.link import BEAT_S, HOST_CUT_S, LEASE_S, Lines, frame
 
 __all__ = ["main", "source_mark"]
 
@@ -58,7 +58,7 @@ class Agent:
         self.ranks: dict[int, PipedProcess] = {}
         self.cluster: kvstore.Cluster | None = None
         self.meeting: horovod.Meeting | None = None
-        self.listener: reachability.Listener | None = None
+        self.listener: hosts.Listener | None = None
         self.folder: tempfile.TemporaryDirectory[str] | None = None
         self._told_trouble = False
 
@@ -100,11 +100,11 @@ class Agent:
             "mxnet": facts["packages"].get("mxnet"),
             "numpy": facts["packages"].get("numpy"),
         }
-        named = {"hostname": socket.gethostname(), "named": reachability.own_name_stands_for()}
-        return {"versions": versions, "machine": facts, "addresses": reachability.own_addresses(), **named}
+        named = {"hostname": socket.gethostname(), "named": hosts.own_name_stands_for()}
+        return {"versions": versions, "machine": facts, "addresses": hosts.own_addresses(), **named}
 
     def do_listen(self, token: str) -> dict[str, Any]:
-        self.listener = reachability.Listener(token)
+        self.listener = hosts.Listener(token)
         return {"port": self.listener.port}
 
     def do_settle(self, address: str) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Agent:
         return {}
 
     def do_dial(self, targets: list[tuple[str, int, str]]) -> dict[str, Any]:
-        return {"found": reachability.dial(targets, attempts=2)}
+        return {"found": hosts.dial(targets, attempts=2)}
 
     def do_watch(self, targets: list[tuple[str, str, int, str]]) -> dict[str, Any]:
         """From now on, tell when another host (name, address, port, token) can no longer be reached from here."""
@@ -126,7 +126,7 @@ class Agent:
         reached, seen = time.monotonic(), {"error": None}
         while time.monotonic() - reached < HOST_CUT_S:
             time.sleep(BEAT_S)
-            seen = reachability.dial([target])[0]
+            seen = hosts.dial([target])[0]
             if seen["own"]:
                 reached = time.monotonic()
         self.tell(cut=name, error=seen["error"])

@@ -63,6 +63,14 @@ class Averaging(ABC):
             self._exchange()
             self._apart = 0
 
+    def _at_rest(self) -> list[Any]:
+        """The arrays, once all queued work is done, in the order of rows: no other is sent."""
+        arrays = self.arrays()
+        mxnet().nd.waitall()
+        for array in arrays:
+            _address(array)
+        return arrays
+
     @abstractmethod
     def _exchange(self) -> None:
         """Bring the ranks' parameters together, now."""
@@ -83,11 +91,7 @@ class HorovodAveraging(Averaging):
         self.hvd = hvd
 
     def _exchange(self) -> None:
-        arrays = self.arrays()
-        mxnet().nd.waitall()
-        for array in arrays:
-            _address(array)  # in the order of rows: Horovod sends no other
-        self.hvd.grouped_allreduce_(arrays, average=True, name="parameters")
+        self.hvd.grouped_allreduce_(self._at_rest(), average=True, name="parameters")
 
 
 class KvstoreAveraging(Averaging):
@@ -103,20 +107,13 @@ class KvstoreAveraging(Averaging):
         if self._store is not None:
             return
         self._store = mxnet().kv.create("dist_sync")
-        arrays = self._ordered()
+        arrays = self._at_rest()
         self._store.init(list(range(len(arrays))), arrays)
         self._store.pull(list(range(len(arrays))), arrays)
         mxnet().nd.waitall()
 
-    def _ordered(self) -> list[Any]:
-        arrays = self.arrays()
-        mxnet().nd.waitall()
-        for array in arrays:
-            _address(array)
-        return arrays
-
     def _exchange(self) -> None:
-        arrays = self._ordered()
+        arrays = self._at_rest()
         keys = list(range(len(arrays)))
         self._store.push(keys, [array / self.world for array in arrays])
         self._store.pull(keys, arrays)
@@ -178,19 +175,14 @@ class SharedUpdates(Averaging):
 
     def agree(self) -> None:
         """Hand over what is left, then take the shared weights as they are."""
-        if self._apart:
-            self._exchange()
-            self._apart = 0
+        super().agree()
         self._settle()
         self._pull()
 
     def _exchange(self) -> None:
         """Swap: this learner's last change goes out, the others' changes come in."""
         arrays = self.arrays()
-        views = flat_views(arrays, self._views)
-        if [len(view) for view in views] != self._sizes:  # memory was used again for another of the arrays
-            self._views.clear()
-            views = flat_views(arrays, self._views)
+        views = flat_views(arrays, self._views, self._sizes)
         np.concatenate(views, out=self._now)
         self._settle()
         np.subtract(self._now, self._mine, out=self._change)
@@ -231,13 +223,16 @@ class SharedUpdates(Averaging):
         self.shared.close()
 
 
-def flat_views(arrays: Sequence[Any], known: dict[int, np.ndarray] | None = None) -> list[np.ndarray]:
+def flat_views(
+    arrays: Sequence[Any], known: dict[int, np.ndarray] | None = None, sizes: list[int] | None = None
+) -> list[np.ndarray]:
     """The memory of float32 NDArrays as flat numpy arrays, once all queued work on them is done.
 
     On the CPU these are views: what is written into them is the array's. They hold until the next operation on it.
 
     Args:
         known: views by address, of earlier calls with the same arrays; filled, and used again.
+        sizes: of the arrays, where a view may be of memory that was used again for another of them.
 
     >>> ones = mxnet().nd.ones((2, 3))
     >>> flat_views([ones])[0][:] = 5
@@ -260,6 +255,9 @@ def flat_views(arrays: Sequence[Any], known: dict[int, np.ndarray] | None = None
             memory: Any = (ctypes.c_float * size).from_address(address)
             view = known[address] = np.frombuffer(memory, np.float32)
         found.append(view)
+    if sizes is not None and [len(view) for view in found] != sizes:
+        known.clear()
+        return flat_views(arrays, known)
     return found
 
 

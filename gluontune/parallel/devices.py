@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import mxnet
 
-__all__ = ["choose_kvstore", "clear_idle", "contexts", "split_batch"]
+__all__ = ["choose_kvstore", "clear_idle", "contexts", "median_ms", "push_and_pull", "split_batch"]
 
 
 def contexts(devices: str = "auto", count: int = 1, first: int = 0) -> list[Any]:
@@ -100,13 +101,23 @@ def choose_kvstore(
         except mx.MXNetError:  # this mxnet was built without nccl
             continue
         store.init(keys, [per_context[0] for per_context in grads])
-        times = []
-        for _ in range(repeats + 1):
-            mx.nd.waitall()
-            start = time.perf_counter()
-            store.push(keys, grads)
-            store.pull(keys, grads)
-            mx.nd.waitall()
-            times.append(1e3 * (time.perf_counter() - start))
-        found[name] = statistics.median(times[1:])
+        found[name] = median_ms(functools.partial(push_and_pull, store, keys, grads), repeats, 1)
     return min(found, key=lambda name: found[name]), found
+
+
+def push_and_pull(store: Any, keys: list[int], arrays: list[Any]) -> None:
+    """One exchange through a kvstore."""
+    store.push(keys, arrays)
+    store.pull(keys, arrays)
+
+
+def median_ms(exchange: Callable[[], None], repeats: int, before: int) -> float:
+    """The median time of ``repeats`` exchanges, after some ``before`` that do not count."""
+    times = []
+    for _ in range(before + repeats):
+        mxnet().nd.waitall()
+        start = time.perf_counter()
+        exchange()
+        mxnet().nd.waitall()
+        times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times[before:])

@@ -12,10 +12,8 @@ from typing import Any
 
 from gluontune.core.errors import GluontuneError
 from gluontune.parallel import horovod, kvstore
-from gluontune.parallel.hosts import Hosts, Place
-from gluontune.parallel.link import Link, LinkLost, RemoteRank
-from gluontune.parallel.reachability import is_loopback
-from gluontune.parallel.wire import HOST_CUT_S, LINK_SILENT_S
+from gluontune.parallel.hosts import Hosts, Place, is_loopback
+from gluontune.parallel.link import HOST_CUT_S, LINK_SILENT_S, Link, LinkLost, RemoteRank
 
 __all__ = ["Fleet", "HostsDiffer"]
 

@@ -110,14 +110,13 @@ def cluster_env(workers: int, servers: int, address: str, port: int) -> dict[str
     }
 
 
-def start_cluster(workers: int, env: Mapping[str, str], *, servers: int = 1, under: Sequence[str] = ()) -> Cluster:
+def start_cluster(workers: int, env: Mapping[str, str], *, under: Sequence[str] = ()) -> Cluster:
     """Start scheduler and servers on the loopback interface.
 
     Args:
         workers: number of training processes that will join.
         env: the environment that the helpers inherit (with gluontune's runtime settings).
             They end with the thread that calls this.
-        servers: parameter servers; one is enough for two workers on one machine.
         under: a command that becomes the one that follows it, such as one that sets limits.
 
     Raises:
@@ -129,9 +128,8 @@ def start_cluster(workers: int, env: Mapping[str, str], *, servers: int = 1, und
     >>> cluster.close()
     """
     host = _own_address()
-    shared = cluster_env(workers, servers, host, free_port(host))
-    names = ["scheduler", *(f"server {k}" for k in range(servers))]
-    return start_helpers(names, env, shared, under)
+    shared = cluster_env(workers, 1, host, free_port(host))  # one server is enough on one machine
+    return start_helpers(["scheduler", "server 0"], env, shared, under)
 
 
 def start_helpers(

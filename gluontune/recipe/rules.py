@@ -42,7 +42,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "engine": ("local", "shared-memory", "kvstore", "horovod", "async", "ddp"),
     "compression": ("none", "2bit", "fp16"),
     "runtime": ("as-installed", "tuned"),
-    "backend": ("mxnet", "torch"),
 }
 
 #: Fields that hold a number.
@@ -74,6 +73,7 @@ NAMES = ("dataset", "net", "loader", "optimizer", "schedule")
 
 #: Fields that hold names of a registry, and where it is: rooms above, which are asked only when a recipe is made.
 REGISTRIES: dict[str, str] = {
+    "backend": "gluontune.engines:ENGINES",
     "loader": "gluontune.loading.loaders:LOADERS",
     "augment": "gluontune.loading.augment:AUGMENTS",
     "rewrites": "gluontune.compute.rewrites:REWRITES",
@@ -127,44 +127,12 @@ def _of_kind(recipe: Any, *kinds: str) -> bool:
     return any(entry("methods", name).kind in kinds for name in recipe.methods)
 
 
-# Fields that contradict each other: which, when, why and the way out.
+# Fields that contradict each other on any engine: which, when, why and the way out. An engine's card has its own.
 _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
-    (
-        ("backend", "loader"),
-        lambda r: r.backend == "torch" and r.loader == "gluon",
-        "Gluon's DataLoader needs mxnet in the process that trains; use loader='threaded' or 'resident'",
-    ),
-    (
-        ("backend", "engine", "num_devices"),
-        lambda r: (
-            r.backend == "torch" and (r.engine not in ("local", "ddp") or (r.engine == "local" and r.num_devices > 1))
-        ),
-        "the torch backend trains in one process (engine='local', num_devices=1) or in several (engine='ddp')",
-    ),
-    (
-        ("engine", "backend"),
-        lambda r: r.engine == "ddp" and r.backend != "torch",
-        "it is PyTorch's; use backend='torch', or engine='shared-memory'",
-    ),
     (
         ("engine", "exchange_every"),
         lambda r: r.engine == "ddp" and r.exchange_every > 1,
         "DistributedDataParallel exchanges in each step; use exchange_every=1",
-    ),
-    (
-        ("backend", "rewrites"),
-        lambda r: r.backend == "torch" and bool(r.rewrites),
-        "they go around slow operators of MXNet's; use rewrites=[]",
-    ),
-    (
-        ("backend", "dtype"),
-        lambda r: r.backend == "torch" and r.dtype == "float16",
-        "the torch backend has no loss scaling; use dtype='bfloat16'",
-    ),
-    (
-        ("backend", "stochastic_depth"),
-        lambda r: r.backend == "torch" and r.stochastic_depth > 0,
-        "which branch is dropped is drawn by MXNet; use stochastic_depth=0",
     ),
     (
         ("env", "loader", "num_workers"),
@@ -176,11 +144,6 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
         ("dtype", "devices"),
         lambda r: r.dtype == "float16" and r.devices == "cpu",
         "MXNet has no float16 convolution on a CPU; use dtype='bfloat16' or devices='gpu'",
-    ),
-    (
-        ("dtype", "devices"),
-        lambda r: r.dtype == "bfloat16" and r.devices == "gpu" and r.backend == "mxnet",
-        "MXNet 1.9 has no bfloat16 kernels for a GPU; use dtype='float16' or devices='cpu'",
     ),
     (
         ("engine", "devices", "num_devices"),
@@ -302,7 +265,7 @@ def check(recipe: Any) -> None:
     for name, value in recipe.env.items():
         if not all(isinstance(part, str) and "\0" not in part for part in (name, value)) or not name or "=" in name:
             raise UsageError(f"recipe field env: {name!r}: {value!r}: give texts, such as OMP_NUM_THREADS: '2'")
-    for name, allowed in CHOICES.items():
+    for name, allowed in {**CHOICES, "backend": resolve(REGISTRIES["backend"]).names()}.items():
         if getattr(recipe, name) not in allowed and not (name in CARD_FIELDS and getattr(recipe, name) is None):
             raise _bad(recipe, name, f"choose one of {', '.join(allowed)}")
     for name, number in NUMBERS.items():
@@ -322,7 +285,7 @@ def check(recipe: Any) -> None:
     for name, too_large, way_out in _TOO_LARGE:
         if too_large(recipe):
             raise _bad(recipe, name, way_out.format(recipe))
-    for names, contradict, why in _CONTRADICTIONS:
+    for names, contradict, why in (*entry("backend", recipe.backend).contradictions, *_CONTRADICTIONS):
         if contradict(recipe):
             raise UsageError(f"{_named(recipe, names)} contradict each other: {why.format(recipe)}")
 

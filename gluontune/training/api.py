@@ -81,14 +81,8 @@ def run(
     with keeper.holding() if keeper is not None else contextlib.nullcontext():
         for left in range(restarts, -1, -1):
             try:
-                _attempt(
-                    recipe,
-                    result,
-                    keeper,
-                    on_event,
-                    {"time_limit": time_limit, "on_log": on_log, "hosts": hosts, "site": site},
-                    calls,
-                )
+                options = {"time_limit": time_limit, "on_log": on_log, "hosts": hosts, "site": site}
+                _attempt(recipe, result, keeper, on_event, options, calls)
             except RunFailed as failure:
                 again = failure.kind in FAULTS or (failure.kind == "HostUnreachable" and left < restarts)
                 if left and again:
@@ -96,7 +90,9 @@ def run(
                     if failure.kind == "HostUnreachable":
                         time.sleep(_HOST_BACK_S)
                     continue
-                _record_failure(result, failure, keeper)
+                result.status, result.error = "failed", failure.to_dict()
+                if keeper is not None and failure.kind in FAULTS:
+                    result.notes.append(keeper.way_on())
             except KeyboardInterrupt:
                 result.status = "interrupted"
             return result
@@ -104,13 +100,9 @@ def run(
 
 
 def _attempt(
-    recipe: Recipe,
-    result: RunResult,
-    keeper: Keeper | None,
-    on_event: OnProgress | None,
-    options: dict[str, Any],
+    recipe: Recipe, result: RunResult, keeper: Keeper | None, on_event: OnProgress | None, options: dict[str, Any],
     calls: Callbacks,
-) -> None:
+) -> None:  # fmt: skip
     """Start the processes and train, from the newest checkpoint where there is one."""
     started = time.perf_counter()
     path, header, notes = keeper.find() if keeper is not None else (None, {}, [])
@@ -144,10 +136,3 @@ def _restore(group: Group, path: str, header: dict[str, Any], result: RunResult)
     group.restore(path, epoch)
     result.notes.append(f"{before} rank{'s' * (before > 1)} before, {now} now: epoch {epoch + 1} begins anew")
     return {**progress, "losses": [], "result": {**progress["result"], "steps": epoch * group.batches_per_epoch}}
-
-
-def _record_failure(result: RunResult, failure: RunFailed, keeper: Keeper | None) -> None:
-    result.status = "failed"
-    result.error = failure.to_dict()
-    if keeper is not None and failure.kind in FAULTS:
-        result.notes.append(keeper.way_on())

@@ -6,7 +6,6 @@ import contextlib
 import math
 import re
 import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.processes import handling
 from gluontune.core.reading import understood
 from gluontune.job import checkpoint
 from gluontune.recipe import Recipe
@@ -125,9 +125,11 @@ class Keeper:
         if path is None:
             return None, {}, notes
         with understood(path):
-            return self._found(path, header, notes)
+            self._take(path, header)
+        notes = [f"{text}; the one before is used" for text in notes]
+        return path, header, [*notes, f"went on from {path} (step {header['step']})"]
 
-    def _found(self, path: Path, header: dict[str, Any], notes: list[str]) -> tuple[Path, dict[str, Any], list[str]]:
+    def _take(self, path: Path, header: dict[str, Any]) -> None:
         theirs = Recipe.from_dict(header["recipe"], str(path)).resolved().to_dict()
         mine = self.recipe.resolved().to_dict()
         free = ("num_devices",) if mine["engine"] == theirs["engine"] == "ddp" else ()
@@ -138,11 +140,7 @@ class Keeper:
             there = ", ".join(f"{name}={theirs[name]!r}" for name in other)
             here = ", ".join(f"{name}={mine[name]!r}" for name in other)
             raise GluontuneError(f"{path}: a checkpoint of a run with {there}, but this run has {here}")
-        notes = [f"{text}; the one before is used" for text in notes]
-        self._last_step = header["step"]
-        self._best = best_score(header)
-        notes.append(f"went on from {path} (step {header['step']})")
-        return path, header, notes
+        self._last_step, self._best = header["step"], best_score(header)
 
     def due(self, step: int) -> bool:
         """Whether it is time for the next checkpoint."""
@@ -184,21 +182,14 @@ class Keeper:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """While it lasts, the first SIGINT or SIGTERM only asks for a stop; the second interrupts at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
 
         def stop(number: int, frame: FrameType | None) -> None:
             if self.stopped_by is not None:
                 raise KeyboardInterrupt
             self.stopped_by = signal.Signals(number)
 
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with handling(stop):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def best_score(header: Mapping[str, Any]) -> float:

@@ -15,33 +15,39 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Optional
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.processes import die_with_parent, event_sender
+from gluontune.engines import ENGINES
+from gluontune.engines.base import Engine
 from gluontune.job.user_file import in_words
 from gluontune.recipe import Recipe
-
-if TYPE_CHECKING:
-    from gluontune.engines.base import BaseSession
+from gluontune.recipe.registry import resolve
 
 __all__ = ["main", "serve"]
-
-Command = Callable[[dict[str, Any]], Optional[dict[str, Any]]]
 
 _BEAT_S = 2.0  # between signs of life while a command is carried out
 
 
-def serve(setup: dict[str, Any], send: Any) -> None:
-    """Build the session, then answer commands until ``quit`` or the end of stdin."""
-    start = time.perf_counter()
+def serve(setup: dict[str, Any], send: Any, lines: Iterable[str] | None = None) -> None:
+    """Build the session of the recipe's engine, then answer commands until ``quit`` or their end.
+
+    Args:
+        setup: the first command. send: takes an event. lines: the commands; None: stdin's.
+    """
+    start, lines = time.perf_counter(), iter(sys.stdin if lines is None else lines)
     recipe = Recipe.from_dict(setup["recipe"])
-    session: Optional[BaseSession] = None
+    session: Optional[Engine] = None
+    busy = threading.Event()
     try:
-        session, more = _make_session(recipe, setup)
-        session.build((lambda: _await_go(session, send)) if setup.get("compares") else None)
+        given = [setup["rank"], setup["world"], setup.get("checkpoints")]
+        given += [setup.get("rejoins", False), setup.get("local_rank")]
+        session = resolve(ENGINES[recipe.backend].session)(recipe, *given)
+        session.build((lambda: _await_go(session, send, lines)) if setup.get("compares") else None)
         for text in session.warnings():
             send(event="note", text=text)
         send(
@@ -52,16 +58,15 @@ def serve(setup: dict[str, Any], send: Any) -> None:
             **session.site(),
             seconds=time.perf_counter() - start,
         )
-        commands = {**_commands(session), **more}
-        busy = threading.Event()
+        commands = session.commands()
         threading.Thread(target=_beat, args=(session, busy, send), daemon=True).start()
-        for line in sys.stdin:
+        for line in lines:
             command = json.loads(line)
             if command["do"] == "quit":
                 break
             busy.set()
             if command["do"] not in commands:
-                raise UsageError(f"{command['do']}: works on MXNet's engine only; use backend='mxnet'")
+                raise _elsewhere(command["do"])
             answer = commands[command["do"]](command)
             busy.clear()
             send(event="done", **(answer or {}))
@@ -76,62 +81,31 @@ def serve(setup: dict[str, Any], send: Any) -> None:
             traceback=traceback.format_exc(),
         )
     finally:
+        busy.clear()
         with contextlib.suppress(Exception):
             if session is not None:
                 session.close()
 
 
-def _make_session(recipe: Recipe, setup: dict[str, Any]) -> tuple[BaseSession, dict[str, Command]]:
-    """The session of the recipe's engine, and the commands that only this engine knows."""
-    given = [setup["rank"], setup["world"], setup.get("checkpoints")]
-    given += [setup.get("rejoins", False), setup.get("local_rank")]
-    if recipe.backend == "torch":
-        from gluontune.engines.torch.session import TorchSession
-
-        return TorchSession(recipe, *given), {}
-    from gluontune.engines import probe
-    from gluontune.engines.mxnet import individual
-    from gluontune.engines.mxnet.session import Session
-
-    session = Session(recipe, *given)
-    return session, {
-        "training": lambda c: {"found": probe.training_alone(session, c["sizes"], c["seconds"])},
-        "gradients": lambda c: probe.gradients(session),
-        "exchange": lambda c: {"found": probe.exchange_alone(session, c["kinds"], c["repeats"])},
-        "individual": lambda c: {"found": individual.answer(session, c["what"], c["given"])},
-    }
+def _elsewhere(command: str) -> UsageError:
+    """A command that this engine does not have: which one does."""
+    name, card = next((name, card) for name, card in ENGINES.items() if command in card.commands)
+    return UsageError(f"{command}: works on {card.title}'s engine only; use backend={name!r}")
 
 
-def _commands(session: BaseSession) -> dict[str, Command]:
-    from gluontune.engines.probe import loading_alone
-
-    return {
-        "steps": lambda c: session.steps(c["count"]),
-        "agree": lambda c: session.agree(),
-        "validate": lambda c: session.validate(),
-        "reset": lambda c: session.reset(c.get("epochs")),
-        "checkpoint": lambda c: session.checkpoint(c["extra"], c["wait"]),
-        "restore": lambda c: session.restore(**{k: v for k, v in c.items() if k != "do"}),
-        "phases": lambda c: {"report": session.phases.report()},
-        "attribution": lambda c: session.phases.enable(c["on"]),
-        "loading": lambda c: {"found": loading_alone(session, c["seconds"])},
-        "memory": lambda c: session.memory_mib(),
-    }
-
-
-def _await_go(session: BaseSession, send: Any) -> None:
+def _await_go(session: Engine, send: Any, lines: Iterator[str]) -> None:
     """Tell what must be alike on all ranks, and go on when it is: ranks that differ may break each other's engine."""
     send(event="opened", **session.common())
-    if json.loads(sys.stdin.readline() or '{"do": "quit"}')["do"] != "go":
+    if json.loads(next(lines, '{"do": "quit"}'))["do"] != "go":
         os._exit(0)
 
 
-def _beat(session: BaseSession, busy: threading.Event, send: Any) -> None:
+def _beat(session: Engine, busy: threading.Event, send: Any) -> None:
     """Tell that this process lives, and which step it is at: who waits for another rank still does so."""
     while busy.wait():
         time.sleep(_BEAT_S)
         if busy.is_set():
-            send(event="beat", step=session.steps_taken)
+            send(event="beat", step=session.progress.steps)
 
 
 def _leave_signals_to_parent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -10,7 +11,14 @@ from typing import Any
 
 from gluontune import compute, runtime
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.engines import ENGINES
+from gluontune.job.data import make_feed
+from gluontune.job.job import load_job
+from gluontune.job.models import give_values
+from gluontune.parallel.devices import contexts
 from gluontune.recipe import Recipe
+from gluontune.recipe.registry import resolve
+from gluontune.runtime import mxnet
 from gluontune.training.group import Group
 
 __all__ = ["Examination", "examine", "make_step"]
@@ -93,8 +101,6 @@ def examine(
 
 def _of_few(recipe: Recipe, found: Examination) -> Recipe:
     """The recipe with a batch that the job's samples fill once; a doctor looks at few of them, too."""
-    from gluontune.job.job import load_job
-
     job = load_job(recipe)
     count = len(job.train if job.dataset is None else job.dataset.train)
     count = min(count, recipe.train_samples or count)
@@ -119,9 +125,7 @@ def _profile(recipe: Recipe, step: str | None, time_limit: float) -> Any:
 
 def make_step() -> Callable[[], Any]:
     """gluontune's training step of the recipe in the environment; called in the profiled process."""
-    from gluontune.engines.mxnet.session import Session
-
-    session = Session(Recipe.from_dict(json.loads(os.environ[_RECIPE])))
+    session = resolve(ENGINES["mxnet"].session)(Recipe.from_dict(json.loads(os.environ[_RECIPE])))
     try:
         session.build()
     except GluontuneError as error:
@@ -162,8 +166,6 @@ def _phases(recipe: Recipe, time_limit: float) -> dict[str, float]:
 
 def _add_net(found: Examination, recipe: Recipe) -> None:
     """What compiling does to the net, and what speaks against 16 bits."""
-    from gluontune.parallel.devices import contexts
-
     ctx = contexts(recipe.devices, 1, 0)[0]
     made = _net_and_inputs(recipe, ctx)
     if made is None:
@@ -198,23 +200,14 @@ def _net_and_inputs(recipe: Recipe, ctx: Any) -> tuple[Any, tuple[Any, ...], boo
 
     None: what it takes is known to its step() only.
     """
-    from gluontune.engines.mxnet.preparation import needs_values
-    from gluontune.job.data import make_feed
-    from gluontune.job.job import load_job
-    from gluontune.runtime import mxnet
-
     mx = mxnet()
     job = load_job(recipe)
     if job.step is not None:
         return None
-    feed = make_feed(recipe, job, 0, 1)
-    try:
+    with contextlib.closing(make_feed(recipe, job, 0, 1)) as feed:
         net = job.net()
-        if needs_values(net):
-            net.initialize(compute.FirstValues(), ctx=ctx)
+        give_values(net, ctx)
         inputs = feed.inputs(ctx)
         if feed.image_shape is not None:
             inputs = (runtime.as_net_array(mx.nd.random.normal(shape=inputs[0].shape, ctx=ctx)),)
         return net, inputs, job.dataset is not None
-    finally:
-        feed.close()

@@ -14,10 +14,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
-import types
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +22,9 @@ from typing import Any
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import python
+from gluontune.core.processes import handling
 from gluontune.core.reading import parse_json, read_text
-from gluontune.parallel.reachability import is_loopback, own_addresses
+from gluontune.parallel.hosts import is_loopback, own_addresses
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.runtime.pytorch import torch
@@ -36,6 +34,11 @@ __all__ = ["Elastic", "run_elastic"]
 
 _LAST_CALL_S = 5  # the agents that are there wait so long for more, where more are allowed
 _STOP_S = 5  # a rank that is told to end, and does not, is killed
+# torchrun that ends with the process that started it.
+_AGENT = (
+    "import sys; from gluontune.core.parent_death import die_with_parent; die_with_parent({parent}); "
+    "from torch.distributed.run import main; main(sys.argv[1:])"
+)
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ def _command(elastic: Elastic, spec: Path) -> list[str]:
     if _release() >= (2, 9):
         options["shutdown-timeout"] = _STOP_S
     words = [f"--{name}={value}" for name, value in options.items()]
-    agent = python("-m", "gluontune.training.elastic_agent", str(os.getpid()))
+    agent = python("-c", _AGENT.format(parent=os.getpid()))
     return [*agent, *words, "--no-python", *python("-m", "gluontune.training.elastic_rank", str(spec))]
 
 
@@ -187,9 +190,15 @@ def _environment(recipe: Recipe, elastic: Elastic) -> dict[str, str]:
 
 def _torchrun(command: list[str], env: dict[str, str]) -> tuple[int, signal.Signals | None]:
     """Wait for the agent; a signal that asks this process to stop is passed on to it."""
+    seen: list[signal.Signals] = []
     process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
+
+    def stop(number: int, frame: Any) -> None:
+        seen.append(signal.Signals(number))
+        process.terminate() if len(seen) == 1 else process.kill()
+
     try:
-        with _passing_on(process) as seen:
+        with handling(stop):
             code = process.wait()
         return code, seen[-1] if seen else None
     finally:
@@ -197,25 +206,6 @@ def _torchrun(command: list[str], env: dict[str, str]) -> tuple[int, signal.Sign
             with suppress(ProcessLookupError):
                 process.kill()
             process.wait()
-
-
-@contextmanager
-def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[list[signal.Signals]]:
-    seen: list[signal.Signals] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield seen
-        return
-
-    def stop(number: int, frame: types.FrameType | None) -> None:
-        seen.append(signal.Signals(number))
-        process.terminate() if len(seen) == 1 else process.kill()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield seen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def read_spec(path: str) -> dict[str, Any]:

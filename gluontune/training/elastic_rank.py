@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,15 @@ from gluontune import runtime
 from gluontune.core.events import Progress
 from gluontune.core.files import write_json
 from gluontune.core.processes import die_with_parent
-from gluontune.engines.torch.ranks import MEETING_VARIABLE
+from gluontune.engines import ENGINES
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
+from gluontune.training.api import run
 from gluontune.training.checkpoints import Checkpoints
 from gluontune.training.child import serve
 from gluontune.training.elastic import read_spec
 from gluontune.training.elastic_site import Meeting, MetSite, fingerprint
-from gluontune.training.faults import FAULTS
+from gluontune.training.rank_messages import FAULTS
 
 _CALL_S = 60.0  # in which rank 0 must listen
 _WORD_S = 5.0  # after a failure, in which rank 0 says what has happened
@@ -77,8 +79,6 @@ def _lead(spec: dict[str, Any], place: _Place, held: list[Meeting]) -> int:
     meeting = Meeting(place.address, place.port, place.world, fingerprint(spec["recipe"]))
     held.append(meeting)
     try:
-        from gluontune.training.api import run
-
         result = run(
             recipe,
             time_limit=spec["time_limit"],
@@ -106,30 +106,18 @@ def _tell(last: list[float], event: Progress) -> None:
         print(f"{event['stage']}: {event['detail']}{shown}", file=sys.stderr, flush=True)
 
 
-class _Commands:
-    """What rank 0 says, as ``serve`` reads it; the result of the run is kept aside."""
-
-    def __init__(self, stream: Any, told: Path, writes: bool):
-        self._stream, self._told, self._writes, self.ended = stream, told, writes, False
-
-    def readline(self) -> str:
-        while line := self._next():
+def _heard(stream: Any, told: Path | None, ended: list[bool]) -> Iterator[str]:
+    """What rank 0 says, as ``serve`` reads it; the run's result goes to ``told``, whether it is final to ``ended``."""
+    with contextlib.suppress(OSError):  # rank 0 is gone
+        while line := stream.readline():
             message = json.loads(line)
             if message["do"] != "result":
-                return line
-            self.ended = message["result"]["error"] is None or message["result"]["error"]["type"] not in FAULTS
-            if self._writes:
-                write_json(self._told, message["result"])
-        return ""
-
-    def _next(self) -> str:
-        try:
-            return str(self._stream.readline())
-        except OSError:  # rank 0 is gone
-            return ""
-
-    def __iter__(self) -> Any:
-        return iter(self.readline, "")
+                yield str(line)
+                continue
+            error = message["result"]["error"]
+            ended[:] = [error is None or error["type"] not in FAULTS]
+            if told is not None:
+                write_json(told, message["result"])
 
 
 def _follow(spec: dict[str, Any], place: _Place) -> int:
@@ -144,24 +132,18 @@ def _follow(spec: dict[str, Any], place: _Place) -> int:
             stream.write(json.dumps(event) + "\n")
             stream.flush()
 
-    send(
-        rank=place.rank,
-        world=place.world,
-        recipe=fingerprint(spec["recipe"]),
-        host=socket.gethostname(),
-        pid=os.getpid(),
-    )
-    commands = _Commands(stream, Path(spec["result"]), place.local_rank == 0)
-    first = commands.readline()
-    if first:
+    facts = {"recipe": fingerprint(spec["recipe"]), "host": socket.gethostname(), "pid": os.getpid()}
+    send(rank=place.rank, world=place.world, **facts)
+    ended: list[bool] = []
+    commands = _heard(stream, Path(spec["result"]) if place.local_rank == 0 else None, ended)
+    if first := next(commands, ""):
         setup = json.loads(first)["setup"]
-        os.environ[MEETING_VARIABLE] = setup.pop("meeting")
-        sys.stdin = commands  # type: ignore[assignment]
-        serve({**setup, "local_rank": place.local_rank}, send)
-        if not commands.ended:
+        os.environ[ENGINES[spec["recipe"]["backend"]].meeting] = setup.pop("meeting")
+        serve({**setup, "local_rank": place.local_rank}, send, commands)
+        if not any(ended):
             line.settimeout(_WORD_S)
-            commands.readline()
-    return int(not commands.ended)
+            next(commands, "")
+    return int(not any(ended))
 
 
 def _call(place: _Place) -> socket.socket:

@@ -17,10 +17,11 @@ from gluontune import runtime
 from gluontune.core.interpreter import python
 from gluontune.core.processes import Heard, PipedProcess
 from gluontune.core.reading import parse_json
-from gluontune.engines.torch.ranks import MEETING_VARIABLE
+from gluontune.engines import ENGINES
 from gluontune.parallel.kvstore import free_port
 from gluontune.recipe import Recipe
-from gluontune.training.faults import RunFailed
+from gluontune.training.rank_messages import RunFailed
+from gluontune.training.starting import LocalRanks
 
 __all__ = ["Meeting", "MetSite", "fingerprint"]
 
@@ -149,25 +150,22 @@ class Meeting:
             met.close()
 
 
-class MetSite:
-    """As :class:`gluontune.training.starting.Here`: rank 0 is started here, the others have called.
+class MetSite(LocalRanks):
+    """Rank 0 is started here, the others have called; checkpoints lie in a folder that all machines share.
 
     Args:
         recipe: what to train. world: ranks. setup: of rank and local rank: the first command.
         meeting: where the others call. cpus: of rank 0.
     """
 
-    notices_after_s = 0.0
-
     def __init__(
         self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]], *, meeting: Meeting, cpus: Any
     ):
-        self.meeting, self.ranks = meeting, []  # type: tuple[Meeting, list[Any]]
-        self.applied: dict[str, str] = {}
+        self.meeting, self.ranks = meeting, []
         meeting.gather()
         place = f"tcp://{meeting.address}:{free_port(meeting.address)}"
         first = {**setup(0, 0), "parent": os.getpid(), "cpus": cpus}
-        env = {**os.environ, MEETING_VARIABLE: place}
+        env = {**os.environ, ENGINES[recipe.backend].meeting: place}
         self.applied = runtime.applied(env)
         self.ranks.append(PipedProcess(python("-m", "gluontune.training.child"), first, env))
         for rank, met in sorted(meeting.ranks.items()):
@@ -179,10 +177,6 @@ class MetSite:
         """The process that was started here."""
         return [rank.process.pid for rank in self.ranks[:1]]
 
-    def trouble(self) -> tuple[str, str] | None:
-        """There are no helpers that could fail."""
-        return None
-
     def where(self, rank: int) -> str:
         """The host of a rank, for messages."""
         return f" on host {self.meeting.ranks[rank].host if rank else socket.gethostname()}"
@@ -193,10 +187,6 @@ class MetSite:
         for rank, met in sorted(self.meeting.ranks.items()):
             hosts.setdefault(met.host, []).append(rank)
         return [{"name": name, "ranks": ranks} for name, ranks in hosts.items()]
-
-    def deliver(self, path: str) -> list[str]:
-        """Where each rank finds the file ``path``: the folder is one that all share."""
-        return [path] * len(self.ranks)
 
     def close(self) -> None:
         """End rank 0; the others end when they are told the result, or by their torchrun."""

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gluontune import compute, datasets, loading, optim, runtime
+from gluontune.compute._passes import capture, restore
 from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.core.errors import UsageError
+from gluontune.job.data import named_loaders
+from gluontune.job.models import give_values
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 
@@ -61,8 +64,7 @@ def applied(recipe: Recipe, net: Any, *inputs: Any) -> Iterator[Any]:
             f"recipe field rewrites={list(recipe.rewrites)}: a rewrite is tried before it is kept: give a batch, "
             "gt.applied(recipe, net, x)"
         )
-    blocks = _all_hybrid(net)
-    before = [(block, block._active, list(block._flags)) for block in blocks]
+    before = capture(net)
     done = compute.apply_rewrites(net, recipe.rewrites, *inputs) if recipe.rewrites else None
     try:
         compute.set_mode(net, recipe.hybridize)
@@ -71,9 +73,7 @@ def applied(recipe: Recipe, net: Any, *inputs: Any) -> Iterator[Any]:
         mxnet().nd.waitall()
         if done is not None:
             done.undo()
-        for block, active, flags in before:
-            block._active, block._flags = active, flags
-            block._clear_cached_op()
+        restore(before)
         for root in topmost_hybrid(net):
             root._clear_cached_op()
 
@@ -148,16 +148,19 @@ def tuned(
             "gt.train.run(recipe); in your own loop use the functions of gt.methods, and a recipe with methods={}"
         )
     _tell_environment(recipe, 1 if ranks is None else ranks.world)
-    recipe = _for_one_process(recipe) if ranks is None else _for(ranks, recipe)
+    recipe = _for_one_process(recipe).override(partition="shard") if ranks is None else _for(ranks, recipe)
     mx = mxnet()
     ctx = ctx or (mx.gpu() if mx.context.num_gpus() and recipe.devices != "cpu" else mx.cpu())
     found = datasets.open(data) if isinstance(data, str) else data
     named = isinstance(found, datasets.Dataset)
-    share = {} if ranks is None else {"rank": ranks.rank, "world_size": ranks.world, "partition": recipe.partition}
-    loader, check = _named_loaders(recipe, found, share) if named else _gluon_loaders(recipe, found, val, share)
+    rank, world = (0, 1) if ranks is None else (ranks.rank, ranks.world)
+    if named:
+        whole = recipe.override(train_samples=None, val_samples=None)
+        loader, check, *_ = named_loaders(whole, found, rank, world, recipe.batch_size_per_device)
+    else:
+        loader, check = _gluon_loaders(recipe, found, val, {"rank": rank, "world_size": world})
     inputs = _sample(found, named, net, ctx)
-    if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
-        net.initialize(compute.FirstValues(), ctx=ctx)
+    give_values(net, ctx)
     net(*inputs)
     if recipe.stochastic_depth:
         compute.add_stochastic_depth(net, recipe.stochastic_depth)
@@ -198,29 +201,6 @@ def _for(ranks: Any, recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _named_loaders(recipe: Recipe, data: Any, share: dict[str, Any]) -> tuple[Any, Any]:
-    common: dict[str, Any] = {
-        "batch_size": recipe.batch_size_per_device,
-        "image_shape": data.image_shape or (224, 224, 3),
-        "num_workers": recipe.num_workers,
-        "prefetch": recipe.prefetch,
-        "mean": data.mean,
-        "std": data.std,
-    }
-    augment = recipe.augment or data.augment
-    train = loading.build(
-        recipe.loader,
-        data.train,
-        augment=augment,
-        shuffle=True,
-        seed=recipe.seed,
-        last_batch=recipe.last_batch,
-        **share,
-        **common,
-    )
-    return train, loading.build(recipe.loader, data.test, augment="none", last_batch="keep", **common)
-
-
 def _gluon_loaders(recipe: Recipe, data: Any, val: Any, share: dict[str, Any]) -> tuple[Any, Any]:
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise UsageError(f"gt.tuned: data is a {type(data).__name__}: give the name of a data set or a Gluon dataset")
@@ -236,8 +216,9 @@ def _gluon_loaders(recipe: Recipe, data: Any, val: Any, share: dict[str, Any]) -
         )
         workers = 0
     batch_size = recipe.batch_size_per_device
+    share = {**share, "partition": recipe.partition, "seed": recipe.seed}
     train = loading.safe_dataloader(
-        data, batch_size, shuffle=True, last_batch=recipe.last_batch, num_workers=workers, seed=recipe.seed, **share
+        data, batch_size, shuffle=True, last_batch=recipe.last_batch, num_workers=workers, **share
     )
     check = None if val is None else loading.safe_dataloader(val, batch_size, num_workers=workers)
     return train, check
@@ -280,9 +261,3 @@ def _check_dtype(recipe: Recipe) -> None:
         "'cpu') at the start of the script, or train with gt.train.run(recipe), which has a process of its own",
     }
     raise UsageError(f"recipe field dtype={recipe.dtype!r} cannot be undone in a running process: {ways[recipe.dtype]}")
-
-
-def _all_hybrid(block: Any) -> list[Any]:
-    """Every HybridBlock of a net: hybridizing reaches the children, too."""
-    own = [block] if isinstance(block, mxnet().gluon.HybridBlock) else []
-    return own + [found for child in block._children.values() for found in _all_hybrid(child)]

@@ -14,8 +14,7 @@ from typing import Any
 
 from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
-from gluontune.training.faults import FAULTS, RunFailed, difference_between
-from gluontune.training.rank_messages import Hearing
+from gluontune.training.rank_messages import FAULTS, RankMessages, RunFailed, difference_between
 from gluontune.training.starting import Here, start_on_hosts
 
 __all__ = ["FAULTS", "Group", "RunFailed"]
@@ -38,16 +37,10 @@ class Group:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        *,
-        time_limit: float = 600.0,
-        wait: bool = True,
-        checkpoints: dict[str, Any] | None = None,
-        on_log: Callable[[int, str], None] | None = None,
-        hosts: Hosts | None = None,
-        site: Callable[..., Any] | None = None,
-    ):
+        self, recipe: Recipe, *, time_limit: float = 600.0, wait: bool = True,
+        checkpoints: dict[str, Any] | None = None, on_log: Callable[[int, str], None] | None = None,
+        hosts: Hosts | None = None, site: Callable[..., Any] | None = None,
+    ):  # fmt: skip
         self.recipe, self.time_limit = recipe, time_limit
         self.world = 1 if recipe.engine == "local" else recipe.num_devices
         self._compares = self.world > 1 and recipe.engine != "async"  # asynchronous learners are one machine's
@@ -55,13 +48,9 @@ class Group:
 
         def setup(rank: int, local_rank: int) -> dict[str, Any]:
             return {
-                "recipe": recipe.to_dict(),
-                "rank": rank,
-                "local_rank": local_rank,
-                "world": self.world,
-                "checkpoints": checkpoints,
-                "compares": self._compares,
-            }
+                "recipe": recipe.to_dict(), "rank": rank, "local_rank": local_rank, "world": self.world,
+                "checkpoints": checkpoints, "compares": self._compares,
+            }  # fmt: skip
 
         self.site: Any  # Here, Fleet, or another that has what they have
         if hosts is None:
@@ -70,7 +59,7 @@ class Group:
             folder = checkpoints["folder"] if checkpoints else None
             self.site = start_on_hosts(recipe, self.world, hosts, setup, folder)
         self.ranks: list[Any] = self.site.ranks
-        self._hearing = Hearing(self.site, self.ranks, self.world, time_limit, recipe.job, on_log)
+        self._messages = RankMessages(self.site, self.ranks, self.world, time_limit, recipe.job, on_log)
         self.applied_env = self.site.applied
         try:
             if wait:
@@ -97,7 +86,7 @@ class Group:
     @property
     def notes(self) -> list[str]:
         """What learners that were started again had to say."""
-        return self._hearing.notes
+        return self._messages.notes
 
     @property
     def batches_per_epoch(self) -> int:
@@ -156,11 +145,11 @@ class Group:
         self._ask({"do": "attribution", "on": on})
 
     def loading_alone(self, seconds: float) -> dict[str, Any]:
-        """Rank 0's loader without its net; see :func:`gluontune.engines.probe.loading_alone`."""
+        """Rank 0's loader without its net; see :func:`gluontune.engines.progress.Progress.loading_alone`."""
         return self._ask({"do": "loading", "seconds": seconds}, ranks=1)[0]["found"]
 
     def training_alone(self, sizes: list[int], seconds: float) -> dict[str, Any]:
-        """Rank 0's net without its loader; see :func:`gluontune.engines.probe.training_alone`."""
+        """Rank 0's net without its loader; see :func:`gluontune.engines.mxnet.commands.training_alone`."""
         return self._ask({"do": "training", "sizes": sizes, "seconds": seconds}, ranks=1)[0]["found"]
 
     def gradients(self) -> dict[str, int]:
@@ -169,11 +158,11 @@ class Group:
         return {"bytes": found["bytes"], "tensors": found["tensors"]}
 
     def exchange_alone(self, kinds: list[list[int]], repeats: int) -> list[dict[str, float]]:
-        """The ranks' exchange without training; see :func:`gluontune.engines.probe.exchange_alone`."""
+        """The ranks' exchange without training; see :func:`gluontune.engines.mxnet.commands.exchange_alone`."""
         return self._ask({"do": "exchange", "kinds": kinds, "repeats": repeats})[0]["found"]
 
     def individual(self, what: str, **given: Any) -> dict[str, Any]:
-        """Other weights, another optimizer, a score: one command of :mod:`gluontune.engines.mxnet.individual`."""
+        """Other weights, another optimizer, a score: one command of :mod:`gluontune.engines.mxnet.commands`."""
         return self._ask({"do": "individual", "what": what, "given": given})[0]["found"]
 
     def phases(self) -> dict[str, Any]:
@@ -201,8 +190,8 @@ class Group:
     def close(self) -> None:
         """End all processes of the group; safe to call twice, but not while another thread waits for an answer."""
         with contextlib.suppress(OSError):
-            self._hearing.pass_on_logs()
-        self.ranks = self._hearing.ranks = []
+            self._messages.pass_on_logs()
+        self.ranks = self._messages.ranks = []
         self.site.close()
 
     def __enter__(self) -> Group:
@@ -226,7 +215,7 @@ class Group:
     def _gather(self, wanted: str, asked: list[Any] | None = None) -> list[dict[str, Any]]:
         """One ``wanted`` event from each rank; what fails ends the group."""
         try:
-            return self._hearing.gather(wanted, asked)
+            return self._messages.gather(wanted, asked)
         except RunFailed:
             self.close()
             raise

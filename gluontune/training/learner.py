@@ -11,13 +11,12 @@ import json
 import os
 import selectors
 import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from gluontune.core.interpreter import python
-from gluontune.core.processes import PipedProcess, die_with_parent
+from gluontune.core.processes import PipedProcess, die_with_parent, event_sender
 from gluontune.parallel.shared import PATH_VARIABLE, steps_of
 
 __all__ = ["LIVES", "Learner", "main"]
@@ -149,12 +148,7 @@ class Learner:
 
 
 def main() -> None:
-    events = os.fdopen(int(sys.argv[sys.argv.index("--events") + 1]), "w", encoding="utf-8")
-
-    def send(**event: Any) -> None:
-        events.write(json.dumps(event) + "\n")
-        events.flush()
-
+    send = event_sender()
     setup = json.loads(_first_line())
     die_with_parent(setup["parent"])
     if setup.get("checkpoints"):  # a cluster's SIGTERM goes to all processes: the group decides when to stop
@@ -169,12 +163,9 @@ def main() -> None:
 
 def _first_line() -> bytes:
     """Up to the first newline of stdin, and not a byte more: the rest is read without Python's buffer."""
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            break
-        line += byte
+    line = byte = os.read(0, 1)
+    while byte not in (b"", b"\n"):
+        line += (byte := os.read(0, 1))
     return line
 
 

@@ -21,18 +21,13 @@ _WINDOW_S = 0.8  # training is waited for, and counted, about this often
 _MIN_WINDOWS = 8
 _MAX_POINTS = 2000  # of a utilization series in a result
 _BY_EPOCH = ("train_loss", "val_accuracy", "val_loss", "epoch_seconds", "elapsed_seconds")
-_KEPT = (*_BY_EPOCH, "val_metric")
 _BLOWN_UP = 20.0  # a loss this many times the first window's has diverged
 
 
 def drive(
-    group: Group,
-    result: RunResult,
-    on_event: OnProgress | None = None,
-    keeper: Keeper | None = None,
-    progress: dict[str, Any] | None = None,
-    calls: Callbacks | None = None,
-) -> None:
+    group: Group, result: RunResult, on_event: OnProgress | None = None, keeper: Keeper | None = None,
+    progress: dict[str, Any] | None = None, calls: Callbacks | None = None,
+) -> None:  # fmt: skip
     """Train the group's recipe from its seeded start to its end, filling ``result`` as it goes.
 
     What was measured before an interruption or a failure stays in ``result``.
@@ -56,53 +51,48 @@ def drive(
         group.reset()
     result.env = dict(group.applied_env)
     with monitor.Monitor(pid=group.pids) as watch:
-        run_state = _Progress(group, result, watch, on_event, keeper, calls or Callbacks())
+        course = _Course(group, result, watch, on_event, keeper, calls or Callbacks())
         with understood("the checkpoint that it goes on from"):
-            run_state.load(progress)
+            course.load(progress)
         clean = False
         try:
             with keeper.listening() if keeper is not None else contextlib.nullcontext():
-                run_state.call("run_start")
-                run_state.train()
-                run_state.call("run_end")
+                course.call("run_start")
+                course.train()
+                course.call("run_end")
             clean = True
         finally:
             watch.stop()
-            run_state.finish(clean)
+            course.finish(clean)
 
 
-class _Progress:
+class _Course:
     """The course of one training run: windows of steps, epochs, and when to stop."""
 
     def __init__(
-        self,
-        group: Group,
-        result: RunResult,
-        watch: Any,
-        on_event: OnProgress | None,
-        keeper: Keeper | None,
+        self, group: Group, result: RunResult, watch: Any, on_event: OnProgress | None, keeper: Keeper | None,
         calls: Callbacks,
-    ):
-        self.calls = calls
-        self.loss: float | None = None  # of the last window
-        self.group, self.result, self.watch = group, result, watch
+    ):  # fmt: skip
+        self.group, self.result, self.watch, self.calls = group, result, watch, calls
         self.tell: OnProgress = on_event or (lambda event: None)
         self.keeper, self.recipe = keeper, group.recipe
+        self.loss: float | None = None  # of the last window
         self.total = max(1, round(self.recipe.epochs * group.batches_per_epoch))
 
     def load(self, saved: dict[str, Any] | None) -> None:
         """Begin where a checkpoint was made, or at the beginning."""
         saved = saved or {}
+        done = saved.get("result", {})
         self.trained_s: float = saved.get("trained_s", 0.0)
         self.rates: list[float] = list(saved.get("rates", ()))
         self.first_loss: float | None = saved.get("first_loss")
         self.epoch_start: float = saved.get("epoch_start", 0.0)
         self.losses: list[list[float]] = saved.get("losses", [])
-        self.result.steps = saved.get("result", {}).get("steps", 0)
+        self.result.steps = done.get("steps", 0)
         for name in _BY_EPOCH:
-            setattr(self.result, name, list(saved.get("result", {}).get(name, ())))
+            setattr(self.result, name, list(done.get(name, ())))
         metric = self.group.ready[0]["metric"]
-        before = saved.get("result", {}).get("val_metric") or {}
+        before = done.get("val_metric") or {}
         old = self.result.val_accuracy if metric["name"] == "accuracy" else ()  # of a checkpoint that knew no other
         self.result.val_metric = {**metric, "values": list(before.get("values", old)), "samples": before.get("samples")}
         if "flipped" in before:
@@ -113,9 +103,9 @@ class _Progress:
 
     def state(self) -> dict[str, Any]:
         """What :meth:`load` takes."""
-        done = {name: getattr(self.result, name) for name in ("steps", *_KEPT)}
-        own = ("trained_s", "rates", "first_loss", "epoch_start", "losses")
-        return {**{name: getattr(self, name) for name in own}, "result": done}
+        done = {name: getattr(self.result, name) for name in ("steps", *_BY_EPOCH, "val_metric")}
+        mine = ("trained_s", "rates", "first_loss", "epoch_start", "losses")
+        return {**{name: getattr(self, name) for name in mine}, "result": done}
 
     def train(self) -> None:
         per_epoch, window = self.group.batches_per_epoch, 1
@@ -151,24 +141,18 @@ class _Progress:
         result, before = self.result, self.calls.stopped_by
         if not self.calls.each:
             return
-        self.calls.tell(
-            Moment(
-                event,
-                self.recipe,
-                result.steps,
-                self.total,
-                self.group.batches_per_epoch,
-                len(result.train_loss),
-                self.trained_s,
-                self.rates[-1] if self.rates else None,
-                self.loss,
-                train_loss=result.train_loss[-1] if result.train_loss else None,
-                val_loss=result.val_loss[-1] if result.val_loss else None,
-                val_value=result.val_metric["values"][-1] if result.val_metric["values"] else None,
-                val_metric=result.val_metric["name"],
-                stopped_by=before,
-            )
-        )
+        last: dict[str, list[Any]] = {
+            "train_loss": result.train_loss,
+            "val_loss": result.val_loss,
+            "val_value": result.val_metric["values"],
+        }
+        now = Moment(
+            event, self.recipe, result.steps, self.total, self.group.batches_per_epoch, len(result.train_loss),
+            self.trained_s, self.rates[-1] if self.rates else None, self.loss,
+            **{name: values[-1] if values else None for name, values in last.items()},  # type: ignore[arg-type]
+            val_metric=result.val_metric["name"], stopped_by=before,
+        )  # fmt: skip
+        self.calls.tell(now)
         if self.calls.stopped_by is not None and before is None:
             result.notes.append(f"stopped by {self.calls.stopped_by} at step {result.steps}")
 
@@ -211,12 +195,13 @@ class _Progress:
         first = self.first_loss = loss if self.first_loss is None else self.first_loss
         rate = self.recipe.scaled_learning_rate
         way_out = f"lower learning_rate (it peaks at {rate:g} here) or add warmup_epochs"
+        told = ""
         if not math.isfinite(loss):
-            message = f"training diverged: the loss is {loss} at step {self.result.steps}; {way_out}"
-            raise RunFailed("Diverged", message, "training")
-        if loss > _BLOWN_UP * max(first, 0.1):
-            message = f"training diverged: the loss rose from {first:.3g} to {loss:.3g}; {way_out}"
-            raise RunFailed("Diverged", message, "training")
+            told = f"the loss is {loss} at step {self.result.steps}"
+        elif loss > _BLOWN_UP * max(first, 0.1):
+            told = f"the loss rose from {first:.3g} to {loss:.3g}"
+        if told:
+            raise RunFailed("Diverged", f"training diverged: {told}; {way_out}", "training")
 
     def _validate(self, done: int) -> float | None:
         """The value of the validation's metric, kept in the result."""
@@ -250,17 +235,8 @@ class _Progress:
     def _report(self, done: int) -> None:
         accuracy = self.result.val_accuracy[-1] if self.result.val_accuracy else None
         left = self.trained_s / done * (self.total - done)
-        text = self._epoch_text(done)
-        self.tell(
-            events.progress(
-                "training",
-                done / self.total,
-                text,
-                samples_per_sec=self.rates[-1],
-                val_accuracy=accuracy,
-                seconds_left=left,
-            )
-        )
+        shown = {"samples_per_sec": self.rates[-1], "val_accuracy": accuracy, "seconds_left": left}
+        self.tell(events.progress("training", done / self.total, self._epoch_text(done), **shown))
 
     def finish(self, clean: bool) -> None:
         """What can be said at the end, however it came; the ranks are asked only after a clean one."""
@@ -269,8 +245,7 @@ class _Progress:
         if settled:
             self.result.samples_per_sec = stats.interval(settled)
         self.result.utilization = self.watch.series(_MAX_POINTS)
-        self.result.peak_gpu_mib = self.watch.peak_gpu_mib
-        self.result.peak_rss_mib = self.watch.peak_rss_mib
+        self.result.peak_gpu_mib, self.result.peak_rss_mib = self.watch.peak_gpu_mib, self.watch.peak_rss_mib
         self.result.steadiness = self.watch.steadiness("train")
         if clean:
             if self.result.hosts:  # the monitor sees no other machine

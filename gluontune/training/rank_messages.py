@@ -1,4 +1,4 @@
-"""What the ranks of a group say: their answers, their signs of life, and who is at fault when one does not come."""
+"""What the ranks of a group answer, their signs of life, and who is at fault when an answer does not come."""
 
 from __future__ import annotations
 
@@ -7,17 +7,68 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gluontune.core.errors import GluontuneError
 from gluontune.runtime import doctor
-from gluontune.training.faults import RunFailed, second_hand
 
-__all__ = ["Hearing"]
+__all__ = ["FAULTS", "RankMessages", "RunFailed", "difference_between", "second_hand"]
+
+# Kinds of failures that come from outside: a new start may well go through.
+FAULTS = ("ProcessDied", "ClusterFailed", "TimeLimit", "RankSilent", "ConnectionLost", "HostLost")
+
+_LOST = (
+    "Horovod", "gloo", "Connection reset", "Connection closed", "Broken pipe", "No route to host",
+    "Network is unreachable", "Connection timed out",
+)  # fmt: skip
+
+
+class RunFailed(GluontuneError):
+    """A training process failed; carries what a failed RunResult says.
+
+    Args:
+        log: the last that the process printed. traceback: of the process, where it could still tell one.
+        kind: of the error, such as ``Diverged``. message: what happened. phase: when.
+    """
+
+    def __init__(self, kind: str, message: str, phase: str, log: str = "", traceback: str = ""):
+        super().__init__(f"{message} (while {phase})")
+        self.kind, self.message, self.phase, self.log, self.traceback = kind, message, phase, log, traceback
+
+    def to_dict(self) -> dict[str, str]:
+        found = {"type": self.kind, "message": self.message, "phase": self.phase}
+        return {**found, "traceback": self.traceback} if self.traceback else found
+
+
+def second_hand(event: dict[str, Any]) -> bool:
+    """Whether an error only says that another rank is gone."""
+    return event["event"] == "error" and any(word in event["message"] for word in _LOST)
+
+
+def difference_between(ready: list[dict[str, Any]], where: Callable[[int], str] = lambda rank: "") -> str | None:
+    """How the ranks' versions or data differ; ranks that differ would train something else than they say.
+
+    Args:
+        ready: what each rank told of itself. where: of a rank: words that say on which host it is.
+
+    >>> difference_between([{"data": "8 images"}, {"data": "9 images"}])
+    'rank 1 has data 9 images, rank 0 has 8 images: bring them to the same'
+    """
+    for field in ("versions", "data", "batches_per_epoch"):
+        for place, rank in enumerate(ready):
+            theirs, first = rank.get(field), ready[0].get(field)
+            if theirs != first:
+                return (
+                    f"rank {place}{where(place)} has {field} {theirs}, rank 0{where(0)} has {first}: "
+                    "bring them to the same"
+                )
+    return None
+
 
 _TICK_S = 0.5
 _GRACE_S = 3.0  # for the rank at fault to be heard, after another that lost its connection to it
 _SILENT_S = 15.0  # a rank's process shows signs of life every 2 s while it works, even while it waits
 
 
-class Hearing:
+class RankMessages:
     """Waits for the ranks' answers.
 
     Args:
@@ -30,14 +81,9 @@ class Hearing:
     """
 
     def __init__(
-        self,
-        site: Any,
-        ranks: list[Any],
-        world: int,
-        time_limit: float,
-        job: str | None = None,
+        self, site: Any, ranks: list[Any], world: int, time_limit: float, job: str | None = None,
         on_log: Callable[[int, str], None] | None = None,
-    ):
+    ):  # fmt: skip
         self.site, self.ranks, self.world, self.time_limit = site, ranks, world, time_limit
         self.job, self.on_log = job, on_log
         self.notes: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -12,16 +13,15 @@ from gluontune import runtime
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 from gluontune.core.processes import PipedProcess
-from gluontune.engines.torch.ranks import MEETING_VARIABLE
-from gluontune.engines.torch.shared_export import EXPORT_VARIABLE
+from gluontune.engines import ENGINES, EngineCard
 from gluontune.parallel.fleet import Fleet, HostsDiffer
-from gluontune.parallel.horovod import Meeting, start_meeting
+from gluontune.parallel.horovod import start_meeting
 from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.kvstore import Cluster, start_cluster
 from gluontune.parallel.link import LinkLost
 from gluontune.parallel.shared import PATH_VARIABLE, available, create
 from gluontune.recipe import Recipe
-from gluontune.training.faults import RunFailed
+from gluontune.training.rank_messages import RunFailed
 
 __all__ = ["Here", "LocalRanks", "start_on_hosts"]
 
@@ -33,7 +33,7 @@ class LocalRanks:
     """What ranks on this machine say of their place."""
 
     notices_after_s = 0.0  # a process that died is seen at once
-    ranks: list[PipedProcess]
+    ranks: list[Any]
 
     @property
     def pids(self) -> list[int]:
@@ -74,40 +74,42 @@ class Here(LocalRanks):
     def __init__(self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]]):
         self.ranks = []
         self.cluster: Cluster | None = None
-        self._meeting: Meeting | None = None
-        self._memory: list[int] = []  # shared by the ranks
-        self._folder: tempfile.TemporaryDirectory[str] | None = (
-            None  # where PyTorch's ranks meet, without memory of that kind
-        )
+        self._helpers = contextlib.ExitStack()  # what the ranks share
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
         self.applied = runtime.applied(env)
         try:
+            own: list[dict[str, str]] = [{}] * world
             if recipe.engine == "horovod":
-                self._meeting = _or_failed(lambda: start_meeting([world]), "EngineMissing")
+                own = self._helpers.enter_context(
+                    contextlib.closing(_or_failed(lambda: start_meeting([world]), "EngineMissing"))
+                ).envs
             if recipe.engine == "kvstore":
-                self.cluster = start_cluster(world, env)
+                self.cluster = self._helpers.enter_context(start_cluster(world, env))
                 env = {**env, **self.cluster.worker_env}
             if recipe.engine in ("async", "shared-memory"):
                 env = {**env, PATH_VARIABLE: self._shared()}
-            if recipe.engine == "ddp" and available():
-                env = {**env, MEETING_VARIABLE: f"file://{self._shared()}", EXPORT_VARIABLE: self._shared()}
-            elif recipe.engine == "ddp":
-                self._folder = tempfile.TemporaryDirectory(prefix="gluontune-ddp-")
-                env = {**env, MEETING_VARIABLE: f"file://{Path(self._folder.name) / 'meeting'}"}
+            if recipe.engine == "ddp":
+                env = {**env, **self._meet(ENGINES[recipe.backend])}
             module = _LEARNER if recipe.engine == "async" else _CHILD
             for rank in range(world):
                 cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None
                 first = {**setup(rank, rank), "parent": os.getpid(), "cpus": cpus}
-                own = self._meeting.envs[rank] if self._meeting is not None else {}
-                self.ranks.append(PipedProcess(python("-m", module), first, {**env, **own}))
+                self.ranks.append(PipedProcess(python("-m", module), first, {**env, **own[rank]}))
         except BaseException:
             self.close()
             raise
 
+    def _meet(self, card: EngineCard) -> dict[str, str]:
+        """The variables of ranks that meet by themselves."""
+        if available():
+            return {card.meeting: f"file://{self._shared()}", **{name: self._shared() for name in card.shared}}
+        folder = self._helpers.enter_context(tempfile.TemporaryDirectory(prefix="gluontune-ddp-"))
+        return {card.meeting: f"file://{Path(folder) / 'meeting'}"}
+
     def _shared(self) -> str:
         """Memory that the ranks share; its path."""
         memory, path = _or_failed(create, "EngineMissing")
-        self._memory.append(memory)
+        self._helpers.callback(os.close, memory)
         return str(path)
 
     @property
@@ -122,15 +124,8 @@ class Here(LocalRanks):
         """End everything; safe to call twice."""
         for rank in self.ranks:
             rank.close()
-        if self.cluster is not None:
-            self.cluster.close()
-        if self._meeting is not None:
-            self._meeting.close()
-        for memory in self._memory:
-            os.close(memory)
-        if self._folder is not None:
-            self._folder.cleanup()
-        self.ranks, self.cluster, self._meeting, self._memory, self._folder = [], None, None, [], None
+        self._helpers.close()
+        self.ranks, self.cluster = [], None
 
 
 def start_on_hosts(

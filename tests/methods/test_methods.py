@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gluontune as gt
@@ -40,11 +40,11 @@ PARAMS = {
 
 def built(backend, recipe):
     """A session in this process, which has both engines: a process of its own takes seconds to start."""
+    from gluontune.engines.torch import export as torch_export
     from gluontune.engines.torch import session as torch_session
-    from gluontune.engines.torch import shared_export as torch_sharing
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_sharing, "exported", export_job)
+        patch.setattr(torch_export, "exported", export_job)
         session = (torch_session.TorchSession if backend == "torch" else Session)(recipe)
         session.build()
     return session
@@ -259,7 +259,7 @@ def test_a_frozen_layer_stays_as_it_is_until_the_training_begins_anew(hybridize)
     chosen = {"layer-freezing": {"start": 0.5, "end": 0.5, "level": 0.4}}
     session = Session(Recipe(**{**RESNET, "net": "mlp", "hybridize": hybridize, "methods": chosen}))
     session.build()
-    params = list(session.net.collect_params().values())
+    params = list(session.work.net.collect_params().values())
     values = []
     for _again in range(2):
         for count in (2, 1, 1):
@@ -286,6 +286,7 @@ def test_a_batch_that_is_twice_as_large_from_the_start_is_one_of_two_gathered_st
     assert grown.val_loss != train(**same).val_loss
 
 
+@settings(deadline=None)  # a busy machine is not the code's
 @given(st.integers(1, 60), st.integers(1, 4), st.floats(0, 1), st.integers(2, 5), st.integers(0, 4))
 def test_the_updates_of_a_growing_batch_are_whole_and_the_rate_follows_the_images(
     total, accumulate, start, factor, times

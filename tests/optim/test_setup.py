@@ -6,14 +6,13 @@ import functools
 import inspect
 import math
 import pickle
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from gluontune import optim
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.engines.mxnet.trainer import make_trainer
+from gluontune.engines.mxnet.optimization import make_trainer
 from gluontune.methods.batches import UpdatePlan
 from gluontune.optim import _setup
 from gluontune.recipe import Recipe
@@ -201,19 +200,13 @@ def test_a_recipe_reaches_the_optimizer_and_the_schedule():
         batch_size_per_device=512, accumulate=2, schedule="multifactor", epochs=4, warmup_epochs=1,
         schedule_params={"steps": [2, 3], "factor": 0.5, "unit": "epochs"},
     )  # fmt: skip
-    session = SimpleNamespace(
-        net=make_net(),
-        averaging=None,
-        exchange=None,
-        kvstore=None,
-        batches_per_epoch=20,
-        methods=SimpleNamespace(updates=UpdatePlan(80, 2)),
-    )
-    trainer = make_trainer(session, recipe, total_steps=80)
+    growth = UpdatePlan(80, 2).growth()
+    trainer = make_trainer(recipe, make_net(), steps=80, steps_per_epoch=20, growth=growth)
     assert (trainer._optimizer.trust_coefficient, trainer._optimizer.clip_gradient) == (0.002, 3.0)
     assert trainer.clip_norm == 2.0
     assert [trainer.schedule(n) for n in (5, 10, 20, 21, 31)] == [5.0, 10.0, 10.0, 5.0, 2.5]
-    short = make_trainer(session, Recipe(optimizer="adam", epochs=1, warmup_epochs=0.9), total_steps=1)
+    brief = Recipe(optimizer="adam", epochs=1, warmup_epochs=0.9)
+    short = make_trainer(brief, make_net(), steps=1, steps_per_epoch=20, growth=growth)
     assert short.schedule(0) == 4e-5  # one update: nothing is left to warm up
 
 

@@ -176,14 +176,15 @@ def test_a_learner_that_cannot_begin_is_an_error_not_a_loop(tmp_path):
 
 
 AVERAGED = """
-import gluontune.engines.mxnet.session as session
+import gluontune.engines.mxnet.optimization as optimization
 from gluontune.parallel.averaging import KvstoreAveraging
-from gluontune.engines.mxnet.snapshot import parameters
+from gluontune.engines.mxnet.context import parameters
 
-def every_step(s):
-    return KvstoreAveraging(lambda: [p.data(s.ctxs[0]) for _, p in parameters(s.net)], 1, s.world)
+def every_step(recipe, context, net):
+    arrays = [p.data(context.ctxs[0]) for p in parameters(net).values()]
+    return KvstoreAveraging(lambda: arrays, 1, context.world)
 
-session.make_averaging = every_step
+optimization.make_averaging = every_step
 def data(): return "sample"
 """
 

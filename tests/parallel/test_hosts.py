@@ -16,8 +16,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.parallel.fleet import Fleet, HostsDiffer
 from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.kvstore import free_port
-from gluontune.parallel.link import Link, LinkLost
-from gluontune.parallel.wire import Lines, frame
+from gluontune.parallel.link import Lines, Link, LinkLost, frame
 from gluontune.recipe import Recipe
 from gluontune.train import run
 
@@ -118,7 +117,7 @@ def test_a_link_that_is_cut_is_named_after_its_silence(here, monkeypatch):
 
 
 def test_an_agent_ends_when_its_launcher_is_silent_or_gone(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import gluontune.parallel.wire as w; w.LEASE_S = 1.0\n")
+    (tmp_path / "sitecustomize.py").write_text("import gluontune.parallel.link as w; w.LEASE_S = 1.0\n")
     command = [sys.executable, "-m", "gluontune.parallel.agent"]
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     silent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)

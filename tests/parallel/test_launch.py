@@ -13,11 +13,11 @@ from ranks import TWO, parameters_after
 from gluontune import loading
 from gluontune.cli.main import main
 from gluontune.datasets.png import encode_grey
-from gluontune.engines.mxnet import description as site_module
 from gluontune.job import checkpoint
+from gluontune.job.data import Feed
 from gluontune.train import Group, RunFailed
-from gluontune.training import rank_messages as hearing
-from gluontune.training.faults import difference_between, second_hand
+from gluontune.training import rank_messages
+from gluontune.training.rank_messages import difference_between, second_hand
 
 
 def test_two_ranks_are_one_process_with_the_whole_batch(tmp_path):
@@ -46,7 +46,7 @@ def test_ranks_go_on_from_rank_0s_checkpoint(tmp_path):
 
 
 def test_logs_come_with_their_rank_and_a_stopped_rank_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(hearing, "_SILENT_S", 5.0)
+    monkeypatch.setattr(rank_messages, "_SILENT_S", 5.0)
     text = "print('hello from the job', flush=True)\ndef data(): return 'sample'\n"
     (tmp_path / "job.py").write_text(text)
     said = []
@@ -81,11 +81,11 @@ class SaysOnly:
     ],
 )
 def test_who_lost_a_connection_is_not_blamed(monkeypatch, heard, culprit):
-    monkeypatch.setattr(hearing, "_GRACE_S", 0.3)
+    monkeypatch.setattr(rank_messages, "_GRACE_S", 0.3)
     lost = {"event": "error", "message": "[gloo] Connection closed by peer [127.0.0.1]:9"}
     site = SimpleNamespace(trouble=lambda: None, notices_after_s=0.0)
     ranks = [SaysOnly(lost), SaysOnly(heard, after=1)]
-    place, event = hearing.Hearing(site, ranks, 2, 5.0)._culprit(0, lost)
+    place, event = rank_messages.RankMessages(site, ranks, 2, 5.0)._culprit(0, lost)
     assert place == culprit and event == (heard if culprit else lost)
 
 
@@ -107,7 +107,7 @@ def test_data_that_differ_in_one_label_or_in_their_images_are_told_apart(tmp_pat
         for path in files:
             path.write_bytes(encode_grey(np.full((4, 4), value, np.uint8)))
         loader = loading.build("resident", loading.from_files(files, labels), batch_size=2, image_shape=(4, 4, 1))
-        return site_module._data_mark(SimpleNamespace(train=loader, num_train=4))
+        return Feed.mark(SimpleNamespace(train=loader, num_train=4))
 
     assert mark(7) == mark(7)
     assert len({mark(7), mark(8), mark(7, (0, 1, 2, 2))}) == 3

@@ -13,8 +13,7 @@ import pytest
 
 from gluontune.core.errors import GluontuneError
 from gluontune.parallel.fleet import Fleet
-from gluontune.parallel.hosts import Hosts
-from gluontune.parallel.reachability import Listener, dial
+from gluontune.parallel.hosts import Hosts, Listener, dial
 from gluontune.training.elastic_site import Meeting
 
 

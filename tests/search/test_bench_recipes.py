@@ -23,8 +23,7 @@ def test_axes_hold_every_name_of_the_registries():
     assert set(axes["schedule"]) == set(gt.optim.SCHEDULES.names())
     assert set(axes["loader"]) == set(gt.loading.LOADERS.names())
     assert {name for value in axes["rewrites"] for name in value} == set(gt.compute.REWRITES.names())
-    of_mxnet = {**gt.recipe.rules.CHOICES}
-    del of_mxnet["backend"]  # PyTorch's engine has tests of its own, and an engine of its own
+    of_mxnet = {**gt.recipe.rules.CHOICES}  # PyTorch's engine has tests of its own, and an engine of its own
     of_mxnet["engine"] = tuple(set(of_mxnet["engine"]) - {"ddp"})
     for name, values in of_mxnet.items():
         assert set(axes[name]) >= set(values), name

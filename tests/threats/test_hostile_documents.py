@@ -20,8 +20,8 @@ from benchmarks import deck, monitoring, networks
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import read_npz
 from gluontune.course import lessons, progress
-from gluontune.engines.mxnet.individual import read_weights
 from gluontune.job import checkpoint
+from gluontune.job.arrays import read_weights
 from gluontune.job.user_file import load_module
 from gluontune.monitor import read_log
 from gluontune.optim import states

@@ -19,7 +19,7 @@ from train_kills import kill_trials
 from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.job import checkpoint
-from gluontune.job.checkpoint_writer import Writer
+from gluontune.job.checkpoint import Writer
 from gluontune.recipe import Recipe
 from gluontune.train import Checkpoints, Group, run
 from gluontune.training.checkpoints import Keeper, parse_interval

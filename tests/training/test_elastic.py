@@ -16,7 +16,7 @@ from gluontune.core.errors import UsageError
 from gluontune.parallel.kvstore import free_port
 from gluontune.train import Elastic
 from gluontune.training.elastic_site import Meeting, fingerprint
-from gluontune.training.faults import RunFailed
+from gluontune.training.rank_messages import RunFailed
 
 pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.engines import ENGINES
 from gluontune.engines.mxnet.session import Session
 from gluontune.job.job import load_module
 from gluontune.recipe import Recipe
@@ -215,8 +216,8 @@ def test_one_hot_labels_train_and_validate(write):
     with session(write(ONE_HOT)) as made:
         first, last, seen = trained(made, 4)
         assert last < first and seen["accuracy"] > 0.8
-        output = made.net(mxnet().nd.array(made.job.val._data[0])).asnumpy().argmax(1)
-        assert seen["accuracy"] == pytest.approx(np.mean(output == made.job.val._data[1].argmax(1)))
+        output = made.work.net(mxnet().nd.array(made.work.job.val._data[0])).asnumpy().argmax(1)
+        assert seen["accuracy"] == pytest.approx(np.mean(output == made.work.job.val._data[1].argmax(1)))
 
 
 @pytest.mark.parametrize(
@@ -279,7 +280,7 @@ def test_a_step_of_the_jobs_own_starts_from_the_same_values_in_each_mode(write, 
     """Compiled, Gluon draws the first values by the graph, from its end; else in the order of calls."""
     with session(write(GATED)) as plain, session(write(GATED), hybridize=mode) as compiled:
         assert plain.steps(5)["loss"] == pytest.approx(compiled.steps(5)["loss"], rel=1e-6)
-        assert compiled.named_nets()["net"]._active
+        assert compiled.work.nets._active
 
 
 TWO_MAPS = """
@@ -302,8 +303,8 @@ def test_a_net_of_several_inputs_is_rewritten_and_trains_to_the_same_losses(writ
     job, losses = write(TWO_MAPS), []
     for names in ((), ("pool-to-mean",)):
         with session(job, hybridize="static", rewrites=names) as made:
-            assert made.rewrites == ["pool-to-mean", "pad-channels"]
-            assert (type(made.net.pool) is mxnet().gluon.nn.GlobalAvgPool2D) == (not names)
+            assert made.work.rewrites == ["pool-to-mean", "pad-channels"]
+            assert (type(made.work.net.pool) is mxnet().gluon.nn.GlobalAvgPool2D) == (not names)
             losses.append(trained(made)[1])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
@@ -328,15 +329,15 @@ def test_a_step_of_the_jobs_own(write):
 def test_recurrent_state_is_carried_and_begun_anew(write):
     with session(write(RECURRENT)) as made:
         assert made.batches_per_epoch == 10
-        batch = made.next_batch()  # row j goes on where it ended
-        after = made.next_batch()
+        batch = made.progress.next_batch()  # row j goes on where it ended
+        after = made.progress.next_batch()
         assert (batch[1].asnumpy()[:, -1] == after[0].asnumpy()[:, 0]).all()
         made.steps(1)
-        held = [array.asnumpy() for array in made.kind.state()]
+        held = list(made.training_step.state_dict()[1].values())
         assert len(held) == 2 and np.abs(held[0]).max() > 0
-        made.kind.begin(True)
+        made.training_step.begin(True)
         made.steps(1)
-        assert made.kind.state_parts() == [32]
+        assert made.training_step.state_dict()[0] == {"state_parts": [32]}
         first, last, seen = trained(made, 3)
         assert last < first and seen["metric"]["name"] == "loss"
 
@@ -344,10 +345,10 @@ def test_recurrent_state_is_carried_and_begun_anew(write):
 def test_several_nets_update_themselves_and_validation_changes_nothing(write):
     with session(write(GAN)) as made:
         names = ["generator", "judge"]
-        assert list(made.trainers) == names and made.kind.updates
-        values = lambda: {n: p.data().asnumpy() for n, p in made.net.collect_params().items()}  # noqa: E731
+        assert list(made.optimization.trainers) == names and made.training_step.updates
+        values = lambda: {n: p.data().asnumpy() for n, p in made.work.net.collect_params().items()}  # noqa: E731
         start = values()
-        assert all((start[n] == made._initial[n]).all() for n in start)  # the trial has left no trace
+        assert all((start[n] == made.work.initial[n]).all() for n in start)  # the trial has left no trace
         moving = [n for n in start if n.endswith("running_var")]
         assert moving and (start[moving[0]] == 1).all()
         made.steps(3)
@@ -356,7 +357,7 @@ def test_several_nets_update_themselves_and_validation_changes_nothing(write):
         made.validate()
         again = values()
         assert all((again[n] == now[n]).all() for n in now)
-        assert [t.num_update for t in made.trainers.values()] == [3, 3]
+        assert [t.num_update for t in made.optimization.trainers.values()] == [3, 3]
     for field, value in (("accumulate", 2), ("engine", "kvstore")):
         with (
             pytest.raises(GluontuneError, match=rf"{field}="),
@@ -366,21 +367,19 @@ def test_several_nets_update_themselves_and_validation_changes_nothing(write):
 
 
 def test_a_checkpoint_holds_state_and_all_trainers(write):
-    from gluontune.engines.mxnet.snapshot import capture, restore
-
     for text in (RECURRENT, GAN):
         with session(write(text)) as made:
             made.steps(3)
-            header, arrays = capture(made)
-            before = [p.data().asnumpy() for p in made.net.collect_params().values()]
-            held = [a.asnumpy() for a in made.kind.state()]
+            header, arrays = made.state_dict()
+            before = [p.data().asnumpy() for p in made.work.net.collect_params().values()]
+            held = list(made.training_step.state_dict()[1].values())
             made.seed()
             want = made.steps(2)["loss"]
             made.reset()
-            restore(made, header, arrays, "x.ckpt")
-            assert all((a == p.data().asnumpy()).all() for a, p in zip(before, made.net.collect_params().values()))
-            assert all((a == b.asnumpy()).all() for a, b in zip(held, made.kind.state()))
-            made.close_batches()
+            made.load_state_dict(header, arrays, "x.ckpt")
+            assert all((a == p.data().asnumpy()).all() for a, p in zip(before, made.work.net.collect_params().values()))
+            assert all((a == b).all() for a, b in zip(held, made.training_step.state_dict()[1].values()))
+            made.progress.close()
             made.seed()
             assert made.steps(2)["loss"] == pytest.approx(want, rel=1e-5)
 
@@ -432,6 +431,7 @@ def test_rungs_that_make_no_sense_for_a_job_say_why(write):
         ready = made.site()
         site = Site.of({**ready, "num_train": 10**6}, {}, made.recipe)
         assert site.step == "updates" and site.metric == "loss"
+        assert set(made.capabilities()) == set(ENGINES["mxnet"].commands)
     why = {name: RUNGS[name].requires(made.recipe, site) for name in RUNGS.names()}
     assert "its own updates" in why["large-batch"] and "its own updates" in why["multi-device"]
     assert why["records"] is None
@@ -462,8 +462,8 @@ def test_samples_of_gluon_data_are_kept_and_train_to_the_same_weights(write):
             assert made.site()["steady"] and made.site()["image_bytes"] == 6 * 4 + 8
             made.reset()
             made.steps(4)
-            made.mx.nd.waitall()
-            ended[loader] = [p.data().asnumpy() for p in made.net.collect_params().values()]
+            made.context.mx.nd.waitall()
+            ended[loader] = [p.data().asnumpy() for p in made.work.net.collect_params().values()]
     assert all(np.array_equal(a, b) for a, b in zip(ended["gluon"], ended["resident"]))
 
 
@@ -488,7 +488,7 @@ def data(): return gluon.data.ArrayDataset(*classes(64)), gluon.data.ArrayDatase
 
 def test_a_net_made_of_a_symbol_gets_its_first_values(write):
     with session(write(SYMBOLIC)) as made:  # gluon-cv's SSD is one: Xavier's rule alone refuses its BatchNorms
-        values = {p.name: p.data().asnumpy() for p in made.net.collect_params().values()}
+        values = {p.name: p.data().asnumpy() for p in made.work.net.collect_params().values()}
     assert values["norm_gamma"].tolist() == values["norm_moving_var"].tolist() == [1, 1]
     assert values["norm_beta"].tolist() == values["dense_bias"].tolist() == [0, 0]
     assert len(np.unique(values["dense_weight"])) == 12
@@ -530,8 +530,7 @@ def test_scores_of_bfloat16_are_those_of_the_same_numbers():
 
     from gluontune.compute._blocks import bfloat16
     from gluontune.job.job import Job
-    from gluontune.job.metrics import make_score
-    from gluontune.job.outcome import Outcome
+    from gluontune.job.metrics import Outcome, make_score
     from gluontune.runtime import mxnet
 
     mx = mxnet()

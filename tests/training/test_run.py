@@ -17,7 +17,7 @@ import pytest
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.train import Group, RunFailed, drive, run
-from gluontune.training.rank_messages import Hearing
+from gluontune.training.rank_messages import RankMessages
 
 SMALL = Recipe(net="mlp", loader="resident", train_samples=2048, val_samples=512, learning_rate=0.1)
 
@@ -322,5 +322,5 @@ def test_a_stopped_and_continued_run_is_not_taken_for_a_hung_one(monkeypatch):
 
     monkeypatch.setattr("gluontune.training.rank_messages.selectors.DefaultSelector", Selector)
     monkeypatch.setattr("gluontune.training.rank_messages.time.monotonic", lambda: clock[0])
-    heard = Hearing(SimpleNamespace(trouble=lambda: None), [Rank()], 1, 5.0)
+    heard = RankMessages(SimpleNamespace(trouble=lambda: None), [Rank()], 1, 5.0)
     assert heard.gather("done") == [{"event": "done"}]

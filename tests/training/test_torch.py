@@ -14,8 +14,7 @@ import gluontune as gt
 from gluontune import ladder
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines.mxnet.session import Session
-from gluontune.engines.mxnet.snapshot import weights_of
-from gluontune.job.checkpoint_writer import Writer
+from gluontune.job.checkpoint import Writer
 from gluontune.runtime import pytorch
 
 pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
@@ -62,7 +61,7 @@ def test_twenty_steps_leave_the_same_weights_as_mxnet(changes):
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
         place = {p: name for name, p in ours.job.names.items()}
         arrays = gt.bridge.from_torch(ours.net)
-        for name, want in weights_of(theirs).items():
+        for name, want in theirs.work.host_weights().items():
             scale = float(np.abs(want).max())
             assert np.abs(arrays[place[name]] - want).max() <= 1e-4 * scale, name
             moved = np.abs(ours._initial[place[name]].numpy() - want).max()
@@ -139,7 +138,7 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path):
         second.steps(5)
         for name, value in second.net.state_dict().items():
             assert (value - whole[name]).abs().max() <= 1e-6 * max(1.0, float(value.abs().max())), name
-        assert second.optimizer.num_update == 5 and second.steps_taken == 16
+        assert second.optimizer.num_update == 5 and second.progress.steps == 16
     finally:
         first.close()
         second.close()

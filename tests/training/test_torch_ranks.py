@@ -15,9 +15,8 @@ import pytest
 
 import gluontune as gt
 from gluontune.core.errors import GluontuneError
-from gluontune.engines.torch import shared_export as torch_sharing
-from gluontune.engines.torch.export import Exported
-from gluontune.engines.torch.shared_export import EXPORT_VARIABLE, exported_once
+from gluontune.engines.torch import export as torch_export
+from gluontune.engines.torch.export import EXPORT_VARIABLE, Exported, exported_once
 from gluontune.parallel.shared import create
 from gluontune.training.group import Group, RunFailed
 
@@ -42,7 +41,7 @@ def test_one_rank_exports_and_the_others_read_the_same_bits(monkeypatch, late):
         time.sleep(0.3 * (number == late))
         found[number] = exported_once(gt.Recipe(), number, 2)
 
-    monkeypatch.setattr(torch_sharing, "exported", export)
+    monkeypatch.setattr(torch_export, "exported", export)
     handle, path = create()
     monkeypatch.setenv(EXPORT_VARIABLE, path)
     ranks = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
@@ -66,7 +65,7 @@ def test_a_rank_whose_starter_is_gone_says_so(monkeypatch):
 
 
 def test_ranks_that_share_no_memory_export_for_themselves(monkeypatch):
-    monkeypatch.setattr(torch_sharing, "exported", lambda recipe: an_export())
+    monkeypatch.setattr(torch_export, "exported", lambda recipe: an_export())
     monkeypatch.delenv(EXPORT_VARIABLE, raising=False)
     assert exported_once(gt.Recipe(), 1, 2).data == "sample"
 

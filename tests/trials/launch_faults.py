@@ -202,7 +202,7 @@ def _victim(family: Iterable[psutil.Process], kind: str) -> psutil.Process:
     if kind == "server":
         servers = [p for p in family if p.environ().get("DMLC_ROLE") == "server"]
         return servers[0]
-    led = [p for p in family if any("train.elastic_rank" in part for part in p.cmdline())]
+    led = [p for p in family if any("training.elastic_rank" in part for part in p.cmdline())]
     if led:
         number = "0" if kind == "leader" else "1"
         return next(p for p in led if p.environ().get("RANK") == number)  # the agents have none

@@ -1,328 +1,269 @@
-"""The training process from the inside: builds what a recipe says, and takes steps.
+"""The training process from the inside, on MXNet's engine: composes what a recipe says, and takes steps.
 
-There is one training step in gluontune, :meth:`Session.step`; the ladder, the launcher, the method's
-repeats and the notebooks all drive this one through :mod:`gluontune.training.group`.
+There is one training step in gluontune, that of :class:`gluontune.engines.base.Engine`; the ladder, the launcher, the
+method's repeats and the notebooks all drive it through :mod:`gluontune.training.group`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import random
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from gluontune import compute, monitor
 from gluontune.convert.bridge.references import doubtful
-from gluontune.core.errors import GluontuneError
-from gluontune.core.reading import understood
-from gluontune.engines.base import SAMPLED_EVERY, BaseSession
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.engines.base import SAMPLED_EVERY, Arrays, Command, Engine, State
 from gluontune.engines.methods import MethodSteps
-from gluontune.engines.mxnet.checks import try_one_batch
-from gluontune.engines.mxnet.description import common, site
-from gluontune.engines.mxnet.preparation import prepare_nets
-from gluontune.engines.mxnet.rank_sync import make_averaging, meet, rejoin
-from gluontune.engines.mxnet.snapshot import capture, may_draw, parameters, restore, seed_step
-from gluontune.engines.mxnet.step import StepKind
-from gluontune.engines.mxnet.steps import make_kind
-from gluontune.engines.mxnet.trainer import make_trainers
-from gluontune.job.arrays import first, parts_of, to_numpy
+from gluontune.engines.mxnet.commands import Population, exchange_alone, gradients, training_alone
+from gluontune.engines.mxnet.context import Context, may_draw, meet, seed_step
+from gluontune.engines.mxnet.job_step import make_step
+from gluontune.engines.mxnet.optimization import Optimization
+from gluontune.engines.mxnet.steps import Step, try_one_batch
+from gluontune.engines.mxnet.work import Work, prepare
+from gluontune.job.arrays import first, to_numpy
 from gluontune.job.checkpoint import read
 from gluontune.job.data import make_feed
-from gluontune.job.job import Job, load_job
-from gluontune.job.metrics import finite, make_score
+from gluontune.job.job import load_job
+from gluontune.job.metrics import Outcome, Score, make_score
 from gluontune.methods.losses import trained_layers
-from gluontune.parallel import horovod
-from gluontune.parallel.averaging import Averaging
-from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts
-from gluontune.parallel.summing import SharedExchange
-from gluontune.recipe import rules
-from gluontune.runtime import as_net_array, mxnet, set_data
+from gluontune.parallel.devices import contexts
+from gluontune.recipe import Recipe, rules
+from gluontune.runtime import mxnet, set_data
 
 __all__ = ["Session"]
 
 
-class Session(BaseSession):
+class Session(Engine):
     """One rank of a training run on MXNet's engine.
 
     Attributes:
-        net: a block with all parameters. nets: what the job's step takes, that block or a dict of several.
-        trainers: by name; one, unless the job updates several nets by itself.
-        kind: how a batch becomes losses and gradients; see :mod:`gluontune.engines.mxnet.step`.
+        context, work, optimization: where it computes, what is trained, what updates it.
+        training_step: how a batch becomes losses and gradients; see :mod:`gluontune.engines.mxnet.steps`.
+        tried: the outcome of one validation batch, from which the metric is chosen.
     """
 
-    job: Job
-    kind: StepKind
-    net: Any
-    nets: Any
-    trainers: dict[str, Any]
-    scaler: Any = None
-    exchange: horovod.Exchange | SharedExchange | None = None
-    averaging: Averaging | None = None
-    marked: Any = None  # see :mod:`gluontune.engines.mxnet.individual`
+    name = "mxnet"
+    context: Context
+    work: Work
+    optimization: Optimization
+    training_step: Step
+    tried: Outcome
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
         """Import mxnet, open the data, build and initialize the net: all that comes before the first step."""
-        recipe, self.trainers = self.recipe, {}
+        recipe, local = self.recipe, self.recipe.engine == "local"
         self.phase = "importing mxnet"
-        mx = self.mx = mxnet()
-        local = recipe.engine == "local"
+        mx = mxnet()
         self.phase = "meeting the other ranks"
-        self.exchange = meet(self)
+        exchange = meet(recipe, self.rank, self.world)
         self.phase = "finding the devices"
-        self.ctxs = contexts(recipe.devices, recipe.num_devices if local else 1, 0 if local else self.local_rank)
-        self.device = self.ctxs[0].device_type
+        ctxs = contexts(recipe.devices, recipe.num_devices if local else 1, 0 if local else self.local_rank)
+        context = self.context = Context(mx, ctxs, self.rank, self.world, exchange)
         self.phase = "preparing the data type"
         with rules.naming(recipe, "dtype", "devices"):
-            compute.start_process(recipe.dtype, self.device)
+            compute.start_process(recipe.dtype, context.device)
         self.seed()
         self.phase = "opening the data"
-        self.job = load_job(recipe)
-        self.feed = make_feed(recipe, self.job, self.rank, self.world)
-        self.methods = MethodSteps(recipe, self.rank, self._live, self._put)
-        self.batches_per_epoch = len(self.feed.train)
-        self._check_batches(self.feed.num_train, recipe.global_batch_size)
-        self.samples_per_step = self.feed.batch_size
+        job = load_job(recipe)
+        self.use_feed(make_feed(recipe, job, self.rank, self.world), recipe.global_batch_size)
         if opened is not None:
             opened()
         self.phase = "building the net"
-        made = prepare_nets(self)
-        self.net, self.nets, self.rewrites = made.net, made.nets, made.rewrites
-        self.kind = make_kind(self)
-        mean = getattr(self.job.dataset, "mean", None)
-        self.methods.attach(self.feed.train, mean, trained_layers(self.net), _set_trained)
+        work = self.work = prepare(recipe, context, job, self.feed)
+        self.methods = MethodSteps(recipe, self.rank, self.weights, self.set_weight)
+        self.training_step = make_step(recipe, work, self.methods)
+        mean = getattr(job.dataset, "mean", None)
+        self.methods.attach(self.feed.train, mean, trained_layers(work.net), _set_trained)
         self.phases = monitor.StepPhases(sync=mx.nd.waitall, every=SAMPLED_EVERY)
-        self._initial: dict[str, np.ndarray] = {}
-        self.remember()
+        work.remember()
         self.phase = "trying one batch"
         self.seed()
-        self.tried = try_one_batch(self)
-        self.score = make_score(self.job, self.kind.loss, self.tried)
-        self.kvstore = "device"
-        if len(self.ctxs) > 1:
-            shapes = [p.shape for _, p in self._parameters() if p.grad_req != "null"]
-            self.kvstore, _ = choose_kvstore(self.ctxs, shapes)
-        self.averaging = make_averaging(self)
-        # Ranks behind the gradient of an update.
-        self._summed_over = self.world if self.averaging is None else 1
-        self._seeds_steps = self.writer is not None and (self.job.step is not None or may_draw(self.net))
+        self.optimization = Optimization(context)
+        self.tried = try_one_batch(
+            self.training_step, self.optimization, lambda net: compute.set_mode(net, recipe.hybridize)
+        )
+        self.optimization.connect(recipe, work.net)
+        self._seeds_steps = self.writer is not None and (job.step is not None or may_draw(work.net))
         self.reset()
 
     def site(self) -> dict[str, Any]:
-        """What the ladder and the other ranks ask of the process that is there."""
-        return site(self)
+        """Devices, data and rewrites, for the ladder."""
+        shape, score = self.feed.image_shape, self.new_score()
+        steady = self.feed.train.steady_bytes() if shape is None else None
+        return {
+            "device": self.context.device,
+            "gpus": self.context.mx.context.num_gpus(),
+            "splits": self.work.job.dataset is not None,
+            "image_bytes": shape[0] * shape[1] * shape[2] if shape else steady,
+            "steady": steady is not None,
+            "rewrites": self.work.rewrites,
+            "step": self.training_step.name,
+            "recurrent": self.work.job.begin is not None,
+            "metric": {"name": score.name, "mode": score.mode},
+        }
 
     def warnings(self) -> list[str]:
         """What may be wrong in MXNet's gradients of this net."""
-        return doubtful(self.net) if self.device == "cpu" and self.rank == 0 else []
+        return doubtful(self.work.net) if self.context.device == "cpu" and self.rank == 0 else []
 
-    def common(self) -> dict[str, Any]:
-        """What must be alike on all ranks."""
-        return common(self)
+    def versions(self) -> dict[str, str]:
+        return {"mxnet": self.context.mx.__version__}
 
     def seed(self) -> None:
         """Begin the random streams of Python, numpy and MXNet anew, from the recipe's seed."""
-        random.seed(self.recipe.seed)
-        np.random.seed(self.recipe.seed)
-        self.mx.random.seed(self.recipe.seed)
+        self.context.seed(self.recipe.seed)
 
-    def _parameters(self) -> list[tuple[str, Any]]:
-        return list(self.net.collect_params().items())
+    def weights(self, whole: bool) -> Mapping[str, Any]:
+        return self.work.data(whole)
 
-    def _live(self, whole: bool) -> dict[str, Any]:
-        """The parameters by their places in the net; ``whole``: those that are not trained, too."""
-        there = parameters(self.net)
-        return {name: p.data(self.ctxs[0]) for name, p in there if whole or p.grad_req != "null"}
+    def set_weight(self, place: str, values: Any) -> None:
+        set_data(self._by_place[place], values)
 
-    def _put(self, name: str, values: Any) -> None:
-        set_data(self._by_place[name], values)
+    def to_host(self, array: Any) -> np.ndarray:
+        return to_numpy(array)
 
-    def remember(self) -> None:
-        """Take the values of the parameters that have some, and are not known yet, as the seeded start."""
-        for name, parameter in self._parameters():
-            if name not in self._initial and parameter._data:
-                self._initial[name] = to_numpy(parameter.data(self.ctxs[0]))
-
-    def put_initial(self) -> None:
-        """All parameters as they were at the seeded start."""
-        for name, parameter in self._parameters():
-            set_data(parameter, self.array(self._initial[name], parameter.dtype))
-
-    def named_nets(self) -> dict[str, Any]:
-        """The job's nets by name; ``net``, where there is one."""
-        return self.nets if isinstance(self.nets, dict) else {"net": self.nets}
-
-    @property
-    def trainer(self) -> Any:
-        """The trainer of the one net, or of the first of several."""
-        return next(iter(self.trainers.values()))
+    def to_device(self, values: np.ndarray, place: str) -> Any:
+        return self.context.array(values)
 
     def reset(self, epochs: float | None = None) -> None:
-        """Back to the seeded start: parameters, optimizer, schedule, random streams, first epoch.
-
-        Args:
-            epochs: the length of the training from now on, to which the schedule is fitted; None leaves it.
+        """As :meth:`Engine.reset`.
 
         Raises:
             GluontuneError: steps were taken over a parameter server, which keeps the first run's keys.
         """
-        if not self._fit_to(epochs):
-            return
-        recipe = self.recipe
-        if recipe.engine == "kvstore" and self.steps_taken:
+        if self.recipe.engine == "kvstore" and self.progress.steps:
             raise GluontuneError("a run over a parameter server starts anew in fresh processes")
-        self.phase = "setting up the optimizer"
-        self.close_batches()
-        self.methods.thaw()
-        self.put_initial()
-        if self.exchange is not None:
-            places = {name: p.data(self.ctxs[0]) for name, p in parameters(self.net)}
-            self.exchange.take_from_first(places)
-        total = max(1, round(recipe.epochs * self.batches_per_epoch))
-        self.methods.plan(total)
-        self.trainers = make_trainers(self, recipe, total)
-        self._by_place = dict(parameters(self.net))
-        self.methods.begin(self.batches_per_epoch)
-        self.scaler = None
-        if recipe.dtype == "float16":
-            self.scaler = compute.to_mixed_precision(self.net, self.trainer, "float16")
-        self.seed()
-        self.kind.begin(True)
-        self.epoch, self.steps_taken = 0, 0
-        self._losses: list[Any] = []
-        self.fresh = not self.rejoins
-        if self.rejoins:
-            rejoin(self)
-        elif self.averaging is not None:
-            self.averaging.publish()
+        super().reset(epochs)
 
-    def array(self, values: np.ndarray, dtype: Any = None) -> Any:
-        """An array of MXNet's, of the flavour that the job computes with."""
-        return as_net_array(self.mx.nd.array(values, dtype=values.dtype if dtype is None else dtype))
+    def start_anew(self, total: int) -> None:
+        self.work.put_initial()
+        if self.context.exchange is not None:
+            self.context.exchange.take_from_first(self.work.data())
+        self._by_place = self.work.parameters
+        self._new_trainers(self.recipe, total)
 
-    def _epoch_begins(self) -> None:
-        self.kind.begin(True)
+    def _new_trainers(self, recipe: Recipe, total: int) -> None:
+        work, growth = self.work, self.methods.updates.growth()
+        nets = work.named_nets if self.training_step.updates else {"net": work.net}
+        per_epoch = self.batches_per_epoch
+        self.optimization.begin(recipe, nets, steps=total, steps_per_epoch=per_epoch, growth=growth)
 
-    def step(self) -> int:
-        """One training step, queued asynchronously as Gluon does; returns its number of samples."""
-        self.methods.before_step(self.steps_taken)
-        with self.phases.step() as phase:
-            with phase("data"):
-                batch = self.next_batch()
-            if self._seeds_steps:
-                seed_step(self.recipe.seed, self.rank, self.steps_taken)
-            with phase("copy"):
-                parts = parts_of(batch, self.ctxs)
-            count = used = sum(len(first(part)) for part in parts)
-            if self.methods.selecting(self.steps_taken):
-                with phase("forward"):
-                    parts = [self.kind.select(place, part) for place, part in enumerate(parts)]
-                used = sum(len(first(part)) for part in parts)
-            losses = self.kind.train(parts, phase)
-            if not self.kind.updates:
-                for trainer in self.trainers.values():
-                    trainer.accumulate = self.methods.updates.size(self.steps_taken)
-                self._update(used, len(parts), phase)
-            with phase("metrics"):
-                self._losses.append([value.mean() for value in losses])
-        self.steps_taken += 1
-        self.methods.after_step(self.steps_taken)
+    def begin_run(self) -> None:
+        averaging = self.optimization.averaging
+        if not self.rejoins:
+            return None if averaging is None else averaging.publish()
+        # The place of a learner that has died: the shared weights, and its place in schedule and data.
+        steps = self.optimization.rejoin()
+        epoch, batch = divmod(steps, self.batches_per_epoch)
+        self.progress.move(epoch, steps)
+        self.load_loader({**self.loader_state(), "epoch": epoch, "batch": batch}, None)
+        self.rejoins = self.fresh = False
+        return None
+
+    def begin_epoch(self) -> None:
+        self.training_step.begin(True)
+
+    def train(self, batch: tuple[Any, ...], phase: Any) -> int:
+        step, taken = self.training_step, self.progress.steps
+        if self._seeds_steps:
+            seed_step(self.recipe.seed, self.rank, taken)
+        with phase("copy"):
+            parts = self.context.parts(batch)
+        count = used = sum(len(first(part)) for part in parts)
+        if self.methods.selecting(taken):
+            with phase("forward"):
+                parts = [step.select(place, part, taken) for place, part in enumerate(parts)]
+            used = sum(len(first(part)) for part in parts)
+        losses = step.train(parts, phase, self.optimization)
+        if not step.updates:
+            with phase("update"):
+                self.optimization.update(self.work.net, used, len(parts), self.methods.updates.size(taken))
+        with phase("metrics"):
+            self._losses.append([value.mean() for value in losses])
         return count
 
-    def _update(self, count: int, used: int, phase: Any) -> None:
-        if used < len(self.ctxs):
-            clear_idle(self.net.collect_params().values(), used)
-        with phase("update"):
-            (self.scaler or _Plain).step(self.trainer, count * self._summed_over)
-            if self.averaging is not None:
-                self.averaging.after_step()
+    def mean_loss(self) -> float:
+        return float(np.mean([float(to_numpy(v)) for step in self._losses for v in step]))
 
-    def steps(self, count: int) -> dict[str, Any]:
-        """Take ``count`` steps and wait until they are really done.
+    def new_score(self) -> Score:
+        return make_score(self.work.job, self.training_step.loss, self.tried)
 
-        Returns:
-            ``{"samples", "seconds", "loss"}`` of this rank; ``loss`` is the mean over the steps.
-        """
-        self.phase = "training"
-        self.fresh = False
-        self._losses = []
-        start = time.perf_counter()
-        samples = sum(self.step() for _ in range(count))
-        self.phases.wait()
-        seconds = time.perf_counter() - start
-        values = [float(to_numpy(v)) for step in self._losses for v in step]
-        return {"samples": samples, "seconds": seconds, "loss": float(np.mean(values))}
+    def evaluate(self, batch: tuple[Any, ...]) -> Iterator[tuple[Outcome, Any]]:
+        step = self.training_step
+        for place, part in enumerate(self.context.parts(batch)):
+            yield step.evaluate(place, part, self.optimization), step.views(place, part, self.progress.steps)
 
-    def _capture(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        return capture(self)
-
-    def restore(self, path: str) -> None:
-        """Go on from a checkpoint, after :meth:`build` or :meth:`reset`."""
-        self.phase = "reading a checkpoint"
-        self.close_batches()
-        load = functools.partial(read, path)
-        header, arrays = load() if self.exchange is None else self.exchange.read_once(load)
-        with understood(path):
-            restore(self, header, arrays, path)
-        if self.averaging is not None:
-            self.averaging.publish(self.steps_taken)
-        self.fresh = False
+    def evaluating(self) -> contextlib.AbstractContextManager[Any]:
+        self.training_step.begin(False)
+        return contextlib.nullcontext()
 
     def agree(self) -> None:
-        """Bring all ranks to the same parameters, where they train apart between exchanges."""
         self.phase = "exchanging parameters"
-        if self.averaging is not None:
-            self.averaging.agree()
+        if self.optimization.averaging is not None:
+            self.optimization.averaging.agree()
 
-    def validate(self) -> dict[str, Any]:
-        """The metric and the mean loss over the validation samples, by this rank's net.
+    def state_dict(self) -> State:
+        self.context.mx.nd.waitall()  # see Work.host_weights
+        return super().state_dict()
 
-        Returns:
-            ``{"metric": {"name", "mode", "value"}, "flipped", "accuracy", "loss", "samples", "seconds"}``;
-            ``accuracy`` is None where the job has another metric, ``flipped`` (the metric with test-time flips) where
-            the recipe asks for none.
-        """
-        self.phase = "validating"
-        score, total, loss = make_score(self.job, self.kind.loss, self.tried), 0, 0.0
-        flipped = make_score(self.job, self.kind.loss, self.tried)
-        start, views = time.perf_counter(), False
-        self.kind.begin(False)
-        with self.methods.second_weights():
-            for batch in self.feed.val.epoch(0):
-                for place, part in enumerate(parts_of(batch, self.ctxs)):
-                    outcome = self.kind.evaluate(place, part)
-                    score.update(outcome)
-                    loss += float(to_numpy(outcome.loss.sum()))
-                    total += len(first(part))
-                    views = self.kind.evaluate_views(place, part, outcome, flipped)
-        if total == 0:
-            raise GluontuneError("the validation data set is empty")
-        seconds, value = time.perf_counter() - start, score.value()
+    def part_states(self) -> State:
+        header, arrays = {}, {}
+        for part in (self.optimization, self.training_step, self.context):
+            values, held = part.state_dict()
+            header.update(values)
+            arrays.update(held)
+        return header, arrays
+
+    def load_parts(self, header: dict[str, Any], arrays: Arrays, path: str, epoch: int | None) -> None:
+        self.optimization.load_state_dict(header, arrays, path)
+        self.training_step.load_state_dict(header, arrays)
+        self.context.load_state_dict(header, arrays)
+        if self.optimization.averaging is not None:
+            self.optimization.averaging.publish(self.progress.steps)
+
+    def read(self, path: str) -> State:
+        """On rank 0, where the ranks may be on hosts without the file."""
+        exchange, load = self.context.exchange, functools.partial(read, path)
+        return load() if exchange is None else exchange.read_once(load)
+
+    def capabilities(self) -> dict[str, Command]:
+        mx, progress, optimization = self.context.mx, self.progress, self.optimization
+        population = Population(
+            self.recipe, self.work, self.training_step, optimization, progress, self._new_trainers
+        )  # fmt: skip
         return {
-            "metric": {"name": score.name, "mode": score.mode, "value": finite(value)},
-            "flipped": finite(flipped.value()) if views else None,
-            "accuracy": value if score.name == "accuracy" else None,
-            "loss": loss / total,
-            "samples": total,
-            "seconds": seconds,
+            "training": lambda c: {"found": training_alone(mx, progress, self.steps, c["sizes"], c["seconds"])},
+            "gradients": lambda c: gradients(self.work.net),
+            "exchange": lambda c: {"found": exchange_alone(self.context, optimization, c["kinds"], c["repeats"])},
+            "individual": lambda c: {"found": self._individual(population, c["what"], c["given"])},
         }
+
+    def _individual(self, population: Population, what: str, given: dict[str, Any]) -> dict[str, Any]:
+        """One command of a search over weights: ``adopt``, ``mark``, ``back_off``, ``score`` or ``write``."""
+        if self.world > 1:
+            raise UsageError("a population is trained by processes of one rank each: use engine='local'")
+        if self.recipe.methods:
+            raise UsageError("recipe field methods: a population trains without; use methods={}")
+        usual, metric = self.training_step.name == "usual", self.new_score().name
+        if not usual or metric != "accuracy":
+            raise UsageError(
+                f"recipe field job={self.recipe.job!r}: a population is compared by the accuracy of net(x); this "
+                f"job has {f'the metric {metric}' if usual else 'a step() of its own'}"
+            )
+        self.phase, self.fresh = {"adopt": "taking over an individual", "score": "scoring"}.get(what, self.phase), False
+        population.recipe = self.recipe
+        return population.commands()[what](**given) or {}
 
     def close(self) -> None:
         """Let go of loaders, checkpoints and what the ranks share."""
         super().close()
-        if self.averaging is not None:
-            self.averaging.close()
+        if hasattr(self, "optimization") and self.optimization.averaging is not None:
+            self.optimization.averaging.close()
 
 
 def _set_trained(parameter: Any, trained: bool) -> None:
     parameter.grad_req = "write" if trained else "null"
-
-
-class _Plain:
-    """The update without a loss scaler."""
-
-    @staticmethod
-    def step(trainer: Any, batch_size: int) -> None:
-        trainer.step(batch_size)

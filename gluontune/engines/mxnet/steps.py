@@ -1,58 +1,214 @@
-"""The kinds of training step: net and loss, the job's own ``step``, and a ``step`` that does its own updates.
+"""The training step of MXNet's engine: net and loss, the job's own ``step``, or a ``step`` that does its own updates.
 
-A session drives any of them through :class:`StepKind` and knows no differences; a new kind is a class beside
-these and a line here.
+The session drives any of them through :class:`Step` and knows no differences; a new one is a class with a line in
+:func:`make_step`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.engines.methods import refuse_step
-from gluontune.engines.mxnet.own_step import OwnStep, UpdatingStep
-from gluontune.engines.mxnet.step import StepKind
-from gluontune.engines.mxnet.usual_step import UsualStep
+from gluontune.engines.methods import MethodSteps
+from gluontune.engines.mxnet.optimization import Optimization
+from gluontune.engines.mxnet.work import Work, check_classes, first_batch
+from gluontune.job.arrays import described, first, hint_of, mapped, to_numpy, without_bfloat16
+from gluontune.job.metrics import Outcome, make_score
+from gluontune.job.user_file import blaming
+from gluontune.recipe import Recipe
+from gluontune.runtime import as_nd_array, as_net_array
 
-if TYPE_CHECKING:
-    from gluontune.engines.mxnet.session import Session
+__all__ = ["Part", "Phase", "Step", "UsualStep", "check_loss", "try_one_batch"]
 
-__all__ = ["make_kind"]
+Part = tuple[Any, ...]
+Phase = Callable[[str], contextlib.AbstractContextManager[Any]]
 
 
-def make_kind(session: Session) -> StepKind:
-    """The kind of a session's job.
+class Step(ABC):
+    """How a batch becomes losses and gradients.
+
+    Args:
+        recipe: of the run. work: what is trained. methods: of the recipe.
+
+    Attributes:
+        name: ``usual``, ``step`` or ``updates``. updates: whether it updates the parameters itself.
+        loss: the loss block, where the step has one.
+    """
+
+    name: str
+    updates = False
+    loss: Any = None
+
+    def __init__(self, recipe: Recipe, work: Work, methods: MethodSteps):
+        self.recipe, self.work, self.methods = recipe, work, methods
+        self.job, self.context, self.mx = work.job, work.context, work.context.mx
+
+    @abstractmethod
+    def forward(self, place: int, part: Part, training: bool) -> Outcome:
+        """One context's part through the nets, to the loss."""
+
+    def train(self, parts: list[Part], phase: Phase, optimization: Optimization) -> list[Any]:
+        """The losses by context, shape (N,) each; the gradients lie in the parameters (or have been used)."""
+        with self.mx.autograd.record():
+            with phase("forward"):
+                losses = [self.forward(place, part, True).loss for place, part in enumerate(parts)]
+            with phase("backward"):
+                self.mx.autograd.backward(optimization.scaled(losses))
+        return losses
+
+    def evaluate(self, place: int, part: Part, optimization: Optimization) -> Outcome:
+        """One context's part of a validation batch. Changes no parameter."""
+        return self.forward(place, part, False)
+
+    def select(self, place: int, part: Part, step: int) -> Part:
+        """The samples of a training batch that the recipe's methods choose by their losses; ``step`` are over."""
+        raise UsageError(f"{self.job.place('step')}the job's step() computes its own loss, which cannot choose samples")
+
+    def views(self, place: int, part: Part, step: int) -> Any:
+        """The mean output over an image's views, where the recipe's methods ask for it; else None."""
+        return None
+
+    def explore(self, parts: list[Part], optimization: Optimization) -> None:
+        """A pass that fixes the shapes of parameters that did not know them, and changes nothing else."""
+        for place, part in enumerate(parts):
+            self.forward(place, part, False)
+
+    def begin(self, training: bool) -> None:
+        """An epoch, or a validation, begins."""
+
+    def state_dict(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Recurrent state between two training batches, and how many samples of each context it belongs to."""
+        return {"state_parts": []}, {}
+
+    def load_state_dict(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Put back what :meth:`state_dict` gave."""
+
+
+class UsualStep(Step):
+    """``loss(net(input, …), label)``, with what the recipe's methods make of it."""
+
+    name = "usual"
+
+    def __init__(self, recipe: Recipe, work: Work, methods: MethodSteps):
+        super().__init__(recipe, work, methods)
+        self.loss = self.job.loss()
+        self._half = recipe.dtype == "float16"
+        self._training_loss = self._changed(self.loss)
+
+    def forward(self, place: int, part: Part, training: bool) -> Outcome:
+        *inputs, label = part
+        output = self.scores(inputs)
+        loss = (self._training_loss if training else self.loss)(output, label)
+        check_loss(loss, part, output, f"{self.job.place('loss')}the loss")
+        return Outcome(loss, output, label)
+
+    def scores(self, inputs: Any) -> Any:
+        """The net's output, float32 also of a net of float16."""
+        if self._half:
+            inputs = [mapped(_halved, x) for x in inputs]
+        output = self.work.net(*inputs)
+        return mapped(lambda array: array.astype("float32"), output) if self._half else output
+
+    def select(self, place: int, part: Part, step: int) -> Part:
+        with self.mx.autograd.pause():
+            losses = to_numpy(self._training_loss(self.scores(part[:-1]), part[-1]))
+        index = self.context.index(self.methods.select(losses, step, place), place)
+        return tuple(as_net_array(self.mx.nd.take(as_nd_array(array), index)) for array in part)
+
+    def views(self, place: int, part: Part, step: int) -> Any:
+        def take(images: Any, chosen: Any, axis: int) -> Any:
+            return self.mx.nd.take(as_nd_array(images), self.context.index(chosen, place), axis=axis)
+
+        def scores(view: Any) -> Any:
+            return without_bfloat16(self.scores((as_net_array(view), *part[1:-1])))
+
+        return self.methods.flipped(step, part[0], (1, 2), take, scores)
+
+    def _changed(self, loss: Any) -> Any:
+        """The loss of a training batch, with what the recipe's methods make of it.
+
+        Raises:
+            UsageError: a method needs class scores, and the job's loss or net has others.
+        """
+        losses = self.mx.gluon.loss
+        softmax = type(loss) is losses.SoftmaxCrossEntropyLoss and loss._sparse_label and not loss._from_logits
+        needing = {"label-smoothing", "mixup", "cutmix", "flip-validation"} & set(self.recipe.methods)
+        if needing and (not softmax or loss._weight is not None):
+            raise UsageError(
+                f"recipe field methods={{{min(needing)!r}: …}}: {self.job.place('loss')}it needs a "
+                f"SoftmaxCrossEntropyLoss of class numbers, and the job's loss is {type(loss).__name__}; leave it out"
+            )
+
+        def log_softmax(output: Any, axis: int) -> Any:
+            return as_net_array(self.mx.nd.log_softmax(as_nd_array(output), axis=axis))
+
+        return self.methods.training_loss(loss, log_softmax, getattr(loss, "_axis", -1))
+
+
+def _halved(array: Any) -> Any:
+    return array.astype("float16") if str(array.dtype).find("float32") >= 0 else array
+
+
+def check_loss(loss: Any, part: Part, output: Any, what: str) -> None:
+    count = len(first(part))
+    if getattr(loss, "shape", None) != (count,):
+        shape = getattr(loss, "shape", type(loss).__name__)
+        given = f"; the net's output has shape {described(output)}" if output is not None else ""
+        raise GluontuneError(
+            f"{what} has shape {shape} for a batch of {count}: it must give one value per sample, ({count},){given}"
+        )
+
+
+def try_one_batch(step: Step, optimization: Optimization, set_mode: Callable[[Any], None]) -> Outcome:
+    """Try a job before anything is timed: train one batch without an update, and validate one. Reset afterwards.
+
+    Args:
+        set_mode: compiles one of the nets, where they could not be before they had seen a batch.
+
+    Returns:
+        The outcome of the validation batch, from which the metric is chosen.
 
     Raises:
-        UsageError: the recipe asks for what this kind cannot do; says why.
+        GluontuneError: something does not fit: what, with which shapes and types, and where in the job's file.
     """
-    job, recipe = session.job, session.recipe
-    if job.step is None:
-        if isinstance(session.nets, dict):
-            raise GluontuneError(
-                f"{job.place('net')}net() returned several nets ({', '.join(session.nets)}), so the job must say what "
-                "one step is: def step(nets, *batch): …"
-            )
-        return UsualStep(session)
-    why = "the job's step() computes its own loss"
-    refuse_step(recipe, job.place("step"), why, "loss", "validation")
-    if {"mixup", "cutmix"} & set(recipe.methods):
-        refuse_step(recipe, job.place("step"), why, "batch")
-    if recipe.dtype == "float16":
-        raise UsageError(
-            f"recipe field dtype='float16': {job.place('step')}the job's step() chooses what its nets take; use float32"
-        )
-    if job.updates is None:
-        return OwnStep(session)
-    refuse_step(recipe, job.place("step"), "the job's step() does its own updates", "gradient")
-    for field, wrong, way in (
-        ("accumulate", recipe.accumulate > 1, "1"),
-        ("engine", recipe.engine != "local", "'local'"),
-        ("num_devices", len(session.ctxs) > 1, "1"),
-    ):
-        if wrong:
-            raise UsageError(
-                f"recipe field {field}={getattr(recipe, field)!r}: {job.place('step')}the job's step() does its own "
-                f"updates, on one device; use {field}={way}"
-            )
-    return UpdatingStep(session)
+    work, job, wait = step.work, step.job, step.mx.nd.waitall
+    name = "step" if job.step is not None else "net" if job.function("net") else "loss"
+    what = "step()" if job.step is not None else "net() and loss"
+
+    def blamed(batch: Part, kind: str) -> Any:
+        return blaming(job.file, what, job.function(name), f"a {kind}batch of {described(batch)}{hint_of(batch)}")
+
+    def plain_labels(part: Part) -> Part:
+        return (*part[:-1], step.methods.class_numbers(part[-1]))
+
+    batch = first_batch(job, work.feed.train, "training")
+    parts = step.context.parts(batch)
+    if isinstance(step, UsualStep):
+        check_classes(work, step.loss, plain_labels(parts[0]), step.scores)
+    with blamed(batch, ""):
+        step.begin(True)
+        step.explore([plain_labels(part) for part in parts], optimization)
+        wait()
+        work.remember()
+        if job.step is not None:
+            for block in work.named_nets.values():
+                set_mode(block)
+        if not step.updates:
+            step.train(parts, lambda phase: contextlib.nullcontext(), optimization)
+        wait()
+    step.begin(True)
+    batch = first_batch(job, work.feed.val, "validation")
+    with blamed(batch, "validation "):
+        step.begin(False)
+        outcome = step.evaluate(0, step.context.parts(batch)[0], optimization)
+        wait()
+    score = make_score(job, step.loss, outcome)
+    with blaming(job.file, f"the metric {score.name!r}", job.function("metric"), outcome.shapes()):
+        score.update(outcome)
+        score.value()
+    return outcome

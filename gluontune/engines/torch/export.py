@@ -3,6 +3,11 @@
 ``python -m gluontune.engines.torch.export FD PARENT`` reads a recipe from stdin and writes the symbols of net and loss,
 the parameters of the seeded start and what else the engine must know to the file FD, which has no name that could be
 left behind. The process that trains reads it without mxnet.
+
+MXNet has to be imported for an export, which takes seconds and some hundred MiB. So rank 0 of a machine writes one
+export into memory that all ranks share, and the others read it there: first its size in bytes, written last, and a byte
+for each rank: whether it has read. The memory is that of :mod:`gluontune.parallel.shared`: it has no name that could be
+left behind, is gone with the process that made it, and is emptied when the last rank has read.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,13 +31,16 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import python
 from gluontune.core.processes import die_with_parent, how_it_ended
 from gluontune.core.reading import parse_json
+from gluontune.engines import ENGINES
 from gluontune.recipe import Recipe
 
-__all__ = ["Exported", "export_job", "exported"]
+__all__ = ["EXPORT_VARIABLE", "Exported", "export_job", "exported", "exported_once"]
 
 _TRIED_BATCHES = 2  # of the training data: enough to try one, and to know the shapes
 _REFUSES = 3  # the exit code of a process that has written why it exports nothing
 _SIZE = struct.Struct("<Q")  # bytes of the facts, which come before the arrays
+(EXPORT_VARIABLE,) = ENGINES["torch"].shared  # the path of the memory; without it, each rank exports for itself
+_LOOK_S = 0.02
 
 
 @dataclass
@@ -122,6 +131,62 @@ def exported(recipe: Recipe) -> Exported:
     return Exported.unpacked(content)
 
 
+def exported_once(recipe: Recipe, rank: int, world: int) -> Exported:
+    """The job of a recipe, exported by rank 0; by this process where the ranks share no memory.
+
+    Args:
+        rank, world: of this process among those that share the memory.
+
+    Raises:
+        GluontuneError: as :func:`exported`, on rank 0. On the others: whoever had started them is gone.
+    """
+    path = os.environ.get(EXPORT_VARIABLE)
+    if world == 1 or path is None:
+        return exported(recipe)
+    if rank == 0:
+        found = exported(recipe)
+        _share(path, found.packed(), world)
+    else:
+        found = Exported.unpacked(_await(path, world))
+    _done(path, rank, world)
+    return found
+
+
+def _share(path: str, content: bytes, world: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(_SIZE.size + world)
+        file.write(content)
+        file.flush()
+        file.seek(0)
+        file.write(_SIZE.pack(len(content)))
+
+
+def _await(path: str, world: int) -> bytes:
+    """Wait for rank 0; where it fails, whoever has started the ranks ends this one."""
+    while True:
+        try:
+            with open(path, "rb") as file:
+                head = file.read(_SIZE.size)
+                size = _SIZE.unpack(head)[0] if len(head) == _SIZE.size else 0
+                if size:
+                    file.seek(_SIZE.size + world)
+                    return file.read(size)
+        except OSError as error:
+            told = f"the process that had started this rank is gone: {error.strerror}"
+            raise GluontuneError(told) from error
+        time.sleep(_LOOK_S)
+
+
+def _done(path: str, rank: int, world: int) -> None:
+    """Mark this rank as one that has what it needs; the last one empties the memory."""
+    with open(path, "r+b", buffering=0) as file:
+        file.seek(_SIZE.size + rank)
+        file.write(b"\1")
+        file.seek(_SIZE.size)
+        if file.read(world) == b"\1" * world:
+            file.truncate(0)
+
+
 def export_job(recipe: Recipe) -> Exported:
     """Build the recipe's job with MXNet, and try it on one batch.
 
@@ -131,7 +196,6 @@ def export_job(recipe: Recipe) -> Exported:
     """
     from gluontune.compute.tracing import place_of_branch, traced
     from gluontune.engines.mxnet.session import Session
-    from gluontune.engines.mxnet.snapshot import parameters, weights_of
     from gluontune.methods.losses import trained_layers
 
     few = _TRIED_BATCHES * recipe.batch_size_per_device
@@ -145,7 +209,8 @@ def export_job(recipe: Recipe) -> Exported:
     session = Session(plain)
     try:
         session.build()
-        job = session.job
+        work, loss_block = session.work, session.training_step.loss
+        job = work.job
         if job.step is not None:
             raise _refused(job.place("step"), "the job's step() computes with MXNet's arrays")
         if job.dataset is None:
@@ -154,16 +219,16 @@ def export_job(recipe: Recipe) -> Exported:
             )
         if job.metric()[0] is not None:
             raise _refused(job.place("metric"), "the job's metric() is one of MXNet's")
-        made = session.net if session.feed.stage is None else session.net.net
-        net, loss = traced(made), traced(session.kind.loss, 2)
+        made = work.net if work.feed.stage is None else work.net.net
+        net, loss = traced(made), traced(loss_block, 2)
         if net.train is None:
             raise _refused(job.place("net"), f"{place_of_branch(made)}: {net.why}")
         if loss.differs:
-            where = place_of_branch(session.kind.loss)
+            where = place_of_branch(loss_block)
             raise _refused(job.place("loss"), f"the loss computes something else in training: {where}")
-        params = list(session.net.collect_params().values())
-        places = {p.name: place for place, p in parameters(session.net)}
-        values = weights_of(session)
+        params = list(work.net.collect_params().values())
+        places = {p.name: place for place, p in work.parameters.items()}
+        values = work.host_weights()
         wanted = {*net.predict.list_inputs(), *net.train.list_inputs()}
         return Exported(
             net=net.predict.tojson(),
@@ -172,12 +237,12 @@ def export_job(recipe: Recipe) -> Exported:
             arrays={name: values[place] for name, place in places.items() if name in wanted},
             names={name: place for name, place in places.items() if name in wanted},
             data=job.dataset.name,
-            metric={"name": session.score.name, "mode": session.score.mode},
-            axis=int(getattr(session.kind.loss, "_axis", -1)),
+            metric=session.site()["metric"],
+            axis=int(getattr(loss_block, "_axis", -1)),
             lr_mult={p.name: p.lr_mult for p in params if p.lr_mult != 1.0},
             wd_mult={p.name: p.wd_mult for p in params if p.wd_mult != 1.0},
             frozen=[p.name for p in params if p.grad_req == "null"],
-            layers=[[p.name for p in layer if p.name in wanted] for layer in trained_layers(session.net)],
+            layers=[[p.name for p in layer if p.name in wanted] for layer in trained_layers(work.net)],
         )
     finally:
         session.close()

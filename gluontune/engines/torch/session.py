@@ -2,50 +2,55 @@
 
 The net comes from MXNet as a graph with the parameters of the seeded start (:mod:`gluontune.engines.torch.export`), the
 images from gluontune's loaders, the optimizer from its card. So a recipe with ``backend="torch"`` means what it means
-with ``"mxnet"``: the same start, batches, rates and decay, and the same figures but for rounding.
+with ``"mxnet"``: the same start, batches, rates and decay, and the same figures but for rounding. In a checkpoint the
+parameters lie under the same names, so ``gt.train.load`` gives the Gluon net of either; the optimizer's states are of
+this engine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
-import random
-import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from gluontune import __version__, datasets, monitor
+from gluontune import datasets, monitor
 from gluontune.convert.bridge.convert import to_torch
 from gluontune.convert.bridge.names import gluon_names
 from gluontune.convert.bridge.passes import quicken
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.reading import understood
-from gluontune.engines.base import SAMPLED_EVERY, BaseSession
+from gluontune.engines import ENGINES
+from gluontune.engines.base import SAMPLED_EVERY, Engine, State
 from gluontune.engines.methods import MethodSteps
-from gluontune.engines.torch.ranks import TorchRanks
-from gluontune.engines.torch.shared_export import exported_once
-from gluontune.engines.torch.snapshot import capture, restore
-from gluontune.job.checkpoint import read
+from gluontune.engines.torch.export import Exported, exported_once
+from gluontune.job.checkpoint import part_of
 from gluontune.job.data import Feed, named_loaders
-from gluontune.job.metrics import finite
+from gluontune.job.metrics import Outcome, Score, array_score
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 from gluontune.runtime import usable_cores
 from gluontune.runtime.pytorch import torch
 
 __all__ = ["TorchSession"]
 
+_PATIENCE = datetime.timedelta(seconds=60)  # for a rank that does not answer
 
-class TorchSession(BaseSession):
+
+class TorchSession(Engine):
     """One training process on PyTorch's engine.
 
-    ``rejoins`` of :class:`BaseSession` has no meaning here.
+    ``rejoins`` of :class:`Engine` has no meaning here.
 
     Attributes:
         net, loss: ``torch.fx`` modules; the net's parameters have Gluon's names. run: the net as it is called.
     """
+
+    name = "torch"
+    job: Exported
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
         """Export the net, open the data, convert the net: all that comes before the first step."""
@@ -67,21 +72,21 @@ class TorchSession(BaseSession):
         where = {"framework": "torch", "normalize": True, "device": "cuda" if self.device == "gpu" else None}
         size = recipe.batch_size_per_device
         train, val, num_train, shape = named_loaders(recipe, data, self.rank, self.world, size, **where)
-        self.feed = Feed(train, val, None, size, num_train, shape)
-        self.batches_per_epoch = len(train)
-        self._check_batches(num_train, size)
-        self.samples_per_step = size
+        self.use_feed(Feed(train, val, None, size, num_train, shape), size)
         if opened is not None:
             opened()
         self.phase = "meeting the other ranks"
-        self.ranks = TorchRanks(library, self.rank, self.world, self.device == "gpu")
+        if self.world > 1:
+            way, place = "nccl" if self.device == "gpu" else "gloo", os.environ[ENGINES["torch"].meeting]
+            ranks = {"init_method": place, "rank": self.rank, "world_size": self.world}
+            library.distributed.init_process_group(way, timeout=_PATIENCE, **ranks)
         self.phase = "building the net"
         self.net = to_torch(self.job.net, self.job.arrays, training=self.job.training)
         self.job = self.job.renamed(gluon_names(self.net))
         quicken(self.net)
         self.loss = to_torch(self.job.loss, {})
         self._place()
-        self.methods = MethodSteps(recipe, self.rank, self._live, self._put)
+        self.methods = MethodSteps(recipe, self.rank, self.weights, self.set_weight)
         there = dict(self.net.named_parameters())
         layers = [[there[name] for name in layer] for layer in self.job.layers]
         self.methods.attach(train.loader, data.mean, layers, library.nn.Parameter.requires_grad_)
@@ -91,7 +96,9 @@ class TorchSession(BaseSession):
         self.phases = monitor.StepPhases(sync=self._sync, every=SAMPLED_EVERY)
         self._initial = {name: value.detach().clone() for name, value in self.net.state_dict().items()}
         self.phase = "trying one batch"
-        self._try_one_batch()
+        images, labels = next(iter(self.feed.train.epoch(0)))
+        self.net.train()
+        self._losses_of(images, labels)[0].mean().backward()
         self.reset()
 
     def _place(self) -> None:
@@ -105,26 +112,22 @@ class TorchSession(BaseSession):
         if recipe.hybridize != "imperative":
             self.net = self.net.to(memory_format=library.channels_last)
         self.run = library.compile(self.net) if recipe.hybridize == "static" else self.net
-        self._trained = self.ranks.around(self.run)
+        self._trained = self.run if self.world == 1 else self._together(self.run)
         where, half = ("cuda" if self.device == "gpu" else "cpu"), recipe.dtype == "bfloat16"
         self._cast: Callable[[], Any] = (
             (lambda: library.autocast(where, dtype=library.bfloat16)) if half else contextlib.nullcontext
         )
 
-    def _try_one_batch(self) -> None:
-        images, labels = next(iter(self.feed.train.epoch(0)))
-        self.net.train()
-        self._losses_of(images, labels)[0].mean().backward()
-        self.feed.train.set_epoch(1)
-        self.feed.train.set_epoch(0)
+    def _together(self, net: Any) -> Any:
+        """The net whose gradients are the mean of all ranks' after each backward pass.
 
-    def _live(self, whole: bool) -> dict[str, Any]:
-        """The parameters by their places in the net; ``whole``: those that are not trained, too."""
-        there = self.net.state_dict() if whole else self.optimizer.parameters
-        return {self.job.names[name]: value.detach() for name, value in there.items()}
-
-    def _put(self, place: str, values: Any) -> None:
-        self._by_place[place].copy_(values)
+        They are averaged while the pass goes on; each rank keeps its own running statistics, as on MXNet's engines.
+        """
+        # Gradients come channels-last, their places in the exchange are contiguous: a copy, and no matter.
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+        return self.torch.nn.parallel.DistributedDataParallel(
+            net, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
 
     def site(self) -> dict[str, Any]:
         """What the ladder asks of the process that is there."""
@@ -140,45 +143,52 @@ class TorchSession(BaseSession):
             "metric": self.job.metric,
         }
 
-    def common(self) -> dict[str, Any]:
-        """What must be alike on all ranks."""
-        versions = {"gluontune": __version__, "torch": self.torch.__version__, "numpy": np.__version__}
-        return {"versions": versions, "data": self.job.data, "batches_per_epoch": self.batches_per_epoch}
+    def versions(self) -> dict[str, str]:
+        return {"torch": self.torch.__version__}
 
-    def reset(self, epochs: float | None = None) -> None:
-        """Back to the seeded start: parameters, optimizer, schedule, random streams, first epoch."""
-        if not self._fit_to(epochs):
-            return
-        self.phase = "setting up the optimizer"
+    def seed(self) -> None:
+        """Begin the random streams of Python, numpy and PyTorch anew, from the recipe's seed."""
+        super().seed()
+        self.torch.manual_seed(self.recipe.seed)
+
+    def weights(self, whole: bool) -> Mapping[str, Any]:
+        there = self.net.state_dict() if whole else self.optimizer.parameters
+        return {self.job.names[name]: value.detach() for name, value in there.items()}
+
+    def set_weight(self, place: str, values: Any) -> None:
+        self._by_place[place].copy_(values)
+
+    def to_host(self, array: Any) -> np.ndarray:
+        return np.array(array.detach().cpu().numpy(), order="C")
+
+    def to_device(self, values: np.ndarray, place: str) -> Any:
+        return self._like(values, self._by_place[place])
+
+    def _like(self, values: np.ndarray, parameter: Any) -> Any:
+        """On the parameter's device, and in its memory order where it has its shape."""
+        tensor = self.torch.from_numpy(np.array(values)).to(parameter.device)
+        return self.torch.empty_like(parameter).copy_(tensor) if tensor.shape == parameter.shape else tensor
+
+    def start_anew(self, total: int) -> None:
         recipe = self.recipe.resolved()
-        self.close_batches()
-        self.methods.thaw()
         self.net.load_state_dict(self._initial)
         trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         for parameter in trained.values():
             parameter.grad = None
-        total = max(1, round(recipe.epochs * self.batches_per_epoch))
-        growth = self.methods.plan(total).growth()
+        growth, per_epoch = self.methods.updates.growth(), self.batches_per_epoch
         self.optimizer = TorchOptimizer(
             recipe.optimizer,
             trained,
-            rates_of(recipe, steps=total, steps_per_epoch=self.batches_per_epoch, growth=growth),
+            rates_of(recipe, steps=total, steps_per_epoch=per_epoch, growth=growth),
             momentum=recipe.momentum,
             wd=float(recipe.wd or 0.0),
             lr_mult=self.job.lr_mult,
             wd_mult=self.job.wd_mult,
             **recipe.optimizer_params,
         )
-        self._by_place = self._live(True)
-        self.methods.begin(self.batches_per_epoch)
-        random.seed(recipe.seed)
-        np.random.seed(recipe.seed)
-        self.torch.manual_seed(recipe.seed)
-        self.epoch, self.steps_taken, self.gathered = 0, 0, 0
-        self._losses: list[Any] = []
+        self._by_place, self.gathered = self.weights(True), 0
         self.feed.train.set_epoch(1)
         self.feed.train.set_epoch(0)
-        self.fresh = True
 
     def _sync(self) -> None:
         if self.device == "gpu":
@@ -201,37 +211,34 @@ class TorchSession(BaseSession):
             output = self._scores(images)
             losses = self._training_loss(output, labels.to(output.dtype))
         self.net.train()
-        chosen = self.torch.from_numpy(self.methods.select(losses.cpu().numpy(), self.steps_taken))
+        chosen = self.torch.from_numpy(self.methods.select(losses.cpu().numpy(), self.progress.steps))
         return images[chosen.to(images.device)], labels[chosen.to(labels.device)]
 
-    def step(self) -> int:
-        """One training step; returns its number of samples."""
-        self.methods.before_step(self.steps_taken)
-        with self.phases.step() as phase:
-            with phase("data"):
-                images, labels = self.next_batch()
-            count = len(images)
-            with phase("forward"):
-                if self.methods.selecting(self.steps_taken):
-                    images, labels = self._select(images, labels)
-                losses, _ = self._losses_of(images, labels)
-                size = self.methods.updates.size(self.steps_taken)
-                whole = losses.sum() / (len(images) * size)
-            last = self.gathered + 1 >= size
-            with phase("backward"), contextlib.nullcontext() if last else self.ranks.only_adding():
-                whole.backward()
-            with phase("update"):
-                self._update(last)
-            with phase("metrics"):
-                self._losses.append(losses.detach().mean())
-        self.steps_taken += 1
-        self.methods.after_step(self.steps_taken)
+    def steps(self, count: int) -> dict[str, Any]:
+        self.net.train()
+        return super().steps(count)
+
+    def train(self, batch: tuple[Any, ...], phase: Any) -> int:
+        (images, labels), taken = batch, self.progress.steps
+        count = len(images)
+        with phase("forward"):
+            if self.methods.selecting(taken):
+                images, labels = self._select(images, labels)
+            losses, _ = self._losses_of(images, labels)
+            size = self.methods.updates.size(taken)
+            whole = losses.sum() / (len(images) * size)
+        self.gathered += 1
+        last = self.gathered >= size
+        with phase("backward"), contextlib.nullcontext() if last or self.world == 1 else self._trained.no_sync():
+            whole.backward()
+        with phase("update"):
+            if last:
+                self._update()
+        with phase("metrics"):
+            self._losses.append(losses.detach().mean())
         return count
 
-    def _update(self, last: bool) -> None:
-        self.gathered += 1
-        if not last:
-            return
+    def _update(self) -> None:
         self.gathered = 0
         factor: Any = 1.0
         trained = list(self.optimizer.parameters.values())
@@ -242,71 +249,77 @@ class TorchSession(BaseSession):
         for parameter in trained:
             parameter.grad = None
 
-    def steps(self, count: int) -> dict[str, Any]:
-        """Take ``count`` steps: ``{"samples", "seconds", "loss"}``."""
-        self.phase = "training"
-        self.fresh, self._losses = False, []
-        self.net.train()
-        start = time.perf_counter()
-        samples = sum(self.step() for _ in range(count))
-        self.phases.wait()
-        self._sync()
-        seconds = time.perf_counter() - start
-        return {"samples": samples, "seconds": seconds, "loss": float(self.torch.stack(self._losses).float().mean())}
+    def mean_loss(self) -> float:
+        return float(self.torch.stack(self._losses).float().mean())
 
-    def validate(self) -> dict[str, Any]:
-        """The metric and the mean loss over the validation samples; see ``Session.validate``."""
-        self.phase = "validating"
+    def new_score(self) -> Score:
+        return array_score(**self.job.metric, axis=self.job.axis)
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
         self.net.eval()
-        start, total, loss, hits, counted = time.perf_counter(), 0, 0.0, 0, 0
-        flipped: int | None = None
-        with self.torch.no_grad(), self.methods.second_weights():
-            for images, labels in self.feed.val.epoch(0):
-                losses, output = self._losses_of(images, labels)
-                loss += float(losses.sum())
-                total += len(images)
-                if self.job.metric["name"] == "accuracy":
-                    right = output.argmax(self.job.axis) == labels
-                    hits, counted = hits + int(right.sum()), counted + right.numel()
-                    mean = self.methods.flipped(self.steps_taken, images, (2, 3), self._take, self._scores)
-                    if mean is not None:
-                        flipped = (flipped or 0) + int((mean.argmax(self.job.axis) == labels).sum())
-        if total == 0:
-            raise GluontuneError("the validation data set is empty")
-        accuracy = hits / counted if counted else None
-        value = loss / total if accuracy is None else accuracy
-        return {
-            "metric": {**self.job.metric, "value": finite(value)},
-            "flipped": None if flipped is None else flipped / counted,
-            "accuracy": accuracy,
-            "loss": loss / total,
-            "samples": total,
-            "seconds": time.perf_counter() - start,
-        }
+        with self.torch.no_grad():
+            yield
+
+    def evaluate(self, batch: tuple[Any, ...]) -> Iterator[tuple[Outcome, Any]]:
+        images, labels = batch
+        losses, output = self._losses_of(images, labels)
+        mean = self.methods.flipped(self.progress.steps, images, (2, 3), self._take, self._scores)
+        yield Outcome(losses, output, labels), mean
 
     def _take(self, images: Any, chosen: np.ndarray, axis: int) -> Any:
         return images.index_select(axis, self.torch.from_numpy(chosen).to(images.device))
 
-    def _capture(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        return capture(self)
+    def part_states(self) -> State:
+        optimizer, arrays = self.optimizer, {}
+        numbers: dict[str, dict[str, float]] = {}
+        for name, state in optimizer.states.items():
+            for key, value in state.items():
+                if isinstance(value, float):
+                    numbers.setdefault(name, {})[key] = value
+                else:
+                    arrays[f"optimizer/{name}/{key}"] = self.to_host(value)
+        if self.gathered:
+            for name, parameter in optimizer.parameters.items():
+                if parameter.grad is not None:
+                    arrays[f"gradient/{name}"] = self.to_host(parameter.grad)
+        arrays["random/torch"] = self.torch.get_rng_state().numpy().copy()
+        facts = {"name": optimizer.name, "num_update": optimizer.num_update, "numbers": numbers}
+        return {"optimizer": facts, "gathered": self.gathered}, arrays
 
-    def restore(self, path: str, epoch: int | None = None) -> None:
-        """Go on from a checkpoint, after :meth:`build` or :meth:`reset`; see :func:`torch_snapshot.restore`."""
-        self.phase = "reading a checkpoint"
-        self.close_batches()
-        header, arrays = read(path)
-        with understood(path):
-            restore(self, header, arrays, path, epoch)
-        self.fresh = False
+    def load_parts(
+        self, header: dict[str, Any], arrays: Mapping[str, np.ndarray], path: str, epoch: int | None
+    ) -> None:
+        optimizer, told = self.optimizer, header["optimizer"]
+        if told["name"] != optimizer.name:
+            raise GluontuneError(f"{path}: of the optimizer {told['name']!r}, this run has {optimizer.name!r}")
+        optimizer.num_update = told["num_update"]
+        optimizer.states = {name: dict(told["numbers"].get(name, {})) for name in optimizer.parameters}
+        for key, value in part_of(arrays, "optimizer").items():
+            name, _, state = key.rpartition("/")
+            optimizer.states[name][state] = self._like(value, optimizer.parameters[name])
+        if epoch is None:
+            for name, value in part_of(arrays, "gradient").items():
+                optimizer.parameters[name].grad = self._like(value, optimizer.parameters[name])
+        self.torch.set_rng_state(self.torch.from_numpy(arrays["random/torch"]))
+        self.gathered = header["gathered"]
+        if epoch is not None:
+            self.gathered, optimizer.num_update = 0, self.methods.updates.updates(self.progress.steps)
 
-    def agree(self) -> None:
-        """One process has nothing to agree on."""
+    def loader_state(self) -> dict[str, Any]:
+        return dict(self.feed.train.state_dict())
+
+    def load_loader(self, state: dict[str, Any], epoch: int | None) -> None:
+        if epoch is None:
+            self.feed.train.load_state_dict(state)
+        else:
+            self.feed.train.set_epoch(epoch)
 
     def close(self) -> None:
         """Let go of loaders and checkpoints, and leave the other ranks."""
         super().close()
-        if hasattr(self, "ranks"):
-            self.ranks.close()
+        if self.world > 1 and hasattr(self, "torch") and self.torch.distributed.is_initialized():
+            self.torch.distributed.destroy_process_group()
 
 
 def _device(library: Any, wanted: str) -> str:

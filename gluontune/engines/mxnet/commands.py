@@ -1,0 +1,205 @@
+"""What only MXNet's engine is asked for: the net's and the exchange's speed alone, and individuals of a population.
+
+A process serves many individuals of a population one after another (:func:`gluontune.ladder.esgd`): building a net
+and opening the data take longer than some generations. All that an individual draws (order, augmentation, dropout)
+is seeded from the recipe's seed and the individual's own number, so it does not matter which process trains it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from gluontune import compute
+from gluontune.core.errors import GluontuneError
+from gluontune.engines.mxnet.context import Context, seed_step
+from gluontune.engines.mxnet.optimization import Optimization
+from gluontune.engines.mxnet.steps import Step
+from gluontune.engines.mxnet.work import Work
+from gluontune.engines.progress import Progress, repeat
+from gluontune.job.arrays import mapped, read_weights, to_numpy, write_weights
+from gluontune.job.checkpoint import check_same_net
+from gluontune.job.metrics import finite, hits_of
+from gluontune.optim import states
+from gluontune.parallel.devices import median_ms, push_and_pull
+from gluontune.recipe import Recipe
+from gluontune.runtime import set_data
+
+__all__ = ["Population", "exchange_alone", "gradients", "training_alone"]
+
+_LEAST_STEPS = 3
+_OWN_KEYS = 10_000_000
+_EPOCHS = 100_000  # of one individual: the next one's epochs begin after them
+
+
+def training_alone(
+    mx: Any, progress: Progress, steps: Callable[[int], Any], batch_sizes: Iterable[int], seconds: float
+) -> dict[str, dict[str, float]]:
+    """Training steps on a batch that lies ready, for each batch size. The parameters move: reset afterwards.
+
+    Args:
+        steps: takes so many training steps. batch_sizes: images of this process in a step.
+        seconds: about how long each size is trained, after two steps that compile.
+
+    Returns:
+        ``{str(batch size): {"step_time_ms", "samples_per_sec", "cpu_ms_per_sample"}}``.
+    """
+    ready = progress.next_batch()
+    found = {}
+    for size in batch_sizes:
+        progress.repeated = tuple(mapped(functools.partial(_resized, mx, size), list(ready)))
+        try:
+            steps(2)
+            count, took, cpu = repeat(lambda: bool(steps(_LEAST_STEPS)) * _LEAST_STEPS, seconds)
+        finally:
+            progress.repeated = None
+        found[str(size)] = {
+            "step_time_ms": 1e3 * took / count,
+            "samples_per_sec": size * count / took,
+            "cpu_ms_per_sample": 1e3 * cpu / count / size,
+        }
+    return found
+
+
+def gradients(net: Any) -> dict[str, int]:
+    """What a step of this net exchanges: ``{"bytes", "tensors"}``."""
+    held = [p.list_grad()[0] for p in net.collect_params().values() if p.grad_req != "null"]
+    sizes = [int(np.prod(g.shape, dtype=np.int64)) * np.dtype(g.dtype).itemsize for g in held]
+    return {"bytes": sum(sizes), "tensors": len(sizes)}
+
+
+def exchange_alone(
+    context: Context, optimization: Optimization, sizes: list[list[int]], repeats: int
+) -> list[dict[str, float]]:
+    """The ranks' exchange without training; all ranks together.
+
+    Args:
+        sizes: ``[number of tensors, float32 values in each]`` of each exchange.
+        repeats: of each, after two that do not count.
+
+    Returns:
+        ``{"bytes", "tensors", "ms"}`` of each, the median time.
+    """
+    nd, found = context.mx.nd, []
+    for place, (tensors, values) in enumerate(sizes):
+        arrays = [nd.zeros((values,), ctx=context.ctxs[0]) for _ in range(tensors)]
+        if context.exchange is not None:
+            exchange: Callable[[], Any] = functools.partial(context.exchange.sum_gradients, arrays)
+        else:
+            store = optimization.trainer._kvstore or context.mx.kv.create("device")
+            keys = [_OWN_KEYS + 10_000 * place + number for number in range(tensors)]  # beside the parameters'
+            store.init(keys, arrays)
+            exchange = functools.partial(push_and_pull, store, keys, arrays)
+        found.append({"bytes": 4.0 * values * tensors, "tensors": tensors, "ms": median_ms(exchange, repeats, 2)})
+    return found
+
+
+def _resized(mx: Any, size: int, array: Any) -> Any:
+    """The batch cut, or repeated, to ``size`` rows; a numpy array stays one."""
+    copies = [array] * -(-size // array.shape[0])
+    if isinstance(array, np.ndarray):
+        return np.concatenate(copies)[:size]
+    if len(copies) > 1:
+        array = mx.np.concatenate(copies) if mx.util.is_np_array() else mx.nd.concat(*copies, dim=0)
+    return array[:size].copy()
+
+
+class Population:
+    """What a search over weights asks of a training process: other weights, another optimizer, a score, a step back.
+
+    Args:
+        recipe: of the search. work, step, optimization, progress: of the session. begin: makes new trainers, of a
+            recipe and a number of steps.
+    """
+
+    def __init__(
+        self, recipe: Recipe, work: Work, step: Step, optimization: Optimization, progress: Progress,
+        begin: Callable[[Recipe, int], None],
+    ):  # fmt: skip
+        self.recipe, self.work, self.step, self.optimization = recipe, work, step, optimization
+        self.progress, self.begin = progress, begin
+        self._marked: Any = None
+
+    def commands(self) -> dict[str, Callable[..., Any]]:
+        """What it can be asked, by name."""
+        return {
+            "adopt": self.adopt, "mark": self.mark, "back_off": self.back_off, "score": self.score, "write": self.write
+        }  # fmt: skip
+
+    def adopt(
+        self, *, weights: str | None, changes: dict[str, Any], number: int, total_updates: int, start: int | None = None
+    ) -> None:
+        """Become an individual.
+
+        Args:
+            weights: file of its parameters; None: the recipe's seeded start.
+            changes: fields of the recipe: its optimizer and hyper-parameters.
+            number: its number in the whole search; says which epochs and random numbers are its own.
+            total_updates: length of its schedule.
+            start: seed of its own start, in place of the recipe's, where ``weights`` is None.
+        """
+        context = self.work.context
+        self.progress.move(number * _EPOCHS, number * _EPOCHS)
+        seed_step(self.recipe.seed, number)
+        if weights is not None:
+            self._put(read_weights(weights), weights)
+        elif start is not None:
+            context.mx.random.seed(start)
+            self.work.net.initialize(compute.FirstValues(), ctx=context.ctxs, force_reinit=True)
+        else:
+            self.work.put_initial()
+        self.begin(self.recipe.override(**changes), total_updates)
+        self._marked = None
+
+    def mark(self) -> None:
+        """Remember parameters and optimizer as they are now."""
+        self._marked = (self.work.host_weights(), states.capture(self.optimization.trainer))
+
+    def back_off(self) -> None:
+        """Go back to what was marked; the batches go on, so that the next step is another one."""
+        weights, (header, arrays) = self._marked
+        self._put(weights, "the step before")
+        states.restore(self.optimization.trainer, header, arrays, "the step before")
+
+    def score(self) -> dict[str, Any]:
+        """Loss and accuracy over the validation images: those at even places are for choosing, the others for telling.
+
+        Returns:
+            ``{"fitness", "fitness_accuracy", "loss", "accuracy", "samples"}``; the first two are of the even places,
+            the next two of the odd ones. A loss that is not finite is None.
+        """
+        place = 0
+        sums = np.zeros((2, 3))  # loss, hits, images by parity
+        self.step.begin(False)
+        for batch in self.work.feed.val.epoch(0):
+            for where, part in enumerate(self.work.context.parts(batch)):
+                outcome = self.step.evaluate(where, part, self.optimization)
+                losses, hits = to_numpy(outcome.loss), hits_of(self.step.loss, outcome)
+                for parity in (0, 1):
+                    half = slice((place + parity) % 2, None, 2)
+                    sums[parity] += losses[half].sum(), hits[half].sum(), len(losses[half])
+                place += len(losses)
+        if place < 2:
+            raise GluontuneError("a score needs at least two validation images")
+        loss, hits = sums[:, 0] / sums[:, 2], sums[:, 1] / sums[:, 2]
+        return {
+            "fitness": finite(loss[0]),
+            "fitness_accuracy": float(hits[0]),
+            "loss": finite(loss[1]),
+            "accuracy": float(hits[1]),
+            "samples": place,
+        }
+
+    def write(self, *, path: str) -> dict[str, Any]:
+        """Write the parameters; tell which of them are not trained."""
+        write_weights(path, self.work.host_weights())
+        return {"fixed": [place for place, p in self.work.parameters.items() if p.grad_req == "null"]}
+
+    def _put(self, weights: dict[str, np.ndarray], source: str) -> None:
+        mine = self.work.parameters
+        check_same_net(mine, weights, source)
+        for place, parameter in mine.items():
+            set_data(parameter, self.work.context.array(weights[place], parameter.dtype))
