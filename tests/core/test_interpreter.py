@@ -21,7 +21,7 @@ OTHERS = {
     "course/assessment/assessing.py": "the learner's script",
     "monitor/command.py": "an example of a user's command",
     "parallel/hosts.py": "Python on another host",
-    "parallel/ranks.py": "the user's script, once more for each rank",
+    "parallel/summing.py": "the user's script, once more for each rank",
     "runtime/doctor/checks_data.py": "looks at a path",
     "runtime/kernel.py": "Jupyter's kernel, whose notebooks import what lies beside them",
 }
