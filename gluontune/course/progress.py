@@ -10,7 +10,7 @@ from typing import Any
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import parse_json
 from gluontune.core.reading import read_text
-from gluontune.course.exercises._registry import RIGHT
+from gluontune.course.exercises import RIGHT
 from gluontune.course.lessons import Lesson
 
 __all__ = ["Progress", "progress_of"]

@@ -14,7 +14,7 @@ import gluontune
 from gluontune import report
 from gluontune.course.build_notebooks import notebook_text
 from gluontune.course.exercises import EXERCISES
-from gluontune.course.solutions import SOLUTIONS, solved_notebook
+from gluontune.course.running import SOLUTIONS, solved_notebook
 
 LESSONS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 PARAMETERS = (
