@@ -45,7 +45,7 @@ def operators(
     """
     from benchmarks import operators as benchmark
     from benchmarks.pages.operators import operators_view
-    from gluontune.report.html import write_study
+    from gluontune.report.study import write_study
 
     measure = partial(
         benchmark.run,

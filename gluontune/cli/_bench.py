@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from gluontune.cli._common import emit, stdout, stdout_reserved
+from gluontune.cli._common import deliver, names_in, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
 
-__all__ = ["ONLY", "OUT", "PEERS", "RESUME", "ROUNDS", "SECONDS", "carry_out", "ours_ran", "parts_of"]
+__all__ = ["ONLY", "OUT", "PEERS", "RESUME", "ROUNDS", "SECONDS", "carry_out", "measure", "ours_ran", "parts_of"]
 
 PEERS = typer.Option(None, "--peers", help="The peers' environment (default: .peers, from make peers).")
 ROUNDS = typer.Option(9, "--rounds", min=1, help="Interleaved rounds; from 9 on one disturbed is left out.")
@@ -48,18 +50,34 @@ def carry_out(
         found = work(say=say)
     if out is not None:
         write_json(out, found)
-    if as_json:
-        emit(found)
-    else:
-        show(found, stdout)
+    deliver(found, as_json, lambda: show(found, stdout))
     if not holds(found):
         raise typer.Exit(1)
 
 
+def measure(
+    name: str,
+    options: Mapping[str, Any],
+    leave: str = "",
+    holds: Callable[[Any, dict[str, Any]], bool] | None = None,
+    **changed: Any,
+) -> None:
+    """Carry out ``run(…)`` of a benchmark with a command's own options, which have the names of its arguments.
+
+    Args:
+        name: of a module of ``gluontune.search.bench``. leave: options that are no arguments; ``changed`` are others.
+        holds: takes the module and its document.
+    """
+    benchmark = importlib.import_module(f"gluontune.search.bench.{name}")
+    given = {key: value for key, value in options.items() if key not in ("as_json", *leave.split())} | changed
+    enough = ours_ran if holds is None else partial(holds, benchmark)
+    carry_out(partial(benchmark.run, **given), options["as_json"], options["out"], benchmark.show, holds=enough)
+
+
 def parts_of(text: str | None) -> list[str] | None:
-    """The names between commas.
+    """The names between commas; None where there is none.
 
     >>> parts_of("a, b,")
     ['a', 'b']
     """
-    return [part.strip() for part in text.split(",") if part.strip()] if text else None
+    return names_in(text) or None

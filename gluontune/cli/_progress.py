@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from gluontune.cli import _common
 from gluontune.core.events import OnProgress, Progress
 
-__all__ = ["progress_bar", "progress_line", "status_line"]
+__all__ = ["pieces_progress", "progress_bar", "progress_line", "status_line", "study_progress"]
 
 #: Seconds between two lines in a log, where a terminal would show a moving one.
 LOG_EVERY = 30.0
@@ -122,3 +123,53 @@ def _detail(event: Progress) -> str:
     detail += [f"accuracy {100 * accuracy:.1f} %"] if accuracy is not None else []
     detail += [f"{left:.0f} s left"] if left else []
     return ", ".join(detail)
+
+
+@contextlib.contextmanager
+def study_progress(piece: str) -> Iterator[OnProgress]:
+    """A function that shows the events of a study.
+
+    Args:
+        piece: what the study consists of, such as ``repeat``. Events carry ``stage``, ``done`` and ``detail``
+            of the run that is on, ``recipe``, and how many pieces there are; a finished piece carries ``row``.
+    """
+    with progress_line() as line:
+
+        def show(event: Progress) -> None:
+            name = f"{event['recipe']}, {piece} {event['repeat']}/{event['repeats']}"
+            if "row" in event:
+                _common.say(f"{name}: {event['detail']}", to=_common.stderr)
+                return
+            line({**event, "stage": f"{name}: {event['stage']}"})
+
+        yield show
+
+
+@contextlib.contextmanager
+def pieces_progress() -> Iterator[OnProgress]:
+    """A function that shows the events of an analysis: ``set``, ``piece`` of ``pieces``, and a run's own."""
+    with progress_line() as line:
+
+        def show(event: Progress) -> None:
+            name = f"{event['piece']}/{event['pieces']} {event['set']}"
+            if "rows" in event:
+                for found in event["rows"]:
+                    said = " + ".join(found["set"]) or "base"
+                    _common.say(f"{said}: {_outcome(found)}", to=_common.stderr)
+                return
+            line({**event, "stage": f"{name}: {event['stage']}"})
+
+        yield show
+
+
+def _outcome(found: dict[str, Any]) -> str:
+    """
+    >>> _outcome({"kind": "tta", "reason": None, "seconds": [3.21, None], "best_accuracy": 0.8})
+    '3.2 s, DNC (best accuracy 80.0 %)'
+    """
+    if found["reason"]:
+        return found["reason"]
+    if found["kind"] == "throughput":
+        return f"{found['samples_per_sec']['median']:,.0f} img/s, {found['ratio']['median']:.2f} × base"
+    times = ", ".join("DNC" if s is None else f"{s:.1f} s" for s in found["seconds"])
+    return f"{times} (best accuracy {100 * (found['best_accuracy'] or 0):.1f} %)"

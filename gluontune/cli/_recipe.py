@@ -30,6 +30,7 @@ PANELS = {
     "runtime": "Recipe: process",
 }  # fmt: skip
 
+_RECIPE_FILE = "YAML file of recipe fields, or one of gluontune's own"
 _NOT_FLAGS = ("env", "rewrites")  # by --set or in the YAML file
 _MAPPINGS = {
     **dict(zip(rules.PARAMETERS.values(), ("beta1=0.8", "factor=0.5"))),
@@ -88,19 +89,16 @@ def names_of(flag: str) -> list[str]:
 
 
 def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``--recipe``, ``--set`` and a flag for each recipe field; it receives ``recipe``.
+    """Give a command that takes a ``recipe`` the options ``--recipe``, ``--set`` and a flag for each of its fields.
 
-    ``given`` tells the command which fields the user chose, so that it can choose the others.
+    ``given`` tells the command which fields the user chose, so that it can choose the others. Other commands stay.
     """
+    if "recipe" not in inspect.signature(command).parameters:
+        return command
     hints = typing.get_type_hints(Recipe)
     helps = field_help()
     parameters = [
-        _parameter(
-            "recipe_file",
-            Optional[Path],
-            ["--recipe"],
-            f"YAML file of recipe fields, or one of gluontune's own: {', '.join(own_recipes())}.",
-        ),
+        _parameter("recipe_file", Optional[Path], ["--recipe"], f"{_RECIPE_FILE}: {', '.join(own_recipes())}."),
         _parameter("settings", Optional[list[str]], ["--set"], "FIELD=VALUE for any field, as YAML; repeatable."),
         _parameter("list_names", Optional[str], ["--list"], f"Show the names that a flag takes: {', '.join(LISTED)}."),
     ]

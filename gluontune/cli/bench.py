@@ -1,19 +1,18 @@
 """``gluontune bench``: our parts and their peers, side by side.
 
-Each subcommand is one function below; it imports its benchmark when it runs, calls ``run(...)`` of
-``gluontune.bench.<name>``, and hands it to :func:`gluontune.cli._bench.carry_out`.
+Each subcommand is one function below; its options have the names of the arguments of ``run(...)`` of
+``gluontune.bench.<name>``, which :func:`gluontune.cli._bench.measure` calls with them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Optional
 
 import typer
 
-from gluontune.cli._bench import ONLY, OUT, PEERS, RESUME, ROUNDS, SECONDS, carry_out, parts_of
+from gluontune.cli._bench import ONLY, OUT, PEERS, RESUME, ROUNDS, SECONDS, measure, parts_of
 from gluontune.cli._common import JSON_OPTION
 from gluontune.core.errors import UsageError
 
@@ -68,25 +67,7 @@ def loading(
     out: Optional[Path] = OUT,
 ) -> None:
     """Loaders over a record file: ours, MXNet's, DALI, FFCV, PyTorch, WebDataset, Streaming, SPDL, Grain, the limit."""
-    from gluontune.search.bench import loading as benchmark
-
-    work = partial(
-        benchmark.run,
-        files,
-        size=size,
-        batch_size=batch_size,
-        augment=augment,
-        boxes=boxes,
-        workers=workers,
-        rounds=rounds,
-        seconds=seconds,
-        only=only,
-        peers=peers,
-        out=out,
-        resume=resume,
-    )
-
-    carry_out(work, as_json, out, benchmark.show)
+    measure("loading", locals())
 
 
 def packing(
@@ -103,23 +84,7 @@ def packing(
     out: Optional[Path] = OUT,
 ) -> None:
     """Packing records, as they are and with a resize: ours against MXNet's im2rec.py."""
-    from gluontune.search.bench import packing as benchmark
-
-    work = partial(
-        benchmark.run,
-        src,
-        root=root,
-        size=size,
-        quality=quality,
-        workers=workers,
-        rounds=rounds,
-        part=part,
-        only=only,
-        out=out,
-        resume=resume,
-    )
-
-    carry_out(work, as_json, out, benchmark.show)
+    measure("packing", locals())
 
 
 def training(
@@ -137,22 +102,9 @@ def training(
     out: Optional[Path] = OUT,
 ) -> None:
     """A training step on synthetic batches: ours, MXNet as it comes and tuned, and PyTorch's modes."""
-    from gluontune.search.bench import training as benchmark
+    from gluontune.search.bench.training import NETS
 
-    work = partial(
-        benchmark.run,
-        net or tuple(benchmark.NETS),
-        batch_sizes=batch_size or (64,),
-        rounds=rounds,
-        seconds=seconds,
-        threads=threads,
-        only=only,
-        peers=peers,
-        out=out,
-        resume=resume,
-    )
-
-    carry_out(work, as_json, out, benchmark.show)
+    measure("training", locals(), leave="net batch_size NETS", nets=net or tuple(NETS), batch_sizes=batch_size or (64,))
 
 
 def inference(
@@ -175,26 +127,11 @@ def inference(
 ) -> None:
     """Inference: imperative, hybridized, fused, bfloat16, int8, ONNX Runtime; latency, throughput, accuracy."""
     from gluontune.recipe import Recipe
-    from gluontune.search.bench import inference as benchmark
 
     if deck or only:
         raise moved("inference --deck", "deck")
-
-    work = partial(
-        benchmark.run,
-        Recipe(net=net, dataset=dataset),
-        source,
-        modes=parts_of(rungs),
-        batch_size=batch_size,
-        val_images=val_images,
-        latencies=latencies,
-        rounds=rounds,
-        seconds=seconds,
-        out=out,
-        resume=resume,
-    )
-
-    carry_out(work, as_json, out, benchmark.show)
+    recipe = Recipe(net=net, dataset=dataset)
+    measure("inference", locals(), leave="net dataset rungs deck only Recipe", modes=parts_of(rungs))
 
 
 def bridge(
@@ -210,12 +147,7 @@ def bridge(
 
     Exits with 1 if a network that traces does not convert, or disagrees.
     """
-    from gluontune.search.bench import bridge as benchmark
-
-    work = partial(
-        benchmark.run, parts_of(nets), quick=quick, gradients=gradients, out=out, resume=resume, time_limit=time_limit
-    )
-    carry_out(work, as_json, out, benchmark.show, holds=lambda found: benchmark.holds(found["figures"]))
+    measure("bridge", locals(), nets=parts_of(nets), holds=lambda module, found: module.holds(found["figures"]))
 
 
 def recipes(
@@ -233,7 +165,4 @@ def recipes(
 
     Exits with 1 if one neither trains nor is clearly refused.
     """
-    from gluontune.search.bench import recipes as benchmark
-
-    work = partial(benchmark.run, count, seed=seed, lanes=lanes, time_limit=time_limit, out=out, resume=resume)
-    carry_out(work, as_json, out, benchmark.show, holds=lambda found: not found["figures"]["failed"])
+    measure("recipes", locals(), holds=lambda module, found: not found["figures"]["failed"])

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, finish, say, stdout, stdout_reserved
 from gluontune.cli._progress import progress_line
-from gluontune.cli._recipe import takes_recipe
 from gluontune.recipe import Recipe
-
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("esgd", help=esgd.__doc__)(takes_recipe(esgd))
+from gluontune.report.searches import esgd_table
+from gluontune.report.study import text_tables
 
 
 def esgd(
@@ -49,68 +45,19 @@ def esgd(
     Fitness is the loss over one half of the validation images; what is shown is of the other half. The flags below
     describe the recipe; its optimizer, rate, schedule and epochs are not used.
     """
+    options = locals()
     from gluontune import ladder
 
-    plan = ladder.EsgdPlan(
-        population=population,
-        generations=generations,
-        sgd_steps=sgd_steps,
-        updates=updates,
-        evolution_steps=evolution_steps,
-        offspring=offspring,
-        elite=elite,
-        parents=parents,
-        sigma=sigma,
-        final_rate=final_rate,
-        back_off=back_off,
-        start=start,
-    )
+    plan = ladder.EsgdPlan(**{field.name: options[field.name] for field in dataclasses.fields(ladder.EsgdPlan)})
     with stdout_reserved(), progress_line() as line:
         found = ladder.esgd(recipe, plan, workers=workers, out=out, resume=resume, on_event=line, time_limit=time_limit)
-    if as_json:
-        emit(found)
-    else:
-        _show(found, out)
-    if not found["complete"]:
-        stderr.print("interrupted: the same command with --resume goes on", markup=False)
-        return 130
-    return 0
 
-
-def _show(found: dict[str, Any], out: Path) -> None:
-    from rich.table import Table
-
-    table = Table(
-        "generation", "best: optimizer of its last steps", "fitness", "loss", "accuracy", "offspring in the elite",
-        box=None, pad_edge=False, header_style="bold",
-    )  # fmt: skip
-    for one in found["generations"]:
-        best, score = one["best"], one["best"]["score"]
-        table.add_row(
-            str(one["generation"]),
-            _setup_text(best),
-            *("diverged" if score[key] is None else f"{score[key]:.4f}" for key in ("fitness", "loss")),
-            f"{100 * score['accuracy']:.1f} %",
-            f"{100 * one['offspring_share_of_elite']:.0f} %",
+    def tell() -> None:
+        stdout.print(*text_tables([esgd_table(found)]))
+        used = found["cost"]
+        say(
+            f"{used['trained_images']:,} images trained on, {used['scored_images']:,} scored. "
+            f"{out / 'esgd.json'} holds it all; the best parameters are in {found.get('best', {}).get('file')}"
         )
-    stdout.print(table)
-    used = found["cost"]
-    stdout.print(
-        f"{used['trained_images']:,} images trained on, {used['scored_images']:,} scored. "
-        f"{out / 'esgd.json'} holds it all; the best parameters are in {found.get('best', {}).get('file')}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
 
-
-def _setup_text(one: dict[str, Any]) -> str:
-    """
-    >>> _setup_text({"offspring": False, "setup": {"optimizer": "sgd", "learning_rate": 0.01, "momentum": 0.5}})
-    'sgd, rate 0.01, momentum 0.5'
-    """
-    setup = one["setup"]
-    if one["offspring"] or not setup:
-        return "(offspring)"
-    text = f"{setup['optimizer']}, rate {setup['learning_rate']:.3g}"
-    return text + (f", momentum {setup['momentum']:.2g}" if setup["momentum"] else "")
+    return finish(found, as_json, tell)

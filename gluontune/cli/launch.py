@@ -8,11 +8,10 @@ import typer
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("launch", help=launch.__doc__)(launch)
+#: What ``train`` takes from ``launch`` alone.
+_OURS = (
+    "--engine --num-devices --hosts --rsh --python --port --connect-timeout --insecure-network --nnodes --rendezvous"
+)
 
 
 def launch(
@@ -88,19 +87,7 @@ def launch(
     if command[:1] != ["train"]:
         given = " ".join(command) or "nothing"
         raise UsageError(f"launch runs `train`, not {given!r}: write gluontune launch -n 2 -- train --epochs 1")
-    ours = (
-        "--engine",
-        "--num-devices",
-        "--hosts",
-        "--rsh",
-        "--python",
-        "--port",
-        "--connect-timeout",
-        "--insecure-network",
-        "--nnodes",
-        "--rendezvous",
-    )
-    taken = [flag for flag in ours if any(word.split("=")[0] == flag for word in command)]
+    taken = [flag for flag in _OURS.split() if any(word.split("=")[0] == flag for word in command)]
     if taken:
         raise UsageError(f"{' and '.join(taken)} after `--`: launch's own options go before it (-n, --engine, …)")
     options = ["--restart", str(restart)] if restart else []

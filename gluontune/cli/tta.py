@@ -7,17 +7,20 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, parse_settings, stderr, stdout, stdout_reserved
-from gluontune.cli._recipe import takes_recipe
-from gluontune.cli._study import study_progress
+from gluontune.cli._common import (
+    JSON_OPTION,
+    TIME_LIMIT_OPTION,
+    finish,
+    names_in,
+    parse_settings,
+    say,
+    stderr,
+    stdout,
+    stdout_reserved,
+)  # fmt: skip
+from gluontune.cli._progress import study_progress
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
-
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("tta", help=tta.__doc__)(takes_recipe(tta))
 
 
 def tta(
@@ -74,7 +77,7 @@ def tta(
     if any repeat of this recipe failed or did not reach the target. The flags below describe the recipe.
     """
     from gluontune import report
-    from gluontune.report.tta_page import finish_tta
+    from gluontune.report.tta import finish_tta
     from gluontune.search import cost
     from gluontune.search import submissions as exchange
     from gluontune.search.bench import peer_script, torch_tta
@@ -94,23 +97,15 @@ def tta(
     for path, (_, other) in zip(beside or [], others):
         report.check_comparable(other, path, recipe.dataset, target)
 
-    def say(line: str) -> None:
-        stderr.print(line, markup=False, highlight=False)
-
     with stdout_reserved(), study_progress("repeat") as show:
         options: dict[str, Any] = {
             "target": target, "repeats": repeats, "seeds": chosen, "stop_at_target": stop_at_target,
             "price": price, "out": out, "resume": resume, "on_event": show, "time_limit": time_limit,
         }  # fmt: skip
         if against_torch:
-            found = torch_tta.run(
-                recipe,
-                changes=parse_settings(torch_set or [], "--torch-set"),
-                mode=torch_mode,
-                peers=peers,
-                say=say,
-                **options,
-            )
+            changes = parse_settings(torch_set or [], "--torch-set")
+            options["say"] = lambda line: say(line, to=stderr)
+            found = torch_tta.run(recipe, changes=changes, mode=torch_mode, peers=peers, **options)
         elif against_peer is not None:
             python = peer_python(peers) if peers is not None else None
             found = peer_script.run(recipe, against_peer, python=python, **options)
@@ -119,18 +114,14 @@ def tta(
             found = time_to_accuracy(recipe, against=second, **options)
     finish_tta(found, out, others)
     exchange.write_exchange(found, out, author=author, author_email=author_email)
-    if as_json:
-        emit(found)
-    else:
+
+    def tell() -> None:
         stdout.print(report.tta_table(found))
-        for line in report.tta_lines(found):
-            stdout.print(line, markup=False, highlight=False, soft_wrap=True)
-        stdout.print(f"{out / 'tta.html'} shows it; {out / 'tta.json'} holds the figures.", markup=False)
-    if not found["complete"]:
-        stderr.print("interrupted: the same command with --resume goes on", markup=False)
-        return 130
+        say(*report.tta_lines(found))
+        say(f"{out / 'tta.html'} shows it; {out / 'tta.json'} holds the figures.")
+
     times = found["summary"]["this"]["train_seconds"]
-    return 0 if times["reached"] == times["repeats"] else 1
+    return finish(found, as_json, tell, times["reached"] == times["repeats"])
 
 
 def _target(recipe: Recipe, given: dict[str, Any], target: Optional[float]) -> tuple[Recipe, float]:
@@ -146,9 +137,7 @@ def _seeds(text: Optional[str]) -> Optional[list[int]]:
     >>> _seeds("3, 5"), _seeds(None)
     ([3, 5], None)
     """
-    if text is None:
-        return None
     try:
-        return [int(part) for part in text.split(",") if part.strip()]
+        return None if text is None else [int(part) for part in names_in(text) or ()]
     except ValueError:
         raise UsageError(f"--seeds {text!r}: write whole numbers with commas, such as --seeds 0,1,2") from None

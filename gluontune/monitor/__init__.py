@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
+    from gluontune.monitor.command import estimator_handler as estimator_handler
     from gluontune.monitor.command import run_command as run_command
-    from gluontune.monitor.estimator import estimator_handler as estimator_handler
     from gluontune.monitor.live import watch as watch
     from gluontune.monitor.logs import JsonLines as JsonLines
     from gluontune.monitor.logs import TensorBoard as TensorBoard

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write, explain_os_error, parse_json
@@ -21,9 +21,20 @@ __all__ = ["JsonLines", "Log", "TensorBoard", "prometheus_text", "read_log", "ru
 
 LOG_VERSION = 1
 Pathlike = Union[str, "os.PathLike[str]"]
+T = TypeVar("T")
 
 
-class JsonLines:
+class _Closing:
+    """Closes itself at the end of a ``with``."""
+
+    def __enter__(self: T) -> T:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()  # type: ignore[attr-defined]
+
+
+class JsonLines(_Closing):
     """Appends each sample as one line, and hands it to the system at once: a crash costs one line at most.
 
     Usable as ``Monitor(on_sample=...)``.
@@ -68,12 +79,6 @@ class JsonLines:
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
-
-    def __enter__(self) -> JsonLines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @dataclass
@@ -226,7 +231,7 @@ def _labels(labels: Mapping[str, str]) -> str:
     return f"{{{inner}}}" if inner else ""
 
 
-class TensorBoard:
+class TensorBoard(_Closing):
     """Writes each sample's figures to TensorBoard; usable as ``Monitor(on_sample=...)``.
 
     The step of a point is its time in milliseconds, and its wall time the run's start plus that.
@@ -261,9 +266,3 @@ class TensorBoard:
     def close(self) -> None:
         """Write what is left and close."""
         self._writer.close()
-
-    def __enter__(self) -> TensorBoard:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

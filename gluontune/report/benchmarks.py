@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gluontune.core import stats
-from gluontune.report import facts as plain
 from gluontune.report import formatting as words
-from gluontune.report.factor_figures import set_bars
-from gluontune.report.study import row, study
+from gluontune.report.study import figure, row, study, table
+from gluontune.report.study_figures import set_bars
 
 __all__ = ["benchmark_view"]
 
@@ -26,13 +25,10 @@ def benchmark_view(document: Mapping[str, Any], key: str, label: str = "benchmar
         tables.append(_table(title, rows))
         unit = next((k for k in rows[0] if k in _WORDS), None) if rows else None
         if unit is not None:
-            bars = [_bar(r, unit) for r in rows]
-            figures.append({
-                "title": title or words.clean(unit.replace("_", " "), 60),
-                "svg": set_bars(f"bars{len(figures)}", bars, unit.replace("_", " ")),
-                "caption": "Lines: 95 % intervals over interleaved rounds. What failed is written.",
-            })  # fmt: skip
-    said = plain.pairs(document.get("conditions") or {})
+            bars = set_bars(f"bars{len(figures)}", [_bar(r, unit) for r in rows], unit.replace("_", " "))
+            caption = "Lines: 95 % intervals over interleaved rounds. What failed is written."
+            figures.append(figure(title or words.clean(unit.replace("_", " "), 60), bars, caption))
+    said = words.pairs(document.get("conditions") or {})
     return study(
         key=key,
         headline=_headline(document, label),
@@ -92,7 +88,7 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     columns = list(dict.fromkeys(
         k for r in rows for k, v in r.items() if k not in _HIDDEN and _cell(v) and _part(r) != str(v)
     ))  # fmt: skip
-    columns = [k for k in columns if len({plain.key(r.get(k)) for r in rows}) > 1 or len(rows) == 1][:7]
+    columns = [k for k in columns if len({words.key(r.get(k)) for r in rows}) > 1 or len(rows) == 1][:7]
     shown = []
     for r in rows:
         status = r.get("status", "ok")
@@ -101,7 +97,7 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         told = why if status == "ok" or why.startswith(status) else f"{status}: {why}".rstrip(": ")
         shown.append(row(r["name"], *cells, why=told))
     head = ["", *(k.replace("_", " ") for k in columns)]
-    return {"title": title or "The rows", "head": head, "rows": shown, "caption": "In brackets: 95 % intervals."}
+    return table(title or "The rows", head, shown, "In brackets: 95 % intervals.")
 
 
 def _cell(value: Any) -> str:
@@ -121,4 +117,4 @@ def _cell(value: Any) -> str:
         return " / ".join(f"{k} {words.rate(v)}" for k, v in inner.items()) if inner else ""
     if isinstance(value, (list, tuple)) or value is None or value == "":
         return ""
-    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else plain.said(value)
+    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else words.said(value)

@@ -13,7 +13,7 @@ from gluontune.core.errors import GluontuneError
 from gluontune.report.benchmarks import benchmark_view
 from gluontune.report.factors import factors_view
 from gluontune.report.searches import esgd_view, tune_view
-from gluontune.report.tta_page import tta_view
+from gluontune.report.tta import tta_view
 
 __all__ = ["KINDS", "Kind", "kind_of", "named", "view"]
 

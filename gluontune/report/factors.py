@@ -6,14 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
-from gluontune.core.files import write_json
 from gluontune.report import formatting as words
-from gluontune.report.factor_figures import interaction_dots, set_bars
-from gluontune.report.html import write_study
-from gluontune.report.study import over, row, study
+from gluontune.report.study import INTERRUPTED, figure, finish, over, row, study, table, text_tables
+from gluontune.report.study_figures import interaction_dots, set_bars
 
 __all__ = ["factors_sentence", "factors_tables", "factors_view", "finish_factors"]
 
@@ -71,7 +66,7 @@ def _points(found: Mapping[str, Any] | None) -> str:
     return f"{100 * found['mean']:+.1f} points{around}"
 
 
-def factors_tables(document: Mapping[str, Any]) -> list[Table]:
+def factors_tables(document: Mapping[str, Any]) -> list[Any]:
     """The sets, and what pairs give against what they promise, for a terminal.
 
     Args:
@@ -88,42 +83,29 @@ def factors_tables(document: Mapping[str, Any]) -> list[Table]:
     Factors switched on        Part  img/s                × base
     records              cumulative    500  2.0× (95 %: 1.9–2.1)
     """
-    return [_terminal(table) for table in _tables(document)]
-
-
-def _terminal(found: Mapping[str, Any]) -> Table:
-    table = Table(title=found["title"], title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for place, name in enumerate(found["head"]):
-        table.add_column(name, justify="right" if place else "left", overflow="fold")
-    for entry in found["rows"]:
-        table.add_row(*entry["cells"])
-        if entry["why"]:
-            table.add_row(Text(f"  ↳ {entry['why']}", style="dim"))
-    return table
+    return text_tables(_tables(document))
 
 
 def _tables(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     tables = [*_methods_table(document), _sets_table(document)]
+    brings = "Gain of all factors ÷ gain of all without this one: above 1 it helps on top of the others."
     for title, found in document["leave_one_out"].items():
         rows = [row(r["factor"], _ratio(r["ratio"]), r["verdict"]) for r in found if r["ratio"]]
-        if rows:
-            caption = "Gain of all factors ÷ gain of all without this one: above 1 it helps on top of the others."
-            head = ["Factor", "Brings on top of the rest", "Verdict"]
-            tables.append({"title": f"Leave one out: {title}", "head": head, "rows": rows, "caption": caption})
+        head = ["Factor", "Brings on top of the rest", "Verdict"]
+        tables.append(table(f"Leave one out: {title}", head, rows, brings))
+    composed = (
+        "Promised: the product of the gains that each factor brings alone. Below 1 in the fourth column they "
+        "get in each other's way; above 1 one makes room for the other."
+    )
     for title, found in document["interactions"].items():
+        names = [" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all" for r in found]
         rows = [
-            row(" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all", _ratio(r["promised"]),
-                _ratio(r["measured"]), _ratio(r["ratio"]), r["verdict"])
-            for r in found
-        ]  # fmt: skip
-        if rows:
-            caption = (
-                "Promised: the product of the gains that each factor brings alone. Below 1 in the fourth column they "
-                "get in each other's way; above 1 one makes room for the other."
-            )
-            head = ["Factors", "Promised", "Measured", "Measured ÷ promised", "Verdict"]
-            tables.append({"title": f"Interactions: {title}", "head": head, "rows": rows, "caption": caption})
-    return tables
+            row(name, *(_ratio(r[key]) for key in ("promised", "measured", "ratio")), r["verdict"])
+            for name, r in zip(names, found)
+        ]
+        head = ["Factors", "Promised", "Measured", "Measured ÷ promised", "Verdict"]
+        tables.append(table(f"Interactions: {title}", head, rows, composed))
+    return [found for found in tables if found["rows"]]
 
 
 def _methods_table(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -140,14 +122,7 @@ def _methods_table(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         "The base's time to the accuracy ÷ the time with the method, by seed: above 1 it is there sooner. Times are "
         "known by the epoch; who is more accurate at the end of the same epochs needs fewer of them."
     )
-    return [
-        {
-            "title": "The methods",
-            "head": ["Method", "Base ÷ method", "Accuracy at the end", "Verdict"],
-            "rows": rows,
-            "caption": caption,
-        }
-    ]
+    return [table("The methods", ["Method", "Base ÷ method", "Accuracy at the end", "Verdict"], rows, caption)]
 
 
 def _sets_table(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,20 +130,17 @@ def _sets_table(document: Mapping[str, Any]) -> dict[str, Any]:
     rows = []
     for entry in document["sets"]:
         speed = entry["throughput"] or {}
-        rate = speed.get("samples_per_sec")
+        rate, times = speed.get("samples_per_sec"), {found["target"]: found for found in entry["tta"]}
         cells = [entry["name"], ", ".join(entry["parts"]), words.rate(rate["median"] if rate else None)]
-        cells.append(_ratio(speed.get("ratio")))
-        times = {found["target"]: found for found in entry["tta"]}
-        cells += [_time(times.get(target)) for target in targets]
+        cells += [_ratio(speed.get("ratio")), *(_time(times.get(target)) for target in targets)]
         reasons = [speed["reason"]] if speed.get("reason") else []
         reasons += [reason for found in entry["tta"][:1] for reason in found["reasons"]]
         rows.append(row(*cells, why="; ".join(reasons)))
-    head = ["Factors switched on", "Part", "img/s", "× base"]
-    head += [f"to {words.accuracy(target)}" for target in targets]
+    head = ["Factors switched on", "Part", "img/s", "× base", *(f"to {words.accuracy(target)}" for target in targets)]
     caption = "img/s drifts with the machine; × base was measured in turn with the base, and counts."
     if targets:
         caption += " DNC: did not converge to the target within the run; in brackets the best accuracy."
-    return {"title": "The sets", "head": head, "rows": rows, "caption": caption}
+    return table("The sets", head, rows, caption)
 
 
 def _ratio(found: Mapping[str, Any] | None) -> str:
@@ -203,35 +175,28 @@ def finish_factors(document: dict[str, Any], folder: str | Path) -> None:
     >>> document["sentence"], sorted(path.name for path in folder.iterdir())
     ('nothing was measured', ['factors.html', 'factors.json'])
     """
-    document["sentence"] = factors_sentence(document)
-    write_json(Path(folder) / "factors.json", words.finite(document))
-    write_study(Path(folder) / "factors.html", factors_view(document, "factors"), document)
+    finish(document, folder, "factors", factors_sentence, factors_view)
 
 
 def factors_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The study of a document of ``gluontune factors``."""
     given = document["given"]
     figures: list[dict[str, Any]] = []
+    bars = "Above: factors switched on one after the other. Below: all but one. DNC: did not converge."
+    if "methods" in document:
+        bars = "Each method alone; below, the best together. DNC: did not converge."
     for title, unit, values in _measures(document):
-        figures.append(
-            {
-                "title": f"Factor by factor: {title}",
-                "svg": set_bars(f"bars-{len(figures)}", values, unit),
-                "caption": "Each method alone; below, the best together. DNC: did not converge."
-                if "methods" in document
-                else "Above: factors switched on one after the other. Below: all but one. DNC: did not converge.",
-            }
-        )
+        figures.append(figure(f"Factor by factor: {title}", set_bars(f"bars-{len(figures)}", values, unit), bars))
+    apart = "Left of the line: together they give less than the product of what each gives alone."
     for title, found in document["interactions"].items():
         svg = interaction_dots(f"pairs-{len(figures)}", found)
-        caption = "Left of the line: together they give less than the product of what each gives alone."
-        figures.append({"title": f"Do they compose? {title}", "svg": svg, "caption": caption})
+        figures.append(figure(f"Do they compose? {title}", svg, apart))
     skipped = document.get("skipped", {})
     return study(
         key=key,
         headline=factors_sentence(document),
         over=over(document, given["recipe"]["net"], f"{given['pace']} pace"),
-        warn="" if document["complete"] else "This was interrupted: it shows what was measured until then.",
+        warn="" if document["complete"] else INTERRUPTED,
         remarks=[
             *(f"{factor['name']}: {factor['sentence']}" for factor in document.get("factors", ())),
             *(f"{name} was not analysed: {reason}" for name, reason in skipped.items()),

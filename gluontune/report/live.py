@@ -16,6 +16,7 @@ from rich.text import Text
 from gluontune.report import formatting as words
 from gluontune.report.read import check_row
 from gluontune.report.sentence import ladder_sentence
+from gluontune.report.study import text_table
 from gluontune.report.table import ladder_table, plain_row, rung_cells, verdict_text
 
 __all__ = ["LiveLadder"]
@@ -181,8 +182,8 @@ class LiveLadder:
 
     def _table(self) -> Table:
         title = Text(f"gluontune ladder{self._of_what()}", style="bold")
-        table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-        table.add_column("rung", no_wrap=True)
+        table = text_table("rung", title=title, title_justify="left")
+        table.columns[0].no_wrap = True
         for heading in (self._unit, "× naive", "accuracy", "busy"):
             table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
         table.add_column("", no_wrap=True)

@@ -13,21 +13,15 @@ from gluontune.recipe.result import RunResult
 from gluontune.report import document_types as documents
 from gluontune.report import figures, views
 from gluontune.report.formatting import clean, finite
-from gluontune.report.html import light, page, write_page, write_study
 from gluontune.report.read import Source, check_ladder
 from gluontune.report.sentence import ladder_sentence
-from gluontune.report.study import keyed
+from gluontune.report.study import keyed, light, page, write_page, write_study
 from gluontune.report.svg import standalone
 
 __all__ = [
-    "finish_ladder",
-    "render",
-    "write_document_html",
-    "write_html",
-    "write_ladder_html",
-    "write_runs_html",
+    "finish_ladder", "render", "write_document_html", "write_html", "write_ladder_html", "write_runs_html",
     "write_svg",
-]
+]  # fmt: skip
 
 
 def write_ladder_html(ladder: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

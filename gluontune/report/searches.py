@@ -1,4 +1,4 @@
-"""Pages of searches: ``tune.json`` and ``esgd.json``."""
+"""Searches for the reader, ``tune.json`` and ``esgd.json``: their tables, and their pages."""
 
 from __future__ import annotations
 
@@ -6,26 +6,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from gluontune.report import formatting as words
-from gluontune.report.factor_figures import set_bars
-from gluontune.report.study import row, study
+from gluontune.report.study import INTERRUPTED, figure, row, study, table
+from gluontune.report.study_figures import set_bars
 from gluontune.report.svg import SERIES, draw, label
 
-__all__ = ["esgd_view", "tune_view"]
-
-_STOPPED = "This was interrupted: it shows what was measured until then."
+__all__ = ["esgd_table", "esgd_view", "tune_table", "tune_view"]
 
 
-def tune_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The study of a document of ``gluontune tune``."""
-    best, rows, bars = document["best"], [], []
+def tune_table(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``gluontune tune`` tried."""
+    rows = []
     for tried in document["tried"]:
-        speed, gain = tried["samples_per_sec"], tried["speedup_vs_start"]
-        bounds = tried["speedup_ci95"]
+        speed, gain, bounds = tried["samples_per_sec"], tried["speedup_vs_start"], tried["speedup_ci95"]
         outcome = "kept" if tried["kept"] else "" if tried["status"] == "ran" else tried["status"]
         why = "; ".join(part for part in (tried["remark"], tried["reason"]) if part)
         ratio = words.ratio_with_interval(gain, bounds) if gain is not None else "—"
         rate = words.rate(speed["median"] if speed else None)
         rows.append(row(tried["label"], tried["stage"], rate, ratio, outcome, why=why))
+    head = ["Option", "Knob", "samples/s", "× start (95 %)", "Outcome"]
+    return table("What was tried", head, rows, "Measured in turn with the start.")
+
+
+def tune_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The study of a document of ``gluontune tune``."""
+    best, tried_table, bars = document["best"], tune_table(document), []
+    for tried in document["tried"]:
+        gain, bounds = tried["speedup_vs_start"], tried["speedup_ci95"]
         if gain is not None and tried["stage"] not in ("start", "take back"):
             part = "cumulative" if tried["kept"] else "other"
             bars.append({"name": tried["label"], "part": part, "lost": "",
@@ -38,73 +44,60 @@ def tune_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
             ("best", f"{words.rate(best['samples_per_sec']['median'])} samples/s", best["name"]),
             ("searched for", words.duration(document["seconds"]), ""),
         ]
-    figure = {
-        "title": "What was tried",
-        "svg": set_bars("tried", bars, "× the start's throughput"),
-        "caption": "Above: kept. Below: tried and left. Each was measured on top of what was kept before it.",
-    }
-    table = {
-        "title": "What was tried",
-        "head": ["Option", "Knob", "samples/s", "× start (95 %)", "Outcome"],
-        "rows": rows,
-        "caption": "Measured in turn with the start.",
-    }
+    caption = "Above: kept. Below: tried and left. Each was measured on top of what was kept before it."
     base = document["base_recipe"]
     return study(
         key=key,
         headline=document["sentence"] or "the search found nothing yet",
         over=" · ".join([str(document["dataset"]["name"]), str(base["net"]), document["created"][:16]]),
-        warn="" if document["complete"] else _STOPPED,
+        warn="" if document["complete"] else INTERRUPTED,
         remarks=document["notes"],
         tiles=tiles,
-        figures=[figure],
-        tables=[table],
+        figures=[figure("What was tried", set_bars("tried", bars, "× the start's throughput"), caption)],
+        tables=[tried_table],
         recipes={"The best recipe": best["recipe"]} if best else {},
         machine=document["machine"],
     )
 
 
-def esgd_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The study of a document of ``gluontune esgd``."""
-    given, cost, rows = document["given"], document.get("cost") or {}, []
+def esgd_table(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The generations of ``gluontune esgd``."""
+    rows = []
     for one in document["generations"]:
         best, score = one["best"], one["best"]["score"]
         setup = best["setup"] or {}
-        drawn = (
-            "offspring" if best["offspring"] else f"{setup.get('optimizer')}, rate {setup.get('learning_rate', 0):.3g}"
-        )
+        drawn = f"{setup.get('optimizer')}, rate {setup.get('learning_rate', 0):.3g}"
         loss, fitness = ("diverged" if score[k] is None else f"{score[k]:.4f}" for k in ("loss", "fitness"))
-        rows.append(row(one["generation"], drawn, fitness, loss, words.accuracy(score["accuracy"]),
-                        f"{100 * one['offspring_share_of_elite']:.0f} %"))  # fmt: skip
+        reached, elite = words.accuracy(score["accuracy"]), f"{100 * one['offspring_share_of_elite']:.0f} %"
+        which = "offspring" if best["offspring"] else drawn
+        rows.append(row(one["generation"], which, fitness, loss, reached, elite))
+    head = ["Generation", "Its best", "Fitness", "Loss", "Accuracy", "Offspring in the elite"]
+    chooses = "Fitness is the loss that chooses; loss and accuracy are over images that chose nothing."
+    return table("The generations", head, rows, chooses)
+
+
+def esgd_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The study of a document of ``gluontune esgd``."""
+    given, cost = document["given"], document.get("cost") or {}
     last = document["generations"][-1]["best"]["score"] if document["generations"] else None
     headline = "no generation was finished"
     tiles = []
     if last is not None:
         reached = words.accuracy(last["accuracy"])
-        headline = f"{reached} after {len(rows)} generations of {given['plan']['population']}"
+        headline = f"{reached} after {len(document['generations'])} generations of {given['plan']['population']}"
         tiles = [("accuracy of the best", reached, "on images that chose nothing")]
         if cost:
             tiles.append(("trained on", f"{cost['trained_images']:,}", "images"))
             tiles.append(("scored", f"{cost['scored_images']:,}", "images"))
-    figure = {
-        "title": "Fitness by generation",
-        "svg": _fitness(document),
-        "caption": "Line: the best individual. Dots: the whole population. Smaller is better.",
-    }
-    table = {
-        "title": "The generations",
-        "head": ["Generation", "Its best", "Fitness", "Loss", "Accuracy", "Offspring in the elite"],
-        "rows": rows,
-        "caption": "Fitness is the loss that chooses; loss and accuracy are over images that chose nothing.",
-    }
+    caption = "Line: the best individual. Dots: the whole population. Smaller is better."
     return study(
         key=key,
         headline=f"evolutionary SGD: {headline}",
         over=" · ".join([given["recipe"]["dataset"], given["recipe"]["net"], document["created"][:16]]),
-        warn="" if document["complete"] else _STOPPED,
+        warn="" if document["complete"] else INTERRUPTED,
         tiles=tiles,
-        figures=[figure],
-        tables=[table],
+        figures=[figure("Fitness by generation", _fitness(document), caption)],
+        tables=[esgd_table(document)],
         recipes={"The recipe": given["recipe"], "The plan": given["plan"]},
         machine=document["machine"],
     )

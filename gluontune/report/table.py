@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from gluontune.report import formatting as words
 from gluontune.report.advice import revisited_lines
 from gluontune.report.read import Source, check_ladder, check_row, reason_of, row_of
 from gluontune.report.sentence import ladder_sentence
+from gluontune.report.study import text_table
 
 __all__ = ["ladder_table", "plain_row", "print_sources", "rung_cells", "runs_table", "summary", "verdict_text"]
 
@@ -37,8 +37,8 @@ class _Ladder:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide, medium = options.max_width >= _WIDE, options.max_width >= _MEDIUM
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("rung", no_wrap=True)
+        table = text_table("rung")
+        table.columns[0].no_wrap = True
         headings = _headings(self.unit, wide)
         shown = len(headings) if medium else 2
         for heading in headings[:shown]:
@@ -77,7 +77,7 @@ def ladder_table(ladder: Mapping[str, Any]) -> Any:
     return _Ladder(ladder["rungs"], unit, ladder["best"].get("name"), revisited_lines(ladder))
 
 
-def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
+def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Any:
     """One line for each run; ``runs`` maps labels to rows of :func:`gluontune.report.read.row_of`.
 
     >>> from rich.console import Console
@@ -89,11 +89,8 @@ def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
     run     samples/s  accuracy  busy  time  status
     monday        500    80.0 %     —  12 s  ok
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("run", overflow="fold")
-    for heading in ("samples/s", "accuracy", "busy", "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("status", overflow="fold")
+    table = text_table("run|>samples/s|>accuracy|>busy|>time|status")
+    table.columns[0].overflow = table.columns[5].overflow = "fold"
     for label, row in runs.items():
         cells = rung_cells(row, wide=False)
         trained = row["elapsed_seconds"][-1] if row["elapsed_seconds"] else None

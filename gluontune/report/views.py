@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.recipe.result import RunResult
-from gluontune.report import charts
-from gluontune.report import facts as plain
+from gluontune.report import figures
 from gluontune.report import formatting as words
 from gluontune.report.advice import advice, revisited_best, revisited_lines
 from gluontune.report.read import reason_of, row_of
@@ -45,12 +44,12 @@ def ladder_view(ladder: Mapping[str, Any], label: str, key: str, folder: Path | 
         "tiles": _tiles(ladder, rows, best, unit),
         "rows": [_with_limits(_row_view(row, ladder["best"].get("name")), row, ladder["machine"]) for row in rows],
         "predicts": any(row["predicted"] for row in rows),
-        "figures": charts.figures_of(key, rows, unit),
-        "utilization": charts.utilization_of(key, rows),
+        "figures": _figures(key, rows, unit),
+        "utilization": _utilization(key, rows),
         "variants": [_variants(row) for row in rows if len(row["variants"]) > 1],
-        "machine": plain.pairs(ladder["machine"]),
-        "recipe_yaml": plain.as_yaml(recipe),
-        "recipe_changes": plain.changes(_base_recipe(ladder), recipe),
+        "machine": words.pairs(ladder["machine"]),
+        "recipe_yaml": words.as_yaml(recipe),
+        "recipe_changes": words.changes(_base_recipe(ladder), recipe),
     }
 
 
@@ -80,19 +79,19 @@ def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
     """Runs side by side; ``runs`` maps labels to results."""
     rows = [row_of(run, label) for label, run in runs.items()]
     names = {field: None for row in rows for field in row["recipe"]}
-    differing = [field for field in names if len({plain.key(row["recipe"].get(field)) for row in rows}) > 1]
-    machines = {plain.key(run.machine): run.machine for run in runs.values()}
+    differing = [field for field in names if len({words.key(row["recipe"].get(field)) for row in rows}) > 1]
+    machines = {words.key(run.machine): run.machine for run in runs.values()}
     return {
         "rows": [_row_view(row, None) for row in rows],
         "unit": "samples/s",
-        "figures": charts.figures_of("runs", rows, "samples/s"),
-        "utilization": charts.utilization_of("runs", rows),
+        "figures": _figures("runs", rows, "samples/s"),
+        "utilization": _utilization("runs", rows),
         "labels": [words.clean(row["name"], 80) for row in rows],
         "differences": [
-            (words.clean(field, 60), [plain.said(row["recipe"].get(field)) for row in rows]) for field in differing
+            (words.clean(field, 60), [words.said(row["recipe"].get(field)) for row in rows]) for field in differing
         ],
-        "machines": [plain.pairs(machine) for machine in machines.values()],
-        "recipes": [(words.clean(row["name"], 80), plain.as_yaml(row["recipe"])) for row in rows],
+        "machines": [words.pairs(machine) for machine in machines.values()],
+        "recipes": [(words.clean(row["name"], 80), words.as_yaml(row["recipe"])) for row in rows],
     }
 
 
@@ -173,7 +172,7 @@ def _row_view(row: Row, best: str | None) -> dict[str, Any]:
         "accuracy": words.reached(row) or words.accuracy(None),
         "trained": words.duration(trained[-1] if trained else None),
         "busy": _percent(row["steadiness"].get("mean_pct")),
-        "steady": charts.score(row["steadiness"]),
+        "steady": _score(row["steadiness"]),
         "memory": "—" if row["peak_rss_mib"] is None else f"{row['peak_rss_mib']:,.0f} MiB",
         "why": [sentence for sentence in [reason_of(row), *map(words.clean, row["notes"])] if sentence],
     }
@@ -211,7 +210,7 @@ def _variants(row: Row) -> dict[str, Any]:
         shown.append(
             {
                 "label": words.clean(variant["label"], 100),
-                "changes": words.clean(", ".join(f"{k}: {plain.said(v)}" for k, v in variant["changes"].items()))
+                "changes": words.clean(", ".join(f"{k}: {words.said(v)}" for k, v in variant["changes"].items()))
                 or "nothing",
                 "rate": words.rate(speed["median"] if speed else None),
                 "predicted": words.prediction(variant),
@@ -234,3 +233,69 @@ def _variants(row: Row) -> dict[str, Any]:
 def _base_recipe(ladder: Mapping[str, Any]) -> Mapping[str, Any]:
     naive: Mapping[str, Any] = next((row["recipe"] for row in ladder["rungs"] if row["name"] == "naive"), {})
     return naive or ladder["base_recipe"]
+
+
+def _score(steadiness: Mapping[str, Any]) -> str:
+    score = words.number(steadiness.get("score"))
+    return "" if score is None else f"{score:.2f}"
+
+
+def _figures(key: str, rows: Sequence[Row], unit: str) -> list[dict[str, Any]]:
+    ladder = any(row["name"] == "naive" for row in rows)
+    phases = [phase for phase in words.PHASES if any(row["phases_pct"].get(phase) for row in rows)]
+    others = sorted({p for row in rows for p in row["phases_pct"] if p not in words.PHASES})
+    legend = [(f"{p}: {words.PHASES[p]}", figures.PHASE_SERIES[p]) for p in phases]
+    legend += [(words.clean(p, 40), 7) for p in others]
+    drawn = [
+        (
+            "Throughput",
+            figures.throughput(f"{key}-throughput", rows, unit),
+            _BARS_SAY
+            + (_KEPT_SAY if ladder else "")
+            + (_PREDICTED_SAY if any(row["predicted"] for row in rows) else ""),
+            [],
+        ),
+        ("What each rung brought", figures.gains(f"{key}-gains", rows), _GAINS_SAY, []),
+        ("Where a step's time goes", figures.phases(f"{key}-phases", rows), _PHASES_SAY, legend),
+        (
+            "Accuracy against time",
+            figures.accuracy(f"{key}-accuracy", rows),
+            _CURVES_SAY + (" Dashed: not kept." if ladder else ""),
+            [],
+        ),
+    ]
+    return [{"title": t, "svg": svg, "caption": c, "legend": g} for t, svg, c, g in drawn if svg]
+
+
+_BARS_SAY = "Training throughput, loading included. Whiskers: 95 % interval."
+_KEPT_SAY = (
+    " Blue: kept; grey: not kept. Dashed: naive. In brackets: the speed against naive measured in the same "
+    "minutes, which counts where the machine's own speed drifts."
+)
+_PREDICTED_SAY = " Hollow diamonds: predicted before it was measured."
+_GAINS_SAY = (
+    "Measured in turn with the best rung before it. A whisker that crosses the dashed line shows no certain "
+    "gain. Dots: kept; diamonds: not kept."
+)
+_PHASES_SAY = "Percent of one training step. A phase that shrinks gives its time to the others."
+_CURVES_SAY = "The clock counts training alone."
+
+
+def _utilization(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    found = []
+    for place, row in enumerate(rows):
+        svg = figures.utilization(f"{key}-util{place}", row)
+        if svg is None:
+            continue
+        steady = row["steadiness"]
+        said = [("mean", "mean_pct", "{:.0f} %"), ("below half", "below_50_pct", "{:.0f} % of the time")]
+        said += [("longest idle gap", "longest_idle_gap_s", "{:.1f} s")]
+        values = [(title, words.number(steady.get(name)), form) for title, name, form in said]
+        caption = [f"{title} {form.format(value)}" for title, value, form in values if value is not None]
+        if _score(steady):
+            caption.insert(1, f"steadiness {_score(steady)}")
+        legend = figures.utilization_series(row)
+        found.append(
+            {"name": words.clean(row["name"], 60), "svg": svg, "caption": ", ".join(caption), "legend": legend}
+        )
+    return found

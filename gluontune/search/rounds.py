@@ -6,7 +6,7 @@ import time
 
 from gluontune.core.events import OnProgress, progress
 from gluontune.core.ladder_document import RungRow
-from gluontune.monitor.background_load import OtherLoad
+from gluontune.monitor.cpu import OtherLoad
 from gluontune.search.budget import Budget
 from gluontune.search.measure import DISTURBED_PCT, OTHERS, Contender
 from gluontune.search.rung_contest import Contest
