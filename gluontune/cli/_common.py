@@ -18,8 +18,8 @@ from gluontune.core.reading import parse_yaml
 from gluontune.core.texts import printable
 
 __all__ = [
-    "JSON_OPTION", "SHOWN", "TIME_LIMIT_OPTION", "debugging", "deliver", "emit", "finish", "first_of", "names_in",
-    "parse_settings", "say", "show_traceback", "stderr", "stdout", "stdout_reserved",
+    "JSON_OPTION", "SHOWN", "TIME_LIMIT_OPTION", "debugging", "deliver", "emit", "finish", "first_of", "launched",
+    "names_in", "parse_settings", "say", "show_traceback", "stderr", "stdout", "stdout_reserved",
 ]  # fmt: skip
 
 JSON_OPTION = typer.Option(False, "--json", help="One JSON document on stdout; all else goes to stderr.")
@@ -116,6 +116,10 @@ SHOWN = 20
 
 #: Whether ``--debug`` was given.
 debugging: ContextVar[bool] = ContextVar("debugging", default=False)
+
+
+#: What `launch` tells `train`: the hosts or the meeting place of the ranks.
+launched: ContextVar[Mapping[str, Any]] = ContextVar("launched", default={})  # noqa: B039 (nobody writes into it)
 
 
 def show_traceback(error: Mapping[str, Any] | None) -> None:

@@ -71,44 +71,36 @@ def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    if not _common.stderr.is_terminal:
-        yield _counted(_in_log(), title, unit, scale)
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=_common.stderr, transient=True) as bar:
-        task = bar.add_task(title, total=1, rate="", start=False)
-        first: list[float] = []
-
-        def show(done: int, total: int) -> None:
-            if not first:
-                first[:] = [time.monotonic(), done]
-                bar.start_task(task)
-            seconds = time.monotonic() - first[0]
-            rate = f"{(done - first[1]) / scale / seconds:,.0f} {unit}/s" if seconds > 0.5 else ""
-            bar.update(task, total=total / scale, completed=done / scale, rate=rate)
-
-        yield show
-
-
-def _counted(say: Callable[[str], None], title: str, unit: str, scale: float) -> Callable[[int, int], None]:
     first: list[float] = []
 
-    def show(done: int, total: int) -> None:
+    def rate(done: int) -> float:
+        """Done in a second, since the first call."""
         if not first:
             first[:] = [time.monotonic(), done]
         seconds = time.monotonic() - first[0]
-        rate = (done - first[1]) / seconds if seconds > 0 else 0.0
-        left = f", {(total - done) / rate:,.0f} s left" if rate > 0 else ""
-        if done < total:
-            say(f"{title}: {done / scale:,.0f} of {total / scale:,.0f} {unit}{left}")
+        return (done - first[1]) / seconds if seconds > 0 else 0.0
 
-    return show
+    if not _common.stderr.is_terminal:
+        say = _in_log()
+
+        def tell(done: int, total: int) -> None:
+            left = f", {(total - done) / rate(done):,.0f} s left" if rate(done) > 0 else ""
+            if done < total:
+                say(f"{title}: {done / scale:,.0f} of {total / scale:,.0f} {unit}{left}")
+
+        yield tell
+        return
+    count = TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit)
+    name, speed = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[rate]}")
+    with Bar(name, BarColumn(), count, speed, TimeRemainingColumn(), console=_common.stderr, transient=True) as bar:
+        task = bar.add_task(title, total=1, rate="", start=False)
+
+        def show(done: int, total: int) -> None:
+            bar.start_task(task)
+            said = f"{rate(done) / scale:,.0f} {unit}/s" if rate(done) and time.monotonic() - first[0] > 0.5 else ""
+            bar.update(task, total=total / scale, completed=done / scale, rate=said)
+
+        yield show
 
 
 def _detail(event: Progress) -> str:

@@ -42,8 +42,7 @@ def list_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION) -
 
 def status_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION) -> None:
     """Show how far you are: cells run, predictions made and exercises right, from the notebooks as you saved them."""
-    from gluontune.course.lessons import find_lessons
-    from gluontune.course.progress import progress_of
+    from gluontune.course.lessons import find_lessons, progress_of
 
     found = progress_of(find_lessons(folder))
     after = next((p for p in found if p.state != "done"), None)

@@ -152,8 +152,6 @@ def _install_kernel(as_json: bool) -> None:
     from gluontune.runtime import install_kernel
 
     folder = install_kernel()
-    if as_json:
-        emit({"kernel": str(folder)})
-    else:
-        print(f"Jupyter kernel 'gluontune' is in {folder}: choose 'Python 3 (gluontune)' in JupyterLab,")
-        print("or run a notebook with: papermill -k gluontune NOTEBOOK.ipynb OUT.ipynb")
+    told = f"Jupyter kernel 'gluontune' is in {folder}: choose 'Python 3 (gluontune)' in JupyterLab,"
+    how = "or run a notebook with: papermill -k gluontune NOTEBOOK.ipynb OUT.ipynb"
+    deliver({"kernel": str(folder)}, as_json, lambda: say(told, how))

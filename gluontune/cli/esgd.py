@@ -11,7 +11,7 @@ import typer
 from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, finish, say, stdout, stdout_reserved
 from gluontune.cli._progress import progress_line
 from gluontune.recipe import Recipe
-from gluontune.report.searches import esgd_table
+from gluontune.report.document_types import esgd_table
 from gluontune.report.study import text_tables
 
 

@@ -30,10 +30,9 @@ def migrate(
     """Write a PyTorch project of a net that needs neither mxnet nor gluontune, and run its check.
 
     model.py has classes after the Gluon blocks, weights.pt the parameters by Gluon's names, check.py compares outputs,
-    gradients and running statistics with MXNet's, train.py trains on data.npz by the recipe's schedule and optimizer.
-    A checkpoint brings its recipe; for .params and .npz files say --net
-    and --dataset (or --job); a job.py alone, or --net alone, has random weights. Exits 1 where the check finds a
-    difference.
+    gradients and running statistics with MXNet's, train.py trains on data.npz by the recipe's schedule and optimizer. A
+    checkpoint brings its recipe; for .params and .npz files say --net and --dataset (or --job); a job.py alone, or
+    --net alone, has random weights. Exits 1 where the check finds a difference.
     """
     source, out = _places(places or [])
     if source is not None and source.suffix == ".py":

@@ -12,7 +12,7 @@ from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, finish, names_
 from gluontune.cli._progress import progress_line
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
-from gluontune.report.searches import tune_table
+from gluontune.report.document_types import tune_table
 from gluontune.report.study import text_tables
 
 

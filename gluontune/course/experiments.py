@@ -1,4 +1,4 @@
-"""What a lesson measures: recipes in turn, a loader that feeds a simulated device, runs kept for the next time."""
+"""What a lesson measures: recipes in turn, a loader that feeds a simulated device; and record files, taken apart."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import struct
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,18 +15,22 @@ from typing import Any
 import numpy as np
 
 from gluontune import loading, runtime, train
+from gluontune.codec.header import suffix
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import atomic_write
 from gluontune.core.gaps import gap
 from gluontune.monitor import Monitor, SimulatedDevice
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
+from gluontune.records.layout import HEAD, IMAGE_HEAD, LENGTH_MASK
 from gluontune.runtime.launch import launch_settings
 from gluontune.search.bench import contender as bench
 from gluontune.search.bench.contest import hold
 from gluontune.search.measure import Contender, interleave
 
-__all__ = ["feed", "in_turn", "kept_folder", "kept_run", "kept_study", "loading_rate", "onednn"]
+__all__ = ["as_files", "feed", "flip_bit", "in_turn", "kept_folder", "kept_run", "kept_study", "loading_rate", "onednn",
+           "record_fields"]  # fmt: skip
 
 _WINDOWS = 12  # of a feeding, each with its rate
 _OFF = {"MXNET_MKLDNN_ENABLED": "0", "MXNET_ONEDNN_ENABLED": "0"}
@@ -232,3 +237,71 @@ def kept_folder(recipe: Recipe, out_dir: str | os.PathLike[str]) -> Path:
     """
     text = json.dumps(recipe.to_dict(), sort_keys=True)
     return Path(out_dir) / f"checkpoints-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def as_files(split: Any, folder: str | os.PathLike[str], count: int) -> Path:
+    """Write the first ``count`` images of a split as class folders; files that are there stay.
+
+    Args:
+        split: of ``gt.datasets``.
+        folder: gets ``<class>/<number>.<suffix>``.
+        count: images; at most ``len(split)`` are written.
+    """
+    root = Path(folder)
+    for i in range(min(count, len(split))):
+        data = bytes(split.read(i))
+        path = root / f"class-{int(split.labels[i]):03d}" / f"{i:06d}{suffix(data)}"
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(path) as stream:
+                stream.write(data)
+    return root
+
+
+def record_fields(path: str | os.PathLike[str], offset: int = 0) -> list[dict[str, Any]]:
+    """The fields of the record that starts at ``offset``: byte, field, bytes in hex, meaning.
+
+    Raises:
+        UsageError: no record starts there.
+
+    >>> import tempfile, gluontune as gt
+    >>> path = Path(tempfile.mkdtemp()) / "one.rec"
+    >>> with gt.records.RecordWriter(path) as writer:
+    ...     writer.write(b"image", label=3, key=7)
+    >>> [row["meaning"] for row in record_fields(path)][2:6]
+    ['0: one label, in the next field', '3', '7', '0']
+    """
+    with open(path, "rb") as stream:
+        stream.seek(offset)
+        head = stream.read(HEAD.size + IMAGE_HEAD.size + 4)
+    if len(head) < HEAD.size + IMAGE_HEAD.size or head[:4] != struct.pack("<I", 0xCED7230A):
+        raise UsageError(f"{os.fspath(path)}: no image record starts at byte {offset}")
+    length = HEAD.unpack_from(head)[1] & LENGTH_MASK
+    flag, label, key, second = IMAGE_HEAD.unpack_from(head, HEAD.size)
+    labels = "one label, in the next field" if flag == 0 else f"{flag} labels, before the image"
+    payload = length - IMAGE_HEAD.size - 4 * flag
+    rows = [
+        ("magic", 0, 4, "here a record starts"),
+        ("length", 4, 4, f"{length:,} bytes follow"),
+        ("flag", 8, 4, f"{flag}: {labels}"),
+        ("label", 12, 4, f"{label:g}"),
+        ("id", 16, 8, f"{key}"),
+        ("id2", 24, 8, f"{second}"),
+        ("image", 32, 4, f"{payload:,} bytes, then zeros up to a multiple of four"),
+    ]
+    found = []
+    for name, at, size, meaning in rows:
+        shown = head[at : at + size].hex(" ") + (" …" if name == "image" else "")
+        found.append({"byte": offset + at, "field": name, "bytes in hex": shown, "meaning": meaning})
+    return found
+
+
+def flip_bit(path: str | os.PathLike[str], offset: int) -> None:
+    """Turn over the lowest bit of one byte of a file, as a bad disk or cable does."""
+    with open(path, "r+b") as stream:
+        stream.seek(offset)
+        byte = stream.read(1)
+        if not byte:
+            raise UsageError(f"{os.fspath(path)}: there is no byte {offset}")
+        stream.seek(offset)
+        stream.write(bytes([byte[0] ^ 1]))

@@ -11,7 +11,7 @@ from typing import Any
 from gluontune.core.errors import UsageError
 from gluontune.recipe.result import RunResult
 from gluontune.report import figures, study_figures
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
 from gluontune.report.read import row_of
 
 __all__ = ["Markup", "accuracy_bands", "composition", "framed", "race_table", "show", "table"]
@@ -165,5 +165,5 @@ def _or_dash(value: float | None, form: str) -> str:
 
 def _captioned(svg: str | None, caption: str) -> Markup:
     if svg is None:
-        raise UsageError(f"{words.clean(caption, 80)}: nothing was measured that could be drawn")
+        raise UsageError(f"{fmt.clean(caption, 80)}: nothing was measured that could be drawn")
     return framed([f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"])

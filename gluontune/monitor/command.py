@@ -53,14 +53,8 @@ class CommandRun:
 
     def to_dict(self, max_points: int = 2000) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return {
-            "command": self.command,
-            "exit_code": self.exit_code,
-            "signal": self.signal,
-            "seconds": self.seconds,
-            "others_pct": self.others_pct,
-            **summary(self.monitor, max_points),
-        }
+        own = {name: value for name, value in vars(self).items() if name != "monitor"}
+        return {**own, **summary(self.monitor, max_points)}
 
 
 def summary(monitor: Monitor, max_points: int = 2000) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import importlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, Union
@@ -204,17 +204,20 @@ def prometheus_text(sample: Mapping[str, Any], labels: Mapping[str, str] | None 
     # TYPE gluontune_gpu_util_pct gauge
     gluontune_gpu_util_pct{job="train",device="0"} 31.0
     """
-    text = []
+    lines: dict[str, list[str]] = {}
+    for name, key, figure in _figures(sample):
+        given = {**(labels or {}), **({} if key is None else {"device": str(key)})}
+        line = f"gluontune_{name}{_labels(given)} {figure}\n"
+        lines.setdefault(name, [f"# TYPE gluontune_{name} gauge\n"]).append(line)
+    return "".join(line for found in lines.values() for line in found)
+
+
+def _figures(sample: Mapping[str, Any]) -> Iterator[tuple[str, Any, float]]:
+    """What a sample knows: field, device (None for a field of its own), figure."""
     for name, value in sample.items():
-        rows = value if isinstance(value, Mapping) else {None: value}
-        lines = []
-        for key, figure in rows.items():
+        for key, figure in (value if isinstance(value, Mapping) else {None: value}).items():
             if isinstance(figure, (int, float)) and not isinstance(figure, bool):
-                given = {**(labels or {}), **({} if key is None else {"device": str(key)})}
-                lines.append(f"gluontune_{name}{_labels(given)} {float(figure)}\n")
-        if lines:
-            text += [f"# TYPE gluontune_{name} gauge\n", *lines]
-    return "".join(text)
+                yield name, key, float(figure)
 
 
 def write_prometheus(path: Pathlike, sample: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> None:
@@ -254,14 +257,10 @@ class TensorBoard(_Closing):
 
     def __call__(self, sample: Mapping[str, Any]) -> None:
         when = float(sample["t_s"])
-        for name, value in sample.items():
-            if name == "t_s":
-                continue
-            rows = value if isinstance(value, Mapping) else {None: value}
-            for key, figure in rows.items():
-                if figure is not None:
-                    tag = f"gluontune/{name}" + ("" if key is None else f"/{key}")
-                    self._writer.add_scalar(tag, float(figure), round(when * 1e3), self._started_at + when)
+        for name, key, figure in _figures(sample):
+            if name != "t_s":
+                tag = f"gluontune/{name}" + ("" if key is None else f"/{key}")
+                self._writer.add_scalar(tag, figure, round(when * 1e3), self._started_at + when)
 
     def close(self) -> None:
         """Write what is left and close."""

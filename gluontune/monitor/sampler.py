@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -58,19 +59,6 @@ class SampledDevice(Protocol):
 
     def utilization_pct(self) -> float | None:
         """Percent of the time since the last call in which the device worked."""
-
-
-class _Mark:
-    """What :meth:`Monitor.mark` gives back: as a context manager it ends the phase as well."""
-
-    def __init__(self, monitor: Monitor):
-        self._monitor = monitor
-
-    def __enter__(self) -> _Mark:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._monitor.mark(None)
 
 
 class Monitor:
@@ -194,7 +182,7 @@ class Monitor:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def mark(self, name: str | None) -> _Mark:
+    def mark(self, name: str | None) -> contextlib.ExitStack:
         """Say what begins now (``"train"``, ``"validate"``, …); None ends it.
 
         As a context manager it ends the phase as well: ``with monitor.mark("train"): …``.
@@ -204,7 +192,9 @@ class Monitor:
             oldest = self._ring.oldest_s if self._ring.count > self._ring.size else None
             while oldest is not None and len(self._marks) > 1 and self._marks[1][0] <= oldest:
                 del self._marks[0]  # it ended before the samples that are kept
-        return _Mark(self)
+        ended = contextlib.ExitStack()
+        ended.callback(self.mark, None)
+        return ended
 
     def spans(self, name: str) -> list[tuple[float, float]]:
         """``(start_s, end_s)`` of each stretch marked ``name``; one that still lasts ends now."""
@@ -276,9 +266,8 @@ class Monitor:
             per_core: also ``cpu_cores_pct``, which is long on a machine with many cores.
 
         Returns:
-            ``t_s``, ``cpu_pct``, ``rss_mib``, … as lists; ``gpu_util_pct``, ``gpu_mem_mib``, … as
-            ``{device: list}``; ``marks``; None for N/A. Units are in the names; see
-            :class:`CpuSampler` and :data:`GPU_FIELDS`.
+            ``t_s``, ``cpu_pct``, ``rss_mib``, … as lists; ``gpu_util_pct``, ``gpu_mem_mib``, … as ``{device: list}``;
+            ``marks``; None for N/A. Units are in the names; see :class:`CpuSampler` and :data:`GPU_FIELDS`.
         """
         with self._lock:
             ring, marks = self._ring.copy(), list(self._marks)

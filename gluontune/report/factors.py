@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
 from gluontune.report.study import INTERRUPTED, figure, finish, over, row, study, table, text_tables
 from gluontune.report.study_figures import interaction_dots, set_bars
 
@@ -23,7 +23,7 @@ def factors_sentence(document: Mapping[str, Any]) -> str:
     parts = []
     if names and whole.get("ratio"):
         parts.append(
-            f"all {len(names)} factors: {words.ratio_with_interval(whole['ratio']['median'], whole['ratio']['ci95'])} "
+            f"all {len(names)} factors: {fmt.ratio_with_interval(whole['ratio']['median'], whole['ratio']['ci95'])} "
             "the base's throughput"
         )
     hurts = [r["factor"] for r in document["leave_one_out"].get("throughput", ()) if r["verdict"] == "hurts"]
@@ -31,7 +31,7 @@ def factors_sentence(document: Mapping[str, Any]) -> str:
         parts.append(f"faster without {', '.join(hurts)}")
     together = next((r for r in document["interactions"].get("throughput", ()) if len(r["factors"]) > 2), None)
     if together and together["promised"]:
-        parts.append(f"their gains alone promised {words.ratio(together['promised']['median'])}")
+        parts.append(f"their gains alone promised {fmt.ratio(together['promised']['median'])}")
     lost = [s["name"] for s in document["sets"] for t in s["tta"] if not t["converged"]]
     if lost:
         parts.append(f"{len(set(lost))} sets did not converge to a target")
@@ -40,14 +40,14 @@ def factors_sentence(document: Mapping[str, Any]) -> str:
 
 def _methods_sentence(document: Mapping[str, Any]) -> str:
     rows, together = document["methods"], document["together"]
-    target = words.accuracy(document["given"]["targets"][0])
-    pays = [f"{r['name']} {words.ratio(r['ratio']['median'])}" for r in rows if r["verdict"] == "pays"]
+    target = fmt.accuracy(document["given"]["targets"][0])
+    pays = [f"{r['name']} {fmt.ratio(r['ratio']['median'])}" for r in rows if r["verdict"] == "pays"]
     parts = [f"{len(pays)} of {len(rows)} methods pay to {target}" + (f": {', '.join(pays)}" if pays else "")]
     better = [f"{r['name']} {_points(r['points'])}" for r in rows if r["verdict"] == "more accurate"]
     if better:
         parts.append(f"more accurate in the same epochs: {', '.join(better)}")
     if together["ratio"]:
-        said = words.ratio_with_interval(together["ratio"]["median"], together["ratio"]["ci95"])
+        said = fmt.ratio_with_interval(together["ratio"]["median"], together["ratio"]["ci95"])
         parts.append(f"{' + '.join(together['methods'])} together: {said}")
     lost = [r["name"] for r in rows if r["verdict"] in ("did not converge", "failed")]
     if lost:
@@ -131,12 +131,12 @@ def _sets_table(document: Mapping[str, Any]) -> dict[str, Any]:
     for entry in document["sets"]:
         speed = entry["throughput"] or {}
         rate, times = speed.get("samples_per_sec"), {found["target"]: found for found in entry["tta"]}
-        cells = [entry["name"], ", ".join(entry["parts"]), words.rate(rate["median"] if rate else None)]
+        cells = [entry["name"], ", ".join(entry["parts"]), fmt.rate(rate["median"] if rate else None)]
         cells += [_ratio(speed.get("ratio")), *(_time(times.get(target)) for target in targets)]
         reasons = [speed["reason"]] if speed.get("reason") else []
         reasons += [reason for found in entry["tta"][:1] for reason in found["reasons"]]
         rows.append(row(*cells, why="; ".join(reasons)))
-    head = ["Factors switched on", "Part", "img/s", "× base", *(f"to {words.accuracy(target)}" for target in targets)]
+    head = ["Factors switched on", "Part", "img/s", "× base", *(f"to {fmt.accuracy(target)}" for target in targets)]
     caption = "img/s drifts with the machine; × base was measured in turn with the base, and counts."
     if targets:
         caption += " DNC: did not converge to the target within the run; in brackets the best accuracy."
@@ -144,7 +144,7 @@ def _sets_table(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ratio(found: Mapping[str, Any] | None) -> str:
-    return words.ratio_with_interval(found["median"], found["ci95"]) if found else "—"
+    return fmt.ratio_with_interval(found["median"], found["ci95"]) if found else "—"
 
 
 def _time(found: Mapping[str, Any] | None) -> str:
@@ -152,8 +152,8 @@ def _time(found: Mapping[str, Any] | None) -> str:
         return "—"
     if not found["converged"]:
         share = f"{found['runs'] - found['reached']} of {found['runs']} " if found["runs"] > 1 else ""
-        return f"{share}DNC ({words.accuracy(found['best_accuracy'])})"
-    return words.duration(found["seconds"]["median"])
+        return f"{share}DNC ({fmt.accuracy(found['best_accuracy'])})"
+    return fmt.duration(found["seconds"]["median"])
 
 
 def finish_factors(document: dict[str, Any], folder: str | Path) -> None:
@@ -219,9 +219,9 @@ def _measures(document: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str
             if not entry["tta"]:
                 continue
             seen = entry["tta"][place]
-            lost = "" if seen["converged"] else f"DNC ({words.accuracy(seen['best_accuracy'])})"
+            lost = "" if seen["converged"] else f"DNC ({fmt.accuracy(seen['best_accuracy'])})"
             values.append({"name": name, "part": part, "value": None if lost else seen["seconds"], "lost": lost})
-        found.append((f"time to {words.accuracy(target)}", "seconds of training", values))
+        found.append((f"time to {fmt.accuracy(target)}", "seconds of training", values))
     values = []
     for name, part, entry in shown:
         speed = entry["throughput"]

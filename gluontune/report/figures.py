@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
 from gluontune.report.svg import INK, ON_SERIES, SERIES, draw, label
 
 __all__ = ["WIDTH", "Row", "accuracy", "gains", "phases", "throughput", "utilization", "utilization_series"]
@@ -16,7 +16,7 @@ WIDTH = 4.8  # inches: 346 px, about what a phone has; a desktop shows it half a
 _ON_PANEL = {"facecolor": INK["panel"], "edgecolor": "none", "pad": 0.8}  # text that lines pass behind
 _POINTS = 240  # of a utilization series: more cannot be seen at its size
 _MARKERS = "os^Dv*PX"
-# Colours of the phases by place in words.PHASES; neighbours differ in lightness, not in hue alone.
+# Colours of the phases by place in fmt.PHASES; neighbours differ in lightness, not in hue alone.
 PHASE_SERIES = {"data": 5, "copy": 1, "forward": 4, "backward": 2, "update": 3, "metrics": 6, "rest": 7}
 
 
@@ -48,9 +48,9 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
                     [guess], [place], color=INK["fg"], marker="D", markersize=6, markerfacecolor=INK["panel"],
                     markeredgewidth=1.4,
                 )  # fmt: skip
-            text = words.rate(median)
+            text = fmt.rate(median)
             if row["speedup_vs_naive"] and row["name"] != "naive":
-                text += f"  ({words.ratio(row['speedup_vs_naive'])})"
+                text += f"  ({fmt.ratio(row['speedup_vs_naive'])})"
             room = 0.045 if row["predicted"] else 0.02  # a diamond is wider than a whisker
             axes.text(_upper(row) + top * room, place, text, va="center")
         if baseline is not None:
@@ -69,7 +69,7 @@ def gains(name: str, rows: Sequence[Row]) -> str | None:
     if not shown:
         return None
     found = [(row["ratio_to_previous"]["median"], row["ratio_to_previous"]["ci95"]) for row in shown]
-    said = [f"{_short(row['name'])} {words.ratio_with_interval(*gain)}" for row, gain in zip(shown, found)]
+    said = [f"{_short(row['name'])} {fmt.ratio_with_interval(*gain)}" for row, gain in zip(shown, found)]
     ends = [end for median, bounds in found for end in (bounds or [median])]
 
     def plot(figure: Any) -> None:
@@ -84,7 +84,7 @@ def gains(name: str, rows: Sequence[Row]) -> str | None:
             axes.plot(around, [place, place], color=INK["fg"], linewidth=1.6, marker="|", markersize=8)
             axes.plot([median], [place], color=colour, marker="o" if row["kept"] else "D", markersize=8)
             axes.text(
-                around[1] + 0.03 * room, place, words.ratio_with_interval(median, bounds).replace("95 %: ", ""),
+                around[1] + 0.03 * room, place, fmt.ratio_with_interval(median, bounds).replace("95 %: ", ""),
                 va="center", bbox=_ON_PANEL,
             )  # fmt: skip
         axes.axvline(1.0, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
@@ -101,7 +101,7 @@ def phases(name: str, rows: Sequence[Row]) -> str | None:
         return None
     said = []
     for row in shown:
-        parts = ", ".join(f"{words.clean(k, 40)} {v:.0f} %" for k, v in row["phases_pct"].items() if v >= 0.5)
+        parts = ", ".join(f"{fmt.clean(k, 40)} {v:.0f} %" for k, v in row["phases_pct"].items() if v >= 0.5)
         said.append(f"{_short(row['name'])}: {parts}")
 
     def plot(figure: Any) -> None:
@@ -133,7 +133,7 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
     if not curves:
         return None
     said = [
-        f"{_short(row['name'])} reached {words.accuracy(curve[-1][1])} after {words.duration(curve[-1][0])}"
+        f"{_short(row['name'])} reached {fmt.accuracy(curve[-1][1])} after {fmt.duration(curve[-1][0])}"
         for _, row, curve in curves
     ]
     lines = (len(curves) + 1) // 2
@@ -195,7 +195,7 @@ def utilization(name: str, row: Row, wide: bool = False) -> str | None:
         name,
         (WIDTH, 2.2) if wide else (3.2, 1.65),
         plot,
-        f"Utilization of {words.clean(row['name'], 44)}: {', '.join(said)}.",
+        f"Utilization of {fmt.clean(row['name'], 44)}: {', '.join(said)}.",
     )
 
 
@@ -215,8 +215,8 @@ def _curve(row: Row) -> list[tuple[float, float]]:
 
 
 def _ordered(shares: dict[str, float]) -> list[tuple[str, float]]:
-    known = [phase for phase in words.PHASES if phase in shares]
-    return [(phase, shares[phase]) for phase in [*known, *(p for p in shares if p not in words.PHASES)]]
+    known = [phase for phase in fmt.PHASES if phase in shares]
+    return [(phase, shares[phase]) for phase in [*known, *(p for p in shares if p not in fmt.PHASES)]]
 
 
 def _bar_size(rows: Sequence[Row]) -> tuple[float, float]:
@@ -246,13 +246,13 @@ def _throughput_words(row: Row, unit: str) -> str:
     if speed is None:
         return f"{_short(row['name'])}: {row['status']}"
     around = speed["ci95"]
-    between = f" (between {words.rate(around[0])} and {words.rate(around[1])})" if around else ""
-    guess = f", predicted {words.prediction(row)}" if row["predicted"] else ""
-    return f"{_short(row['name'])}: {words.rate(speed['median'])} {unit}{between}{guess}"
+    between = f" (between {fmt.rate(around[0])} and {fmt.rate(around[1])})" if around else ""
+    guess = f", predicted {fmt.prediction(row)}" if row["predicted"] else ""
+    return f"{_short(row['name'])}: {fmt.rate(speed['median'])} {unit}{between}{guess}"
 
 
 def _short(text: str, limit: int = 44) -> str:
-    return words.clean(text, limit)
+    return fmt.clean(text, limit)
 
 
 def _thousands() -> Any:
@@ -263,17 +263,17 @@ def _thousands() -> Any:
 
 def _series(found: dict[str, Any]) -> list[tuple[str, int, list[float], list[float]]]:
     clock = found.get("t_s")
-    times = [words.number(t) for t in clock] if isinstance(clock, list) else []
+    times = [fmt.number(t) for t in clock] if isinstance(clock, list) else []
     named = [("CPU", 4, found.get("cpu_pct"))]
     gpus = found.get("gpu_util_pct")
     if isinstance(gpus, dict):
         palette = (5, 2, 6, 1, 3, 0)
-        named += [(f"GPU {words.clean(k, 12)}", palette[n % 6], v) for n, (k, v) in enumerate(gpus.items())]
+        named += [(f"GPU {fmt.clean(k, 12)}", palette[n % 6], v) for n, (k, v) in enumerate(gpus.items())]
     series = []
     for title, colour, values in named:
-        if not isinstance(values, list) or not any(words.number(v) is not None for v in values):
+        if not isinstance(values, list) or not any(fmt.number(v) is not None for v in values):
             continue
-        xs, ys = _thinned([(t, words.number(v)) for t, v in zip(times, values) if t is not None])
+        xs, ys = _thinned([(t, fmt.number(v)) for t, v in zip(times, values) if t is not None])
         if len(xs) >= 2 and any(y == y for y in ys):
             series.append((title, colour, xs, ys))
     return series

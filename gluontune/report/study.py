@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.core.files import atomic_write, write_json
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
 
 __all__ = [
     "INTERRUPTED", "figure", "finish", "keyed", "light", "over", "page", "row", "study", "table", "text_table",
@@ -36,7 +36,7 @@ def row(*cells: Any, why: str | None = None) -> dict[str, Any]:
     >>> row("a", 1, why="because")
     {'cells': ['a', '1'], 'why': 'because'}
     """
-    return {"cells": [words.clean(cell, 120) for cell in cells], "why": words.clean(why or "", 400)}
+    return {"cells": [fmt.clean(cell, 120) for cell in cells], "why": fmt.clean(why or "", 400)}
 
 
 def table(title: str, head: Iterable[Any], rows: Sequence[Mapping[str, Any]], caption: str) -> dict[str, Any]:
@@ -79,15 +79,15 @@ def study(
     """
     return {
         "key": key,
-        "headline": words.clean(headline, 300),
-        "over": words.clean(over, 300),
+        "headline": fmt.clean(headline, 300),
+        "over": fmt.clean(over, 300),
         "warn": warn,
-        "remarks": [words.clean(remark, 600) for remark in remarks if remark],
+        "remarks": [fmt.clean(remark, 600) for remark in remarks if remark],
         "tiles": tiles,
         "figures": [figure for figure in figures if figure["svg"]],
         "tables": [table for table in tables if table["rows"]],
-        "recipes": [(title, words.as_yaml(recipe)) for title, recipe in (recipes or {}).items()],
-        "machine": words.pairs(machine or {}),
+        "recipes": [(title, fmt.as_yaml(recipe)) for title, recipe in (recipes or {}).items()],
+        "machine": fmt.fact_pairs(machine or {}),
     }
 
 
@@ -150,7 +150,7 @@ def finish(
     """
     document["sentence"] = sentence(document)
     if folder is not None:
-        write_json(Path(folder) / f"{name}.json", words.finite(document))
+        write_json(Path(folder) / f"{name}.json", fmt.finite(document))
         write_study(Path(folder) / f"{name}.html", view(document, name), document)
 
 
@@ -197,7 +197,7 @@ def write_study(path: str | os.PathLike[str], view: Mapping[str, Any], document:
     Args:
         view: of :func:`study`. document: embedded as JSON.
     """
-    title = words.clean(f"gluontune: {view['headline']}", 160)
+    title = fmt.clean(f"gluontune: {view['headline']}", 160)
     write_page(path, page(title, light(document), studies=[view]))
 
 
@@ -206,10 +206,10 @@ def light(document: Any) -> Any:
     if isinstance(document, Mapping):
         return {key: light(value) for key, value in document.items()}
     if isinstance(document, list):
-        if len(document) > _SERIES_POINTS and all(v is None or words.number(v) is not None for v in document):
+        if len(document) > _SERIES_POINTS and all(v is None or fmt.number(v) is not None for v in document):
             document = document[:: -(-len(document) // _SERIES_POINTS)]
         return [light(value) for value in document]
-    return words.finite(document)
+    return fmt.finite(document)
 
 
 def _json_for_html(document: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
 from gluontune.report.svg import INK, SERIES, draw, label
 
 __all__ = ["accuracy_band", "cost_against_time", "interaction_dots", "repeats", "set_bars"]
@@ -54,7 +54,7 @@ def set_bars(name: str, values: Sequence[Mapping[str, Any]], unit: str) -> str |
                     axes.errorbar(value["median"], place, xerr=error, color=INK["fg"], capsize=3, fmt="none")
                 axes.text(high + 0.02 * top, place, _text(entry), va="center")
             place += 1
-        axes.set_yticks([at for at, _ in ticks], [words.clean(text, 24) for _, text in ticks])
+        axes.set_yticks([at for at, _ in ticks], [fmt.clean(text, 24) for _, text in ticks])
         axes.set_ylim(place - 0.4, -0.6)
         axes.set_xlim(0, 1.25 * top)
         axes.set_xlabel(unit)
@@ -70,7 +70,7 @@ def _bounds(value: Mapping[str, Any]) -> tuple[float, float]:
 
 def _text(entry: Mapping[str, Any]) -> str:
     value = entry["value"]
-    return entry["lost"] if value is None else words.rate(value["median"])
+    return entry["lost"] if value is None else fmt.rate(value["median"])
 
 
 def interaction_dots(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
@@ -79,7 +79,7 @@ def interaction_dots(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None
     if not shown:
         return None
     titles = [" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all of them" for r in shown]
-    said = [f"{t} {words.ratio_with_interval(r['ratio']['median'], r['ratio']['ci95'])}" for t, r in zip(titles, shown)]
+    said = [f"{t} {fmt.ratio_with_interval(r['ratio']['median'], r['ratio']['ci95'])}" for t, r in zip(titles, shown)]
 
     def plot(figure: Any) -> None:
         height = figure.get_size_inches()[1] * 72
@@ -91,7 +91,7 @@ def interaction_dots(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None
             ratio, verdict = r["ratio"], r["verdict"]
             low, high = ratio["ci95"] or [ratio["median"]] * 2
             colour = SERIES[{"more than promised": 2, "less than promised": 5}.get(verdict, 7)]
-            axes.text(axes.get_xlim()[0], place - 0.18, words.clean(title, 60), va="bottom")
+            axes.text(axes.get_xlim()[0], place - 0.18, fmt.clean(title, 60), va="bottom")
             axes.plot([low, high], [place, place], color=INK["fg"], linewidth=1.4, marker="|", markersize=7)
             axes.plot([ratio["median"]], [place], color=colour, marker="o", markersize=8)
         axes.axvline(1.0, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
@@ -118,8 +118,8 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
     said = []
     for title, rows in shown.items():
         ends = sorted(r["val_accuracy"][-1] for r in rows)
-        reached = f"{words.accuracy(ends[0])} to {words.accuracy(ends[-1])}"
-        said.append(f"{words.clean(title, 40)} ended at {reached} in {len(rows)} repeats")
+        reached = f"{fmt.accuracy(ends[0])} to {fmt.accuracy(ends[-1])}"
+        said.append(f"{fmt.clean(title, 40)} ended at {reached} in {len(rows)} repeats")
 
     def plot(figure: Any) -> None:
         axes = figure.add_axes((0.145, 0.14, 0.83, 0.83))
@@ -140,7 +140,7 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
                     label=label(title),
                 )  # fmt: skip
         axes.axhline(100 * target, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
-        axes.text(0.01, 100 * target, f"target {words.accuracy(target)}", va="bottom", color=INK["muted"],
+        axes.text(0.01, 100 * target, f"target {fmt.accuracy(target)}", va="bottom", color=INK["muted"],
                   transform=axes.get_yaxis_transform())  # fmt: skip
         axes.set_xlim(left=0)
         axes.margins(y=0.12)
@@ -172,15 +172,15 @@ def repeats(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str
     said = []
     for title, rows in groups.items():
         times = [r["first"]["train_seconds"] for r in rows if r["first"]]
-        between = f"{words.duration(min(times))} to {words.duration(max(times))}" if times else "never"
-        said.append(f"{words.clean(title, 40)}: {between}, {len(times)} of {len(rows)} reached it")
+        between = f"{fmt.duration(min(times))} to {fmt.duration(max(times))}" if times else "never"
+        said.append(f"{fmt.clean(title, 40)}: {between}, {len(times)} of {len(rows)} reached it")
 
     def plot(figure: Any) -> None:
         height = figure.get_size_inches()[1] * 72
         axes = figure.add_axes((0.02, 44 / height, 0.95, 1 - 48 / height))
         for place, (title, rows) in enumerate(groups.items()):
             colour = SERIES[_COLOURS[place % 6]]
-            axes.text(0.0, place - 0.3, words.clean(title, 44), va="bottom", weight="bold",
+            axes.text(0.0, place - 0.3, fmt.clean(title, 44), va="bottom", weight="bold",
                       transform=axes.get_yaxis_transform())  # fmt: skip
             times = [r["first"]["train_seconds"] for r in rows if r["first"]]
             lost = [r["spent"]["train_seconds"] for r in rows if not r["first"]]
@@ -211,7 +211,7 @@ def cost_against_time(name: str, entries: Sequence[Mapping[str, Any]]) -> str | 
     shown = [e for e in entries if e.get(unit) is not None and e.get("seconds") is not None]
     if not shown:
         return None
-    said = [f"{words.clean(e['name'], 40)}: {e[unit]:.3g} {unit} in {words.duration(e['seconds'])}" for e in shown]
+    said = [f"{fmt.clean(e['name'], 40)}: {e[unit]:.3g} {unit} in {fmt.duration(e['seconds'])}" for e in shown]
     best = {min(shown, key=lambda e: e[key])["name"] for key in (unit, "seconds")}
 
     def plot(figure: Any) -> None:
@@ -222,7 +222,7 @@ def cost_against_time(name: str, entries: Sequence[Mapping[str, Any]]) -> str | 
             axes.plot([e["seconds"]], [e[unit]], color=colour, marker=_MARKERS[place % 6], markersize=size)
             notes = [w for w, k in (("cheapest", unit), ("fastest", "seconds"))
                      if e[k] == min(x[k] for x in shown)]  # fmt: skip
-            text = words.clean(e["name"], 30) + (f" ({', '.join(notes)})" if notes and len(shown) > 1 else "")
+            text = fmt.clean(e["name"], 30) + (f" ({', '.join(notes)})" if notes and len(shown) > 1 else "")
             axes.annotate(text, (e["seconds"], e[unit]), textcoords="offset points", xytext=(6, 8))
         axes.set_xlim(0, 1.6 * max(e["seconds"] for e in shown))
         axes.set_ylim(0, 1.25 * max(e[unit] for e in shown))

@@ -8,7 +8,7 @@ from typing import Any
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import read_json
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
 from gluontune.report import study_figures as figures
 from gluontune.report.study import figure, finish, over, row, study, table, text_table
 
@@ -84,7 +84,7 @@ def check_comparable(other: Mapping[str, Any], where: str | Path, dataset: str, 
 
 def tta_sentence(document: Mapping[str, Any]) -> str:
     """What was found, in a line."""
-    target, found = words.accuracy(document["given"]["target"]), document["summary"]["this"]
+    target, found = fmt.accuracy(document["given"]["target"]), document["summary"]["this"]
     times = found["train_seconds"]
     if not times["repeats"]:
         return f"no repeat was finished (target {target})"
@@ -96,7 +96,7 @@ def tta_sentence(document: Mapping[str, Any]) -> str:
     text += f"; {times['reached']} of {times['repeats']} repeats reached it"
     ratio = (document["ratio"] or {}).get("train_seconds")
     if ratio:
-        gain = words.ratio_with_interval(ratio["median"], ratio["ci95"])
+        gain = fmt.ratio_with_interval(ratio["median"], ratio["ci95"])
         text += f"; {gain} faster than {titles(document)['against']}"
         if ratio["median"] < 1:
             text = text.replace("faster than", "the speed of")
@@ -107,7 +107,7 @@ def _seconds(median: float | None, bounds: Any) -> str:
     if median is None:
         return "—"
     digits = 0 if median >= 100 else 1 if median >= 10 else 2
-    around = f" (95 %: {words.interval(bounds, digits)})" if bounds else ""
+    around = f" (95 %: {fmt.interval(bounds, digits)})" if bounds else ""
     return f"{median:.{digits}f} s{around}"
 
 
@@ -132,7 +132,7 @@ def tta_table(document: Mapping[str, Any]) -> Any:
     for r in document["done"]:
         shown.add_row(*_repeat_cells(r, titles(document)), style="" if r["first"] else "red")
         if r["reason"]:
-            shown.add_row(Text(f"  ↳ {words.clean(r['reason'], 300)}", style="dim"))
+            shown.add_row(Text(f"  ↳ {fmt.clean(r['reason'], 300)}", style="dim"))
     return shown
 
 
@@ -147,7 +147,7 @@ def _repeat_cells(r: Mapping[str, Any], named: Mapping[str, str]) -> list[str]:
         f"{first['train_seconds']:.1f}" if first else "—",
         f"{held['train_seconds']:.1f}" if held else "—",
         f"{first['wall_seconds']:.1f}" if first else "—",
-        words.accuracy(r["val_accuracy"][-1] if r["val_accuracy"] else None),
+        fmt.accuracy(r["val_accuracy"][-1] if r["val_accuracy"] else None),
     ]
 
 
@@ -196,7 +196,7 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     ratio = document["ratio"]
     if ratio and ratio["train_seconds"]:
         said = [
-            f"{words.ratio_with_interval(ratio[key]['median'], ratio[key]['ci95'])} {what}"
+            f"{fmt.ratio_with_interval(ratio[key]['median'], ratio[key]['ci95'])} {what}"
             for key, what in (("train_seconds", "in training time"), ("wall_seconds", "all included"))
         ]
         lines.append(f"{titles(document)['against']} ÷ this recipe, within each repeat: {'; '.join(said)}")
@@ -275,10 +275,10 @@ def _tiles(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     found = document["summary"]["this"]
     times, wall = found["train_seconds"], found["wall_seconds"]
     bounds = f"95 %: {times['ci95'][0]:.1f}–{times['ci95'][1]:.1f} s" if times["ci95"] else ""
-    target = words.accuracy(document["given"]["target"])
+    target = fmt.accuracy(document["given"]["target"])
     tiles = [
-        ("to the target", words.duration(times["median"]), bounds),
-        ("all included", words.duration(wall["median"]), "start, warm-up, validation"),
+        ("to the target", fmt.duration(times["median"]), bounds),
+        ("all included", fmt.duration(wall["median"]), "start, warm-up, validation"),
         ("reached", f"{times['reached']} of {times['repeats']}", f"target {target}"),
     ]
     if times["cv_pct"] is not None:
