@@ -238,15 +238,9 @@ def _one(lesson: Lesson) -> Progress:
     right = sum(exercises.values())
     done = bool(cells) and ran == len(cells) and right == len(exercises)
     return Progress(
-        lesson.name,
-        "done" if done else "begun" if ran else "not begun",
-        ran,
-        len(cells),
-        sum(call[2] for call in predictions),
-        len(predictions),
-        right,
-        len(exercises),
-    )
+        lesson.name, "done" if done else "begun" if ran else "not begun", ran, len(cells),
+        sum(call[2] for call in predictions), len(predictions), right, len(exercises),
+    )  # fmt: skip
 
 
 def _said(cell: dict[str, Any]) -> str:

@@ -60,16 +60,10 @@ class CommandRun:
 def summary(monitor: Monitor, max_points: int = 2000) -> dict[str, Any]:
     """What a monitor saw, ready for JSON: steadiness, peaks and the (thinned) series."""
     return {
-        "period_s": monitor.period_s,
-        "usable_cores": monitor.cores,
-        "devices": monitor.device_names,
-        "gpu_note": monitor.gpu_note,
-        "steadiness": monitor.steadiness(),
-        "peak_rss_mib": monitor.peak_rss_mib,
-        "peak_gpu_mib": monitor.peak_gpu_mib,
-        "samples": monitor.taken,
-        "series": monitor.series(max_points),
-    }
+        "period_s": monitor.period_s, "usable_cores": monitor.cores, "devices": monitor.device_names,
+        "gpu_note": monitor.gpu_note, "steadiness": monitor.steadiness(), "peak_rss_mib": monitor.peak_rss_mib,
+        "peak_gpu_mib": monitor.peak_gpu_mib, "samples": monitor.taken, "series": monitor.series(max_points),
+    }  # fmt: skip
 
 
 def run_command(

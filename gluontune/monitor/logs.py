@@ -180,14 +180,10 @@ def run_result(log: Log, recipe: Mapping[str, Any] | None = None) -> RunResult:
     rss = [value for value in series["rss_mib"] if value is not None]
     gpu = [sum(v for v in sample.get("gpu_mem_mib", {}).values() if v is not None) for sample in log.samples]
     return RunResult(
-        recipe=dict(recipe or {}),
-        machine=dict(log.facts.get("machine") or {}),
-        utilization=series,
-        steadiness=steadiness_of(series, spans),
-        peak_rss_mib=max(rss, default=None),
-        peak_gpu_mib=max(gpu, default=0.0) or None,
-        notes=notes,
-    )
+        recipe=dict(recipe or {}), machine=dict(log.facts.get("machine") or {}), utilization=series,
+        steadiness=steadiness_of(series, spans), peak_rss_mib=max(rss, default=None),
+        peak_gpu_mib=max(gpu, default=0.0) or None, notes=notes,
+    )  # fmt: skip
 
 
 def prometheus_text(sample: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> str:

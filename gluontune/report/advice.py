@@ -14,16 +14,12 @@ __all__ = ["advice", "revisited_best", "revisited_lines"]
 
 _LARGEST = 200_000  # bytes of a script or a recipe that a page takes in
 _KEEP = {
-    "environment": "Set threads and allocator before MXNet starts",
-    "multi-worker": "Decode images in worker processes",
-    "records": "Read the images from RecordIO, or keep them in memory",
-    "hybridized": "Compile the net to a graph",
-    "mixed-precision": "Compute in 16 bits",
-    "large-batch": "Take larger steps",
-    "multi-device": "Train in several processes",
-    "modern-engine": "Compute the same net with PyTorch",
+    "environment": "Set threads and allocator before MXNet starts", "multi-worker": "Decode images in worker processes",
+    "records": "Read the images from RecordIO, or keep them in memory", "hybridized": "Compile the net to a graph",
+    "mixed-precision": "Compute in 16 bits", "large-batch": "Take larger steps",
+    "multi-device": "Train in several processes", "modern-engine": "Compute the same net with PyTorch",
     "methods": "Train fewer epochs, by methods that make more of each",
-}
+}  # fmt: skip
 
 
 def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:

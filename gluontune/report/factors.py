@@ -157,24 +157,7 @@ def _time(found: Mapping[str, Any] | None) -> str:
 
 
 def finish_factors(document: dict[str, Any], folder: str | Path) -> None:
-    """Give the document its sentence; write ``factors.json`` and ``factors.html``.
-
-    Args:
-        document: of :func:`gt.ladder.factors`. folder: where the files go.
-
-    >>> import tempfile
-    >>> ratio = {"median": 2.0, "ci95": [1.9, 2.1], "n": 9}
-    >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
-    >>> whole = {"name": "records", "set": ["records"], "parts": ["cumulative"], "tta": [],
-    ...          "throughput": {"samples_per_sec": rate, "ratio": ratio, "status": "ran", "reason": None}}
-    >>> given = {"targets": [], "pace": "quick", "recipe": {"net": "mlp"}}
-    >>> document = {"given": given, "dataset": {"name": "sample"}, "created": "2026-01-31T10:00:00", "complete": True,
-    ...             "machine": {}, "sets": [whole], "leave_one_out": {}, "interactions": {}}
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> finish_factors(document, folder)
-    >>> document["sentence"], sorted(path.name for path in folder.iterdir())
-    ('nothing was measured', ['factors.html', 'factors.json'])
-    """
+    """Give the document of :func:`gt.ladder.factors` its sentence; write ``factors.json`` and ``factors.html``."""
     finish(document, folder, "factors", factors_sentence, factors_view)
 
 

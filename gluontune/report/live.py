@@ -20,6 +20,7 @@ from gluontune.report.table import ladder_table, log_line, rung_cells, verdict_t
 
 __all__ = ["LiveLadder"]
 
+_EVENTS = ("ladder-start", "rung-start", "progress", "rung-end", "ladder-end")  # each has a method of its name
 _LINE_EVERY_S = 15.0  # in a log, progress of one and the same stage is repeated no more often
 
 
@@ -75,15 +76,8 @@ class LiveLadder:
 
     def on_event(self, event: Mapping[str, Any]) -> None:
         """Take one event of the ladder's runner."""
-        handler = {
-            "ladder-start": self._ladder_start,
-            "rung-start": self._rung_start,
-            "progress": self._progress,
-            "rung-end": self._rung_end,
-            "ladder-end": self._ladder_end,
-        }.get(str(event.get("event")))
-        if handler is not None:
-            handler(event)
+        if event.get("event") in _EVENTS:
+            getattr(self, f"_{event['event'].replace('-', '_')}")(event)
 
     def _ladder_start(self, event: Mapping[str, Any]) -> None:
         self._order = [str(name) for name in event.get("rungs") or ()]

@@ -51,15 +51,6 @@ def finish_ladder(ladder: dict[str, Any], folder: str | os.PathLike[str]) -> Non
     """Give a ladder its sentence, and write ``ladder.json`` and ``ladder.html`` into ``folder``.
 
     The HTML comes last: whatever a figure may fail on, the measurements are on disk by then.
-
-    >>> import tempfile
-    >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
-    >>> naive = {"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate}
-    >>> ladder = {"schema_version": 1, "rungs": [naive], "best": {"name": "naive"}}
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> finish_ladder(ladder, folder)
-    >>> sorted(path.name for path in folder.iterdir())
-    ['ladder.html', 'ladder.json']
     """
     ladder["sentence"] = ladder_sentence(ladder)
     write_json(Path(folder) / "ladder.json", finite(ladder))

@@ -50,10 +50,9 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
     measured = [row for row in rows if row["status"] == "ran" and row["samples_per_sec"]]
     if not measured:
         return [_nothing_measured(ladder)]
-    where = f"on this {_device(ladder)}"
     naive = next((row for row in measured if row["name"] == "naive"), None)
     best = _best(ladder, measured)
-    speed = _headline(ladder, rows, measured, naive, best, where)
+    speed = _headline(ladder, measured, naive, best)
     proof = proof_words(ladder)
     parts = [proof, f"throughput: {speed}"] if proof else [speed]
     if not ladder["complete"]:
@@ -63,7 +62,7 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
     return (
         parts
         + _taken_back(ladder)
-        + _not_helpful(_undecided(ladder), where)
+        + _not_helpful(_undecided(ladder), _here(ladder))
         + [a["interaction"] for a in ladder["revisited"] if a["interaction"]]
     )
 
@@ -103,26 +102,21 @@ def _best(ladder: dict[str, Any], measured: list[dict[str, Any]]) -> dict[str, A
 
 
 def _headline(
-    ladder: dict[str, Any],
-    rows: list[dict[str, Any]],
-    measured: list[dict[str, Any]],
-    naive: dict[str, Any] | None,
-    best: dict[str, Any],
-    where: str,
+    ladder: dict[str, Any], measured: list[dict[str, Any]], naive: dict[str, Any] | None, best: dict[str, Any]
 ) -> str:
     unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
     speed = f"{fmt.rate(best['samples_per_sec']['median'])} {unit}"
     name = fmt.clean(best["name"], 60)
     if naive is None:
-        row = next((row for row in rows if row["name"] == "naive"), None)
+        row = next((row for row in ladder["rungs"] if row["name"] == "naive"), None)
         fate = f"naive failed{_why(row)}" if row and row["status"] == "failed" else "naive was not measured"
         return f"{fate}, so no speedup can be stated; the best rung that ran is {name} with {speed}"
     if best is naive:
         if len(measured) == 1:
             return f"only naive was measured: {speed}"
         if any(row.get("measurable") is False for row in measured):
-            return f"no gain could be proven {where} now: naive runs at {speed}"
-        return f"nothing that was tried made this job faster than naive ({speed}) {where}"
+            return f"no gain could be proven {_here(ladder)} now: naive runs at {speed}"
+        return f"nothing that was tried made this job faster than naive ({speed}) {_here(ladder)}"
     gain, bounds = best["speedup_vs_naive"], best["speedup_ci95"]
     if gain is None:
         gain, bounds = best["samples_per_sec"]["median"] / naive["samples_per_sec"]["median"], None
@@ -211,13 +205,13 @@ def _alone_useless(row: dict[str, Any]) -> bool:
     return all((v["ratio_to_previous"]["ci95"] or [v["ratio_to_previous"]["median"]])[0] <= 1 for v in plain)
 
 
-def _device(ladder: dict[str, Any]) -> str:
-    """CPU or GPU where the ladder tells it, otherwise a word that claims neither."""
+def _here(ladder: dict[str, Any]) -> str:
+    """Where it was measured: on CPU or GPU where the ladder tells it, otherwise a word that claims neither."""
     said = {str(row["utilization"].get("device")) for row in ladder["rungs"]}
     said |= {str(row["recipe"].get("devices")) for row in ladder["rungs"]}
     if "gpu" in said:
-        return "GPU"
-    return "CPU" if "cpu" in said or ladder["machine"].get("gpus") == [] else "machine"
+        return "on this GPU"
+    return "on this CPU" if "cpu" in said or ladder["machine"].get("gpus") == [] else "on this machine"
 
 
 def _inside(sentence: str) -> str:

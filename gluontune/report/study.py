@@ -78,17 +78,13 @@ def study(
         recipes: title to recipe, for copying.
     """
     return {
-        "key": key,
-        "headline": fmt.clean(headline, 300),
-        "over": fmt.clean(over, 300),
-        "warn": warn,
-        "remarks": [fmt.clean(remark, 600) for remark in remarks if remark],
-        "tiles": tiles,
+        "key": key, "headline": fmt.clean(headline, 300), "over": fmt.clean(over, 300), "warn": warn,
+        "remarks": [fmt.clean(remark, 600) for remark in remarks if remark], "tiles": tiles,
         "figures": [figure for figure in figures if figure["svg"]],
         "tables": [table for table in tables if table["rows"]],
         "recipes": [(title, fmt.as_yaml(recipe)) for title, recipe in (recipes or {}).items()],
         "machine": fmt.fact_pairs(machine or {}),
-    }
+    }  # fmt: skip
 
 
 def keyed(view: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -165,14 +161,10 @@ def page(title: str, data: Any, **shown: Any) -> str:
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     given: dict[str, Any] = {"ladders": [], "runs": None, "studies": [], "title": title, **shown}
     return _template("page.html.j2").render(
-        style=(_HERE / "style.css").read_text(encoding="utf-8"),
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=_json_for_html(data),
-        written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        version=gluontune.__version__,
-        **given,
-    )
+        style=(_HERE / "style.css").read_text(encoding="utf-8"), script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(), data=_json_for_html(data),
+        written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), version=gluontune.__version__, **given,
+    )  # fmt: skip
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> None:

@@ -226,12 +226,6 @@ def finish_tta(
 
     Args:
         beside: ``(label, document)`` of other results to show on the cost plot.
-
-    >>> times = {"repeats": 3, "reached": 0}
-    >>> document = {"given": {"target": 0.8}, "summary": {"this": {"train_seconds": times}}, "ratio": None}
-    >>> finish_tta(document, None)  # with a folder: tta.json and tta.html, too
-    >>> document["sentence"]
-    '80.0 % was not reached in any of 3 repeats'
     """
     finish(document, folder, "tta", tta_sentence, lambda found, key: tta_view(found, key, beside))
 

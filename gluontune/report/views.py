@@ -32,25 +32,17 @@ def ladder_view(ladder: Mapping[str, Any], label: str, key: str, folder: Path | 
     best = revisited_best(ladder, best or (rows[-1] if rows else {})) or best
     recipe = ladder["best"].get("recipe") or (best or {}).get("recipe") or {}
     return {
-        "key": key,
-        "label": fmt.clean(label, 120),
-        "headline": headline[0].upper() + headline[1:],
+        "key": key, "label": fmt.clean(label, 120), "headline": headline[0].upper() + headline[1:],
         "rest": [part[0].upper() + part[1:] for part in rest if not part.startswith("interrupted:")],
-        "facts": _facts_line(ladder),
-        "complete": ladder["complete"],
-        "advice": advice(ladder, folder),
-        "revisited": revisited_lines(ladder),
-        "unit": unit,
-        "tiles": _tiles(ladder, rows, best, unit),
+        "facts": _facts_line(ladder), "complete": ladder["complete"], "advice": advice(ladder, folder),
+        "revisited": revisited_lines(ladder), "unit": unit, "tiles": _tiles(ladder, rows, best, unit),
         "rows": [_with_limits(_row_view(row, ladder["best"].get("name")), row, ladder["machine"]) for row in rows],
-        "predicts": any(row["predicted"] for row in rows),
-        "figures": _figures(key, rows, unit),
+        "predicts": any(row["predicted"] for row in rows), "figures": _figures(key, rows, unit),
         "utilization": _utilization(key, rows),
         "variants": [_variants(row) for row in rows if len(row["variants"]) > 1],
-        "machine": fmt.fact_pairs(ladder["machine"]),
-        "recipe_yaml": fmt.as_yaml(recipe),
+        "machine": fmt.fact_pairs(ladder["machine"]), "recipe_yaml": fmt.as_yaml(recipe),
         "recipe_changes": fmt.changed_fields(_base_recipe(ladder), recipe),
-    }
+    }  # fmt: skip
 
 
 def _with_limits(shown: dict[str, Any], row: Row, machine: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,29 +141,20 @@ def _row_view(row: Row, best: str | None) -> dict[str, Any]:
     verdict = fmt.outcome(row)
     trained = [value for value in row["elapsed_seconds"] if value is not None]
     return {
-        "name": fmt.clean(row["name"], 80),
-        "sentence": fmt.clean(row.get("sentence") or "", 300),
-        "best": row["name"] == best,
-        "kept": row["kept"],
-        "ran": row["status"] == "ran",
-        "verdict": fmt.clean(verdict, 24),
-        "mark": verdict.replace(" ", "-") if verdict in fmt.MARKS else "other",
-        "sign": fmt.MARKS.get(verdict, [""])[0],
-        "rate": fmt.rate(speed["median"] if speed else None),
-        "rate_ci": f"{fmt.rate(bounds[0])}–{fmt.rate(bounds[1])}" if bounds else "",
-        "predicted": fmt.prediction(row),
+        "name": fmt.clean(row["name"], 80), "sentence": fmt.clean(row.get("sentence") or "", 300),
+        "best": row["name"] == best, "kept": row["kept"], "ran": row["status"] == "ran",
+        "verdict": fmt.clean(verdict, 24), "mark": verdict.replace(" ", "-") if verdict in fmt.MARKS else "other",
+        "sign": fmt.MARKS.get(verdict, [""])[0], "rate": fmt.rate(speed["median"] if speed else None),
+        "rate_ci": f"{fmt.rate(bounds[0])}–{fmt.rate(bounds[1])}" if bounds else "", "predicted": fmt.prediction(row),
         "basis": fmt.clean((row["predicted"] or {}).get("basis", ""), 200),
-        "speedup": fmt.ratio(row["speedup_vs_naive"]),
-        "speedup_ci": _ci(row["speedup_vs_naive"], row["speedup_ci95"]),
+        "speedup": fmt.ratio(row["speedup_vs_naive"]), "speedup_ci": _ci(row["speedup_vs_naive"], row["speedup_ci95"]),
         "previous": fmt.ratio(previous["median"] if previous else None),
         "previous_ci": _ci(previous["median"], previous["ci95"]) if previous else "",
-        "accuracy": fmt.reached(row) or fmt.accuracy(None),
-        "trained": fmt.duration(trained[-1] if trained else None),
-        "busy": _percent(row["steadiness"].get("mean_pct")),
-        "steady": _score(row["steadiness"]),
+        "accuracy": fmt.reached(row) or fmt.accuracy(None), "trained": fmt.duration(trained[-1] if trained else None),
+        "busy": _percent(row["steadiness"].get("mean_pct")), "steady": _score(row["steadiness"]),
         "memory": "—" if row["peak_rss_mib"] is None else f"{row['peak_rss_mib']:,.0f} MiB",
         "why": [sentence for sentence in [reason_of(row), *map(fmt.clean, row["notes"])] if sentence],
-    }
+    }  # fmt: skip
 
 
 def _ci(value: float | None, bounds: Any) -> str:

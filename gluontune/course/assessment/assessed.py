@@ -60,18 +60,11 @@ class Assessment:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return {
-            "schema_version": 1,
-            "script": self.script,
-            "passed": self.passed,
-            "points": self.points,
-            "max_points": self.max_points,
-            "parts": [part.to_dict() for part in self.parts],
-            "skipped": self.skipped,
-            "reference": self.reference,
-            "isolated": self.isolated,
-            "secluded": self.secluded,
+            "schema_version": 1, "script": self.script, "passed": self.passed, "points": self.points,
+            "max_points": self.max_points, "parts": [part.to_dict() for part in self.parts], "skipped": self.skipped,
+            "reference": self.reference, "isolated": self.isolated, "secluded": self.secluded,
             "machine": dict(self.machine),
-        }
+        }  # fmt: skip
 
     def results(self) -> dict[str, RunResult]:
         """Each part as a RunResult, for figures and ``gluontune report``."""

@@ -117,15 +117,11 @@ class _Supervisor:
                 if helper is not None:
                     helper.close()
         return {
-            "seconds": seconds,
-            "stopped_by": self.stopped_by,
-            "ranks": [{**self.ends[rank], "tail": self._tail(rank)} for rank in sorted(self.ends)],
-            "left": left,
-            "steadiness": watch.steadiness(),
-            "series": watch.series(_MAX_POINTS),
-            "peak_rss_mib": watch.peak_rss_mib,
+            "seconds": seconds, "stopped_by": self.stopped_by,
+            "ranks": [{**self.ends[rank], "tail": self._tail(rank)} for rank in sorted(self.ends)], "left": left,
+            "steadiness": watch.steadiness(), "series": watch.series(_MAX_POINTS), "peak_rss_mib": watch.peak_rss_mib,
             "peak_gpu_mib": watch.peak_gpu_mib,
-        }
+        }  # fmt: skip
 
     def _partners(self) -> list[dict[str, str]]:
         """What the ranks need to find each other: the parameter server, or Horovod's meeting place."""
@@ -141,33 +137,31 @@ class _Supervisor:
 
         # a server unpickles what a script sends it as its optimizer, which is code: it is under the script's limits
         home = tempfile.mkdtemp(dir=os.path.dirname(self.spec["tasks"][0]["home"]))
-        limits = {"parent": os.getpid(), "cpus": None, "read": [], "write": [home, *devices()]}
-        limits["memory_mib"] = self.spec["memory_mib"]
         env = {**os.environ, "HOME": home, "TMPDIR": home}
-        self.cluster = start_cluster(count, env, under=python("-m", _LIMITS, json.dumps(limits)))
+        self.cluster = start_cluster(count, env, under=self._limited(None, [], [home]))
         return [self.cluster.worker_env] * count
 
     def _start(self, rank: int, task: dict[str, Any], env: dict[str, str]) -> None:
         from gluontune.runtime import cpus_for_rank
 
         count, home = len(self.spec["tasks"]), task["home"]
-        limits = {
-            "parent": os.getpid(),
-            "memory_mib": self.spec["memory_mib"],
-            "cpus": cpus_for_rank(rank, count) if count > 1 else None,
-            "read": [*self.spec["read"], task["data"]],
-            "write": [home, task["out"], *devices()],
-        }
+        cpus = cpus_for_rank(rank, count) if count > 1 else None
+        limited = self._limited(cpus, [*self.spec["read"], task["data"]], [home, task["out"]])
         env = {**env, **task["env"], "HOME": home, "TMPDIR": home, "PYTHONUNBUFFERED": "1"}
         log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the supervisor
         self.logs.append(log)
         self.ranks.append(
             subprocess.Popen(
-                python("-m", _LIMITS, json.dumps(limits), *self.spec["command"]),
+                [*limited, *self.spec["command"]],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=home, env=env,
                 start_new_session=True,
             )
         )  # fmt: skip
+
+    def _limited(self, cpus: Any, read: list[str], write: list[str]) -> list[str]:
+        """The command that puts the one behind it under the script's limits."""
+        limits = {"parent": os.getpid(), "cpus": cpus, "read": read, "write": [*write, *devices()]}
+        return python("-m", _LIMITS, json.dumps({**limits, "memory_mib": self.spec["memory_mib"]}))
 
     def _look(self, started: float, sample: dict[str, Any]) -> None:
         """Take note of ranks that have ended, and end those that passed a limit."""
