@@ -18,8 +18,8 @@ from gluontune.core.reading import parse_yaml
 from gluontune.core.texts import printable
 
 __all__ = [
-    "JSON_OPTION", "SHOWN", "TIME_LIMIT_OPTION", "debugging", "deliver", "emit", "finish", "first_of", "launched",
-    "names_in", "parse_settings", "say", "show_traceback", "stderr", "stdout", "stdout_reserved",
+    "JSON_OPTION", "RECORD", "SHOWN", "TIME_LIMIT_OPTION", "debugging", "deliver", "emit", "finish", "first_of",
+    "launched", "names_in", "parse_settings", "say", "show_traceback", "stderr", "stdout", "stdout_reserved",
 ]  # fmt: skip
 
 JSON_OPTION = typer.Option(False, "--json", help="One JSON document on stdout; all else goes to stderr.")
@@ -110,6 +110,9 @@ def parse_settings(settings: list[str], option: str = "--set", example: str = "e
             raise UsageError(f"{option} {setting!r}: the value is not valid YAML") from error
     return values
 
+
+#: Stands for a frozen record of options, whose fields say what each of them is.
+RECORD: Any = None
 
 #: How many of many lines a terminal shows.
 SHOWN = 20

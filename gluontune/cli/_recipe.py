@@ -20,7 +20,7 @@ from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe, own_recipes, rules
 from gluontune.recipe.registry import resolve
 
-__all__ = ["LISTED", "PANELS", "field_help", "names_of", "takes_recipe"]
+__all__ = ["LISTED", "PANELS", "field_help", "grouped", "names_of", "takes_recipe"]
 
 #: The groups in which `--help` shows the fields, each from the field that begins it.
 PANELS = {
@@ -88,11 +88,44 @@ def names_of(flag: str) -> list[str]:
     return resolve(where[field]).names()
 
 
+def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that takes frozen records of options, as one whose options stand side by side."""
+    hints = typing.get_type_hints(command)
+    records: dict[str, Any] = {
+        name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind) and kind is not Recipe
+    }
+    parameters: list[inspect.Parameter] = []
+    for p in inspect.signature(command).parameters.values():
+        kinds = typing.get_type_hints(records[p.name]) if p.name in records else {p.name: hints[p.name]}
+        defaults = {f.name: f.default for f in dataclasses.fields(records[p.name])} if p.name in records else {}
+        parameters += [
+            p.replace(name=name, annotation=kind, default=defaults.get(name, p.default), kind=p.KEYWORD_ONLY)
+            for name, kind in kinds.items()
+        ]
+
+    def wrapper(**values: Any) -> Any:
+        for name, record in records.items():
+            values[name] = record(**{field.name: values.pop(field.name) for field in dataclasses.fields(record)})
+        return command(**values)
+
+    return _signed(wrapper, command, parameters) if records else command
+
+
+def _signed(wrapper: Any, command: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
+    """``wrapper`` in the name of ``command``, with these parameters."""
+    wrapper.__signature__ = inspect.Signature(parameters)
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+    return wrapper
+
+
 def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that takes a ``recipe`` the options ``--recipe``, ``--set`` and a flag for each of its fields.
 
     ``given`` tells the command which fields the user chose, so that it can choose the others. Other commands stay.
+    Options may stand in frozen records, see :func:`grouped`.
     """
+    command = grouped(command)
     if "recipe" not in inspect.signature(command).parameters:
         return command
     hints = typing.get_type_hints(Recipe)
@@ -132,10 +165,7 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
     own = [p for p in inspect.signature(command).parameters.values() if p.name not in ("recipe", "given")]
     own_hints = typing.get_type_hints(command)
     own = [p.replace(annotation=own_hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-    wrapper.__signature__ = inspect.Signature([*own, *parameters])  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in [*own, *parameters]}
-    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
-    return wrapper
+    return _signed(wrapper, command, [*own, *parameters])
 
 
 def _flag(name: str) -> str:

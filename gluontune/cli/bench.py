@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, deliver, names_in, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, RECORD, deliver, names_in, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
+from gluontune.cli._recipe import grouped
 from gluontune.core.errors import UsageError
 
 __all__ = [
@@ -43,7 +45,7 @@ def register(app: typer.Typer) -> None:
     )
     app.add_typer(group, name="bench")
     for command in (loading, packing, training, inference, bridge, recipes):
-        group.command()(command)
+        group.command()(grouped(command))
     any_words = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     for name in MOVED:
         group.command(name, hidden=True, context_settings=any_words)(_gone(name))
@@ -59,6 +61,19 @@ def _gone(name: str) -> Callable[[], None]:
         raise moved(name, name)
 
     return gone
+
+
+@dataclass(frozen=True)
+class Contest:
+    """How long a contest of peers lasts, who takes part, and where it is written."""
+
+    rounds: int = ROUNDS
+    seconds: float = SECONDS
+    only: Optional[list[str]] = ONLY
+    peers: Optional[Path] = PEERS
+    resume: bool = RESUME
+    as_json: bool = JSON_OPTION
+    out: Optional[Path] = OUT
 
 
 def ours_ran(found: dict[str, Any]) -> bool:
@@ -104,8 +119,9 @@ def measure(
         name: of a module of ``gluontune.search.bench``. leave: options that are no arguments; ``changed`` are others.
         holds: takes the module and its document.
     """
+    options = {**options, **(vars(options["kept"]) if "kept" in options else {})}
     benchmark = importlib.import_module(f"gluontune.search.bench.{name}")
-    given = {key: value for key, value in options.items() if key not in ("as_json", *leave.split())} | changed
+    given = {key: value for key, value in options.items() if key not in ("as_json", "kept", *leave.split())} | changed
     enough = ours_ran if holds is None else partial(holds, benchmark)
     carry_out(partial(benchmark.run, **given), options["as_json"], options["out"], benchmark.show, holds=enough)
 
@@ -130,13 +146,7 @@ def loading(
     workers: Optional[int] = typer.Option(
         None, "--workers", min=1, help="Most threads or workers of any contender (default: usable cores)."
     ),
-    rounds: int = ROUNDS,
-    seconds: float = SECONDS,
-    only: Optional[list[str]] = ONLY,
-    peers: Optional[Path] = PEERS,
-    resume: bool = RESUME,
-    as_json: bool = JSON_OPTION,
-    out: Optional[Path] = OUT,
+    kept: Contest = RECORD,
 ) -> None:
     """Loaders over a record file: ours, MXNet's, DALI, FFCV, PyTorch, WebDataset, Streaming, SPDL, Grain, the limit."""
     measure("loading", locals())
@@ -165,18 +175,21 @@ def training(
     threads: Optional[int] = typer.Option(
         None, "--threads", min=1, help="Of tuned MXNet, ours and PyTorch (default: usable cores)."
     ),
-    rounds: int = ROUNDS,
-    seconds: float = SECONDS,
-    only: Optional[list[str]] = ONLY,
-    peers: Optional[Path] = PEERS,
-    resume: bool = RESUME,
-    as_json: bool = JSON_OPTION,
-    out: Optional[Path] = OUT,
+    kept: Contest = RECORD,
 ) -> None:
     """A training step on synthetic batches: ours, MXNet as it comes and tuned, and PyTorch's modes."""
     from gluontune.search.bench.training import NETS
 
     measure("training", locals(), leave="net batch_size NETS", nets=net or tuple(NETS), batch_sizes=batch_size or (64,))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is predicted."""
+
+    batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images in a step of the throughput.")
+    val_images: int = typer.Option(2000, "--val-images", min=1, help="For accuracy and agreement.")
+    latencies: int = typer.Option(200, "--latencies", min=1, help="Predictions of one image each.")
 
 
 def inference(
@@ -189,9 +202,7 @@ def inference(
     deck: bool = typer.Option(False, "--deck", hidden=True),
     only: Optional[list[str]] = typer.Option(None, "--only", hidden=True),
     resume: bool = RESUME,
-    batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images in a step of the throughput."),
-    val_images: int = typer.Option(2000, "--val-images", min=1, help="For accuracy and agreement."),
-    latencies: int = typer.Option(200, "--latencies", min=1, help="Predictions of one image each."),
+    kept: Sizes = RECORD,
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
     as_json: bool = JSON_OPTION,

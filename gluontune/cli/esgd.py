@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, finish, say, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, say, stdout, stdout_reserved
 from gluontune.cli._progress import progress_line
 from gluontune.recipe import Recipe
 from gluontune.report.document_types import esgd_table
 from gluontune.report.study import text_tables
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What :class:`gluontune.ladder.EsgdPlan` takes."""
+
+    population: int = typer.Option(8, "--population", help="Individuals of a generation (mu).")
+    generations: int = typer.Option(6, "--generations", help="Rounds of training and evolution (K).")
+    sgd_steps: int = typer.Option(1, "--sgd-steps", help="SGD steps of an individual in a generation (K_s).")
+    updates: Optional[int] = typer.Option(
+        None, "--updates", help="Updates of the weights in one SGD step (default: one epoch)."
+    )
+    evolution_steps: int = typer.Option(1, "--evolution-steps", help="K_v; 0 leaves evolution out.")
+    offspring: Optional[int] = typer.Option(None, "--offspring", help="lambda (default: twice the population).")
+    elite: float = typer.Option(0.6, "--elite", help="Share that is kept for its fitness (m).")
+    parents: int = typer.Option(2, "--parents", help="Parents of one offspring.")
+    sigma: float = typer.Option(0.01, "--sigma", help="Mutation, as a share of each array's size.")
+    final_rate: float = typer.Option(0.05, "--final-rate", help="Last generation's rates ÷ the first's.")
+    back_off: bool = typer.Option(True, "--back-off/--no-back-off", help="Undo a step that made it worse.")
+    start: str = typer.Option("same", "--start", help="Parameters at the beginning: same or own.")
+
+
 def esgd(
     recipe: Recipe,
     given: dict[str, Any],
-    population: int = typer.Option(8, "--population", help="Individuals of a generation (mu)."),
-    generations: int = typer.Option(6, "--generations", help="Rounds of training and evolution (K)."),
-    sgd_steps: int = typer.Option(1, "--sgd-steps", help="SGD steps of an individual in a generation (K_s)."),
-    updates: Optional[int] = typer.Option(
-        None, "--updates", help="Updates of the weights in one SGD step (default: one epoch)."
-    ),
-    evolution_steps: int = typer.Option(1, "--evolution-steps", help="K_v; 0 leaves evolution out."),
-    offspring: Optional[int] = typer.Option(None, "--offspring", help="lambda (default: twice the population)."),
-    elite: float = typer.Option(0.6, "--elite", help="Share that is kept for its fitness (m)."),
-    parents: int = typer.Option(2, "--parents", help="Parents of one offspring."),
-    sigma: float = typer.Option(0.01, "--sigma", help="Mutation, as a share of each array's size."),
-    final_rate: float = typer.Option(0.05, "--final-rate", help="Last generation's rates ÷ the first's."),
-    back_off: bool = typer.Option(True, "--back-off/--no-back-off", help="Undo a step that made it worse."),
-    start: str = typer.Option("same", "--start", help="Parameters at the beginning: same or own."),
+    plan: Plan = RECORD,
     workers: Optional[int] = typer.Option(
         None, "--workers", min=1, help="Training processes at a time (default: usable cores)."
     ),
@@ -45,12 +52,11 @@ def esgd(
     Fitness is the loss over one half of the validation images; what is shown is of the other half. The flags below
     describe the recipe; its optimizer, rate, schedule and epochs are not used.
     """
-    options = locals()
     from gluontune import ladder
 
-    plan = ladder.EsgdPlan(**{field.name: options[field.name] for field in dataclasses.fields(ladder.EsgdPlan)})
-    with stdout_reserved(), progress_line() as line:
-        found = ladder.esgd(recipe, plan, workers=workers, out=out, resume=resume, on_event=line, time_limit=time_limit)
+    how: dict[str, Any] = {"workers": workers, "resume": resume, "time_limit": time_limit}
+    with stdout_reserved(), progress_line() as how["on_event"]:
+        found = ladder.esgd(recipe, ladder.EsgdPlan(**vars(plan)), out=out, **how)
 
     def tell() -> None:
         stdout.print(*text_tables([esgd_table(found)]))

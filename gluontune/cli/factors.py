@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, finish, names_in, say, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, names_in, say, stdout, stdout_reserved
 from gluontune.cli._progress import pieces_progress
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 
 
-def factors(
-    recipe: Recipe,
-    given: dict[str, Any],
+@dataclass(frozen=True)
+class Compared:
+    """What is switched on and off: rungs and factors, or methods."""
+
     rungs: Optional[str] = typer.Option(
         None,
         "--rungs",
         help="Rungs to analyse as factors, and stochastic-depth, comma-separated; '' for none. [default: five rungs]",
-    ),
+    )
     factor: Optional[list[str]] = typer.Option(
         None, "--factor", metavar="NAME:FIELD=VALUE,…", help="A factor of your own; repeatable."
-    ),
+    )
     methods_of: Optional[str] = typer.Option(
         None,
         "--methods",
         help="Compare methods of gt.methods in place of factors, by time to --target: all, or names, comma-separated.",
-    ),
-    best: int = typer.Option(3, "--best", help="With --methods: so many of the best are trained together."),
+    )
+    best: int = typer.Option(3, "--best", help="With --methods: so many of the best are trained together.")
+
+
+def factors(
+    recipe: Recipe,
+    given: dict[str, Any],
+    compared: Compared = RECORD,
     target: Optional[list[float]] = typer.Option(
         None,
         "--target",
@@ -61,20 +69,20 @@ def factors(
     if not target and given.get("target_accuracy") is not None:
         target = [float(given["target_accuracy"])]
     recipe = recipe.override(target_accuracy=None)  # no run ends at it
-    names, own = names_in(rungs), [parse_factor(text) for text in factor or []]
+    names, own = names_in(compared.rungs), [parse_factor(text) for text in compared.factor or []]
     if names is not None and not names and not own:
         raise UsageError("--rungs '' leaves no factor: name a rung, or give --factor")
-    if methods_of is not None and (names or own):
+    if compared.methods_of is not None and (names or own):
         raise UsageError("--methods and --rungs or --factor: one analysis at a time")
-    if methods_of is not None and len(target or []) != 1:
+    if compared.methods_of is not None and len(target or []) != 1:
         raise UsageError("--methods: give one --target, such as --target 0.8")
     with stdout_reserved(), pieces_progress() as show:
         how: dict[str, Any] = {"repeats": repeats, "out": out, "resume": resume, "on_event": show}
-        if methods_of is not None:
+        if compared.methods_of is not None:
             if "loader" not in given and recipe.loader == "gluon" and recipe.job is None:
                 recipe = recipe.override(loader="resident")  # most methods change pixels
-            chosen = None if methods_of == "all" else names_in(methods_of)
-            how.update(names=chosen, target=target[0], best=best)  # type: ignore[index]
+            chosen = None if compared.methods_of == "all" else names_in(compared.methods_of)
+            how.update(names=chosen, target=target[0], best=compared.best)  # type: ignore[index]
             found = ladder.methods(recipe, time_limit=time_limit, **how)
         else:
             how.update(factors=names, own=own, targets=target or [], pairs=pairs, every_set=every_set)

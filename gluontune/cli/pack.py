@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
 import typer
@@ -13,35 +14,42 @@ if TYPE_CHECKING:
     from gluontune.records import PackReport
 
 
+@dataclass(frozen=True)
+class Packing:
+    """How images become records."""
+
+    resize: Optional[int] = typer.Option(None, help="Shorter side in pixels. Default: as it is.")
+    crop: bool = typer.Option(False, "--crop", help="Cut out the middle square.")
+    format: str = typer.Option("keep", help="keep, jpg, png or raw (pixels).")
+    quality: Optional[int] = typer.Option(None, help="JPEG quality, 1 to 100. Default: 95 if encoded.")
+    color: str = typer.Option("keep", help="keep, rgb or grey.")
+    exact: bool = typer.Option(False, "--exact", help="Copy each file untouched, whatever is in it.")
+    root: Optional[str] = typer.Option(None, help="Where relative paths of a list or table start.")
+    path_column: Optional[str] = typer.Option(None, help="CSV column with the path.")
+    label_column: Optional[list[str]] = typer.Option(None, help="CSV column with a label; repeatable.")
+    shuffle: Optional[bool] = typer.Option(
+        None, "--shuffle/--no-shuffle", help="Pack in random order. Default: yes, but not for a .lst."
+    )
+    seed: int = typer.Option(0, help="Of the random order.")
+    shards: int = typer.Option(1, help="Number of files; together they hold the same order.")
+    strict: bool = typer.Option(
+        False, "--strict", help="Fail on the first image that cannot be packed, or is incomplete."
+    )
+    check: Optional[bool] = typer.Option(
+        None,
+        "--check/--no-check",
+        help="Decode copied files too, and tell which are incomplete: three times as long. Default: if strict.",
+    )
+    resume: bool = typer.Option(False, "--resume", help="Go on where a killed run stopped.")
+    workers: Optional[int] = typer.Option(None, help="Default: one for each usable core.")
+
+
 def pack(
     src: list[str] = typer.Argument(
         ..., help="Folder with a sub-folder for each class, a .lst, a .csv, or .tar archives (WebDataset)."
     ),
     out: str = typer.Argument(..., help="The .rec file; .idx and .crc are written beside it."),
-    resize: Optional[int] = typer.Option(None, help="Shorter side in pixels. Default: as it is."),
-    crop: bool = typer.Option(False, "--crop", help="Cut out the middle square."),
-    format: str = typer.Option("keep", help="keep, jpg, png or raw (pixels)."),
-    quality: Optional[int] = typer.Option(None, help="JPEG quality, 1 to 100. Default: 95 if encoded."),
-    color: str = typer.Option("keep", help="keep, rgb or grey."),
-    exact: bool = typer.Option(False, "--exact", help="Copy each file untouched, whatever is in it."),
-    root: Optional[str] = typer.Option(None, help="Where relative paths of a list or table start."),
-    path_column: Optional[str] = typer.Option(None, help="CSV column with the path."),
-    label_column: Optional[list[str]] = typer.Option(None, help="CSV column with a label; repeatable."),
-    shuffle: Optional[bool] = typer.Option(
-        None, "--shuffle/--no-shuffle", help="Pack in random order. Default: yes, but not for a .lst."
-    ),
-    seed: int = typer.Option(0, help="Of the random order."),
-    shards: int = typer.Option(1, help="Number of files; together they hold the same order."),
-    strict: bool = typer.Option(
-        False, "--strict", help="Fail on the first image that cannot be packed, or is incomplete."
-    ),
-    check: Optional[bool] = typer.Option(
-        None,
-        "--check/--no-check",
-        help="Decode copied files too, and tell which are incomplete: three times as long. Default: if strict.",
-    ),
-    resume: bool = typer.Option(False, "--resume", help="Go on where a killed run stopped."),
-    workers: Optional[int] = typer.Option(None, help="Default: one for each usable core."),
+    how: Packing = _common.RECORD,
     json: bool = _common.JSON_OPTION,
 ) -> None:
     """Pack images into RecordIO, in parallel.
@@ -50,12 +58,12 @@ def pack(
     (rotated by EXIF, CMYK, palette, 16 bits, transparent) are made plain. Damaged ones are listed and left out;
     incomplete ones (their data end early, and decoders fill in grey) are listed and packed.
     """
-    options = {key: value for key, value in locals().items() if key not in ("src", "out", "label_column", "json")}
     from gluontune.records import pack as pack_records
 
     with _common.stdout_reserved(), progress_bar("packing", "images") as progress:
-        images = src if len(src) > 1 else src[0]
-        report = pack_records(images, out, label_columns=label_column, progress=progress, **options)
+        given = {**vars(how), "label_columns": how.label_column}
+        del given["label_column"]
+        report = pack_records(src if len(src) > 1 else src[0], out, progress=progress, **given)
     _common.deliver(report.to_dict(), json, lambda: _print_report(report))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -9,6 +10,7 @@ import typer
 
 from gluontune.cli._common import (
     JSON_OPTION,
+    RECORD,
     TIME_LIMIT_OPTION,
     finish,
     names_in,
@@ -23,6 +25,49 @@ from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 
 
+@dataclass(frozen=True)
+class Rival:
+    """What is run in turn with the recipe."""
+
+    against: Optional[Path] = typer.Option(
+        None, "--against", metavar="RECIPE.yaml", help="A second recipe, run in turn; gives the ratio of times."
+    )
+    against_torch: bool = typer.Option(
+        False, "--against-torch", help="The same training by PyTorch (make peers), run in turn."
+    )
+    torch_mode: Optional[str] = typer.Option(
+        None, "--torch-mode", help="eager or compile, with or without channels_last (default: the fastest)."
+    )
+    torch_set: Optional[list[str]] = typer.Option(
+        None, "--torch-set", help="FIELD=VALUE that suits PyTorch better, such as its rate; repeatable."
+    )
+    against_peer: Optional[str] = typer.Option(
+        None,
+        "--against-peer",
+        metavar="SCRIPT",
+        help="A training script of yours, with arguments, run in turn: it prints a line "
+        '{"seconds": 61.5, "accuracy": 0.91} after each validation.',
+    )
+    peers: Optional[Path] = typer.Option(
+        None, "--peers", help="The peers' environment (default: .peers, from make peers; of a script: this one)."
+    )
+
+
+@dataclass(frozen=True)
+class About:
+    """What a result is shown with: prices, other machines, an author."""
+
+    prices: Optional[Path] = typer.Option(
+        None, "--prices", help="YAML table of prices per hour; gives dollars to the target."
+    )
+    machine: Optional[str] = typer.Option(None, "--machine", help="Which machine of --prices this is.")
+    beside: Optional[list[Path]] = typer.Option(
+        None, "--beside", help="Another tta.json (another machine's) on the cost plot; repeatable."
+    )
+    author: str = typer.Option("unnamed", "--author", help="Author in the DAWNBench and MLPerf files.")
+    author_email: str = typer.Option("", "--author-email", help="For the DAWNBench file.")
+
+
 def tta(
     recipe: Recipe,
     given: dict[str, Any],
@@ -31,40 +76,11 @@ def tta(
     ),
     repeats: int = typer.Option(5, "--repeats", help="Runs of each recipe, each with a seed of its own."),
     seeds: Optional[str] = typer.Option(None, "--seeds", help="Their seeds, comma-separated: --seeds 0,1,2"),
-    against: Optional[Path] = typer.Option(
-        None, "--against", metavar="RECIPE.yaml", help="A second recipe, run in turn; gives the ratio of times."
-    ),
-    against_torch: bool = typer.Option(
-        False, "--against-torch", help="The same training by PyTorch (make peers), run in turn."
-    ),
-    torch_mode: Optional[str] = typer.Option(
-        None, "--torch-mode", help="eager or compile, with or without channels_last (default: the fastest)."
-    ),
-    torch_set: Optional[list[str]] = typer.Option(
-        None, "--torch-set", help="FIELD=VALUE that suits PyTorch better, such as its rate; repeatable."
-    ),
-    against_peer: Optional[str] = typer.Option(
-        None,
-        "--against-peer",
-        metavar="SCRIPT",
-        help="A training script of yours, with arguments, run in turn: it prints a line "
-        '{"seconds": 61.5, "accuracy": 0.91} after each validation.',
-    ),
-    peers: Optional[Path] = typer.Option(
-        None, "--peers", help="The peers' environment (default: .peers, from make peers; of a script: this one)."
-    ),
+    rival: Rival = RECORD,
     stop_at_target: bool = typer.Option(
         False, "--stop-at-target", help="End each run at its first crossing: quicker, no sustained one."
     ),
-    prices: Optional[Path] = typer.Option(
-        None, "--prices", help="YAML table of prices per hour; gives dollars to the target."
-    ),
-    machine: Optional[str] = typer.Option(None, "--machine", help="Which machine of --prices this is."),
-    beside: Optional[list[Path]] = typer.Option(
-        None, "--beside", help="Another tta.json (another machine's) on the cost plot; repeatable."
-    ),
-    author: str = typer.Option("unnamed", "--author", help="Author in the DAWNBench and MLPerf files."),
-    author_email: str = typer.Option("", "--author-email", help="For the DAWNBench file."),
+    about: About = RECORD,
     out: Path = typer.Option(Path("tta-out"), "--out", help="Folder for tta.json, tta.html and the runs."),
     resume: bool = typer.Option(False, "--resume", help="Keep the finished repeats in --out, do the rest."),
     time_limit: float = TIME_LIMIT_OPTION,
@@ -85,16 +101,16 @@ def tta(
     from gluontune.search.tta import time_to_accuracy
 
     recipe, target = _target(recipe, given, target)
-    if sum((against_torch, against is not None, against_peer is not None)) > 1:
+    if sum((rival.against_torch, rival.against is not None, rival.against_peer is not None)) > 1:
         raise UsageError("--against, --against-torch and --against-peer: give one of them")
-    if not against_torch and (torch_set or torch_mode is not None):
+    if not rival.against_torch and (rival.torch_set or rival.torch_mode is not None):
         raise UsageError("--torch-set and --torch-mode go with --against-torch")
     chosen = _seeds(seeds)
-    price = cost.read_price(prices, machine) if prices is not None else None
-    if machine is not None and prices is None:
-        raise UsageError(f"--machine {machine}: it names a line of a price table; give --prices, too")
-    others = [(path.name if path.is_dir() else path.parent.name, report.load_tta(path)) for path in beside or []]
-    for path, (_, other) in zip(beside or [], others):
+    price = cost.read_price(about.prices, about.machine) if about.prices is not None else None
+    if about.machine is not None and about.prices is None:
+        raise UsageError(f"--machine {about.machine}: it names a line of a price table; give --prices, too")
+    others = [(path.name if path.is_dir() else path.parent.name, report.load_tta(path)) for path in about.beside or []]
+    for path, (_, other) in zip(about.beside or [], others):
         report.check_comparable(other, path, recipe.dataset, target)
 
     with stdout_reserved(), study_progress("repeat") as show:
@@ -102,18 +118,18 @@ def tta(
             "target": target, "repeats": repeats, "seeds": chosen, "stop_at_target": stop_at_target,
             "price": price, "out": out, "resume": resume, "on_event": show, "time_limit": time_limit,
         }  # fmt: skip
-        if against_torch:
-            changes = parse_settings(torch_set or [], "--torch-set")
+        if rival.against_torch:
+            changes = parse_settings(rival.torch_set or [], "--torch-set")
             options["say"] = lambda line: say(line, to=stderr)
-            found = torch_tta.run(recipe, changes=changes, mode=torch_mode, peers=peers, **options)
-        elif against_peer is not None:
-            python = peer_python(peers) if peers is not None else None
-            found = peer_script.run(recipe, against_peer, python=python, **options)
+            found = torch_tta.run(recipe, changes=changes, mode=rival.torch_mode, peers=rival.peers, **options)
+        elif rival.against_peer is not None:
+            python = peer_python(rival.peers) if rival.peers is not None else None
+            found = peer_script.run(recipe, rival.against_peer, python=python, **options)
         else:
-            second = Recipe.from_yaml(against) if against is not None else None
+            second = Recipe.from_yaml(rival.against) if rival.against is not None else None
             found = time_to_accuracy(recipe, against=second, **options)
     finish_tta(found, out, others)
-    exchange.write_exchange(found, out, author=author, author_email=author_email)
+    exchange.write_exchange(found, out, author=about.author, author_email=about.author_email)
 
     def tell() -> None:
         stdout.print(report.tta_table(found))
