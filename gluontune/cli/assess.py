@@ -10,7 +10,6 @@ import typer
 
 from gluontune.cli._common import JSON_OPTION, deliver, say, stderr, stdout, stdout_reserved
 from gluontune.core.errors import UsageError
-from gluontune.report.study import text_table
 
 
 def assess(
@@ -62,6 +61,8 @@ def assess(
 
 
 def _show(found: Any) -> None:
+    from gluontune.report.study import text_table
+
     for part in found.parts:
         rows = [
             (c.name, f"{c.points:g} of {c.max_points}", "ok" if c.passed else "no", c.feedback) for c in part.criteria

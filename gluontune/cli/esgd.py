@@ -11,8 +11,6 @@ import typer
 from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, say, stdout, stdout_reserved
 from gluontune.cli._progress import progress_line
 from gluontune.recipe import Recipe
-from gluontune.report.document_types import esgd_table
-from gluontune.report.study import text_tables
 
 
 @dataclass(frozen=True)
@@ -53,9 +51,11 @@ def esgd(
     describe the recipe; its optimizer, rate, schedule and epochs are not used.
     """
     from gluontune import ladder
+    from gluontune.report.document_types import esgd_table
+    from gluontune.report.study import text_tables
 
-    how: dict[str, Any] = {"workers": workers, "resume": resume, "time_limit": time_limit}
-    with stdout_reserved(), progress_line() as how["on_event"]:
+    with stdout_reserved(), progress_line() as show:
+        how: dict[str, Any] = {"workers": workers, "resume": resume, "time_limit": time_limit, "on_event": show}
         found = ladder.esgd(recipe, ladder.EsgdPlan(**vars(plan)), out=out, **how)
 
     def tell() -> None:

@@ -12,8 +12,6 @@ from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, finish, names_
 from gluontune.cli._progress import progress_line
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
-from gluontune.report.document_types import tune_table
-from gluontune.report.study import text_tables
 
 
 def tune(
@@ -40,6 +38,8 @@ def tune(
     The flags below describe the recipe that the search starts from.
     """
     from gluontune import ladder as room
+    from gluontune.report.document_types import tune_table
+    from gluontune.report.study import text_tables
 
     sizes = _numbers(batch_sizes)
     how: dict[str, Any] = {"knobs": names_in(knobs) or None, "slice_s": slice_s, "resume": resume, "out": out}
