@@ -136,59 +136,53 @@ def _tiles(ladder: Mapping[str, Any], rows: Sequence[Row], best: Row | None, uni
 
 
 def _row_view(row: Row, best: str | None) -> dict[str, Any]:
-    speed, previous = row["samples_per_sec"], row["ratio_to_previous"]
-    bounds = speed["ci95"] if speed else None
     verdict = fmt.outcome(row)
     trained = [value for value in row["elapsed_seconds"] if value is not None]
+    busy = fmt.number(row["steadiness"].get("mean_pct"))
     return {
+        **_measured(row),
         "name": fmt.clean(row["name"], 80), "sentence": fmt.clean(row.get("sentence") or "", 300),
         "best": row["name"] == best, "kept": row["kept"], "ran": row["status"] == "ran",
         "verdict": fmt.clean(verdict, 24), "mark": verdict.replace(" ", "-") if verdict in fmt.MARKS else "other",
-        "sign": fmt.MARKS.get(verdict, [""])[0], "rate": fmt.rate(speed["median"] if speed else None),
-        "rate_ci": f"{fmt.rate(bounds[0])}–{fmt.rate(bounds[1])}" if bounds else "", "predicted": fmt.prediction(row),
-        "basis": fmt.clean((row["predicted"] or {}).get("basis", ""), 200),
+        "sign": fmt.MARKS.get(verdict, [""])[0],
         "speedup": fmt.ratio(row["speedup_vs_naive"]), "speedup_ci": _ci(row["speedup_vs_naive"], row["speedup_ci95"]),
-        "previous": fmt.ratio(previous["median"] if previous else None),
-        "previous_ci": _ci(previous["median"], previous["ci95"]) if previous else "",
         "accuracy": fmt.reached(row) or fmt.accuracy(None), "trained": fmt.duration(trained[-1] if trained else None),
-        "busy": _percent(row["steadiness"].get("mean_pct")), "steady": _score(row["steadiness"]),
+        "busy": "—" if busy is None else f"{busy:.0f} %", "steady": _score(row["steadiness"]),
         "memory": "—" if row["peak_rss_mib"] is None else f"{row['peak_rss_mib']:,.0f} MiB",
         "why": [sentence for sentence in [reason_of(row), *map(fmt.clean, row["notes"])] if sentence],
     }  # fmt: skip
+
+
+def _measured(entry: Mapping[str, Any]) -> dict[str, str]:
+    """The speed of a rung, or of a variant of it: measured, predicted, and against the rung before."""
+    speed, previous = entry["samples_per_sec"] or {}, entry["ratio_to_previous"] or {}
+    bounds = speed.get("ci95")
+    return {
+        "rate": fmt.rate(speed.get("median")),
+        "rate_ci": f"{fmt.rate(bounds[0])}–{fmt.rate(bounds[1])}" if bounds else "",
+        "predicted": fmt.prediction(entry),
+        "basis": fmt.clean((entry["predicted"] or {}).get("basis", ""), 200),
+        "previous": fmt.ratio(previous.get("median")),
+        "previous_ci": _ci(previous.get("median"), previous.get("ci95")),
+    }
 
 
 def _ci(value: float | None, bounds: Any) -> str:
     return fmt.interval(bounds, fmt.decimals(value)) if value is not None and bounds else ""
 
 
-def _percent(value: Any) -> str:
-    known = fmt.number(value)
-    return "—" if known is None else f"{known:.0f} %"
-
-
 def _variants(row: Row) -> dict[str, Any]:
     shown = []
     for variant in row["variants"]:
-        speed, previous = variant["samples_per_sec"], variant["ratio_to_previous"]
-        outcome = (
-            "chosen for the rung" if variant["chosen"] else "" if variant["status"] == "ran" else variant["status"]
-        )
-        reason = fmt.clean(variant["reason"] or "", 300)
-        shown.append(
-            {
-                "label": fmt.clean(variant["label"], 100),
-                "changes": fmt.clean(", ".join(f"{k}: {fmt.value_text(v)}" for k, v in variant["changes"].items()))
-                or "nothing",
-                "rate": fmt.rate(speed["median"] if speed else None),
-                "predicted": fmt.prediction(variant),
-                "basis": fmt.clean((variant["predicted"] or {}).get("basis", ""), 200),
-                "previous": fmt.ratio(previous["median"] if previous else None),
-                "previous_ci": _ci(previous["median"], previous["ci95"]) if previous else "",
-                "chosen": variant["chosen"],
-                "accuracy": fmt.accuracy(fmt.number(variant.get("accuracy"))),
-                "outcome": ": ".join(part for part in (fmt.clean(outcome, 24), reason) if part),
-            }
-        )
+        became = "" if variant["status"] == "ran" else variant["status"]
+        outcome = fmt.clean("chosen for the rung" if variant["chosen"] else became, 24)
+        changes = ", ".join(f"{k}: {fmt.value_text(v)}" for k, v in variant["changes"].items())
+        shown.append({
+            **_measured(variant), "chosen": variant["chosen"], "label": fmt.clean(variant["label"], 100),
+            "changes": fmt.clean(changes) or "nothing",
+            "accuracy": fmt.accuracy(fmt.number(variant.get("accuracy"))),
+            "outcome": ": ".join(part for part in (outcome, fmt.clean(variant["reason"] or "", 300)) if part),
+        })  # fmt: skip
     return {
         "name": fmt.clean(row["name"], 60),
         "rows": shown,
