@@ -158,8 +158,7 @@ class StepPhases:
             phase.total_s = phase.queued_s = phase.host_s = 0.0
         self._seen = getattr(self, "_seen", 0)
         self._next = max(self._seen, self._skip)
-        self._samples, self._sampled_s = 0, 0.0
-        self._rest_s = 0.0
+        self._samples, self._sampled_s, self._rest_s = 0, 0.0, 0.0
         self._drained_s = 0.0  # waiting before a sampled step: work of the steps before it
         self._others, self._others_s = 0, 0.0
         self._timed_others = 0  # those whose phases were timed on the host
@@ -248,17 +247,14 @@ class StepPhases:
         totals = {name: phase.total_s for name, phase in self._phases.items()} if n else {}
         if n:
             totals["rest"] = totals.get("rest", 0.0) + self._rest_s
-        whole = sum(totals.values())
+        whole, means = sum(totals.values()), {"sampled": sampled, "unsampled": usual}
         used = [phase for phase in self._phases.values() if n or self._others]
         return {
             "phases_ms": {name: 1e3 * s / n for name, s in totals.items()},
             "phases_pct": {name: 100 * s / whole for name, s in totals.items()} if whole > 0 else {},
             "queue_ms": {p.name: 1e3 * p.queued_s / n for p in used} if n else {},
             "host_ms": {p.name: 1e3 * p.host_s / self._timed_others for p in used} if self._timed_others else {},
-            "step_time_ms": {
-                "sampled": None if sampled is None else 1e3 * sampled,
-                "unsampled": None if usual is None else 1e3 * usual,
-            },
+            "step_time_ms": {name: None if s is None else 1e3 * s for name, s in means.items()},
             "sum_check_pct": 100 * (sampled / usual - 1) if sampled and usual else None,
             "steps_sampled": n,
             "steps_unsampled": self._others,
