@@ -96,7 +96,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     }
     parameters: list[inspect.Parameter] = []
     for p in inspect.signature(command).parameters.values():
-        kinds = typing.get_type_hints(records[p.name]) if p.name in records else {p.name: hints[p.name]}
+        kinds = typing.get_type_hints(records[p.name]) if p.name in records else {p.name: hints.get(p.name, p.annotation)}
         defaults = {f.name: f.default for f in dataclasses.fields(records[p.name])} if p.name in records else {}
         parameters += [
             p.replace(name=name, annotation=kind, default=defaults.get(name, p.default), kind=p.KEYWORD_ONLY)
