@@ -96,12 +96,13 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     }
     parameters: list[inspect.Parameter] = []
     for p in inspect.signature(command).parameters.values():
-        kinds = typing.get_type_hints(records[p.name]) if p.name in records else {p.name: hints.get(p.name, p.annotation)}
-        defaults = {f.name: f.default for f in dataclasses.fields(records[p.name])} if p.name in records else {}
-        parameters += [
-            p.replace(name=name, annotation=kind, default=defaults.get(name, p.default), kind=p.KEYWORD_ONLY)
-            for name, kind in kinds.items()
-        ]
+        if p.name not in records:
+            parameters.append(p.replace(annotation=hints.get(p.name, p.annotation)))
+            continue
+        kinds = typing.get_type_hints(records[p.name])
+        for field in dataclasses.fields(records[p.name]):
+            parameters.append(p.replace(name=field.name, annotation=kinds[field.name], default=field.default))
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in parameters]
 
     def wrapper(**values: Any) -> Any:
         for name, record in records.items():
