@@ -23,7 +23,7 @@ MXNET_DOCTESTS = (
     "gluontune/loading/dataloader.py",
     "gluontune/loading/gluon.py",
     "gluontune/loading/cached.py",
-    "gluontune/monitor/estimator.py",
+    "gluontune/monitor/command.py",
 )
 MXNET_FILES = ("loading/test_gluon.py",)  # all of it
 REFUSED = ("mxnet", "gluoncv")

@@ -17,7 +17,7 @@ from gluontune import runtime
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 from gluontune.core.processes import PipedProcess
-from gluontune.monitor.background_load import OtherLoad
+from gluontune.monitor.cpu import OtherLoad
 from gluontune.parallel.kvstore import start_cluster
 
 __all__ = ["BAR", "measure", "summarize"]

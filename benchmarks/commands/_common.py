@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluontune.cli._bench import parts_of
+from gluontune.cli.bench import parts_of
 from gluontune.core.errors import UsageError
 
 __all__ = ["numbers_of"]

@@ -9,8 +9,8 @@ from typing import Any, Optional
 import typer
 
 from benchmarks.commands._common import numbers_of
-from gluontune.cli._bench import OUT, RESUME, carry_out, parts_of
 from gluontune.cli._common import JSON_OPTION, parse_settings
+from gluontune.cli.bench import OUT, RESUME, carry_out, parts_of
 
 __all__ = ["register"]
 

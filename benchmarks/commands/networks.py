@@ -8,8 +8,8 @@ from typing import Optional
 
 import typer
 
-from gluontune.cli._bench import OUT, carry_out, parts_of
 from gluontune.cli._common import JSON_OPTION
+from gluontune.cli.bench import OUT, carry_out, parts_of
 
 __all__ = ["register"]
 

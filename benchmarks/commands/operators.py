@@ -8,9 +8,9 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._bench import OUT, carry_out, parts_of
 from gluontune.cli._common import JSON_OPTION
 from gluontune.cli._recipe import takes_recipe
+from gluontune.cli.bench import OUT, carry_out, parts_of
 from gluontune.recipe import Recipe
 
 __all__ = ["register"]
@@ -45,7 +45,7 @@ def operators(
     """
     from benchmarks import operators as benchmark
     from benchmarks.pages.operators import operators_view
-    from gluontune.report.html import write_study
+    from gluontune.report.study import write_study
 
     measure = partial(
         benchmark.run,

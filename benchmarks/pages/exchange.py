@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.core import stats
-from gluontune.report.html import write_study
-from gluontune.report.study import row, study
+from gluontune.report.study import row, study, write_study
 from gluontune.report.svg import SERIES, draw
 
 __all__ = ["exchange_view", "write_exchange_html"]

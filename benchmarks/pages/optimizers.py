@@ -10,8 +10,7 @@ from typing import Any
 from benchmarks._deck_logs import BATCHES, LOGS
 from benchmarks._optimizer_findings import DECK_TARGET, NETS, table
 from gluontune.core import stats
-from gluontune.report.html import write_study
-from gluontune.report.study import row, study
+from gluontune.report.study import row, study, write_study
 from gluontune.report.svg import INK, SERIES, draw, label
 
 __all__ = ["figures", "optimizers_view", "write_optimizers_html"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,16 +18,9 @@ from gluontune.core.reading import parse_yaml
 from gluontune.core.texts import printable
 
 __all__ = [
-    "JSON_OPTION",
-    "TIME_LIMIT_OPTION",
-    "debugging",
-    "emit",
-    "parse_settings",
-    "show_traceback",
-    "stderr",
-    "stdout",
-    "stdout_reserved",
-]
+    "JSON_OPTION", "RECORD", "SHOWN", "TIME_LIMIT_OPTION", "debugging", "deliver", "emit", "finish", "first_of",
+    "launched", "names_in", "parse_settings", "say", "show_traceback", "stderr", "stdout", "stdout_reserved",
+]  # fmt: skip
 
 JSON_OPTION = typer.Option(False, "--json", help="One JSON document on stdout; all else goes to stderr.")
 
@@ -58,6 +51,41 @@ def emit(document: Any) -> None:
     sys.__stdout__.flush()  # type: ignore[union-attr]
 
 
+def say(*lines: Any, to: Console | None = None) -> None:
+    """Print lines as they are, each whole: to be copied, and for logs."""
+    for line in lines:
+        (to or stdout).print(line, highlight=False, soft_wrap=True)
+
+
+def deliver(document: Any, as_json: bool, show: Callable[[], None]) -> None:
+    """What a command found: as its JSON document, or as ``show`` prints it."""
+    emit(document) if as_json else show()
+
+
+def finish(found: Mapping[str, Any], as_json: bool, show: Callable[[], None], succeeded: bool = True) -> int:
+    """Deliver what a study found, and say how to go on with one that was interrupted; the exit code."""
+    deliver(found, as_json, show)
+    if not found["complete"]:
+        say("interrupted: the same command with --resume goes on", to=stderr)
+        return 130
+    return 0 if succeeded else 1
+
+
+def first_of(lines: Sequence[str]) -> list[str]:
+    """The first :data:`SHOWN` of many lines, and how many there are besides."""
+    more = [f"… and {len(lines) - SHOWN:,} more (--json lists all)"] if len(lines) > SHOWN else []
+    return [*lines[:SHOWN], *more]
+
+
+def names_in(text: str | None) -> list[str] | None:
+    """The names between commas; None where nothing was given.
+
+    >>> names_in("a, b,"), names_in(None), names_in("")
+    (['a', 'b'], None, [])
+    """
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
 @contextlib.contextmanager
 def stdout_reserved() -> Iterator[None]:
     """While it lasts, whatever a library prints goes to stderr, so that stdout holds JSON alone."""
@@ -83,8 +111,18 @@ def parse_settings(settings: list[str], option: str = "--set", example: str = "e
     return values
 
 
+#: Stands for a frozen record of options, whose fields say what each of them is.
+RECORD: Any = None
+
+#: How many of many lines a terminal shows.
+SHOWN = 20
+
 #: Whether ``--debug`` was given.
 debugging: ContextVar[bool] = ContextVar("debugging", default=False)
+
+
+#: What `launch` tells `train`: the hosts or the meeting place of the ranks.
+launched: ContextVar[Mapping[str, Any]] = ContextVar("launched", default={})  # noqa: B039 (nobody writes into it)
 
 
 def show_traceback(error: Mapping[str, Any] | None) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from gluontune.cli import _common
 from gluontune.core.events import OnProgress, Progress
 
-__all__ = ["progress_bar", "progress_line", "status_line"]
+__all__ = ["pieces_progress", "progress_bar", "progress_line", "status_line", "study_progress"]
 
 #: Seconds between two lines in a log, where a terminal would show a moving one.
 LOG_EVERY = 30.0
@@ -70,44 +71,36 @@ def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    if not _common.stderr.is_terminal:
-        yield _counted(_in_log(), title, unit, scale)
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=_common.stderr, transient=True) as bar:
-        task = bar.add_task(title, total=1, rate="", start=False)
-        first: list[float] = []
-
-        def show(done: int, total: int) -> None:
-            if not first:
-                first[:] = [time.monotonic(), done]
-                bar.start_task(task)
-            seconds = time.monotonic() - first[0]
-            rate = f"{(done - first[1]) / scale / seconds:,.0f} {unit}/s" if seconds > 0.5 else ""
-            bar.update(task, total=total / scale, completed=done / scale, rate=rate)
-
-        yield show
-
-
-def _counted(say: Callable[[str], None], title: str, unit: str, scale: float) -> Callable[[int, int], None]:
     first: list[float] = []
 
-    def show(done: int, total: int) -> None:
+    def rate(done: int) -> float:
+        """Done in a second, since the first call."""
         if not first:
             first[:] = [time.monotonic(), done]
         seconds = time.monotonic() - first[0]
-        rate = (done - first[1]) / seconds if seconds > 0 else 0.0
-        left = f", {(total - done) / rate:,.0f} s left" if rate > 0 else ""
-        if done < total:
-            say(f"{title}: {done / scale:,.0f} of {total / scale:,.0f} {unit}{left}")
+        return (done - first[1]) / seconds if seconds > 0 else 0.0
 
-    return show
+    if not _common.stderr.is_terminal:
+        say = _in_log()
+
+        def tell(done: int, total: int) -> None:
+            left = f", {(total - done) / rate(done):,.0f} s left" if rate(done) > 0 else ""
+            if done < total:
+                say(f"{title}: {done / scale:,.0f} of {total / scale:,.0f} {unit}{left}")
+
+        yield tell
+        return
+    count = TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit)
+    name, speed = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[rate]}")
+    with Bar(name, BarColumn(), count, speed, TimeRemainingColumn(), console=_common.stderr, transient=True) as bar:
+        task = bar.add_task(title, total=1, rate="", start=False)
+
+        def show(done: int, total: int) -> None:
+            bar.start_task(task)
+            said = f"{rate(done) / scale:,.0f} {unit}/s" if rate(done) and time.monotonic() - first[0] > 0.5 else ""
+            bar.update(task, total=total / scale, completed=done / scale, rate=said)
+
+        yield show
 
 
 def _detail(event: Progress) -> str:
@@ -122,3 +115,53 @@ def _detail(event: Progress) -> str:
     detail += [f"accuracy {100 * accuracy:.1f} %"] if accuracy is not None else []
     detail += [f"{left:.0f} s left"] if left else []
     return ", ".join(detail)
+
+
+@contextlib.contextmanager
+def study_progress(piece: str) -> Iterator[OnProgress]:
+    """A function that shows the events of a study.
+
+    Args:
+        piece: what the study consists of, such as ``repeat``. Events carry ``stage``, ``done`` and ``detail``
+            of the run that is on, ``recipe``, and how many pieces there are; a finished piece carries ``row``.
+    """
+    with progress_line() as line:
+
+        def show(event: Progress) -> None:
+            name = f"{event['recipe']}, {piece} {event['repeat']}/{event['repeats']}"
+            if "row" in event:
+                _common.say(f"{name}: {event['detail']}", to=_common.stderr)
+                return
+            line({**event, "stage": f"{name}: {event['stage']}"})
+
+        yield show
+
+
+@contextlib.contextmanager
+def pieces_progress() -> Iterator[OnProgress]:
+    """A function that shows the events of an analysis: ``set``, ``piece`` of ``pieces``, and a run's own."""
+    with progress_line() as line:
+
+        def show(event: Progress) -> None:
+            name = f"{event['piece']}/{event['pieces']} {event['set']}"
+            if "rows" in event:
+                for found in event["rows"]:
+                    said = " + ".join(found["set"]) or "base"
+                    _common.say(f"{said}: {_outcome(found)}", to=_common.stderr)
+                return
+            line({**event, "stage": f"{name}: {event['stage']}"})
+
+        yield show
+
+
+def _outcome(found: dict[str, Any]) -> str:
+    """
+    >>> _outcome({"kind": "tta", "reason": None, "seconds": [3.21, None], "best_accuracy": 0.8})
+    '3.2 s, DNC (best accuracy 80.0 %)'
+    """
+    if found["reason"]:
+        return found["reason"]
+    if found["kind"] == "throughput":
+        return f"{found['samples_per_sec']['median']:,.0f} img/s, {found['ratio']['median']:.2f} × base"
+    times = ", ".join("DNC" if s is None else f"{s:.1f} s" for s in found["seconds"])
+    return f"{times} (best accuracy {100 * (found['best_accuracy'] or 0):.1f} %)"

@@ -20,7 +20,7 @@ from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe, own_recipes, rules
 from gluontune.recipe.registry import resolve
 
-__all__ = ["LISTED", "PANELS", "field_help", "names_of", "takes_recipe"]
+__all__ = ["LISTED", "PANELS", "field_help", "grouped", "names_of", "takes_recipe"]
 
 #: The groups in which `--help` shows the fields, each from the field that begins it.
 PANELS = {
@@ -30,6 +30,7 @@ PANELS = {
     "runtime": "Recipe: process",
 }  # fmt: skip
 
+_RECIPE_FILE = "YAML file of recipe fields, or one of gluontune's own"
 _NOT_FLAGS = ("env", "rewrites")  # by --set or in the YAML file
 _MAPPINGS = {
     **dict(zip(rules.PARAMETERS.values(), ("beta1=0.8", "factor=0.5"))),
@@ -87,20 +88,51 @@ def names_of(flag: str) -> list[str]:
     return resolve(where[field]).names()
 
 
-def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``--recipe``, ``--set`` and a flag for each recipe field; it receives ``recipe``.
+def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that takes frozen records of options, as one whose options stand side by side."""
+    hints = typing.get_type_hints(command)
+    records: dict[str, Any] = {
+        name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind) and kind is not Recipe
+    }
+    parameters: list[inspect.Parameter] = []
+    for p in inspect.signature(command).parameters.values():
+        if p.name not in records:
+            parameters.append(p.replace(annotation=hints.get(p.name, p.annotation)))
+            continue
+        kinds = typing.get_type_hints(records[p.name])
+        for field in dataclasses.fields(records[p.name]):
+            parameters.append(p.replace(name=field.name, annotation=kinds[field.name], default=field.default))
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in parameters]
 
-    ``given`` tells the command which fields the user chose, so that it can choose the others.
+    def wrapper(**values: Any) -> Any:
+        for name, record in records.items():
+            values[name] = record(**{field.name: values.pop(field.name) for field in dataclasses.fields(record)})
+        return command(**values)
+
+    return _signed(wrapper, command, parameters) if records else command
+
+
+def _signed(wrapper: Any, command: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
+    """``wrapper`` in the name of ``command``, with these parameters."""
+    wrapper.__signature__ = inspect.Signature(parameters)
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+    return wrapper
+
+
+def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command that takes a ``recipe`` the options ``--recipe``, ``--set`` and a flag for each of its fields.
+
+    ``given`` tells the command which fields the user chose, so that it can choose the others. Other commands stay.
+    Options may stand in frozen records, see :func:`grouped`.
     """
+    command = grouped(command)
+    if "recipe" not in inspect.signature(command).parameters:
+        return command
     hints = typing.get_type_hints(Recipe)
     helps = field_help()
     parameters = [
-        _parameter(
-            "recipe_file",
-            Optional[Path],
-            ["--recipe"],
-            f"YAML file of recipe fields, or one of gluontune's own: {', '.join(own_recipes())}.",
-        ),
+        _parameter("recipe_file", Optional[Path], ["--recipe"], f"{_RECIPE_FILE}: {', '.join(own_recipes())}."),
         _parameter("settings", Optional[list[str]], ["--set"], "FIELD=VALUE for any field, as YAML; repeatable."),
         _parameter("list_names", Optional[str], ["--list"], f"Show the names that a flag takes: {', '.join(LISTED)}."),
     ]
@@ -134,10 +166,7 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
     own = [p for p in inspect.signature(command).parameters.values() if p.name not in ("recipe", "given")]
     own_hints = typing.get_type_hints(command)
     own = [p.replace(annotation=own_hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-    wrapper.__signature__ = inspect.Signature([*own, *parameters])  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in [*own, *parameters]}
-    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
-    return wrapper
+    return _signed(wrapper, command, [*own, *parameters])
 
 
 def _flag(name: str) -> str:

@@ -8,14 +8,8 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, deliver, say, stderr, stdout, stdout_reserved
 from gluontune.core.errors import UsageError
-
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("assess")(assess)
 
 
 def assess(
@@ -50,14 +44,8 @@ def assess(
 
     if new is not None:
         written = assessment.new_script(new)
-        if as_json:
-            emit({"written": str(written)})
-        else:
-            stdout.print(
-                f"{written}: begin here; `gluontune assess {quote(str(written))}` grades it",
-                highlight=False,
-                soft_wrap=True,
-            )
+        begin = f"{written}: begin here; `gluontune assess {quote(str(written))}` grades it"
+        deliver({"written": str(written)}, as_json, lambda: say(begin))
         return 0
     if engine not in ("kvstore", "horovod"):
         raise UsageError(f"--engine {engine!r}: choose kvstore or horovod")
@@ -66,40 +54,25 @@ def assess(
         found = assessment.assess(
             script, ranks=ranks, quick=quick, engine=engine, out=out, fresh=fresh, settings=runtime,
             memory_mib=memory_mib,
-            on_event=lambda text: stderr.print(text, markup=False, highlight=False, soft_wrap=True),
+            on_event=lambda text: say(text, to=stderr),
         )  # fmt: skip
-    if as_json:
-        emit(found.to_dict())
-    else:
-        _show(found)
+    deliver(found.to_dict(), as_json, lambda: _show(found))
     return 0 if found.passed else 1
 
 
 def _show(found: Any) -> None:
-    from rich.table import Table
-    from rich.text import Text
+    from gluontune.report.study import text_table
 
     for part in found.parts:
-        table = Table(
-            "on one rank" if part.ranks == 1 else "on two ranks",
-            "points",
-            "",
-            "feedback",
-            box=None,
-            pad_edge=False,
-            header_style="bold",
-        )
-        for one in part.criteria:
-            table.add_row(
-                one.name, f"{one.points:g} of {one.max_points}", "ok" if one.passed else "no", Text(one.feedback)
-            )
-        stdout.print(table)
+        rows = [
+            (c.name, f"{c.points:g} of {c.max_points}", "ok" if c.passed else "no", c.feedback) for c in part.criteria
+        ]
+        stdout.print(text_table(f"on {'one rank' if part.ranks == 1 else 'two ranks'}|points||feedback", rows))
         stdout.print()
     if found.skipped:
-        stdout.print(found.skipped, highlight=False, markup=False)
+        say(found.skipped)
     if not found.isolated:
-        stdout.print("this kernel cannot keep a script from other files (no Landlock)", highlight=False)
+        say("this kernel cannot keep a script from other files (no Landlock)")
     if not found.secluded:
-        stdout.print("this system cannot keep a script from the network (no namespaces)", highlight=False)
-    verdict = "passed" if found.passed else "not passed"
-    stdout.print(f"{verdict}: {found.points:g} of {found.max_points} points", highlight=False)
+        say("this system cannot keep a script from the network (no namespaces)")
+    say(f"{'passed' if found.passed else 'not passed'}: {found.points:g} of {found.max_points} points")

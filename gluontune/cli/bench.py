@@ -1,23 +1,38 @@
 """``gluontune bench``: our parts and their peers, side by side.
 
-Each subcommand is one function below; it imports its benchmark when it runs, calls ``run(...)`` of
-``gluontune.bench.<name>``, and hands it to :func:`gluontune.cli._bench.carry_out`.
+Each subcommand is one function below; its options have the names of the arguments of ``run(...)`` of
+``gluontune.bench.<name>``, which :func:`measure` calls with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._bench import ONLY, OUT, PEERS, RESUME, ROUNDS, SECONDS, carry_out, parts_of
-from gluontune.cli._common import JSON_OPTION
+from gluontune.cli._common import JSON_OPTION, RECORD, deliver, names_in, stdout, stdout_reserved
+from gluontune.cli._progress import status_line
+from gluontune.cli._recipe import grouped
 from gluontune.core.errors import UsageError
 
-__all__ = ["MOVED", "register"]
+__all__ = [
+    "MOVED", "ONLY", "OUT", "PEERS", "RESUME", "ROUNDS", "SECONDS", "carry_out", "measure", "ours_ran", "parts_of",
+    "register",
+]  # fmt: skip
+
+PEERS = typer.Option(None, "--peers", help="The peers' environment (default: .peers, from make peers).")
+ROUNDS = typer.Option(9, "--rounds", min=1, help="Interleaved rounds; from 9 on one disturbed is left out.")
+SECONDS = typer.Option(1.0, "--seconds", min=0.05, help="Length of each contender's slice of a round.")
+OUT = typer.Option(None, "--out", help="Write the JSON document to this file, too.")
+RESUME = typer.Option(False, "--resume", help="Go on with what the interrupted run for --out has measured.")
+ONLY = typer.Option(
+    None, "--only", help="Measure only the contender of this name, or those whose names hold it; repeatable."
+)
 
 #: What only shows how gluontune's own parts do is measured from a clone.
 MOVED = ("devices", "exchange", "monitor", "networks", "operators", "optimizers", "scaling")
@@ -30,7 +45,7 @@ def register(app: typer.Typer) -> None:
     )
     app.add_typer(group, name="bench")
     for command in (loading, packing, training, inference, bridge, recipes):
-        group.command()(command)
+        group.command()(grouped(command))
     any_words = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     for name in MOVED:
         group.command(name, hidden=True, context_settings=any_words)(_gone(name))
@@ -48,6 +63,78 @@ def _gone(name: str) -> Callable[[], None]:
     return gone
 
 
+@dataclass(frozen=True)
+class Contest:
+    """How long a contest of peers lasts, who takes part, and where it is written."""
+
+    rounds: int = ROUNDS
+    seconds: float = SECONDS
+    only: Optional[list[str]] = ONLY
+    peers: Optional[Path] = PEERS
+    resume: bool = RESUME
+    as_json: bool = JSON_OPTION
+    out: Optional[Path] = OUT
+
+
+def ours_ran(found: dict[str, Any]) -> bool:
+    """Whether a contender of ours could be measured."""
+    return bool(found["ours"])
+
+
+def carry_out(
+    work: Callable[..., dict[str, Any]],
+    as_json: bool,
+    out: Path | None,
+    show: Callable[[dict[str, Any], Any], None],
+    *,
+    holds: Callable[[dict[str, Any]], bool] = ours_ran,
+) -> None:
+    """Call ``work(say=…)`` with a status line, save its document, and print it.
+
+    Exit code 1 where the document does not say what ``holds`` looks for.
+    """
+    from gluontune.core.files import writable_folder, write_json
+
+    if out is not None:
+        writable_folder(out.absolute().parent)
+    with stdout_reserved(), status_line() as say:
+        found = work(say=say)
+    if out is not None:
+        write_json(out, found)
+    deliver(found, as_json, lambda: show(found, stdout))
+    if not holds(found):
+        raise typer.Exit(1)
+
+
+def measure(
+    name: str,
+    options: Mapping[str, Any],
+    leave: str = "",
+    holds: Callable[[Any, dict[str, Any]], bool] | None = None,
+    **changed: Any,
+) -> None:
+    """Carry out ``run(…)`` of a benchmark with a command's own options, which have the names of its arguments.
+
+    Args:
+        name: of a module of ``gluontune.search.bench``. leave: options that are no arguments; ``changed`` are others.
+        holds: takes the module and its document.
+    """
+    options = {**options, **(vars(options["kept"]) if "kept" in options else {})}
+    benchmark = importlib.import_module(f"gluontune.search.bench.{name}")
+    given = {key: value for key, value in options.items() if key not in ("as_json", "kept", *leave.split())} | changed
+    enough = ours_ran if holds is None else partial(holds, benchmark)
+    carry_out(partial(benchmark.run, **given), options["as_json"], options["out"], benchmark.show, holds=enough)
+
+
+def parts_of(text: str | None) -> list[str] | None:
+    """The names between commas; None where there is none.
+
+    >>> parts_of("a, b,")
+    ['a', 'b']
+    """
+    return names_in(text) or None
+
+
 def loading(
     files: list[Path] = typer.Argument(..., help="Record files, measured one after another."),
     size: int = typer.Option(224, "--size", min=1, help="Side of the crops."),
@@ -59,34 +146,10 @@ def loading(
     workers: Optional[int] = typer.Option(
         None, "--workers", min=1, help="Most threads or workers of any contender (default: usable cores)."
     ),
-    rounds: int = ROUNDS,
-    seconds: float = SECONDS,
-    only: Optional[list[str]] = ONLY,
-    peers: Optional[Path] = PEERS,
-    resume: bool = RESUME,
-    as_json: bool = JSON_OPTION,
-    out: Optional[Path] = OUT,
+    kept: Contest = RECORD,
 ) -> None:
     """Loaders over a record file: ours, MXNet's, DALI, FFCV, PyTorch, WebDataset, Streaming, SPDL, Grain, the limit."""
-    from gluontune.search.bench import loading as benchmark
-
-    work = partial(
-        benchmark.run,
-        files,
-        size=size,
-        batch_size=batch_size,
-        augment=augment,
-        boxes=boxes,
-        workers=workers,
-        rounds=rounds,
-        seconds=seconds,
-        only=only,
-        peers=peers,
-        out=out,
-        resume=resume,
-    )
-
-    carry_out(work, as_json, out, benchmark.show)
+    measure("loading", locals())
 
 
 def packing(
@@ -103,23 +166,7 @@ def packing(
     out: Optional[Path] = OUT,
 ) -> None:
     """Packing records, as they are and with a resize: ours against MXNet's im2rec.py."""
-    from gluontune.search.bench import packing as benchmark
-
-    work = partial(
-        benchmark.run,
-        src,
-        root=root,
-        size=size,
-        quality=quality,
-        workers=workers,
-        rounds=rounds,
-        part=part,
-        only=only,
-        out=out,
-        resume=resume,
-    )
-
-    carry_out(work, as_json, out, benchmark.show)
+    measure("packing", locals())
 
 
 def training(
@@ -128,31 +175,21 @@ def training(
     threads: Optional[int] = typer.Option(
         None, "--threads", min=1, help="Of tuned MXNet, ours and PyTorch (default: usable cores)."
     ),
-    rounds: int = ROUNDS,
-    seconds: float = SECONDS,
-    only: Optional[list[str]] = ONLY,
-    peers: Optional[Path] = PEERS,
-    resume: bool = RESUME,
-    as_json: bool = JSON_OPTION,
-    out: Optional[Path] = OUT,
+    kept: Contest = RECORD,
 ) -> None:
     """A training step on synthetic batches: ours, MXNet as it comes and tuned, and PyTorch's modes."""
-    from gluontune.search.bench import training as benchmark
+    from gluontune.search.bench.training import NETS
 
-    work = partial(
-        benchmark.run,
-        net or tuple(benchmark.NETS),
-        batch_sizes=batch_size or (64,),
-        rounds=rounds,
-        seconds=seconds,
-        threads=threads,
-        only=only,
-        peers=peers,
-        out=out,
-        resume=resume,
-    )
+    measure("training", locals(), leave="net batch_size NETS", nets=net or tuple(NETS), batch_sizes=batch_size or (64,))
 
-    carry_out(work, as_json, out, benchmark.show)
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is predicted."""
+
+    batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images in a step of the throughput.")
+    val_images: int = typer.Option(2000, "--val-images", min=1, help="For accuracy and agreement.")
+    latencies: int = typer.Option(200, "--latencies", min=1, help="Predictions of one image each.")
 
 
 def inference(
@@ -165,9 +202,7 @@ def inference(
     deck: bool = typer.Option(False, "--deck", hidden=True),
     only: Optional[list[str]] = typer.Option(None, "--only", hidden=True),
     resume: bool = RESUME,
-    batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images in a step of the throughput."),
-    val_images: int = typer.Option(2000, "--val-images", min=1, help="For accuracy and agreement."),
-    latencies: int = typer.Option(200, "--latencies", min=1, help="Predictions of one image each."),
+    kept: Sizes = RECORD,
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
     as_json: bool = JSON_OPTION,
@@ -175,26 +210,11 @@ def inference(
 ) -> None:
     """Inference: imperative, hybridized, fused, bfloat16, int8, ONNX Runtime; latency, throughput, accuracy."""
     from gluontune.recipe import Recipe
-    from gluontune.search.bench import inference as benchmark
 
     if deck or only:
         raise moved("inference --deck", "deck")
-
-    work = partial(
-        benchmark.run,
-        Recipe(net=net, dataset=dataset),
-        source,
-        modes=parts_of(rungs),
-        batch_size=batch_size,
-        val_images=val_images,
-        latencies=latencies,
-        rounds=rounds,
-        seconds=seconds,
-        out=out,
-        resume=resume,
-    )
-
-    carry_out(work, as_json, out, benchmark.show)
+    recipe = Recipe(net=net, dataset=dataset)
+    measure("inference", locals(), leave="net dataset rungs deck only Recipe", modes=parts_of(rungs))
 
 
 def bridge(
@@ -210,12 +230,7 @@ def bridge(
 
     Exits with 1 if a network that traces does not convert, or disagrees.
     """
-    from gluontune.search.bench import bridge as benchmark
-
-    work = partial(
-        benchmark.run, parts_of(nets), quick=quick, gradients=gradients, out=out, resume=resume, time_limit=time_limit
-    )
-    carry_out(work, as_json, out, benchmark.show, holds=lambda found: benchmark.holds(found["figures"]))
+    measure("bridge", locals(), nets=parts_of(nets), holds=lambda module, found: module.holds(found["figures"]))
 
 
 def recipes(
@@ -233,7 +248,4 @@ def recipes(
 
     Exits with 1 if one neither trains nor is clearly refused.
     """
-    from gluontune.search.bench import recipes as benchmark
-
-    work = partial(benchmark.run, count, seed=seed, lanes=lanes, time_limit=time_limit, out=out, resume=resume)
-    carry_out(work, as_json, out, benchmark.show, holds=lambda found: not found["figures"]["failed"])
+    measure("recipes", locals(), holds=lambda module, found: not found["figures"]["failed"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, emit, parse_settings, stderr, stdout
+from gluontune.cli._common import JSON_OPTION, deliver, parse_settings, say, stderr, stdout
 
 __all__ = ["register"]
 
@@ -24,11 +25,8 @@ TIME_LIMIT = typer.Option(1800.0, "--time-limit", help="Seconds for one lesson."
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
     group = typer.Typer(help="List, open, run and export the lessons; see how far you are.", no_args_is_help=True)
-    group.command("list")(list_command)
-    group.command("open")(open_command)
-    group.command("status")(status_command)
-    group.command("run")(run_command)
-    group.command("export")(export_command)
+    for command in (list_command, open_command, status_command, run_command, export_command):
+        group.command(command.__name__.partition("_")[0])(command)
     app.add_typer(group, name="course")
 
 
@@ -37,42 +35,27 @@ def list_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION) -
     from gluontune.course.lessons import find_lessons
 
     lessons = find_lessons(folder)
-    if as_json:
-        emit({"lessons": [lesson.to_dict() for lesson in lessons]})
-        return
-    from rich.table import Table
-
-    table = Table("lesson", "question")
-    for lesson in lessons:
-        table.add_row(lesson.title, lesson.question)
-    stdout.print(table)
+    rows = [(lesson.title, lesson.question) for lesson in lessons]
+    document = {"lessons": [lesson.to_dict() for lesson in lessons]}
+    deliver(document, as_json, lambda: _table(stdout, ("lesson", "question"), rows))
 
 
 def status_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION) -> None:
     """Show how far you are: cells run, predictions made and exercises right, from the notebooks as you saved them."""
-    from gluontune.course.lessons import find_lessons
-    from gluontune.course.progress import progress_of
+    from gluontune.course.lessons import find_lessons, progress_of
 
     found = progress_of(find_lessons(folder))
     after = next((p for p in found if p.state != "done"), None)
-    if as_json:
-        emit({"lessons": [p.to_dict() for p in found], "next": after.name if after else None})
-        return
-    from rich.table import Table
 
-    table = Table("lesson", "", "cells run", "predicted", "exercises right")
-    for p in found:
-        table.add_row(
-            p.name,
-            p.state,
-            f"{p.cells_run} of {p.cells}",
-            f"{p.predicted} of {p.predictions}",
-            f"{p.right} of {p.exercises}",
-        )
-    stdout.print(table)
-    done = sum(p.state == "done" for p in found)
-    go_on = f"; go on with: gluontune course open {after.name}" if after else ""
-    stdout.print(f"{done} of {len(found)} lessons done{go_on}", highlight=False, soft_wrap=True)
+    def show() -> None:
+        rows = [(p.name, p.state, f"{p.cells_run} of {p.cells}", f"{p.predicted} of {p.predictions}",
+                 f"{p.right} of {p.exercises}") for p in found]  # fmt: skip
+        _table(stdout, ("lesson", "", "cells run", "predicted", "exercises right"), rows)
+        done = sum(p.state == "done" for p in found)
+        go_on = f"; go on with: gluontune course open {after.name}" if after else ""
+        say(f"{done} of {len(found)} lessons done{go_on}")
+
+    deliver({"lessons": [p.to_dict() for p in found], "next": after.name if after else None}, as_json, show)
 
 
 def open_command(
@@ -105,12 +88,10 @@ def run_command(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Execute lessons by papermill; a stopped run goes on where it was. Exit 1 if one fails."""
-    outcomes = _execute(names or [], folder, out, settings, fresh, solved, time_limit)
+    outcomes = _execute(names or [], folder, out, settings, fresh=fresh, solved=solved, time_limit=time_limit)
     failed = [outcome for outcome in outcomes if outcome.status != "passed"]
-    if as_json:
-        emit({"lessons": [o.to_dict() for o in outcomes], "passed": len(outcomes) - len(failed), "failed": len(failed)})
-    else:
-        _show(outcomes, out)
+    counts = {"passed": len(outcomes) - len(failed), "failed": len(failed)}
+    deliver({"lessons": [o.to_dict() for o in outcomes], **counts}, as_json, lambda: _show(outcomes, out))
     if any(outcome.status == "interrupted" for outcome in failed):
         raise typer.Exit(130)
     raise typer.Exit(1 if failed else 0)
@@ -130,31 +111,24 @@ def export_command(
     from gluontune.course.lessons import find_lessons, pick
     from gluontune.course.website import broken_links, write_site
 
-    outcomes = _execute(names or [], folder, out, settings, False, solved, time_limit)
+    outcomes = _execute(names or [], folder, out, settings, solved=solved, time_limit=time_limit)
     failed = [outcome for outcome in outcomes if outcome.status != "passed"]
     if failed:
         _show(outcomes, out, console=stderr)
         raise typer.Exit(1)
     written = write_site(pick(find_lessons(folder), names or []), out, site)
     broken = broken_links(site)
-    if as_json:
-        emit({"index": str(site / "index.html"), "files": [str(path) for path in written], "broken_links": broken})
-    else:
-        stdout.print(f"{site / 'index.html'}: {len(outcomes)} lessons", highlight=False, soft_wrap=True)
-        for link in broken:
-            stderr.print(f"broken link: {link}", highlight=False, markup=False, soft_wrap=True)
+
+    def show() -> None:
+        say(f"{site / 'index.html'}: {len(outcomes)} lessons")
+        say(*(f"broken link: {link}" for link in broken), to=stderr)
+
+    files = {"files": [str(path) for path in written], "broken_links": broken}
+    deliver({"index": str(site / "index.html"), **files}, as_json, show)
     raise typer.Exit(1 if broken else 0)
 
 
-def _execute(
-    names: list[str],
-    folder: Optional[Path],
-    out: Path,
-    settings: list[str],
-    fresh: bool,
-    solved: bool,
-    time_limit: float,
-) -> list[Any]:
+def _execute(names: list[str], folder: Path | None, out: Path, settings: list[str], **how: Any) -> list[Any]:
     from gluontune.course.lessons import find_lessons, pick
     from gluontune.course.running import run_lessons
 
@@ -162,31 +136,27 @@ def _execute(
 
     def tell(name: str, outcome: Any) -> None:
         if outcome is None:
-            stderr.print(f"{name} …", highlight=False)
+            say(f"{name} …", to=stderr)
         else:
             again = ", from the run before" if outcome.resumed else ""
-            stderr.print(f"{name}: {outcome.status}, {outcome.seconds:.0f} s{again}", highlight=False)
+            say(f"{name}: {outcome.status}, {outcome.seconds:.0f} s{again}", to=stderr)
 
-    return run_lessons(
-        lessons,
-        out,
-        parameters=parse_settings(settings),
-        fresh=fresh,
-        solved=solved,
-        time_limit=time_limit,
-        on_event=tell,
-    )
+    return run_lessons(lessons, out, parameters=parse_settings(settings), on_event=tell, **how)
 
 
 def _show(outcomes: list[Any], out: Path, console: Any = stdout) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("lesson", "status", "seconds", "figures", "")
-    for outcome in outcomes:
-        note = "from the run before" if outcome.resumed else outcome.error or ""
-        table.add_row(outcome.name, outcome.status, f"{outcome.seconds:.0f}", str(outcome.figures), Text(note))
-    console.print(table)
+    notes = ["from the run before" if outcome.resumed else outcome.error or "" for outcome in outcomes]
+    rows = [(o.name, o.status, f"{o.seconds:.0f}", str(o.figures), note) for o, note in zip(outcomes, notes)]
+    _table(console, ("lesson", "status", "seconds", "figures", ""), rows)
     total = sum(outcome.seconds for outcome in outcomes)
     passed = sum(outcome.status == "passed" for outcome in outcomes)
-    console.print(f"{passed} of {len(outcomes)} passed, {total:.0f} s; results in {out}", highlight=False)
+    say(f"{passed} of {len(outcomes)} passed, {total:.0f} s; results in {out}", to=console)
+
+
+def _table(console: Any, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.table import Table
+
+    table = Table(*headings)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

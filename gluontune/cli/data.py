@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gluontune.cli import _common
-from gluontune.cli._common import JSON_OPTION, emit
+from gluontune.cli._common import JSON_OPTION, deliver
 from gluontune.core.errors import UsageError
 
 __all__ = ["register"]
@@ -21,10 +21,8 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     """Add ``data`` and its four commands."""
     data = typer.Typer(help="Data sets: list, download, take over, generate.", no_args_is_help=True)
-    data.command("list")(list_)
-    data.command()(fetch)
-    data.command()(add)
-    data.command()(make)
+    for command in (list_, fetch, add, make):
+        data.command(command.__name__.rstrip("_"))(command)
     app.add_typer(data, name="data")
 
 
@@ -34,8 +32,10 @@ def list_(json: bool = JSON_OPTION) -> None:
     from gluontune.core.files import cache_dir
 
     rows = datasets.list_datasets()
-    if json:
-        return emit({"folder": str(cache_dir()), "datasets": rows})
+    deliver({"folder": str(cache_dir()), "datasets": rows}, json, lambda: _show_list(rows, cache_dir()))
+
+
+def _show_list(rows: list[dict[str, Any]], folder: Path) -> None:
     table = Table("name", "images", "shape", "size", "here", box=None, pad_edge=False)
     for column in table.columns:
         column.no_wrap = True
@@ -47,13 +47,9 @@ def list_(json: bool = JSON_OPTION) -> None:
         table.add_row(row["name"], count, shape, size, here)
     _common.stdout.print(table)
     for row in rows:
-        _common.stdout.print(
-            f"{row['name']}: {row['summary']}\n    source: {row['source']}; licence: {row['licence']}{_figures(row)}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    _common.stdout.print(f"data folder: {cache_dir()} (GLUONTUNE_DATA)", highlight=False, soft_wrap=True)
-    return None
+        source = f"source: {row['source']}; licence: {row['licence']}"
+        _common.say(f"{row['name']}: {row['summary']}\n    {source}{_figures(row)}")
+    _common.say(f"data folder: {folder} (GLUONTUNE_DATA)")
 
 
 def fetch(
@@ -112,11 +108,7 @@ def _figures(row: dict[str, Any]) -> str:
 
 
 def _show(result: dict[str, Any], json: bool) -> None:
-    if json:
-        return emit(result)
-    for key, value in result.items():
-        _common.stdout.print(f"{key}: {value}", highlight=False, soft_wrap=True)
-    return None
+    deliver(result, json, lambda: _common.say(*(f"{key}: {value}" for key, value in result.items())))
 
 
 @contextlib.contextmanager

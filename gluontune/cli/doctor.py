@@ -6,87 +6,79 @@ import dataclasses
 import shlex
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, List, Optional  # noqa: UP035 (typer reads List at run time on 3.9)
+from typing import TYPE_CHECKING, Optional
 
 import typer
 from rich.text import Text
 
-from gluontune.cli._common import JSON_OPTION, emit, parse_settings, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, deliver, emit, parse_settings, say, stdout_reserved
 from gluontune.cli._progress import status_line
 from gluontune.core.errors import UsageError
 
 if TYPE_CHECKING:
     from gluontune.runtime.doctor import Finding
 
-__all__ = ["register"]
-
 _STYLES = {"ok": "green", "info": "blue", "warning": "yellow", "error": "bold red"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command ``doctor``."""
+def doctor(
+    as_json: bool = JSON_OPTION,
+    data: Optional[Path] = typer.Option(
+        None, "--data", help="Folder or file of your training data [default: GLUONTUNE_DATA or the cache]."
+    ),
+    only: Optional[list[str]] = typer.Option(
+        None, "--only", metavar="ID", help="Run this check alone; may be given several times."
+    ),
+    everything: bool = typer.Option(False, "--all", help="Show the checks that found nothing wrong, too."),
+    settings: bool = typer.Option(
+        False, "--settings", help='Show the launch settings: eval "$(gluontune doctor --settings)".'
+    ),
+    processes: int = typer.Option(
+        1, "--processes", metavar="N", help="With --settings: training processes that share this machine."
+    ),
+    install_kernel: bool = typer.Option(
+        False, "--install-kernel", help="Register a Jupyter kernel 'gluontune' with the launch settings."
+    ),
+    job: Optional[str] = typer.Option(
+        None, "--job", metavar="JOB.py[:STEP]", help="Profile this job, or the step that STEP() returns."
+    ),
+    net: Optional[str] = typer.Option(None, "--net", help="Profile this net of the zoo instead."),
+    fields: Optional[list[str]] = typer.Option(
+        None, "--set", help="With --job or --net: FIELD=VALUE of the recipe, such as dtype=bfloat16."
+    ),
+) -> None:
+    """Check installation, GPUs and machine; say what to mend. Exits with 1 if it finds an error.
 
-    @app.command()
-    def doctor(
-        as_json: bool = JSON_OPTION,
-        data: Optional[Path] = typer.Option(
-            None, "--data", help="Folder or file of your training data [default: GLUONTUNE_DATA or the cache]."
-        ),
-        only: Optional[List[str]] = typer.Option(  # noqa: UP006
-            None, "--only", metavar="ID", help="Run this check alone; may be given several times."
-        ),
-        everything: bool = typer.Option(False, "--all", help="Show the checks that found nothing wrong, too."),
-        settings: bool = typer.Option(
-            False, "--settings", help='Show the launch settings: eval "$(gluontune doctor --settings)".'
-        ),
-        processes: int = typer.Option(
-            1, "--processes", metavar="N", help="With --settings: training processes that share this machine."
-        ),
-        install_kernel: bool = typer.Option(
-            False, "--install-kernel", help="Register a Jupyter kernel 'gluontune' with the launch settings."
-        ),
-        job: Optional[str] = typer.Option(
-            None, "--job", metavar="JOB.py[:STEP]", help="Profile this job, or the step that STEP() returns."
-        ),
-        net: Optional[str] = typer.Option(None, "--net", help="Profile this net of the zoo instead."),
-        fields: Optional[List[str]] = typer.Option(  # noqa: UP006
-            None, "--set", help="With --job or --net: FIELD=VALUE of the recipe, such as dtype=bfloat16."
-        ),
-    ) -> None:
-        """Check installation, GPUs and machine; say what to mend. Exits with 1 if it finds an error.
-
-        With --job or --net: profile a training step, and say in one sentence what is slow and what cures it.
-        """
-        if job is not None or net is not None:
-            _examine_job(job, net, fields or [], as_json)
-            return
-        if fields:
-            raise UsageError("--set belongs to --job or --net")
-        if settings:
-            _show_settings(processes, as_json)
-        if install_kernel:
-            _install_kernel(as_json)
-        if not settings and not install_kernel:
-            _examine(data, only or [], as_json, everything or bool(only))
+    With --job or --net: profile a training step, and say in one sentence what is slow and what cures it.
+    """
+    if job is not None or net is not None:
+        _examine_job(job, net, fields or [], as_json)
+        return
+    if fields:
+        raise UsageError("--set belongs to --job or --net")
+    if settings:
+        _show_settings(processes, as_json)
+    if install_kernel:
+        _install_kernel(as_json)
+    if not settings and not install_kernel:
+        _examine(data, only or [], as_json, everything or bool(only))
 
 
 def _examine(data: Path | None, only: list[str], as_json: bool, everything: bool) -> None:
     from gluontune.runtime.doctor import Options, iter_checks
 
     findings = []
-    with status_line("checking …") as say:
+    with status_line("checking …") as tell:
         for entry, finding in iter_checks(options=Options(data=data), only=only):
-            say(f"checked: {entry.title}")
+            tell(f"checked: {entry.title}")
             findings.append(finding)
-    if as_json:
-        emit({"findings": [finding.to_dict() for finding in findings]})
-    else:
-        shown = [f for f in findings if everything or f.severity != "ok"]
-        if shown:
-            _print(shown)
-        stdout.print(
-            _summary(findings, folded=len(shown) < len(findings)), markup=False, highlight=False, soft_wrap=True
-        )
+    shown = [f for f in findings if everything or f.severity != "ok"]
+
+    def show() -> None:
+        _print(shown)
+        say(_summary(findings, folded=len(shown) < len(findings)))
+
+    deliver({"findings": [finding.to_dict() for finding in findings]}, as_json, show)
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
 
@@ -105,13 +97,14 @@ def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: b
         if colon and file.endswith(".py"):
             job, step = file, name
         given["job"] = job
-    with stdout_reserved(), status_line() as say:
-        found = examine(Recipe.from_dict(given, source="--set"), step=step, say=say)
-    if as_json:
-        emit(dataclasses.asdict(found))
-    else:
+    with stdout_reserved(), status_line() as tell:
+        found = examine(Recipe.from_dict(given, source="--set"), step=step, say=tell)
+
+    def show() -> None:
         _print([Finding(**finding) for finding in found.findings])
-        stdout.print(f"\n{found.sentence}", markup=False, highlight=False, soft_wrap=True)
+        say(f"\n{found.sentence}")
+
+    deliver(dataclasses.asdict(found), as_json, show)
     if any(finding["severity"] == "error" for finding in found.findings):
         raise typer.Exit(1)
 
@@ -129,8 +122,7 @@ def _print(findings: list[Finding]) -> None:
             lines.append(Text(f"    seen: {finding.evidence}", style="dim"))
         if finding.fix and finding.severity != "ok" and not finding.fix.startswith("nothing to mend"):
             lines.append(Text(f"    mend: {finding.fix}", style="bold"))
-        for line in lines:
-            stdout.print(line, soft_wrap=True, highlight=False)
+        say(*lines)
 
 
 def _summary(findings: list[Finding], folded: bool) -> str:
@@ -160,8 +152,6 @@ def _install_kernel(as_json: bool) -> None:
     from gluontune.runtime import install_kernel
 
     folder = install_kernel()
-    if as_json:
-        emit({"kernel": str(folder)})
-    else:
-        print(f"Jupyter kernel 'gluontune' is in {folder}: choose 'Python 3 (gluontune)' in JupyterLab,")
-        print("or run a notebook with: papermill -k gluontune NOTEBOOK.ipynb OUT.ipynb")
+    told = f"Jupyter kernel 'gluontune' is in {folder}: choose 'Python 3 (gluontune)' in JupyterLab,"
+    how = "or run a notebook with: papermill -k gluontune NOTEBOOK.ipynb OUT.ipynb"
+    deliver({"kernel": str(folder)}, as_json, lambda: say(told, how))

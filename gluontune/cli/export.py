@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, deliver, emit, say, stderr, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import takes_recipe
 from gluontune.core.errors import UsageError
@@ -20,8 +20,8 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Export a net to ONNX, and check that it computes the same.", no_args_is_help=True)
-    group.command("onnx", help=onnx.__doc__)(takes_recipe(onnx))
-    group.command("zoo", help=zoo.__doc__)(zoo)
+    group.command("onnx")(takes_recipe(onnx))
+    group.command("zoo")(zoo)
     app.add_typer(group, name="export")
 
 
@@ -53,12 +53,26 @@ def onnx(
     --dataset (or --job). Exits 1 where the exported model does not compute the same.
     """
     source, out = _places(places, random)
-    with stdout_reserved(), status_line("exporting") as say:
-        found = _export(recipe, given, source, out, preprocess, batch, image_size, check_images, say)
-    if as_json:
-        emit(found)
-    else:
-        _show(found)
+    with stdout_reserved(), status_line("exporting") as tell:
+        from gluontune import compute, export, loading
+        from gluontune.job.trained import recipe_of_source, trained
+
+        keep = [name for name in given if name in ("dataset", "job")]
+        built = trained(recipe_of_source(source, recipe, keep), source, image_size=image_size)
+        net, data, shape, recipe = built.net, built.data, built.image_shape, built.recipe
+        tell("converting")
+        facts = {"recipe": json.dumps(recipe.to_dict()), "net": recipe.net, "dataset": data.name}
+        made = export.to_onnx(
+            net, out, image_shape=shape, batch_size=batch, mean=data.mean, std=data.std, preprocess=preprocess,
+            classes=data.classes, metadata=facts,
+        )  # fmt: skip
+        tell("comparing over the validation images")
+        split = data.test if check_images is None else data.test.subset(range(min(check_images, len(data.test))))
+        size = 64 if batch is None else batch
+        with loading.build("threaded", split, batch_size=size, image_shape=shape, last_batch="keep") as loader:
+            check = export.agreement(net, out, loader.epoch(0), compute.InputStage(data.mean, data.std))
+    found = {**made.to_dict(), "net": recipe.net, "dataset": data.name, "check": check.to_dict()}
+    deliver(found, as_json, lambda: _show(found))
     return 0 if found["check"]["equal"] else 1
 
 
@@ -72,42 +86,10 @@ def _places(places: list[Path], random: bool) -> tuple[Optional[Path], Path]:
     return (None if random else places[0]), places[-1]
 
 
-def _export(
-    recipe: Recipe,
-    given: dict[str, Any],
-    source: Optional[Path],
-    out: Path,
-    preprocess: bool,
-    batch: Optional[int],
-    image_size: Optional[int],
-    check_images: Optional[int],
-    tell: Any,
-) -> dict[str, Any]:
-    from gluontune import compute, export, loading
-    from gluontune.job.trained import recipe_of_source, trained
-
-    keep = [name for name in given if name in ("dataset", "job")]
-    found = trained(recipe_of_source(source, recipe, keep), source, image_size=image_size)
-    net, data, shape, recipe = found.net, found.data, found.image_shape, found.recipe
-    tell("converting")
-    facts = {"recipe": json.dumps(recipe.to_dict()), "net": recipe.net, "dataset": data.name}
-    made = export.to_onnx(
-        net, out, image_shape=shape, batch_size=batch, mean=data.mean, std=data.std, preprocess=preprocess,
-        classes=data.classes, metadata=facts,
-    )  # fmt: skip
-    tell("comparing over the validation images")
-    split = data.test if check_images is None else data.test.subset(range(min(check_images, len(data.test))))
-    size = 64 if batch is None else batch
-    with loading.build("threaded", split, batch_size=size, image_shape=shape, last_batch="keep") as loader:
-        stage = compute.InputStage(data.mean, data.std)
-        check = export.agreement(net, out, loader.epoch(0), stage)
-    return {**made.to_dict(), "net": recipe.net, "dataset": data.name, "check": check.to_dict()}
-
-
 def _show(found: dict[str, Any]) -> None:
     check = found["check"]
     fits = "any batch" if found["dynamic_batch"] else f"batch {found['input_shape'][0]}"
-    lines = [
+    say(
         f"{found['path']}: {found['nodes']} nodes, {found['bytes'] / 2**20:.1f} MiB, opset {found['opset']}, {fits}, "
         f"takes {found['input_dtype']} {tuple('N' if n is None else n for n in found['input_shape'])}",
         f"tidied: {', '.join(f'{n} {kind}' for kind, n in found['removed'].items())} removed",
@@ -116,9 +98,7 @@ def _show(found: dict[str, Any]) -> None:
         f"{100 * check['accuracy']:.2f} % here, {100 * check['exported_accuracy']:.2f} % exported",
         "equal" if check["equal"] else "NOT equal: the difference passes 1e-5 of the largest output",
         *(f"note: {note}" for note in found["notes"]),
-    ]
-    for line in lines:
-        stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+    )
 
 
 def zoo(
@@ -144,7 +124,7 @@ def zoo(
         because = f": {row['reason']}" if row["reason"] else ""
         fixed = "" if row["dynamic_batch"] in (True, None) else ", batch fixed at 1"
         line = f"{row['name']}: {row['status']}{because}{'' if because else error}{fixed} ({row['seconds']:.1f} s)"
-        (stderr if as_json else stdout).print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line, to=stderr if as_json else stdout)
 
     def build(name: str) -> Any:
         return build_net(name, classes)
@@ -154,8 +134,6 @@ def zoo(
     with stdout_reserved(), tempfile.TemporaryDirectory() as scratch:
         export.export_zoo(build, out or scratch, names or None, keep=out is not None, on_row=show)
     equal = sum(row["status"] == "equal" for row in rows)
-    if as_json:
-        emit({"rows": rows, "equal": equal, "nets": len(rows)})
-    else:
-        print(f"{equal} of {len(rows)} exported, run in ONNX Runtime, and equal to 1e-5 of the largest output")
+    told = f"{equal} of {len(rows)} exported, run in ONNX Runtime, and equal to 1e-5 of the largest output"
+    deliver({"rows": rows, "equal": equal, "nets": len(rows)}, as_json, lambda: say(told))
     return 0 if equal == len(rows) else 1

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr, stdout, stdout_reserved
-from gluontune.cli._recipe import takes_recipe
-from gluontune.cli._study import pieces_progress
+from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, names_in, say, stdout, stdout_reserved
+from gluontune.cli._progress import pieces_progress
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 
-__all__ = ["register"]
 
+@dataclass(frozen=True)
+class Compared:
+    """What is switched on and off: rungs and factors, or methods."""
 
-def register(app: typer.Typer) -> None:
-    app.command("factors", help=factors.__doc__)(takes_recipe(factors))
+    rungs: Optional[str] = typer.Option(
+        None,
+        "--rungs",
+        help="Rungs to analyse as factors, and stochastic-depth, comma-separated; '' for none. [default: five rungs]",
+    )
+    factor: Optional[list[str]] = typer.Option(
+        None, "--factor", metavar="NAME:FIELD=VALUE,…", help="A factor of your own; repeatable."
+    )
+    methods_of: Optional[str] = typer.Option(
+        None,
+        "--methods",
+        help="Compare methods of gt.methods in place of factors, by time to --target: all, or names, comma-separated.",
+    )
+    best: int = typer.Option(3, "--best", help="With --methods: so many of the best are trained together.")
 
 
 def factors(
     recipe: Recipe,
     given: dict[str, Any],
-    rungs: Optional[str] = typer.Option(
-        None,
-        "--rungs",
-        help="Rungs to analyse as factors, and stochastic-depth, comma-separated; '' for none. [default: five rungs]",
-    ),
-    factor: Optional[list[str]] = typer.Option(
-        None, "--factor", metavar="NAME:FIELD=VALUE,…", help="A factor of your own; repeatable."
-    ),
-    methods_of: Optional[str] = typer.Option(
-        None,
-        "--methods",
-        help="Compare methods of gt.methods in place of factors, by time to --target: all, or names, comma-separated.",
-    ),
-    best: int = typer.Option(3, "--best", help="With --methods: so many of the best are trained together."),
+    compared: Compared = RECORD,
     target: Optional[list[float]] = typer.Option(
         None,
         "--target",
@@ -65,58 +66,33 @@ def factors(
     from gluontune.search.factor_plan import parse_factor
     from gluontune.search.factors import analyse
 
-    own_target = given.get("target_accuracy")
-    if not target and own_target is not None:
-        target = [float(own_target)]
+    if not target and given.get("target_accuracy") is not None:
+        target = [float(given["target_accuracy"])]
     recipe = recipe.override(target_accuracy=None)  # no run ends at it
-    names = None if rungs is None else [part.strip() for part in rungs.split(",") if part.strip()]
-    own = [parse_factor(text) for text in factor or []]
+    names, own = names_in(compared.rungs), [parse_factor(text) for text in compared.factor or []]
     if names is not None and not names and not own:
         raise UsageError("--rungs '' leaves no factor: name a rung, or give --factor")
-    if methods_of is not None and (names or own):
+    if compared.methods_of is not None and (names or own):
         raise UsageError("--methods and --rungs or --factor: one analysis at a time")
-    if methods_of is not None and len(target or []) != 1:
+    if compared.methods_of is not None and len(target or []) != 1:
         raise UsageError("--methods: give one --target, such as --target 0.8")
     with stdout_reserved(), pieces_progress() as show:
-        if methods_of is not None:
+        how: dict[str, Any] = {"repeats": repeats, "out": out, "resume": resume, "on_event": show}
+        if compared.methods_of is not None:
             if "loader" not in given and recipe.loader == "gluon" and recipe.job is None:
                 recipe = recipe.override(loader="resident")  # most methods change pixels
-            found = ladder.methods(
-                recipe,
-                names=None if methods_of == "all" else [part.strip() for part in methods_of.split(",") if part.strip()],
-                target=target[0],  # type: ignore[index]
-                repeats=repeats,
-                best=best,
-                out=out,
-                resume=resume,
-                on_event=show,
-                time_limit=time_limit,
-            )
+            chosen = None if compared.methods_of == "all" else names_in(compared.methods_of)
+            how.update(names=chosen, target=target[0], best=compared.best)  # type: ignore[index]
+            found = ladder.methods(recipe, time_limit=time_limit, **how)
         else:
-            found = analyse(
-                recipe,
-                factors=names,
-                own=own,
-                targets=target or [],
-                repeats=repeats,
-                pairs=pairs,
-                every_set=every_set,
-                pace=ladder.FULL if full else ladder.QUICK,
-                out=out,
-                resume=resume,
-                on_event=show,
-                time_limit=time_limit,
-            )
+            how.update(factors=names, own=own, targets=target or [], pairs=pairs, every_set=every_set)
+            found = analyse(recipe, pace=ladder.FULL if full else ladder.QUICK, time_limit=time_limit, **how)
     finish_factors(found, out)
-    if as_json:
-        emit(found)
-    else:
+
+    def tell() -> None:
         for table in report.factors_tables(found):
             stdout.print(table)
-        for line in [found["sentence"], *found.get("notes", ())]:
-            stdout.print(line, markup=False, highlight=False)
-        stdout.print(f"{out / 'factors.html'} shows it; {out / 'factors.json'} holds the figures.", markup=False)
-    if not found["complete"]:
-        stderr.print("interrupted: the same command with --resume goes on", markup=False)
-        return 130
-    return 0
+        say(found["sentence"], *found.get("notes", ()))
+        say(f"{out / 'factors.html'} shows it; {out / 'factors.json'} holds the figures.")
+
+    return finish(found, as_json, tell)

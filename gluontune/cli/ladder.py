@@ -7,17 +7,20 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, show_traceback, stderr, stdout, stdout_reserved
-from gluontune.cli._recipe import takes_recipe
+from gluontune.cli._common import (
+    JSON_OPTION,
+    TIME_LIMIT_OPTION,
+    finish,
+    names_in,
+    say,
+    show_traceback,
+    stderr,
+    stdout,
+    stdout_reserved,
+)  # fmt: skip
 from gluontune.recipe import Recipe
 
-__all__ = ["register"]
-
 SHORT_S = 900.0  # a climb of less time validates on fewer images
-
-
-def register(app: typer.Typer) -> None:
-    app.command("ladder", help=ladder.__doc__)(takes_recipe(ladder))
 
 
 def ladder(
@@ -48,31 +51,19 @@ def ladder(
     budget_s = room.parse_budget(budget) if budget is not None else pace.budget_s
     if "val_samples" not in given and recipe.job is None and budget_s <= SHORT_S:
         recipe = recipe.override(val_samples=room.FEW_VALIDATE)
-    names = [n.strip() for n in rungs.split(",") if n.strip()] if rungs else None
+    how: dict[str, Any] = {"out": out, "pace": pace, "budget_s": budget_s, "resume": resume, "time_limit": time_limit}
     with stdout_reserved(), report.LiveLadder(stderr if as_json else stdout) as live:
-        found = room.climb(
-            recipe,
-            out=out,
-            pace=pace,
-            budget_s=budget_s,
-            rungs=names,
-            resume=resume,
-            on_event=live.on_event,
-            time_limit=time_limit,
-        )
+        found = room.climb(recipe, rungs=names_in(rungs) or None, on_event=live.on_event, **how)
     for row in found["rungs"]:
         show_traceback(row["error"])
     finish_ladder(found, out)
-    if as_json:
-        emit(found)
-    else:
+
+    def tell() -> None:
         stdout.print(report.ladder_table(found))
-        stdout.print(found["sentence"], markup=False)
-        stdout.print(f"{out / 'ladder.html'} shows it all; {out / 'ladder.json'} holds the figures.", markup=False)
+        stdout.print(found["sentence"])
+        say(f"{out / 'ladder.html'} shows it all; {out / 'ladder.json'} holds the figures.")
         if files := found.get("files"):
             script = f"{out / 'best.py'} is a script with it" if files["script"] else f"no best.py: {files['reason']}"
-            stdout.print(f"{out / 'best.yaml'} is the recipe that was found; {script}.", markup=False, soft_wrap=True)
-    if not found["complete"]:
-        stderr.print("interrupted: the same command with --resume goes on", markup=False)
-        return 130
-    return 0 if found["best"] is not None else 1
+            say(f"{out / 'best.yaml'} is the recipe that was found; {script}.")
+
+    return finish(found, as_json, tell, found["best"] is not None)

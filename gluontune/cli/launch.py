@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from contextvars import copy_context
+from typing import Any, Optional
 
 import typer
 
+from gluontune.cli._common import launched
 from gluontune.core.errors import UsageError
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("launch", help=launch.__doc__)(launch)
+#: What ``train`` takes from ``launch`` alone.
+_OURS = (
+    "--engine --num-devices --hosts --rsh --python --port --connect-timeout --insecure-network --nnodes --rendezvous"
+)
 
 
 def launch(
@@ -88,25 +89,13 @@ def launch(
     if command[:1] != ["train"]:
         given = " ".join(command) or "nothing"
         raise UsageError(f"launch runs `train`, not {given!r}: write gluontune launch -n 2 -- train --epochs 1")
-    ours = (
-        "--engine",
-        "--num-devices",
-        "--hosts",
-        "--rsh",
-        "--python",
-        "--port",
-        "--connect-timeout",
-        "--insecure-network",
-        "--nnodes",
-        "--rendezvous",
-    )
-    taken = [flag for flag in ours if any(word.split("=")[0] == flag for word in command)]
+    taken = [flag for flag in _OURS.split() if any(word.split("=")[0] == flag for word in command)]
     if taken:
         raise UsageError(f"{' and '.join(taken)} after `--`: launch's own options go before it (-n, --engine, …)")
     options = ["--restart", str(restart)] if restart else []
+    placed: dict[str, Any] = {}
     if nnodes is not None or rendezvous is not None:
-        options += _meeting(engine, hosts, nnodes, rendezvous, connect_timeout or 600.0)
-        options += ["--insecure-network"] if insecure_network else []
+        placed = {**_meeting(engine, hosts, nnodes, rendezvous), "join_s": connect_timeout or 600.0}
         ranks = ranks or 1
     elif hosts is None:
         given_away = (("--rsh", rsh), ("--python", python), ("--port", port))
@@ -115,17 +104,18 @@ def launch(
                 raise UsageError(f"{flag} goes with --hosts")
     else:
         ranks = ranks or Hosts.parse(hosts).total
-        options += ["--hosts", hosts, "--port", str(port), "--connect-timeout", str(connect_timeout or 30.0)]
-        options += ["--insecure-network"] if insecure_network else []
-        options += [*(["--rsh", rsh] if rsh else []), *(["--python", python] if python else [])]
-    return main([*command, "--engine", engine, "--num-devices", str(ranks or 2), *options])
+        placed = {"hosts": hosts, "rsh": rsh or None, "python": python or None, "port": port}
+        placed["connect_s"] = connect_timeout or 30.0
+    context = copy_context()
+    context.run(launched.set, {**placed, "insecure_network": insecure_network} if placed else {})
+    return context.run(main, [*command, "--engine", engine, "--num-devices", str(ranks or 2), *options])
 
 
-def _meeting(engine: str, hosts: str | None, nnodes: str | None, rendezvous: str | None, join_s: float) -> list[str]:
+def _meeting(engine: str, hosts: str | None, nnodes: str | None, rendezvous: str | None) -> dict[str, str]:
     if engine != "ddp":
         raise UsageError(f"--nnodes and --rendezvous are torchrun's: use --engine ddp, not {engine}")
     if hosts is not None:
         raise UsageError("--hosts starts all by ssh, --nnodes is given on each machine: choose one")
     if nnodes is None or rendezvous is None:
         raise UsageError("--nnodes and --rendezvous go together: --nnodes 1:4 --rendezvous node1:29400")
-    return ["--nnodes", nnodes, "--rendezvous", rendezvous, "--connect-timeout", str(join_s)]
+    return {"nodes": nnodes, "rendezvous": rendezvous}

@@ -14,6 +14,7 @@ import typer
 import gluontune
 from gluontune.cli._common import debugging
 from gluontune.cli._help import FIRST, CommandGroup, dress
+from gluontune.cli._recipe import takes_recipe
 from gluontune.core.errors import GluontuneError
 from gluontune.core.texts import printable
 
@@ -32,7 +33,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def build_app() -> typer.Typer:
-    """The application with every command file of this package (each defines ``register(app)``)."""
+    """The application with every command file of this package."""
     app = typer.Typer(
         name="gluontune",
         help="Take an MXNet Gluon training job up the ladder: measure each rung here, keep what helps.",
@@ -59,10 +60,14 @@ def build_app() -> typer.Typer:
 
 
 def add_commands(app: typer.Typer, package: str) -> None:
-    """Add the command of each module of ``package`` (each defines ``register(app)``)."""
+    """Add the command of each module of ``package``: the function of its name, or what its ``register(app)`` adds."""
     found = [m.name for m in pkgutil.iter_modules(importlib.import_module(package).__path__)]
     for name in sorted(name for name in found if not name.startswith("_") and name != "main"):
-        importlib.import_module(f"{package}.{name}").register(app)
+        module = importlib.import_module(f"{package}.{name}")
+        if hasattr(module, "register"):
+            module.register(app)
+        else:
+            app.command(name)(takes_recipe(getattr(module, name)))
     dress(app)
 
 

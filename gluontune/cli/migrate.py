@@ -8,17 +8,10 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, emit, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, deliver, say, stdout_reserved
 from gluontune.cli._progress import status_line
-from gluontune.cli._recipe import takes_recipe
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
-
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("migrate", help=migrate.__doc__)(takes_recipe(migrate))
 
 
 def migrate(
@@ -37,10 +30,9 @@ def migrate(
     """Write a PyTorch project of a net that needs neither mxnet nor gluontune, and run its check.
 
     model.py has classes after the Gluon blocks, weights.pt the parameters by Gluon's names, check.py compares outputs,
-    gradients and running statistics with MXNet's, train.py trains on data.npz by the recipe's schedule and optimizer.
-    A checkpoint brings its recipe; for .params and .npz files say --net
-    and --dataset (or --job); a job.py alone, or --net alone, has random weights. Exits 1 where the check finds a
-    difference.
+    gradients and running statistics with MXNet's, train.py trains on data.npz by the recipe's schedule and optimizer. A
+    checkpoint brings its recipe; for .params and .npz files say --net and --dataset (or --job); a job.py alone, or
+    --net alone, has random weights. Exits 1 where the check finds a difference.
     """
     source, out = _places(places or [])
     if source is not None and source.suffix == ".py":
@@ -55,15 +47,13 @@ def migrate(
         made = write(found.net, out, _sample(found), **training)
         if found.own is not None:
             made = replace(made, untrained=found.own)
-    if as_json:
-        emit(vars(made))
-    else:
-        text = (
-            f"{made.path}: {', '.join(made.files)}\n"
-            f"{made.parameters:,} trained numbers, {made.classes} classes in model.py\n{made.told}\n"
-            + ("train.py goes on training" if made.untrained is None else f"no train.py: {made.untrained}")
-        )
-        stdout.print(text, markup=False, highlight=False, soft_wrap=True)
+    lines = (
+        f"{made.path}: {', '.join(made.files)}",
+        f"{made.parameters:,} trained numbers, {made.classes} classes in model.py",
+        made.told,
+        "train.py goes on training" if made.untrained is None else f"no train.py: {made.untrained}",
+    )
+    deliver(vars(made), as_json, lambda: say(*lines))
     return 0 if made.agrees else 1
 
 

@@ -40,12 +40,9 @@ def register(app: typer.Typer) -> None:
             raise UsageError("--pid and --seconds are for watching without a command; leave them or the command out")
         if seconds is not None and not seconds > 0:
             raise UsageError(f"--seconds {seconds:g}: give a number above 0")
-        failed = (
-            _around(command, period, _gpus(gpus), out, as_json)
-            if command
-            else _watch(pid, period, _gpus(gpus), seconds, out, as_json)
-        )
-        if failed:
+        if not command:
+            _watch(pid, period, _gpus(gpus), seconds, out, as_json)
+        elif not _around(command, period, _gpus(gpus), out, as_json):
             raise typer.Exit(1)
 
 
@@ -69,22 +66,14 @@ def _around(command: list[str], period: float, gpus: str | list[int], out: Optio
     else:
         _show(run.monitor, f"{command[0]} {run.outcome} after {run.seconds:.1f} s", out)
         if run.others_pct >= _DISTURBED_PCT:
-            _common.stderr.print(
-                f"other programs took {run.others_pct:.0f} % of the cores meanwhile: what is idle or unsteady above "
-                "may be their doing",
-                highlight=False, markup=False, soft_wrap=True,
-            )  # fmt: skip
-    return not run.ok
+            taken = f"other programs took {run.others_pct:.0f} % of the cores meanwhile"
+            _tell(f"{taken}: what is idle or unsteady above may be their doing")
+    return run.ok
 
 
 def _watch(
-    pid: Optional[int],
-    period: float,
-    gpus: str | list[int],
-    seconds: Optional[float],
-    out: Optional[Path],
-    as_json: bool,
-) -> bool:
+    pid: int | None, period: float, gpus: str | list[int], seconds: float | None, out: Path | None, as_json: bool
+) -> None:
     from gluontune.monitor.command import summary
     from gluontune.monitor.live import watch
     from gluontune.monitor.sampler import Monitor
@@ -96,25 +85,21 @@ def _watch(
         _common.emit({"pid": pid, "log": str(out) if out else None, **summary(seen)})
     else:
         _show(seen, f"watched for {(seen.latest() or {}).get('t_s', 0):.1f} s", out)
-    return False
 
 
 @contextlib.contextmanager
 def _log(out: Optional[Path], facts: dict):  # type: ignore[no-untyped-def,type-arg]
     from gluontune.monitor.logs import JsonLines
 
-    if out is None:
-        yield None
-        return
-    with JsonLines(out, facts) as log:
+    with contextlib.nullcontext() if out is None else JsonLines(out, facts) as log:
         yield log
 
 
 def _show(monitor: object, headline: str, out: Optional[Path]) -> None:
     from gluontune.monitor.live import closing_lines
 
-    _common.stderr.print(headline, highlight=False, markup=False, soft_wrap=True)
-    for line in closing_lines(monitor):  # type: ignore[arg-type]
-        _common.stderr.print(line, highlight=False, markup=False, soft_wrap=True)
-    if out is not None:
-        _common.stderr.print(f"samples: {out}", highlight=False, markup=False, soft_wrap=True)
+    _tell(headline, *closing_lines(monitor), *([] if out is None else [f"samples: {out}"]))  # type: ignore[arg-type]
+
+
+def _tell(*lines: str) -> None:
+    _common.say(*lines, to=_common.stderr)

@@ -6,17 +6,10 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, deliver, say, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
-from gluontune.cli._recipe import takes_recipe
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
-
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("scale")(takes_recipe(scale))
 
 
 def scale(
@@ -41,25 +34,14 @@ def scale(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Expected efficiency on 8, 64 and 512 devices, from a step, loader and gradients measured here. A model."""
+    options = {key: value for key, value in locals().items() if key not in ("given", "counts", "bandwidth", "as_json")}
     from gluontune import ladder
 
-    with stdout_reserved(), status_line() as say:
-        found = ladder.scale(
-            recipe,
-            devices=[int(n) for n in _numbers("--to", counts, whole=True)],
-            bandwidths=_numbers("--bandwidth", bandwidth),
-            latency_us=latency_us,
-            overhead_ms=overhead_ms,
-            servers=servers,
-            hidden=hidden,
-            shared_loader=shared_loader,
-            say=say,
-            time_limit=time_limit,
-        )
-    if as_json:
-        emit(found)
-    else:
-        _show(found)
+    options["devices"] = [int(n) for n in _numbers("--to", counts, whole=True)]
+    options["bandwidths"] = _numbers("--bandwidth", bandwidth)
+    with stdout_reserved(), status_line() as tell:
+        found = ladder.scale(say=tell, **options)
+    deliver(found, as_json, lambda: _show(found))
 
 
 def _numbers(flag: str, text: str, whole: bool = False) -> list[float]:
@@ -77,22 +59,15 @@ def _show(found: dict[str, Any]) -> None:
     from rich.table import Table
 
     parts = found["parts"]
-    stdout.print(
+    say(
         f"Measured here: {parts['step_ms']:.1f} ms a step of {parts['batch']}, "
         f"{parts['gradient_bytes'] / 1e6:.2f} MB of gradients in {parts['tensors']} tensors. A second device brings "
-        f"nothing below {found['minimum_bandwidth_gb_per_sec']:.3g} GB/s.",
-        highlight=False,
+        f"nothing below {found['minimum_bandwidth_gb_per_sec']:.3g} GB/s."
     )
     table = Table("exchange", "GB/s", "devices", "samples/s", "efficiency %", "exchange ms", "bound by")
     for row in found["rows"]:
-        table.add_row(
-            row["algorithm"],
-            f"{row['gb_per_sec']:g}",
-            str(row["devices"]),
-            f"{row['samples_per_sec']:,.0f}",
-            f"{100 * row['efficiency']:.0f}",
-            f"{row['exchange_ms']:.2f}",
-            row["bound_by"],
-        )
+        rates = (f"{row['gb_per_sec']:g}", str(row["devices"]), f"{row['samples_per_sec']:,.0f}")
+        table.add_row(row["algorithm"], *rates, f"{100 * row['efficiency']:.0f}", f"{row['exchange_ms']:.2f}",
+                      row["bound_by"])  # fmt: skip
     stdout.print(table)
-    stdout.print(found["note"], highlight=False, soft_wrap=True)
+    say(found["note"])

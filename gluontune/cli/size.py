@@ -6,51 +6,34 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, emit, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, deliver, say, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
 
-__all__ = ["register"]
 
+def size(
+    source: str = typer.Argument(..., help="A .rec file, or the name of a data set."),
+    image_size: int = typer.Option(224, "--size", help="Side of the images that the net takes."),
+    channels: int = typer.Option(3, "--channels", help="3 (colour) or 1 (grey)."),
+    batch_size: int = typer.Option(64, "--batch-size", help="Images in a step of this process."),
+    augment: str = typer.Option("random-resized-crop-flip", "--augment", help="Name of an augmentation."),
+    step_time_ms: Optional[float] = typer.Option(
+        None, "--step-time-ms", help="Time of one training step of your model, without loading."
+    ),
+    loader: Optional[list[str]] = typer.Option(None, "--loader", help="Measure only this; repeatable."),
+    max_workers: Optional[int] = typer.Option(None, "--max-workers", help="Measure no more workers."),
+    seconds: float = typer.Option(1.0, "--seconds", help="Time of each measured point."),
+    disk: bool = typer.Option(True, "--disk/--no-disk", help="Measure the disk, too."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Measure loaders, workers and prefetch here; choose the least that keeps your step fed."""
+    options = locals()
+    from gluontune.loading import size as measure
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-
-    @app.command()
-    def size(
-        source: str = typer.Argument(..., help="A .rec file, or the name of a data set."),
-        image_size: int = typer.Option(224, "--size", help="Side of the images that the net takes."),
-        channels: int = typer.Option(3, "--channels", help="3 (colour) or 1 (grey)."),
-        batch_size: int = typer.Option(64, "--batch-size", help="Images in a step of this process."),
-        augment: str = typer.Option("random-resized-crop-flip", "--augment", help="Name of an augmentation."),
-        step_time_ms: Optional[float] = typer.Option(
-            None, "--step-time-ms", help="Time of one training step of your model, without loading."
-        ),
-        loader: Optional[list[str]] = typer.Option(None, "--loader", help="Measure only this; repeatable."),
-        max_workers: Optional[int] = typer.Option(None, "--max-workers", help="Measure no more workers."),
-        seconds: float = typer.Option(1.0, "--seconds", help="Time of each measured point."),
-        disk: bool = typer.Option(True, "--disk/--no-disk", help="Measure the disk, too."),
-        as_json: bool = JSON_OPTION,
-    ) -> None:
-        """Measure loaders, workers and prefetch here; choose the least that keeps your step fed."""
-        from gluontune.loading import size as measure
-
-        with stdout_reserved(), status_line("sizing") as say:
-            report = measure(
-                source,
-                image_shape=(image_size, image_size, channels),
-                batch_size=batch_size,
-                augment=augment,
-                step_time_ms=step_time_ms,
-                loaders=loader,
-                max_workers=max_workers,
-                seconds=seconds,
-                disk=disk,
-                progress=lambda line: say(f"measuring {line}"),
-            )
-        if as_json:
-            emit(report.to_dict())
-        else:
-            show(report)
+    kept = ("source", "batch_size", "augment", "step_time_ms", "max_workers", "seconds", "disk")
+    shape, given = (image_size, image_size, channels), {key: options[key] for key in kept}
+    with stdout_reserved(), status_line("sizing") as tell:
+        report = measure(image_shape=shape, loaders=loader, progress=lambda at: tell(f"measuring {at}"), **given)
+    deliver(report.to_dict(), as_json, lambda: show(report))
 
 
 def show(report: Any) -> None:
@@ -59,17 +42,12 @@ def show(report: Any) -> None:
 
     table = Table("loader", "workers", "prefetch", "images/s", "trainer waits", "")
     for point in report.points:
-        table.add_row(
-            point.loader,
-            str(point.num_workers),
-            "auto" if point.prefetch is None else str(point.prefetch),
-            f"{point.samples_per_sec:,.0f}",
-            "" if point.wait_pct is None else f"{point.wait_pct:.0f} %",
-            "chosen" if point == report.choice else "",
-        )
+        prefetch, waits = "auto" if point.prefetch is None else str(point.prefetch), point.wait_pct
+        rate, waited = f"{point.samples_per_sec:,.0f}", "" if waits is None else f"{waits:.0f} %"
+        chosen = "chosen" if point == report.choice else ""
+        table.add_row(point.loader, str(point.num_workers), prefetch, rate, waited, chosen)
     stdout.print(table)
-    for line in lines(report):
-        stdout.print(line, highlight=False, soft_wrap=True)
+    say(*lines(report))
 
 
 def lines(report: Any) -> list[str]:

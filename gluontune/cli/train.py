@@ -8,19 +8,12 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, show_traceback, stderr
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, launched, say, show_traceback, stderr
 from gluontune.cli._progress import progress_line
-from gluontune.cli._recipe import takes_recipe
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
-
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("train", help=train.__doc__)(takes_recipe(train))
 
 
 def train(
@@ -40,14 +33,6 @@ def train(
     restart: int = typer.Option(
         0, "--restart", min=0, help="So many times, go on from the newest checkpoint after a process died or hung."
     ),
-    hosts: Optional[str] = typer.Option(None, "--hosts", hidden=True),
-    rsh: Optional[str] = typer.Option(None, "--rsh", hidden=True),
-    python: Optional[str] = typer.Option(None, "--python", hidden=True),
-    port: int = typer.Option(0, "--port", hidden=True),
-    connect_timeout: float = typer.Option(30.0, "--connect-timeout", hidden=True),
-    insecure_network: bool = typer.Option(False, "--insecure-network", hidden=True),
-    nnodes: Optional[str] = typer.Option(None, "--nnodes", hidden=True),
-    rendezvous: Optional[str] = typer.Option(None, "--rendezvous", hidden=True),
     list_nets: bool = typer.Option(False, "--list-nets", hidden=True),  # as --list net
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
@@ -61,47 +46,31 @@ def train(
         return 0
     if checkpoint is None and (resume or restart):
         raise UsageError(f"--{'resume' if resume else 'restart'}: say where the checkpoints are: --checkpoint DIR")
-    where = None
-    if hosts is not None:  # from `launch`, which shows these options
-        where = Hosts.parse(
-            hosts, rsh=rsh, python=python, port=port, connect_s=connect_timeout, insecure_network=insecure_network
-        )
-    plan = None
-    if checkpoint is not None:
-        plan = room.Checkpoints(checkpoint, checkpoint_every, keep, resume)
+    placed = dict(launched.get())
+    where = Hosts.parse(placed.pop("hosts"), **placed) if "hosts" in placed else None
+    plan = None if checkpoint is None else room.Checkpoints(checkpoint, checkpoint_every, keep, resume)
 
     def pass_on(rank: int, line: str) -> None:
-        stderr.print(f"[{rank}] {line}", markup=False, highlight=False, soft_wrap=True)
+        say(f"[{rank}] {line}", to=stderr)
 
-    if rendezvous is not None:  # from `launch`, too
-        meeting = room.Elastic.parse(
-            nnodes or "1", rendezvous, ranks=recipe.num_devices, restarts=restart, join_s=connect_timeout,
-            insecure_network=insecure_network,
-        )  # fmt: skip
+    if "nodes" in placed:
+        meeting = room.Elastic.parse(ranks=recipe.num_devices, restarts=restart, **placed)
         result = room.run_elastic(recipe, meeting, plan, time_limit)
     else:
         on_log = None if recipe.engine == "local" else pass_on
         with progress_line() as show:
-            result = room.run(
-                recipe,
-                on_event=show,
-                time_limit=time_limit,
-                checkpoints=plan,
-                restarts=restart,
-                on_log=on_log,
-                hosts=where,
-            )
+            how: dict[str, Any] = {"checkpoints": plan, "restarts": restart, "hosts": where, "on_log": on_log}
+            result = room.run(recipe, on_event=show, time_limit=time_limit, **how)
     if out is not None:
         result.save(out)
     if as_json:
         emit(result.to_dict())
     elif result.ok:
         _show(result)
-    for note in result.notes:
-        stderr.print(f"note: {note}", markup=False, soft_wrap=True)
+    say(*(f"note: {note}" for note in result.notes), to=stderr)
     if result.error is not None:
         show_traceback(result.error)
-        stderr.print(f"error: {result.error['message']} (while {result.error['phase']})", markup=False, soft_wrap=True)
+        say(f"error: {result.error['message']} (while {result.error['phase']})", to=stderr)
     return 0 if result.ok else 130 if result.status == "interrupted" else 1
 
 

@@ -7,21 +7,11 @@ from shlex import quote
 from typing import Any, Optional
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, finish, names_in, say, stdout, stdout_reserved
 from gluontune.cli._progress import progress_line
-from gluontune.cli._recipe import takes_recipe
-from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
-
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("tune", help=tune.__doc__)(takes_recipe(tune))
 
 
 def tune(
@@ -48,63 +38,25 @@ def tune(
     The flags below describe the recipe that the search starts from.
     """
     from gluontune import ladder as room
+    from gluontune.report.document_types import tune_table
+    from gluontune.report.study import text_tables
 
+    sizes = _numbers(batch_sizes)
+    how: dict[str, Any] = {"knobs": names_in(knobs) or None, "slice_s": slice_s, "resume": resume, "out": out}
     with stdout_reserved(), progress_line() as show:
-        found = room.tune(
-            recipe,
-            budget_minutes=budget,
-            out=out,
-            batch_sizes=_numbers(batch_sizes),
-            knobs=[k.strip() for k in knobs.split(",") if k.strip()] if knobs else None,
-            slice_s=slice_s,
-            resume=resume,
-            on_event=show,
-            time_limit=time_limit,
-        )
-    if as_json:
-        emit(found)
-    else:
-        _show(found, out)
-    if not found["complete"]:
-        stderr.print("interrupted: the same command with --resume goes on", markup=False)
-        return 130
-    return 0
+        how.update(budget_minutes=budget, on_event=show, time_limit=time_limit)
+        found = room.tune(recipe, batch_sizes=sizes, **how)
+
+    def tell() -> None:
+        stdout.print(*text_tables([tune_table(found)]))
+        say(*filter(None, [found["sentence"], *found["notes"]]))
+        say(f"gluontune train --recipe {quote(str(out / 'recipe.yaml'))}")
+
+    return finish(found, as_json, tell)
 
 
 def _numbers(text: str | None) -> list[int]:
     try:
-        return [int(part) for part in text.split(",") if part.strip()] if text else []
+        return [int(part) for part in names_in(text) or ()]
     except ValueError:
         raise UsageError(f"--batch-sizes {text!r}: give whole numbers, such as 128,256") from None
-
-
-def _show(found: dict[str, Any], out: Path) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("knob", no_wrap=True)
-    table.add_column("tried", overflow="fold")
-    for heading in ("samples/s", "95 %", "× start", "out in heat"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in found["tried"]:
-        name = Text(row["label"], style="bold green" if row["kept"] else "")
-        if row["samples_per_sec"] is None:
-            name.append(f"  {row['status']}: {row['reason']}", style="red" if row["status"] == "failed" else "dim")
-            table.add_row(row["stage"], name)
-            continue
-        if row["remark"]:
-            name.append(f"  ({row['remark']})", style="dim")
-        around = stats.bounds(row["samples_per_sec"])
-        table.add_row(
-            row["stage"],
-            name,
-            f"{row['samples_per_sec']['median']:,.0f}",
-            f"{around[0]:,.0f}–{around[1]:,.0f}" if around else "",
-            f"{row['speedup_vs_start']:.2f}",
-            str(row["round_eliminated"] or ""),
-        )
-    stdout.print(table)
-    for line in [found["sentence"], *found["notes"]]:
-        if line:
-            stdout.print(line, markup=False, highlight=False)
-    stdout.print(
-        f"gluontune train --recipe {quote(str(out / 'recipe.yaml'))}", markup=False, highlight=False, soft_wrap=True
-    )

@@ -11,11 +11,23 @@ if TYPE_CHECKING:
     from gluontune.course.assessment.task import task as task
     from gluontune.course.exercises import EXERCISES as EXERCISES
     from gluontune.course.exercises import check as check
-    from gluontune.course.feeding import feed as feed
-    from gluontune.course.feeding import loading_rate as loading_rate
+    from gluontune.course.exercises import compare as compare
+    from gluontune.course.exercises import predict as predict
+    from gluontune.course.experiments import as_files as as_files
+    from gluontune.course.experiments import feed as feed
+    from gluontune.course.experiments import flip_bit as flip_bit
+    from gluontune.course.experiments import in_turn as in_turn
+    from gluontune.course.experiments import kept_folder as kept_folder
+    from gluontune.course.experiments import kept_run as kept_run
+    from gluontune.course.experiments import kept_study as kept_study
+    from gluontune.course.experiments import loading_rate as loading_rate
+    from gluontune.course.experiments import onednn as onednn
+    from gluontune.course.experiments import record_fields as record_fields
+    from gluontune.course.figures import accuracy_bands as accuracy_bands
+    from gluontune.course.figures import composition as composition
+    from gluontune.course.figures import race_table as race_table
     from gluontune.course.figures import show as show
     from gluontune.course.figures import table as table
-    from gluontune.course.interleaving import in_turn as in_turn
     from gluontune.course.memory import deck_graph_memory as deck_graph_memory
     from gluontune.course.memory import folded as folded
     from gluontune.course.memory import net_memory as net_memory
@@ -23,17 +35,5 @@ if TYPE_CHECKING:
     from gluontune.course.plots import bars as bars
     from gluontune.course.plots import lines as lines
     from gluontune.course.plots import paths as paths
-    from gluontune.course.predictions import compare as compare
-    from gluontune.course.predictions import predict as predict
-    from gluontune.course.recordfile import as_files as as_files
-    from gluontune.course.recordfile import flip_bit as flip_bit
-    from gluontune.course.recordfile import record_fields as record_fields
-    from gluontune.course.resuming import kept_folder as kept_folder
-    from gluontune.course.resuming import kept_run as kept_run
-    from gluontune.course.resuming import kept_study as kept_study
-    from gluontune.course.studies import accuracy_bands as accuracy_bands
-    from gluontune.course.studies import composition as composition
-    from gluontune.course.studies import race_table as race_table
-    from gluontune.course.switching import onednn as onednn
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

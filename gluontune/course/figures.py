@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 from gluontune.core.errors import UsageError
 from gluontune.recipe.result import RunResult
-from gluontune.report import figures, utilization_figures
+from gluontune.report import figures, study_figures
+from gluontune.report import formatting as fmt
 from gluontune.report.read import row_of
 
-__all__ = ["Markup", "framed", "show", "table"]
+__all__ = ["Markup", "accuracy_bands", "composition", "framed", "race_table", "show", "table"]
 
 _VIEW = re.compile(r'<svg viewBox="[\d.]+ [\d.]+ ([\d.]+) [\d.]+"')
 KINDS = ("throughput", "phases", "utilization", "accuracy")
@@ -49,7 +50,7 @@ def show(kind: str, results: Mapping[str, RunResult]) -> Markup:
     if kind == "utilization":
         drawn = [
             f"<figure><figcaption>{html.escape(row['name'])}</figcaption>"
-            f"{utilization_figures.utilization(f'{name}-{place}', row, wide=True) or '(too short to sample)'}</figure>"
+            f"{figures.utilization(f'{name}-{place}', row, wide=True) or '(too short to sample)'}</figure>"
             for place, row in enumerate(rows)
         ]
     elif kind == "throughput":
@@ -88,7 +89,7 @@ def _legend(kind: str, rows: list[dict[str, Any]]) -> str:
     if kind == "phases":
         named = [(p, c) for p, c in figures.PHASE_SERIES.items() if any(row["phases_pct"].get(p) for row in rows)]
     elif kind == "utilization":
-        named = list(dict.fromkeys(pair for row in rows for pair in utilization_figures.utilization_series(row)))
+        named = list(dict.fromkeys(pair for row in rows for pair in figures.utilization_series(row)))
         named = [("usable CPU cores" if title == "CPU" else title, colour) for title, colour in named]
     else:
         return ""
@@ -116,3 +117,53 @@ def _palette() -> str:
         f"[data-jp-theme-light='true'] {scope} {{{light}}} [data-jp-theme-light='false'] {scope} {{{dark}}}"
     )
     return f"{scope} {{{light}}} {night} {chosen} {wide}"
+
+
+def composition(rows: Sequence[Mapping[str, Any]], *, caption: str) -> Markup:
+    """A dot for each pair of factors, and for all: what they give ÷ what their gains promise.
+
+    Args:
+        rows: one list of ``interactions`` in ``factors.json``.
+    """
+    return _captioned(study_figures.interaction_dots("lesson-composition", rows), caption)
+
+
+def accuracy_bands(study: Mapping[str, Any], titles: Mapping[str, str], *, caption: str) -> Markup:
+    """Validation accuracy over training time: all seeds of each recipe, and the band between them.
+
+    Args:
+        study: what ``tta.json`` holds. titles: its recipes (``this``, ``against``) to what they are called.
+    """
+    groups = {title: [row for row in study["done"] if row["recipe"] == name] for name, title in titles.items()}
+    target = study["given"]["target"]
+    return _captioned(study_figures.accuracy_band("lesson-bands", groups, target), caption)
+
+
+def race_table(study: Mapping[str, Any], titles: Mapping[str, str]) -> Markup:
+    """Time, spread and cost to the target, by recipe; a dash where no run reached it."""
+    rows = []
+    for name, title in titles.items():
+        found = study["summary"][name]
+        times = found["train_seconds"]
+        rows.append(
+            {
+                "recipe": title,
+                "reached the target": f"{times['reached']} of {times['repeats']}",
+                "seconds of training, median": _or_dash(times["median"], ".1f"),
+                "spread over seeds, percent": _or_dash(times["cv_pct"], ".1f"),
+                "all seconds, median": _or_dash(found["wall_seconds"]["median"], ".1f"),
+                "dollars, median run": _or_dash(found["usd"], ".5f"),
+                "dollars for a success, failed runs paid": _or_dash(found["usd_with_failures"], ".5f"),
+            }
+        )
+    return table(rows)
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "—" if value is None else format(value, form)
+
+
+def _captioned(svg: str | None, caption: str) -> Markup:
+    if svg is None:
+        raise UsageError(f"{fmt.clean(caption, 80)}: nothing was measured that could be drawn")
+    return framed([f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"])

@@ -1,7 +1,11 @@
-"""Where the lessons are, what each is about, and JupyterLab to open them in."""
+"""Where the lessons are, what each is about, how far a learner is, and JupyterLab to open them in.
+
+Progress is read from the lessons as they were saved; nothing else is kept.
+"""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import re
@@ -20,7 +24,7 @@ from gluontune.core.files import atomic_write, writable_folder
 from gluontune.core.interpreter import python
 from gluontune.core.reading import parse_json, read_text
 
-__all__ = ["Lesson", "find_lessons", "lab", "pick", "unpack"]
+__all__ = ["Lesson", "Progress", "find_lessons", "lab", "pick", "progress_of", "unpack"]
 
 _NAME = "[0-9][0-9]_*.ipynb"
 
@@ -111,12 +115,19 @@ def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
     return [x for x in lessons if not names or x.name in wanted]
 
 
-def _read(path: Path) -> Lesson:
-    try:  # plain JSON, so that lessons can be listed without the extra [notebooks]
-        cells = parse_json(read_text(path))["cells"]
-        text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+def _cells(path: Path, kind: str) -> list[dict[str, Any]]:
+    """The cells of one type, each with its source; plain JSON, so that it goes without the extra [notebooks]."""
+    try:
+        cells = [cell for cell in parse_json(read_text(path))["cells"] if cell["cell_type"] == kind]
+        for cell in cells:
+            "".join(cell["source"])
+        return cells
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise GluontuneError(f"{path}: not a notebook of format 4: {error}") from error
+
+
+def _read(path: Path) -> Lesson:
+    text = "\n\n".join("".join(cell["source"]) for cell in _cells(path, "markdown"))
     title = re.search(r"^# (.+)$", text, re.M)
     question = re.search(r"\*\*Question\.\*\* (.+?)(?:\n\s*\n|\Z)", text, re.S)
     plain = re.sub(r"[`*]", "", " ".join(question.group(1).split())) if question else ""
@@ -173,3 +184,86 @@ def _free_port(first: int) -> int:
                 continue
             return port
     raise UsageError(f"port {first}: it and the next hundred are taken; give another with --port")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One lesson, as its notebook was saved.
+
+    Args:
+        name: of the lesson.
+        state: ``not begun``, ``begun`` or ``done``: all cells run and all exercises right.
+        cells_run, cells: code cells with a number of execution, and all.
+        predicted, predictions: questions that were answered before measuring, and all.
+        right, exercises: exercises whose last run was right, and all.
+    """
+
+    name: str
+    state: str
+    cells_run: int
+    cells: int
+    predicted: int
+    predictions: int
+    right: int
+    exercises: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+
+def progress_of(lessons: Sequence[Lesson]) -> list[Progress]:
+    """The progress of each lesson, in order.
+
+    Args:
+        lessons: of :func:`find_lessons`; their notebooks hold the outputs of those who worked in them.
+
+    Raises:
+        GluontuneError: a notebook that cannot be read.
+    """
+    return [_one(lesson) for lesson in lessons]
+
+
+def _one(lesson: Lesson) -> Progress:
+    from gluontune.course.exercises import RIGHT  # with what exercises need; a list of lessons needs none of it
+
+    cells = [cell for cell in _cells(lesson.path, "code") if "".join(cell["source"]).strip()]
+    ran = sum(cell.get("execution_count") is not None for cell in cells)
+    calls = [(call, _said(cell)) for cell in cells for call in _calls("".join(cell["source"]))]
+    predictions = [call for call, _ in calls if call[0] == "predict"]
+    exercises = {call[1]: False for call, _ in calls if call[0] == "check"}
+    for call, said in calls:
+        if call[0] == "check" and f"{call[1]}{RIGHT}" in said:
+            exercises[call[1]] = True
+    right = sum(exercises.values())
+    done = bool(cells) and ran == len(cells) and right == len(exercises)
+    return Progress(
+        lesson.name, "done" if done else "begun" if ran else "not begun", ran, len(cells),
+        sum(call[2] for call in predictions), len(predictions), right, len(exercises),
+    )  # fmt: skip
+
+
+def _said(cell: dict[str, Any]) -> str:
+    return "".join("".join(output.get("text", "")) for output in cell.get("outputs", []))
+
+
+def _calls(source: str) -> list[tuple[str, str, bool]]:
+    """The calls of ``predict`` and ``check``: which, its first argument, and whether something stands in its second.
+
+    >>> _calls('predict("images a second", ...)\\ncheck("feed-rate", 256 / 0.025)')
+    [('predict', 'images a second', False), ('check', 'feed-rate', True)]
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # a cell that somebody is still writing, or a command of Jupyter's
+        return []
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in ("predict", "check"):
+            continue
+        if len(node.args) < 2 or not isinstance(node.args[0], ast.Constant):
+            continue
+        answer = node.args[1]
+        given = not (isinstance(answer, ast.Constant) and answer.value is ...)
+        found.append((node.func.id, str(node.args[0].value), given))  # type: ignore[attr-defined]
+    return found

@@ -262,12 +262,10 @@ def _finish(figure: Any, axes: Any, names: list[str]) -> None:
 
 
 def _measured(value: Any) -> tuple[float, float, float] | None:
-    if value is None:
-        return None
     if isinstance(value, Mapping):
         low, high = stats.bounds(value) or (value["median"], value["median"])
         return float(value["median"]), float(low), float(high)
-    return float(value), float(value), float(value)
+    return None if value is None else (float(value),) * 3
 
 
 def _number(value: float) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -22,13 +23,16 @@ from gluontune.core.files import atomic_write, writable_folder, write_json
 from gluontune.core.interpreter import python
 from gluontune.core.processes import how_it_ended
 from gluontune.core.reading import parse_json, read_text
-from gluontune.course.exercises._registry import RIGHT
+from gluontune.course.exercises import EXERCISES, RIGHT
 from gluontune.course.lessons import Lesson
-from gluontune.course.solutions import solved_notebook
 from gluontune.report.formatting import clean
 from gluontune.runtime.packages import module_exists
 
-__all__ = ["Outcome", "need", "parameters_of", "run_lessons"]
+__all__ = ["SOLUTIONS", "Outcome", "need", "parameters_of", "run_lessons", "solved", "solved_notebook"]
+
+#: One right answer for each exercise, as the expression that a learner would write.
+SOLUTIONS = {name: exercise.solution for name, exercise in EXERCISES.items()}
+_STUB = re.compile(r'check\("([a-z0-9-]+)", \.\.\.')
 
 
 def need(module: str) -> None:
@@ -239,3 +243,43 @@ def _earlier(folder: Path) -> dict[str, Outcome]:
         return {row["name"]: Outcome(**{**row, "resumed": False}) for row in rows}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def solved(source: str) -> str:
+    """The source of a lesson's cell with its exercises answered.
+
+    Raises:
+        GluontuneError: an exercise without a solution.
+
+    >>> solved('check("step-time-ms", ..., result=result)')
+    'check("step-time-ms", 1000 * batch_size_per_device / result.samples_per_sec[\\'median\\'], result=result)'
+    """
+
+    def answer(found: re.Match[str]) -> str:
+        name = found.group(1)
+        if name not in SOLUTIONS:
+            raise GluontuneError(f"exercise {name!r} has no solution in gluontune.course.exercises")
+        return f'check("{name}", {SOLUTIONS[name]}'
+
+    return _STUB.sub(answer, source)
+
+
+def solved_notebook(lesson: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
+    """Write a copy of a lesson in which each exercise is followed by its solution.
+
+    Returns:
+        The number of exercises.
+    """
+    import nbformat
+
+    notebook = nbformat.read(lesson, as_version=4)  # type: ignore[no-untyped-call]
+    cells, count = [], 0
+    for cell in notebook.cells:
+        cells.append(cell)
+        found = _STUB.findall(cell.source) if cell.cell_type == "code" else []
+        if found:
+            cells.append(nbformat.v4.new_code_cell(solved(cell.source)))  # type: ignore[no-untyped-call]
+            count += len(found)
+    notebook.cells = cells
+    Path(target).write_text(nbformat.writes(notebook), encoding="utf-8")  # type: ignore[no-untyped-call]
+    return count

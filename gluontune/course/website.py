@@ -57,11 +57,9 @@ def write_site(lessons: Sequence[Lesson], executed: str | os.PathLike[str], out:
     common = {"pages": pages, "version": __version__}
     files = {"index.html": environment.get_template("index.html.j2").render(common, page=None)}
     for number, page in enumerate(pages):
-        around = {
-            "before": pages[number - 1] if number else None,
-            "after": pages[number + 1] if number + 1 < len(pages) else None,
-        }
-        files[page.file] = environment.get_template("lesson.html.j2").render(common, page=page, **around)
+        before, after = pages[number - 1] if number else None, pages[number + 1] if number + 1 < len(pages) else None
+        lesson = environment.get_template("lesson.html.j2")
+        files[page.file] = lesson.render(common, page=page, before=before, after=after)
     files["site.css"] = (_HERE / "site.css").read_text(encoding="utf-8") + _code_colours()
     files["site.js"] = (_HERE / "site.js").read_text(encoding="utf-8")
     index = [

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
+    from gluontune.monitor.command import estimator_handler as estimator_handler
     from gluontune.monitor.command import run_command as run_command
-    from gluontune.monitor.estimator import estimator_handler as estimator_handler
     from gluontune.monitor.live import watch as watch
     from gluontune.monitor.logs import JsonLines as JsonLines
     from gluontune.monitor.logs import TensorBoard as TensorBoard
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from gluontune.monitor.nvml import NvmlSampler as NvmlSampler
     from gluontune.monitor.nvml import throttle_reasons as throttle_reasons
     from gluontune.monitor.phases import StepPhases as StepPhases
+    from gluontune.monitor.phases import SyncTrace as SyncTrace
+    from gluontune.monitor.phases import trace_syncs as trace_syncs
     from gluontune.monitor.sampler import Monitor as Monitor
+    from gluontune.monitor.series import steadiness as steadiness
     from gluontune.monitor.series import steadiness_of as steadiness_of
     from gluontune.monitor.simulated import SimulatedDevice as SimulatedDevice
-    from gluontune.monitor.steady import steadiness as steadiness
-    from gluontune.monitor.syncs import SyncTrace as SyncTrace
-    from gluontune.monitor.syncs import trace_syncs as trace_syncs
     from gluontune.monitor.verdicts import Verdict as Verdict
     from gluontune.monitor.verdicts import verdict as verdict
     from gluontune.monitor.whatif import attainable_flops as attainable_flops

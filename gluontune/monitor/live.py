@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from typing import Any
 
@@ -115,20 +116,20 @@ def watch(monitor: Monitor, seconds: float | None = None, console: Any = None) -
         raise GluontuneError("monitor: start() it before watching it")
     console = Console() if console is None else console
     end = None if seconds is None else time.monotonic() + seconds
-    if getattr(console, "is_jupyter", False):
-        _watch_cell(monitor, end)
-        return
-    if not console.is_terminal:  # a batch job's log needs no moving picture
+    with contextlib.ExitStack() as shown:
+        if getattr(console, "is_jupyter", False):
+            from IPython.display import display
+
+            update: Any = display(table(monitor), display_id=True).update
+        elif console.is_terminal:
+            live = shown.enter_context(Live(table(monitor), console=console, auto_refresh=False))
+            update = functools.partial(live.update, refresh=True)
+        else:  # a batch job's log needs no moving picture
+            update = bool
         with contextlib.suppress(KeyboardInterrupt):
             while _pause(monitor, end):
-                pass
-        return
-    with Live(table(monitor), console=console, auto_refresh=False) as live:
-        try:
-            while _pause(monitor, end):
-                live.update(table(monitor), refresh=True)
-        except KeyboardInterrupt:
-            live.update(table(monitor), refresh=True)
+                update(table(monitor))
+        update(table(monitor))
 
 
 def _pause(monitor: Monitor, end: float | None) -> bool:
@@ -140,14 +141,3 @@ def _pause(monitor: Monitor, end: float | None) -> bool:
         return False
     time.sleep(left)
     return True
-
-
-def _watch_cell(monitor: Monitor, end: float | None) -> None:
-    from IPython.display import display
-
-    handle = display(table(monitor), display_id=True)
-    try:
-        while _pause(monitor, end):
-            handle.update(table(monitor))
-    except KeyboardInterrupt:
-        handle.update(table(monitor))

@@ -6,10 +6,10 @@ import importlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write, explain_os_error
@@ -21,9 +21,20 @@ __all__ = ["JsonLines", "Log", "TensorBoard", "prometheus_text", "read_log", "ru
 
 LOG_VERSION = 1
 Pathlike = Union[str, "os.PathLike[str]"]
+T = TypeVar("T")
 
 
-class JsonLines:
+class _Closing:
+    """Closes itself at the end of a ``with``."""
+
+    def __enter__(self: T) -> T:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()  # type: ignore[attr-defined]
+
+
+class JsonLines(_Closing):
     """Appends each sample as one line, and hands it to the system at once: a crash costs one line at most.
 
     Usable as ``Monitor(on_sample=...)``.
@@ -68,12 +79,6 @@ class JsonLines:
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
-
-    def __enter__(self) -> JsonLines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @dataclass
@@ -175,14 +180,10 @@ def run_result(log: Log, recipe: Mapping[str, Any] | None = None) -> RunResult:
     rss = [value for value in series["rss_mib"] if value is not None]
     gpu = [sum(v for v in sample.get("gpu_mem_mib", {}).values() if v is not None) for sample in log.samples]
     return RunResult(
-        recipe=dict(recipe or {}),
-        machine=dict(log.facts.get("machine") or {}),
-        utilization=series,
-        steadiness=steadiness_of(series, spans),
-        peak_rss_mib=max(rss, default=None),
-        peak_gpu_mib=max(gpu, default=0.0) or None,
-        notes=notes,
-    )
+        recipe=dict(recipe or {}), machine=dict(log.facts.get("machine") or {}), utilization=series,
+        steadiness=steadiness_of(series, spans), peak_rss_mib=max(rss, default=None),
+        peak_gpu_mib=max(gpu, default=0.0) or None, notes=notes,
+    )  # fmt: skip
 
 
 def prometheus_text(sample: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> str:
@@ -199,17 +200,20 @@ def prometheus_text(sample: Mapping[str, Any], labels: Mapping[str, str] | None 
     # TYPE gluontune_gpu_util_pct gauge
     gluontune_gpu_util_pct{job="train",device="0"} 31.0
     """
-    text = []
+    lines: dict[str, list[str]] = {}
+    for name, key, figure in _figures(sample):
+        given = {**(labels or {}), **({} if key is None else {"device": str(key)})}
+        line = f"gluontune_{name}{_labels(given)} {figure}\n"
+        lines.setdefault(name, [f"# TYPE gluontune_{name} gauge\n"]).append(line)
+    return "".join(line for found in lines.values() for line in found)
+
+
+def _figures(sample: Mapping[str, Any]) -> Iterator[tuple[str, Any, float]]:
+    """What a sample knows: field, device (None for a field of its own), figure."""
     for name, value in sample.items():
-        rows = value if isinstance(value, Mapping) else {None: value}
-        lines = []
-        for key, figure in rows.items():
+        for key, figure in (value if isinstance(value, Mapping) else {None: value}).items():
             if isinstance(figure, (int, float)) and not isinstance(figure, bool):
-                given = {**(labels or {}), **({} if key is None else {"device": str(key)})}
-                lines.append(f"gluontune_{name}{_labels(given)} {float(figure)}\n")
-        if lines:
-            text += [f"# TYPE gluontune_{name} gauge\n", *lines]
-    return "".join(text)
+                yield name, key, float(figure)
 
 
 def write_prometheus(path: Pathlike, sample: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> None:
@@ -226,7 +230,7 @@ def _labels(labels: Mapping[str, str]) -> str:
     return f"{{{inner}}}" if inner else ""
 
 
-class TensorBoard:
+class TensorBoard(_Closing):
     """Writes each sample's figures to TensorBoard; usable as ``Monitor(on_sample=...)``.
 
     The step of a point is its time in milliseconds, and its wall time the run's start plus that.
@@ -249,21 +253,11 @@ class TensorBoard:
 
     def __call__(self, sample: Mapping[str, Any]) -> None:
         when = float(sample["t_s"])
-        for name, value in sample.items():
-            if name == "t_s":
-                continue
-            rows = value if isinstance(value, Mapping) else {None: value}
-            for key, figure in rows.items():
-                if figure is not None:
-                    tag = f"gluontune/{name}" + ("" if key is None else f"/{key}")
-                    self._writer.add_scalar(tag, float(figure), round(when * 1e3), self._started_at + when)
+        for name, key, figure in _figures(sample):
+            if name != "t_s":
+                tag = f"gluontune/{name}" + ("" if key is None else f"/{key}")
+                self._writer.add_scalar(tag, figure, round(when * 1e3), self._started_at + when)
 
     def close(self) -> None:
         """Write what is left and close."""
         self._writer.close()
-
-    def __enter__(self) -> TensorBoard:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

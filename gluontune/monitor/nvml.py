@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Callable, Union
 
 from gluontune.core.errors import UsageError
+from gluontune.runtime.nvml import ask, gpu_of, visible
 
 __all__ = ["GPU_FIELDS", "NvmlSampler", "is_thermal", "throttle_reasons"]
 
@@ -118,24 +119,9 @@ class NvmlSampler:
             return [g for g in gpus if 0 <= g < count]
         if gpus not in ("auto", "all"):
             raise UsageError(f"gpus={gpus!r}: give 'auto', 'all', 'none' or a list of indices such as [0, 1]")
-        shown = environ.get("CUDA_VISIBLE_DEVICES")
-        if gpus == "all" or shown is None:
+        if gpus == "all" or "CUDA_VISIBLE_DEVICES" not in environ:
             return list(range(count))
-        found: list[int] = []
-        uuids = {index: self._uuid(index) for index in range(count)}
-        for entry in (part.strip() for part in shown.split(",")):
-            match = [i for i in uuids if entry == str(i) or (entry.startswith("GPU-") and uuids[i].startswith(entry))]
-            match = match or ([0] if entry.startswith("MIG-") and count else [])
-            if len(match) != 1:  # as in CUDA, the list ends at the first entry that names no GPU
-                break
-            found += [i for i in match if i not in found]
-        return found
-
-    def _uuid(self, index: int) -> str:
-        try:
-            return _text(self._nvml.nvmlDeviceGetUUID(self._nvml.nvmlDeviceGetHandleByIndex(index)))
-        except Exception:
-            return ""
+        return [gpu.index for gpu in visible(tuple(gpu_of(self._nvml, index) for index in range(count)), environ)]
 
     def _find(self, indices: list[int]) -> None:
         for index in indices:
@@ -145,31 +131,19 @@ class NvmlSampler:
             except Exception as error:
                 handle, self.note = None, f"GPU {index}: {error}"
             self._handles[key] = handle
-            self.names[key] = self._name(handle, key)
+            self.names[key] = ask(self._nvml, "nvmlDeviceGetName", handle) or f"GPU {key}"
             for number, slice_handle in enumerate(self._slices(handle)):
                 self._handles[f"{key}:{number}"] = slice_handle
-                self.names[f"{key}:{number}"] = self._name(slice_handle, f"{key}, MIG slice {number}")
-
-    def _name(self, handle: Any, key: str) -> str:
-        try:
-            return _text(self._nvml.nvmlDeviceGetName(handle))
-        except Exception:
-            return f"GPU {key}"
+                name = ask(self._nvml, "nvmlDeviceGetName", slice_handle)
+                self.names[f"{key}:{number}"] = name or f"GPU {key}, MIG slice {number}"
 
     def _slices(self, handle: Any) -> list[Any]:
         """The handles of a GPU's MIG slices; none where MIG is off or unknown."""
-        found = []
-        try:
-            if not self._nvml.nvmlDeviceGetMigMode(handle)[0]:
-                return []
-            for number in range(int(self._nvml.nvmlDeviceGetMaxMigDeviceCount(handle))):
-                try:
-                    found.append(self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
-                except Exception:  # places without a slice answer "not found"
-                    continue
-        except Exception:
-            return []
-        return found
+        mode = ask(self._nvml, "nvmlDeviceGetMigMode", handle)
+        count = ask(self._nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) if mode and mode[0] else 0
+        # places without a slice answer "not found"
+        handles = (ask(self._nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, n) for n in range(int(count or 0)))
+        return [found for found in handles if found is not None]
 
     def read(self, now_s: float, pids: Collection[int] = ()) -> dict[str, dict[str, float | None]]:
         """One sample: ``{device: {field: value}}`` with the fields of :data:`GPU_FIELDS`.
@@ -269,10 +243,6 @@ class NvmlSampler:
             except Exception:
                 self.note = self.note or "NVML did not shut down cleanly"
         self._handles = dict.fromkeys(self._handles)
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _number(value: Any) -> float | None:

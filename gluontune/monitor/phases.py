@@ -1,4 +1,4 @@
-"""Where the time of a training step goes.
+"""Where the time of a training step goes: its phases, and by source line where a program waits for the device.
 
 MXNet queues work and returns, so a clock around ``forward`` measures the queueing. On a sample of the steps
 :class:`StepPhases` therefore waits for the device at each border; the others only keep the time that the
@@ -8,43 +8,40 @@ checked: what the sampled steps take longer is work that otherwise overlaps.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
 import random
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["StepPhases"]
+__all__ = ["StepPhases", "SyncTrace", "trace_syncs"]
 
 _FIRST_EVERY = 5  # distance of the first few samples
 _TIMED_SHARE = 1 / 8  # of the other steps whose phases are timed on the host alone
+_NAMES = ("asnumpy", "wait_to_read", "asscalar", "item", "tolist")
+# Frames of the framework itself: the line that matters is the first one outside.
+_INSIDE = (os.sep + "mxnet" + os.sep, "<frozen", "contextlib.py")
 
 
-class _Untimed:
-    """Stands for every phase of a step that is not timed."""
+_UNTIMED = contextlib.nullcontext()  # stands for every phase of a step that is not timed
 
-    __slots__ = ()
 
-    def __enter__(self) -> None:
-        pass
+class _Off:
+    """Stands for a step while nothing is measured."""
+
+    def __enter__(self) -> _Off:
+        return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-
-_UNTIMED = _Untimed()
-
-
-class _Off(_Untimed):
-    """Stands for a step while nothing is measured."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> _Off:  # type: ignore[override]
-        return self
-
-    def __call__(self, name: str) -> _Untimed:
+    def __call__(self, name: str) -> contextlib.nullcontext[None]:
         return _UNTIMED
 
 
@@ -86,7 +83,7 @@ class _Step:
     def __init__(self, owner: StepPhases):
         self._owner = owner
 
-    def __call__(self, name: str) -> _Phase | _Untimed:
+    def __call__(self, name: str) -> _Phase | contextlib.nullcontext[None]:
         if not self._owner._timed:
             return _UNTIMED
         phase = self._owner._phases.get(name)
@@ -161,8 +158,7 @@ class StepPhases:
             phase.total_s = phase.queued_s = phase.host_s = 0.0
         self._seen = getattr(self, "_seen", 0)
         self._next = max(self._seen, self._skip)
-        self._samples, self._sampled_s = 0, 0.0
-        self._rest_s = 0.0
+        self._samples, self._sampled_s, self._rest_s = 0, 0.0, 0.0
         self._drained_s = 0.0  # waiting before a sampled step: work of the steps before it
         self._others, self._others_s = 0, 0.0
         self._timed_others = 0  # those whose phases were timed on the host
@@ -251,18 +247,84 @@ class StepPhases:
         totals = {name: phase.total_s for name, phase in self._phases.items()} if n else {}
         if n:
             totals["rest"] = totals.get("rest", 0.0) + self._rest_s
-        whole = sum(totals.values())
+        whole, means = sum(totals.values()), {"sampled": sampled, "unsampled": usual}
         used = [phase for phase in self._phases.values() if n or self._others]
         return {
             "phases_ms": {name: 1e3 * s / n for name, s in totals.items()},
             "phases_pct": {name: 100 * s / whole for name, s in totals.items()} if whole > 0 else {},
             "queue_ms": {p.name: 1e3 * p.queued_s / n for p in used} if n else {},
             "host_ms": {p.name: 1e3 * p.host_s / self._timed_others for p in used} if self._timed_others else {},
-            "step_time_ms": {
-                "sampled": None if sampled is None else 1e3 * sampled,
-                "unsampled": None if usual is None else 1e3 * usual,
-            },
+            "step_time_ms": {name: None if s is None else 1e3 * s for name, s in means.items()},
             "sum_check_pct": 100 * (sampled / usual - 1) if sampled and usual else None,
             "steps_sampled": n,
             "steps_unsampled": self._others,
         }
+
+
+class SyncTrace:
+    """Calls that made the host wait, by the line they stand on."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, str], list[float]] = {}
+        self._local = threading.local()
+
+    def wrap(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """The same method, timed; a wait inside another one counts once, as the outer."""
+
+        @functools.wraps(method)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if getattr(self._local, "inside", False):
+                return method(*args, **kwargs)
+            self._local.inside = True
+            start = time.perf_counter()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self._local.inside = False
+                entry = self._lines.setdefault((_caller(), name), [0, 0.0])
+                entry[0] += 1
+                entry[1] += time.perf_counter() - start
+
+        return timed
+
+    def report(self) -> list[dict[str, Any]]:
+        """``[{"where": "file.py:12", "call", "calls", "blocked_ms"}]``, the longest first; ready for JSON."""
+        rows = [
+            {"where": where, "call": call, "calls": int(count), "blocked_ms": 1e3 * seconds}
+            for (where, call), (count, seconds) in list(self._lines.items())
+        ]
+        return sorted(rows, key=lambda row: -row["blocked_ms"])
+
+
+@contextlib.contextmanager
+def trace_syncs(array_class: type, names: Sequence[str] = _NAMES) -> Iterator[SyncTrace]:
+    """While it lasts, each blocking call of an array class is counted with the line that made it.
+
+    Args:
+        array_class: ``mx.nd.NDArray``; its methods are put back at the end.
+        names: the methods that block.
+
+    >>> class Array:
+    ...     def asnumpy(self):
+    ...         return 1
+    >>> with trace_syncs(Array) as trace:
+    ...     total = Array().asnumpy() + Array().asnumpy()
+    >>> [(row["call"], row["calls"]) for row in trace.report()]
+    [('asnumpy', 2)]
+    """
+    trace = SyncTrace()
+    originals = {name: vars(array_class)[name] for name in names if name in vars(array_class)}
+    for name, method in originals.items():
+        setattr(array_class, name, trace.wrap(name, method))
+    try:
+        yield trace
+    finally:
+        for name, method in originals.items():
+            setattr(array_class, name, method)
+
+
+def _caller() -> str:
+    frame = sys._getframe(2)
+    while frame.f_back is not None and any(part in frame.f_code.co_filename for part in _INSIDE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, Protocol, Union
 
 from gluontune.core.errors import UsageError
-from gluontune.monitor.clock import Clock, ticks
 from gluontune.monitor.cpu import CpuSampler
 from gluontune.monitor.nvml import NvmlSampler
-from gluontune.monitor.ring import Ring
-from gluontune.monitor.series import steadiness_of, thin
+from gluontune.monitor.series import Ring, steadiness_of, thin
 
-__all__ = ["Monitor", "SampledDevice"]
+__all__ = ["Clock", "Monitor", "SampledDevice", "ticks"]
 
 Sample = dict[str, Any]
 _SHORTEST_S = 0.01
+
+
+class Clock:
+    """Seconds since it was made, that never run backwards, whatever the source does."""
+
+    def __init__(self, source: Callable[[], float] = time.monotonic):
+        self._source = source
+        self._last = source()
+        self._passed = 0.0
+
+    def now(self) -> float:
+        """Seconds. A jump back of the source counts as no time."""
+        value = self._source()
+        self._passed += max(0.0, value - self._last)
+        self._last = value
+        return self._passed
+
+
+def ticks(now: Callable[[], float], period_s: float) -> Iterator[float]:
+    """Seconds to wait until each next multiple of the period; multiples that have passed are left out.
+
+    >>> clock = iter([0.0, 0.26, 1.1])
+    >>> delays = ticks(lambda: next(clock), 0.25)
+    >>> next(delays), round(next(delays), 2), round(next(delays), 2)
+    (0.25, 0.24, 0.15)
+    """
+    place = 0
+    while True:
+        at = now()
+        place = max(place + 1, math.floor(at / period_s + 1e-9) + 1)
+        yield min(period_s, max(0.0, place * period_s - at))
 
 
 class SampledDevice(Protocol):
@@ -29,19 +59,6 @@ class SampledDevice(Protocol):
 
     def utilization_pct(self) -> float | None:
         """Percent of the time since the last call in which the device worked."""
-
-
-class _Mark:
-    """What :meth:`Monitor.mark` gives back: as a context manager it ends the phase as well."""
-
-    def __init__(self, monitor: Monitor):
-        self._monitor = monitor
-
-    def __enter__(self) -> _Mark:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._monitor.mark(None)
 
 
 class Monitor:
@@ -165,7 +182,7 @@ class Monitor:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def mark(self, name: str | None) -> _Mark:
+    def mark(self, name: str | None) -> contextlib.ExitStack:
         """Say what begins now (``"train"``, ``"validate"``, …); None ends it.
 
         As a context manager it ends the phase as well: ``with monitor.mark("train"): …``.
@@ -175,7 +192,9 @@ class Monitor:
             oldest = self._ring.oldest_s if self._ring.count > self._ring.size else None
             while oldest is not None and len(self._marks) > 1 and self._marks[1][0] <= oldest:
                 del self._marks[0]  # it ended before the samples that are kept
-        return _Mark(self)
+        ended = contextlib.ExitStack()
+        ended.callback(self.mark, None)
+        return ended
 
     def spans(self, name: str) -> list[tuple[float, float]]:
         """``(start_s, end_s)`` of each stretch marked ``name``; one that still lasts ends now."""
@@ -247,9 +266,8 @@ class Monitor:
             per_core: also ``cpu_cores_pct``, which is long on a machine with many cores.
 
         Returns:
-            ``t_s``, ``cpu_pct``, ``rss_mib``, … as lists; ``gpu_util_pct``, ``gpu_mem_mib``, … as
-            ``{device: list}``; ``marks``; None for N/A. Units are in the names; see
-            :class:`CpuSampler` and :data:`GPU_FIELDS`.
+            ``t_s``, ``cpu_pct``, ``rss_mib``, … as lists; ``gpu_util_pct``, ``gpu_mem_mib``, … as ``{device: list}``;
+            ``marks``; None for N/A. Units are in the names; see :class:`CpuSampler` and :data:`GPU_FIELDS`.
         """
         with self._lock:
             ring, marks = self._ring.copy(), list(self._marks)

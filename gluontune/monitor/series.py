@@ -1,31 +1,46 @@
-"""Samples as columns, thinned for a picture, and their steadiness."""
+"""Samples as columns: the newest, all of a log, thinned for a picture; and how steadily a device is used.
+
+Every figure is time-weighted: sample ``i`` stands for the interval from the sample before it (a utilization
+is always a mean over the time just past); the first one stands for the median interval. Time that lies
+outside the ``spans``, or whose sample is None (a lost GPU, a field that is N/A), does not count.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any, Optional
+
+import numpy as np
 
 from gluontune.core.errors import UsageError
 from gluontune.monitor.nvml import GPU_FIELDS
-from gluontune.monitor.steady import steadiness, together
 
-__all__ = ["BY_DEVICE", "blank_table", "columns", "short", "steadiness_of", "thin"]
+__all__ = ["BY_DEVICE", "IDLE_BELOW_PCT", "Ring", "columns", "steadiness", "steadiness_of", "thin", "together"]
 
 Sample = dict[str, Any]
 BY_DEVICE = (*GPU_FIELDS, "cpu_cores_pct")
+Key = tuple[str, str]  # the field and the device, "" for a field of its own
+#: Below this utilization, in percent, a device counts as idle.
+IDLE_BELOW_PCT = 10.0
+_LEVELS = (10, 50, 90)
+
+Values = Sequence[Optional[float]]
+# One stretch of time with one value: (start, end, value, span's number).
+_Piece = tuple[float, float, float, int]
 
 
 def columns(samples: Sequence[Sample]) -> dict[str, Any]:
     """Samples as columns of equal length, with None wherever a sample lacks a field."""
     names = dict.fromkeys(name for sample in samples for name in sample)
-    table = blank_table()
+    table = _blank_table()
     for name in names:
         if name in BY_DEVICE:
             keys = dict.fromkeys(key for sample in samples for key in sample.get(name) or {})
-            table[name] = {key: [short((s.get(name) or {}).get(key)) for s in samples] for key in keys}
+            table[name] = {key: [_short((s.get(name) or {}).get(key)) for s in samples] for key in keys}
         else:
-            table[name] = [short(sample.get(name)) for sample in samples]
+            table[name] = [_short(sample.get(name)) for sample in samples]
     return table
 
 
@@ -69,11 +84,224 @@ def steadiness_of(series: dict[str, Any], spans: Iterable[tuple[float, float]] |
     return {**main, "device": "gpu" if measured else "cpu", "by_device": by_device}
 
 
-def blank_table() -> dict[str, Any]:
+def _blank_table() -> dict[str, Any]:
     """The columns that are always there."""
     return {"t_s": [], "cpu_pct": [], "rss_mib": [], "gpu_util_pct": {}, "gpu_mem_mib": {}}
 
 
-def short(value: float | None) -> float | None:
+def _short(value: float | None) -> float | None:
     """No more digits than a sampler can tell apart: series are long, and they are kept."""
     return round(value, 4) if isinstance(value, float) else value
+
+
+class Ring:
+    """Samples in, columns out; the oldest makes room for the newest, so hours of watching cost what minutes do.
+
+    Args:
+        size: samples that are kept.
+
+    >>> ring = Ring(2)
+    >>> for t in (1.0, 2.0, 3.0):
+    ...     ring.add({"t_s": t, "cpu_pct": None if t == 2 else 10 * t, "gpu_util_pct": {"0": t}})
+    >>> ring.table()["t_s"], ring.table()["cpu_pct"], ring.table()["gpu_util_pct"]
+    ([2.0, 3.0], [None, 30.0], {'0': [2.0, 3.0]})
+    """
+
+    def __init__(self, size: int):
+        self.size, self.count = size, 0
+        self._columns: dict[Key, np.ndarray] = {}
+        self._whole: dict[Key, bool] = {}  # whether all that came were whole numbers
+
+    def add(self, sample: dict[str, Any]) -> None:
+        """Keep a sample: a mapping of fields to a number or None, or to such by device."""
+        place = self.count % self.size
+        for column in self._columns.values():
+            column[place] = math.nan
+        for key, value in _flat(sample):
+            if key not in self._columns:
+                # Written at once, so that the system gives the memory now and not page by page.
+                self._columns[key] = np.full(self.size, math.nan)
+                self._whole[key] = True
+            if value is not None:
+                self._columns[key][place] = value
+                self._whole[key] &= isinstance(value, int)
+        self.count += 1
+
+    @property
+    def oldest_s(self) -> float | None:
+        """The time of the oldest sample that is kept."""
+        times = self._columns.get(("t_s", ""))
+        return None if times is None else float(times[self.count % self.size if self.count > self.size else 0])
+
+    def copy(self) -> Ring:
+        """The samples as they are now: quick, so that whoever adds hardly waits."""
+        other = Ring(self.size)
+        other.count, other._whole = self.count, dict(self._whole)
+        other._columns = {key: column.copy() for key, column in self._columns.items()}
+        return other
+
+    def table(self) -> dict[str, Any]:
+        """The samples as columns of equal length, as :func:`columns` gives them."""
+        if self.count <= self.size:
+            order: Any = slice(0, self.count)
+        else:
+            order = np.roll(np.arange(self.size), -(self.count % self.size))
+        found = _blank_table()
+        for (name, device), column in self._columns.items():
+            whole = self._whole[name, device]
+            values = [
+                None if math.isnan(value) else int(value) if whole else _short(value)
+                for value in column[order].tolist()
+            ]
+            if name in BY_DEVICE:
+                found.setdefault(name, {})[device] = values
+            else:
+                found[name] = values
+        return found
+
+
+def _flat(sample: dict[str, Any]) -> Iterator[tuple[Key, Any]]:
+    for name, value in sample.items():
+        if name in BY_DEVICE:
+            for device, own in (value or {}).items():
+                yield (name, device), own
+        else:
+            yield (name, ""), value
+
+
+def steadiness(
+    t_s: Sequence[float], value_pct: Values, *, spans: Iterable[tuple[float, float]] | None = None
+) -> dict[str, Any]:
+    """How steady a utilization is.
+
+    With ``v`` the value and ``w`` the length of each piece of time, ``W = sum(w)``:
+
+    ======================  ================================================================================
+    ``mean_pct``            ``sum(w v) / W``, percent
+    ``cv``                  coefficient of variation, ``sqrt(sum(w (v - mean)^2) / W) / mean``
+    ``below_10_pct`` …      share of the time, in percent, with ``v`` below 10 (50, 90) %
+    ``idle_gaps``           number of unbroken stretches with ``v`` below 10 %
+    ``longest_idle_gap_s``  seconds; 0 without a gap. ``mean_idle_gap_s``: None without a gap
+    ``idle_period_s``       mean seconds from the start of a gap to the start of the next one of its span
+    ``score``               ``1 / (1 + cv^2)``: 1 is perfectly even; a device that is busy for a share ``p`` of
+                            the time and otherwise at zero scores ``p``
+    ``measured_s``          ``W``, seconds
+    ======================  ================================================================================
+
+    The score says how *even* the load is and ``mean_pct`` how *high*: an even 30 % is steady but low.
+
+    Args:
+        t_s: times of the samples in seconds, in ascending order.
+        value_pct: utilization in percent (0 … 100), None where there was none.
+        spans: ``(start_s, end_s)`` of the time that counts; None counts all of it. Spans closer to each
+            other than half a sampling interval are taken as one.
+
+    Returns:
+        The table's figures, ready for JSON; None where a figure is undefined (no samples, a mean of zero).
+
+    Raises:
+        UsageError: the lengths differ, or a time lies before the one ahead of it.
+
+    Source: the score is Jain's fairness index over time; Jain, Chiu, Hawe, *A Quantitative Measure of
+    Fairness and Discrimination for Resource Allocation in Shared Computer Systems*, DEC-TR-301, 1984.
+
+    >>> spiky = steadiness([1, 2, 3, 4], [100, 0, 100, 0])
+    >>> spiky["mean_pct"], spiky["score"], spiky["below_10_pct"], spiky["idle_gaps"], spiky["idle_period_s"]
+    (50.0, 0.5, 50.0, 2, 2.0)
+    >>> steadiness([1, 2, 3, 4], [50, 50, 50, 50])["score"]
+    1.0
+    """
+    pieces = _pieces(t_s, value_pct, None if spans is None else sorted(spans))
+    total = sum(end - start for start, end, _, _ in pieces)
+    figures: dict[str, Any] = {"measured_s": round(total, 6), "mean_pct": None, "cv": None}
+    figures.update({f"below_{level}_pct": None for level in _LEVELS})
+    gaps = _gaps(pieces)
+    if total > 0:
+        mean = sum((end - start) * value for start, end, value, _ in pieces) / total
+        spread = sum((end - start) * (value - mean) ** 2 for start, end, value, _ in pieces) / total
+        figures["mean_pct"] = mean
+        figures["cv"] = math.sqrt(spread) / mean if mean > 0 else None
+        for level in _LEVELS:
+            below = sum(end - start for start, end, value, _ in pieces if value < level)
+            figures[f"below_{level}_pct"] = 100.0 * below / total
+    lengths = [end - start for start, end, _ in gaps]
+    steps = [b[0] - a[0] for a, b in zip(gaps, gaps[1:]) if a[2] == b[2]]
+    figures["idle_gaps"] = len(gaps)
+    figures["longest_idle_gap_s"] = max(lengths, default=0.0) if total > 0 else None
+    figures["mean_idle_gap_s"] = sum(lengths) / len(lengths) if lengths else None
+    figures["idle_period_s"] = sum(steps) / len(steps) if steps else None
+    figures["score"] = None if figures["cv"] is None else 1.0 / (1.0 + figures["cv"] ** 2)
+    return figures
+
+
+def together(by_device: Mapping[str, Values]) -> list[float | None]:
+    """The mean over several devices at each sample; a device without a value then is left out.
+
+    Args:
+        by_device: percent at each sample, None where there is none; all of one length.
+
+    >>> together({"0": [100, 50, None], "1": [0, None, None]})
+    [50.0, 50.0, None]
+    """
+    joined: list[float | None] = []
+    for values in zip(*by_device.values()):
+        there = [v for v in values if v is not None]
+        joined.append(sum(there) / len(there) if there else None)
+    return joined
+
+
+def _pieces(t_s: Sequence[float], values: Values, spans: list[tuple[float, float]] | None) -> list[_Piece]:
+    if len(t_s) != len(values):
+        raise UsageError(f"steadiness: {len(t_s)} times and {len(values)} values; give one value per time")
+    lengths = [b - a for a, b in zip(t_s, t_s[1:])]
+    if any(length < 0 or not math.isfinite(length) for length in lengths):
+        raise UsageError("steadiness: t_s must ascend; sort the samples by time")
+    usual = median(lengths) if lengths else 0.0
+    merged = None if spans is None else _merge(spans, usual / 2)
+    pieces: list[_Piece] = []
+    number = 0
+    for end, length, value in zip(t_s, [usual, *lengths], values):
+        start = end - length
+        if merged is None:
+            overlaps = [(start, end, 0)]
+        else:
+            while number < len(merged) and merged[number][1] <= start:
+                number += 1
+            overlaps = _overlaps(merged, number, start, end)
+        if value is not None and math.isfinite(value):
+            pieces += [(a, b, float(value), span) for a, b, span in overlaps if b > a]
+    return pieces
+
+
+def _merge(spans: list[tuple[float, float]], closer_than: float) -> list[tuple[float, float]]:
+    """Ascending spans without overlap; those that the samples cannot tell apart become one."""
+    merged: list[tuple[float, float]] = []
+    for start, end in spans:
+        if merged and start - merged[-1][1] <= closer_than:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _overlaps(
+    spans: list[tuple[float, float]], number: int, start: float, end: float
+) -> list[tuple[float, float, int]]:
+    found = []
+    while number < len(spans) and spans[number][0] < end:
+        found.append((max(start, spans[number][0]), min(end, spans[number][1]), number))
+        number += 1
+    return found
+
+
+def _gaps(pieces: list[_Piece]) -> list[tuple[float, float, int]]:
+    """``(start, end, span)`` of each unbroken idle stretch."""
+    gaps: list[tuple[float, float, int]] = []
+    for start, end, value, span in pieces:
+        if value >= IDLE_BELOW_PCT:
+            continue
+        if gaps and gaps[-1][2] == span and math.isclose(gaps[-1][1], start, rel_tol=0, abs_tol=1e-9):
+            gaps[-1] = (gaps[-1][0], end, span)
+        else:
+            gaps.append((start, end, span))
+    return gaps

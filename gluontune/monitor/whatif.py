@@ -143,8 +143,7 @@ def attainable_flops(flops: float, moved_bytes: float, peak_flops: float, peak_b
         peak_flops: of the device, FLOP/s. peak_bytes: of its memory, bytes/s; see :func:`measured_peaks`.
 
     Returns:
-        ``{"flops_per_sec", "intensity", "bound_by"}``; intensity in FLOP a byte, bound by ``memory`` or
-        ``compute``.
+        ``{"flops_per_sec", "intensity", "bound_by"}``; intensity in FLOP a byte, bound by ``memory`` or ``compute``.
 
     Raises:
         UsageError: a number that is not above 0.

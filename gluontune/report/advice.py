@@ -8,22 +8,18 @@ from typing import Any
 
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import open_regular
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
 
 __all__ = ["advice", "revisited_best", "revisited_lines"]
 
 _LARGEST = 200_000  # bytes of a script or a recipe that a page takes in
 _KEEP = {
-    "environment": "Set threads and allocator before MXNet starts",
-    "multi-worker": "Decode images in worker processes",
-    "records": "Read the images from RecordIO, or keep them in memory",
-    "hybridized": "Compile the net to a graph",
-    "mixed-precision": "Compute in 16 bits",
-    "large-batch": "Take larger steps",
-    "multi-device": "Train in several processes",
-    "modern-engine": "Compute the same net with PyTorch",
+    "environment": "Set threads and allocator before MXNet starts", "multi-worker": "Decode images in worker processes",
+    "records": "Read the images from RecordIO, or keep them in memory", "hybridized": "Compile the net to a graph",
+    "mixed-precision": "Compute in 16 bits", "large-batch": "Take larger steps",
+    "multi-device": "Train in several processes", "modern-engine": "Compute the same net with PyTorch",
     "methods": "Train fewer epochs, by methods that make more of each",
-}
+}  # fmt: skip
 
 
 def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
@@ -39,21 +35,21 @@ def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     for row in ladder["rungs"]:
         if row["kept"] and row["name"] != "naive" and row["name"] not in left_out:
             by_time = (row.get("seconds_to_accuracy") or {}).get("ratio") or {}
-            ratio = words.number(by_time.get("median")) or (row["ratio_to_previous"] or {}).get("median")
+            ratio = fmt.number(by_time.get("median")) or (row["ratio_to_previous"] or {}).get("median")
             what = "less time to the accuracy" if by_time else "the speed"
             told = _what(row["name"], row["changes"], ladder["base_recipe"])
-            kept.append((told, f"{words.ratio(ratio)} {what}" if ratio else ""))
+            kept.append((told, f"{fmt.ratio(ratio)} {what}" if ratio else ""))
     for answer in ladder["revisited"]:
         if answer["adopted"] and answer["kind"] == "asked again" and answer["ratio"]:
-            kept.append((_what(answer["rung"]), f"{words.ratio(answer['ratio']['median'])} the speed"))
+            kept.append((_what(answer["rung"]), f"{fmt.ratio(answer['ratio']['median'])} the speed"))
     files = ladder.get("files") if isinstance(ladder.get("files"), Mapping) else {}
     shown = []
     for kind, command in (("script", "python {}"), ("yaml", "gluontune train --recipe {}")):
         name = (files or {}).get(kind)
         text = _read(folder, name) if folder is not None and isinstance(name, str) else None
         if text is not None:
-            shown.append({"name": words.clean(name, 40), "command": command.format(name), "text": text})
-    reason = words.clean((files or {}).get("reason") or "", 200)
+            shown.append({"name": fmt.clean(name, 40), "command": command.format(name), "text": text})
+    reason = fmt.clean((files or {}).get("reason") or "", 200)
     return {
         "kept": kept,
         "files": shown,
@@ -90,16 +86,16 @@ def _what(rung: str, changes: Mapping[str, Any] | None = None, base: Mapping[str
     """
     optimizer = (changes or {}).get("optimizer")
     if rung == "large-batch" and isinstance(optimizer, str):
-        name = words.clean({"muon": "Muon"}.get(optimizer, optimizer.upper()), 30)
+        name = fmt.clean({"muon": "Muon"}.get(optimizer, optimizer.upper()), 30)
         before, now = _update_size(base or {}, {}), _update_size(base or {}, changes or {})
         return f"{_KEEP[rung]}, with {name}" if now > before else f"Train with {name}, in fewer epochs"
-    return _KEEP.get(rung, words.clean(rung, 60))
+    return _KEEP.get(rung, fmt.clean(rung, 60))
 
 
 def _update_size(base: Mapping[str, Any], changes: Mapping[str, Any]) -> float:
     """Images of an update on one device."""
     both = {**base, **changes}
-    sizes = [words.number(both.get(name)) or 1.0 for name in ("batch_size_per_device", "accumulate")]
+    sizes = [fmt.number(both.get(name)) or 1.0 for name in ("batch_size_per_device", "accumulate")]
     return sizes[0] * sizes[1]
 
 
@@ -135,10 +131,10 @@ def revisited_lines(ladder: Mapping[str, Any]) -> list[str]:
         first, ratio = answer["first"], answer["ratio"]
         said = []
         if first and answer["kind"] == "asked again":
-            said.append(f"{words.ratio(first['median'])} when it was climbed")
+            said.append(f"{fmt.ratio(first['median'])} when it was climbed")
         if ratio:
-            said.append(f"{words.ratio_with_interval(ratio['median'], ratio['ci95'])} on top of the best")
+            said.append(f"{fmt.ratio_with_interval(ratio['median'], ratio['ci95'])} on top of the best")
         outcome = "adopted" if answer["adopted"] else "not adopted" if ratio else answer["reason"] or "not asked"
-        told = "; ".join(part for part in (", ".join(said), words.clean(outcome, 200)) if part)
-        lines.append(f"{words.clean(answer['rung'], 40)}, {words.clean(answer['kind'], 20)}: {told}")
+        told = "; ".join(part for part in (", ".join(said), fmt.clean(outcome, 200)) if part)
+        lines.append(f"{fmt.clean(answer['rung'], 40)}, {fmt.clean(answer['kind'], 20)}: {told}")
     return lines

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from gluontune.core.errors import UsageError
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
 from gluontune.report.read import Source, check_row, reason_of, row_of
+from gluontune.report.study import text_table
 
 __all__ = ["Comparison", "compare", "comparison_table"]
 
@@ -76,7 +76,7 @@ def compare(sources: Sequence[Source], threshold_pct: float = 5.0) -> list[Compa
     return [_against(rows[0], row, threshold_pct) for row in rows[1:]]
 
 
-def comparison_table(found: Sequence[Comparison]) -> Table:
+def comparison_table(found: Sequence[Comparison]) -> Any:
     """The comparisons as a terminal table; differences and findings stand below each name.
 
     Args:
@@ -98,27 +98,22 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
     against before       speed (95 %)     accuracy  memory
     after           1.50× (1.48–1.52)  +0.0 points       —
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(f"against {words.clean(found[0].baseline, 60)}" if found else "run", overflow="fold", ratio=1)
-    for heading in ("speed (95 %)", "accuracy", "memory"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = text_table("run|>speed (95 %)|>accuracy|>memory")
+    table.columns[0].overflow, table.columns[0].ratio = "fold", 1
+    if found:
+        table.columns[0].header = f"against {fmt.clean(found[0].baseline, 60)}"
     for one in found:
         speed = one.speed_ratio
         moved = one.accuracy_points
-        table.add_row(
-            Text(words.clean(one.name, 80), style="bold"),
-            words.ratio_with_interval(speed["median"], speed["ci95"]).replace("95 %: ", "") if speed else "—",
-            "—" if moved is None else f"{moved:+.1f} points",
-            words.ratio(one.memory_ratio),
-        )
+        gain = fmt.ratio_with_interval(speed["median"], speed["ci95"]).replace("95 %: ", "") if speed else "—"
+        points = "—" if moved is None else f"{moved:+.1f} points"
+        table.add_row(Text(fmt.clean(one.name, 80), style="bold"), gain, points, fmt.ratio(one.memory_ratio))
         for kind, differences in (("recipe", one.recipe), ("machine", one.machine)):
             for name, (before, after) in differences.items():
                 line = f"  {kind} {name}: {_shown(before)} → {_shown(after)}"
-                table.add_row(Text(words.clean(line, 300), style="dim"))
-        for text in one.regressions:
-            table.add_row(Text(f"  ▼ {text}", style="red"))
-        for text in one.remarks:
-            table.add_row(Text(f"  {text}"))
+                table.add_row(Text(fmt.clean(line, 300), style="dim"))
+        for style, text in [*(("red", f"▼ {text}") for text in one.regressions), *(("", text) for text in one.remarks)]:
+            table.add_row(Text(f"  {text}", style=style))
     return table
 
 
@@ -139,13 +134,13 @@ def _check_data(sources: Sequence[Source], rows: Sequence[dict[str, Any]]) -> No
         if data != wanted[0]:
             mine, theirs = (" with job ".join(str(part) for part in pair if part) for pair in (data, wanted[0]))
             raise UsageError(
-                f"{source.path} trained on {words.clean(mine, 80)} but {sources[0].path} on {words.clean(theirs, 80)}: "
+                f"{source.path} trained on {fmt.clean(mine, 80)} but {sources[0].path} on {fmt.clean(theirs, 80)}: "
                 "runs of different data cannot be compared"
             )
 
 
 def _against(base: dict[str, Any], row: dict[str, Any], threshold_pct: float) -> Comparison:
-    found = Comparison(words.clean(row["name"], 120), words.clean(base["name"], 120))
+    found = Comparison(fmt.clean(row["name"], 120), fmt.clean(base["name"], 120))
     found.recipe = _differences(base["recipe"], row["recipe"])
     found.machine = _differences(base.get("machine") or {}, row.get("machine") or {})
     if base["peak_rss_mib"] and row["peak_rss_mib"]:

@@ -1,21 +1,27 @@
-"""Which of gluontune's documents a file holds, and the view that shows it: studies, searches, benchmarks.
+"""Which of gluontune's documents a file holds, and the view that shows it; the views of searches and benchmarks.
 
 A new kind of document is one entry of :data:`KINDS`; ``gluontune report`` then reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gluontune.core import stats
 from gluontune.core.errors import GluontuneError
-from gluontune.report.benchmarks import benchmark_view
+from gluontune.report import formatting as fmt
 from gluontune.report.factors import factors_view
-from gluontune.report.searches import esgd_view, tune_view
-from gluontune.report.tta_page import tta_view
+from gluontune.report.study import INTERRUPTED, figure, row, study, table
+from gluontune.report.study_figures import set_bars
+from gluontune.report.svg import SERIES, draw, label
+from gluontune.report.tta import tta_view
 
-__all__ = ["KINDS", "Kind", "kind_of", "named", "view"]
+__all__ = ["KINDS", "Kind", "benchmark_view", "esgd_table", "kind_of", "named", "tune_table", "view"]
+
+_WORDS = {"images_per_sec", "samples_per_sec"}
+_HIDDEN = {"name", "part", "peer", "status", "reason", "note", "info", "sizes", "recipe"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,227 @@ class Kind:
     view: Callable[[Mapping[str, Any], str], dict[str, Any]]
     schema: int | None = 1
     folder: bool = False
+
+
+def tune_table(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``gluontune tune`` tried."""
+    rows = []
+    for tried in document["tried"]:
+        speed, gain, bounds = tried["samples_per_sec"], tried["speedup_vs_start"], tried["speedup_ci95"]
+        outcome = "kept" if tried["kept"] else "" if tried["status"] == "ran" else tried["status"]
+        why = "; ".join(part for part in (tried["remark"], tried["reason"]) if part)
+        ratio = fmt.ratio_with_interval(gain, bounds) if gain is not None else "—"
+        rate = fmt.rate(speed["median"] if speed else None)
+        rows.append(row(tried["label"], tried["stage"], rate, ratio, outcome, why=why))
+    head = ["Option", "Knob", "samples/s", "× start (95 %)", "Outcome"]
+    return table("What was tried", head, rows, "Measured in turn with the start.")
+
+
+def tune_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The study of a document of ``gluontune tune``."""
+    best, tried_table, bars = document["best"], tune_table(document), []
+    for tried in document["tried"]:
+        gain, bounds = tried["speedup_vs_start"], tried["speedup_ci95"]
+        if gain is not None and tried["stage"] not in ("start", "take back"):
+            part = "cumulative" if tried["kept"] else "other"
+            bars.append({"name": tried["label"], "part": part, "lost": "",
+                         "value": {"median": gain, "ci95": bounds or [gain, gain]}})  # fmt: skip
+    bars.sort(key=lambda bar: bar["part"] != "cumulative")
+    tiles = []
+    if best:
+        tiles = [
+            ("against the start", fmt.ratio(best["speedup_vs_start"]), "training throughput"),
+            ("best", f"{fmt.rate(best['samples_per_sec']['median'])} samples/s", best["name"]),
+            ("searched for", fmt.duration(document["seconds"]), ""),
+        ]
+    caption = "Above: kept. Below: tried and left. Each was measured on top of what was kept before it."
+    base = document["base_recipe"]
+    return study(
+        key=key,
+        headline=document["sentence"] or "the search found nothing yet",
+        over=" · ".join([str(document["dataset"]["name"]), str(base["net"]), document["created"][:16]]),
+        warn="" if document["complete"] else INTERRUPTED,
+        remarks=document["notes"],
+        tiles=tiles,
+        figures=[figure("What was tried", set_bars("tried", bars, "× the start's throughput"), caption)],
+        tables=[tried_table],
+        recipes={"The best recipe": best["recipe"]} if best else {},
+        machine=document["machine"],
+    )
+
+
+def esgd_table(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The generations of ``gluontune esgd``."""
+    rows = []
+    for one in document["generations"]:
+        best, score = one["best"], one["best"]["score"]
+        setup = best["setup"] or {}
+        drawn = f"{setup.get('optimizer')}, rate {setup.get('learning_rate', 0):.3g}"
+        loss, fitness = ("diverged" if score[k] is None else f"{score[k]:.4f}" for k in ("loss", "fitness"))
+        reached, elite = fmt.accuracy(score["accuracy"]), f"{100 * one['offspring_share_of_elite']:.0f} %"
+        which = "offspring" if best["offspring"] else drawn
+        rows.append(row(one["generation"], which, fitness, loss, reached, elite))
+    head = ["Generation", "Its best", "Fitness", "Loss", "Accuracy", "Offspring in the elite"]
+    chooses = "Fitness is the loss that chooses; loss and accuracy are over images that chose nothing."
+    return table("The generations", head, rows, chooses)
+
+
+def esgd_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The study of a document of ``gluontune esgd``."""
+    given, cost = document["given"], document.get("cost") or {}
+    last = document["generations"][-1]["best"]["score"] if document["generations"] else None
+    headline = "no generation was finished"
+    tiles = []
+    if last is not None:
+        reached = fmt.accuracy(last["accuracy"])
+        headline = f"{reached} after {len(document['generations'])} generations of {given['plan']['population']}"
+        tiles = [("accuracy of the best", reached, "on images that chose nothing")]
+        if cost:
+            tiles.append(("trained on", f"{cost['trained_images']:,}", "images"))
+            tiles.append(("scored", f"{cost['scored_images']:,}", "images"))
+    caption = "Line: the best individual. Dots: the whole population. Smaller is better."
+    return study(
+        key=key,
+        headline=f"evolutionary SGD: {headline}",
+        over=" · ".join([given["recipe"]["dataset"], given["recipe"]["net"], document["created"][:16]]),
+        warn="" if document["complete"] else INTERRUPTED,
+        tiles=tiles,
+        figures=[figure("Fitness by generation", _fitness(document), caption)],
+        tables=[esgd_table(document)],
+        recipes={"The recipe": given["recipe"], "The plan": given["plan"]},
+        machine=document["machine"],
+    )
+
+
+def _fitness(document: Mapping[str, Any]) -> str | None:
+    points = [
+        (one["generation"], each["score"]["fitness"])
+        for one in document["generations"]
+        for each in one["population"]
+        if each["score"]["fitness"] is not None
+    ]
+    best = [(one["generation"], one["best"]["score"]["fitness"]) for one in document["generations"]]
+    best = [(number, value) for number, value in best if value is not None]
+    if not best:
+        return None
+
+    def plot(figure: Any) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        axes = figure.add_axes((0.13, 0.15, 0.84, 0.82))
+        axes.plot([x for x, _ in points], [y for _, y in points], "o", color=SERIES[2], alpha=0.5, markersize=4)
+        axes.plot([x for x, _ in best], [y for _, y in best], color=SERIES[4], linewidth=2, label=label("best"))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("generation")
+        axes.set_ylabel("fitness (loss)")
+        axes.grid()
+
+    said = f"Fitness of the best by generation: {', '.join(f'{value:.3g}' for _, value in best)}."
+    return draw("fitness", (4.8, 3.4), plot, said)
+
+
+def benchmark_view(document: Mapping[str, Any], key: str, name: str = "benchmark") -> dict[str, Any]:
+    """The study of a document of ``gluontune bench``."""
+    groups = _groups(document)
+    tables: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
+    for title, rows in groups.items():
+        tables.append(_table(title, rows))
+        unit = next((k for k in rows[0] if k in _WORDS), None) if rows else None
+        if unit is not None:
+            bars = set_bars(f"bars{len(figures)}", [_bar(r, unit) for r in rows], unit.replace("_", " "))
+            caption = "Lines: 95 % intervals over interleaved rounds. What failed is written."
+            figures.append(figure(title or fmt.clean(unit.replace("_", " "), 60), bars, caption))
+    said = fmt.fact_pairs(document.get("conditions") or {})
+    return study(
+        key=key,
+        headline=_headline(document, name),
+        over=" · ".join(f"{name} {value}" for name, value in said),
+        remarks=_remarks(document),
+        figures=figures,
+        tables=tables,
+        machine=document.get("machine") or {},
+    )
+
+
+def _groups(document: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """Rows by part; ``rows`` of the document, or those of its ``parts``."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for r in document.get("rows") or ():
+        found.setdefault(_part(r), []).append(r)
+    if not found:
+        for name, part in document["parts"].items():
+            found[name] = list(part["rows"])
+    return found
+
+
+def _part(r: Mapping[str, Any]) -> str:
+    if r.get("net") and r.get("batch_size"):
+        return f"{r['net']}, batch {r['batch_size']}"
+    return str(r.get("part") or "")
+
+
+def _headline(document: Mapping[str, Any], name: str) -> str:
+    ours = document.get("ours")
+    ratios = ours.get("ratio_to", {}) if isinstance(ours, Mapping) else {}
+    said = [f"{fmt.ratio(ratio['median'])} {peer}" for peer, ratio in ratios.items()]
+    if said and isinstance(ours, Mapping):
+        return f"{ours['name']}: {', '.join(said)}"
+    best = document.get("best")
+    if isinstance(best, Mapping) and best.get("ratio_to_hybridized"):
+        return f"{best['name']}: {fmt.ratio(best['ratio_to_hybridized']['median'])} hybridized float32"
+    return name if name == "benchmark" else f"benchmark {name}"
+
+
+def _remarks(document: Mapping[str, Any]) -> list[str]:
+    remarks = []
+    for name, part in (document.get("parts") or {}).items():
+        if "holds" in part:
+            remarks.append(f"{name}: {part['bar']}: {'holds' if part['holds'] else 'does not hold'}")
+    notes = {(r.get("peer"), r["note"]) for r in document.get("rows") or () if r.get("note")}
+    return remarks + [f"{peer}: {note}" for peer, note in sorted(notes, key=str)]
+
+
+def _bar(r: Mapping[str, Any], unit: str) -> dict[str, Any]:
+    value = r.get(unit)
+    part = "cumulative" if r.get("peer") in (None, "gluontune") else "other"
+    return {"name": str(r["name"]), "part": part, "value": value, "lost": "" if value else str(r.get("status"))}
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    columns = list(dict.fromkeys(
+        k for r in rows for k, v in r.items() if k not in _HIDDEN and _cell(v) and _part(r) != str(v)
+    ))  # fmt: skip
+    columns = [k for k in columns if len({fmt.canonical(r.get(k)) for r in rows}) > 1 or len(rows) == 1][:7]
+    shown = []
+    for r in rows:
+        status = r.get("status", "ok")
+        why = r.get("reason") or ""
+        cells = [_cell(r.get(k)) or "—" for k in columns]
+        told = why if status == "ok" or why.startswith(status) else f"{status}: {why}".rstrip(": ")
+        shown.append(row(r["name"], *cells, why=told))
+    head = ["", *(k.replace("_", " ") for k in columns)]
+    return table(title or "The rows", head, shown, "In brackets: 95 % intervals.")
+
+
+def _cell(value: Any) -> str:
+    """A figure as words; nothing for what does not fit a cell.
+
+    >>> _cell({"median": 1234.5, "ci95": [1200.0, 1300.0], "n": 9}), _cell(0.5), _cell([1, 2])
+    ('1,234 (1,200–1,300)', '0.5', '')
+    """
+    if isinstance(value, Mapping):
+        if "median" in value:
+            low, high = stats.bounds(value) or (None, None)
+            around = f" ({fmt.rate(low)}–{fmt.rate(high)})" if low is not None else ""
+            return f"{fmt.rate(value['median'])}{around}"
+        inner = {k: v for k, v in value.items() if fmt.number(v) is not None and k != "n"}
+        if "speedup" in value:
+            return _cell(value["speedup"])
+        return " / ".join(f"{k} {fmt.rate(v)}" for k, v in inner.items()) if inner else ""
+    if isinstance(value, (list, tuple)) or value is None or value == "":
+        return ""
+    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else fmt.value_text(value)
 
 
 def named(name: str) -> Callable[[Mapping[str, Any]], bool]:

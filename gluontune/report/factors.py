@@ -6,14 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
-from gluontune.core.files import write_json
-from gluontune.report import formatting as words
-from gluontune.report.factor_figures import interaction_dots, set_bars
-from gluontune.report.html import write_study
-from gluontune.report.study import over, row, study
+from gluontune.report import formatting as fmt
+from gluontune.report.study import INTERRUPTED, figure, finish, over, row, study, table, text_tables
+from gluontune.report.study_figures import interaction_dots, set_bars
 
 __all__ = ["factors_sentence", "factors_tables", "factors_view", "finish_factors"]
 
@@ -28,7 +23,7 @@ def factors_sentence(document: Mapping[str, Any]) -> str:
     parts = []
     if names and whole.get("ratio"):
         parts.append(
-            f"all {len(names)} factors: {words.ratio_with_interval(whole['ratio']['median'], whole['ratio']['ci95'])} "
+            f"all {len(names)} factors: {fmt.ratio_with_interval(whole['ratio']['median'], whole['ratio']['ci95'])} "
             "the base's throughput"
         )
     hurts = [r["factor"] for r in document["leave_one_out"].get("throughput", ()) if r["verdict"] == "hurts"]
@@ -36,7 +31,7 @@ def factors_sentence(document: Mapping[str, Any]) -> str:
         parts.append(f"faster without {', '.join(hurts)}")
     together = next((r for r in document["interactions"].get("throughput", ()) if len(r["factors"]) > 2), None)
     if together and together["promised"]:
-        parts.append(f"their gains alone promised {words.ratio(together['promised']['median'])}")
+        parts.append(f"their gains alone promised {fmt.ratio(together['promised']['median'])}")
     lost = [s["name"] for s in document["sets"] for t in s["tta"] if not t["converged"]]
     if lost:
         parts.append(f"{len(set(lost))} sets did not converge to a target")
@@ -45,14 +40,14 @@ def factors_sentence(document: Mapping[str, Any]) -> str:
 
 def _methods_sentence(document: Mapping[str, Any]) -> str:
     rows, together = document["methods"], document["together"]
-    target = words.accuracy(document["given"]["targets"][0])
-    pays = [f"{r['name']} {words.ratio(r['ratio']['median'])}" for r in rows if r["verdict"] == "pays"]
+    target = fmt.accuracy(document["given"]["targets"][0])
+    pays = [f"{r['name']} {fmt.ratio(r['ratio']['median'])}" for r in rows if r["verdict"] == "pays"]
     parts = [f"{len(pays)} of {len(rows)} methods pay to {target}" + (f": {', '.join(pays)}" if pays else "")]
     better = [f"{r['name']} {_points(r['points'])}" for r in rows if r["verdict"] == "more accurate"]
     if better:
         parts.append(f"more accurate in the same epochs: {', '.join(better)}")
     if together["ratio"]:
-        said = words.ratio_with_interval(together["ratio"]["median"], together["ratio"]["ci95"])
+        said = fmt.ratio_with_interval(together["ratio"]["median"], together["ratio"]["ci95"])
         parts.append(f"{' + '.join(together['methods'])} together: {said}")
     lost = [r["name"] for r in rows if r["verdict"] in ("did not converge", "failed")]
     if lost:
@@ -71,7 +66,7 @@ def _points(found: Mapping[str, Any] | None) -> str:
     return f"{100 * found['mean']:+.1f} points{around}"
 
 
-def factors_tables(document: Mapping[str, Any]) -> list[Table]:
+def factors_tables(document: Mapping[str, Any]) -> list[Any]:
     """The sets, and what pairs give against what they promise, for a terminal.
 
     Args:
@@ -88,42 +83,29 @@ def factors_tables(document: Mapping[str, Any]) -> list[Table]:
     Factors switched on        Part  img/s                × base
     records              cumulative    500  2.0× (95 %: 1.9–2.1)
     """
-    return [_terminal(table) for table in _tables(document)]
-
-
-def _terminal(found: Mapping[str, Any]) -> Table:
-    table = Table(title=found["title"], title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for place, name in enumerate(found["head"]):
-        table.add_column(name, justify="right" if place else "left", overflow="fold")
-    for entry in found["rows"]:
-        table.add_row(*entry["cells"])
-        if entry["why"]:
-            table.add_row(Text(f"  ↳ {entry['why']}", style="dim"))
-    return table
+    return text_tables(_tables(document))
 
 
 def _tables(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     tables = [*_methods_table(document), _sets_table(document)]
+    brings = "Gain of all factors ÷ gain of all without this one: above 1 it helps on top of the others."
     for title, found in document["leave_one_out"].items():
         rows = [row(r["factor"], _ratio(r["ratio"]), r["verdict"]) for r in found if r["ratio"]]
-        if rows:
-            caption = "Gain of all factors ÷ gain of all without this one: above 1 it helps on top of the others."
-            head = ["Factor", "Brings on top of the rest", "Verdict"]
-            tables.append({"title": f"Leave one out: {title}", "head": head, "rows": rows, "caption": caption})
+        head = ["Factor", "Brings on top of the rest", "Verdict"]
+        tables.append(table(f"Leave one out: {title}", head, rows, brings))
+    composed = (
+        "Promised: the product of the gains that each factor brings alone. Below 1 in the fourth column they "
+        "get in each other's way; above 1 one makes room for the other."
+    )
     for title, found in document["interactions"].items():
+        names = [" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all" for r in found]
         rows = [
-            row(" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all", _ratio(r["promised"]),
-                _ratio(r["measured"]), _ratio(r["ratio"]), r["verdict"])
-            for r in found
-        ]  # fmt: skip
-        if rows:
-            caption = (
-                "Promised: the product of the gains that each factor brings alone. Below 1 in the fourth column they "
-                "get in each other's way; above 1 one makes room for the other."
-            )
-            head = ["Factors", "Promised", "Measured", "Measured ÷ promised", "Verdict"]
-            tables.append({"title": f"Interactions: {title}", "head": head, "rows": rows, "caption": caption})
-    return tables
+            row(name, *(_ratio(r[key]) for key in ("promised", "measured", "ratio")), r["verdict"])
+            for name, r in zip(names, found)
+        ]
+        head = ["Factors", "Promised", "Measured", "Measured ÷ promised", "Verdict"]
+        tables.append(table(f"Interactions: {title}", head, rows, composed))
+    return [found for found in tables if found["rows"]]
 
 
 def _methods_table(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -140,14 +122,7 @@ def _methods_table(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         "The base's time to the accuracy ÷ the time with the method, by seed: above 1 it is there sooner. Times are "
         "known by the epoch; who is more accurate at the end of the same epochs needs fewer of them."
     )
-    return [
-        {
-            "title": "The methods",
-            "head": ["Method", "Base ÷ method", "Accuracy at the end", "Verdict"],
-            "rows": rows,
-            "caption": caption,
-        }
-    ]
+    return [table("The methods", ["Method", "Base ÷ method", "Accuracy at the end", "Verdict"], rows, caption)]
 
 
 def _sets_table(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,24 +130,21 @@ def _sets_table(document: Mapping[str, Any]) -> dict[str, Any]:
     rows = []
     for entry in document["sets"]:
         speed = entry["throughput"] or {}
-        rate = speed.get("samples_per_sec")
-        cells = [entry["name"], ", ".join(entry["parts"]), words.rate(rate["median"] if rate else None)]
-        cells.append(_ratio(speed.get("ratio")))
-        times = {found["target"]: found for found in entry["tta"]}
-        cells += [_time(times.get(target)) for target in targets]
+        rate, times = speed.get("samples_per_sec"), {found["target"]: found for found in entry["tta"]}
+        cells = [entry["name"], ", ".join(entry["parts"]), fmt.rate(rate["median"] if rate else None)]
+        cells += [_ratio(speed.get("ratio")), *(_time(times.get(target)) for target in targets)]
         reasons = [speed["reason"]] if speed.get("reason") else []
         reasons += [reason for found in entry["tta"][:1] for reason in found["reasons"]]
         rows.append(row(*cells, why="; ".join(reasons)))
-    head = ["Factors switched on", "Part", "img/s", "× base"]
-    head += [f"to {words.accuracy(target)}" for target in targets]
+    head = ["Factors switched on", "Part", "img/s", "× base", *(f"to {fmt.accuracy(target)}" for target in targets)]
     caption = "img/s drifts with the machine; × base was measured in turn with the base, and counts."
     if targets:
         caption += " DNC: did not converge to the target within the run; in brackets the best accuracy."
-    return {"title": "The sets", "head": head, "rows": rows, "caption": caption}
+    return table("The sets", head, rows, caption)
 
 
 def _ratio(found: Mapping[str, Any] | None) -> str:
-    return words.ratio_with_interval(found["median"], found["ci95"]) if found else "—"
+    return fmt.ratio_with_interval(found["median"], found["ci95"]) if found else "—"
 
 
 def _time(found: Mapping[str, Any] | None) -> str:
@@ -180,58 +152,34 @@ def _time(found: Mapping[str, Any] | None) -> str:
         return "—"
     if not found["converged"]:
         share = f"{found['runs'] - found['reached']} of {found['runs']} " if found["runs"] > 1 else ""
-        return f"{share}DNC ({words.accuracy(found['best_accuracy'])})"
-    return words.duration(found["seconds"]["median"])
+        return f"{share}DNC ({fmt.accuracy(found['best_accuracy'])})"
+    return fmt.duration(found["seconds"]["median"])
 
 
 def finish_factors(document: dict[str, Any], folder: str | Path) -> None:
-    """Give the document its sentence; write ``factors.json`` and ``factors.html``.
-
-    Args:
-        document: of :func:`gt.ladder.factors`. folder: where the files go.
-
-    >>> import tempfile
-    >>> ratio = {"median": 2.0, "ci95": [1.9, 2.1], "n": 9}
-    >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
-    >>> whole = {"name": "records", "set": ["records"], "parts": ["cumulative"], "tta": [],
-    ...          "throughput": {"samples_per_sec": rate, "ratio": ratio, "status": "ran", "reason": None}}
-    >>> given = {"targets": [], "pace": "quick", "recipe": {"net": "mlp"}}
-    >>> document = {"given": given, "dataset": {"name": "sample"}, "created": "2026-01-31T10:00:00", "complete": True,
-    ...             "machine": {}, "sets": [whole], "leave_one_out": {}, "interactions": {}}
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> finish_factors(document, folder)
-    >>> document["sentence"], sorted(path.name for path in folder.iterdir())
-    ('nothing was measured', ['factors.html', 'factors.json'])
-    """
-    document["sentence"] = factors_sentence(document)
-    write_json(Path(folder) / "factors.json", words.finite(document))
-    write_study(Path(folder) / "factors.html", factors_view(document, "factors"), document)
+    """Give the document of :func:`gt.ladder.factors` its sentence; write ``factors.json`` and ``factors.html``."""
+    finish(document, folder, "factors", factors_sentence, factors_view)
 
 
 def factors_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The study of a document of ``gluontune factors``."""
     given = document["given"]
     figures: list[dict[str, Any]] = []
+    bars = "Above: factors switched on one after the other. Below: all but one. DNC: did not converge."
+    if "methods" in document:
+        bars = "Each method alone; below, the best together. DNC: did not converge."
     for title, unit, values in _measures(document):
-        figures.append(
-            {
-                "title": f"Factor by factor: {title}",
-                "svg": set_bars(f"bars-{len(figures)}", values, unit),
-                "caption": "Each method alone; below, the best together. DNC: did not converge."
-                if "methods" in document
-                else "Above: factors switched on one after the other. Below: all but one. DNC: did not converge.",
-            }
-        )
+        figures.append(figure(f"Factor by factor: {title}", set_bars(f"bars-{len(figures)}", values, unit), bars))
+    apart = "Left of the line: together they give less than the product of what each gives alone."
     for title, found in document["interactions"].items():
         svg = interaction_dots(f"pairs-{len(figures)}", found)
-        caption = "Left of the line: together they give less than the product of what each gives alone."
-        figures.append({"title": f"Do they compose? {title}", "svg": svg, "caption": caption})
+        figures.append(figure(f"Do they compose? {title}", svg, apart))
     skipped = document.get("skipped", {})
     return study(
         key=key,
         headline=factors_sentence(document),
         over=over(document, given["recipe"]["net"], f"{given['pace']} pace"),
-        warn="" if document["complete"] else "This was interrupted: it shows what was measured until then.",
+        warn="" if document["complete"] else INTERRUPTED,
         remarks=[
             *(f"{factor['name']}: {factor['sentence']}" for factor in document.get("factors", ())),
             *(f"{name} was not analysed: {reason}" for name, reason in skipped.items()),
@@ -254,9 +202,9 @@ def _measures(document: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str
             if not entry["tta"]:
                 continue
             seen = entry["tta"][place]
-            lost = "" if seen["converged"] else f"DNC ({words.accuracy(seen['best_accuracy'])})"
+            lost = "" if seen["converged"] else f"DNC ({fmt.accuracy(seen['best_accuracy'])})"
             values.append({"name": name, "part": part, "value": None if lost else seen["seconds"], "lost": lost})
-        found.append((f"time to {words.accuracy(target)}", "seconds of training", values))
+        found.append((f"time to {fmt.accuracy(target)}", "seconds of training", values))
     values = []
     for name, part, entry in shown:
         speed = entry["throughput"]

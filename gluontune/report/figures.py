@@ -1,21 +1,22 @@
-"""The figures of a report, each from checked rows (see ``gluontune.report.read.check_row``)."""
+"""The figures of ladders and runs, each from checked rows (see ``gluontune.report.read.check_row``)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
 from gluontune.report.svg import INK, ON_SERIES, SERIES, draw, label
 
-__all__ = ["WIDTH", "Row", "accuracy", "gains", "phases", "throughput"]
+__all__ = ["WIDTH", "Row", "accuracy", "gains", "phases", "throughput", "utilization", "utilization_series"]
 
 Row = dict[str, Any]
 
 WIDTH = 4.8  # inches: 346 px, about what a phone has; a desktop shows it half as large again
 _ON_PANEL = {"facecolor": INK["panel"], "edgecolor": "none", "pad": 0.8}  # text that lines pass behind
+_POINTS = 240  # of a utilization series: more cannot be seen at its size
 _MARKERS = "os^Dv*PX"
-# Colours of the phases by place in words.PHASES; neighbours differ in lightness, not in hue alone.
+# Colours of the phases by place in fmt.PHASES; neighbours differ in lightness, not in hue alone.
 PHASE_SERIES = {"data": 5, "copy": 1, "forward": 4, "backward": 2, "update": 3, "metrics": 6, "rest": 7}
 
 
@@ -47,9 +48,9 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
                     [guess], [place], color=INK["fg"], marker="D", markersize=6, markerfacecolor=INK["panel"],
                     markeredgewidth=1.4,
                 )  # fmt: skip
-            text = words.rate(median)
+            text = fmt.rate(median)
             if row["speedup_vs_naive"] and row["name"] != "naive":
-                text += f"  ({words.ratio(row['speedup_vs_naive'])})"
+                text += f"  ({fmt.ratio(row['speedup_vs_naive'])})"
             room = 0.045 if row["predicted"] else 0.02  # a diamond is wider than a whisker
             axes.text(_upper(row) + top * room, place, text, va="center")
         if baseline is not None:
@@ -68,7 +69,7 @@ def gains(name: str, rows: Sequence[Row]) -> str | None:
     if not shown:
         return None
     found = [(row["ratio_to_previous"]["median"], row["ratio_to_previous"]["ci95"]) for row in shown]
-    said = [f"{_short(row['name'])} {words.ratio_with_interval(*gain)}" for row, gain in zip(shown, found)]
+    said = [f"{_short(row['name'])} {fmt.ratio_with_interval(*gain)}" for row, gain in zip(shown, found)]
     ends = [end for median, bounds in found for end in (bounds or [median])]
 
     def plot(figure: Any) -> None:
@@ -83,7 +84,7 @@ def gains(name: str, rows: Sequence[Row]) -> str | None:
             axes.plot(around, [place, place], color=INK["fg"], linewidth=1.6, marker="|", markersize=8)
             axes.plot([median], [place], color=colour, marker="o" if row["kept"] else "D", markersize=8)
             axes.text(
-                around[1] + 0.03 * room, place, words.ratio_with_interval(median, bounds).replace("95 %: ", ""),
+                around[1] + 0.03 * room, place, fmt.ratio_with_interval(median, bounds).replace("95 %: ", ""),
                 va="center", bbox=_ON_PANEL,
             )  # fmt: skip
         axes.axvline(1.0, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
@@ -100,7 +101,7 @@ def phases(name: str, rows: Sequence[Row]) -> str | None:
         return None
     said = []
     for row in shown:
-        parts = ", ".join(f"{words.clean(k, 40)} {v:.0f} %" for k, v in row["phases_pct"].items() if v >= 0.5)
+        parts = ", ".join(f"{fmt.clean(k, 40)} {v:.0f} %" for k, v in row["phases_pct"].items() if v >= 0.5)
         said.append(f"{_short(row['name'])}: {parts}")
 
     def plot(figure: Any) -> None:
@@ -132,7 +133,7 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
     if not curves:
         return None
     said = [
-        f"{_short(row['name'])} reached {words.accuracy(curve[-1][1])} after {words.duration(curve[-1][0])}"
+        f"{_short(row['name'])} reached {fmt.accuracy(curve[-1][1])} after {fmt.duration(curve[-1][0])}"
         for _, row, curve in curves
     ]
     lines = (len(curves) + 1) // 2
@@ -167,6 +168,42 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
     return draw(name, size, plot, f"Validation accuracy against training time. {'; '.join(said)}.")
 
 
+def utilization(name: str, row: Row, wide: bool = False) -> str | None:
+    """Utilization over time: CPU and each GPU; the one that computes is filled. ``wide``: not one of many."""
+    series = _series(row["utilization"])
+    if not series:
+        return None
+    device = str(row["utilization"].get("device", "")).lower()
+    mine = [title for title, *_ in series if len(series) == 1 or title.lower().startswith(device or "gpu")]
+    said = [f"{title} on average {_mean(ys):.0f} %" for title, _, _, ys in series]
+
+    def plot(figure: Any) -> None:
+        axes = figure.add_axes((0.135, 0.24, 0.84, 0.7) if wide else (0.14, 0.28, 0.83, 0.65))
+        for title, colour, xs, ys in series:
+            axes.plot(xs, ys, color=SERIES[colour], linewidth=1.3)
+            if mine == [title]:  # several fillings over each other are mud
+                axes.fill_between(xs, 0, ys, color=SERIES[colour], alpha=0.25, linewidth=0)
+        axes.set_ylim(0, 103)
+        axes.set_yticks([0, 50, 100])
+        axes.set_xlim(series[0][2][0], max(series[0][2][-1], series[0][2][0] + 1e-3))
+        axes.set_xlabel("seconds", labelpad=1)
+        if wide:
+            axes.set_ylabel("busy, percent")
+        axes.grid(axis="y")
+
+    return draw(
+        name,
+        (WIDTH, 2.2) if wide else (3.2, 1.65),
+        plot,
+        f"Utilization of {fmt.clean(row['name'], 44)}: {', '.join(said)}.",
+    )
+
+
+def utilization_series(row: Row) -> list[tuple[str, int]]:
+    """Names and colours of a row's series, for the page's legend."""
+    return [(title, colour) for title, colour, _, _ in _series(row["utilization"])]
+
+
 def _curve(row: Row) -> list[tuple[float, float]]:
     seconds = list(row["elapsed_seconds"])
     if not seconds:
@@ -178,8 +215,8 @@ def _curve(row: Row) -> list[tuple[float, float]]:
 
 
 def _ordered(shares: dict[str, float]) -> list[tuple[str, float]]:
-    known = [phase for phase in words.PHASES if phase in shares]
-    return [(phase, shares[phase]) for phase in [*known, *(p for p in shares if p not in words.PHASES)]]
+    known = [phase for phase in fmt.PHASES if phase in shares]
+    return [(phase, shares[phase]) for phase in [*known, *(p for p in shares if p not in fmt.PHASES)]]
 
 
 def _bar_size(rows: Sequence[Row]) -> tuple[float, float]:
@@ -209,16 +246,51 @@ def _throughput_words(row: Row, unit: str) -> str:
     if speed is None:
         return f"{_short(row['name'])}: {row['status']}"
     around = speed["ci95"]
-    between = f" (between {words.rate(around[0])} and {words.rate(around[1])})" if around else ""
-    guess = f", predicted {words.prediction(row)}" if row["predicted"] else ""
-    return f"{_short(row['name'])}: {words.rate(speed['median'])} {unit}{between}{guess}"
+    between = f" (between {fmt.rate(around[0])} and {fmt.rate(around[1])})" if around else ""
+    guess = f", predicted {fmt.prediction(row)}" if row["predicted"] else ""
+    return f"{_short(row['name'])}: {fmt.rate(speed['median'])} {unit}{between}{guess}"
 
 
 def _short(text: str, limit: int = 44) -> str:
-    return words.clean(text, limit)
+    return fmt.clean(text, limit)
 
 
 def _thousands() -> Any:
     from matplotlib.ticker import FuncFormatter
 
     return FuncFormatter(lambda value, place: f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:g}")
+
+
+def _series(found: dict[str, Any]) -> list[tuple[str, int, list[float], list[float]]]:
+    clock = found.get("t_s")
+    times = [fmt.number(t) for t in clock] if isinstance(clock, list) else []
+    named = [("CPU", 4, found.get("cpu_pct"))]
+    gpus = found.get("gpu_util_pct")
+    if isinstance(gpus, dict):
+        palette = (5, 2, 6, 1, 3, 0)
+        named += [(f"GPU {fmt.clean(k, 12)}", palette[n % 6], v) for n, (k, v) in enumerate(gpus.items())]
+    series = []
+    for title, colour, values in named:
+        if not isinstance(values, list) or not any(fmt.number(v) is not None for v in values):
+            continue
+        xs, ys = _thinned([(t, fmt.number(v)) for t, v in zip(times, values) if t is not None])
+        if len(xs) >= 2 and any(y == y for y in ys):
+            series.append((title, colour, xs, ys))
+    return series
+
+
+def _thinned(points: list[tuple[float, float | None]]) -> tuple[list[float], list[float]]:
+    """At most ``_POINTS`` means of neighbours; a reading that is missing (N/A) leaves a gap."""
+    step = max(1, -(-len(points) // _POINTS))
+    xs, ys = [], []
+    for start in range(0, len(points), step):
+        part = points[start : start + step]
+        known = [y for _, y in part if y is not None]
+        xs.append(sum(x for x, _ in part) / len(part))
+        ys.append(sum(known) / len(known) if known else float("nan"))
+    return xs, ys
+
+
+def _mean(values: list[float]) -> float:
+    known = [v for v in values if v == v]
+    return sum(known) / len(known)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -9,21 +11,10 @@ from typing import Any
 from gluontune.core.texts import clean
 
 __all__ = [
-    "PHASES",
-    "RUNG_WORDS",
-    "accuracy",
-    "clean",
-    "decimals",
-    "duration",
-    "finite",
-    "interval",
-    "number",
-    "points",
-    "prediction",
-    "rate",
-    "ratio",
-    "ratio_with_interval",
-]
+    "MARKS", "PHASES", "RUNG_WORDS", "accuracy", "as_yaml", "canonical", "changed_fields", "clean", "decimals",
+    "duration", "fact_pairs", "finite", "interval", "number", "outcome", "points", "prediction", "rate", "ratio",
+    "ratio_with_interval", "reached", "value_text",
+]  # fmt: skip
 
 # The phases of a step in the order in which they happen, and how a sentence calls them.
 PHASES = {
@@ -48,6 +39,27 @@ RUNG_WORDS = {
     "modern-engine": "PyTorch's engine",
     "methods": "methods that need fewer epochs",
 }
+
+
+#: What became of a rung: a sign beside each word, because colour alone is not read by everyone, and its colour.
+MARKS = {
+    "helped": ("▲", "green"), "hurt": ("▼", "red"), "no gain": ("=", "yellow"), "not measurable": ("?", "yellow"),
+    "failed": ("✗", "red"), "skipped": ("–", "dim"), "interrupted": ("…", "yellow"), "start": ("●", ""),
+}  # fmt: skip
+
+
+def outcome(row: Mapping[str, Any]) -> str:
+    """What became of a rung, in a word or two; most of them have a sign in :data:`MARKS`.
+
+    >>> outcome({"name": "naive", "status": "ran", "verdict": "n/a"}), outcome({"status": "failed"})
+    ('start', 'failed')
+    """
+    if row["status"] != "ran":
+        return str(row["status"])
+    if row.get("measurable") is False:
+        return "not measurable"
+    unsaid = "start" if row["name"] == "naive" else "measured"
+    return unsaid if row["verdict"] == "n/a" else str(row["verdict"])
 
 
 def number(value: Any) -> float | None:
@@ -183,3 +195,60 @@ def duration(seconds: float | None) -> str:
         return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def changed_fields(base: Mapping[str, Any], best: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The fields in which ``best`` differs: (name, value in ``base``, value in ``best``)."""
+    return [
+        (clean(field, 60), value_text(base.get(field)), value_text(value))
+        for field, value in best.items()
+        if base and base.get(field) != value
+    ]
+
+
+def fact_pairs(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Facts as (name, value); mappings inside become facts of their own."""
+    found = []
+    for name, value in facts.items():
+        title = clean(name, 60).replace("_", " ")
+        if isinstance(value, Mapping):
+            found += [(f"{title}: {inner}", text) for inner, text in fact_pairs(value)]
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            found += [(f"{title} {place}", value_text(item)) for place, item in enumerate(value)]
+        elif value is not None and value != [] and value != "":
+            found.append((title, value_text(value)))
+    return found
+
+
+def value_text(value: Any) -> str:
+    """One value for a reader.
+
+    >>> value_text(12345), value_text(None), value_text([1, True])
+    ('12,345', '—', '1, yes')
+    """
+    if value is None:
+        return "—"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        return f"{value:,.6g}" if abs(value) >= 1000 else f"{value:g}"
+    if isinstance(value, Mapping):
+        return clean(", ".join(f"{k}={value_text(v)}" for k, v in value.items()), 400) or "none"
+    if isinstance(value, (list, tuple)):
+        shown = list(itertools.islice((value_text(v) for v in value), 20))
+        return clean(", ".join(shown), 400) or "none"
+    return clean(value, 400)
+
+
+def canonical(value: Any) -> str:
+    """A text that is equal for equal values."""
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def as_yaml(recipe: Mapping[str, Any]) -> str:
+    """A recipe to copy."""
+    import yaml
+
+    return yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=False) if recipe else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group
@@ -13,13 +12,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
 from gluontune.report.read import check_row
 from gluontune.report.sentence import ladder_sentence
-from gluontune.report.table import ladder_table, plain_row, rung_cells, verdict_text
+from gluontune.report.study import text_table
+from gluontune.report.table import ladder_table, log_line, rung_cells, verdict_text
 
 __all__ = ["LiveLadder"]
 
+_EVENTS = ("ladder-start", "rung-start", "progress", "rung-end", "ladder-end")  # each has a method of its name
 _LINE_EVERY_S = 15.0  # in a log, progress of one and the same stage is repeated no more often
 
 
@@ -66,9 +67,7 @@ class LiveLadder:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
             if not self._finished and self._rows:  # broken off: what was measured stays to be read
@@ -77,21 +76,14 @@ class LiveLadder:
 
     def on_event(self, event: Mapping[str, Any]) -> None:
         """Take one event of the ladder's runner."""
-        handler = {
-            "ladder-start": self._ladder_start,
-            "rung-start": self._rung_start,
-            "progress": self._progress,
-            "rung-end": self._rung_end,
-            "ladder-end": self._ladder_end,
-        }.get(str(event.get("event")))
-        if handler is not None:
-            handler(event)
+        if event.get("event") in _EVENTS:
+            getattr(self, f"_{event['event'].replace('-', '_')}")(event)
 
     def _ladder_start(self, event: Mapping[str, Any]) -> None:
         self._order = [str(name) for name in event.get("rungs") or ()]
-        self._mode = words.clean(event.get("mode") or "", 20)
+        self._mode = fmt.clean(event.get("mode") or "", 20)
         dataset = event.get("dataset")
-        self._dataset = words.clean(dataset.get("name") if isinstance(dataset, Mapping) else dataset or "", 60)
+        self._dataset = fmt.clean(dataset.get("name") if isinstance(dataset, Mapping) else dataset or "", 60)
         self._began = self._clock()
         n = len(self._order)
         self._line(f"gluontune ladder{self._of_what()}: {n} rung{'' if n == 1 else 's'}")
@@ -102,12 +94,12 @@ class LiveLadder:
     def _rung_start(self, event: Mapping[str, Any]) -> None:
         name = self._known(event)
         self._current = {"name": name, "stage": "starting", "done": 0.0, "detail": ""}
-        self._sentences[name] = words.clean(event.get("sentence") or "", 200)
+        self._sentences[name] = fmt.clean(event.get("sentence") or "", 200)
         self._remaining(event)
         self._said = (None, self._clock())
         place = f"[{self._order.index(name) + 1}/{len(self._order)}] "
         told = f": {self._sentences[name]}" if self._sentences[name] else ""
-        self._line(f"{place}{words.clean(name, 24)}{told}{self._left_words()}")
+        self._line(f"{place}{fmt.clean(name, 24)}{told}{self._left_words()}")
 
     def _progress(self, event: Mapping[str, Any]) -> None:
         name = self._known(event)
@@ -120,20 +112,20 @@ class LiveLadder:
 
     def _progress_words(self) -> str:
         current = self._current or {}
-        done = words.number(current.get("done")) or 0.0
-        parts = [f"{words.clean(current.get('stage') or '', 20)} {100 * min(1.0, max(0.0, done)):.0f} %"]
-        detail = words.clean(current.get("detail") or "", 100)
-        speed, reached = (words.number(current.get("samples_per_sec")), words.number(current.get("val_accuracy")))
+        done = fmt.number(current.get("done")) or 0.0
+        parts = [f"{fmt.clean(current.get('stage') or '', 20)} {100 * min(1.0, max(0.0, done)):.0f} %"]
+        detail = fmt.clean(current.get("detail") or "", 100)
+        speed, reached = (fmt.number(current.get("samples_per_sec")), fmt.number(current.get("val_accuracy")))
         if detail:
             parts.append(detail)
         if speed is not None and "/s" not in detail:
-            parts.append(f"{words.rate(speed)} {self._unit}")
+            parts.append(f"{fmt.rate(speed)} {self._unit}")
         if reached is not None:
-            parts.append(f"accuracy {words.accuracy(reached)}")
-        left = words.number(current.get("seconds_left"))
+            parts.append(f"accuracy {fmt.accuracy(reached)}")
+        left = fmt.number(current.get("seconds_left"))
         if left is not None:  # of this stage; the ladder's own stands with the rung
             left -= self._clock() - current.get("at", self._clock())
-            parts.append(f"{words.duration(left)} to go" if left >= 1 else "nearly done")
+            parts.append(f"{fmt.duration(left)} to go" if left >= 1 else "nearly done")
         return " · ".join(parts)
 
     def _rung_end(self, event: Mapping[str, Any]) -> None:
@@ -141,7 +133,7 @@ class LiveLadder:
         self._known(row)
         self._rows[row["name"]] = row
         self._current = None
-        self._line(f"  {plain_row(row, self._unit)}")
+        self._line(f"  {log_line(row, self._unit)}")
 
     def _ladder_end(self, event: Mapping[str, Any]) -> None:
         ladder = event["ladder"]
@@ -154,7 +146,7 @@ class LiveLadder:
         self.console.print(ladder_table(ladder))
         self.console.print()
         sentence = ladder.get("sentence") or ladder_sentence(ladder)
-        self.console.print(Text(words.clean(sentence, 2000), style="bold"))
+        self.console.print(Text(fmt.clean(sentence, 2000), style="bold"))
 
     def _known(self, event: Mapping[str, Any]) -> str:
         name = str(event.get("name"))
@@ -163,14 +155,11 @@ class LiveLadder:
         return name
 
     def _remaining(self, event: Mapping[str, Any]) -> None:
-        seconds = words.number(event.get("seconds_left"))
-        if seconds is not None:
-            self._left = (max(0.0, seconds), self._clock())
-        else:
-            self._left = None
+        seconds = fmt.number(event.get("seconds_left"))
+        self._left = None if seconds is None else (max(0.0, seconds), self._clock())
 
     def _left_words(self) -> str:
-        return f" (about {words.duration(self._left[0])} left)" if self._left else ""
+        return f" (about {fmt.duration(self._left[0])} left)" if self._left else ""
 
     def _line(self, text: str) -> None:
         if self._live is None:
@@ -181,22 +170,22 @@ class LiveLadder:
 
     def _table(self) -> Table:
         title = Text(f"gluontune ladder{self._of_what()}", style="bold")
-        table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-        table.add_column("rung", no_wrap=True)
+        table = text_table("rung", title=title, title_justify="left")
+        table.columns[0].no_wrap = True
         for heading in (self._unit, "× naive", "accuracy", "busy"):
             table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
         table.add_column("", no_wrap=True)
         for name in self._order:
-            shown = words.clean(name, 24)
+            shown = fmt.clean(name, 24)
             if name in self._rows:
                 row = self._rows[name]
                 style = "" if row["kept"] else "dim"
                 table.add_row(Text(shown), *rung_cells(row, wide=False), verdict_text(row), style=style)
             elif self._current is not None and self._current["name"] == name:
-                speed = words.number(self._current.get("samples_per_sec"))
-                reached = words.number(self._current.get("val_accuracy"))
-                cells = [words.rate(speed) if speed else "", "", words.accuracy(reached) if reached else "", ""]
-                stage = words.clean(self._current.get("stage") or "", 20)
+                speed = fmt.number(self._current.get("samples_per_sec"))
+                reached = fmt.number(self._current.get("val_accuracy"))
+                cells = [fmt.rate(speed) if speed else "", "", fmt.accuracy(reached) if reached else "", ""]
+                stage = fmt.clean(self._current.get("stage") or "", 20)
                 table.add_row(Text(shown, style="bold cyan"), *cells, Text(f"◀ {stage}", style="cyan"))
             else:
                 table.add_row(Text(shown, style="dim"), "", "", "", "", "")
@@ -205,19 +194,19 @@ class LiveLadder:
     def _footer(self) -> Group:
         """What it is doing, how far it is, and the time that passed and remains."""
         current = self._current
-        share = min(1.0, max(0.0, words.number(current.get("done")) or 0.0)) if current else 0.0
+        share = min(1.0, max(0.0, fmt.number(current.get("done")) or 0.0)) if current else 0.0
         total = (len(self._rows) + share) / max(1, len(self._order))
         now = self._clock()
-        times = f"{words.duration(now - self._began)} passed"
+        times = f"{fmt.duration(now - self._began)} passed"
         if self._left is not None:
             left = self._left[0] - (now - self._left[1])
-            times += f", about {words.duration(left)} left" if left >= 1 else ", nearly done"
+            times += f", about {fmt.duration(left)} left" if left >= 1 else ", nearly done"
         bar = Table.grid(padding=(0, 2))
         bar.add_row(ProgressBar(total=1.0, completed=total, width=24), Text(times))
         lines: list[Any] = [bar]
         if current:
             told = self._sentences.get(current["name"])
-            name = words.clean(current["name"], 24)
+            name = fmt.clean(current["name"], 24)
             lines.append(Text(f"{name}: {told}" if told else name))
             lines.append(Text(f"  {self._progress_words()}", style="dim"))
         return Group(*lines)

@@ -13,21 +13,15 @@ from gluontune.recipe.result import RunResult
 from gluontune.report import document_types as documents
 from gluontune.report import figures, views
 from gluontune.report.formatting import clean, finite
-from gluontune.report.html import light, page, write_page, write_study
 from gluontune.report.read import Source, check_ladder
 from gluontune.report.sentence import ladder_sentence
-from gluontune.report.study import keyed
+from gluontune.report.study import keyed, light, page, write_page, write_study
 from gluontune.report.svg import standalone
 
 __all__ = [
-    "finish_ladder",
-    "render",
-    "write_document_html",
-    "write_html",
-    "write_ladder_html",
-    "write_runs_html",
+    "finish_ladder", "render", "write_document_html", "write_html", "write_ladder_html", "write_runs_html",
     "write_svg",
-]
+]  # fmt: skip
 
 
 def write_ladder_html(ladder: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -57,15 +51,6 @@ def finish_ladder(ladder: dict[str, Any], folder: str | os.PathLike[str]) -> Non
     """Give a ladder its sentence, and write ``ladder.json`` and ``ladder.html`` into ``folder``.
 
     The HTML comes last: whatever a figure may fail on, the measurements are on disk by then.
-
-    >>> import tempfile
-    >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
-    >>> naive = {"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate}
-    >>> ladder = {"schema_version": 1, "rungs": [naive], "best": {"name": "naive"}}
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> finish_ladder(ladder, folder)
-    >>> sorted(path.name for path in folder.iterdir())
-    ['ladder.html', 'ladder.json']
     """
     ladder["sentence"] = ladder_sentence(ladder)
     write_json(Path(folder) / "ladder.json", finite(ladder))

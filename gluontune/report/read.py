@@ -173,28 +173,30 @@ def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[st
     rungs = _shaped(ladder.get("rungs"), list, f"{source}: rungs") or []
     ladder["rungs"] = [check_row(row, f"{source}: rungs[{place}]") for place, row in enumerate(rungs)]
     ladder["complete"] = ladder.get("complete", True) is not False
-    asked = _shaped(ladder.get("revisited"), list, f"{source}: revisited") or []
-    ladder["revisited"] = [_answer(value, f"{source}: revisited[{n}]") for n, value in enumerate(asked)]
-    taken = _shaped(ladder.get("taken_back"), list, f"{source}: taken_back") or []
-    ladder["taken_back"] = [_taken(value, f"{source}: taken_back[{n}]") for n, value in enumerate(taken)]
+    for key, check in (("revisited", _answer), ("taken_back", _taken)):
+        listed = _shaped(ladder.get(key), list, f"{source}: {key}") or []
+        ladder[key] = [check(value, f"{source}: {key}[{n}]") for n, value in enumerate(listed)]
     return ladder
 
 
-def _taken(value: Any, where: str) -> dict[str, str]:
+def _taken(value: Any, where: str) -> dict[str, Any]:
     """A rung that the proof took back, and why."""
+    return {"rung": _rung(value, where), "reason": str(value.get("reason") or "")}
+
+
+def _rung(value: Any, where: str) -> str:
     if not isinstance(value, Mapping) or not isinstance(value.get("rung"), str):
         raise GluontuneError(f"{where}: expected a mapping with a rung")
-    return {"rung": value["rung"], "reason": str(value.get("reason") or "")}
+    return str(value["rung"])
 
 
 def _answer(value: Any, where: str) -> dict[str, Any]:
     """A rung that was asked again at the end of a climb."""
-    if not isinstance(value, Mapping) or not isinstance(value.get("rung"), str):
-        raise GluontuneError(f"{where}: expected a mapping with a rung")
-    told = {key: None if value.get(key) is None else str(value[key]) for key in ("reason", "interaction")}
+    rung = _rung(value, where)
+    told = {key: _text(value, key) for key in ("reason", "interaction")}
     ratios = {key: _measure(_shaped(value.get(key), dict, f"{where}.{key}") or None) for key in ("first", "ratio")}
     words = {key: str(value.get(key) or "n/a") for key in ("kind", "verdict")}
-    return {"rung": value["rung"], **words, **told, **ratios, "adopted": value.get("adopted") is True}
+    return {"rung": rung, **words, **told, **ratios, "adopted": value.get("adopted") is True}
 
 
 def check_row(row: Any, where: str = "row") -> dict[str, Any]:
@@ -210,14 +212,10 @@ def check_row(row: Any, where: str = "row") -> dict[str, Any]:
         checked[key] = _shaped(row.get(key), list, f"{where}.{key}") or []
     for key in _NUMBERS:
         checked[key] = number(row.get(key))
-    for key in ("samples_per_sec", "ratio_to_previous"):
-        checked[key] = _measure(checked[key])
-    checked["predicted"] = _guess(row.get("predicted"), f"{where}.predicted")
+    _check_measured(checked, where)
     checked["speedup_ci95"] = _bounds(row.get("speedup_ci95"))
-    checked["status"] = str(row.get("status") or "ran")
     checked["verdict"] = str(row.get("verdict") or "n/a")
     checked["kept"] = row.get("kept") is True
-    checked["reason"] = None if row.get("reason") is None else str(row["reason"])
     for key in ("epoch_seconds", "elapsed_seconds", "val_accuracy", "train_loss"):
         checked[key] = [number(value) for value in checked[key]]
     checked["phases_pct"] = {str(k): max(0.0, number(v) or 0.0) for k, v in checked["phases_pct"].items()}
@@ -250,13 +248,22 @@ def _variant(variant: Any, where: str) -> dict[str, Any]:
     checked = dict(_shaped(variant, dict, where) or {})
     checked["label"] = str(checked.get("label", "?"))
     checked["changes"] = _shaped(checked.get("changes"), dict, f"{where}.changes") or {}
+    checked["chosen"] = checked.get("chosen") is True
+    _check_measured(checked, where)
+    return checked
+
+
+def _check_measured(checked: dict[str, Any], where: str) -> None:
+    """What a rung and a variant of it have in common: rates, a prediction, what became of it."""
     for key in ("samples_per_sec", "ratio_to_previous"):
         checked[key] = _measure(_shaped(checked.get(key), dict, f"{where}.{key}"))
     checked["predicted"] = _guess(checked.get("predicted"), f"{where}.predicted")
-    checked["chosen"] = checked.get("chosen") is True
     checked["status"] = str(checked.get("status") or "ran")
-    checked["reason"] = None if checked.get("reason") is None else str(checked["reason"])
-    return checked
+    checked["reason"] = _text(checked, "reason")
+
+
+def _text(values: Mapping[str, Any], key: str) -> str | None:
+    return None if values.get(key) is None else str(values[key])
 
 
 def _shaped(value: Any, kind: Any, where: str) -> Any:

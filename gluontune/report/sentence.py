@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
 from gluontune.report.advice import revisited_best
 from gluontune.report.read import check_ladder, reason_of
 
@@ -50,10 +50,9 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
     measured = [row for row in rows if row["status"] == "ran" and row["samples_per_sec"]]
     if not measured:
         return [_nothing_measured(ladder)]
-    where = f"on this {_device(ladder)}"
     naive = next((row for row in measured if row["name"] == "naive"), None)
     best = _best(ladder, measured)
-    speed = _headline(ladder, rows, measured, naive, best, where)
+    speed = _headline(ladder, measured, naive, best)
     proof = proof_words(ladder)
     parts = [proof, f"throughput: {speed}"] if proof else [speed]
     if not ladder["complete"]:
@@ -63,7 +62,7 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
     return (
         parts
         + _taken_back(ladder)
-        + _not_helpful(_undecided(ladder), where)
+        + _not_helpful(_undecided(ladder), _here(ladder))
         + [a["interaction"] for a in ladder["revisited"] if a["interaction"]]
     )
 
@@ -80,16 +79,16 @@ def proof_words(ladder: Mapping[str, Any]) -> str | None:
     if not proof.get("reached") or not ratio or not proof.get("same_accuracy") or ratio["median"] <= 1:
         return None
     seconds, runs = proof["seconds"], len(proof["pairs"])
-    times = f"{words.duration(seconds['best'])} instead of {words.duration(seconds['naive'])}"
+    times = f"{fmt.duration(seconds['best'])} instead of {fmt.duration(seconds['naive'])}"
     each = "one training of each" if runs == 1 else f"{runs} trainings of each, in turn"
-    gain = words.ratio_with_interval(ratio["median"], ratio["ci95"])
-    return f"{times} to {words.accuracy(proof['target'])} accuracy: {gain}, {each}"
+    gain = fmt.ratio_with_interval(ratio["median"], ratio["ci95"])
+    return f"{times} to {fmt.accuracy(proof['target'])} accuracy: {gain}, {each}"
 
 
 def _nothing_measured(ladder: dict[str, Any]) -> str:
     failed = [row for row in ladder["rungs"] if row["status"] == "failed"]
     if failed:
-        return f"no rung could be measured: {words.clean(failed[0]['name'], 60)} failed{_why(failed[0])}"
+        return f"no rung could be measured: {fmt.clean(failed[0]['name'], 60)} failed{_why(failed[0])}"
     if not ladder["complete"]:
         return "interrupted before the first rung was measured"
     return "no rung was measured"
@@ -103,32 +102,27 @@ def _best(ladder: dict[str, Any], measured: list[dict[str, Any]]) -> dict[str, A
 
 
 def _headline(
-    ladder: dict[str, Any],
-    rows: list[dict[str, Any]],
-    measured: list[dict[str, Any]],
-    naive: dict[str, Any] | None,
-    best: dict[str, Any],
-    where: str,
+    ladder: dict[str, Any], measured: list[dict[str, Any]], naive: dict[str, Any] | None, best: dict[str, Any]
 ) -> str:
     unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
-    speed = f"{words.rate(best['samples_per_sec']['median'])} {unit}"
-    name = words.clean(best["name"], 60)
+    speed = f"{fmt.rate(best['samples_per_sec']['median'])} {unit}"
+    name = fmt.clean(best["name"], 60)
     if naive is None:
-        row = next((row for row in rows if row["name"] == "naive"), None)
+        row = next((row for row in ladder["rungs"] if row["name"] == "naive"), None)
         fate = f"naive failed{_why(row)}" if row and row["status"] == "failed" else "naive was not measured"
         return f"{fate}, so no speedup can be stated; the best rung that ran is {name} with {speed}"
     if best is naive:
         if len(measured) == 1:
             return f"only naive was measured: {speed}"
         if any(row.get("measurable") is False for row in measured):
-            return f"no gain could be proven {where} now: naive runs at {speed}"
-        return f"nothing that was tried made this job faster than naive ({speed}) {where}"
+            return f"no gain could be proven {_here(ladder)} now: naive runs at {speed}"
+        return f"nothing that was tried made this job faster than naive ({speed}) {_here(ladder)}"
     gain, bounds = best["speedup_vs_naive"], best["speedup_ci95"]
     if gain is None:
         gain, bounds = best["samples_per_sec"]["median"] / naive["samples_per_sec"]["median"], None
     if gain < 1:
-        return f"{words.ratio(gain)} the speed of naive: slower, with {name} as the best kept rung"
-    text = words.ratio_with_interval(gain, bounds)
+        return f"{fmt.ratio(gain)} the speed of naive: slower, with {name} as the best kept rung"
+    text = fmt.ratio_with_interval(gain, bounds)
     if bounds and bounds[0] <= 1:
         return f"no certain gain: {name} measured {text} the speed of naive"
     head, _, tail = text.partition("×")
@@ -143,7 +137,7 @@ def _accuracy_lost(naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
     fall = before[-1] - after[-1]
     if fall <= PARITY:
         return []
-    return [f"but its accuracy is {words.points(fall)} below naive's ({words.accuracy(after[-1])})"]
+    return [f"but its accuracy is {fmt.points(fall)} below naive's ({fmt.accuracy(after[-1])})"]
 
 
 def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
@@ -158,15 +152,15 @@ def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, An
     if not phases:
         return []
     longest = max(phases, key=lambda name: phases[name])
-    phase = words.PHASES.get(longest, words.clean(longest, 60))
+    phase = fmt.PHASES.get(longest, fmt.clean(longest, 60))
     return [f"{intro}: {phase} ({phases[longest]:.0f} % of the naive step)"]
 
 
 def _taken_back(ladder: dict[str, Any]) -> list[str]:
     """A clause for each rung that was kept until the proof."""
     return [
-        f"{words.RUNG_WORDS.get(taken['rung'], words.clean(taken['rung'], 60))} was "
-        f"{words.clean(taken['reason'], 240).rstrip('.')}"
+        f"{fmt.RUNG_WORDS.get(taken['rung'], fmt.clean(taken['rung'], 60))} was "
+        f"{fmt.clean(taken['reason'], 240).rstrip('.')}"
         for taken in ladder["taken_back"]
     ]
 
@@ -181,11 +175,11 @@ def _undecided(ladder: dict[str, Any]) -> list[dict[str, Any]]:
 def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
     useless, unknown, parts = [], [], []
     for row in rows:
-        what = words.RUNG_WORDS.get(row["name"], words.clean(row["name"], 60))
+        what = fmt.RUNG_WORDS.get(row["name"], fmt.clean(row["name"], 60))
         if row["name"] == "naive":
             continue
         if row["status"] == "failed":
-            parts.append(f"{words.clean(row['name'], 60)} failed{_why(row)}")
+            parts.append(f"{fmt.clean(row['name'], 60)} failed{_why(row)}")
         elif row["status"] == "ran" and row.get("measurable") is False:
             unknown.append(what)
         elif row["status"] == "ran" and row["verdict"] == "hurt":
@@ -211,23 +205,23 @@ def _alone_useless(row: dict[str, Any]) -> bool:
     return all((v["ratio_to_previous"]["ci95"] or [v["ratio_to_previous"]["median"]])[0] <= 1 for v in plain)
 
 
-def _device(ladder: dict[str, Any]) -> str:
-    """CPU or GPU where the ladder tells it, otherwise a word that claims neither."""
+def _here(ladder: dict[str, Any]) -> str:
+    """Where it was measured: on CPU or GPU where the ladder tells it, otherwise a word that claims neither."""
     said = {str(row["utilization"].get("device")) for row in ladder["rungs"]}
     said |= {str(row["recipe"].get("devices")) for row in ladder["rungs"]}
     if "gpu" in said:
-        return "GPU"
-    return "CPU" if "cpu" in said or ladder["machine"].get("gpus") == [] else "machine"
+        return "on this GPU"
+    return "on this CPU" if "cpu" in said or ladder["machine"].get("gpus") == [] else "on this machine"
 
 
 def _inside(sentence: str) -> str:
     """A sentence as a clause: without its full stop and capital, unless that begins a name (GPU, MXNet)."""
-    text = words.clean(sentence, 240).rstrip(". ")
+    text = fmt.clean(sentence, 240).rstrip(". ")
     return text[0].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
 
 def _why(row: dict[str, Any]) -> str:
-    told = words.clean(reason_of(row), 140).rstrip(".")
+    told = fmt.clean(reason_of(row), 140).rstrip(".")
     return f": {told}" if told else ""
 
 

@@ -1,17 +1,33 @@
-"""A study as the page shows it: a headline, tiles, figures and tables, whatever command it comes from."""
+"""A study: a headline, tiles, figures and tables, whatever command it comes from; as a page, and as text.
+
+A page is one self-contained HTML file; no request leaves it.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from gluontune.report import facts as plain
-from gluontune.report import formatting as words
+from gluontune.core.files import atomic_write, write_json
+from gluontune.report import formatting as fmt
 
-__all__ = ["keyed", "over", "row", "study"]
+__all__ = [
+    "INTERRUPTED", "figure", "finish", "keyed", "light", "over", "page", "row", "study", "table", "text_table",
+    "text_tables", "write_page", "write_study",
+]  # fmt: skip
 
+INTERRUPTED = "This was interrupted: it shows what was measured until then."
 _IDS = re.compile(r'(\bid="|\bhref="#|url\(#)')
+_HERE = Path(__file__).parent / "templates"
+_SERIES_POINTS = 120  # of each series in the data that the page carries; the JSON file has them all
 
 
 def row(*cells: Any, why: str | None = None) -> dict[str, Any]:
@@ -20,7 +36,17 @@ def row(*cells: Any, why: str | None = None) -> dict[str, Any]:
     >>> row("a", 1, why="because")
     {'cells': ['a', '1'], 'why': 'because'}
     """
-    return {"cells": [words.clean(cell, 120) for cell in cells], "why": words.clean(why or "", 400)}
+    return {"cells": [fmt.clean(cell, 120) for cell in cells], "why": fmt.clean(why or "", 400)}
+
+
+def table(title: str, head: Iterable[Any], rows: Sequence[Mapping[str, Any]], caption: str) -> dict[str, Any]:
+    """A table of a study: rows of :func:`row` below the names of their columns."""
+    return {"title": title, "head": list(head), "rows": rows, "caption": caption}
+
+
+def figure(title: str, svg: str | None, caption: str) -> dict[str, Any]:
+    """A figure of a study."""
+    return {"title": title, "svg": svg, "caption": caption}
 
 
 def over(document: Mapping[str, Any], *facts: str) -> str:
@@ -42,27 +68,23 @@ def study(
     recipes: Mapping[str, Mapping[str, Any]] | None = None,
     machine: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What the template shows of a study.
+    """What a page and a terminal show of a study.
 
     Args:
         key: begins its ids; :func:`keyed` gives another.
         headline: what was found, in a line. over: data set, date and the like.
-        tiles: ``(name, value, remark)``. figures: ``{"title", "svg", "caption"}``; those without a drawing go.
-        tables: ``{"title", "head", "rows", "caption"}`` with rows from :func:`row`.
+        tiles: ``(name, value, remark)``. figures: of :func:`figure`; those without a drawing go.
+        tables: of :func:`table`; those without rows go.
         recipes: title to recipe, for copying.
     """
     return {
-        "key": key,
-        "headline": words.clean(headline, 300),
-        "over": words.clean(over, 300),
-        "warn": warn,
-        "remarks": [words.clean(remark, 600) for remark in remarks if remark],
-        "tiles": tiles,
+        "key": key, "headline": fmt.clean(headline, 300), "over": fmt.clean(over, 300), "warn": warn,
+        "remarks": [fmt.clean(remark, 600) for remark in remarks if remark], "tiles": tiles,
         "figures": [figure for figure in figures if figure["svg"]],
         "tables": [table for table in tables if table["rows"]],
-        "recipes": [(title, plain.as_yaml(recipe)) for title, recipe in (recipes or {}).items()],
-        "machine": plain.pairs(machine or {}),
-    }
+        "recipes": [(title, fmt.as_yaml(recipe)) for title, recipe in (recipes or {}).items()],
+        "machine": fmt.fact_pairs(machine or {}),
+    }  # fmt: skip
 
 
 def keyed(view: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -74,3 +96,115 @@ def keyed(view: Mapping[str, Any], key: str) -> dict[str, Any]:
     """
     figures = [{**figure, "svg": _IDS.sub(rf"\g<1>{key}-", figure["svg"])} for figure in view["figures"]]
     return {**view, "key": key, "figures": figures}
+
+
+def text_table(headings: str, rows: Iterable[Iterable[Any]] = (), **options: Any) -> Any:
+    """A table for a terminal.
+
+    Args:
+        headings: with ``|`` between them; one that begins with ``>`` stands on the right, as figures do.
+        rows: texts, plain or rich. options: of rich's table.
+    """
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False, header_style="bold", **options)
+    for heading in headings.split("|"):
+        right = heading.startswith(">")
+        shown.add_column(heading.lstrip(">"), justify="right" if right else "left", no_wrap=right)
+    for cells in rows:
+        shown.add_row(*(cell if hasattr(cell, "plain") else str(cell) for cell in cells))
+    return shown
+
+
+def text_tables(tables: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """The tables of a study for a terminal."""
+    from rich.text import Text
+
+    shown = []
+    for found in tables:
+        lines = text_table("|>".join(found["head"]), title=found["title"], title_justify="left")
+        for column in lines.columns:
+            column.no_wrap, column.overflow = False, "fold"
+        for entry in found["rows"]:
+            lines.add_row(*entry["cells"])
+            if entry["why"]:
+                lines.add_row(Text(f"  ↳ {entry['why']}", style="dim"))
+        shown.append(lines)
+    return shown
+
+
+def finish(
+    document: dict[str, Any],
+    folder: str | os.PathLike[str] | None,
+    name: str,
+    sentence: Callable[[Mapping[str, Any]], str],
+    view: Callable[[Mapping[str, Any], str], Mapping[str, Any]],
+) -> None:
+    """Give a document its sentence; write ``NAME.json`` and then ``NAME.html`` where there is a folder.
+
+    The page comes last: whatever a figure may fail on, the measurements are on disk by then.
+    """
+    document["sentence"] = sentence(document)
+    if folder is not None:
+        write_json(Path(folder) / f"{name}.json", fmt.finite(document))
+        write_study(Path(folder) / f"{name}.html", view(document, name), document)
+
+
+def page(title: str, data: Any, **shown: Any) -> str:
+    """The HTML of one page.
+
+    Args:
+        data: embedded as JSON. shown: ``ladders``, ``runs``, ``studies``: views, ready for the template.
+    """
+    import gluontune
+
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    given: dict[str, Any] = {"ladders": [], "runs": None, "studies": [], "title": title, **shown}
+    return _template("page.html.j2").render(
+        style=(_HERE / "style.css").read_text(encoding="utf-8"), script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(), data=_json_for_html(data),
+        written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), version=gluontune.__version__, **given,
+    )  # fmt: skip
+
+
+def write_page(path: str | os.PathLike[str], text: str) -> None:
+    """Write HTML beside and rename it into place."""
+    with atomic_write(path, "wb") as stream:
+        stream.write(text.encode("utf-8", errors="replace"))  # lone surrogates cannot be written
+
+
+@lru_cache(maxsize=1)
+def _template(name: str) -> Any:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    ).get_template(name)  # fmt: skip
+
+
+def write_study(path: str | os.PathLike[str], view: Mapping[str, Any], document: Any) -> None:
+    """Write the page of one study.
+
+    Args:
+        view: of :func:`study`. document: embedded as JSON.
+    """
+    title = fmt.clean(f"gluontune: {view['headline']}", 160)
+    write_page(path, page(title, light(document), studies=[view]))
+
+
+def light(document: Any) -> Any:
+    """The data without the bulk of the time series: every so-manieth reading."""
+    if isinstance(document, Mapping):
+        return {key: light(value) for key, value in document.items()}
+    if isinstance(document, list):
+        if len(document) > _SERIES_POINTS and all(v is None or fmt.number(v) is not None for v in document):
+            document = document[:: -(-len(document) // _SERIES_POINTS)]
+        return [light(value) for value in document]
+    return fmt.finite(document)
+
+
+def _json_for_html(document: Any) -> str:
+    """JSON that no text in it can break out of a ``<script>`` element with."""
+    text = json.dumps(document, allow_nan=False)  # ASCII: U+2028 and its kind are escaped, too
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

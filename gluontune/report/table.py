@@ -6,25 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
 from gluontune.report.advice import revisited_lines
 from gluontune.report.read import Source, check_ladder, check_row, reason_of, row_of
 from gluontune.report.sentence import ladder_sentence
+from gluontune.report.study import text_table
 
-__all__ = ["ladder_table", "plain_row", "print_sources", "rung_cells", "runs_table", "summary", "verdict_text"]
+__all__ = ["ladder_table", "log_line", "print_sources", "rung_cells", "runs_table", "summary", "verdict_text"]
 
-# A sign beside each word, because colour alone is not read by everyone, nor kept by a log.
-_VERDICTS = {
-    "helped": ("▲", "green"),
-    "hurt": ("▼", "red"),
-    "no gain": ("=", "yellow"),
-    "failed": ("✗", "red"),
-    "skipped": ("–", "dim"),
-    "interrupted": ("…", "yellow"),
-}
 # Columns of the terminal from which there is room for accuracy and utilization, and for intervals, too.
 _MEDIUM, _WIDE, _WIDEST = 76, 100, 118
 
@@ -37,8 +28,8 @@ class _Ladder:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide, medium = options.max_width >= _WIDE, options.max_width >= _MEDIUM
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("rung", no_wrap=True)
+        table = text_table("rung")
+        table.columns[0].no_wrap = True
         headings = _headings(self.unit, wide)
         shown = len(headings) if medium else 2
         for heading in headings[:shown]:
@@ -49,8 +40,8 @@ class _Ladder:
         table.add_column("verdict", no_wrap=True)
         for row in self.rows:
             style = "" if row["kept"] else "dim"
-            name = Text(words.clean(row["name"], 16), style="bold" if row["name"] == self.best else style)
-            cells = rung_cells(row, wide)[:shown] + ([words.prediction(row)] if predicts else [])
+            name = Text(fmt.clean(row["name"], 16), style="bold" if row["name"] == self.best else style)
+            cells = rung_cells(row, wide)[:shown] + ([fmt.prediction(row)] if predicts else [])
             table.add_row(name, *cells, verdict_text(row), style=style)
         yield table
         yield from _remarks(self.rows)
@@ -77,7 +68,7 @@ def ladder_table(ladder: Mapping[str, Any]) -> Any:
     return _Ladder(ladder["rungs"], unit, ladder["best"].get("name"), revisited_lines(ladder))
 
 
-def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
+def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Any:
     """One line for each run; ``runs`` maps labels to rows of :func:`gluontune.report.read.row_of`.
 
     >>> from rich.console import Console
@@ -89,16 +80,13 @@ def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
     run     samples/s  accuracy  busy  time  status
     monday        500    80.0 %     —  12 s  ok
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("run", overflow="fold")
-    for heading in ("samples/s", "accuracy", "busy", "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("status", overflow="fold")
+    table = text_table("run|>samples/s|>accuracy|>busy|>time|status")
+    table.columns[0].overflow = table.columns[5].overflow = "fold"
     for label, row in runs.items():
         cells = rung_cells(row, wide=False)
         trained = row["elapsed_seconds"][-1] if row["elapsed_seconds"] else None
-        status = Text(words.clean(row["status"], 20) + (f": {reason_of(row)}" if reason_of(row) else ""))
-        table.add_row(Text(words.clean(label, 80)), cells[0], cells[2], cells[3], words.duration(trained), status)
+        status = Text(fmt.clean(row["status"], 20) + (f": {reason_of(row)}" if reason_of(row) else ""))
+        table.add_row(Text(fmt.clean(label, 80)), cells[0], cells[2], cells[3], fmt.duration(trained), status)
     return table
 
 
@@ -107,16 +95,16 @@ def rung_cells(row: Mapping[str, Any], wide: bool) -> list[str]:
     speed = row["samples_per_sec"] or {}
     previous = row["ratio_to_previous"] or {}
     gain = row["speedup_vs_naive"]
-    cells = [words.rate(speed.get("median"))]
+    cells = [fmt.rate(speed.get("median"))]
     if wide:
         bounds = speed.get("ci95")
-        cells.append(f"{words.rate(bounds[0])}–{words.rate(bounds[1])}" if bounds else "")
-        cells.append(words.ratio_with_interval(gain, row["speedup_ci95"]).replace("95 %: ", ""))
-        cells.append(words.ratio(previous.get("median")))
+        cells.append(f"{fmt.rate(bounds[0])}–{fmt.rate(bounds[1])}" if bounds else "")
+        cells.append(fmt.ratio_with_interval(gain, row["speedup_ci95"]).replace("95 %: ", ""))
+        cells.append(fmt.ratio(previous.get("median")))
     else:
-        cells.append(words.ratio(gain))
-    busy = words.number(row["steadiness"].get("mean_pct"))
-    cells.append(words.reached(row) or words.accuracy(None))
+        cells.append(fmt.ratio(gain))
+    busy = fmt.number(row["steadiness"].get("mean_pct"))
+    cells.append(fmt.reached(row) or fmt.accuracy(None))
     cells.append("—" if busy is None else f"{busy:.0f} %")
     return cells
 
@@ -128,15 +116,14 @@ def _headings(unit: str, wide: bool) -> list[str]:
 
 
 def verdict_text(row: Mapping[str, Any]) -> Text:
-    """What became of the rung, as a sign and words."""
-    word = row["verdict"] if row["status"] == "ran" else row["status"]
-    if row["status"] == "ran" and row.get("measurable") is False:
-        return Text("? not measurable", style="yellow")
-    if row["status"] == "ran" and word == "n/a":
-        return Text("start" if row["name"] == "naive" else "measured")
-    sign, style = _VERDICTS.get(word, ("", ""))
+    """What became of the rung, as a sign and fmt."""
+    word = fmt.outcome(row)
+    if row["status"] == "ran" and word in ("start", "measured"):
+        return Text(word)
+    sign, style = fmt.MARKS.get(word, ("", ""))
     kept = ", kept" if row["kept"] else ", not kept" if row["status"] == "ran" else ""
-    return Text(f"{sign} {words.clean(word, 20)}{kept}".strip(), style=style)
+    kept = "" if word == "not measurable" else kept
+    return Text(f"{sign} {fmt.clean(word, 20)}{kept}".strip(), style=style)
 
 
 def _remarks(rows: Sequence[dict[str, Any]]) -> RenderResult:
@@ -144,19 +131,19 @@ def _remarks(rows: Sequence[dict[str, Any]]) -> RenderResult:
     told = [
         (row["name"], sentence)
         for row in rows
-        for sentence in [reason_of(row), *map(words.clean, row["notes"])]
+        for sentence in [reason_of(row), *map(fmt.clean, row["notes"])]
         if sentence
     ]
     if told:
         yield Text("")
     for name, reason in told:
-        yield Text.assemble((f"{words.clean(name, 24)}: ", "bold"), reason)
+        yield Text.assemble((f"{fmt.clean(name, 24)}: ", "bold"), reason)
 
 
-def plain_row(row: Mapping[str, Any], unit: str) -> str:
+def log_line(row: Mapping[str, Any], unit: str) -> str:
     """A finished rung on one line, for logs.
 
-    >>> plain_row({"name": "records", "status": "ran", "verdict": "helped", "kept": True,
+    >>> log_line({"name": "records", "status": "ran", "verdict": "helped", "kept": True,
     ...     "samples_per_sec": {"median": 1200.0, "ci95": [1180.0, 1230.0], "n": 9}, "speedup_vs_naive": 2.4,
     ...     "val_accuracy": [0.7, 0.8]}, "img/s")
     'records: ▲ helped, kept; 1,200 img/s (95 %: 1,180–1,230); 2.4× naive; accuracy 80.0 %'
@@ -166,17 +153,17 @@ def plain_row(row: Mapping[str, Any], unit: str) -> str:
     speed = row["samples_per_sec"]
     if speed:
         bounds = speed["ci95"]
-        around = f" (95 %: {words.rate(bounds[0])}–{words.rate(bounds[1])})" if bounds else ""
-        parts.append(f"{words.rate(speed['median'])} {unit}{around}")
+        around = f" (95 %: {fmt.rate(bounds[0])}–{fmt.rate(bounds[1])})" if bounds else ""
+        parts.append(f"{fmt.rate(speed['median'])} {unit}{around}")
         if row["predicted"]:
-            parts.append(f"predicted {words.prediction(row)}")
+            parts.append(f"predicted {fmt.prediction(row)}")
     if row["speedup_vs_naive"] is not None and row["name"] != "naive":
-        parts.append(f"{words.ratio(row['speedup_vs_naive'])} naive")
-    if words.reached(row):
-        parts.append(words.reached(row, named=True))
+        parts.append(f"{fmt.ratio(row['speedup_vs_naive'])} naive")
+    if fmt.reached(row):
+        parts.append(fmt.reached(row, named=True))
     if reason_of(row):
         parts.append(reason_of(row))
-    return f"{words.clean(row['name'], 24)}: " + "; ".join(parts)
+    return f"{fmt.clean(row['name'], 24)}: " + "; ".join(parts)
 
 
 def print_sources(console: Console, sources: Sequence[Source]) -> None:
@@ -209,7 +196,7 @@ def print_sources(console: Console, sources: Sequence[Source]) -> None:
     for source in sources:
         if source.study is not None:
             line = f"{source.label}: {source.study['headline']}"
-            console.print(Text(words.clean(line)), highlight=False, soft_wrap=True)
+            console.print(Text(fmt.clean(line)), highlight=False, soft_wrap=True)
 
 
 def summary(source: Source) -> dict[str, Any]:

@@ -1,19 +1,21 @@
-"""Time to accuracy for the reader: a sentence, its lines, and a terminal table."""
+"""Time to accuracy for the reader: a sentence, its lines, the tables, and the page with its figures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.reading import read_json
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
+from gluontune.report import study_figures as figures
+from gluontune.report.study import figure, finish, over, row, study, table, text_table
 
-__all__ = ["check_comparable", "load_tta", "repeat_cells", "summary_lines", "titles", "tta_sentence", "tta_table"]
+__all__ = [
+    "check_comparable", "finish_tta", "load_tta", "summary_lines", "titles", "tta_sentence", "tta_table",
+    "tta_view",
+]  # fmt: skip
 
 TITLES = {"this": "this recipe", "against": "the other recipe"}
 
@@ -82,7 +84,7 @@ def check_comparable(other: Mapping[str, Any], where: str | Path, dataset: str, 
 
 def tta_sentence(document: Mapping[str, Any]) -> str:
     """What was found, in a line."""
-    target, found = words.accuracy(document["given"]["target"]), document["summary"]["this"]
+    target, found = fmt.accuracy(document["given"]["target"]), document["summary"]["this"]
     times = found["train_seconds"]
     if not times["repeats"]:
         return f"no repeat was finished (target {target})"
@@ -94,7 +96,7 @@ def tta_sentence(document: Mapping[str, Any]) -> str:
     text += f"; {times['reached']} of {times['repeats']} repeats reached it"
     ratio = (document["ratio"] or {}).get("train_seconds")
     if ratio:
-        gain = words.ratio_with_interval(ratio["median"], ratio["ci95"])
+        gain = fmt.ratio_with_interval(ratio["median"], ratio["ci95"])
         text += f"; {gain} faster than {titles(document)['against']}"
         if ratio["median"] < 1:
             text = text.replace("faster than", "the speed of")
@@ -105,45 +107,37 @@ def _seconds(median: float | None, bounds: Any) -> str:
     if median is None:
         return "—"
     digits = 0 if median >= 100 else 1 if median >= 10 else 2
-    around = f" (95 %: {words.interval(bounds, digits)})" if bounds else ""
+    around = f" (95 %: {fmt.interval(bounds, digits)})" if bounds else ""
     return f"{median:.{digits}f} s{around}"
 
 
-def tta_table(document: Mapping[str, Any]) -> Table:
+def tta_table(document: Mapping[str, Any]) -> Any:
     """The repeats, for a terminal.
 
     Args:
         document: a ``tta.json``.
 
     >>> from rich.console import Console
-    >>> times = {"repeats": 3, "reached": 0, "failed": 3, "median": None, "ci95": None}
-    >>> this = {"train_seconds": times, "wall_seconds": times, "not_reached": 3, "crashed": 0, "usd": None,
-    ...         "joules": None}
     >>> one = {"recipe": "this", "seed": 0, "status": "ok", "first": None, "sustained": None, "reason": None,
     ...        "val_accuracy": [0.71]}
-    >>> document = {"kind": "tta", "schema_version": 1, "given": {"target": 0.8}, "summary": {"this": this},
-    ...             "done": [one], "ratio": None, "parity": None}
+    >>> document = {"given": {"target": 0.8}, "done": [one]}
     >>> Console(width=80).print(tta_table(document))
     recipe       seed  status  epochs  training s  sustained s  all s   final
     this recipe     0  ok           —           —            —      —  71.0 %
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("recipe", max_width=20, overflow="fold")
-    for heading in ("seed", "status", "epochs", "training s", "sustained s", "all s", "final"):
-        table.add_column(heading, justify="left" if heading == "status" else "right", no_wrap=True)
+    from rich.text import Text
+
+    shown = text_table("recipe|>seed|status|>epochs|>training s|>sustained s|>all s|>final")
+    shown.columns[0].max_width, shown.columns[0].overflow, shown.columns[2].no_wrap = 20, "fold", True
     for r in document["done"]:
-        table.add_row(*repeat_cells(r, titles(document)), style="" if r["first"] else "red")
+        shown.add_row(*_repeat_cells(r, titles(document)), style="" if r["first"] else "red")
         if r["reason"]:
-            table.add_row(Text(f"  ↳ {words.clean(r['reason'], 300)}", style="dim"))
-    return table
+            shown.add_row(Text(f"  ↳ {fmt.clean(r['reason'], 300)}", style="dim"))
+    return shown
 
 
-def repeat_cells(r: Mapping[str, Any], named: Mapping[str, str]) -> list[str]:
-    """A repeat in the order of the tables\' columns.
-
-    Args:
-        r: one of ``done``. named: how the recipes are called.
-    """
+def _repeat_cells(r: Mapping[str, Any], named: Mapping[str, str]) -> list[str]:
+    """A repeat in the order of the tables' columns; ``named``: how the recipes are called."""
     first, held = r["first"], r["sustained"]
     return [
         named[r["recipe"]],
@@ -153,7 +147,7 @@ def repeat_cells(r: Mapping[str, Any], named: Mapping[str, str]) -> list[str]:
         f"{first['train_seconds']:.1f}" if first else "—",
         f"{held['train_seconds']:.1f}" if held else "—",
         f"{first['wall_seconds']:.1f}" if first else "—",
-        words.accuracy(r["val_accuracy"][-1] if r["val_accuracy"] else None),
+        fmt.accuracy(r["val_accuracy"][-1] if r["val_accuracy"] else None),
     ]
 
 
@@ -166,10 +160,7 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     >>> times = {"repeats": 3, "reached": 0, "failed": 3, "median": None, "ci95": None}
     >>> this = {"train_seconds": times, "wall_seconds": times, "not_reached": 3, "crashed": 0, "usd": None,
     ...         "joules": None}
-    >>> one = {"recipe": "this", "seed": 0, "status": "ok", "first": None, "sustained": None, "reason": None,
-    ...        "val_accuracy": [0.71]}
-    >>> document = {"kind": "tta", "schema_version": 1, "given": {"target": 0.8}, "summary": {"this": this},
-    ...             "done": [one], "ratio": None, "parity": None}
+    >>> document = {"given": {}, "summary": {"this": this}, "done": [], "ratio": None, "parity": None}
     >>> summary_lines(document)
     ['this recipe: 0 of 3 reached the target; 3 did not']
     """
@@ -205,7 +196,7 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     ratio = document["ratio"]
     if ratio and ratio["train_seconds"]:
         said = [
-            f"{words.ratio_with_interval(ratio[key]['median'], ratio[key]['ci95'])} {what}"
+            f"{fmt.ratio_with_interval(ratio[key]['median'], ratio[key]['ci95'])} {what}"
             for key, what in (("train_seconds", "in training time"), ("wall_seconds", "all included"))
         ]
         lines.append(f"{titles(document)['against']} ÷ this recipe, within each repeat: {'; '.join(said)}")
@@ -215,3 +206,91 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
         mark = "look for a change beyond speed: " if document["parity"]["suspicious"] else ""
         lines.append(f"convergence: {mark}{document['parity']['verdict']} ({document['parity']['reason']})")
     return lines
+
+
+def _cost_entries(document: Mapping[str, Any], label: str = "") -> list[dict[str, Any]]:
+    """Points of the cost plot: one for each recipe of a document that reached its target."""
+    entries = []
+    for name, found in document["summary"].items():
+        title = ", ".join(part for part in (label, titles(document)[name]) if part)
+        joules = found["joules"]["median"] if found["joules"] else None
+        seconds = found["wall_seconds"]["median"]
+        entries.append({"name": title, "seconds": seconds, "usd": found["usd"], "joules": joules})
+    return entries
+
+
+def finish_tta(
+    document: dict[str, Any], folder: str | Path | None, beside: Sequence[tuple[str, Mapping[str, Any]]] = ()
+) -> None:
+    """Give the document its sentence; write ``tta.json`` and ``tta.html`` where there is a folder.
+
+    Args:
+        beside: ``(label, document)`` of other results to show on the cost plot.
+    """
+    finish(document, folder, "tta", tta_sentence, lambda found, key: tta_view(found, key, beside))
+
+
+def tta_view(
+    document: Mapping[str, Any], key: str, beside: Sequence[tuple[str, Mapping[str, Any]]] = ()
+) -> dict[str, Any]:
+    """The study of a finished document; ``beside`` as for :func:`finish_tta`."""
+    named = titles(document)
+    groups = {
+        named[name]: [r for r in document["done"] if r["recipe"] == name] for name in document["given"]["recipes"]
+    }
+    costs = _cost_entries(document)
+    for label, other in beside:
+        costs += _cost_entries(other, label)
+    recipes = document["given"]["recipes"]
+    return study(
+        key=key,
+        headline=tta_sentence(document),
+        over=over(document, recipes["this"]["net"], f"{len(document['seeds'])} repeats"),
+        warn="" if document["complete"] else "This was interrupted: it shows the repeats that were finished.",
+        remarks=[*summary_lines(document), document["rule"]],
+        tiles=_tiles(document),
+        figures=[
+            figure("Accuracy against time", figures.accuracy_band("band", groups, document["given"]["target"]), _BAND),
+            figure("The repeats", figures.repeats("repeats", groups), _DOTS),
+            figure("Cost against time", figures.cost_against_time("cost", costs), _COST),
+        ],
+        tables=[_repeats_table(document)],
+        recipes={f"Recipe: {named[name]}": recipe for name, recipe in recipes.items()},
+        machine=document["machine"],
+    )
+
+
+_BAND = "Thin: each repeat. Thick: their median. Band: from the lowest to the highest."
+_DOTS = "Dots: first crossing. Bar: median. Crosses: repeats that ended without reaching the target."
+_COST = "Lower left is better. The time counts start, warm-up and validation, too, because they are paid."
+
+
+def _tiles(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    found = document["summary"]["this"]
+    times, wall = found["train_seconds"], found["wall_seconds"]
+    bounds = f"95 %: {times['ci95'][0]:.1f}–{times['ci95'][1]:.1f} s" if times["ci95"] else ""
+    target = fmt.accuracy(document["given"]["target"])
+    tiles = [
+        ("to the target", fmt.duration(times["median"]), bounds),
+        ("all included", fmt.duration(wall["median"]), "start, warm-up, validation"),
+        ("reached", f"{times['reached']} of {times['repeats']}", f"target {target}"),
+    ]
+    if times["cv_pct"] is not None:
+        tiles.append(("varies by", f"{times['cv_pct']:.1f} %", "coefficient of variation"))
+    if found["usd"] is not None:
+        tiles.append(("cost", f"${found['usd']:.4f}", f"at ${document['price']['usd_per_hour']:g} an hour"))
+    return tiles
+
+
+def _repeats_table(document: Mapping[str, Any]) -> dict[str, Any]:
+    rows = []
+    for r in document["done"]:
+        spent = r["first"] or r["spent"]
+        apart = (r["start_seconds"], r["warmup_seconds"], spent["eval_seconds"])
+        rows.append(row(*_repeat_cells(r, titles(document)), *(f"{seconds:.1f}" for seconds in apart), why=r["reason"]))
+    head = ["Recipe", "Seed", "Status", "Epochs", "Training s", "Sustained s", "All s", "Final accuracy"]
+    caption = (
+        "Training is what counts. Sustained: from there to the end of the run no validation fell below the target. "
+        "All: with start, warm-up and validation, which also stand apart on the right."
+    )
+    return table("The repeats", [*head, "Start s", "Warm-up s", "Validation s"], rows, caption)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.recipe.result import RunResult
-from gluontune.report import charts
-from gluontune.report import facts as plain
-from gluontune.report import formatting as words
+from gluontune.report import figures
+from gluontune.report import formatting as fmt
 from gluontune.report.advice import advice, revisited_best, revisited_lines
 from gluontune.report.read import reason_of, row_of
 from gluontune.report.sentence import sentence_parts
@@ -33,33 +32,25 @@ def ladder_view(ladder: Mapping[str, Any], label: str, key: str, folder: Path | 
     best = revisited_best(ladder, best or (rows[-1] if rows else {})) or best
     recipe = ladder["best"].get("recipe") or (best or {}).get("recipe") or {}
     return {
-        "key": key,
-        "label": words.clean(label, 120),
-        "headline": headline[0].upper() + headline[1:],
+        "key": key, "label": fmt.clean(label, 120), "headline": headline[0].upper() + headline[1:],
         "rest": [part[0].upper() + part[1:] for part in rest if not part.startswith("interrupted:")],
-        "facts": _facts_line(ladder),
-        "complete": ladder["complete"],
-        "advice": advice(ladder, folder),
-        "revisited": revisited_lines(ladder),
-        "unit": unit,
-        "tiles": _tiles(ladder, rows, best, unit),
+        "facts": _facts_line(ladder), "complete": ladder["complete"], "advice": advice(ladder, folder),
+        "revisited": revisited_lines(ladder), "unit": unit, "tiles": _tiles(ladder, rows, best, unit),
         "rows": [_with_limits(_row_view(row, ladder["best"].get("name")), row, ladder["machine"]) for row in rows],
-        "predicts": any(row["predicted"] for row in rows),
-        "figures": charts.figures_of(key, rows, unit),
-        "utilization": charts.utilization_of(key, rows),
+        "predicts": any(row["predicted"] for row in rows), "figures": _figures(key, rows, unit),
+        "utilization": _utilization(key, rows),
         "variants": [_variants(row) for row in rows if len(row["variants"]) > 1],
-        "machine": plain.pairs(ladder["machine"]),
-        "recipe_yaml": plain.as_yaml(recipe),
-        "recipe_changes": plain.changes(_base_recipe(ladder), recipe),
-    }
+        "machine": fmt.fact_pairs(ladder["machine"]), "recipe_yaml": fmt.as_yaml(recipe),
+        "recipe_changes": fmt.changed_fields(_base_recipe(ladder), recipe),
+    }  # fmt: skip
 
 
 def _with_limits(shown: dict[str, Any], row: Row, machine: Mapping[str, Any]) -> dict[str, Any]:
     """A rung's view with what the reader should know beside it: variants that failed, and what MXNet cannot do here."""
     for variant in row["variants"]:
         if variant["status"] == "failed":
-            why = words.clean(variant["reason"] or "no reason was given", 200)
-            shown["why"].append(f"The variant {words.clean(variant['label'], 80)} could not be trained here: {why}")
+            why = fmt.clean(variant["reason"] or "no reason was given", 200)
+            shown["why"].append(f"The variant {fmt.clean(variant['label'], 80)} could not be trained here: {why}")
     cpu = machine.get("cpu")
     flags = cpu.get("flags") if isinstance(cpu, Mapping) else None
     if not isinstance(flags, (list, str)):
@@ -80,19 +71,19 @@ def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
     """Runs side by side; ``runs`` maps labels to results."""
     rows = [row_of(run, label) for label, run in runs.items()]
     names = {field: None for row in rows for field in row["recipe"]}
-    differing = [field for field in names if len({plain.key(row["recipe"].get(field)) for row in rows}) > 1]
-    machines = {plain.key(run.machine): run.machine for run in runs.values()}
+    differing = [field for field in names if len({fmt.canonical(row["recipe"].get(field)) for row in rows}) > 1]
+    machines = {fmt.canonical(run.machine): run.machine for run in runs.values()}
     return {
         "rows": [_row_view(row, None) for row in rows],
         "unit": "samples/s",
-        "figures": charts.figures_of("runs", rows, "samples/s"),
-        "utilization": charts.utilization_of("runs", rows),
-        "labels": [words.clean(row["name"], 80) for row in rows],
+        "figures": _figures("runs", rows, "samples/s"),
+        "utilization": _utilization("runs", rows),
+        "labels": [fmt.clean(row["name"], 80) for row in rows],
         "differences": [
-            (words.clean(field, 60), [plain.said(row["recipe"].get(field)) for row in rows]) for field in differing
+            (fmt.clean(field, 60), [fmt.value_text(row["recipe"].get(field)) for row in rows]) for field in differing
         ],
-        "machines": [plain.pairs(machine) for machine in machines.values()],
-        "recipes": [(words.clean(row["name"], 80), plain.as_yaml(row["recipe"])) for row in rows],
+        "machines": [fmt.fact_pairs(machine) for machine in machines.values()],
+        "recipes": [(fmt.clean(row["name"], 80), fmt.as_yaml(row["recipe"])) for row in rows],
     }
 
 
@@ -101,7 +92,7 @@ def _facts_line(ladder: Mapping[str, Any]) -> str:
     parts = []
     if data.get("name"):
         parts.append(f"data set {data['name']}")
-    counts = [words.number(data.get(k)) for k in ("num_train", "num_test", "classes")]
+    counts = [fmt.number(data.get(k)) for k in ("num_train", "num_test", "classes")]
     if counts[0] is not None:
         parts.append(f"{counts[0]:,.0f} training images")
     if isinstance(data.get("classes"), list):
@@ -114,7 +105,7 @@ def _facts_line(ladder: Mapping[str, Any]) -> str:
         parts.append(_moment(str(ladder["created"])))
     if ladder.get("gluontune"):
         parts.append(f"gluontune {ladder['gluontune']}")
-    return " · ".join(words.clean(part, 80) for part in parts)
+    return " · ".join(fmt.clean(part, 80) for part in parts)
 
 
 def _moment(text: str) -> str:
@@ -131,106 +122,139 @@ def _tiles(ladder: Mapping[str, Any], rows: Sequence[Row], best: Row | None, uni
     tiles = []
     for title, row in (("naive", naive), ("best", best)):
         if row is not None and row["samples_per_sec"]:
-            name = "" if title == "naive" else words.clean(row["name"], 40)
-            tiles.append((title, f"{words.rate(row['samples_per_sec']['median'])} {unit}", name))
+            name = "" if title == "naive" else fmt.clean(row["name"], 40)
+            tiles.append((title, f"{fmt.rate(row['samples_per_sec']['median'])} {unit}", name))
     reached = [(row["val_accuracy"] or [None])[-1] if row else None for row in (best, naive)]
     if reached[0] is not None:
         epochs = len(best["val_accuracy"]) if best else 0
-        remark = f"naive {words.accuracy(reached[1])}" if reached[1] is not None and best is not naive else ""
-        tiles.append((f"accuracy after {epochs} epoch{'' if epochs == 1 else 's'}", words.accuracy(reached[0]), remark))
+        remark = f"naive {fmt.accuracy(reached[1])}" if reached[1] is not None and best is not naive else ""
+        tiles.append((f"accuracy after {epochs} epoch{'' if epochs == 1 else 's'}", fmt.accuracy(reached[0]), remark))
     ran = sum(row["status"] == "ran" for row in rows)
     took = [row["seconds"] for row in rows if row["seconds"] is not None]
-    tiles.append(("rungs that ran", f"{ran} of {len(rows)}", f"in {words.duration(sum(took))}" if took else ""))
+    tiles.append(("rungs that ran", f"{ran} of {len(rows)}", f"in {fmt.duration(sum(took))}" if took else ""))
     return tiles
 
 
 def _row_view(row: Row, best: str | None) -> dict[str, Any]:
-    speed, previous = row["samples_per_sec"], row["ratio_to_previous"]
-    bounds = speed["ci95"] if speed else None
-    verdict = row["verdict"] if row["status"] == "ran" else row["status"]
-    if row["status"] == "ran" and row.get("measurable") is False:
-        verdict = "not measurable"
-    elif row["status"] == "ran" and verdict == "n/a":
-        verdict = "start" if row["name"] == "naive" else "measured"
+    verdict = fmt.outcome(row)
     trained = [value for value in row["elapsed_seconds"] if value is not None]
+    busy = fmt.number(row["steadiness"].get("mean_pct"))
     return {
-        "name": words.clean(row["name"], 80),
-        "sentence": words.clean(row.get("sentence") or "", 300),
-        "best": row["name"] == best,
-        "kept": row["kept"],
-        "ran": row["status"] == "ran",
-        "verdict": words.clean(verdict, 24),
-        "mark": verdict.replace(" ", "-") if verdict in _MARKS else "other",
-        "sign": _MARKS.get(verdict, ""),
-        "rate": words.rate(speed["median"] if speed else None),
-        "rate_ci": f"{words.rate(bounds[0])}–{words.rate(bounds[1])}" if bounds else "",
-        "predicted": words.prediction(row),
-        "basis": words.clean((row["predicted"] or {}).get("basis", ""), 200),
-        "speedup": words.ratio(row["speedup_vs_naive"]),
-        "speedup_ci": _ci(row["speedup_vs_naive"], row["speedup_ci95"]),
-        "previous": words.ratio(previous["median"] if previous else None),
-        "previous_ci": _ci(previous["median"], previous["ci95"]) if previous else "",
-        "accuracy": words.reached(row) or words.accuracy(None),
-        "trained": words.duration(trained[-1] if trained else None),
-        "busy": _percent(row["steadiness"].get("mean_pct")),
-        "steady": charts.score(row["steadiness"]),
+        **_measured(row),
+        "name": fmt.clean(row["name"], 80), "sentence": fmt.clean(row.get("sentence") or "", 300),
+        "best": row["name"] == best, "kept": row["kept"], "ran": row["status"] == "ran",
+        "verdict": fmt.clean(verdict, 24), "mark": verdict.replace(" ", "-") if verdict in fmt.MARKS else "other",
+        "sign": fmt.MARKS.get(verdict, [""])[0],
+        "speedup": fmt.ratio(row["speedup_vs_naive"]), "speedup_ci": _ci(row["speedup_vs_naive"], row["speedup_ci95"]),
+        "accuracy": fmt.reached(row) or fmt.accuracy(None), "trained": fmt.duration(trained[-1] if trained else None),
+        "busy": "—" if busy is None else f"{busy:.0f} %", "steady": _score(row["steadiness"]),
         "memory": "—" if row["peak_rss_mib"] is None else f"{row['peak_rss_mib']:,.0f} MiB",
-        "why": [sentence for sentence in [reason_of(row), *map(words.clean, row["notes"])] if sentence],
+        "why": [sentence for sentence in [reason_of(row), *map(fmt.clean, row["notes"])] if sentence],
+    }  # fmt: skip
+
+
+def _measured(entry: Mapping[str, Any]) -> dict[str, str]:
+    """The speed of a rung, or of a variant of it: measured, predicted, and against the rung before."""
+    speed, previous = entry["samples_per_sec"] or {}, entry["ratio_to_previous"] or {}
+    bounds = speed.get("ci95")
+    return {
+        "rate": fmt.rate(speed.get("median")),
+        "rate_ci": f"{fmt.rate(bounds[0])}–{fmt.rate(bounds[1])}" if bounds else "",
+        "predicted": fmt.prediction(entry),
+        "basis": fmt.clean((entry["predicted"] or {}).get("basis", ""), 200),
+        "previous": fmt.ratio(previous.get("median")),
+        "previous_ci": _ci(previous.get("median"), previous.get("ci95")),
     }
 
 
-_MARKS = {
-    "helped": "▲",
-    "hurt": "▼",
-    "no gain": "=",
-    "not measurable": "?",
-    "failed": "✗",
-    "skipped": "–",
-    "interrupted": "…",
-    "start": "●",
-}
-
-
 def _ci(value: float | None, bounds: Any) -> str:
-    return words.interval(bounds, words.decimals(value)) if value is not None and bounds else ""
-
-
-def _percent(value: Any) -> str:
-    known = words.number(value)
-    return "—" if known is None else f"{known:.0f} %"
+    return fmt.interval(bounds, fmt.decimals(value)) if value is not None and bounds else ""
 
 
 def _variants(row: Row) -> dict[str, Any]:
     shown = []
     for variant in row["variants"]:
-        speed, previous = variant["samples_per_sec"], variant["ratio_to_previous"]
-        outcome = (
-            "chosen for the rung" if variant["chosen"] else "" if variant["status"] == "ran" else variant["status"]
-        )
-        reason = words.clean(variant["reason"] or "", 300)
-        shown.append(
-            {
-                "label": words.clean(variant["label"], 100),
-                "changes": words.clean(", ".join(f"{k}: {plain.said(v)}" for k, v in variant["changes"].items()))
-                or "nothing",
-                "rate": words.rate(speed["median"] if speed else None),
-                "predicted": words.prediction(variant),
-                "basis": words.clean((variant["predicted"] or {}).get("basis", ""), 200),
-                "previous": words.ratio(previous["median"] if previous else None),
-                "previous_ci": _ci(previous["median"], previous["ci95"]) if previous else "",
-                "chosen": variant["chosen"],
-                "accuracy": words.accuracy(words.number(variant.get("accuracy"))),
-                "outcome": ": ".join(part for part in (words.clean(outcome, 24), reason) if part),
-            }
-        )
+        became = "" if variant["status"] == "ran" else variant["status"]
+        outcome = fmt.clean("chosen for the rung" if variant["chosen"] else became, 24)
+        changes = ", ".join(f"{k}: {fmt.value_text(v)}" for k, v in variant["changes"].items())
+        shown.append({
+            **_measured(variant), "chosen": variant["chosen"], "label": fmt.clean(variant["label"], 100),
+            "changes": fmt.clean(changes) or "nothing",
+            "accuracy": fmt.accuracy(fmt.number(variant.get("accuracy"))),
+            "outcome": ": ".join(part for part in (outcome, fmt.clean(variant["reason"] or "", 300)) if part),
+        })  # fmt: skip
     return {
-        "name": words.clean(row["name"], 60),
+        "name": fmt.clean(row["name"], 60),
         "rows": shown,
         "predicts": any(variant["predicted"] for variant in shown),
-        "trained": any(words.number(variant.get("accuracy")) is not None for variant in row["variants"]),
+        "trained": any(fmt.number(variant.get("accuracy")) is not None for variant in row["variants"]),
     }
 
 
 def _base_recipe(ladder: Mapping[str, Any]) -> Mapping[str, Any]:
     naive: Mapping[str, Any] = next((row["recipe"] for row in ladder["rungs"] if row["name"] == "naive"), {})
     return naive or ladder["base_recipe"]
+
+
+def _score(steadiness: Mapping[str, Any]) -> str:
+    score = fmt.number(steadiness.get("score"))
+    return "" if score is None else f"{score:.2f}"
+
+
+def _figures(key: str, rows: Sequence[Row], unit: str) -> list[dict[str, Any]]:
+    ladder = any(row["name"] == "naive" for row in rows)
+    phases = [phase for phase in fmt.PHASES if any(row["phases_pct"].get(phase) for row in rows)]
+    others = sorted({p for row in rows for p in row["phases_pct"] if p not in fmt.PHASES})
+    legend = [(f"{p}: {fmt.PHASES[p]}", figures.PHASE_SERIES[p]) for p in phases]
+    legend += [(fmt.clean(p, 40), 7) for p in others]
+    drawn = [
+        (
+            "Throughput",
+            figures.throughput(f"{key}-throughput", rows, unit),
+            _BARS_SAY
+            + (_KEPT_SAY if ladder else "")
+            + (_PREDICTED_SAY if any(row["predicted"] for row in rows) else ""),
+            [],
+        ),
+        ("What each rung brought", figures.gains(f"{key}-gains", rows), _GAINS_SAY, []),
+        ("Where a step's time goes", figures.phases(f"{key}-phases", rows), _PHASES_SAY, legend),
+        (
+            "Accuracy against time",
+            figures.accuracy(f"{key}-accuracy", rows),
+            _CURVES_SAY + (" Dashed: not kept." if ladder else ""),
+            [],
+        ),
+    ]
+    return [{"title": t, "svg": svg, "caption": c, "legend": g} for t, svg, c, g in drawn if svg]
+
+
+_BARS_SAY = "Training throughput, loading included. Whiskers: 95 % interval."
+_KEPT_SAY = (
+    " Blue: kept; grey: not kept. Dashed: naive. In brackets: the speed against naive measured in the same "
+    "minutes, which counts where the machine's own speed drifts."
+)
+_PREDICTED_SAY = " Hollow diamonds: predicted before it was measured."
+_GAINS_SAY = (
+    "Measured in turn with the best rung before it. A whisker that crosses the dashed line shows no certain "
+    "gain. Dots: kept; diamonds: not kept."
+)
+_PHASES_SAY = "Percent of one training step. A phase that shrinks gives its time to the others."
+_CURVES_SAY = "The clock counts training alone."
+
+
+def _utilization(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    found = []
+    for place, row in enumerate(rows):
+        svg = figures.utilization(f"{key}-util{place}", row)
+        if svg is None:
+            continue
+        steady = row["steadiness"]
+        said = [("mean", "mean_pct", "{:.0f} %"), ("below half", "below_50_pct", "{:.0f} % of the time")]
+        said += [("longest idle gap", "longest_idle_gap_s", "{:.1f} s")]
+        values = [(title, fmt.number(steady.get(name)), form) for title, name, form in said]
+        caption = [f"{title} {form.format(value)}" for title, value, form in values if value is not None]
+        if _score(steady):
+            caption.insert(1, f"steadiness {_score(steady)}")
+        legend = figures.utilization_series(row)
+        found.append({"name": fmt.clean(row["name"], 60), "svg": svg, "caption": ", ".join(caption), "legend": legend})
+    return found

@@ -9,7 +9,9 @@ import contextlib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
+
+__all__ = ["Gpu", "GpuReport", "ask", "gpu_of", "query", "visible"]
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ def query(pynvml: Any = None) -> GpuReport:
         return GpuReport(_status(pynvml, error), reason=str(error))
     try:
         count = pynvml.nvmlDeviceGetCount()
-        gpus = tuple(_gpu(pynvml, index) for index in range(count))
-        return GpuReport("ok", gpus, _ask(pynvml.nvmlSystemGetDriverVersion))
+        gpus = tuple(gpu_of(pynvml, index) for index in range(count))
+        return GpuReport("ok", gpus, ask(pynvml, "nvmlSystemGetDriverVersion"))
     except Exception as error:
         return GpuReport(_status(pynvml, error), reason=str(error))
     finally:
@@ -83,28 +85,29 @@ def _status(pynvml: Any, error: Exception) -> str:
     return "denied" if code == getattr(pynvml, "NVML_ERROR_NO_PERMISSION", -1) else "error"
 
 
-def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer as text or value; None where NVML has none (unsupported, denied, a lost GPU)."""
+def ask(pynvml: Any, question: str, *arguments: Any) -> Any:
+    """The answer as text or value; None where NVML has none (unsupported, denied, a lost GPU, an old library)."""
     try:
-        answer = function(*arguments)
+        answer = getattr(pynvml, question)(*arguments)
     except Exception:
         return None
     return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else answer
 
 
-def _gpu(pynvml: Any, index: int) -> Gpu:
-    handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+def gpu_of(pynvml: Any, index: int) -> Gpu:
+    """What NVML tells of the GPU with this index."""
+    handle = ask(pynvml, "nvmlDeviceGetHandleByIndex", index)
     if handle is None:
         return Gpu(index)
-    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    capability = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    memory = ask(pynvml, "nvmlDeviceGetMemoryInfo", handle)
+    capability = ask(pynvml, "nvmlDeviceGetCudaComputeCapability", handle)
     return Gpu(
         index=index,
-        name=_ask(pynvml.nvmlDeviceGetName, handle),
+        name=ask(pynvml, "nvmlDeviceGetName", handle),
         memory_mib=None if memory is None else int(memory.total) >> 20,
         compute_capability=None if capability is None else (int(capability[0]), int(capability[1])),
-        uuid=_ask(pynvml.nvmlDeviceGetUUID, handle),
-        utilization_readable=_ask(pynvml.nvmlDeviceGetUtilizationRates, handle) is not None,
+        uuid=ask(pynvml, "nvmlDeviceGetUUID", handle),
+        utilization_readable=ask(pynvml, "nvmlDeviceGetUtilizationRates", handle) is not None,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from gluontune.core.events import OnProgress
 from gluontune.core.stats import in_turn
-from gluontune.monitor.background_load import OtherLoad
+from gluontune.monitor.cpu import OtherLoad
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.training.group import Group, RunFailed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gluontune.core.events import OnProgress, RungRow, progress
-from gluontune.monitor.background_load import OtherLoad
+from gluontune.monitor.cpu import OtherLoad
 from gluontune.search.budget import Budget
 from gluontune.search.measure import DISTURBED_PCT, OTHERS, Contender
 from gluontune.search.rung_contest import Contest

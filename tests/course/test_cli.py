@@ -13,10 +13,8 @@ import pytest
 from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.course import lessons as lessons_module
-from gluontune.course.lessons import find_lessons, pick
-from gluontune.course.progress import progress_of
-from gluontune.course.running import parameters_of, run_lessons
-from gluontune.course.solutions import SOLUTIONS
+from gluontune.course.lessons import find_lessons, pick, progress_of
+from gluontune.course.running import SOLUTIONS, parameters_of, run_lessons
 from gluontune.course.website import broken_links, write_site
 
 MARKDOWN = """# {number} · Lesson {number}

@@ -13,7 +13,7 @@ from course_small import FOLDER, small
 import gluontune
 from gluontune import report
 from gluontune.course.exercises import EXERCISES
-from gluontune.course.solutions import SOLUTIONS, solved_notebook
+from gluontune.course.running import SOLUTIONS, solved_notebook
 from tools.build_notebooks import notebook_text
 
 LESSONS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))

@@ -7,7 +7,7 @@ import pytest
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError
 from gluontune.course import EXERCISES, check
-from gluontune.course.solutions import SOLUTIONS, solved
+from gluontune.course.running import SOLUTIONS, solved
 from gluontune.optim import schedules
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult

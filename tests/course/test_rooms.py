@@ -227,7 +227,7 @@ def test_a_run_is_kept_only_for_its_own_recipe_and_if_it_is_whole(tmp_path, monk
 
 
 def test_recipes_in_turn_are_compared_with_the_first_and_a_failed_one_is_named(monkeypatch):
-    from gluontune.course import interleaving
+    from gluontune.course import experiments
     from gluontune.train import RunFailed
 
     closed = []
@@ -238,8 +238,8 @@ def test_recipes_in_turn_are_compared_with_the_first_and_a_failed_one_is_named(m
             if contender.recipe.net == "no_such_net":
                 contender.failure = RunFailed("UsageError", "unknown net", "starting")
 
-    monkeypatch.setattr(interleaving, "interleave", interleave)
-    monkeypatch.setattr(interleaving.Contender, "close", lambda self: closed.append(self.label))
+    monkeypatch.setattr(experiments, "interleave", interleave)
+    monkeypatch.setattr(experiments.Contender, "close", lambda self: closed.append(self.label))
     small = Recipe(batch_size_per_device=32)
     found = course.in_turn({"one": small, "large": small.override(batch_size_per_device=80)}, rounds=3)
     assert found["one"]["ratio"]["median"] == 1 and found["large"]["ratio"]["median"] == 2.5

@@ -8,8 +8,8 @@ import sys
 import time
 from types import SimpleNamespace
 
-from gluontune.monitor import background_load as others
-from gluontune.monitor.background_load import OtherLoad
+from gluontune.monitor import cpu as others
+from gluontune.monitor.cpu import OtherLoad
 
 # Started by a shell that ends at once, so that it is no child of this process.
 _BUSY = "import time; end = time.monotonic() + 4\nwhile time.monotonic() < end: sum(range(1000))"

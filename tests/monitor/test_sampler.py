@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.monitor import Monitor, SimulatedDevice
-from gluontune.monitor.clock import Clock, ticks
 from gluontune.monitor.cpu import CpuSampler
-from gluontune.monitor.ring import Ring
-from gluontune.monitor.series import columns, thin
+from gluontune.monitor.sampler import Clock, ticks
+from gluontune.monitor.series import Ring, columns, thin
 
 
 def until(condition, seconds=10.0):

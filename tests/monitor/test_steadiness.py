@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluontune.core.errors import UsageError
-from gluontune.monitor.steady import steadiness, together
+from gluontune.monitor.series import steadiness, together
 
 values = st.lists(st.floats(0, 100), min_size=2, max_size=40)
 

@@ -15,7 +15,7 @@ from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import write_json
 from gluontune.recipe import Recipe
-from gluontune.report.tta_page import finish_tta
+from gluontune.report.tta import finish_tta
 from gluontune.search import tta as tta
 
 HERE = Path(__file__).parent

@@ -253,7 +253,7 @@ def test_odd_values_are_shown_or_refused_by_name(changes):
                 part = part[key]
             part[place[-1]] = copy.deepcopy(value)  # a later change may write into it
     with pytest.MonkeyPatch.context() as patch:
-        for room in ("figures", "utilization_figures"):
+        for room in ("figures",):
             patch.setattr(f"gluontune.report.{room}.draw", lambda name, size, plot, alt: f"<svg id='{name}'></svg>")
         try:
             text = render([Source(Path("x.json"), "x", ladder=check_ladder(ladder, "x.json"))])

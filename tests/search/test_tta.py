@@ -12,7 +12,7 @@ from gluontune import report
 from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
-from gluontune.report.tta_page import finish_tta
+from gluontune.report.tta import finish_tta
 from gluontune.search import cost
 from gluontune.search import submissions as exchange
 from gluontune.search import tta as tta

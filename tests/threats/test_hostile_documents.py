@@ -19,7 +19,7 @@ import gluontune as gt
 from benchmarks import deck, monitoring, networks
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import read_npz
-from gluontune.course import lessons, progress
+from gluontune.course import lessons
 from gluontune.job import checkpoint
 from gluontune.job.arrays import read_weights
 from gluontune.job.user_file import load_module
@@ -67,7 +67,7 @@ READERS = {
     "checkpoint": (checkpoint.read, "a.ckpt", ""),
     "job": (load_module, "job.py", "def net():\n    return None\n"),
     "lesson": (lessons._read, "a.json", LESSON),
-    "progress": (lambda path: progress._one(lessons.Lesson("a", "A", "", path)), "a.json", LESSON),
+    "progress": (lambda path: lessons._one(lessons.Lesson("a", "A", "", path)), "a.json", LESSON),
     "benchmarks networks": (
         lambda path: networks._known(path, networks.QUICK),
         "a.json",

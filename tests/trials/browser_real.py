@@ -20,7 +20,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from gluontune.course.solutions import solved
+from gluontune.course.running import solved
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from course_small import FOLDER, small

@@ -1,17 +1,28 @@
-"""What an assessment found: its parts and points, as values, and as results for a report."""
+"""What an assessment found, as values and as results for a report; and documents under a seal.
+
+A seal is of this user on this machine: what the reference has reached elsewhere is not believed.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gluontune.core.files import cache_dir, write_json
+from gluontune.core.reading import parse_json
 from gluontune.course.assessment.grading import Part
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 
-__all__ = ["Assessment"]
+__all__ = ["Assessment", "read_sealed", "write_sealed"]
 
 
 @dataclass
@@ -50,18 +61,11 @@ class Assessment:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return {
-            "schema_version": 1,
-            "script": self.script,
-            "passed": self.passed,
-            "points": self.points,
-            "max_points": self.max_points,
-            "parts": [part.to_dict() for part in self.parts],
-            "skipped": self.skipped,
-            "reference": self.reference,
-            "isolated": self.isolated,
-            "secluded": self.secluded,
+            "schema_version": 1, "script": self.script, "passed": self.passed, "points": self.points,
+            "max_points": self.max_points, "parts": [part.to_dict() for part in self.parts], "skipped": self.skipped,
+            "reference": self.reference, "isolated": self.isolated, "secluded": self.secluded,
             "machine": dict(self.machine),
-        }
+        }  # fmt: skip
 
     def results(self) -> dict[str, RunResult]:
         """Each part as a RunResult, for figures and ``gluontune report``."""
@@ -76,3 +80,41 @@ class Assessment:
             result.notes = [f"{c.name}: {c.feedback}" for c in part.criteria]
             found[f"{Path(self.script).stem}, {part.ranks} rank{'s' if part.ranks > 1 else ''}"] = result
         return found
+
+
+_KEY = "grader.key"  # in the cache folder, which no graded script can read
+
+
+def write_sealed(path: Path, document: dict[str, Any]) -> None:
+    """Write ``document`` with its seal; without one where no key can be kept, and then it is not believed again."""
+    write_json(path, {**document, "seal": _seal(document)})
+
+
+def read_sealed(path: Path) -> dict[str, Any] | None:
+    """What :func:`write_sealed` wrote here, and nobody has changed since; else None."""
+    try:
+        document = parse_json(path.read_text(encoding="utf-8"))
+        seal = document.pop("seal", None)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None
+    mine = _seal(document)
+    return document if mine and isinstance(seal, str) and hmac.compare_digest(mine, seal) else None
+
+
+def _seal(document: dict[str, Any]) -> str:
+    key = _key()
+    return hmac.new(key, json.dumps(document, sort_keys=True).encode(), hashlib.sha256).hexdigest() if key else ""
+
+
+def _key() -> bytes:
+    """The key of this user on this machine, drawn when it is first needed; empty where it cannot be kept."""
+    path = cache_dir() / _KEY
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+                stream.write(secrets.token_bytes(32))
+        found = path.lstat()
+        if found.st_uid == os.geteuid() and not found.st_mode & 0o077 and (key := path.read_bytes()):
+            return key if len(key) == 32 else b""
+    return b""

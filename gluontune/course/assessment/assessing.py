@@ -23,12 +23,11 @@ from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import writable_folder, write_json
 from gluontune.core.reading import parse_json
-from gluontune.course.assessment.assessed import Assessment
+from gluontune.course.assessment.assessed import Assessment, read_sealed, write_sealed
 from gluontune.course.assessment.examine import examine
 from gluontune.course.assessment.fresh import FreshTask, Scale, luck, remembered
 from gluontune.course.assessment.grading import Goal, grade
 from gluontune.course.assessment.limits import landlock_version
-from gluontune.course.assessment.sealed import read_sealed, write_sealed
 from gluontune.course.assessment.supervise import run_script
 from gluontune.course.assessment.task import VARIABLE
 
@@ -104,13 +103,8 @@ def assess(
     tell = on_event or (lambda _: None)
     memory = memory_mib or max(1024, int(0.75 * psutil.virtual_memory().available) >> 20)
     machine = runtime.machine_facts()
-    key = {
-        "scale": asdict(scale),
-        "settings": settings,
-        "engine": engine,
-        "cpu": machine["cpu"],
-        "packages": machine["packages"],
-    }
+    key = {"scale": asdict(scale), "settings": settings, "engine": engine}
+    key.update(cpu=machine["cpu"], packages=machine["packages"])
     known: dict[str, dict[str, Any]] = {} if fresh else _known(folder / "reference.json", key)
     if reference is not None:
         known = {name: dict(values) for name, values in reference.items()}
@@ -208,19 +202,12 @@ def _run(
         outs.append(place / f"taken-{rank}")
         own = str(data / f"rank-{rank}")
         setting = json.dumps({"data": own, "out": str(out), "rank": rank, "ranks": ranks})
-        tasks.append(
-            {"data": own, "out": str(out), "taken": str(outs[-1]), "home": str(home), "env": {VARIABLE: setting}}
-        )
+        places = {"data": own, "out": str(out), "taken": str(outs[-1]), "home": str(home)}
+        tasks.append({**places, "env": {VARIABLE: setting}})
     copy = place / script.name
     shutil.copyfile(script, copy)
-    spec = {
-        "command": [sys.executable, str(copy)],
-        "tasks": tasks,
-        "engine": how["engine"],
-        "seconds": how["seconds"],
-        "memory_mib": how["memory"],
-        "read": [str(copy)],
-    }
+    limits = {"engine": how["engine"], "seconds": how["seconds"], "memory_mib": how["memory"]}
+    spec = {**limits, "command": [sys.executable, str(copy)], "tasks": tasks, "read": [str(copy)]}
     env = {**runtime.child_env(how["settings"], processes=ranks), "PYTHONPATH": _search_path(script.parent)}
     return run_script(spec, env), outs
 

@@ -2,6 +2,11 @@
 
 All that the script starts, however it detaches itself, becomes a child of the supervisor when its own parent
 ends (Linux's ``PR_SET_CHILD_SUBREAPER``). So nothing of it goes on after the clock has stopped.
+
+The grader starts a guard, the guard the supervisor, and the supervisor the learner's script. If the supervisor is gone
+(SIGKILL, the kernel's out-of-memory killer), all that it had started becomes the guard's (``PR_SET_CHILD_SUBREAPER``),
+and the guard ends it. If the guard or the grader is gone, the kernel tells the next one below (``PR_SET_PDEATHSIG``),
+which ends what it has started.
 """
 
 from __future__ import annotations
@@ -20,19 +25,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import psutil
+
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
-from gluontune.course.assessment.guard import become_guard
 from gluontune.course.assessment.leftovers import Leftovers, send
-from gluontune.course.assessment.limits import devices
-from gluontune.course.assessment.seclusion import seclude
+from gluontune.course.assessment.limits import devices, seclude
 from gluontune.monitor.sampler import Monitor
 
 __all__ = ["HANDED_IN", "copy_handed_in", "main", "run_script"]
 
 HANDED_IN = ("net-symbol.json", "net-0000.params", "report.json")
 
-_SUBREAPER = 36
+_PDEATHSIG, _SUBREAPER = 1, 36
+_ALL_KINDS = 0x40000000  # __WALL: children whose end is told by another signal, too
 _TICK_S = 0.05
 _GRACE_S = 1.0  # for helpers of a loader to end by themselves after the script
 _ORPHANED_RANK_S = 10.0  # a rank whose partner has ended waits for it in vain
@@ -111,15 +117,11 @@ class _Supervisor:
                 if helper is not None:
                     helper.close()
         return {
-            "seconds": seconds,
-            "stopped_by": self.stopped_by,
-            "ranks": [{**self.ends[rank], "tail": self._tail(rank)} for rank in sorted(self.ends)],
-            "left": left,
-            "steadiness": watch.steadiness(),
-            "series": watch.series(_MAX_POINTS),
-            "peak_rss_mib": watch.peak_rss_mib,
+            "seconds": seconds, "stopped_by": self.stopped_by,
+            "ranks": [{**self.ends[rank], "tail": self._tail(rank)} for rank in sorted(self.ends)], "left": left,
+            "steadiness": watch.steadiness(), "series": watch.series(_MAX_POINTS), "peak_rss_mib": watch.peak_rss_mib,
             "peak_gpu_mib": watch.peak_gpu_mib,
-        }
+        }  # fmt: skip
 
     def _partners(self) -> list[dict[str, str]]:
         """What the ranks need to find each other: the parameter server, or Horovod's meeting place."""
@@ -135,33 +137,31 @@ class _Supervisor:
 
         # a server unpickles what a script sends it as its optimizer, which is code: it is under the script's limits
         home = tempfile.mkdtemp(dir=os.path.dirname(self.spec["tasks"][0]["home"]))
-        limits = {"parent": os.getpid(), "cpus": None, "read": [], "write": [home, *devices()]}
-        limits["memory_mib"] = self.spec["memory_mib"]
         env = {**os.environ, "HOME": home, "TMPDIR": home}
-        self.cluster = start_cluster(count, env, under=python("-m", _LIMITS, json.dumps(limits)))
+        self.cluster = start_cluster(count, env, under=self._limited(None, [], [home]))
         return [self.cluster.worker_env] * count
 
     def _start(self, rank: int, task: dict[str, Any], env: dict[str, str]) -> None:
         from gluontune.runtime import cpus_for_rank
 
         count, home = len(self.spec["tasks"]), task["home"]
-        limits = {
-            "parent": os.getpid(),
-            "memory_mib": self.spec["memory_mib"],
-            "cpus": cpus_for_rank(rank, count) if count > 1 else None,
-            "read": [*self.spec["read"], task["data"]],
-            "write": [home, task["out"], *devices()],
-        }
+        cpus = cpus_for_rank(rank, count) if count > 1 else None
+        limited = self._limited(cpus, [*self.spec["read"], task["data"]], [home, task["out"]])
         env = {**env, **task["env"], "HOME": home, "TMPDIR": home, "PYTHONUNBUFFERED": "1"}
         log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the supervisor
         self.logs.append(log)
         self.ranks.append(
             subprocess.Popen(
-                python("-m", _LIMITS, json.dumps(limits), *self.spec["command"]),
+                [*limited, *self.spec["command"]],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=home, env=env,
                 start_new_session=True,
             )
         )  # fmt: skip
+
+    def _limited(self, cpus: Any, read: list[str], write: list[str]) -> list[str]:
+        """The command that puts the one behind it under the script's limits."""
+        limits = {"parent": os.getpid(), "cpus": cpus, "read": read, "write": [*write, *devices()]}
+        return python("-m", _LIMITS, json.dumps({**limits, "memory_mib": self.spec["memory_mib"]}))
 
     def _look(self, started: float, sample: dict[str, Any]) -> None:
         """Take note of ranks that have ended, and end those that passed a limit."""
@@ -217,6 +217,59 @@ def copy_handed_in(out: str, taken: str) -> None:
                     continue
                 with open(os.path.join(taken, name), "wb") as writing:
                     shutil.copyfileobj(reading, writing, 1 << 20)
+
+
+def end_descendants(seconds: float = 20.0) -> bool:
+    """Kill all descendants of this process, and theirs, until no child is left; False if ``seconds`` do not do."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(OSError):
+                    os.kill(process.pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG | _ALL_KINDS)[0]:
+                pass
+        except ChildProcessError:
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def become_guard(grader: int) -> None:
+    """Fork: returns in the child, which is to be the supervisor; the parent watches over it and never returns.
+
+    ``grader``: process id of the process that started this one; its end ends all.
+    """
+    libc = ctypes.CDLL(None)
+    libc.prctl(_SUBREAPER, 1, 0, 0, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until there is somebody to tell
+    guard = os.getpid()
+    child = os.fork()
+    if child == 0:
+        libc.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != guard:
+            os._exit(1)
+        return
+    for number in (0, 1):  # the pipes are the supervisor's
+        with contextlib.suppress(OSError):
+            os.close(number)
+
+    def tell(*_: object) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(child, signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, tell)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    libc.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    if os.getppid() != grader:
+        tell()
+    _, status = os.waitpid(child, 0)
+    end_descendants()
+    code = os.waitstatus_to_exitcode(status)
+    sys.stderr.flush()
+    os._exit(code if code >= 0 else 128 - code)
 
 
 def _interrupted(*_: object) -> None:

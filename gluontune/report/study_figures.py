@@ -1,4 +1,4 @@
-"""Figures of time to accuracy: curves with a band, the repeats, and cost against time."""
+"""Figures of studies: bars by set, how pairs compose, curves with a band, repeats, and cost against time."""
 
 from __future__ import annotations
 
@@ -7,15 +7,101 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.report import formatting as words
+from gluontune.report import formatting as fmt
 from gluontune.report.svg import INK, SERIES, draw, label
 
-__all__ = ["accuracy_band", "cost_against_time", "repeats"]
+__all__ = ["accuracy_band", "cost_against_time", "interaction_dots", "repeats", "set_bars"]
 
 _WIDTH = 4.8
+_ROW = 30  # points for each bar and its name
 _COLOURS = (4, 5, 2, 6, 1, 3)
 _MARKERS = "osD^vP"
 _GRID = 120  # places in time at which the band is read
+
+
+def set_bars(name: str, values: Sequence[Mapping[str, Any]], unit: str) -> str | None:
+    """Horizontal bars in two groups, cumulative and leave-one-out; what did not converge is written, not drawn.
+
+    Args:
+        values: ``{"name", "part", "value": {"median", "ci95"} or None, "lost"}``.
+        unit: of the values.
+
+    Source of the form: Coleman et al., *DAWNBench*, 2017, Figure 3.
+    """
+    if not any(entry["value"] for entry in values):
+        return None
+    top = max(max(_bounds(e["value"])) for e in values if e["value"])
+    said = [f"{e['name']}: {_text(e)}" for e in values]
+
+    def plot(figure: Any) -> None:
+        height = figure.get_size_inches()[1] * 72
+        axes = figure.add_axes((0.375, 44 / height, 0.605, 1 - 52 / height))
+        place, before = 0.0, values[0]["part"]
+        ticks = []
+        for entry in values:
+            if entry["part"] != before:
+                place, before = place + 0.6, entry["part"]
+            ticks.append((place, entry["name"]))
+            value = entry["value"]
+            if value is None:
+                axes.text(0, place, f" {entry['lost']}", va="center", style="italic", color=INK["muted"])
+            else:
+                colour = SERIES[4 if entry["part"] == "cumulative" else 2]
+                axes.barh(place, value["median"], height=0.62, color=colour)
+                low, high = _bounds(value)
+                if high > low:
+                    error = [[max(0.0, value["median"] - low)], [max(0.0, high - value["median"])]]
+                    axes.errorbar(value["median"], place, xerr=error, color=INK["fg"], capsize=3, fmt="none")
+                axes.text(high + 0.02 * top, place, _text(entry), va="center")
+            place += 1
+        axes.set_yticks([at for at, _ in ticks], [fmt.clean(text, 24) for _, text in ticks])
+        axes.set_ylim(place - 0.4, -0.6)
+        axes.set_xlim(0, 1.25 * top)
+        axes.set_xlabel(unit)
+        axes.grid(axis="x")
+
+    return draw(name, (_WIDTH, (_ROW * len(values) + 80) / 72), plot, f"{unit}: {'; '.join(said)}.")
+
+
+def _bounds(value: Mapping[str, Any]) -> tuple[float, float]:
+    low, high = value["ci95"] or (value["median"], value["median"])
+    return low, high
+
+
+def _text(entry: Mapping[str, Any]) -> str:
+    value = entry["value"]
+    return entry["lost"] if value is None else fmt.rate(value["median"])
+
+
+def interaction_dots(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Measured ÷ promised for each pair of factors, with its interval: 1 means that they compose."""
+    shown = [r for r in rows if r["ratio"]]
+    if not shown:
+        return None
+    titles = [" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all of them" for r in shown]
+    said = [f"{t} {fmt.ratio_with_interval(r['ratio']['median'], r['ratio']['ci95'])}" for t, r in zip(titles, shown)]
+
+    def plot(figure: Any) -> None:
+        height = figure.get_size_inches()[1] * 72
+        axes = figure.add_axes((0.04, 44 / height, 0.92, 1 - 52 / height))
+        ends = [1.0] + [end for r in shown for end in (r["ratio"]["ci95"] or [r["ratio"]["median"]])]
+        room = max(0.1, max(ends) - min(ends))
+        axes.set_xlim(min(ends) - 0.06 * room, max(ends) + 0.25 * room)
+        for place, (title, r) in enumerate(zip(titles, shown)):
+            ratio, verdict = r["ratio"], r["verdict"]
+            low, high = ratio["ci95"] or [ratio["median"]] * 2
+            colour = SERIES[{"more than promised": 2, "less than promised": 5}.get(verdict, 7)]
+            axes.text(axes.get_xlim()[0], place - 0.18, fmt.clean(title, 60), va="bottom")
+            axes.plot([low, high], [place, place], color=INK["fg"], linewidth=1.4, marker="|", markersize=7)
+            axes.plot([ratio["median"]], [place], color=colour, marker="o", markersize=8)
+        axes.axvline(1.0, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
+        axes.set_ylim(len(shown) - 0.5, -0.85)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel("measured ÷ promised (1: the gains multiply)")
+        axes.grid(axis="x")
+
+    return draw(name, (_WIDTH, (34 * len(shown) + 60) / 72), plot, f"Interactions. {'; '.join(said)}.")
 
 
 def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], target: float) -> str | None:
@@ -32,8 +118,8 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
     said = []
     for title, rows in shown.items():
         ends = sorted(r["val_accuracy"][-1] for r in rows)
-        reached = f"{words.accuracy(ends[0])} to {words.accuracy(ends[-1])}"
-        said.append(f"{words.clean(title, 40)} ended at {reached} in {len(rows)} repeats")
+        reached = f"{fmt.accuracy(ends[0])} to {fmt.accuracy(ends[-1])}"
+        said.append(f"{fmt.clean(title, 40)} ended at {reached} in {len(rows)} repeats")
 
     def plot(figure: Any) -> None:
         axes = figure.add_axes((0.145, 0.14, 0.83, 0.83))
@@ -54,7 +140,7 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
                     label=label(title),
                 )  # fmt: skip
         axes.axhline(100 * target, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
-        axes.text(0.01, 100 * target, f"target {words.accuracy(target)}", va="bottom", color=INK["muted"],
+        axes.text(0.01, 100 * target, f"target {fmt.accuracy(target)}", va="bottom", color=INK["muted"],
                   transform=axes.get_yaxis_transform())  # fmt: skip
         axes.set_xlim(left=0)
         axes.margins(y=0.12)
@@ -86,15 +172,15 @@ def repeats(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str
     said = []
     for title, rows in groups.items():
         times = [r["first"]["train_seconds"] for r in rows if r["first"]]
-        between = f"{words.duration(min(times))} to {words.duration(max(times))}" if times else "never"
-        said.append(f"{words.clean(title, 40)}: {between}, {len(times)} of {len(rows)} reached it")
+        between = f"{fmt.duration(min(times))} to {fmt.duration(max(times))}" if times else "never"
+        said.append(f"{fmt.clean(title, 40)}: {between}, {len(times)} of {len(rows)} reached it")
 
     def plot(figure: Any) -> None:
         height = figure.get_size_inches()[1] * 72
         axes = figure.add_axes((0.02, 44 / height, 0.95, 1 - 48 / height))
         for place, (title, rows) in enumerate(groups.items()):
             colour = SERIES[_COLOURS[place % 6]]
-            axes.text(0.0, place - 0.3, words.clean(title, 44), va="bottom", weight="bold",
+            axes.text(0.0, place - 0.3, fmt.clean(title, 44), va="bottom", weight="bold",
                       transform=axes.get_yaxis_transform())  # fmt: skip
             times = [r["first"]["train_seconds"] for r in rows if r["first"]]
             lost = [r["spent"]["train_seconds"] for r in rows if not r["first"]]
@@ -125,7 +211,7 @@ def cost_against_time(name: str, entries: Sequence[Mapping[str, Any]]) -> str | 
     shown = [e for e in entries if e.get(unit) is not None and e.get("seconds") is not None]
     if not shown:
         return None
-    said = [f"{words.clean(e['name'], 40)}: {e[unit]:.3g} {unit} in {words.duration(e['seconds'])}" for e in shown]
+    said = [f"{fmt.clean(e['name'], 40)}: {e[unit]:.3g} {unit} in {fmt.duration(e['seconds'])}" for e in shown]
     best = {min(shown, key=lambda e: e[key])["name"] for key in (unit, "seconds")}
 
     def plot(figure: Any) -> None:
@@ -136,7 +222,7 @@ def cost_against_time(name: str, entries: Sequence[Mapping[str, Any]]) -> str | 
             axes.plot([e["seconds"]], [e[unit]], color=colour, marker=_MARKERS[place % 6], markersize=size)
             notes = [w for w, k in (("cheapest", unit), ("fastest", "seconds"))
                      if e[k] == min(x[k] for x in shown)]  # fmt: skip
-            text = words.clean(e["name"], 30) + (f" ({', '.join(notes)})" if notes and len(shown) > 1 else "")
+            text = fmt.clean(e["name"], 30) + (f" ({', '.join(notes)})" if notes and len(shown) > 1 else "")
             axes.annotate(text, (e["seconds"], e[unit]), textcoords="offset points", xytext=(6, 8))
         axes.set_xlim(0, 1.6 * max(e["seconds"] for e in shown))
         axes.set_ylim(0, 1.25 * max(e[unit] for e in shown))
