@@ -13,13 +13,14 @@ from typing import Any
 from gluontune.compute import bfloat16_support
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
+from gluontune.core.journal import Journal
 from gluontune.parallel import horovod
 from gluontune.recipe import Recipe
+from gluontune.runtime import machine_facts
 from gluontune.runtime.packages import to_make
 from gluontune.search.bench import outcome
 from gluontune.search.bench.contender import OURS, Entrant
 from gluontune.search.bench.contest import hold
-from gluontune.search.journal import Journal
 
 __all__ = ["ENGINES", "best_recipe", "entrants", "run", "show"]
 
@@ -110,7 +111,7 @@ def run(
     field = entrants(recipe, ranks, engines)
     conditions = {"recipe": recipe.to_dict(), "ranks": ranks, "rounds": rounds, "seconds": seconds}
     given = {**conditions, "engines": list(engines)}
-    with Journal(out, "benchmarks devices", given, resume=resume) as journal:
+    with Journal(out, "benchmarks devices", given, machine_facts, resume=resume) as journal:
         contenders = hold(field, rounds=rounds, seconds=seconds, say=say, journal=journal)
     found = outcome.document(contenders, conditions=conditions, unit=UNIT)
     rates = {c.entrant.name: c.rates for c in contenders if c.failure is None and len(c.rates) == rounds}

@@ -10,9 +10,9 @@ from typing import Any
 from benchmarks import overhead, predicting, verdict_runs
 from gluontune import runtime
 from gluontune.core import stats
-from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import parse_json, set_aside, write_json
-from gluontune.core.reading import read_text
+from gluontune.core.errors import UsageError
+from gluontune.core.files import set_aside, write_json
+from gluontune.core.journal import earlier
 
 __all__ = ["PARTS", "ROUNDS", "run", "show"]
 
@@ -65,7 +65,7 @@ def run(
     conditions = {"dataset": dataset, "rounds": rounds, "only": only}
     document: dict[str, Any] = {"parts": {}, "machine": runtime.machine_facts(), "conditions": conditions}
     if resume:
-        document["parts"] = _taken_up(out)
+        document["parts"] = earlier(out, "benchmarks monitor", lambda found: dict(found["parts"])) or {}
     else:
         set_aside(out)
 
@@ -116,20 +116,6 @@ def _verdicts(
 
     verdict_runs.measure(part["runs"], rounds=rounds, only=only, say=say, on_run=keep)
     keep()
-
-
-def _taken_up(out: Path | None) -> dict[str, Any]:
-    if out is None:
-        raise UsageError("--resume needs the --out FILE of the interrupted run")
-    try:
-        found = parse_json(read_text(out))
-        return dict(found["parts"])
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise GluontuneError(
-            f"{out}: cannot be resumed: {error}; give the file that --out wrote, or leave --resume out"
-        ) from error
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from gluontune import datasets
 from gluontune.core.events import OnLadderEvent
-from gluontune.core.files import writable_folder
 from gluontune.core.ladder_document import RungRow, rung_row
 from gluontune.recipe import Recipe
 from gluontune.runtime import doctor
@@ -79,12 +78,10 @@ def climb(
     recipe = recipe.override(seconds=None, target_accuracy=None)
     wanted = None if rungs is None else {"naive", *(RUNGS[rung].name for rung in rungs)}
     names = [rung.name for rung in RUNGS if (rung.pace in (None, pace.name) if wanted is None else rung.name in wanted)]
-    if out is not None:
-        writable_folder(out)
     doctor.must_work()
     if recipe.job is None:
         datasets.open(recipe.dataset)  # a missing data set is told before anything is started
-    results = ResultsStore.open(recipe, pace.name, Path(out) if out is not None else None, resume, names)
+    results = ResultsStore(recipe, pace.name, Path(out) if out is not None else None, resume, names)
     budget = Budget(pace.budget_s if budget_s is None else budget_s, clock)
     climber = _Climber(recipe, results, pace, budget, names, on_event or (lambda event: None), time_limit)
     try:

@@ -16,7 +16,7 @@ from gluontune.core.events import OnProgress, progress
 from gluontune.engines.mxnet.individual import read_weights, write_weights
 from gluontune.optim import evolution
 from gluontune.recipe import Recipe
-from gluontune.search.resumable import ResumableDocument
+from gluontune.search.study import Study
 from gluontune.search.worker_pool import Life, WorkerPool, run_all
 
 __all__ = ["ESGD_SCHEMA", "EsgdPlan", "cost", "esgd"]
@@ -144,15 +144,12 @@ def esgd(
         "plan": dataclasses.asdict(plan),
         "pool": [dataclasses.asdict(entry) for entry in pool],
     }
-    store = ResumableDocument("esgd", ESGD_SCHEMA, given, out, resume)
+    store = Study("esgd", ESGD_SCHEMA, given, out, resume)
     folder = Path(tempfile.mkdtemp(prefix="gluontune-esgd-")) if out is None else Path(out)
     document = store.document
     try:
-        with WorkerPool(recipe, workers, time_limit) as worker_pool:
+        with store.under_way(), WorkerPool(recipe, workers, time_limit) as worker_pool:
             _Search(plan, pool, worker_pool, store, folder / "population", on_event).run()
-        document["complete"] = True
-    except KeyboardInterrupt:
-        document["complete"] = False
     finally:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -180,7 +177,7 @@ class _Search:
         plan: EsgdPlan,
         pool: Sequence[evolution.Entry],
         worker_pool: WorkerPool,
-        store: ResumableDocument,
+        store: Study,
         folder: Path,
         on_event: OnProgress | None,
     ):

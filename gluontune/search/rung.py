@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 from gluontune import runtime
 from gluontune.recipe import Recipe
 from gluontune.runtime import pytorch
 
-__all__ = ["Rung", "Site", "Variant"]
+__all__ = ["Requires", "Rung", "Site", "Variant", "Variants", "always"]
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,32 @@ class Site:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to climb a rung.
+    """One way to climb a rung, or one setting of a knob.
 
     Args:
         label: how the report calls it. changes: recipe fields.
         rank: where there is no time for all variants, those of the lowest ranks are tried.
+        remark: what else a reader must know, or "". missing: why it cannot be tried here, or "".
     """
 
     label: str
     changes: Mapping[str, Any]
     rank: int = 0
+    remark: str = ""
+    missing: str = ""
+
+    def on(self, recipe: Recipe) -> Recipe:
+        """``recipe`` with this setting, whose ``env`` is added to the recipe's, not put in its place.
+
+        >>> Variant("x", {"env": {"B": "2"}}).on(Recipe(env={"A": "1"})).env
+        {'A': '1', 'B': '2'}
+        """
+        env = {"env": {**recipe.env, **self.changes["env"]}} if "env" in self.changes else {}
+        return recipe.override(**{**self.changes, **env})
+
+
+Requires = Callable[[Recipe, Site], Optional[str]]
+Variants = Callable[[Recipe, Site], list[Variant]]
 
 
 @dataclass(frozen=True)
@@ -101,7 +117,12 @@ class Rung:
 
     name: str
     sentence: str
-    requires: Callable[[Recipe, Site], str | None]
-    variants: Callable[[Recipe, Site], list[Variant]]
+    requires: Requires
+    variants: Variants
     by_time: bool = False
     pace: str | None = None
+
+
+def always(recipe: Recipe, site: Site) -> str | None:
+    """No reason against it."""
+    return None

@@ -20,7 +20,7 @@ from gluontune.recipe import Recipe
 from gluontune.recipe.registry import Registry
 from gluontune.runtime import pytorch
 from gluontune.search.budget import SHORTEST_UPDATES
-from gluontune.search.rung import Rung, Site, Variant
+from gluontune.search.rung import Requires, Rung, Site, Variant, Variants, always
 
 __all__ = ["RUNGS"]
 
@@ -28,16 +28,7 @@ __all__ = ["RUNGS"]
 RUNGS: Registry[Rung] = Registry("rung")
 
 
-def _always(recipe: Recipe, site: Site) -> str | None:
-    return None
-
-
-Variants = Callable[[Recipe, Site], list[Variant]]
-
-
-def _rung(
-    name: str, sentence: str, requires: Callable[[Recipe, Site], str | None] = _always, **how: Any
-) -> Callable[[Variants], Variants]:
+def _rung(name: str, sentence: str, requires: Requires = always, **how: Any) -> Callable[[Variants], Variants]:
     def add(variants: Variants) -> Variants:
         RUNGS.add(name, Rung(name, sentence, requires, variants, **how))
         return variants

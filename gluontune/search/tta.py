@@ -15,8 +15,7 @@ from gluontune.recipe.result import RunResult
 from gluontune.search.cost import gpu_joules, usd
 from gluontune.search.parity import parity
 from gluontune.search.repeat import Clocks, train_once
-from gluontune.search.results_store import dataset_facts
-from gluontune.search.resumable import ResumableDocument
+from gluontune.search.study import Study, check_target, dataset_facts
 from gluontune.search.time_to_target import accuracies, first_crossing, summarize, sustained_crossing
 
 __all__ = ["RULE", "TTA_SCHEMA", "describe", "time_to_accuracy"]
@@ -79,7 +78,7 @@ def time_to_accuracy(
     (True, 1)
     """
     seeds = _seeds(recipe, repeats, seeds)
-    _check_target(target)
+    check_target(target)
     contenders = {"this": recipe} if against is None else {"this": recipe, "against": against}
     for name, each in contenders.items():
         contenders[name] = each.override(target_accuracy=target if stop_at_target else None)
@@ -93,36 +92,24 @@ def time_to_accuracy(
     }
     if trainers:
         given["trainers"] = {name: title for name, (title, _) in trainers.items()}
-    store = ResumableDocument("tta", TTA_SCHEMA, given, out, resume)
+    store = Study("tta", TTA_SCHEMA, given, out, resume)
     document = store.document
     document.update(dataset=dataset_facts(recipe), rule=RULE, price=dict(price) if price else None, seeds=list(seeds))
     document.update(facts or {})
     document["done"] = [row for row in document["done"] if row["seed"] in seeds]
-    try:
+    with store.under_way():
         for number, seed in enumerate(seeds):
-            order = list(contenders) if number % 2 == 0 else list(contenders)[::-1]
-            for name in order:
+            for name in list(contenders)[:: -1 if number % 2 else 1]:
                 if any(row["recipe"] == name and row["seed"] == seed for row in document["done"]):
                     continue
                 tell = _teller(on_event, name, number, len(seeds))
                 train = trainers[name][1] if trainers and name in trainers else train_once
-                result, clocks = train(
-                    contenders[name].override(seed=seed),
-                    on_event=tell,
-                    time_limit=time_limit,
-                    machine=document["machine"],
-                )
-                if result.status == "interrupted":
-                    raise KeyboardInterrupt
+                each = contenders[name].override(seed=seed)
+                result, clocks = store.train(train, each, f"{name}-seed{seed}", tell, time_limit)
                 row = describe(result, clocks, target, sustained=not stop_at_target)
                 row.update(recipe=name, number=number, seed=seed)
-                if store.path is not None:
-                    result.save(store.path.parent / "runs" / f"{name}-seed{seed}.json")
                 store.enter(row)
                 tell({**progress("done", 1.0, row["status"]), "row": row})
-        document["complete"] = True
-    except KeyboardInterrupt:
-        document["complete"] = False
     conclude(document)
     store.save()
     return document
@@ -136,11 +123,6 @@ def _seeds(recipe: Recipe, repeats: int, seeds: Sequence[int] | None) -> list[in
     if len(set(seeds)) != len(seeds) or not seeds or min(seeds) < 0:
         raise UsageError(f"--seeds {','.join(map(str, seeds))}: give different seeds of at least 0")
     return list(seeds)
-
-
-def _check_target(target: float) -> None:
-    if not 0 < target <= 1:
-        raise UsageError(f"--target {target:g}: give a validation accuracy above 0 and up to 1, such as 0.9")
 
 
 def _check_same_task(contenders: Mapping[str, Recipe]) -> None:

@@ -56,7 +56,7 @@ def twin(monkeypatch, tmp_path):
     machine = runs.Machine()
     Twin.made, Twin.breaks_at = [], None
     monkeypatch.setattr(tta, "train_once", machine.train_once)
-    monkeypatch.setattr("gluontune.search.resumable.runtime.machine_facts", lambda: runs.FACTS)
+    monkeypatch.setattr("gluontune.runtime.machine_facts", lambda: runs.FACTS)
     monkeypatch.setattr(torch_tta, "Contender", Twin)
     monkeypatch.setattr(torch_tta, "fastest", lambda *_: dict(MODE))
     python = tmp_path / "peers" / "bin" / "python"

@@ -376,9 +376,9 @@ def test_interrupt_keeps_what_was_measured_and_resume_goes_on(machine, tmp_path)
 
 def test_resume_of_another_recipe_is_refused(machine, tmp_path):
     ladder.climb(Recipe(), out=tmp_path)
-    with pytest.raises(UsageError, match="seed=3"):
+    with pytest.raises(UsageError, match="seed: then 0, now 3"):
         ladder.climb(Recipe(seed=3), out=tmp_path, resume=True)
-    with pytest.raises(UsageError, match="mode='full'"):
+    with pytest.raises(UsageError, match="mode: then 'quick', now 'full'"):
         ladder.climb(Recipe(), out=tmp_path, resume=True, pace=ladder.FULL)
 
 

@@ -84,7 +84,7 @@ def machine(monkeypatch):
     pretended = Machine()
     monkeypatch.setattr(measure, "Group", pretended.group)
     monkeypatch.setattr(factors, "train_once", pretended.train_once)
-    monkeypatch.setattr("gluontune.search.resumable.runtime.machine_facts", lambda: FACTS)
+    monkeypatch.setattr("gluontune.runtime.machine_facts", lambda: FACTS)
     return pretended
 
 

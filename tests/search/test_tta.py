@@ -24,7 +24,7 @@ from gluontune.search.time_to_target import summarize
 def machine(monkeypatch):
     pretended = Machine()
     monkeypatch.setattr(tta, "train_once", pretended.train_once)
-    monkeypatch.setattr("gluontune.search.resumable.runtime.machine_facts", lambda: FACTS)
+    monkeypatch.setattr("gluontune.runtime.machine_facts", lambda: FACTS)
     return pretended
 
 

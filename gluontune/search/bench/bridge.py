@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.core.files import parse_json, set_aside, writable_folder, write_json
-from gluontune.core.reading import read_text
+from gluontune.core.files import set_aside, writable_folder, write_json
+from gluontune.core.journal import earlier
 from gluontune.runtime import launch_settings, machine_facts
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 
@@ -143,17 +143,12 @@ def _names(nets: Sequence[str] | None, known: list[str], quick: bool) -> list[st
 
 
 def _known(out: Path | None) -> dict[str, dict[str, Any]]:
-    if out is None:
-        raise UsageError("bench bridge --resume: name the file of the earlier run with --out")
-    try:
-        before = parse_json(read_text(out))
+    def rows(before: Any) -> dict[str, dict[str, Any]]:
         if before["schema_version"] != SCHEMA:
             raise GluontuneError(f"{out}: another version's; start without --resume")
         return {row["name"]: row for row in before["rows"] if row["status"] in ("converted", "not traced")}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise GluontuneError(f"{out}: cannot be resumed: {error}; start without --resume") from error
+
+    return earlier(out, "bench bridge", rows) or {}
 
 
 class _Judge:

@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gluontune.core.journal import Journal
 from gluontune.search.bench.contender import Contender, ContenderFailed, Entrant
-from gluontune.search.journal import Journal
 from gluontune.search.measure import interleave
 
 __all__ = ["hold"]

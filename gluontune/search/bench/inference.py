@@ -24,6 +24,7 @@ from gluontune.compute import bfloat16_support
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError, nearest
 from gluontune.core.gaps import gap
+from gluontune.core.journal import Journal
 from gluontune.job.trained import recipe_of_source
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings
@@ -31,7 +32,6 @@ from gluontune.search.bench import outcome
 from gluontune.search.bench._inference import AGREE_PCT, MODES, OWN_THREADS
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 from gluontune.search.bench.contest import hold
-from gluontune.search.journal import Journal
 
 __all__ = ["REFERENCE", "run", "show"]
 
@@ -120,7 +120,7 @@ def run(
         "seconds": seconds, "threads": cores,
     }  # fmt: skip
     given = {**conditions, "modes": wanted, "source": None if source is None else str(source)}
-    with Journal(out, "bench inference", given, resume=resume) as journal:
+    with Journal(out, "bench inference", given, runtime.machine_facts, resume=resume) as journal:
         field = hold(entrants, rounds=rounds, seconds=seconds, say=tell, finish=finish, journal=journal)
     found = outcome.document(field, conditions=conditions)
     reference = next(c for c in field if c.entrant.name == REFERENCE)

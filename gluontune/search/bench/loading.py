@@ -24,14 +24,14 @@ from typing import Any, Union
 
 from gluontune.codec.image import facts
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.journal import Journal
 from gluontune.records import RecordReader
-from gluontune.runtime import usable_cores
+from gluontune.runtime import machine_facts, usable_cores
 from gluontune.search.bench import outcome
 from gluontune.search.bench.contest import hold
 from gluontune.search.bench.loading_field import CROP, PAD_CROP, STRETCH, entrants, with_boxes
 from gluontune.search.bench.places import peer_python
 from gluontune.search.bench.selecting import selected
-from gluontune.search.journal import Journal
 
 __all__ = ["entrants", "kind_of", "run", "show"]
 
@@ -87,7 +87,7 @@ def run(
         "size": size, "batch_size": batch_size, "augment": augment, "workers": most, "rounds": rounds,
         "seconds": seconds, "only": list(only or ()), **({"boxes": True} if boxes else {}),
     }  # fmt: skip
-    with Journal(out, "bench loading", given, resume=resume) as journal:
+    with Journal(out, "bench loading", given, machine_facts, resume=resume) as journal:
         for file in files:
             path = os.path.abspath(os.fspath(file))
             name = Path(path).name if Path(path).name not in parts else path

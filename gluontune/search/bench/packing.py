@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Union
 
 from gluontune.core.errors import UsageError
+from gluontune.core.journal import Journal
 from gluontune.records.sources import read_source
-from gluontune.runtime import usable_cores
+from gluontune.runtime import machine_facts, usable_cores
 from gluontune.search.bench import outcome
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 from gluontune.search.bench.contest import hold
 from gluontune.search.bench.selecting import selected
-from gluontune.search.journal import Journal
 
 __all__ = ["run", "show", "write_list"]
 
@@ -71,7 +71,7 @@ def run(
         "rounds": rounds, "only": list(only or ()),
     }  # fmt: skip
     with (
-        Journal(out, "bench packing", given, resume=resume) as journal,
+        Journal(out, "bench packing", given, machine_facts, resume=resume) as journal,
         tempfile.TemporaryDirectory(prefix="gluontune-") as folder,
     ):
         lst, base = write_list(src, root, Path(folder))

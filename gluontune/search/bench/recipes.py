@@ -26,11 +26,11 @@ from gluontune import runtime
 from gluontune.core import errors
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import write_json
+from gluontune.core.journal import Journal
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.bench._recipe_pool import Pool, kind_of, shares_processes
 from gluontune.search.bench.recipe_space import covering, draw, unavailable
-from gluontune.search.journal import Journal
 from gluontune.training.group import Group, RunFailed
 from gluontune.training.loop import drive
 
@@ -79,7 +79,7 @@ def run(
         rng = random.Random(seed)
         wanted = [draw(rng) for _ in range(count)]
     begin = time.monotonic()
-    with Journal(out, "bench recipes", conditions, resume=resume) as journal:
+    with Journal(out, "bench recipes", conditions, runtime.machine_facts, resume=resume) as journal:
         _train_all(wanted, journal, lanes or runtime.usable_cores(), time_limit, tell)
         rows = sorted(journal.pieces.values(), key=lambda row: row["place"])
     found = _document(rows, conditions, time.monotonic() - begin)

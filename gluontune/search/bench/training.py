@@ -17,6 +17,7 @@ from gluontune import runtime
 from gluontune.compute import bfloat16_support
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError, nearest
+from gluontune.core.journal import Journal
 from gluontune.runtime.launch import launch_settings
 from gluontune.search.bench import outcome
 from gluontune.search.bench.contender import OURS, Contender, Entrant
@@ -24,7 +25,6 @@ from gluontune.search.bench.contest import hold
 from gluontune.search.bench.places import peer_python
 from gluontune.search.bench.selecting import selected
 from gluontune.search.bench.torch_modes import allocator_of, torch_entrants
-from gluontune.search.journal import Journal
 
 __all__ = ["NETS", "entrants", "run", "show"]
 
@@ -87,7 +87,7 @@ def run(
     python = peer_python(peers)
     cases = []
     conditions = {"threads": threads, "rounds": rounds, "seconds": seconds, "only": list(only or ())}
-    with Journal(out, "bench training", conditions, resume=resume) as journal:
+    with Journal(out, "bench training", conditions, runtime.machine_facts, resume=resume) as journal:
         for net in dict.fromkeys(nets):
             for batch in dict.fromkeys(batch_sizes):
                 where = f"{net}, batch {batch}"
