@@ -65,7 +65,7 @@ def run(
     conditions = {"dataset": dataset, "rounds": rounds, "only": only}
     document: dict[str, Any] = {"parts": {}, "machine": runtime.machine_facts(), "conditions": conditions}
     if resume:
-        document["parts"] = earlier(out, "benchmarks monitor", lambda found: dict(found["parts"])) or {}
+        document["parts"] = _taken_up(out)
     else:
         set_aside(out)
 
@@ -116,6 +116,10 @@ def _verdicts(
 
     verdict_runs.measure(part["runs"], rounds=rounds, only=only, say=say, on_run=keep)
     keep()
+
+
+def _taken_up(out: Path | None) -> dict[str, Any]:
+    return earlier(out, "benchmarks monitor", lambda found: dict(found["parts"])) or {}
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:

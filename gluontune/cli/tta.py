@@ -78,7 +78,7 @@ def tta(
     from gluontune.search import cost
     from gluontune.search import submissions as exchange
     from gluontune.search.bench import peer_script, torch_tta
-    from gluontune.search.bench.places import peer_python
+    from gluontune.search.bench.contender import peer_python
     from gluontune.search.tta import time_to_accuracy
 
     recipe, target = _target(recipe, given, target)

@@ -34,7 +34,9 @@ def onednn(net: str, *, side: int = 224, rounds: int = 5, seconds: float = 1.0) 
     settings = {"mode": "static", "recipe": images.to_dict(), "source": None, "batch_size": 1, "val_images": 4}
     env = launch_settings(cores=runtime.usable_cores()).env
     entrants = [
-        Entrant(name, OURS, "gluontune.search.bench._inference:make", settings, env={**env, **more}, slices="steps")
+        Entrant(
+            name, OURS, "gluontune.search.bench._inference:Predictor", settings, env={**env, **more}, slices="steps"
+        )
         for name, more in (("off", _OFF), ("on", {}))
     ]
     scores: list[np.ndarray] = []

@@ -9,17 +9,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["AGREE_PCT", "MODES", "OWN_THREADS", "make"]
+__all__ = ["AGREE_PCT", "MODES", "OWN_THREADS", "Predictor"]
 
 AGREE_PCT = 99.0  # of the images, at least so many in the same class: else a rung is none
 
 _CALIBRATION = 256  # training images for int8
 _JUDGED = 4096  # images on which int8 must agree
-
-
-def make(mode: str, recipe: dict[str, Any], source: str | None, batch_size: int, val_images: int) -> Predictor:
-    """Called in the process. ``mode`` is of :data:`MODES`."""
-    return Predictor(mode, recipe, source, batch_size, val_images)
 
 
 class Predictor:

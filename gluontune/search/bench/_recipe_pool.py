@@ -6,22 +6,27 @@ A parameter server and Horovod keep what they know for as long as their process 
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import selectors
+import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from gluontune import runtime
 from gluontune.core.interpreter import python
-from gluontune.core.piped import PipedProcess
+from gluontune.core.parent_death import die_with_parent
+from gluontune.core.piped import PipedProcess, event_sender
 from gluontune.parallel.shared import PATH_VARIABLE, create
 from gluontune.recipe import Recipe
+from gluontune.training.child import serve
 from gluontune.training.starting import LocalRanks
 
 __all__ = ["Pool", "kind_of", "shares_processes"]
 
-_CHILD = "gluontune.search.bench._recipe_child"
 _IDLE_S = 5.0  # a process that needs longer to end a recipe is not used again
 _SHARING = ("local", "shared-memory", "async")
 _RECIPES = 60  # a process trains so many: what one leaves behind must not add up
@@ -111,7 +116,7 @@ class _Site(LocalRanks):
                 process = waiting[rank][0]
                 process.say(given)
             else:
-                process = PipedProcess(python("-m", _CHILD), given, env)
+                process = PipedProcess(python("-m", "gluontune.search.bench._recipe_pool"), given, env)
             self.ranks.append(process)
 
     def close(self) -> None:
@@ -141,3 +146,27 @@ class _Site(LocalRanks):
                 elif event["event"] in ("idle", "end"):
                     return event["event"] == "idle"
         return False
+
+
+def main() -> None:
+    """A process of the pool: as :mod:`gluontune.training.child`, but a new set-up may follow each ``quit``."""
+    send = event_sender()
+    bound = False
+    while line := sys.stdin.readline():
+        setup = json.loads(line)
+        if "recipe" not in setup:  # a quit, after a recipe that has failed
+            continue
+        if not bound:
+            die_with_parent(setup["parent"])
+            if setup.get("cpus"):
+                runtime.bind_to_cpus(setup["cpus"])
+            bound = True
+        os.environ.update(setup["variables"])
+        serve(setup, send)
+        gc.collect()
+        send(event="idle")
+    os.killpg(0, signal.SIGKILL) if os.getpgrp() == os.getpid() else os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -166,7 +166,7 @@ class _Judge:
 
     def _process(self) -> Contender:
         if self.contender is None:
-            entrant = Entrant("bridge", OURS, "gluontune.search.bench._bridge:make", env=launch_settings().env)
+            entrant = Entrant("bridge", OURS, "gluontune.search.bench._bridge:Judge", env=launch_settings().env)
             self.contender = Contender(entrant, self.time_limit)
             self.contender.launch()
         return self.contender

@@ -28,15 +28,14 @@ from gluontune.core.journal import Journal
 from gluontune.job.trained import recipe_of_source
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings
-from gluontune.search.bench import outcome
 from gluontune.search.bench._inference import AGREE_PCT, MODES, OWN_THREADS
 from gluontune.search.bench.contender import OURS, Contender, Entrant
-from gluontune.search.bench.contest import hold
+from gluontune.search.bench.contest import document, hold
 
 __all__ = ["REFERENCE", "run", "show"]
 
 REFERENCE = "hybridized"  # the float32 net that the others are compared with
-_WORK = "gluontune.search.bench._inference:make"
+_WORK = "gluontune.search.bench._inference:Predictor"
 _ELSEWHERE = {
     "TensorRT": "not run here: it needs an NVIDIA GPU and an mxnet built with TensorRT",
     "GPU float16": "not run here: no GPU that this mxnet can use",
@@ -70,7 +69,7 @@ def run(
         out: a journal beside it keeps each round. resume: go on with what it holds.
 
     Returns:
-        the document of :func:`gluontune.search.bench.outcome.document`; each row has ``latency_ms`` (``p50``,
+        the document of :func:`gluontune.search.bench.contest.document`; each row has ``latency_ms`` (``p50``,
         ``p90``, ``p99`` of the better number of ``threads``, and ``p50_by_threads``), ``accuracy``,
         ``agree_pct`` and ``ratio_to_hybridized``; ``best`` names the rung that agrees on 99 % of the images.
 
@@ -122,7 +121,7 @@ def run(
     given = {**conditions, "modes": wanted, "source": None if source is None else str(source)}
     with Journal(out, "bench inference", given, runtime.machine_facts, resume=resume) as journal:
         field = hold(entrants, rounds=rounds, seconds=seconds, say=tell, finish=finish, journal=journal)
-    found = outcome.document(field, conditions=conditions)
+    found = document(field, conditions=conditions)
     reference = next(c for c in field if c.entrant.name == REFERENCE)
     for row, contender in zip(found["rows"], field):
         row.update(_beside(contender, reference, extra))

@@ -18,10 +18,8 @@ from gluontune.core.errors import UsageError
 from gluontune.core.journal import Journal
 from gluontune.records.sources import read_source
 from gluontune.runtime import machine_facts, usable_cores
-from gluontune.search.bench import outcome
 from gluontune.search.bench.contender import OURS, Contender, Entrant
-from gluontune.search.bench.contest import hold
-from gluontune.search.bench.selecting import selected
+from gluontune.search.bench.contest import combine, document, hold, selected, show
 
 __all__ = ["run", "show", "write_list"]
 
@@ -57,7 +55,7 @@ def run(
         out: a journal beside it keeps each part. resume: go on with what it holds.
 
     Returns:
-        the document of ``outcome.combine`` with the parts ``pass-through`` and ``resize``.
+        the document of ``combine`` with the parts ``pass-through`` and ``resize``.
 
     Raises:
         GluontuneError: nothing to pack.
@@ -79,13 +77,19 @@ def run(
             if name in journal.pieces:
                 parts[name] = journal.pieces[name]
                 continue
-            resized = size if name == "resize" else None
+            resized, sizes = size if name == "resize" else None, dict[str, Any]()
             place = Path(folder) / name
             place.mkdir()
             field = entrants(str(lst), str(base), str(place), resized, quality, cores)
             names = selected((e.name for e in field), only)
-            kept = [e for e in field if e.name in names]
-            done, sizes = _hold(kept, rounds, name, say or (lambda line: None))
+
+            def weigh(done: list[Contender], sizes: dict[str, Any] = sizes) -> None:
+                sizes.update({c.entrant.name: c.ask("bytes") for c in done})
+
+            def tell(line: str, name: str = name) -> None:
+                (say or str)(f"{name}: {line}")
+
+            done = hold([e for e in field if e.name in names], rounds=rounds, say=tell, finish=weigh)
             conditions = {
                 "images": len(lst.read_text(encoding="utf-8").splitlines()),
                 "resize": resized,
@@ -94,21 +98,9 @@ def run(
                 "rounds": rounds,
                 "bytes": sizes,
             }
-            parts[name] = outcome.document(done, conditions=conditions)
+            parts[name] = document(done, conditions=conditions)
             journal.keep(name, parts[name])
-    return outcome.combine(parts)
-
-
-def _hold(
-    field: Sequence[Entrant], rounds: int, name: str, tell: Callable[[str], None]
-) -> tuple[list[Contender], dict[str, Any]]:
-    """The contest, and the size of what each has packed."""
-    sizes: dict[str, Any] = {}
-
-    def weigh(done: list[Contender]) -> None:
-        sizes.update({c.entrant.name: c.ask("bytes") for c in done})
-
-    return hold(field, rounds=rounds, say=lambda line: tell(f"{name}: {line}"), finish=weigh), sizes
+    return combine(parts)
 
 
 def write_list(src: PathLike, root: PathLike | None, folder: Path) -> tuple[Path, Path]:
@@ -138,13 +130,8 @@ def entrants(lst: str, root: str, folder: str, size: int | None, quality: int, w
     """The field; ``size`` None passes the files through."""
     data = {"lst": lst, "root": root, "folder": folder, "size": size, "quality": quality}
     ours = {**data, "workers": workers}
-    field = [Entrant(f"gluontune pack, {workers} workers", OURS, f"{HOME}packer", ours, slices="once")]
+    field = [Entrant(f"gluontune pack, {workers} workers", OURS, f"{HOME}Packer", ours, slices="once")]
     for count in sorted({1, workers, 2 * workers}):
         settings, name = {**data, "num_thread": count}, f"im2rec.py --num-thread {count}"
-        field.append(Entrant(name, "im2rec.py", f"{HOME}im2rec", settings, slices="once"))
+        field.append(Entrant(name, "im2rec.py", f"{HOME}Im2rec", settings, slices="once"))
     return field
-
-
-def show(found: dict[str, Any], console: Any) -> None:
-    """Print both tables."""
-    outcome.show(found, console)

@@ -14,7 +14,7 @@ from gluontune.search.bench.contest import hold
 __all__ = ["TORCH", "allocator_of", "allocators", "torch_entrants"]
 
 TORCH = "PyTorch"
-_WORK = "gluontune.search.bench._torch_training:make"
+_WORK = "gluontune.search.bench._torch_training:TorchStep"
 
 
 def torch_entrants(

@@ -20,9 +20,8 @@ from gluontune.core.reading import read_text
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.runtime.packages import to_make
-from gluontune.search.bench.contender import Contender, ContenderFailed, Entrant
+from gluontune.search.bench.contender import Contender, ContenderFailed, Entrant, peer_python
 from gluontune.search.bench.contest import hold
-from gluontune.search.bench.places import peer_python
 from gluontune.search.bench.torch_modes import allocator_of, allocators, torch_entrants
 from gluontune.search.repeat import Clocks
 from gluontune.search.tta import time_to_accuracy

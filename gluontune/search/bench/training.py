@@ -19,11 +19,9 @@ from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError, nearest
 from gluontune.core.journal import Journal
 from gluontune.runtime.launch import launch_settings
-from gluontune.search.bench import outcome
-from gluontune.search.bench.contender import OURS, Contender, Entrant
-from gluontune.search.bench.contest import hold
-from gluontune.search.bench.places import peer_python
-from gluontune.search.bench.selecting import selected
+from gluontune.search.bench.contender import OURS, Contender, Entrant, peer_python
+from gluontune.search.bench.contest import document, hold, selected
+from gluontune.search.bench.contest import show as show_contest
 from gluontune.search.bench.torch_modes import allocator_of, torch_entrants
 
 __all__ = ["NETS", "entrants", "run", "show"]
@@ -31,8 +29,8 @@ __all__ = ["NETS", "entrants", "run", "show"]
 UNIT = "samples_per_sec"
 NETS = {"cifar_resnet20_v1": 32, "cifar_resnet56_v1": 32, "mobilenet0.25": 64, "small_vgg": 32}  # → side
 
-_OURS_WORK = "gluontune.search.bench._mxnet_training:make"
-_BRIDGED_WORK = "gluontune.search.bench._bridged_training:make"
+_OURS_WORK = "gluontune.search.bench._gluon_training:MxnetStep"
+_BRIDGED_WORK = "gluontune.search.bench._gluon_training:BridgedStep"
 _MXNET, _TORCH = "MXNet", "PyTorch"
 _REWRITES = {
     "float32": ("pool-to-mean", "fuse-bn-relu", "order-sums", "keep-blocks"),
@@ -177,7 +175,7 @@ def _case(
     contenders = hold(chosen, rounds=rounds, seconds=seconds, say=say, finish=_note_losses, journal=journal, key=where)
     shapes = _same_shapes(net, contenders)
     conditions = {"net": net, "batch_size": batch, "image_size": NETS[net], "allocator_of_pytorch": name}
-    found = outcome.document(contenders, conditions=conditions, unit=UNIT)
+    found = document(contenders, conditions=conditions, unit=UNIT)
     for row in found["rows"]:
         row["info"].pop("parameter_shapes", None)
         row.update(net=net, batch_size=batch)
@@ -281,7 +279,7 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     for case in found["cases"]:
         rows = [r for r in found["rows"] if (r["net"], r["batch_size"]) == (case["net"], case["batch_size"])]
         title = f"{case['net']}, batch {case['batch_size']}, {found['conditions']['threads']} threads"
-        outcome.show({"rows": rows, "ours": {}, "limit": {}}, console, title, UNIT)
+        show_contest({"rows": rows, "ours": {}, "limit": {}}, console, title, UNIT)
         console.print(f"{case['parameters']:,} parameters, the same shapes in all contenders", highlight=False)
         for name, ratio in case["figures"].items():
             text = f"{stats.said(ratio, '.2f')}, {ratio['ours']} ÷ {ratio['theirs']}"
