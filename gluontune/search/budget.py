@@ -1,14 +1,15 @@
-"""Who owns the time: what a climb may still spend, and on what."""
+"""Time: how long a ladder may take, and what a climb may still spend, and on what."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["Budget", "BudgetSpent", "fit_epochs", "parse_budget"]
+__all__ = ["FEW_VALIDATE", "FULL", "QUICK", "Budget", "BudgetSpent", "Pace", "fit_epochs", "parse_budget"]
 
 PROOF = 0.22  # of the budget at most, kept back for the proof at the end
 NAIVE = 0.11  # of the budget, for one training of the naive script
@@ -30,6 +31,28 @@ _STARTING = 0.5  # of a rung's share, for starting its variants
 FEWEST_UPDATES = 40  # a training of fewer shows nothing about accuracy
 #: A schedule is made no shorter than this: with 41 updates Muon ended between 52 and 76 %, with 51 at 75 to 78 %.
 SHORTEST_UPDATES = 50
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a ladder may take.
+
+    Args:
+        rounds: slices of each contender, where something else than a climb measures by this pace.
+        slice_s: seconds of a slice. epochs: of a training. budget_s: seconds of the whole climb.
+        name: ``quick``, ``full`` or another.
+    """
+
+    name: str
+    rounds: int
+    slice_s: float
+    epochs: float
+    budget_s: float = 300.0
+
+
+FEW_VALIDATE = 2000  # images that a short climb validates on
+QUICK = Pace("quick", rounds=9, slice_s=0.3, epochs=1, budget_s=300.0)
+FULL = Pace("full", rounds=12, slice_s=1.0, epochs=2, budget_s=3600.0)
 
 
 class BudgetSpent(Exception):

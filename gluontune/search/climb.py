@@ -7,31 +7,29 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from gluontune import datasets
+from gluontune import monitor
 from gluontune.core.events import OnLadderEvent
 from gluontune.core.ladder_document import RungRow, rung_row
 from gluontune.recipe import Recipe
 from gluontune.runtime import doctor
+from gluontune.search.accuracy import judge_quality
 from gluontune.search.batch_size import Batches
-from gluontune.search.budget import Budget
-from gluontune.search.devices import compare_counts, look_into
+from gluontune.search.budget import QUICK, Budget, Pace
 from gluontune.search.judge import choose, compare, judge, judge_accuracy, next_best
 from gluontune.search.measure import Contender
-from gluontune.search.naive_rung import fit_length, what_limits
-from gluontune.search.pace import QUICK, Pace
-from gluontune.search.prediction import note, predict
+from gluontune.search.parts_alone import compare_counts, look_into, note, predict
 from gluontune.search.proof import finish
-from gluontune.search.quality import judge_quality
 from gluontune.search.results_store import ResultsStore
 from gluontune.search.revisit import revisit
-from gluontune.search.rounds import Rounds
 from gluontune.search.rung import Rung, Site, Variant
+from gluontune.search.rung_contest import Rounds
 from gluontune.search.rungs import RUNGS
 from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
 
 __all__ = ["climb"]
 
+_FACTS = ("num_workers", "loader", "hybridize", "dtype", "batch_size_per_device", "num_devices")
 _LEAST_S = 6.0  # a rung is not begun with less
 _SLOWER, _BETWEEN_S = 1.1, 4.0  # times and seconds that the proof may take more than the slices promise
 
@@ -79,8 +77,6 @@ def climb(
     wanted = None if rungs is None else {"naive", *(RUNGS[rung].name for rung in rungs)}
     names = [rung.name for rung in RUNGS if (rung.pace in (None, pace.name) if wanted is None else rung.name in wanted)]
     doctor.must_work()
-    if recipe.job is None:
-        datasets.open(recipe.dataset)  # a missing data set is told before anything is started
     results = ResultsStore(recipe, pace.name, Path(out) if out is not None else None, resume, names)
     budget = Budget(pace.budget_s if budget_s is None else budget_s, clock)
     climber = _Climber(recipe, results, pace, budget, names, on_event or (lambda event: None), time_limit)
@@ -273,14 +269,22 @@ class _Climber:
         if self.naive.failure is not None:
             raise self.naive.failure
         self.trainings.look_at(self.naive)
-        self.naive = fit_length(row, self.naive, self.trainings)
+        self.naive = self.trainings.fit_length(row, self.naive)
         self.recipe = self.naive.recipe
         compare(row, [self.naive], RUNGS["naive"].variants(self.recipe, self.site), self.naive, None)
         self.trainings.check(row, self.naive, None)
         row.update({"status": "ran", "verdict": "n/a", "kept": True, "reason": None})
         self.best = self.naive
         self._reserve()
-        self.results.document["verdict"] = what_limits(self.results, row, self.recipe, self.site)
+        self.results.document["verdict"] = self._what_limits(row)
+
+    def _what_limits(self, row: RungRow) -> dict[str, Any]:
+        """The monitor's verdict on the naive training."""
+        facts = {name: getattr(self.recipe, name) for name in _FACTS}
+        device = "gpu" if self.site.gpus and self.recipe.devices != "cpu" else "cpu"
+        phases = {**row["phases"], "phases_pct": row["phases_pct"]}
+        facts.update(usable_cores=self.site.cores, device=device)
+        return monitor.verdict(phases, row["utilization"], facts).to_dict()
 
     def _measure(self, row: RungRow, field: list[Contender], races: bool = True) -> None:
         best = None if field == [self.naive] else self.best

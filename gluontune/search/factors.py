@@ -14,6 +14,7 @@ from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.core.events import OnProgress, Piece, of_piece, progress
 from gluontune.recipe import Recipe
+from gluontune.search.budget import QUICK, Pace
 from gluontune.search.factor_plan import (
     Factor,
     FactorSet,
@@ -28,7 +29,6 @@ from gluontune.search.factor_plan import (
     set_name,
 )  # fmt: skip
 from gluontune.search.measure import Contender, interleave
-from gluontune.search.pace import QUICK, Pace
 from gluontune.search.repeat import train_once
 from gluontune.search.rung import Site
 from gluontune.search.study import Study, check_target, dataset_facts

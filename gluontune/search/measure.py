@@ -33,6 +33,7 @@ class Turns(Protocol):
 
 
 T = TypeVar("T", bound=Turns)
+A = TypeVar("A")
 _LONG_STEP_S = 0.3
 DISTURBED_PCT = 10.0  # of the usable cores, taken by others: two training threads on two cores then lose a half
 OTHERS = "other programs took"  # how a sentence about them begins
@@ -132,6 +133,17 @@ class Contender:
         except RunFailed as failure:
             self.failure = failure
             self.close()
+
+    def ask(self, work: Callable[[Group], A]) -> A | None:
+        """What ``work`` finds out about its processes, awake for so long; None where there are none, or they fail."""
+        if self.group is None:
+            return None
+        with self.guarded():
+            self.group.resume()
+            found = work(self.group)
+            self.group.pause()
+            return found
+        return None
 
     def slice(self) -> None:
         """One turn: an untimed step to wake up, then a timed slice."""

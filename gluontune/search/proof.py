@@ -7,30 +7,23 @@ from typing import Any
 
 from gluontune.core import stats
 from gluontune.core.ladder_document import RungRow, rung_row
+from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.accuracy import loss_of
+from gluontune.search.batch_size import SHORTER
 from gluontune.search.best_files import hand_over
 from gluontune.search.factor_plan import quotient
-from gluontune.search.judge import PARITY_POINTS
+from gluontune.search.judge import PARITY_POINTS, verdict_of
 from gluontune.search.measure import Contender
 from gluontune.search.revisit import revisit
-from gluontune.search.rounds import Rounds
 from gluontune.search.rung import Site
-from gluontune.search.shorter_training import (
-    arrived,
-    by_time,
-    next_length,
-    ratio_at,
-    shortener,
-    what_was_shown,
-    worth_a_try,
-)
+from gluontune.search.rung_contest import Rounds
 from gluontune.search.time_to_target import first_crossing
 from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
 
-__all__ = ["finish", "prove"]
+__all__ = ["finish", "prove", "ratio_at", "shortener", "what_was_shown", "worth_a_try"]
 
 _MOST_PAIRS = 5
 _LOST = "the best recipe with it ended at {:.1f} % in the proof: accuracy was lost"
@@ -229,3 +222,76 @@ def _of_speed(result: RunResult, times: Mapping[str, Sequence[float]], name: str
         return {"median": seconds, "ci95": None}
     low, high = speed["ci95"]
     return {"median": seconds, "ci95": [seconds * speed["median"] / high, seconds * speed["median"] / low]}
+
+
+def shortener(rows: Sequence[RungRow]) -> RungRow | None:
+    """The kept rung that chose the length of the training, by the time to an accuracy; None where none did."""
+    found = [row for row in rows if row["kept"] and "epochs" in row["changes"] and by_time(row)]
+    return found[-1] if found else None
+
+
+def by_time(row: RungRow) -> bool:
+    """Whether a kept rung counts by the time to an accuracy."""
+    return bool((row["seconds_to_accuracy"] or {}).get("ratio"))
+
+
+def ratio_at(row: RungRow, epochs: float) -> Interval:
+    """The rung's gain in time to the accuracy, were its training ``epochs`` long.
+
+    >>> row = {"recipe": {"epochs": 0.5},
+    ...        "seconds_to_accuracy": {"ratio": {"median": 2.0, "ci95": [1.8, 2.2], "n": 9}}}
+    >>> ratio_at(row, 1.0)
+    {'median': 1.0, 'ci95': [0.9, 1.1], 'n': 9}
+    """
+    assert row["recipe"] is not None and row["seconds_to_accuracy"] is not None, "what was kept was trained"
+    ratio, less = row["seconds_to_accuracy"]["ratio"], row["recipe"]["epochs"] / epochs
+    return {"median": less * ratio["median"], "ci95": [less * bound for bound in ratio["ci95"]], "n": ratio["n"]}
+
+
+def next_length(epochs: float, longest: float) -> float:
+    """The length, in epochs, that is tried after one that did not arrive.
+
+    >>> next_length(0.35, 1.0), next_length(0.8, 1.0)
+    (0.5, 1.0)
+    """
+    return min(longest, round(epochs / SHORTER, 3))
+
+
+def worth_a_try(row: RungRow | None, epochs: float) -> bool:
+    """Whether the rung would still be a gain at that length: what cannot win is not trained."""
+    return row is None or verdict_of(ratio_at(row, epochs)) == "helped"
+
+
+def arrived(proof: Mapping[str, Any]) -> bool:
+    """Whether the best recipe came to the proof's accuracy, at one of the lengths that were tried."""
+    return proof["pairs"][0]["best"]["seconds"] is not None
+
+
+def what_was_shown(row: RungRow, proof: Mapping[str, Any], longest: float) -> dict[str, Any]:
+    """What a rung's row says after a proof in which none of its lengths arrived.
+
+    Args:
+        row: of the rung, as it was kept. proof: as ``prove`` gives it. longest: the naive script's epochs.
+
+    Returns:
+        ``verdict``, ``measurable`` and ``reason`` of the row.
+    """
+    last = {"epochs": proof["epochs"], "accuracy": proof["pairs"][0]["best"]["accuracy"]}
+    tried = [*proof["missed"], last]
+    first = f"{tried[0]['epochs']:g} to " if len(tried) > 1 else ""
+    highest = max(each["accuracy"] for each in tried)
+    said = (
+        f"{first}{last['epochs']:g} epochs did not reach {100 * proof['target']:.1f} % in the proof "
+        f"({100 * highest:.1f} %)"
+    )
+    following = next_length(last["epochs"], longest)
+    if last["epochs"] >= longest:
+        return {"verdict": "hurt", "measurable": True, "reason": f"taken back: {said}"}
+    if worth_a_try(row, following):
+        why = f"taken back: {said}, and there was no time for a longer training"
+        return {"verdict": "n/a", "measurable": False, "reason": why}
+    ratio = ratio_at(row, following)
+    low, high = ratio["ci95"]
+    length = f"{following:g} epoch{'s' * (following != 1)}"
+    why = f"{length} would be no certain gain: {ratio['median']:.2f}× less time (95 %: {low:.2f}–{high:.2f})"
+    return {"verdict": verdict_of(ratio), "measurable": True, "reason": f"taken back: {said}, and {why}"}

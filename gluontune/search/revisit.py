@@ -17,8 +17,8 @@ from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.search.judge import compare, judge, judge_accuracy, verdict_of
 from gluontune.search.measure import Contender
-from gluontune.search.rounds import Rounds
 from gluontune.search.rung import Site, Variant
+from gluontune.search.rung_contest import Rounds
 from gluontune.search.rungs import RUNGS
 from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed

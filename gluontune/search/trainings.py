@@ -12,7 +12,7 @@ from gluontune.search.budget import Budget, BudgetSpent, fit_epochs
 from gluontune.search.judge import PARITY_POINTS
 from gluontune.search.measure import Contender
 from gluontune.search.results_store import ResultsStore
-from gluontune.training.group import RunFailed
+from gluontune.training.group import Group, RunFailed
 
 __all__ = ["Trainings", "same_arithmetic", "same_but_rounding"]
 
@@ -61,16 +61,15 @@ class Trainings:
 
     def look_at(self, naive: Contender) -> None:
         """Validate once with the naive script, so that what a training takes is known before it begins."""
-        if naive.group is None:
-            return
-        with naive.guarded():
-            naive.group.resume()
-            seen = naive.group.validate()
-            naive.group.pause()
-            self.validation = {"samples": float(seen["samples"]), "seconds": float(seen["seconds"])}
-            self.batches = naive.group.batches_per_epoch
 
-    def fitted_epochs(self, naive: Contender) -> float | None:
+        def look(group: Group) -> None:
+            seen = group.validate()
+            self.validation = {"samples": float(seen["samples"]), "seconds": float(seen["seconds"])}
+            self.batches = group.batches_per_epoch
+
+        naive.ask(look)
+
+    def _fitted_epochs(self, naive: Contender) -> float | None:
         """Epochs that fit into the budget, or None where no training does."""
         rate = stats.interval(naive.rates)["median"]
         return fit_epochs(
@@ -80,6 +79,29 @@ class Trainings:
             validation_s=self.validation.get("seconds", 0.0),
             budget_s=self.budget.total_s,
         )
+
+    def fit_length(self, row: RungRow, naive: Contender) -> Contender:
+        """The naive script, shortened with all trainings of the climb to what the budget allows; the row says so.
+
+        Where not even a short one fits, no accuracy is looked at.
+        """
+        document = self.results.document
+        document["num_val"] = self.num_val
+        document["samples_per_epoch"] = self.batches * naive.recipe.global_batch_size or None
+        fitted = self._fitted_epochs(naive)
+        asked = naive.recipe.epochs
+        if fitted is None:
+            document["samples_per_epoch"] = None
+            row["notes"].append(
+                "the budget does not suffice for one training: throughput is measured, accuracy is not looked at"
+            )
+        elif fitted < asked:
+            row["notes"].append(
+                f"each training is {fitted:g} epochs long instead of {asked:g}, to fit into the budget of "
+                f"{self.budget.total_s / 60:.3g} min"
+            )
+            naive = naive.of_length(fitted, "naive")
+        return naive
 
     @property
     def num_val(self) -> int | None:

@@ -13,10 +13,9 @@ from gluontune.core.events import OnProgress, Progress, progress
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.cost import gpu_joules, usd
-from gluontune.search.parity import parity
 from gluontune.search.repeat import Clocks, train_once
 from gluontune.search.study import Study, check_target, dataset_facts
-from gluontune.search.time_to_target import accuracies, first_crossing, summarize, sustained_crossing
+from gluontune.search.time_to_target import accuracies, first_crossing, parity, summarize, sustained_crossing
 
 __all__ = ["RULE", "TTA_SCHEMA", "describe", "time_to_accuracy"]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from gluontune import ladder, report, runtime
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.recipe import Recipe
-from gluontune.search import measure, rounds
+from gluontune.search import measure, rung_contest
 from gluontune.search.rung import Site
 from gluontune.search.rungs import RUNGS
 from gluontune.search.sequential import LOOKS
@@ -170,7 +170,7 @@ class Clock:
 @pytest.mark.parametrize("slow", [1.0, 4.0, 30.0])
 def test_a_climb_ends_within_its_budget_on_any_machine(machine, monkeypatch, slow):
     clock = Clock()
-    monkeypatch.setattr(rounds.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
+    monkeypatch.setattr(rung_contest.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
     steps, starts = machine.group.steps, machine.group.wait
 
     def timed_steps(self, count):

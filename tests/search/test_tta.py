@@ -16,8 +16,7 @@ from gluontune.report.tta_page import finish_tta
 from gluontune.search import cost
 from gluontune.search import submissions as exchange
 from gluontune.search import tta as tta
-from gluontune.search.parity import parity
-from gluontune.search.time_to_target import summarize
+from gluontune.search.time_to_target import parity, summarize
 
 
 @pytest.fixture
