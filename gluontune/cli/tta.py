@@ -118,7 +118,7 @@ def tta(
             second = Recipe.from_yaml(against) if against is not None else None
             found = time_to_accuracy(recipe, against=second, **options)
     finish_tta(found, out, others)
-    exchange.write_exchange(found, out, author=author, author_email=author_email)
+    exchange.write_submissions(found, out, author=author, author_email=author_email)
     if as_json:
         emit(found)
     else:

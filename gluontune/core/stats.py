@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, TypeVar
 
-__all__ = ["LEAST", "Interval", "bounds", "difference", "in_turn", "interval", "ratio_interval", "said"]
+__all__ = [
+    "LEAST", "Interval", "around", "bounds", "difference", "in_turn", "interval", "ratio_interval", "said", "scaled",
+]  # fmt: skip
 
 T = TypeVar("T")
 #: Values below which an interval is computed, for decisions, but not shown: two values say next to nothing.
@@ -128,6 +130,26 @@ def bounds(measured: Mapping[str, Any] | None) -> list[float] | None:
     found, n = (measured or {}).get("ci95"), (measured or {}).get("n", LEAST)
     few = isinstance(n, (int, float)) and n < LEAST
     return None if not found or few or found[0] < 0 else list(found)
+
+
+def scaled(measured: Mapping[str, Any], factor: float) -> Interval:
+    """An interval, times a number that is known.
+
+    >>> scaled({"median": 2.0, "ci95": [1.5, 2.5], "n": 9}, 2)
+    {'median': 4.0, 'ci95': [3.0, 5.0], 'n': 9}
+    """
+    low, high = measured["ci95"]
+    return {"median": factor * measured["median"], "ci95": [factor * low, factor * high], "n": measured["n"]}
+
+
+def around(measured: Mapping[str, Any]) -> str:
+    """The bounds of a ratio, as sentences have them.
+
+    >>> around({"ci95": [1.5, 2.5]})
+    '(95 %: 1.50–2.50)'
+    """
+    low, high = measured["ci95"]
+    return f"(95 %: {low:.2f}–{high:.2f})"
 
 
 def said(measured: Mapping[str, Any], form: str = ",.0f", scale: float = 1.0) -> str:

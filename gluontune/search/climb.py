@@ -96,15 +96,9 @@ class _Climber:
     """One climb: the contenders that live from rung to rung, and the results that are kept."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        results: ResultsStore,
-        pace: Pace,
-        budget: Budget,
-        names: list[str],
-        tell: OnLadderEvent,
+        self, recipe: Recipe, results: ResultsStore, pace: Pace, budget: Budget, names: list[str], tell: OnLadderEvent,
         time_limit: float,
-    ):
+    ):  # fmt: skip
         self.recipe, self.results, self.pace, self.names, self.tell = recipe, results, pace, names, tell
         self.budget, self.time_limit = budget, time_limit
         self.trainings = Trainings(results, budget, tell, time_limit)
@@ -123,9 +117,8 @@ class _Climber:
 
     def climb(self) -> None:
         document = self.results.document
-        self.tell(
-            {"event": "ladder-start", "rungs": self.names, "mode": self.pace.name, "dataset": document["dataset"]}
-        )
+        mode, data = self.pace.name, document["dataset"]
+        self.tell({"event": "ladder-start", "rungs": self.names, "mode": mode, "dataset": data})
         for place, name in enumerate(self.names):
             self.still = self._possible(self.names[place:])
             row = self.results.finished(name)
@@ -141,8 +134,8 @@ class _Climber:
                 self._rung(rung, row)
                 row["finished"] = True
             except RunFailed as failure:
-                self._failed(row, failure)
-                row["finished"] = True
+                row.update({"status": "failed", "verdict": "n/a", "kept": False, "error": failure.to_dict()})
+                row.update({"reason": str(failure), "finished": True})
             finally:
                 row["seconds"] = time.monotonic() - began
                 for contender in self.field:
@@ -155,18 +148,17 @@ class _Climber:
             if self.best is self.naive:
                 self.budget.release_proof()  # what is there to prove must be found first
             self.best = revisit(self.best, self.naive, self.site, self.trainings, self.rounds)
-        self.best = finish(self.naive, self.best, self.site, self.trainings, self.rounds, self._say_proof)
+        self.best = finish(self.naive, self.best, self.site, self.trainings, self.rounds)
         document["complete"] = True
 
     def _take_over(self, row: RungRow) -> None:
         """A rung from the earlier part of a resumed climb."""
         if row["kept"]:
-            same = row["name"] == "naive"
             assert row["recipe"] is not None, "what was kept has a recipe"
-            recipe = Recipe.from_dict(row["recipe"])
-            if same:  # at the length that fitted into the budget then
-                self.naive = Contender(recipe, "naive", self.time_limit)
-            self.best = self.naive if same else Contender(recipe, "best", self.time_limit)
+            label = "naive" if row["name"] == "naive" else "best"
+            self.best = Contender(Recipe.from_dict(row["recipe"]), label, self.time_limit)
+            if label == "naive":  # at the length that fitted into the budget then
+                self.naive = self.best
         self.tell({"event": "rung-end", "row": row})
 
     def _rung(self, rung: Rung, row: RungRow) -> None:
@@ -176,11 +168,10 @@ class _Climber:
         base = self.best.recipe if self.best is not None else self.recipe
         reason = rung.requires(base, self.site)
         variants = [] if reason else rung.variants(base, self.site)
+        if variants and self.budget.free_s < _LEAST_S:
+            variants, reason = [], "not measured: the budget was used up by the rungs before it"
         if not variants:
             row.update({"status": "skipped", "reason": reason or "nothing to change"})
-            return
-        if self.budget.free_s < _LEAST_S:
-            row.update({"status": "skipped", "reason": "not measured: the budget was used up by the rungs before it"})
             return
         variants = self._affordable(row, variants)
         self.field = [Contender(base.override(**v.changes), v.label, self.time_limit) for v in variants]
@@ -242,16 +233,13 @@ class _Climber:
 
     def _by_time_to_accuracy(self, row: RungRow, fastest: Contender) -> Contender:
         assert self.best is not None
-        told = lambda text: self.rounds.progress(row["name"], "training", 0.0, text)  # noqa: E731
-        scatter = self.rounds.scatter
-        search = Batches(row, self.best, self.naive, self.field, self.trainings, told, scatter)
+        search = Batches(row, self.best, self.naive, self.field, self.trainings, self.rounds)
         row["measurable"] = True
         winner = search.search()
         search.enter()
         self.field += [c for c in search.added if c not in self.field]
-        if winner is None:
-            for entry in row["variants"]:
-                entry["chosen"] = False
+        for entry in row["variants"] if winner is None else ():
+            entry["chosen"] = False
         return winner or fastest
 
     def _count_devices(self, row: RungRow) -> None:
@@ -291,14 +279,6 @@ class _Climber:
         starting = sum(c.group is None for c in field) * self.rounds.starts_s
         seconds = self.budget.slices_s(row["name"], self.still, starting)
         self.others_pct = self.rounds.run(row, best, self.naive, field, seconds, races=races)
-
-    def _say_proof(self, text: str) -> None:
-        self.rounds.progress("proof", "proof", 0.0, text)
-
-    def _failed(self, row: RungRow, failure: RunFailed) -> None:
-        row.update(
-            {"status": "failed", "verdict": "n/a", "kept": False, "error": failure.to_dict(), "reason": str(failure)}
-        )
 
     @property
     def site(self) -> Site:

@@ -110,12 +110,7 @@ def measure_parts(group: Group, hidden: float = 0.0, shared_loader: float | None
     ]
     rate, inline = float(loading["samples_per_sec"]), group.recipe.num_workers == 0
     return Parts(
-        step_ms=times,
-        gradient_bytes=held["bytes"],
-        tensors=held["tensors"],
-        batch=size,
-        input_ms=1e3 * size / rate if inline else 0.0,
-        loader_samples_per_sec=None if inline else rate,
-        shared_loader_samples_per_sec=shared_loader,
-        hidden=hidden,
-    )
+        step_ms=times, gradient_bytes=held["bytes"], tensors=held["tensors"], batch=size,
+        input_ms=1e3 * size / rate if inline else 0.0, loader_samples_per_sec=None if inline else rate,
+        shared_loader_samples_per_sec=shared_loader, hidden=hidden,
+    )  # fmt: skip

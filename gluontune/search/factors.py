@@ -95,14 +95,10 @@ def analyse(
     check_names(factors)
     recipe = recipe.override(target_accuracy=None)
     given = {
-        "recipe": recipe.to_dict(),
-        "factors": list(factors) if factors is not None else None,
-        "own": [factor.to_dict() for factor in own],
-        "targets": targets,
-        "pace": pace.name,
-        "pairs": pairs,
+        "recipe": recipe.to_dict(), "factors": list(factors) if factors is not None else None,
+        "own": [factor.to_dict() for factor in own], "targets": targets, "pace": pace.name, "pairs": pairs,
         "every_set": every_set,
-    }
+    }  # fmt: skip
     facts = dataset_facts(recipe)
     store = Study("factors", FACTORS_SCHEMA, given, out, resume)
     store.document.update(dataset=facts, repeats=repeats)
@@ -206,13 +202,9 @@ class _Analysis:
 
 
 def train_to_targets(
-    store: Study,
-    train: Any,
-    runs: Sequence[tuple[FactorSet, Recipe]],
-    targets: Sequence[float],
-    tell: OnProgress,
+    store: Study, train: Any, runs: Sequence[tuple[FactorSet, Recipe]], targets: Sequence[float], tell: OnProgress,
     time_limit: float,
-) -> None:
+) -> None:  # fmt: skip
     """Train those of ``runs`` that the store does not have, by ``train``; each becomes a row."""
     done = {(tuple(row["set"]), row["seed"]) for row in store.document["done"] if row["kind"] == "tta"}
     for number, (chosen, recipe) in enumerate(runs, 1):
@@ -281,14 +273,10 @@ def tta_of(runs: Sequence[Mapping[str, Any]], place: int, target: float) -> dict
     reached = [value for value in seconds if value is not None]
     best = [row["best_accuracy"] for row in runs if row["best_accuracy"] is not None]
     return {
-        "target": target,
-        "seconds": stats.interval(reached) if reached else None,
-        "reached": len(reached),
-        "runs": len(runs),
-        "converged": len(reached) == len(runs),
-        "best_accuracy": max(best, default=None),
+        "target": target, "seconds": stats.interval(reached) if reached else None, "reached": len(reached),
+        "runs": len(runs), "converged": len(reached) == len(runs), "best_accuracy": max(best, default=None),
         "reasons": [row["reason"] for row in runs if row["reason"]],
-    }
+    }  # fmt: skip
 
 
 def _time_gains(sets: Sequence[Mapping[str, Any]], place: int) -> dict[FactorSet, dict[str, Any] | None]:

@@ -165,13 +165,9 @@ class Contender:
 
 
 def interleave(
-    contenders: Iterable[T],
-    *,
-    rounds: int,
-    slice_s: float,
-    on_round: Callable[[int, int], None] | None = None,
+    contenders: Iterable[T], *, rounds: int, slice_s: float, on_round: Callable[[int, int], None] | None = None,
     on_disturbed: Callable[[str], None] | None = None,
-) -> list[T]:
+) -> list[T]:  # fmt: skip
     """Measure contenders in turn, ``rounds`` times over; the order turns with each round.
 
     A disturbance of the machine so falls on all alike, and ratios within a round mean something where

@@ -69,7 +69,7 @@ def _loading(contender: Contender) -> float | None:
 def _net(contender: Contender, sizes: Sequence[int]) -> dict[int, float] | None:
     """Milliseconds of a step of a contender's net alone, by the number of samples in it."""
     found = contender.ask(lambda group: group.training_alone(list(sizes), _PROBE_S))
-    return found and {int(size): float(step["step_time_ms"]) for size, step in found.items()}
+    return {int(size): float(step["step_time_ms"]) for size, step in found.items()} if found else None
 
 
 def _together(device: float, loader: float, workers: int, site: Site, of_workers: int, words: str) -> Guess:
@@ -91,7 +91,7 @@ def _net_rate(best: Contender) -> float | None:
     """Samples a second of the best recipe's net alone."""
     size = _step_size(best)
     steps = _net(best, [size])
-    return steps and 1e3 * size / steps[size]
+    return 1e3 * size / steps[size] if steps else None
 
 
 def _multi_worker(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess | None]:
@@ -203,14 +203,10 @@ def _row(c: Contender, one: Contender, alone: int, shares: Mapping[str, Optional
     ratio = None if c is one else stats.ratio_interval(c.rates[:together], one.rates[:together])
     speedup = 1.0 if ratio is None else ratio["median"]
     return {
-        "label": c.label,
-        "devices": count,
-        "samples_per_sec": stats.interval(c.rates),
-        "speedup": ratio,
-        "efficiency": speedup / (count / alone) if gpus else speedup,
-        "exchange_share": shares.get("exchange"),
+        "label": c.label, "devices": count, "samples_per_sec": stats.interval(c.rates), "speedup": ratio,
+        "efficiency": speedup / (count / alone) if gpus else speedup, "exchange_share": shares.get("exchange"),
         "input_share": shares.get("input"),
-    }
+    }  # fmt: skip
 
 
 def _sentence(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], gpus: bool) -> str:
@@ -229,9 +225,8 @@ def _sentence(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], gpus: 
     count, speedup, efficiency = best["devices"], best.get("speedup"), best["efficiency"]
     name = f"{count} {what[count != 1]}"
     if speedup is not None and speedup["ci95"][0] <= 1:
-        low, high = speedup["ci95"]
-        bounds = f"(95 %: {low:.2f}–{high:.2f})"
-        return f"{best['label']}: {speedup['median']:.2f} times one {what[0]} {bounds}, no certain difference"
+        said = f"{speedup['median']:.2f} times one {what[0]} {stats.around(speedup)}"
+        return f"{best['label']}: {said}, no certain difference"
     if count > 1:
         reached = (
             f"efficiency {100 * efficiency:.0f} %" if gpus else f"{efficiency:.2f} times one process with all cores"

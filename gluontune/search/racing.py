@@ -66,13 +66,8 @@ class TuneResults(Document):
         """A new row of the table of what was tried."""
         empty = dict.fromkeys(("samples_per_sec", "speedup_vs_start", "speedup_ci95", "round_eliminated"))
         row: dict[str, Any] = {
-            "stage": stage,
-            "label": label,
-            "status": "skipped",
-            "reason": None,
-            "remark": "",
-            "changes": {},
-        }
+            "stage": stage, "label": label, "status": "skipped", "reason": None, "remark": "", "changes": {},
+        }  # fmt: skip
         row.update({**empty, "kept": False, **values})
         self.document["tried"].append(row)
         return row
@@ -85,14 +80,10 @@ class TuneResults(Document):
             short = short.override(job=str(Path(short.job).resolve()))
         name, shown = " + ".join(labels), stats.bounds(speedup)
         self.document["best"] = {
-            "name": name or "start",
-            "labels": list(labels),
-            "changes": short.differences(Recipe.from_dict(self.document["base_recipe"])),
-            "recipe": short.to_dict(),
-            "samples_per_sec": rate,
-            "speedup_vs_start": speedup["median"],
-            "speedup_ci95": shown,
-        }
+            "name": name or "start", "labels": list(labels),
+            "changes": short.differences(Recipe.from_dict(self.document["base_recipe"])), "recipe": short.to_dict(),
+            "samples_per_sec": rate, "speedup_vs_start": speedup["median"], "speedup_ci95": shown,
+        }  # fmt: skip
         around = f" (95 %: {shown[0]:.2f}–{shown[1]:.2f})" if shown else ""
         self.document["sentence"] = (
             f"{speedup['median']:.2f} times as fast as the recipe as it was{around}, by {name}."

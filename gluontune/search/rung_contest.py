@@ -51,20 +51,10 @@ class Contest:
     """
 
     def __init__(
-        self,
-        best: Contender | None,
-        naive: Contender,
-        field: Sequence[Contender],
-        *,
-        slice_s: float,
-        races: bool = True,
-        scatter: Scatter,
-        hurries: bool = False,
-        time_up: Callable[[bool], bool],
-        over: Callable[[], bool],
-        on_start: Callable[[], None],
-        on_round: Callable[[int], None],
-    ):
+        self, best: Contender | None, naive: Contender, field: Sequence[Contender], *, slice_s: float,
+        races: bool = True, scatter: Scatter, hurries: bool = False, time_up: Callable[[bool], bool],
+        over: Callable[[], bool], on_start: Callable[[], None], on_round: Callable[[int], None],
+    ):  # fmt: skip
         self.best, self.naive, self.field = best, naive, list(field)
         self.slice_s, self.time_up, self.over, self.on_round = slice_s, time_up, over, on_round
         self.races, self.scatter, self.hurries, self.on_start = races, scatter, hurries, on_start
@@ -190,15 +180,9 @@ class Rounds:
         self.starts_s = 3.0
 
     def run(
-        self,
-        row: RungRow,
-        best: Contender | None,
-        naive: Contender,
-        field: list[Contender],
-        seconds: float,
-        races: bool = True,
-        even_late: bool = False,
-    ) -> float:
+        self, row: RungRow, best: Contender | None, naive: Contender, field: list[Contender], seconds: float,
+        races: bool = True, even_late: bool = False,
+    ) -> float:  # fmt: skip
         """Measure ``field`` beside ``best`` and ``naive`` for about ``seconds``, starting them not counted.
 
         The row gets ``contest_decided``, and a note where others disturbed.
@@ -234,18 +218,10 @@ class Rounds:
             began = self.budget.spent_s
 
         contest = Contest(
-            best,
-            naive,
-            field,
-            slice_s=self.slice_s,
-            races=races,
-            scatter=self.scatter,
-            hurries=seconds < _HURRY_S,
+            best, naive, field, slice_s=self.slice_s, races=races, scatter=self.scatter, hurries=seconds < _HURRY_S,
             time_up=lambda likely: self.budget.spent_s - began >= (_LONGER if likely else 1.0) * seconds,
-            over=lambda: not even_late and self.budget.free_s <= 0,
-            on_start=on_start,
-            on_round=on_round,
-        )
+            over=lambda: not even_late and self.budget.free_s <= 0, on_start=on_start, on_round=on_round,
+        )  # fmt: skip
         self._last = contest
         contest.run()
         taken = others.read()

@@ -11,7 +11,7 @@ from typing import Any
 from gluontune.core.files import atomic_write, write_json
 from gluontune.recipe import Recipe
 
-__all__ = ["dawnbench_entry", "dawnbench_tsv", "mllog_lines", "write_exchange"]
+__all__ = ["dawnbench_entry", "dawnbench_tsv", "mllog_lines", "write_submissions"]
 
 
 def dawnbench_tsv(row: Mapping[str, Any]) -> str:
@@ -88,15 +88,11 @@ def mllog_lines(document: Mapping[str, Any], row: Mapping[str, Any], org: str) -
     lines: list[str] = []
 
     def log(key: str, at: float, value: Any = None, kind: str = "POINT_IN_TIME", **metadata: Any) -> None:
-        place = {"file": "gluontune/search/repeat.py", "lineno": 0}
+        metadata = {"file": "gluontune/search/repeat.py", "lineno": 0, **metadata}
         event = {
-            "namespace": "",
-            "time_ms": round(1000 * (begin + at)),
-            "event_type": kind,
-            "key": key,
-            "value": value,
-            "metadata": {**place, **metadata},
-        }
+            "namespace": "", "time_ms": round(1000 * (begin + at)), "event_type": kind, "key": key, "value": value,
+            "metadata": metadata,
+        }  # fmt: skip
         lines.append(f":::MLLOG {json.dumps(event)}")
 
     log("cache_clear", 0.0, False, note="a fresh process; the page cache is left alone")
@@ -129,7 +125,7 @@ def mllog_lines(document: Mapping[str, Any], row: Mapping[str, Any], org: str) -
     return lines
 
 
-def write_exchange(
+def write_submissions(
     document: Mapping[str, Any], folder: str | Path, *, author: str = "unnamed", author_email: str = ""
 ) -> list[Path]:
     """Write ``dawnbench/`` and ``mlperf/`` beside ``tta.json``; return the files.

@@ -69,17 +69,6 @@ class Trainings:
 
         naive.ask(look)
 
-    def _fitted_epochs(self, naive: Contender) -> float | None:
-        """Epochs that fit into the budget, or None where no training does."""
-        rate = stats.interval(naive.rates)["median"]
-        return fit_epochs(
-            naive.recipe.epochs,
-            batches_per_epoch=self.batches,
-            step_s=naive.recipe.global_batch_size / rate,
-            validation_s=self.validation.get("seconds", 0.0),
-            budget_s=self.budget.total_s,
-        )
-
     def fit_length(self, row: RungRow, naive: Contender) -> Contender:
         """The naive script, shortened with all trainings of the climb to what the budget allows; the row says so.
 
@@ -87,11 +76,13 @@ class Trainings:
         """
         document = self.results.document
         document["num_val"] = self.num_val
-        document["samples_per_epoch"] = self.batches * naive.recipe.global_batch_size or None
-        fitted = self._fitted_epochs(naive)
-        asked = naive.recipe.epochs
+        asked, batch = naive.recipe.epochs, naive.recipe.global_batch_size
+        fitted = fit_epochs(
+            asked, batches_per_epoch=self.batches, step_s=batch / stats.interval(naive.rates)["median"],
+            validation_s=self.validation.get("seconds", 0.0), budget_s=self.budget.total_s,
+        )  # fmt: skip
+        document["samples_per_epoch"] = (self.batches * batch or None) if fitted is not None else None
         if fitted is None:
-            document["samples_per_epoch"] = None
             row["notes"].append(
                 "the budget does not suffice for one training: throughput is measured, accuracy is not looked at"
             )

@@ -174,14 +174,10 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
         joules.append(gpu_joules(result.utilization, walls[place] - clocks.run_at))
         known = [value for value in joules if value is not None]
         return {
-            "epoch": place + 1,
-            "epochs": min(place + 1, length),
-            "accuracy": accuracy[place],
-            "train_seconds": result.elapsed_seconds[place],
-            "eval_seconds": sum(evals[: place + 1]),
-            "wall_seconds": walls[place],
-            "joules": sum(known) if known else None,
-        }
+            "epoch": place + 1, "epochs": min(place + 1, length), "accuracy": accuracy[place],
+            "train_seconds": result.elapsed_seconds[place], "eval_seconds": sum(evals[: place + 1]),
+            "wall_seconds": walls[place], "joules": sum(known) if known else None,
+        }  # fmt: skip
 
     return {
         "status": status,

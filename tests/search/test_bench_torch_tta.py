@@ -78,7 +78,7 @@ def test_the_twin_is_trained_in_turn_and_the_ratio_is_of_pairs(twin, tmp_path):
     assert found["torch"] == MODE and Twin.made[0].entrant.settings["recipe"]["learning_rate"] == 0.1
     finish_tta(found, tmp_path / "out")
     assert "faster than PyTorch compile channels_last" in found["sentence"]
-    exchange.write_exchange(found, tmp_path / "out")
+    exchange.write_submissions(found, tmp_path / "out")
     entry = next((tmp_path / "out" / "dawnbench").glob("*against*gluontune.json"))
     assert json.loads(entry.read_text())["framework"].startswith("PyTorch")
     # A resume goes on in the mode that was chosen, and trains what is left.

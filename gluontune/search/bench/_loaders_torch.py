@@ -110,13 +110,9 @@ def dataloader(path: str, size: int, batch_size: int, augment: str, num_workers:
     if decoder != "Pillow":
         importlib.import_module("cv2").setNumThreads(0)  # the workers are the parallelism
     loader = torch.utils.data.DataLoader(
-        Records(path, Crops(size, augment, decoder)),
-        batch_size=batch_size,
-        shuffle=True,
-        num_workers=num_workers,
-        drop_last=True,
-        persistent_workers=num_workers > 0,
-    )
+        Records(path, Crops(size, augment, decoder)), batch_size=batch_size, shuffle=True, num_workers=num_workers,
+        drop_last=True, persistent_workers=num_workers > 0,
+    )  # fmt: skip
     module, name = ("PIL", "Pillow") if decoder == "Pillow" else ("cv2", "opencv (peers)")
     versions = {"torch": torch.__version__, name: importlib.import_module(module).__version__}
     return Batches(lambda number: loader, lambda batch: batch[0], {"versions": versions})

@@ -93,14 +93,9 @@ class _Site(LocalRanks):
     """The ranks of one recipe, in processes of the pool."""
 
     def __init__(
-        self,
-        pool: Pool,
-        kind: tuple[Any, ...],
-        waiting: list[tuple[PipedProcess, int]],
-        recipe: Recipe,
-        world: int,
+        self, pool: Pool, kind: tuple[Any, ...], waiting: list[tuple[PipedProcess, int]], recipe: Recipe, world: int,
         setup: Callable[[int, int], dict[str, Any]],
-    ):
+    ):  # fmt: skip
         self.ranks = []
         self._pool, self._kind, self._memory = pool, kind, -1
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)

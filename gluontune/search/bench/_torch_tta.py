@@ -247,14 +247,9 @@ class Ranks:
     """
 
     def __init__(
-        self,
-        torch: Any,
-        size: int,
-        follow: Callable[..., Any] | None = None,
-        settings: dict[str, Any] | None = None,
-        rank: int = 0,
-        folder: str | None = None,
-    ):
+        self, torch: Any, size: int, follow: Callable[..., Any] | None = None, settings: dict[str, Any] | None = None,
+        rank: int = 0, folder: str | None = None,
+    ):  # fmt: skip
         self.torch, self.size, self.rank = torch, size, rank
         self.followers: list[Any] = []
         if size == 1:

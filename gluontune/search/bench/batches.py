@@ -29,13 +29,9 @@ class Batches:
     """
 
     def __init__(
-        self,
-        epoch: Callable[[int], Iterable[Any]],
-        images: Callable[[Any], Any],
-        info: dict[str, Any] | None = None,
-        end: Callable[[], None] | None = None,
-        boxes: Callable[[Any], Any] | None = None,
-    ):
+        self, epoch: Callable[[int], Iterable[Any]], images: Callable[[Any], Any], info: dict[str, Any] | None = None,
+        end: Callable[[], None] | None = None, boxes: Callable[[Any], Any] | None = None,
+    ):  # fmt: skip
         self._epoch, self._images, self._end, self._boxes = epoch, images, end, boxes
         self._number = 0
         self._next()

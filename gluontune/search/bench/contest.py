@@ -13,6 +13,7 @@ How to add a benchmark (see ``gluontune/search/bench/loading.py`` for a whole on
    ``peer_python(...)`` that of ``make peers``.
 3. *The contest.* ``hold(entrants, rounds=..., seconds=...)`` runs it; what failed or is missing becomes a
    row with its reason. ``document(...)`` makes the JSON, ``show(...)`` the table.
+4. *The command* calls ``run(...)`` of the module, which hands what all benchmarks take on to :class:`Terms`.
 
 >>> ours = Entrant("fast", OURS, "gluontune.search.bench.batches:Sleeper", {"units": 64, "sleep_s": 0.001})
 >>> peer = Entrant("slow", "them", "gluontune.search.bench.batches:Sleeper", {"units": 64, "sleep_s": 0.004})
@@ -23,7 +24,10 @@ How to add a benchmark (see ``gluontune/search/bench/loading.py`` for a whole on
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gluontune.core import stats
@@ -33,7 +37,7 @@ from gluontune.runtime import machine_facts
 from gluontune.search.bench.contender import LIMIT, OURS, Contender, ContenderFailed, Entrant
 from gluontune.search.measure import interleave
 
-__all__ = ["combine", "document", "hold", "selected", "show"]
+__all__ = ["Terms", "combine", "document", "hold", "selected", "show"]
 
 UNIT = "images_per_sec"
 
@@ -65,15 +69,34 @@ def hold(
     """
     tell = say or (lambda line: None)
     field = [Contender(entrant, time_limit, tell) for entrant in entrants]
-    before = _Rounds(journal, key, field)
+
+    def name_of(number: int) -> str:
+        return f"{key} round {number}".strip()
+
+    kept: list[dict[str, Any]] = []
+    while journal is not None and name_of(len(kept) + 1) in journal.pieces:
+        kept.append(journal.pieces[name_of(len(kept) + 1)])
+    for contender in field if kept else ():
+        if told := kept[-1]["failed"].get(contender.entrant.name):
+            contender.failure = ContenderFailed(*told)
 
     def on_round(done: int, of: int) -> None:
-        before.keep(before.count + done)
-        tell(f"round {before.count + done} of {before.count + of} is done")
+        there = {c.entrant.name: c for c in field}
+        if journal is not None:
+            rates = {n: c.rates[-1] for n, c in there.items() if c.failure is None and c.rates}
+            failed = {n: [str(c.failure), c.failure.status] for n, c in there.items() if c.failure}
+            memory = {n: c.memory_mib for n, c in there.items()}
+            seen = {"rates": rates, "memory_mib": memory, "failed": failed}
+            journal.keep(name_of(len(kept) + done), seen)
+        tell(f"round {len(kept) + done} of {len(kept) + of} is done")
 
     try:
-        interleave(field, rounds=max(0, rounds - before.count), slice_s=seconds, on_round=on_round)
-        before.put_in_front()
+        interleave(field, rounds=max(0, rounds - len(kept)), slice_s=seconds, on_round=on_round)
+        for contender in field:
+            name = contender.entrant.name
+            contender.rates[:0] = [r["rates"][name] for r in kept if name in r["rates"]]
+            known = [r["memory_mib"].get(name, 0.0) for r in kept]
+            contender.memory_mib = max([contender.memory_mib, *known])
         if finish is not None:
             finish(field)
     finally:
@@ -82,43 +105,39 @@ def hold(
     return field
 
 
-class _Rounds:
-    """The rounds that a journal has kept of a contest, and those that it keeps from now on."""
+@dataclass(frozen=True)
+class Terms:
+    """What all benchmarks take.
 
-    def __init__(self, journal: Journal | None, key: str, field: Sequence[Contender]):
-        self.journal, self.key, self.field = journal, key, field
-        self.kept: list[dict[str, Any]] = []
-        while journal is not None and self._name(len(self.kept) + 1) in journal.pieces:
-            self.kept.append(journal.pieces[self._name(len(self.kept) + 1)])
-        self.count = len(self.kept)
-        for contender in field if self.kept else ():
-            if told := self.kept[-1]["failed"].get(contender.entrant.name):
-                contender.failure = ContenderFailed(*told)
+    Args:
+        rounds, seconds, say: as :func:`hold` has them.
+        only: keep the contenders whose name holds one of these. peers: their environment, see ``peer_python``.
+        out: beside it a journal keeps each round and each finished part. resume: go on with what it holds.
+    """
 
-    def _name(self, number: int) -> str:
-        return f"{self.key} round {number}".strip()
+    rounds: int = 9
+    seconds: float = 1.0
+    only: Sequence[str] | None = None
+    peers: str | os.PathLike[str] | None = None
+    out: Path | None = None
+    resume: bool = False
+    say: Callable[[str], None] | None = None
 
-    def keep(self, number: int) -> None:
-        """Keep what has just been measured: the round ``number``."""
-        if self.journal is None:
-            return
-        there = {c.entrant.name: c for c in self.field}
-        self.journal.keep(
-            self._name(number),
-            {
-                "rates": {n: c.rates[-1] for n, c in there.items() if c.failure is None and c.rates},
-                "memory_mib": {n: c.memory_mib for n, c in there.items()},
-                "failed": {n: [str(c.failure), c.failure.status] for n, c in there.items() if c.failure},
-            },
-        )
+    @property
+    def pace(self) -> dict[str, Any]:
+        return {"rounds": self.rounds, "seconds": self.seconds}
 
-    def put_in_front(self) -> None:
-        """Give the contenders the rates of the rounds before."""
-        for contender in self.field:
-            name = contender.entrant.name
-            contender.rates[:0] = [r["rates"][name] for r in self.kept if name in r["rates"]]
-            known = [r["memory_mib"].get(name, 0.0) for r in self.kept]
-            contender.memory_mib = max([contender.memory_mib, *known])
+    def journal(self, kind: str, given: Mapping[str, Any]) -> Journal:
+        return Journal(self.out, kind, given, machine_facts, resume=self.resume)
+
+    def tell(self, line: str, of: str = "") -> None:
+        if self.say is not None:
+            self.say(f"{of}: {line}" if of else line)
+
+    def kept(self, entrants: Sequence[Entrant]) -> list[Entrant]:
+        """Those that ``only`` keeps."""
+        names = selected((e.name for e in entrants), self.only)
+        return [e for e in entrants if e.name in names]
 
 
 def document(
@@ -253,16 +272,11 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
 def _row(contender: Contender, whole: bool, rival: Contender | None, unit: str) -> dict[str, Any]:
     entrant, failure = contender.entrant, contender.failure
     row: dict[str, Any] = {
-        "name": entrant.name,
-        "peer": entrant.peer,
-        unit: stats.interval(contender.rates) if whole else None,
-        "ratio_to_best_peer": None,
-        "status": "ok" if whole else failure.status if failure else "failed",
-        "reason": str(failure) if failure else "",
-        "memory_mib": round(contender.memory_mib, 1) if whole else None,
-        "note": entrant.note,
-        "info": {k: v for k, v in contender.info.items() if k != "versions"},
-    }
+        "name": entrant.name, "peer": entrant.peer, unit: stats.interval(contender.rates) if whole else None,
+        "ratio_to_best_peer": None, "status": "ok" if whole else failure.status if failure else "failed",
+        "reason": str(failure) if failure else "", "memory_mib": round(contender.memory_mib, 1) if whole else None,
+        "note": entrant.note, "info": {k: v for k, v in contender.info.items() if k != "versions"},
+    }  # fmt: skip
     if whole and rival is not None:
         row["ratio_to_best_peer"] = stats.ratio_interval(contender.rates, rival.rates)
     return row

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Union
@@ -27,9 +27,9 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.journal import Journal
 from gluontune.loading import ResidentLoader, from_records
 from gluontune.records import RecordReader
-from gluontune.runtime import machine_facts, usable_cores
+from gluontune.runtime import usable_cores
 from gluontune.search.bench.contender import LIMIT, OURS, Entrant, peer_python
-from gluontune.search.bench.contest import combine, document, hold, selected, show
+from gluontune.search.bench.contest import Terms, combine, document, hold, show
 
 __all__ = ["entrants", "kind_of", "run", "show"]
 
@@ -46,32 +46,22 @@ def run(
     augment: str = "auto",
     boxes: bool = False,
     workers: int | None = None,
-    rounds: int = 9,
-    seconds: float = 1.0,
-    only: Sequence[str] | None = None,
-    peers: PathLike | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    say: Callable[[str], None] | None = None,
+    **terms: Any,
 ) -> dict[str, Any]:
     """Measure every loader over each file.
 
     Args:
         files: record files of JPEG images, or of raw pixels.
-        size: side of the crops, pixels.
-        batch_size: images in a batch.
+        size: side of the crops, pixels. batch_size: images in a batch.
         augment: ``random-resized-crop-flip``, ``pad-crop-flip``, or ``auto``: the latter where all images
             have the crops' size.
         boxes: the files are detection records: images are stretched to the size and half of them mirrored, with
             their boxes; ours against gluon-cv's.
         workers: most threads or processes of a contender; None: the usable cores.
-        rounds, seconds, say: see ``contest.hold``.
-        only: keep the contenders whose name holds one of these.
-        peers: the peers' environment; see ``places.peer_python``.
-        out: a journal beside it keeps each round and each file. resume: go on with what it holds.
+        terms: of :class:`gluontune.search.bench.contest.Terms`.
 
     Returns:
-        the document of ``combine``, a part for each file.
+        the document of :func:`combine`, a part for each file.
 
     Raises:
         UsageError: nothing is left to measure, or an augmentation that not all have.
@@ -82,44 +72,34 @@ def run(
     if boxes and augment != "auto":
         raise UsageError(f"augment {augment!r}: with --boxes it is {STRETCH}")
     parts: dict[str, dict[str, Any]] = {}
-    most = workers or usable_cores()
-    given = {
-        "size": size, "batch_size": batch_size, "augment": augment, "workers": most, "rounds": rounds,
-        "seconds": seconds, "only": list(only or ()), **({"boxes": True} if boxes else {}),
-    }  # fmt: skip
-    with Journal(out, "bench loading", given, machine_facts, resume=resume) as journal:
+    how, sizes = Terms(**terms), {"size": size, "batch_size": batch_size, "augment": augment}
+    given = {**sizes, "workers": workers or usable_cores(), **how.pace, "only": list(how.only or ())}
+    given.update({"boxes": True} if boxes else {})
+    with how.journal("bench loading", given) as journal:
         for file in files:
             path = os.path.abspath(os.fspath(file))
             name = Path(path).name if Path(path).name not in parts else path
-            parts[name] = journal.piece(path, partial(_run_one, path, given, peer_python(peers), say, journal))
+            parts[name] = journal.piece(path, partial(_run_one, path, given, how, journal))
     return combine(parts)
 
 
-def _run_one(
-    path: str, given: Mapping[str, Any], python: Path, say: Callable[[str], None] | None, journal: Journal
-) -> dict[str, Any]:
+def _run_one(path: str, given: Mapping[str, Any], how: Terms, journal: Journal) -> dict[str, Any]:
     size, batch_size, workers, boxes = given["size"], given["batch_size"], given["workers"], "boxes" in given
-    pace = {"rounds": given["rounds"], "seconds": given["seconds"]}
-    kind, fits = kind_of(path, size)
+    (kind, fits), name, augment = kind_of(path, size), Path(path).name, given["augment"]
     with RecordReader(path) as reader:
         records = len(reader)
-    augment = given["augment"]
     if augment == "auto":
         augment = STRETCH if boxes else PAD_CROP if fits else CROP
-
-    def tell(line: str) -> None:
-        (say or str)(f"{Path(path).name}: {line}")
-
     with tempfile.TemporaryDirectory(prefix="gluontune-bench-") as folder:
         if boxes:
             field = with_boxes(path, size, batch_size, workers)
         else:
-            field = entrants(path, kind, size, batch_size, augment, workers, pace["seconds"], python, folder)
-        names = selected((e.name for e in field), given["only"])
-        done = hold([e for e in field if e.name in names], say=tell, journal=journal, key=path, **pace)
+            python = peer_python(how.peers)
+            field = entrants(path, kind, size, batch_size, augment, workers, how.seconds, python, folder)
+        done = hold(how.kept(field), say=partial(how.tell, of=name), journal=journal, key=path, **how.pace)
     conditions = {
-        "file": Path(path).name, "bytes": os.path.getsize(path), "images": kind, "records": records, "size": size,
-        "batch_size": batch_size, "augment": augment, "most_workers": workers, **pace,
+        "file": name, "bytes": os.path.getsize(path), "images": kind, "records": records, "size": size,
+        "batch_size": batch_size, "augment": augment, "most_workers": workers, **how.pace,
     }  # fmt: skip
     return document(done, conditions=conditions, limit="decode")
 

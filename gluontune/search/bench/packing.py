@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Union
 
 from gluontune.core.errors import UsageError
-from gluontune.core.journal import Journal
 from gluontune.records.sources import read_source
-from gluontune.runtime import machine_facts, usable_cores
+from gluontune.runtime import usable_cores
 from gluontune.search.bench.contender import OURS, Contender, Entrant
-from gluontune.search.bench.contest import combine, document, hold, selected, show
+from gluontune.search.bench.contest import Terms, combine, document, hold, show
 
 __all__ = ["run", "show", "write_list"]
 
@@ -35,27 +34,20 @@ def run(
     size: int = 256,
     quality: int = 90,
     workers: int | None = None,
-    rounds: int = 5,
     part: str = "both",
-    only: Sequence[str] | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    say: Callable[[str], None] | None = None,
+    **terms: Any,
 ) -> dict[str, Any]:
     """Measure both packers, first passing files through, then resizing.
 
     Args:
         src, root: what to pack, see ``gt.records.pack``.
-        size: shorter side after the resize, pixels.
-        quality: of the JPEG files made, 1-100.
+        size: shorter side after the resize, pixels. quality: of the JPEG files made, 1-100.
         workers: most processes; None: the usable cores.
-        rounds, say: see ``contest.hold``.
         part: ``pass-through``, ``resize`` or ``both``.
-        only: keep the contenders whose name holds one of these.
-        out: a journal beside it keeps each part. resume: go on with what it holds.
+        terms: of :class:`gluontune.search.bench.contest.Terms`; a slice is a whole packing, and five of them do.
 
     Returns:
-        the document of ``combine`` with the parts ``pass-through`` and ``resize``.
+        the document of :func:`combine` with the parts ``pass-through`` and ``resize``.
 
     Raises:
         GluontuneError: nothing to pack.
@@ -63,15 +55,12 @@ def run(
     """
     if part not in ("both", *PARTS):
         raise UsageError(f"part {part!r}: choose both, {' or '.join(PARTS)}")
-    cores, parts = workers or usable_cores(), {}
+    cores, parts, how = workers or usable_cores(), {}, Terms(**{"rounds": 5, **terms})
     given = {
         "src": os.path.abspath(src), "root": str(root), "size": size, "quality": quality, "workers": cores,
-        "rounds": rounds, "only": list(only or ()),
+        "rounds": how.rounds, "only": list(how.only or ()),
     }  # fmt: skip
-    with (
-        Journal(out, "bench packing", given, machine_facts, resume=resume) as journal,
-        tempfile.TemporaryDirectory(prefix="gluontune-") as folder,
-    ):
+    with how.journal("bench packing", given) as journal, tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
         lst, base = write_list(src, root, Path(folder))
         for name in PARTS if part == "both" else (part,):
             if name in journal.pieces:
@@ -80,24 +69,16 @@ def run(
             resized, sizes = size if name == "resize" else None, dict[str, Any]()
             place = Path(folder) / name
             place.mkdir()
-            field = entrants(str(lst), str(base), str(place), resized, quality, cores)
-            names = selected((e.name for e in field), only)
+            field = how.kept(entrants(str(lst), str(base), str(place), resized, quality, cores))
 
             def weigh(done: list[Contender], sizes: dict[str, Any] = sizes) -> None:
                 sizes.update({c.entrant.name: c.ask("bytes") for c in done})
 
-            def tell(line: str, name: str = name) -> None:
-                (say or str)(f"{name}: {line}")
-
-            done = hold([e for e in field if e.name in names], rounds=rounds, say=tell, finish=weigh)
+            done = hold(field, rounds=how.rounds, say=partial(how.tell, of=name), finish=weigh)
             conditions = {
-                "images": len(lst.read_text(encoding="utf-8").splitlines()),
-                "resize": resized,
-                "quality": quality if resized else None,
-                "most_workers": cores,
-                "rounds": rounds,
-                "bytes": sizes,
-            }
+                "images": len(lst.read_text(encoding="utf-8").splitlines()), "resize": resized,
+                "quality": quality if resized else None, "most_workers": cores, "rounds": how.rounds, "bytes": sizes,
+            }  # fmt: skip
             parts[name] = document(done, conditions=conditions)
             journal.keep(name, parts[name])
     return combine(parts)
