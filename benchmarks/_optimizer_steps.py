@@ -8,8 +8,8 @@ from typing import Any
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import launch_settings
+from gluontune.search.bench.benchmark import hold, selected
 from gluontune.search.bench.contender import Entrant
-from gluontune.search.bench.contest import hold, selected
 
 __all__ = ["BAR", "CONTENDERS", "make", "measure"]
 

@@ -22,8 +22,8 @@ from gluontune.core.files import set_aside, write_json
 from gluontune.core.gaps import gap
 from gluontune.core.journal import earlier
 from gluontune.runtime.launch import launch_settings
+from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import OURS, Contender, Entrant
-from gluontune.search.bench.contest import hold
 
 __all__ = ["NETWORKS", "run", "show"]
 

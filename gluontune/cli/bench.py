@@ -1,7 +1,7 @@
 """``gluontune bench``: our parts and their peers, side by side.
 
-Each subcommand is one function below; it imports its benchmark when it runs, calls ``run(...)`` of
-``gluontune.bench.<name>``, and hands it to :func:`gluontune.cli._bench.carry_out`.
+Each subcommand is one function below; it imports its benchmark when it runs, and returns what shows its document and
+what makes it; :func:`gluontune.cli._bench.benchmark` adds the flags that several take, and carries it out.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._bench import ONLY, OUT, PEERS, RESUME, ROUNDS, SECONDS, carry_out, parts_of
-from gluontune.cli._common import JSON_OPTION
+from gluontune.cli._bench import benchmark, parts_of
 from gluontune.core.errors import UsageError
 
 __all__ = ["MOVED", "register"]
@@ -48,6 +47,7 @@ def _gone(name: str) -> Callable[[], None]:
     return gone
 
 
+@benchmark("rounds", "seconds", "only", "peers", "resume")
 def loading(
     files: list[Path] = typer.Argument(..., help="Record files, measured one after another."),
     size: int = typer.Option(224, "--size", min=1, help="Side of the crops."),
@@ -59,36 +59,16 @@ def loading(
     workers: Optional[int] = typer.Option(
         None, "--workers", min=1, help="Most threads or workers of any contender (default: usable cores)."
     ),
-    rounds: int = ROUNDS,
-    seconds: float = SECONDS,
-    only: Optional[list[str]] = ONLY,
-    peers: Optional[Path] = PEERS,
-    resume: bool = RESUME,
-    as_json: bool = JSON_OPTION,
-    out: Optional[Path] = OUT,
-) -> None:
+) -> Any:
     """Loaders over a record file: ours, MXNet's, DALI, FFCV, PyTorch, WebDataset, Streaming, SPDL, Grain, the limit."""
-    from gluontune.search.bench import loading as benchmark
+    from gluontune.search.bench import loading as module
 
-    work = partial(
-        benchmark.run,
-        files,
-        size=size,
-        batch_size=batch_size,
-        augment=augment,
-        boxes=boxes,
-        workers=workers,
-        rounds=rounds,
-        seconds=seconds,
-        only=only,
-        peers=peers,
-        out=out,
-        resume=resume,
+    return module.show, partial(
+        module.run, files=files, size=size, batch_size=batch_size, augment=augment, boxes=boxes, workers=workers
     )
 
-    carry_out(work, as_json, out, benchmark.show)
 
-
+@benchmark("only", "resume")
 def packing(
     src: Path = typer.Argument(..., help="Class folders, a .lst or a .csv."),
     root: Optional[Path] = typer.Option(None, "--root", help="Folder at which the list's paths begin."),
@@ -97,64 +77,32 @@ def packing(
     part: str = typer.Option("both", "--part", help="pass-through, resize, or both."),
     workers: Optional[int] = typer.Option(None, "--workers", min=1, help="Most processes (default: cores)."),
     rounds: int = typer.Option(5, "--rounds", min=1, help="Packings by each contender, interleaved."),
-    only: Optional[list[str]] = ONLY,
-    resume: bool = RESUME,
-    as_json: bool = JSON_OPTION,
-    out: Optional[Path] = OUT,
-) -> None:
+) -> Any:
     """Packing records, as they are and with a resize: ours against MXNet's im2rec.py."""
-    from gluontune.search.bench import packing as benchmark
+    from gluontune.search.bench import packing as module
 
-    work = partial(
-        benchmark.run,
-        src,
-        root=root,
-        size=size,
-        quality=quality,
-        workers=workers,
-        rounds=rounds,
-        part=part,
-        only=only,
-        out=out,
-        resume=resume,
+    return module.show, partial(
+        module.run, src=src, root=root, size=size, quality=quality, workers=workers, rounds=rounds, part=part
     )
 
-    carry_out(work, as_json, out, benchmark.show)
 
-
+@benchmark("rounds", "seconds", "only", "peers", "resume")
 def training(
     net: Optional[list[str]] = typer.Option(None, "--net", help="Network; repeatable (default: all four)."),
     batch_size: Optional[list[int]] = typer.Option(None, "--batch-size", help="Repeatable (default: 64)."),
     threads: Optional[int] = typer.Option(
         None, "--threads", min=1, help="Of tuned MXNet, ours and PyTorch (default: usable cores)."
     ),
-    rounds: int = ROUNDS,
-    seconds: float = SECONDS,
-    only: Optional[list[str]] = ONLY,
-    peers: Optional[Path] = PEERS,
-    resume: bool = RESUME,
-    as_json: bool = JSON_OPTION,
-    out: Optional[Path] = OUT,
-) -> None:
+) -> Any:
     """A training step on synthetic batches: ours, MXNet as it comes and tuned, and PyTorch's modes."""
-    from gluontune.search.bench import training as benchmark
+    from gluontune.search.bench import training as module
 
-    work = partial(
-        benchmark.run,
-        net or tuple(benchmark.NETS),
-        batch_sizes=batch_size or (64,),
-        rounds=rounds,
-        seconds=seconds,
-        threads=threads,
-        only=only,
-        peers=peers,
-        out=out,
-        resume=resume,
+    return module.show, partial(
+        module.run, nets=net or tuple(module.NETS), batch_sizes=batch_size or (64,), threads=threads
     )
 
-    carry_out(work, as_json, out, benchmark.show)
 
-
+@benchmark("resume", "rounds", "seconds")
 def inference(
     source: Optional[Path] = typer.Argument(
         None, metavar="[RUN_OR_PARAMS]", help="A checkpoint, a folder of them, .params or .npz; random if left out."
@@ -164,60 +112,49 @@ def inference(
     rungs: Optional[str] = typer.Option(None, "--rungs", help="Run only these, comma-separated."),
     deck: bool = typer.Option(False, "--deck", hidden=True),
     only: Optional[list[str]] = typer.Option(None, "--only", hidden=True),
-    resume: bool = RESUME,
     batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images in a step of the throughput."),
     val_images: int = typer.Option(2000, "--val-images", min=1, help="For accuracy and agreement."),
     latencies: int = typer.Option(200, "--latencies", min=1, help="Predictions of one image each."),
-    rounds: int = ROUNDS,
-    seconds: float = SECONDS,
-    as_json: bool = JSON_OPTION,
-    out: Optional[Path] = OUT,
-) -> None:
+) -> Any:
     """Inference: imperative, hybridized, fused, bfloat16, int8, ONNX Runtime; latency, throughput, accuracy."""
     from gluontune.recipe import Recipe
-    from gluontune.search.bench import inference as benchmark
+    from gluontune.search.bench import inference as module
 
     if deck or only:
         raise moved("inference --deck", "deck")
 
-    work = partial(
-        benchmark.run,
-        Recipe(net=net, dataset=dataset),
-        source,
+    return module.show, partial(
+        module.run,
+        recipe=Recipe(net=net, dataset=dataset),
+        source=source,
         modes=parts_of(rungs),
         batch_size=batch_size,
         val_images=val_images,
         latencies=latencies,
-        rounds=rounds,
-        seconds=seconds,
-        out=out,
-        resume=resume,
     )
 
-    carry_out(work, as_json, out, benchmark.show)
 
-
+@benchmark("resume")
 def bridge(
     nets: Optional[str] = typer.Option(None, "--nets", help="Comma-separated (default: all of gluoncv's zoo)."),
     quick: bool = typer.Option(False, "--quick", help="The first of each family."),
     gradients: str = typer.Option("family", "--gradients", help="Compared for: family (one of each), all, none."),
-    resume: bool = RESUME,
     time_limit: float = typer.Option(300.0, "--time-limit", help="Seconds for one network."),
-    as_json: bool = JSON_OPTION,
-    out: Optional[Path] = OUT,
-) -> None:
+) -> Any:
     """gluoncv's zoo as PyTorch modules: which networks convert, and how far outputs and gradients agree.
 
     Exits with 1 if a network that traces does not convert, or disagrees.
     """
-    from gluontune.search.bench import bridge as benchmark
+    from gluontune.search.bench import bridge as module
 
-    work = partial(
-        benchmark.run, parts_of(nets), quick=quick, gradients=gradients, out=out, resume=resume, time_limit=time_limit
+    return (
+        module.show,
+        partial(module.run, nets=parts_of(nets), quick=quick, gradients=gradients, time_limit=time_limit),
+        lambda found: module.holds(found["figures"]),
     )
-    carry_out(work, as_json, out, benchmark.show, holds=lambda found: benchmark.holds(found["figures"]))
 
 
+@benchmark("resume")
 def recipes(
     count: Optional[int] = typer.Option(
         None, "--count", min=1, help="Random recipes (default: the set that covers all pairs of values)."
@@ -225,15 +162,15 @@ def recipes(
     seed: int = typer.Option(0, "--seed", min=0, help="Of the draws."),
     lanes: Optional[int] = typer.Option(None, "--lanes", min=1, help="Recipes at a time (default: usable cores)."),
     time_limit: float = typer.Option(60.0, "--time-limit", help="Seconds of silence that count as hung."),
-    resume: bool = RESUME,
-    as_json: bool = JSON_OPTION,
-    out: Optional[Path] = OUT,
-) -> None:
+) -> Any:
     """Recipes of all kinds: does each train a few steps, or say before training which fields are at odds?
 
     Exits with 1 if one neither trains nor is clearly refused.
     """
-    from gluontune.search.bench import recipes as benchmark
+    from gluontune.search.bench import recipes as module
 
-    work = partial(benchmark.run, count, seed=seed, lanes=lanes, time_limit=time_limit, out=out, resume=resume)
-    carry_out(work, as_json, out, benchmark.show, holds=lambda found: not found["figures"]["failed"])
+    return (
+        module.show,
+        partial(module.run, count=count, seed=seed, lanes=lanes, time_limit=time_limit),
+        lambda found: not found["figures"]["failed"],
+    )

@@ -75,8 +75,7 @@ def tta(
     """
     from gluontune import report
     from gluontune.report.tta_page import finish_tta
-    from gluontune.search import cost
-    from gluontune.search import submissions as exchange
+    from gluontune.search import cost, submissions
     from gluontune.search.bench import peer_script, torch_tta
     from gluontune.search.bench.contender import peer_python
     from gluontune.search.tta import time_to_accuracy
@@ -118,7 +117,7 @@ def tta(
             second = Recipe.from_yaml(against) if against is not None else None
             found = time_to_accuracy(recipe, against=second, **options)
     finish_tta(found, out, others)
-    exchange.write_submissions(found, out, author=author, author_email=author_email)
+    submissions.write_submissions(found, out, author=author, author_email=author_email)
     if as_json:
         emit(found)
     else:

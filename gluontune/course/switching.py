@@ -12,8 +12,8 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.gaps import gap
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings
+from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import OURS, Contender, Entrant
-from gluontune.search.bench.contest import hold
 
 __all__ = ["onednn"]
 

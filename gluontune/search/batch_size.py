@@ -31,12 +31,7 @@ _PART = 0.6  # of the free time, for one training
 
 
 class Batches:
-    """The trainings of the large-batch rung.
-
-    Args:
-        best: the recipe to beat, measured in the same contest as ``field``. naive: for the ratios to it.
-        trainings: who trains. rounds: who measured.
-    """
+    """The trainings of the large-batch rung; ``best`` is to beat, measured in the same contest as ``field``."""
 
     def __init__(
         self, row: RungRow, best: Contender, naive: Contender, field: Sequence[Contender], trainings: Trainings,
@@ -92,10 +87,8 @@ class Batches:
         accuracy, seconds = result.val_accuracy[-1], result.elapsed_seconds[-1]
         arrived = self.target is not None and accuracy >= self.target
         curve = [[s, a] for s, a in zip(result.elapsed_seconds, result.val_accuracy)]
-        self.found.append(
-            {"label": contender.label, "epochs": contender.recipe.epochs, "accuracy": accuracy, "curve": curve,
-             "seconds": seconds, "arrived": arrived, "ratio": self.promise(contender)}
-        )  # fmt: skip
+        seen = {"label": contender.label, "epochs": contender.recipe.epochs, "accuracy": accuracy, "curve": curve}
+        self.found.append({**seen, "seconds": seconds, "arrived": arrived, "ratio": self.promise(contender)})
         self._note(contender, None)
         if arrived:
             self.winner = contender

@@ -32,8 +32,7 @@ def hand_over(document: Mapping[str, Any], folder: Path, step: str = "usual") ->
         step: the kind of the job's training step, as ``Site`` has it.
 
     Returns:
-        ``{"yaml", "script"}``: names of the files, and ``"reason"`` where there is no script; None where nothing
-        is better than naive.
+        ``{"yaml", "script", "reason"}``: names, and why there is no script; None where nothing is better than naive.
     """
     if document["best"] is None or document["best"]["name"] == "naive":
         set_aside(folder / "best.yaml")
@@ -67,8 +66,8 @@ def _no_script(best: Recipe, step: str) -> str | None:
     if best.dtype == "float16":
         return "float16 needs more than a plain script: gluontune train --recipe best.yaml"
     if best.job is not None:
-        own = "the job's own step() trains in gluontune's loop: gluontune train --recipe best.yaml trains it"
-        return None if step == "usual" else own
+        why = "the job's own step() trains in gluontune's loop: gluontune train --recipe best.yaml trains it"
+        return None if step == "usual" else why
     return None
 
 

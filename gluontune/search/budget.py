@@ -104,11 +104,7 @@ class Budget:
         return max(0.0, self.free_s) * WEIGHTS.get(rung, 1.0) / whole
 
     def slices_s(self, rung: str, still: Sequence[str], starting_s: float = 0.0) -> float:
-        """The part of a rung's share that measuring its variants may take, once they have started.
-
-        Args:
-            starting_s: seconds until then.
-        """
+        """The part of a rung's share that measuring its variants may take, once they started, after ``starting_s``."""
         return max(0.0, self.share_s(rung, still) - starting_s) * _LOOK_BACK.get(rung, 1.0)
 
     def variants(self, rung: str, still: Sequence[str], starts_s: float) -> int:
@@ -125,14 +121,7 @@ class Budget:
         return seconds <= part * self.free_s
 
     def wait(self, disturbed: Callable[[], bool], sleep: Callable[[float], None] | None = None) -> bool:
-        """Wait while the machine is disturbed, as long as patience lasts (over the whole climb).
-
-        Args:
-            disturbed: looks at the machine; it may take its time. sleep: for seconds.
-
-        Returns:
-            whether it is calm now.
-        """
+        """Wait while the machine is disturbed, as long as patience lasts (over the whole climb); whether it is calm."""
         while disturbed():
             if self._patience_s <= 0 or self.free_s <= 0:
                 return False

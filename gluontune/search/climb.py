@@ -106,7 +106,7 @@ class _Climber:
         self.best: Contender | None = None
         self.field: list[Contender] = []
         self.still: list[str] = list(names)
-        self.others_pct = 0.0
+        self.background_pct = 0.0
         self.rounds = Rounds(budget, pace.slice_s, tell)
         self._site: Site | None = None
 
@@ -182,7 +182,7 @@ class _Climber:
         note(row, guesses)
         if chosen is None:
             raise next(c.failure for c in self.field if c.failure is not None)
-        judge(row, self.others_pct, has_best=self.best is not None)
+        judge(row, self.background_pct, has_best=self.best is not None)
         if rung.by_time and self.best is not None and self.results.kept_accuracies():
             chosen = self._by_time_to_accuracy(row, chosen)
             note(row, guesses)
@@ -229,7 +229,7 @@ class _Climber:
             chosen = another
             choose(row, chosen, self.field, self.naive)
             note(row, guesses)
-            judge(row, self.others_pct, has_best=True)
+            judge(row, self.background_pct, has_best=True)
 
     def _by_time_to_accuracy(self, row: RungRow, fastest: Contender) -> Contender:
         assert self.best is not None
@@ -278,7 +278,7 @@ class _Climber:
         best = None if field == [self.naive] else self.best
         starting = sum(c.group is None for c in field) * self.rounds.starts_s
         seconds = self.budget.slices_s(row["name"], self.still, starting)
-        self.others_pct = self.rounds.run(row, best, self.naive, field, seconds, races=races)
+        self.background_pct = self.rounds.run(row, best, self.naive, field, seconds, races=races)
 
     @property
     def site(self) -> Site:

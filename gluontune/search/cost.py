@@ -91,11 +91,7 @@ def usd(price: Mapping[str, Any] | None, seconds: float | None) -> float | None:
 
 
 def gpu_joules(utilization: Mapping[str, Any], until_s: float) -> float | None:
-    """Energy of all sampled GPUs from the start of a series to ``until_s``, in joules; None without readings.
-
-    Args:
-        utilization: a RunResult's series; ``gpu_power_w`` is ``{index: [watts or None, …]}``.
-        until_s: seconds of the series' clock.
+    """Joules of all sampled GPUs from the start of a RunResult's series to ``until_s``; None without readings.
 
     >>> gpu_joules({"t_s": [0.0, 1.0, 2.0], "gpu_power_w": {"0": [100.0, 100.0, 200.0]}}, 2.0)
     250.0
@@ -115,9 +111,6 @@ class PackageEnergy:
     """Energy of the CPU packages by Linux's powercap counters (RAPL), for the whole machine.
 
     Most machines let root alone read them, and virtual machines have none: then :meth:`joules` is None.
-
-    Args:
-        root: where the counters are.
 
     >>> PackageEnergy("/nonexistent").joules() is None
     True

@@ -14,23 +14,13 @@ from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.core.events import OnProgress, Piece, of_piece, progress
 from gluontune.recipe import Recipe
+from gluontune.search import factor_plan
 from gluontune.search.budget import QUICK, Pace
-from gluontune.search.factor_plan import (
-    Factor,
-    FactorSet,
-    check_factors,
-    check_names,
-    interactions,
-    leave_one_out,
-    plan,
-    quotient,
-    recipe_of,
-    resolve_factors,
-    set_name,
-)  # fmt: skip
+from gluontune.search.factor_plan import EXTRA_FACTORS, Factor, FactorSet, plan, quotient, recipe_of, set_name
 from gluontune.search.measure import Contender, interleave
 from gluontune.search.repeat import train_once
 from gluontune.search.rung import Site
+from gluontune.search.rungs import RUNGS
 from gluontune.search.study import Study, check_target, dataset_facts
 from gluontune.search.time_to_target import accuracies, first_crossing
 
@@ -92,7 +82,9 @@ def analyse(
         check_target(target)
     if repeats < 1:
         raise UsageError(f"--repeats {repeats}: give at least 1")
-    check_names(factors)
+    for name in factors or ():
+        if name not in EXTRA_FACTORS:
+            RUNGS[name]  # an unknown one is refused with the nearest, before anything is started
     recipe = recipe.override(target_accuracy=None)
     given = {
         "recipe": recipe.to_dict(), "factors": list(factors) if factors is not None else None,
@@ -134,13 +126,13 @@ class _Analysis:
         document = self.store.document
         if "factors" in document:
             self.factors = [Factor(**values) for values in document["factors"]]
-            check_factors(self.recipe, self.factors)
+            factor_plan.check_factors(self.recipe, self.factors)
             return
         self.tell({**progress("starting", 0.0), "set": "base", "piece": 1, "pieces": 1})
         self._start_base()
         ready = self.base.group.ready[0] if self.base.group is not None else {}
         site = Site.of(ready, document["machine"], self.recipe)
-        self.factors, skipped = resolve_factors(self.recipe, site, names, users)
+        self.factors, skipped = factor_plan.resolve_factors(self.recipe, site, names, users)
         if not self.factors:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
             raise UsageError(f"no factor to analyse here ({reasons})")
@@ -262,9 +254,9 @@ def conclude(document: dict[str, Any]) -> None:
     for place, target in enumerate(targets):
         gains[f"time to {target:g}"] = _time_gains(sets, place)
     for title, ratios in gains.items():
-        found = [row for row in interactions(ratios, names) if row["ratio"] is not None]
+        found = [row for row in factor_plan.interactions(ratios, names) if row["ratio"] is not None]
         document["interactions"][title] = found
-        document["leave_one_out"][title] = leave_one_out(ratios, names)
+        document["leave_one_out"][title] = factor_plan.leave_one_out(ratios, names)
 
 
 def tta_of(runs: Sequence[Mapping[str, Any]], place: int, target: float) -> dict[str, Any]:

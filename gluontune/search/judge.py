@@ -8,7 +8,7 @@ from gluontune.core import stats
 from gluontune.core.ladder_document import RungRow, VariantRow
 from gluontune.core.stats import Interval
 from gluontune.search.accuracy import Loss
-from gluontune.search.measure import DISTURBED_PCT, OTHERS, Contender
+from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender
 from gluontune.search.rung import Variant
 from gluontune.search.sequential import Scatter, ratio_at_look
 
@@ -60,9 +60,7 @@ def compare(
     their price.
 
     Args:
-        row: gets ``variants``, ``samples_per_sec``, ``ratio_to_previous``, ``speedup_vs_naive``, ``recipe``.
-        field: the variants' contenders, measured interleaved with ``naive`` and ``best``.
-        scatter: of the contests so far, as the contest used it.
+        field: the variants' contenders, measured in turn with ``naive`` and ``best``. scatter: as the contest used it.
     """
     for contender, variant in zip(field, variants):
         changes = {name: list(value) if isinstance(value, tuple) else value for name, value in variant.changes.items()}
@@ -131,7 +129,7 @@ def next_best(row: RungRow, field: Sequence[Contender]) -> Contender | None:
     return None
 
 
-def judge(row: RungRow, others_pct: float, *, has_best: bool) -> None:
+def judge(row: RungRow, background_pct: float, *, has_best: bool) -> None:
     """Fill a row with verdict, ``kept`` and the reason, from its throughput.
 
     Beside other programs threads lose more than they get, and what would help alone seems to hurt: such a verdict is
@@ -139,8 +137,7 @@ def judge(row: RungRow, others_pct: float, *, has_best: bool) -> None:
 
     Args:
         row: as :func:`compare` left it; ``row["contest_decided"]`` says whether the contest ended with an answer.
-        others_pct: percent of the cores that others took meanwhile.
-        has_best: whether there was a recipe to compare with.
+        background_pct: of the cores, what other programs took. has_best: whether there was a recipe to compare with.
     """
     row["status"] = "ran"
     if not has_best or row["ratio_to_previous"] is None:
@@ -155,9 +152,9 @@ def judge(row: RungRow, others_pct: float, *, has_best: bool) -> None:
     bounds = f" {stats.around(ratio)}" if low > 0 else ""
     measured = row["reason"] = f"{ratio['median']:.2f}× the recipe before it{bounds}"
     shares_cores = bool(_OF_CORES & set(row.get("changes") or ()))  # spinning threads are 0.3 times as fast there
-    if others_pct >= DISTURBED_PCT and (high >= BEYOND_LOAD or shares_cores):
-        row["notes"] = [note for note in row["notes"] if not note.startswith(OTHERS)]  # said by the reason
-        _not_measurable(row, f"{OTHERS} {others_pct:.0f} % of the cores; it measured {measured}")
+    if background_pct >= DISTURBED_PCT and (high >= BEYOND_LOAD or shares_cores):
+        row["notes"] = [note for note in row["notes"] if not note.startswith(BACKGROUND)]  # said by the reason
+        _not_measurable(row, f"{BACKGROUND} {background_pct:.0f} % of the cores; it measured {measured}")
     elif row["verdict"] == "no gain" and not row.get("contest_decided", True):
         _not_measurable(row, f"{ratio['n']} slices do not tell, and there was no time for more; {measured}")
 

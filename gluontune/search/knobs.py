@@ -9,50 +9,21 @@ layout is fixed in the net's own layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import Registry
-from gluontune.search.rung import Requires, Site, Variant, Variants, always
+from gluontune.search.rung import Rung, Site, Variant, adding_to, always
 from gluontune.search.rungs import RUNGS
 
-__all__ = ["KNOBS", "Knob", "batch_size_knob", "in_short", "options_of"]
+__all__ = ["KNOBS", "batch_size_knob", "in_short", "options_of"]
 
 
-@dataclass(frozen=True)
-class Knob:
-    """One part of the recipe that is searched.
-
-    Args:
-        name: of the stage in ``tune.json``.
-        slot: knobs of the same slot replace each other's choice.
-        sentence: what it turns.
-        requires: why it cannot be turned here, or None.
-        options: what to try on top of a recipe.
-        exists: whether the machine has it at all; where not, the search has no row for it.
-    """
-
-    name: str
-    slot: str
-    sentence: str
-    requires: Requires
-    options: Variants
-    exists: Callable[[Site], bool] = lambda site: True
-
-
-KNOBS: Registry[Knob] = Registry("knob")
-
-
-def _knob(name: str, sentence: str, requires: Requires = always, **how: Any) -> Any:
-    def add(options: Variants) -> Variants:
-        KNOBS.add(name, Knob(name, how.pop("slot", name), sentence, requires, options, **how))
-        return options
-
-    return add
+KNOBS: Registry[Rung] = Registry("knob")
+_knob = adding_to(KNOBS)
 
 
 def _processes(recipe: Recipe) -> int:
@@ -132,20 +103,20 @@ def _loader(recipe: Recipe, site: Site) -> list[Variant]:
     return found
 
 
-def batch_size_knob(sizes: Sequence[int]) -> Knob:
+def batch_size_knob(sizes: Sequence[int]) -> Rung:
     """The knob that is turned only when asked: another batch size trains another model."""
     remark = "another batch size converges differently: compare the accuracy, not the throughput alone"
 
     def options(recipe: Recipe, site: Site) -> list[Variant]:
         return [Variant(f"batch {n}", {"batch_size_per_device": n}, remark=remark) for n in sizes]
 
-    return Knob("batch-size", "batch-size", "images in one step", always, options)
+    return Rung("batch-size", "images in one step", always, options)
 
 
-def options_of(knob: Knob, recipe: Recipe, site: Site) -> list[Variant]:
+def options_of(knob: Rung, recipe: Recipe, site: Site) -> list[Variant]:
     """The knob's options that really change ``recipe``, each once; those that cannot be tried as well."""
     seen, found = [_effect(recipe)], []
-    for option in knob.options(recipe, site):
+    for option in knob.variants(recipe, site):
         effect = None if option.missing else _effect(option.on(recipe))
         if effect is None or effect not in seen:
             found.append(option)

@@ -66,9 +66,9 @@ def compare_methods(
     [('ema', 'one run'), ('squeeze-excite', 'failed')]
     """
     check_target(target)
-    for option, value in (("repeats", repeats), ("best", best)):
-        if value < (1 if option == "repeats" else 0):
-            raise UsageError(f"--{option} {value}: give at least {1 if option == 'repeats' else 0}")
+    for option, value, least in (("repeats", repeats, 1), ("best", best, 0)):
+        if value < least:
+            raise UsageError(f"--{option} {value}: give at least {least}")
     recipe = recipe.override(target_accuracy=None)
     chosen, skipped = _choose(recipe, names)
     given = {"recipe": recipe.to_dict(), "methods": chosen, "targets": [target], "best": best, "pace": "to accuracy"}
@@ -181,16 +181,10 @@ def _conclude(document: dict[str, Any], chosen: Sequence[str], target: float) ->
     document["methods"] = sorted(rows, key=lambda row: -(row["points"] or {"mean": -1.0})["mean"])
     document["together"] = {"methods": document.get("winners", []), **_gain(done, (_AGAIN,), (_TOGETHER,))}
     order = [(), *((row["name"],) for row in document["methods"]), (_AGAIN,), (_TOGETHER,)]
-    document["sets"] = [_set(found, done, target, document) for found in order if any(_of(row, found) for row in done)]
-    document["interactions"], document["leave_one_out"] = {}, {}
-
-
-def _of(row: Row, name: tuple[str, ...]) -> bool:
-    return tuple(row["set"]) == name
-
-
-def _set(name: tuple[str, ...], done: Sequence[Row], target: float, document: Mapping[str, Any]) -> dict[str, Any]:
-    part = "base" if not name else "together" if name[0] in (_AGAIN, _TOGETHER) else "method"
-    said = " + ".join(document["together"]["methods"]) if name == (_TOGETHER,) else " + ".join(name) or "base"
-    runs = [row for row in done if _of(row, name)]
-    return {"set": list(name), "name": said, "parts": [part], "throughput": None, "tta": [tta_of(runs, 0, target)]}
+    document.update(sets=[], interactions={}, leave_one_out={})
+    for found in order:
+        runs = [row for row in done if tuple(row["set"]) == found]
+        part = "base" if not found else "together" if found[0] in (_AGAIN, _TOGETHER) else "method"
+        said = " + ".join(document["together"]["methods"] if found == (_TOGETHER,) else found) or "base"
+        row = {"set": list(found), "name": said, "parts": [part], "throughput": None}
+        document["sets"] += [{**row, "tta": [tta_of(runs, 0, target)]}] if runs else []

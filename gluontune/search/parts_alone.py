@@ -28,12 +28,8 @@ def predict(
     """A prediction for each variant of a rung, or None where nothing can be said beforehand.
 
     Args:
-        rung: its name. best: the best recipe so far, whose loader and net are measured alone.
+        best: the best recipe so far, whose loader and net are measured alone.
         field: the variants; those of ``records`` are started, and their loaders measured alone.
-        slice_s: how long a contender's slice takes, for warming up.
-
-    Returns:
-        ``{"samples_per_sec", "basis"}``, or None, in the order of ``field``.
     """
     nothing: list[Guess | None] = [None] * len(field)
     maker = _MAKERS.get(rung)
@@ -185,8 +181,7 @@ def compare_counts(
             that of one process with all cores, not over so many times it.
 
     Returns:
-        ``{"rows": [{"label", "devices", "samples_per_sec", "efficiency", "exchange_share", "input_share"}], "best",
-        "sentence"}``; None where nothing can be compared.
+        ``{"rows", "best", "sentence"}``; None where nothing can be compared.
     """
     ran = [c for c in field if c.failure is None and c.rates and one.rates]
     if one.failure is not None or not ran:

@@ -38,8 +38,7 @@ def finish(
     A rung that shortened the training, and does not arrive in the proof at any length at which it is a gain, is taken
     back. What was measured on top of it is then asked again, and what is best by then has a proof of its own.
 
-    Returns:
-        the recipe that the files hold, in its processes.
+    Returns the recipe that the files hold, in its processes.
     """
     results = trainings.results
 
@@ -261,9 +260,6 @@ def what_was_shown(row: RungRow, proof: Mapping[str, Any], longest: float) -> di
 
     Args:
         row: of the rung, as it was kept. proof: as ``prove`` gives it. longest: the naive script's epochs.
-
-    Returns:
-        ``verdict``, ``measurable`` and ``reason`` of the row.
     """
     last = {"epochs": proof["epochs"], "accuracy": proof["pairs"][0]["best"]["accuracy"]}
     tried = [*proof["missed"], last]

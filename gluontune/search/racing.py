@@ -132,16 +132,7 @@ class OutOfBudget(Exception):
 
 
 class Racing:
-    """Runs heats and writes them down.
-
-    Args:
-        recipe: the start. results: where heats and rows are kept.
-        budget_s, slice_s, time_limit: in seconds, as :func:`gluontune.ladder.tune` has them.
-        tell: called with progress events.
-
-    Attributes:
-        start, best: the references of every heat.
-    """
+    """Runs heats and writes them down; ``start`` and ``best`` are the references of every one."""
 
     def __init__(
         self, recipe: Recipe, results: TuneResults, budget_s: float, slice_s: float, tell: OnProgress, time_limit: float

@@ -68,10 +68,6 @@ def train_once(
 
     Two steps are taken first, for compilation and caches, and the run then begins from its seeded start.
     Ranks behind a parameter server cannot be set back, so they get no warm-up, and their first steps count.
-
-    Args:
-        recipe: what to train; its ``target_accuracy`` ends the run where it is set.
-        machine: facts of the machine, if they are known.
     """
     with begun(recipe, machine) as (result, clocks), Group(recipe, time_limit=time_limit) as group:
         clocks.start_seconds = clocks.now()

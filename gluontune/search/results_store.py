@@ -69,12 +69,9 @@ class ResultsStore(Document):
 
     def name_best(self) -> None:
         """Make the recipe of the last kept rung the best one."""
-        kept = [r for r in self.document["rungs"] if r["kept"]]
-        if kept:
-            best = kept[-1]
-            self.document["best"] = {
-                name: best[name] for name in ("name", "recipe", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")
-            }
+        names = ("name", "recipe", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")
+        for row in [r for r in self.document["rungs"] if r["kept"]][-1:]:
+            self.document["best"] = {name: row[name] for name in names}
 
     def take_back(self, why: str) -> None:
         """The proof has lost accuracy: what was kept after the last training that kept it is not kept any more."""
@@ -90,17 +87,13 @@ class ResultsStore(Document):
         """The proof has shown that a rung which shortened the training is no gain; saved at once.
 
         The best recipe is the one before it. What was kept later was measured on top of it: it is not kept as it
-        stands, and its row says ``on_top_of``, so that it is asked again.
-
-        Args:
-            shown: the row's new verdict and reason. proof: the one that showed it, kept in ``taken_back``.
+        stands, and its row says ``on_top_of``, so that it is asked again. ``shown`` is the row's new verdict.
         """
         rows = self.document["rungs"]
-        for later in rows[rows.index(row) + 1 :]:
-            if later["kept"]:
-                later.update(kept=False, verdict="n/a", measurable=False, on_top_of=row["name"])
-                later["reason"] = f"measured on top of {row['name']}, which the proof took back"
-                later.update(val_accuracy=[], accuracy_runs=[], epoch_seconds=[], elapsed_seconds=[])
+        for later in (r for r in rows[rows.index(row) + 1 :] if r["kept"]):
+            later.update(kept=False, verdict="n/a", measurable=False, on_top_of=row["name"])
+            later["reason"] = f"measured on top of {row['name']}, which the proof took back"
+            later.update(val_accuracy=[], accuracy_runs=[], epoch_seconds=[], elapsed_seconds=[])
         row["kept"], row["verdict"] = False, shown["verdict"]
         row["measurable"], row["reason"] = shown["measurable"], shown["reason"]
         row["seconds_to_accuracy"] = {**(row["seconds_to_accuracy"] or {}), "ratio": None, "seconds": None}
@@ -113,12 +106,10 @@ class ResultsStore(Document):
     def lengthen(
         self, row: RungRow, ratio: Interval, missed: Sequence[dict[str, float]], epochs: float, found: dict[str, float]
     ) -> None:
-        """The proof has shown that the best recipe needs a longer training than the climb had found.
+        """The proof has shown that the best recipe needs a longer training than ``row``, which chose it, had found.
 
-        Args:
-            row: of the rung that chose the length; what was kept later has it, too.
-            ratio: its gain in time at the length that arrived. missed: the lengths that did not arrive.
-            epochs: the one that did. found: seconds and accuracy there.
+        ``ratio`` is the row's gain in time at the length that arrived, ``epochs``, with what was ``found`` there;
+        ``missed`` are the lengths that did not arrive. What was kept later has the length, too.
         """
         rows = self.document["rungs"]
         kept = [r for r in rows[rows.index(row) :] if r["kept"]]

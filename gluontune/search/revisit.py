@@ -162,8 +162,8 @@ def _affordable(asked: Sequence[Question], free_s: float, starts_s: float) -> li
 
     most = int((_PART * free_s - _LEAST_S) / starts_s + 1e-9) if free_s > 0 else 0
     standing = [question for question in asked if question.on_top_of]
-    others = sorted((q for q in asked if not q.on_top_of), key=promise, reverse=True)
-    return [*standing, *others[: max(0, most - len(standing))]]
+    rest = sorted((q for q in asked if not q.on_top_of), key=promise, reverse=True)
+    return [*standing, *rest[: max(0, most - len(standing))]]
 
 
 @dataclass
@@ -206,7 +206,7 @@ def _measured(
     contest = rung_row("asked again", "what was dropped or kept early, on top of the best")
     seconds = max(_LEAST_S, _PART * trainings.budget.free_s - len(field) * rounds.starts_s)
     standing = any(answer.question.on_top_of for answer in answers)
-    others = rounds.run(contest, best, naive, list(field.values()), seconds, even_late=standing)
+    background_pct = rounds.run(contest, best, naive, list(field.values()), seconds, even_late=standing)
     for answer in answers:
         question, contender = answer.question, field[answer.question.label]
         kind = "again" if question.kind == AGAIN else "left-out"
@@ -215,7 +215,7 @@ def _measured(
         if compare(row, [contender], [question.variant], naive, best, rounds.scatter) is None:
             row.update({"status": "failed", "reason": str(contender.failure)})
         else:
-            judge(row, others, has_best=True)
+            judge(row, background_pct, has_best=True)
     helped = [answer for answer in answers if answer.measured["kept"]]
     return sorted(helped, key=lambda answer: answer.gain, reverse=True)
 

@@ -8,9 +8,10 @@ from typing import Any, Optional
 
 from gluontune import runtime
 from gluontune.recipe import Recipe
+from gluontune.recipe.registry import Registry
 from gluontune.runtime import pytorch
 
-__all__ = ["Requires", "Rung", "Site", "Variant", "Variants", "always"]
+__all__ = ["Rung", "Site", "Variant", "adding_to", "always"]
 
 
 @dataclass(frozen=True)
@@ -104,15 +105,17 @@ Variants = Callable[[Recipe, Site], list[Variant]]
 
 @dataclass(frozen=True)
 class Rung:
-    """A step of the ladder.
+    """A step of the ladder, or a knob of the search.
 
     Args:
-        name: as in ``ladder.json``.
+        name: as in ``ladder.json``, or of the stage in ``tune.json``.
         sentence: what it changes, for the learner.
         requires: the reason why it cannot run here, or None.
         variants: what to try on top of the best recipe so far.
         by_time: its variants change what is learned, so they count by the time to an accuracy, not by images a second.
         pace: climbed at this one alone, unless it is asked for by name; None: at each.
+        slot: knobs of the same slot replace each other's choice; "": it has one of its name.
+        exists: whether the machine has it at all; where not, the search has no row for it.
     """
 
     name: str
@@ -121,8 +124,23 @@ class Rung:
     variants: Variants
     by_time: bool = False
     pace: str | None = None
+    slot: str = ""
+    exists: Callable[[Site], bool] = lambda site: True
 
 
 def always(recipe: Recipe, site: Site) -> str | None:
     """No reason against it."""
     return None
+
+
+def adding_to(registry: Registry[Rung]) -> Callable[..., Callable[[Variants], Variants]]:
+    """A decorator, with the arguments of :class:`Rung`, which adds one of the variants that a function returns."""
+
+    def named(name: str, sentence: str, requires: Requires = always, **how: Any) -> Callable[[Variants], Variants]:
+        def add(variants: Variants) -> Variants:
+            registry.add(name, Rung(name, sentence, requires, variants, **how))
+            return variants
+
+        return add
+
+    return named

@@ -11,7 +11,7 @@ from gluontune.core.ladder_document import RungRow
 from gluontune.monitor.background_load import OtherLoad
 from gluontune.search.budget import Budget
 from gluontune.search.judge import LIKELY, MAYBE, helps
-from gluontune.search.measure import DISTURBED_PCT, OTHERS, Contender
+from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender, interleave
 from gluontune.search.sequential import LOOKS, Scatter, hardly_above, ratio_at_look
 
 __all__ = ["Contest", "Rounds"]
@@ -33,9 +33,7 @@ class Contest:
     """Slices in turn, looked at after 4, 6, 9, … rounds: what is decided is measured no further.
 
     Args:
-        best: the recipe to beat; None where there is none (the naive rung itself).
-        naive: measured alongside for the first rounds. field: the variants.
-        slice_s: about how long a slice takes, in seconds.
+        best: the recipe to beat; None where there is none (the naive rung itself). naive: measured for a few rounds.
         races: whether the fastest is looked for. Where something else decides, such as the time to an accuracy, each
             is measured for six rounds and none is cut off but the hopeless.
         scatter: of the contests before.
@@ -68,18 +66,18 @@ class Contest:
         """Start, warm up and measure all; failures and cuts stand with the contenders."""
         everyone = list({id(c): c for c in (self.best, self.naive, *self.field) if c is not None}.values())
         for contender in everyone:
-            contender.rates, contender.cut = [], None
-            contender.launch()
-        self._warm_up(everyone)
-        self.on_start()
-        while self.rounds < LOOKS[-1]:
-            self._round(everyone)
-            if self.rounds in LOOKS and self._look():
-                self.decided = True
-                return
-            if self.over() or (self.rounds >= LOOKS[0] and self.time_up(self._likely())):
-                break
-        self.decided = self._futile(UNCLEAR)
+            contender.cut = None
+        interleave(
+            everyone, rounds=LOOKS[-1], slice_s=self.slice_s, on_round=self._is_over, warm_up=self._warm_up,
+            playing=self._playing,
+        )  # fmt: skip
+        self.decided = self.decided or self._futile(UNCLEAR)
+
+    def _is_over(self, number: int, _: int) -> bool:
+        self.rounds = number
+        self.on_round(number)
+        self.decided = number in LOOKS and self._look()
+        return self.decided or self.over() or (number >= LOOKS[0] and self.time_up(self._likely()))
 
     def teach(self) -> None:
         """Tell the scatter what this contest has shown of it; the verdict is made with what was known before."""
@@ -107,7 +105,7 @@ class Contest:
         return ratio_at_look(contender.rates, other.rates, len(self.field), self.scatter)
 
     def _warm_up(self, everyone: Sequence[Contender]) -> None:
-        floor = 0.0
+        floor = reference = 0.0
         for contender in everyone:
             rate = contender.warm_up(self.slice_s, floor)
             if contender is self.best:
@@ -119,15 +117,14 @@ class Contest:
                 contender.cut = f"cut off while warming up at {rate:,.0f} samples/s, {rate / reference:.2f} × the best"
                 contender.rates = [rate]
                 contender.close()
+        self.on_start()
 
-    def _round(self, everyone: Sequence[Contender]) -> None:
+    def _playing(self, everyone: Sequence[Contender]) -> list[Contender]:
+        """Who has the next round: the naive script tells the height of the ladder, and needs few."""
         field = [c for c in everyone if c.cut is None and c.failure is None]
         if self.best is not None and self.best is not self.naive and self.rounds >= _NAIVE_ROUNDS:
-            field = [c for c in field if c is not self.naive]
-        for contender in stats.in_turn(field, self.rounds):
-            contender.slice()
-        self.rounds += 1
-        self.on_round(self.rounds)
+            return [c for c in field if c is not self.naive]
+        return field
 
     def _look(self) -> bool:
         """Cut off what is decided; whether everything is."""
@@ -165,10 +162,6 @@ def _cut(contender: Contender, ratio: float, of: str) -> str:
 class Rounds:
     """Runs the contests of a climb within its budget.
 
-    Args:
-        budget: of the climb. slice_s: about how long a slice takes, in seconds.
-        tell: takes the events of the live table.
-
     Attributes:
         scatter: of the contests before the last. starts_s: seconds that starting a process takes.
     """
@@ -185,13 +178,11 @@ class Rounds:
     ) -> float:  # fmt: skip
         """Measure ``field`` beside ``best`` and ``naive`` for about ``seconds``, starting them not counted.
 
-        The row gets ``contest_decided``, and a note where others disturbed.
-
-        Args:
-            even_late: measure for so long even where the budget is spent.
+        The row gets ``contest_decided``, and a note where other programs disturbed. ``even_late`` measures for so long
+        even where the budget is spent.
 
         Returns:
-            percent of the cores that others took meanwhile.
+            percent of the cores that other programs took meanwhile.
         """
         if self._last is not None:
             self._last.teach()
@@ -208,7 +199,7 @@ class Rounds:
             done = min(1.0, (self.budget.spent_s - began) / max(seconds, 1e-6))
             self.progress(name, "measuring", done, detail, rates.get(fastest))
 
-        others = OtherLoad()
+        background = OtherLoad()
 
         def on_start() -> None:
             nonlocal began
@@ -224,10 +215,10 @@ class Rounds:
         )  # fmt: skip
         self._last = contest
         contest.run()
-        taken = others.read()
+        taken = background.read()
         row["contest_decided"] = contest.decided
         if taken >= DISTURBED_PCT:
-            row["notes"].append(f"{OTHERS} {taken:.0f} % of the cores meanwhile, which changes what threads gain")
+            row["notes"].append(f"{BACKGROUND} {taken:.0f} % of the cores meanwhile, which changes what threads gain")
         return taken
 
     def progress(self, name: str, stage: str, done: float, detail: str, rate: float | None = None) -> None:
@@ -236,9 +227,9 @@ class Rounds:
 
     def _disturbed(self, name: str) -> bool:
         """Whether others work on this machine just now, while all that is ours is paused."""
-        others = OtherLoad()
+        background = OtherLoad()
         time.sleep(_LOOK_S)
-        taken = others.read()
+        taken = background.read()
         if taken >= DISTURBED_PCT:
             self.progress(name, "waiting", 0.0, f"other programs take {taken:.0f} % of the cores")
         return taken >= DISTURBED_PCT

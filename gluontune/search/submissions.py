@@ -35,24 +35,15 @@ def dawnbench_entry(document: Mapping[str, Any], name: str, author: str, author_
         document: of ``tta.json``. name: ``this`` or ``against``.
     """
     machine, recipe = document["machine"], document["given"]["recipes"][name]
-    own = f"MXNet {machine.get('packages', {}).get('mxnet', '')} (gluontune {document['gluontune']})"
+    ours = f"MXNet {machine.get('packages', {}).get('mxnet', '')} (gluontune {document['gluontune']})"
+    times = {what: document["summary"][name][what] for what in ("train_seconds", "wall_seconds")}
+    misc = {"dataset": recipe["dataset"], "target_accuracy": document["given"]["target"], "rule": document["rule"]}
     entry: dict[str, Any] = {
-        "version": "v1.0",
-        "author": author,
-        "authorEmail": author_email,
-        "framework": document["given"].get("trainers", {}).get(name) or own,
-        "model": recipe["net"] if not recipe["job"] else Path(recipe["job"]).stem,
-        "hardware": hardware(machine),
-        "timestamp": document["created"][:10],
-        "misc": {
-            "dataset": recipe["dataset"],
-            "target_accuracy": document["given"]["target"],
-            "rule": document["rule"],
-            "train_seconds": document["summary"][name]["train_seconds"],
-            "wall_seconds": document["summary"][name]["wall_seconds"],
-            "recipe": recipe,
-        },
-    }
+        "version": "v1.0", "author": author, "authorEmail": author_email,
+        "framework": document["given"].get("trainers", {}).get(name) or ours,
+        "model": recipe["net"] if not recipe["job"] else Path(recipe["job"]).stem, "hardware": hardware(machine),
+        "timestamp": document["created"][:10], "misc": {**misc, **times, "recipe": recipe},
+    }  # fmt: skip
     if document["price"]:
         entry["costPerHour"] = document["price"]["usd_per_hour"]
         entry["misc"]["price"] = document["price"]

@@ -72,25 +72,22 @@ def summarize(reached: Sequence[float], spent_in_vain: Sequence[float] = ()) -> 
     True
     """
     times, count = list(reached), len(reached) + len(spent_in_vain)
+    unknown = ("mean", "mean_ci95", "median", "ci95", "cv_pct", "median_of_all", "expected_seconds")
     found: dict[str, Any] = {"repeats": count, "reached": len(times), "failed": len(spent_in_vain)}
-    found.update(dict.fromkeys(("mean", "mean_ci95", "median", "ci95", "cv_pct", "median_of_all")))
-    found["expected_seconds"] = None
+    found.update(dict.fromkeys(unknown))
     if not times:
         return found
     middle = stats.interval(times)
     found["median"], found["mean"] = middle["median"], _mean(times)
     found["expected_seconds"] = (math.fsum(times) + math.fsum(spent_in_vain)) / len(times)
-    found["median_of_all"] = _median_with_failures(sorted(times), count)
+    places, ordered = ((count - 1) // 2, count // 2), sorted(times)
+    if places[1] < len(ordered):
+        found["median_of_all"] = (ordered[places[0]] + ordered[places[1]]) / 2
     if len(times) > 1:
         found["cv_pct"] = 100 * _deviation(times) / found["mean"]
     if len(times) >= stats.LEAST:
         found["ci95"], found["mean_ci95"] = middle["ci95"], _around_mean(times)
     return found
-
-
-def _median_with_failures(ordered: list[float], count: int) -> float | None:
-    places = ((count - 1) // 2, count // 2)
-    return None if places[1] >= len(ordered) else (ordered[places[0]] + ordered[places[1]]) / 2
 
 
 def _deviation(values: Sequence[float]) -> float:
@@ -155,11 +152,9 @@ def parity(
     reached, theirs = [e for e in mine if e is not None], [e for e in reference if e is not None]
     found: dict[str, Any] = {"verdict": "too few repeats", "suspicious": False, "epochs_ratio": None, "p": None}
     if len(reference) >= 2 and len(mine) >= 2 and _rate(mine) < _rate(reference) - 0.25:
-        found["verdict"] = "fails more often"
-        found["reason"] = (
-            f"{len(reached)} of {len(mine)} repeats reached the target; the reference {len(theirs)} of {len(reference)}"
-        )
-        return found
+        of = f"{len(theirs)} of {len(reference)}"
+        told = f"{len(reached)} of {len(mine)} repeats reached the target; the reference {of}"
+        return {**found, "verdict": "fails more often", "reason": told}
     if len(reached) < 2 or len(theirs) < 2:
         found["reason"] = "parity needs two repeats of each that reached the target"
         return found

@@ -101,7 +101,11 @@ def time_to_accuracy(
             for name in list(contenders)[:: -1 if number % 2 else 1]:
                 if any(row["recipe"] == name and row["seed"] == seed for row in document["done"]):
                     continue
-                tell = _teller(on_event, name, number, len(seeds))
+
+                def tell(event: Progress, name: str = name, number: int = number) -> None:
+                    if on_event is not None:
+                        on_event({**event, "recipe": name, "repeat": number + 1, "repeats": len(seeds)})
+
                 train = trainers[name][1] if trainers and name in trainers else train_once
                 each = contenders[name].override(seed=seed)
                 result, clocks = store.train(train, each, f"{name}-seed{seed}", tell, time_limit)
@@ -128,17 +132,8 @@ def _check_same_task(contenders: Mapping[str, Recipe]) -> None:
     tasks = {(r.dataset, r.val_samples if r.val_samples else None) for r in contenders.values() if not r.job}
     if len(tasks) > 1:
         first, second = (f"{name} ({r.dataset})" for name, r in contenders.items())
-        raise UsageError(
-            f"recipes {first} and {second} validate on different data: their times to an accuracy cannot be compared"
-        )
-
-
-def _teller(on_event: OnProgress | None, name: str, number: int, repeats: int) -> OnProgress:
-    def tell(event: Progress) -> None:
-        if on_event is not None:
-            on_event({**event, "recipe": name, "repeat": number + 1, "repeats": repeats})
-
-    return tell
+        told = "validate on different data: their times to an accuracy cannot be compared"
+        raise UsageError(f"recipes {first} and {second} {told}")
 
 
 def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: bool = True) -> dict[str, Any]:
@@ -164,14 +159,13 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
     if result.error is not None:
         reason = f"{result.error['message']} (while {result.error['phase']})"
     elif first is None:
-        best = max(accuracy) if accuracy else 0.0
-        reason = f"best validation accuracy {100 * best:.1f} % in {min(len(accuracy), length):g} epochs"
+        best = 100 * max(accuracy, default=0.0)
+        reason = f"best validation accuracy {best:.1f} % in {min(len(accuracy), length):g} epochs"
 
     def crossing(place: int | None) -> dict[str, Any] | None:
         if place is None:
             return None
-        joules = [clocks.evaluations[place][2]]
-        joules.append(gpu_joules(result.utilization, walls[place] - clocks.run_at))
+        joules = [clocks.evaluations[place][2], gpu_joules(result.utilization, walls[place] - clocks.run_at)]
         known = [value for value in joules if value is not None]
         return {
             "epoch": place + 1, "epochs": min(place + 1, length), "accuracy": accuracy[place],

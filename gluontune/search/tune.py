@@ -18,9 +18,9 @@ from gluontune.core.errors import UsageError
 from gluontune.core.events import OnProgress
 from gluontune.recipe import Recipe
 from gluontune.search.judge import TIE, verdict_of
-from gluontune.search.knobs import KNOBS, Knob, batch_size_knob, options_of
+from gluontune.search.knobs import KNOBS, batch_size_knob, options_of
 from gluontune.search.racing import Candidate, OutOfBudget, Racing, TuneResults
-from gluontune.search.rung import Variant
+from gluontune.search.rung import Rung, Variant
 
 __all__ = ["tune"]
 
@@ -105,7 +105,7 @@ class _Search:
         self.choices: dict[str, Variant] = {}  # by the knob's slot
         self.kept: dict[str, dict[str, Any]] = {}  # rows
 
-    def run(self, knobs: Sequence[Knob]) -> None:
+    def run(self, knobs: Sequence[Rung]) -> None:
         self.heats.heat("start", 1, [], ROUNDS[-1])
         self._name_best()
         knobs = [knob for knob in knobs if knob.exists(self.results.site)]
@@ -121,7 +121,7 @@ class _Search:
                 if knob.name not in begun:
                     self.results.row(knob.name, "—", reason=NOT_REACHED)
 
-    def _turn(self, knob: Knob) -> None:
+    def _turn(self, knob: Rung) -> None:
         best, site = self.heats.best.recipe, self.results.site
         reason = knob.requires(best, site)
         options = [] if reason else options_of(knob, best, site)
@@ -143,8 +143,9 @@ class _Search:
                 candidate.close()
         if winner is not None:
             assert winner.option is not None
-            self.choices[knob.slot] = winner.option
-            self._adopt(winner, knob.slot)
+            slot = knob.slot or knob.name
+            self.choices[slot] = winner.option
+            self._adopt(winner, slot)
         if not whole:
             raise OutOfBudget
 

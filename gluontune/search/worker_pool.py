@@ -91,12 +91,7 @@ def _fitness(score: dict[str, Any]) -> float:
 
 
 class WorkerPool:
-    """``workers`` processes of one recipe; they share the cores evenly.
-
-    Args:
-        recipe: data, net and everything that individuals have in common.
-        workers: processes; None: one for each usable core.
-        time_limit: seconds of silence after which a process counts as hung.
+    """``workers`` processes (None: one for each usable core) of one recipe; they share the cores evenly.
 
     Raises:
         UsageError: fewer than one worker, or a recipe of several ranks.

@@ -8,8 +8,8 @@ from gluontune.core.errors import UsageError
 from gluontune.core.journal import Journal
 from gluontune.runtime import machine_facts
 from gluontune.search.bench import training
+from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import OURS, Entrant
-from gluontune.search.bench.contest import hold
 
 FIELD = [
     Entrant(name, peer, "gluontune.search.bench.batches:Sleeper", {"units": 8, "sleep_s": 0.001})

@@ -46,7 +46,7 @@ def data():
 SHORT = """
 from gluontune import ladder
 from gluontune.cli.main import entry
-from gluontune.ladder import budget
+from gluontune.search import budget
 budget.PATIENCE = 0.0
 ladder.QUICK = ladder.Pace("quick", rounds=9, slice_s=0.05, epochs=1)
 entry()

@@ -99,9 +99,8 @@ def _write(path: str, beton: str, raw: bool, workers: int) -> None:
     data[0], data[len(data) - 1]  # FFCV's writer waits for ever for a worker that failed
     need, free = os.path.getsize(path), shutil.disk_usage(Path(beton).parent).free
     if free < 1.1 * need:
-        raise OSError(
-            f"{Path(beton).parent} has {free >> 20:,} MiB free, FFCV's copy takes {need >> 20:,} (TMPDIR moves it)"
-        )
+        place = Path(beton).parent
+        raise OSError(f"{place} has {free >> 20:,} MiB free, FFCV's copy takes {need >> 20:,} (TMPDIR moves it)")
     if not raw:
         field.encode = types.MethodType(_store, field)
     writer = importlib.import_module("ffcv.writer").DatasetWriter(beton, {"image": field}, num_workers=workers)

@@ -60,14 +60,7 @@ class TorchStep:
 
 
 def build(nn: Any, name: str, channels: int = 3, classes: int = 10) -> Any:
-    """The twin of a network of ``gluontune.search.bench.training.NETS``.
-
-    Args:
-        nn: ``torch.nn``. channels: of the images. classes: outputs; both for residual nets only.
-
-    Raises:
-        ValueError: no twin of that name.
-    """
+    """The twin of a network of ``gluontune.search.bench.training.NETS``; other images and classes for residual nets."""
     if name.startswith("cifar_resnet") and name.endswith("_v1"):
         layers = _cifar_resnet(nn, int(name[len("cifar_resnet") :].partition("_")[0]), channels, classes)
     elif name.startswith("mobilenet"):

@@ -16,7 +16,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["Ranks", "TorchMuon", "make"]
@@ -27,13 +27,7 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 def make(
     recipe: dict[str, Any], threads: int, channels_last: bool, compiled: bool, ranks: Ranks | None = None
 ) -> TorchRun:
-    """Called in the process.
-
-    Args:
-        recipe: fields of a Recipe: data set, net, batch, optimizer's settings, epochs, seed, dtype, ranks.
-        threads: of torch's operators, in a rank. channels_last, compiled: how the net runs.
-        ranks: of a follower; None makes rank 0, which starts the others.
-    """
+    """Called in the process, with the fields of a recipe; without ``ranks`` as rank 0, which starts the others."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
     if ranks is None:
@@ -70,14 +64,16 @@ class TorchRun:
         self.loss = torch.nn.CrossEntropyLoss()
         torch.manual_seed(recipe["seed"])
         self.net = build(torch.nn, recipe["net"], shape[2], len(data.classes))
-        self._draw()
+        for layer in self.net.modules():
+            if isinstance(layer, torch.nn.Conv2d):
+                torch.nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
         if channels_last:
             self.net = self.net.to(memory_format=torch.channels_last)
         self.start = {k: v.clone() for k, v in self.net.state_dict().items()}
         self.model = torch.compile(self.net) if compiled else self.net
         begin = time.perf_counter()
         self._reset()
-        for images, labels in self._first(2):
+        for _, (images, labels) in zip(range(2), self.train.epoch(0)):
             self._step(images, labels)
         self._reset()
         self.info: dict[str, Any] = {
@@ -86,12 +82,6 @@ class TorchRun:
             "batches_per_epoch": len(self.train),
             "parameters": sum(p.numel() for p in self.net.parameters()),
         }
-
-    def _draw(self) -> None:
-        init, nn = self.torch.nn.init, self.torch.nn
-        for layer in self.net.modules():
-            if isinstance(layer, nn.Conv2d):
-                init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
     def _reset(self) -> None:
         """Back to the seeded start; the compiled code stays."""
@@ -119,12 +109,6 @@ class TorchRun:
             nesterov = recipe["optimizer"] == "nag"
             self.update = torch.optim.SGD(groups, lr=peak, momentum=momentum, nesterov=nesterov)
         self.updates, self.epoch = 0, 0
-
-    def _first(self, count: int) -> Iterator[tuple[Any, Any]]:
-        for number, batch in enumerate(self.train.epoch(0)):
-            if number == count:
-                return
-            yield batch
 
     def _tensors(self, images: Any, labels: Any) -> tuple[Any, Any]:
         """uint8 (N, H, W, C) of numpy as normalized float32 (N, C, H, W)."""

@@ -45,7 +45,8 @@ class Batches:
         """Shape and number format of a batch."""
         batch = next(self._batches)
         images = self._images(batch)
-        found = {"batch_shape": [int(n) for n in images.shape], "dtype": _dtype_name(images.dtype)}
+        dtype = str(getattr(images.dtype, "__name__", images.dtype))
+        found = {"batch_shape": [int(n) for n in images.shape], "dtype": dtype.replace("torch.", "")}
         return found if self._boxes is None else {**found, "boxes": [int(n) for n in self._boxes(batch).shape]}
 
     def step(self) -> int:
@@ -61,10 +62,6 @@ class Batches:
         if self._end is not None:
             self._end()
             self._end = None
-
-
-def _dtype_name(dtype: Any) -> str:
-    return str(getattr(dtype, "__name__", dtype)).replace("torch.", "")
 
 
 class DecodeLimit:

@@ -172,8 +172,7 @@ class _Judge:
         return self.contender
 
     def row(self, name: str, gradients: bool) -> dict[str, Any]:
-        contender = self._process()
-        shape = shape_of(name)
+        contender, shape = self._process(), shape_of(name)
         found = contender.ask("judge", net_name=name, shape=shape, gradients=gradients)
         row = {"name": name, "family": family(name), "shape": shape}
         if contender.failure is not None:
@@ -215,10 +214,6 @@ def holds(figures: Mapping[str, int]) -> bool:
     return f["traced"] == f["agree_float32"] == f["agree_float64"] and f["gradients"] == f["agree_gradients"]
 
 
-def _worst(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    return max((row[key] for row in rows if row[key] is not None), default=None)
-
-
 def show(found: Mapping[str, Any], console: Any) -> None:
     """Print the table by family, what did not convert, and the figures."""
     from rich.table import Table
@@ -226,7 +221,8 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     table = Table("family", "names", "traced", "converted", "float32", "float64", "gradients")
     for kind in dict.fromkeys(row["family"] for row in found["rows"]):
         rows = [row for row in found["rows"] if row["family"] == kind]
-        worst = [_worst(rows, key) for key in ("float32", "float64", "gradients")]
+        keys = ("float32", "float64", "gradients")
+        worst = [max((row[key] for row in rows if row[key] is not None), default=None) for key in keys]
         traced = sum(r["status"] != "not traced" for r in rows)
         done = sum(r["status"] == "converted" for r in rows)
         cells = ["" if w is None else f"{w:.0e}" for w in worst]
@@ -236,12 +232,9 @@ def show(found: Mapping[str, Any], console: Any) -> None:
         if row["status"] in ("not converted", "failed"):
             console.print(f"{row['name']}: {row['status']}: {row['reason']}", markup=False, soft_wrap=True)
     f = found["figures"]
-    console.print(
+    line = (
         f"{f['converted']} of {f['traced']} networks that trace without a download converted ({f['names']} names); "
-        f"outputs within {FLOAT32:g} in float32: {f['agree_float32']}, "
-        f"within {FLOAT64:g} in float64: {f['agree_float64']}; "
-        f"gradients within {GRADIENTS:g}: {f['agree_gradients']} of {f['gradients']}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        f"outputs within {FLOAT32:g} in float32: {f['agree_float32']}, within {FLOAT64:g} in float64: "
+        f"{f['agree_float64']}; gradients within {GRADIENTS:g}: {f['agree_gradients']} of {f['gradients']}"
     )
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -73,9 +73,8 @@ class Contender:
 
     Attributes:
         rates: units a second of each slice.
-        info: what its work said about itself.
-        memory_mib: most resident memory, without pages shared with files or other processes, that its
-            processes had at the end of a slice.
+        info: what its work said about itself. memory_mib: most resident memory, without pages shared with files or
+            other processes, that its processes had at the end of a slice.
         failure: why it could not be measured, or None.
     """
 
@@ -122,13 +121,12 @@ class Contender:
     def slice(self) -> None:
         """One turn: awake, an untimed lead-in, a timed slice, asleep again."""
         self.say(f"measuring {self.entrant.name}")
+        how: dict[str, dict[str, Any]] = {
+            "once": {"steps": 1}, "steps": {"lead": 1e-9, "steps": self._steps},
+            "seconds": {"lead": LEAD * self._seconds, "seconds": self._seconds},
+        }  # fmt: skip
         with self._turn():
-            if self.entrant.slices == "once":
-                seen = self._command(do="run", steps=1)
-            elif self.entrant.slices == "seconds":
-                seen = self._command(do="run", lead=LEAD * self._seconds, seconds=self._seconds)
-            else:
-                seen = self._command(do="run", lead=1e-9, steps=self._steps)
+            seen = self._command(do="run", **how[self.entrant.slices])
             self.rates.append(seen["units"] / seen["seconds"])
             self.memory_mib = max(self.memory_mib, self._memory())
 

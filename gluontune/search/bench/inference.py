@@ -28,8 +28,8 @@ from gluontune.job.trained import recipe_of_source
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings
 from gluontune.search.bench._inference import AGREE_PCT, MODES, OWN_THREADS
+from gluontune.search.bench.benchmark import Terms, document, hold
 from gluontune.search.bench.contender import OURS, Contender, Entrant
-from gluontune.search.bench.contest import Terms, document, hold
 
 __all__ = ["REFERENCE", "run", "show"]
 
@@ -60,10 +60,10 @@ def run(
             ``.params`` or ``.npz``; None: random weights (accuracy is then chance, agreement still counts).
         modes: rungs to run; all by default. The reference always runs.
         batch_size: images in a step of the throughput. val_images: for accuracy and agreement.
-        latencies: predictions of one image each. terms: of :class:`gluontune.search.bench.contest.Terms`.
+        latencies: predictions of one image each. terms: of :class:`gluontune.search.bench.benchmark.Terms`.
 
     Returns:
-        the document of :func:`gluontune.search.bench.contest.document`; each row has ``latency_ms`` (``p50``,
+        the document of :func:`gluontune.search.bench.benchmark.document`; each row has ``latency_ms`` (``p50``,
         ``p90``, ``p99`` of the better number of ``threads``, and ``p50_by_threads``), ``accuracy``,
         ``agree_pct`` and ``ratio_to_hybridized``; ``best`` names the rung that agrees on 99 % of the images.
 

@@ -28,8 +28,8 @@ from gluontune.core.journal import Journal
 from gluontune.loading import ResidentLoader, from_records
 from gluontune.records import RecordReader
 from gluontune.runtime import usable_cores
+from gluontune.search.bench.benchmark import Terms, combine, document, hold, show
 from gluontune.search.bench.contender import LIMIT, OURS, Entrant, peer_python
-from gluontune.search.bench.contest import Terms, combine, document, hold, show
 
 __all__ = ["entrants", "kind_of", "run", "show"]
 
@@ -58,7 +58,7 @@ def run(
         boxes: the files are detection records: images are stretched to the size and half of them mirrored, with
             their boxes; ours against gluon-cv's.
         workers: most threads or processes of a contender; None: the usable cores.
-        terms: of :class:`gluontune.search.bench.contest.Terms`.
+        terms: of :class:`gluontune.search.bench.benchmark.Terms`.
 
     Returns:
         the document of :func:`combine`, a part for each file.

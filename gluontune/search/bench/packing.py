@@ -17,8 +17,8 @@ from typing import Any, Union
 from gluontune.core.errors import UsageError
 from gluontune.records.sources import read_source
 from gluontune.runtime import usable_cores
+from gluontune.search.bench.benchmark import Terms, combine, document, hold, show
 from gluontune.search.bench.contender import OURS, Contender, Entrant
-from gluontune.search.bench.contest import Terms, combine, document, hold, show
 
 __all__ = ["run", "show", "write_list"]
 
@@ -44,7 +44,7 @@ def run(
         size: shorter side after the resize, pixels. quality: of the JPEG files made, 1-100.
         workers: most processes; None: the usable cores.
         part: ``pass-through``, ``resize`` or ``both``.
-        terms: of :class:`gluontune.search.bench.contest.Terms`; a slice is a whole packing, and five of them do.
+        terms: of :class:`gluontune.search.bench.benchmark.Terms`; a slice is a whole packing, and five of them do.
 
     Returns:
         the document of :func:`combine` with the parts ``pass-through`` and ``resize``.

@@ -29,7 +29,7 @@ from gluontune.core.journal import Journal
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.bench._recipe_pool import Pool, kind_of, shares_processes
-from gluontune.search.bench.contest import Terms
+from gluontune.search.bench.benchmark import Terms
 from gluontune.search.bench.recipe_space import covering, draw, unavailable
 from gluontune.training.group import Group, RunFailed
 from gluontune.training.loop import drive
@@ -51,7 +51,7 @@ def run(
         count: of random recipes; None takes the set that covers all pairs of values, and all that is to be refused.
         seed: of the draws. lanes: recipes at a time; default one for each usable core.
         time_limit: seconds of silence after which a recipe counts as hung.
-        terms: ``out``, ``resume`` and ``say`` of :class:`gluontune.search.bench.contest.Terms`.
+        terms: ``out``, ``resume`` and ``say`` of :class:`gluontune.search.bench.benchmark.Terms`.
 
     Returns:
         ``{"rows": [{"place", "values", "outcome", "reason", "fields", "seconds", "fresh"}], "figures": {"recipes",
@@ -64,11 +64,10 @@ def run(
         raise UsageError(f"bench recipes: --count {count}, --lanes {lanes}: give at least 1")
     how = Terms(**terms)
     conditions = {"count": count, "seed": seed, "time_limit": time_limit}
+    rng = random.Random(seed)
     if count is None:
-        trains, refused = covering(seed)
-        wanted = trains + refused
+        wanted = [values for part in covering(seed) for values in part]
     else:
-        rng = random.Random(seed)
         wanted = [draw(rng) for _ in range(count)]
     begin = time.monotonic()
     with how.journal("bench recipes", conditions) as journal:

@@ -9,8 +9,8 @@ from pathlib import Path
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime.launch import launch_settings
+from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import Entrant
-from gluontune.search.bench.contest import hold
 
 __all__ = ["TORCH", "allocator_of", "allocators", "torch_entrants", "with_allocator"]
 

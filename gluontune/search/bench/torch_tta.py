@@ -20,8 +20,8 @@ from gluontune.core.reading import read_text
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.runtime.packages import to_make
+from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import Contender, Entrant, peer_python
-from gluontune.search.bench.contest import hold
 from gluontune.search.bench.torch_modes import allocator_of, allocators, torch_entrants, with_allocator
 from gluontune.search.repeat import Clocks, begun
 from gluontune.search.tta import time_to_accuracy
@@ -75,20 +75,15 @@ def run(
     def trained(each: Recipe, **how: Any) -> tuple[RunResult, Clocks]:
         return train_once(each, settings, python, **how)
 
-    theirs: dict[str, Any] = {
-        "against": twin,
-        "trainers": {"against": (settings["name"], trained)},
-        "facts": {"torch": settings},
-    }
-    return time_to_accuracy(recipe, out=out, resume=resume, **theirs, **options)
+    options.update(against=twin, trainers={"against": (settings["name"], trained)}, facts={"torch": settings})
+    return time_to_accuracy(recipe, out=out, resume=resume, **options)
 
 
 def _check(recipe: Recipe) -> None:
     """What the twin cannot follow is refused by name."""
     if recipe.job is not None or not (recipe.net.startswith("cifar_resnet") and recipe.net.endswith("_v1")):
-        raise UsageError(
-            f"--against-torch: there is no PyTorch twin of {recipe.job or recipe.net!r}; use a cifar_resnet…_v1"
-        )
+        told = f"there is no PyTorch twin of {recipe.job or recipe.net!r}; use a cifar_resnet…_v1"
+        raise UsageError(f"--against-torch: {told}")
     alike: dict[str, tuple[Any, ...]] = {
         "optimizer": ("nag", "sgd", "muon"), "dtype": ("float32", "bfloat16"), "accumulate": (1,),
         "engine": ("local", "shared-memory", "kvstore", "horovod"), "exchange_every": (1,), "compression": ("none",),
@@ -96,10 +91,8 @@ def _check(recipe: Recipe) -> None:
         "optimizer_params": ({},), "schedule_params": ({},), "clip_global_norm": (None,),
     }  # fmt: skip
     for name, known in alike.items():
-        if getattr(recipe, name) not in known:
-            raise UsageError(
-                f"--against-torch: recipe field {name}={getattr(recipe, name)!r} has no twin; use {known[0]!r}"
-            )
+        if (value := getattr(recipe, name)) not in known:
+            raise UsageError(f"--against-torch: recipe field {name}={value!r} has no twin; use {known[0]!r}")
 
 
 def _earlier(out: Path | None) -> dict[str, Any] | None:
@@ -113,14 +106,10 @@ def _earlier(out: Path | None) -> dict[str, Any] | None:
 def fastest(recipe: Recipe, python: Path, say: Callable[[str], None], mode: str | None = None) -> dict[str, Any]:
     """PyTorch's fastest mode and allocator for a rank's step of this net, by a short interleaved trial.
 
-    Args:
-        mode: where it is chosen already; nothing is tried then, and the allocator is glibc's, tuned.
+    Where ``mode`` is chosen already, nothing is tried, and the allocator is glibc's, tuned.
 
     Returns:
         ``{"name", "threads", "channels_last", "compiled", "allocator", "env", "samples_per_sec": {mode: rate}}``.
-
-    Raises:
-        GluontuneError: none of the modes ran.
     """
     threads = max(1, runtime.usable_cores() // recipe.num_devices)
     modes = torch_entrants(recipe.net, recipe.batch_size_per_device, 32, threads, python, recipe.dtype)
@@ -150,11 +139,7 @@ def train_once(
     recipe: Recipe, settings: Mapping[str, Any], python: Path, *, on_event: OnProgress | None = None,
     time_limit: float = 600.0, machine: dict[str, Any] | None = None,
 ) -> tuple[RunResult, Clocks]:  # fmt: skip
-    """Train the twin once, in a fresh process; never raises for a failed run.
-
-    Args:
-        settings: of :func:`fastest`. time_limit: seconds that one epoch may take.
-    """
+    """Train the twin once, in a fresh process; never raises for a failed run. ``settings`` are of :func:`fastest`."""
     facts = {name: value for name, value in recipe.to_dict().items() if name != "env"}
     how = {name: settings[name] for name in ("threads", "channels_last", "compiled")}
     entrant = Entrant(settings["name"], "PyTorch", _WORK, {"recipe": facts, **how}, python, settings["env"])

@@ -19,9 +19,9 @@ from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError, nearest
 from gluontune.core.journal import Journal
 from gluontune.runtime.launch import launch_settings
+from gluontune.search.bench.benchmark import Terms, document, hold
+from gluontune.search.bench.benchmark import show as show_contest
 from gluontune.search.bench.contender import OURS, Contender, Entrant, peer_python
-from gluontune.search.bench.contest import Terms, document, hold
-from gluontune.search.bench.contest import show as show_contest
 from gluontune.search.bench.torch_modes import allocator_of, torch_entrants, with_allocator
 
 __all__ = ["NETS", "entrants", "run", "show"]
@@ -47,7 +47,7 @@ def run(
     Args:
         nets: names of :data:`NETS`. batch_sizes: images in a step.
         threads: of tuned MXNet, ours and PyTorch; default the usable cores.
-        terms: of :class:`gluontune.search.bench.contest.Terms`, with slices of two seconds.
+        terms: of :class:`gluontune.search.bench.benchmark.Terms`, with slices of two seconds.
 
     Returns:
         ``{"rows": [… with "net" and "batch_size"], "cases": [{"net", "batch_size", "parameters", "figures",
@@ -193,9 +193,7 @@ def _join(cases: list[dict[str, Any]], conditions: Mapping[str, Any]) -> dict[st
         for name, ratio in case["figures"].items():
             figures.setdefault(name, []).append(ratio["median"])
     names = list(dict.fromkeys(case["ours"]["name"] for case in cases if case["ours"]))
-    versions: dict[str, Any] = {}
-    for case in cases:
-        versions.update(case["versions"])
+    versions = {name: version for case in cases for name, version in case["versions"].items()}
     kept = ("net", "batch_size", "image_size", "parameters", "allocator_of_pytorch", "figures", "ours")
     ours = {"name": " / ".join(names), "ratio_to": {p: _mean(v) for p, v in ratios.items()}} if names else {}
     return {

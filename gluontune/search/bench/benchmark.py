@@ -167,7 +167,8 @@ def document(
     """
     rounds = max((len(c.rates) for c in contenders), default=0)
     whole = [c for c in contenders if c.failure is None and c.rates and len(c.rates) == rounds]
-    best = {peer: _best([c for c in whole if c.entrant.peer == peer]) for peer in _peers(whole)}
+    peers = dict.fromkeys(c.entrant.peer for c in whole)
+    best = {peer: _best([c for c in whole if c.entrant.peer == peer]) for peer in peers}
     rivals = [c for peer, c in best.items() if peer not in (OURS, LIMIT)]
     rival, mine, most = _best(rivals), best.get(OURS), best.get(LIMIT)
     rows = [_row(c, c in whole, rival, unit) for c in contenders if c.entrant.peer != LIMIT]
@@ -183,9 +184,7 @@ def document(
     if mine is not None:
         ratios = {c.entrant.peer: {**stats.ratio_interval(mine.rates, c.rates), "row": c.entrant.name} for c in rivals}
         found["ours"] = {"name": mine.entrant.name, "ratio_to": ratios}
-    versions: dict[str, Any] = {}
-    for contender in contenders:
-        versions.update(contender.info.get("versions", {}))
+    versions = {name: text for c in contenders for name, text in c.info.get("versions", {}).items()}
     return {**found, "machine": machine_facts(), "versions": versions, "conditions": dict(conditions)}
 
 
@@ -197,8 +196,8 @@ def combine(parts: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     first = next(iter(parts.values()))
     rows = [{"part": name, **row} for name, part in parts.items() for row in part["rows"]]
     versions = {name: text for part in parts.values() for name, text in part["versions"].items()}
-    own = ("limit", "ours", "conditions")
-    by_part = {name: {key: part[key] for key in own} for name, part in parts.items()}
+    of_each = ("limit", "ours", "conditions")
+    by_part = {name: {key: part[key] for key in of_each} for name, part in parts.items()}
     return {**first, "rows": rows, "versions": versions, "parts": by_part}
 
 
@@ -282,10 +281,6 @@ def _row(contender: Contender, whole: bool, rival: Contender | None, unit: str) 
     return row
 
 
-def _peers(contenders: Sequence[Contender]) -> list[str]:
-    return list(dict.fromkeys(c.entrant.peer for c in contenders))
-
-
 def _best(contenders: Sequence[Any]) -> Any:
     """The contender with the largest median, or None."""
     return max(contenders, key=lambda c: stats.interval(c.rates)["median"], default=None)
@@ -293,10 +288,6 @@ def _best(contenders: Sequence[Any]) -> Any:
 
 def selected(names: Iterable[str], only: Sequence[str] | None) -> list[str]:
     """The names that ``only`` means, in their order; a word that is a name itself means that one alone.
-
-    Args:
-        names: of all contenders, groups or trainings.
-        only: whole names or parts of them; None or nothing keeps all.
 
     Raises:
         UsageError: a word that no name holds.
