@@ -16,15 +16,9 @@ NAIVE = 0.11  # of the budget, for one training of the naive script
 PATIENCE = 0.05  # of the budget, for waiting until others leave the machine alone
 #: What a rung is worth in time beside the others. Large batches are trained, each candidate for itself.
 WEIGHTS = {
-    "multi-worker": 1.3,
-    "records": 1.2,
-    "hybridized": 1.8,
-    "mixed-precision": 2.5,
-    "large-batch": 4.0,
-    "multi-device": 3.0,
-    "modern-engine": 2.0,
-    "methods": 4.0,
-}
+    "multi-worker": 1.3, "records": 1.2, "hybridized": 1.8, "mixed-precision": 2.5, "large-batch": 4.0,
+    "multi-device": 3.0, "modern-engine": 2.0, "methods": 4.0,
+}  # fmt: skip
 #: Of a rung's share, what may go to slices; the rest is for its training, where its accuracy is in question.
 _LOOK_BACK = {"mixed-precision": 0.5, "large-batch": 0.3, "multi-device": 0.4, "modern-engine": 0.5, "methods": 0.3}
 _STARTING = 0.5  # of a rung's share, for starting its variants

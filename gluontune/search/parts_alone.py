@@ -135,11 +135,8 @@ def _multi_device(best: Contender, field: Sequence[Contender], site: Site) -> li
 
 
 _MAKERS: dict[str, Callable[[Contender, Sequence[Contender], Site], list[Guess | None]]] = {
-    "multi-worker": _multi_worker,
-    "records": _records,
-    "large-batch": _large_batch,
-    "multi-device": _multi_device,
-}
+    "multi-worker": _multi_worker, "records": _records, "large-batch": _large_batch, "multi-device": _multi_device,
+}  # fmt: skip
 
 
 _SHARE = 0.1  # of a step's time: what takes less explains nothing

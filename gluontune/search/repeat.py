@@ -58,12 +58,9 @@ class _Watched:
 
 
 def train_once(
-    recipe: Recipe,
-    *,
-    on_event: OnProgress | None = None,
-    time_limit: float = 600.0,
+    recipe: Recipe, *, on_event: OnProgress | None = None, time_limit: float = 600.0,
     machine: dict[str, Any] | None = None,
-) -> tuple[RunResult, Clocks]:
+) -> tuple[RunResult, Clocks]:  # fmt: skip
     """Train a recipe in fresh processes, after a warm-up that is undone. Never raises for a failed run.
 
     Two steps are taken first, for compilation and caches, and the run then begins from its seeded start.

@@ -63,9 +63,6 @@ def dataset_facts(recipe: Recipe) -> dict[str, Any]:
         return {"name": Path(recipe.job).name, "classes": None, "num_train": None, "num_test": None}
     data = datasets.open(recipe.dataset)
     return {
-        "name": data.name,
-        "classes": len(data.classes),
-        "num_train": len(data.train),
-        "num_test": len(data.test),
+        "name": data.name, "classes": len(data.classes), "num_train": len(data.train), "num_test": len(data.test),
         "image_shape": list(data.image_shape) if data.image_shape else None,
-    }
+    }  # fmt: skip

@@ -120,12 +120,9 @@ def accuracies(result: RunResult) -> list[float]:
 
 
 def parity(
-    mine: Sequence[float | None],
-    reference: Sequence[float | None],
-    *,
-    accuracy: Sequence[float] = (),
+    mine: Sequence[float | None], reference: Sequence[float | None], *, accuracy: Sequence[float] = (),
     reference_accuracy: Sequence[float] = (),
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Does a recipe converge as its reference does, or suspiciously better or worse?
 
     MLPerf's reference convergence points ask it of each submission: a run that needs clearly fewer epochs than the

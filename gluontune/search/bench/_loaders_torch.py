@@ -170,11 +170,9 @@ def webdataset(path: str, size: int, batch_size: int, augment: str, num_workers:
 
     data = library.WebDataset(shards, shardshuffle=len(shards)).shuffle(1000).to_tuple("jpg").map_tuple(tensor)
     made = library.WebLoader(
-        data.batched(batch_size, partial=False),
-        batch_size=None,
-        num_workers=num_workers,
+        data.batched(batch_size, partial=False), batch_size=None, num_workers=num_workers,
         persistent_workers=num_workers > 0,
-    )
+    )  # fmt: skip
     return Batches(lambda number: made, lambda batch: batch[0], {"versions": {"webdataset": library.__version__}})
 
 
@@ -196,12 +194,9 @@ def streaming(path: str, size: int, batch_size: int, augment: str, num_workers: 
             return torch.from_numpy(crops(super().__getitem__(index)["image"]))
 
     made = library.StreamingDataLoader(
-        Images(local=shards, shuffle=True, batch_size=batch_size),
-        batch_size=batch_size,
-        num_workers=num_workers,
-        drop_last=True,
-        persistent_workers=num_workers > 0,
-    )
+        Images(local=shards, shuffle=True, batch_size=batch_size), batch_size=batch_size, num_workers=num_workers,
+        drop_last=True, persistent_workers=num_workers > 0,
+    )  # fmt: skip
     versions = {"mosaicml-streaming": version("mosaicml-streaming")}
     return Batches(lambda number: made, lambda batch: batch, {"versions": versions})
 

@@ -49,12 +49,10 @@ def kind_of(values: Mapping[str, Any]) -> tuple[Any, ...]:
     """
     engine = values.get("engine", "local")
     return (
-        "shared" if engine in _SHARING else engine,
-        values.get("runtime", "as-installed"),
-        tuple(sorted(values.get("env", {}).items())),
-        values.get("dtype") == "bfloat16",
+        "shared" if engine in _SHARING else engine, values.get("runtime", "as-installed"),
+        tuple(sorted(values.get("env", {}).items())), values.get("dtype") == "bfloat16",
         1 if engine == "local" else values.get("num_devices", 1),
-    )
+    )  # fmt: skip
 
 
 class Pool:

@@ -81,12 +81,9 @@ def _residual(nn: Any, inputs: int, channels: int, stride: int) -> Any:
 
     block = type("Residual", (nn.Module,), {"forward": forward})()
     block.body = nn.Sequential(
-        nn.Conv2d(inputs, channels, 3, stride, 1, bias=False),
-        nn.BatchNorm2d(channels),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(channels, channels, 3, 1, 1, bias=False),
-        nn.BatchNorm2d(channels),
-    )
+        nn.Conv2d(inputs, channels, 3, stride, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(inplace=True),
+        nn.Conv2d(channels, channels, 3, 1, 1, bias=False), nn.BatchNorm2d(channels),
+    )  # fmt: skip
     block.downsample = None
     if inputs != channels:
         shortcut = nn.Conv2d(inputs, channels, 1, stride, bias=False)

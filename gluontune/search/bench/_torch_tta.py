@@ -77,11 +77,9 @@ class TorchRun:
             self._step(images, labels)
         self._reset()
         self.info: dict[str, Any] = {
-            "versions": {"torch": torch.__version__},
-            "warmup_seconds": time.perf_counter() - begin,
-            "batches_per_epoch": len(self.train),
-            "parameters": sum(p.numel() for p in self.net.parameters()),
-        }
+            "versions": {"torch": torch.__version__}, "warmup_seconds": time.perf_counter() - begin,
+            "batches_per_epoch": len(self.train), "parameters": sum(p.numel() for p in self.net.parameters()),
+        }  # fmt: skip
 
     def _reset(self) -> None:
         """Back to the seeded start; the compiled code stays."""

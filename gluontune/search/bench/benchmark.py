@@ -240,12 +240,9 @@ def _show(found: Mapping[str, Any], console: Any, title: str, unit: str) -> None
         rate, ratio = row[unit], row["ratio_to_best_peer"]
         around = stats.bounds(rate)
         table.add_row(
-            row["name"],
-            f"{rate['median']:,.0f}",
-            f"{around[0]:,.0f}-{around[1]:,.0f}" if around else "",
-            f"{ratio['median']:.2f}" if ratio else "",
-            f"{row['memory_mib']:,.0f}",
-        )
+            row["name"], f"{rate['median']:,.0f}", f"{around[0]:,.0f}-{around[1]:,.0f}" if around else "",
+            f"{ratio['median']:.2f}" if ratio else "", f"{row['memory_mib']:,.0f}",
+        )  # fmt: skip
     console.print(table)
     for line in _lines(found):
         console.print(line, highlight=False, soft_wrap=True)

@@ -82,15 +82,9 @@ def shape_of(name: str) -> list[int]:
 
 
 def run(
-    nets: Sequence[str] | None = None,
-    *,
-    quick: bool = False,
-    gradients: str = "family",
-    out: Path | None = None,
-    resume: bool = False,
-    time_limit: float = 300.0,
-    say: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
+    nets: Sequence[str] | None = None, *, quick: bool = False, gradients: str = "family", out: Path | None = None,
+    resume: bool = False, time_limit: float = 300.0, say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Convert and compare each network and return the document; it is saved to ``out`` after each.
 
     Args:

@@ -44,15 +44,9 @@ _BF16 = "not run here: no bfloat16 arithmetic faster than float32 on this CPU (-
 
 
 def run(
-    recipe: Recipe,
-    source: str | Path | None = None,
-    *,
-    modes: Sequence[str] | None = None,
-    batch_size: int = 128,
-    val_images: int = 2000,
-    latencies: int = 200,
-    **terms: Any,
-) -> dict[str, Any]:
+    recipe: Recipe, source: str | Path | None = None, *, modes: Sequence[str] | None = None, batch_size: int = 128,
+    val_images: int = 2000, latencies: int = 200, **terms: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Measure the rungs, and return the document.
 
     Args:

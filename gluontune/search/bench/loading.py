@@ -39,15 +39,9 @@ HOME, GLUON = "gluontune.search.bench.", "Gluon DataLoader"
 
 
 def run(
-    files: Sequence[PathLike],
-    *,
-    size: int = 224,
-    batch_size: int = 64,
-    augment: str = "auto",
-    boxes: bool = False,
-    workers: int | None = None,
-    **terms: Any,
-) -> dict[str, Any]:
+    files: Sequence[PathLike], *, size: int = 224, batch_size: int = 64, augment: str = "auto", boxes: bool = False,
+    workers: int | None = None, **terms: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Measure every loader over each file.
 
     Args:

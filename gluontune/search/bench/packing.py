@@ -28,15 +28,9 @@ PARTS = ("pass-through", "resize")
 
 
 def run(
-    src: PathLike,
-    *,
-    root: PathLike | None = None,
-    size: int = 256,
-    quality: int = 90,
-    workers: int | None = None,
-    part: str = "both",
-    **terms: Any,
-) -> dict[str, Any]:
+    src: PathLike, *, root: PathLike | None = None, size: int = 256, quality: int = 90, workers: int | None = None,
+    part: str = "both", **terms: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Measure both packers, first passing files through, then resizing.
 
     Args:

@@ -181,11 +181,9 @@ def _document(rows: list[dict[str, Any]], conditions: Mapping[str, Any], seconds
     counts = collections.Counter(row["outcome"] for row in rows)
     figures: dict[str, Any] = {"recipes": len(rows), **{name: counts[name] for name in OUTCOMES}}
     return {
-        "rows": rows,
-        "figures": {**figures, "seconds": round(seconds, 1)},
-        "machine": runtime.machine_facts(),
+        "rows": rows, "figures": {**figures, "seconds": round(seconds, 1)}, "machine": runtime.machine_facts(),
         "conditions": {**conditions, "unavailable": json.loads(json.dumps(unavailable()))},
-    }
+    }  # fmt: skip
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:

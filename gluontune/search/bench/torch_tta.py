@@ -35,16 +35,9 @@ _WORK = "gluontune.search.bench._torch_tta:make"
 
 
 def run(
-    recipe: Recipe,
-    *,
-    changes: Mapping[str, Any] | None = None,
-    mode: str | None = None,
-    peers: Path | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    say: Callable[[str], None] | None = None,
-    **options: Any,
-) -> dict[str, Any]:
+    recipe: Recipe, *, changes: Mapping[str, Any] | None = None, mode: str | None = None, peers: Path | None = None,
+    out: Path | None = None, resume: bool = False, say: Callable[[str], None] | None = None, **options: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Time to accuracy of ``recipe`` and of its PyTorch twin; see :func:`gluontune.ladder.time_to_accuracy`.
 
     Args:
