@@ -206,7 +206,8 @@ class Document:
         elif resume:
             raise UsageError(f"resume needs the folder (--out) of the interrupted {work}")
         fields = _plain(fields)
-        if resume and (found := earlier(path, work, lambda document: document)) is not None:
+        if resume and (left := earlier(path, work, lambda document: [document])):
+            found = left[0]
             alike = isinstance(found, dict) and found.get("kind") == fields.get("kind")
             try:
                 before = asked(found)
