@@ -13,7 +13,7 @@ from gluontune.core.errors import GluontuneError
 from gluontune.optim import evolution
 from gluontune.recipe import Recipe
 from gluontune.search.esgd import EsgdPlan, cost, esgd
-from gluontune.search.resumable import ResumableDocument
+from gluontune.search.study import Study
 from gluontune.search.worker_pool import Life, WorkerPool
 
 __all__ = ["CONTENDERS", "conclude", "contend"]
@@ -28,7 +28,7 @@ CONTENDERS = {
 
 
 def contend(
-    ledger: ResumableDocument,
+    ledger: Study,
     recipe: Recipe,
     plan: EsgdPlan,
     seeds: Sequence[int],

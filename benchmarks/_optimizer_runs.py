@@ -11,7 +11,7 @@ from benchmarks._deck_logs import BATCHES
 from gluontune.compute import bfloat16_support
 from gluontune.optim import OPTIMIZERS
 from gluontune.recipe import Recipe
-from gluontune.search.bench.selecting import selected
+from gluontune.search.bench.benchmark import selected
 
 __all__ = ["LARGE", "OPTIMIZERS_OF_DECK_001", "PLANS", "Piece", "Plan", "fast_recipe"]
 

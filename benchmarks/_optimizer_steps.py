@@ -8,9 +8,8 @@ from typing import Any
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import launch_settings
+from gluontune.search.bench.benchmark import hold, selected
 from gluontune.search.bench.contender import Entrant
-from gluontune.search.bench.contest import hold
-from gluontune.search.bench.selecting import selected
 
 __all__ = ["BAR", "CONTENDERS", "make", "measure"]
 

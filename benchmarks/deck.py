@@ -17,13 +17,13 @@ import numpy as np
 
 from gluontune import runtime
 from gluontune.core import stats
-from gluontune.core.errors import GluontuneError, UsageError, nearest
+from gluontune.core.errors import UsageError, nearest
 from gluontune.core.files import set_aside, write_json
 from gluontune.core.gaps import gap
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.journal import earlier
 from gluontune.runtime.launch import launch_settings
+from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import OURS, Contender, Entrant
-from gluontune.search.bench.contest import hold
 
 __all__ = ["NETWORKS", "run", "show"]
 
@@ -112,19 +112,16 @@ def _told(tell: Callable[[str], None], name: str, line: str) -> None:
 
 def _before(out: Path | None, conditions: Mapping[str, Any]) -> dict[str, Any]:
     """Rows that ran, of an interrupted run under the same conditions."""
-    if out is None:
-        raise UsageError("benchmarks deck --resume: say which file to go on with: --out FILE")
-    try:
-        found = parse_json(read_text(out))
-        there, rows = (found["conditions"], {row["name"]: row for row in found["rows"] if row["status"] == "ok"})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise GluontuneError(f"{out}: cannot be resumed: {error}; start without --resume") from error
-    if there != conditions:
-        raise UsageError(
-            f"{out}: was measured under other conditions ({there}), now {dict(conditions)}; give "
-            "the same options, or start without --resume"
-        )
-    return rows
+
+    def rows(before: Any) -> dict[str, Any]:
+        if (then := before["conditions"]) != conditions:
+            raise UsageError(
+                f"{out}: was measured under other conditions ({then}), now {dict(conditions)}; give "
+                "the same options, or start without --resume"
+            )
+        return {row["name"]: row for row in before["rows"] if row["status"] == "ok"}
+
+    return earlier(out, "benchmarks deck", rows) or {}
 
 
 def _document(rows: list[dict[str, Any]], conditions: Mapping[str, Any], complete: bool) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from typing import Any
 from gluontune.compute import bfloat16_support
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
+from gluontune.core.journal import Journal
 from gluontune.parallel import horovod
 from gluontune.recipe import Recipe
+from gluontune.runtime import machine_facts
 from gluontune.runtime.packages import to_make
-from gluontune.search.bench import outcome
+from gluontune.search.bench import benchmark
+from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import OURS, Entrant
-from gluontune.search.bench.contest import hold
-from gluontune.search.journal import Journal
 
 __all__ = ["ENGINES", "best_recipe", "entrants", "run", "show"]
 
@@ -97,7 +98,7 @@ def run(
         out: a journal beside it keeps each round. resume: go on with what it holds.
 
     Returns:
-        the document of :func:`gluontune.search.bench.outcome.document`; ``ratios``: each engine ÷ one process of its
+        the document of :func:`gluontune.search.bench.benchmark.document`; ``ratios``: each engine ÷ one process of its
         backend, median and 95 % interval of the ratios within rounds.
 
     Raises:
@@ -110,9 +111,9 @@ def run(
     field = entrants(recipe, ranks, engines)
     conditions = {"recipe": recipe.to_dict(), "ranks": ranks, "rounds": rounds, "seconds": seconds}
     given = {**conditions, "engines": list(engines)}
-    with Journal(out, "benchmarks devices", given, resume=resume) as journal:
+    with Journal(out, "benchmarks devices", given, machine_facts, resume=resume) as journal:
         contenders = hold(field, rounds=rounds, seconds=seconds, say=say, journal=journal)
-    found = outcome.document(contenders, conditions=conditions, unit=UNIT)
+    found = benchmark.document(contenders, conditions=conditions, unit=UNIT)
     rates = {c.entrant.name: c.rates for c in contenders if c.failure is None and len(c.rates) == rounds}
     ratios = {}
     for name, own in rates.items():
@@ -131,6 +132,6 @@ def _alone_of(name: str) -> str:
 def show(found: Mapping[str, Any], console: Any) -> None:
     """Print the table, and each engine ÷ one process."""
     recipe = found["conditions"]["recipe"]
-    outcome.show({**found, "ours": {}}, console, f"{recipe['net']}, {recipe['dataset']}, {recipe['dtype']}", UNIT)
+    benchmark.show({**found, "ours": {}}, console, f"{recipe['net']}, {recipe['dataset']}, {recipe['dtype']}", UNIT)
     for name, ratio in found["ratios"].items():
         console.print(f"{name} ÷ {_alone_of(name)}: {stats.said(ratio, '.2f')}", highlight=False)

@@ -16,7 +16,7 @@ from gluontune.core.errors import UsageError
 from gluontune.parallel import horovod
 from gluontune.recipe import Recipe
 from gluontune.search.measure import Contender, interleave
-from gluontune.search.resumable import ResumableDocument
+from gluontune.search.study import Study
 from gluontune.training.api import run as train
 
 __all__ = ["BATCHES", "ENGINES", "INTERVALS", "PARTS", "SCHEMA", "run", "show"]
@@ -79,7 +79,7 @@ def run(
         "part": part, "recipe": base.to_dict(), "batches": list(batches), "engines": chosen, "rounds": rounds,
         "seconds": seconds, "seeds": list(seeds), "intervals": list(intervals),
     }  # fmt: skip
-    results = ResumableDocument("exchange", SCHEMA, given, out, resume)
+    results = Study("exchange", SCHEMA, given, out, resume)
     if part == "engines":
         _engines(results, base, say)
     else:
@@ -89,7 +89,7 @@ def run(
     return results.document
 
 
-def _engines(results: ResumableDocument, base: Recipe, say: Callable[[str], None]) -> None:
+def _engines(results: Study, base: Recipe, say: Callable[[str], None]) -> None:
     given, document = results.document["given"], results.document
     for batch in given["batches"]:
         recipes = {e: base.override(engine=e, batch_size_per_device=batch) for e in given["engines"]}
@@ -105,7 +105,7 @@ def _engines(results: ResumableDocument, base: Recipe, say: Callable[[str], None
     document.update(_engine_verdict(document))
 
 
-def _interval(results: ResumableDocument, base: Recipe, say: Callable[[str], None]) -> None:
+def _interval(results: Study, base: Recipe, say: Callable[[str], None]) -> None:
     given, document = results.document["given"], results.document
     batch = given["batches"][0]
     for engine in given["engines"]:
@@ -147,7 +147,7 @@ def _throughput(
             contender.close()
 
 
-def _training(results: ResumableDocument, name: str, recipe: Recipe, say: Callable[[str], None]) -> None:
+def _training(results: Study, name: str, recipe: Recipe, say: Callable[[str], None]) -> None:
     """One whole training, unless the ledger has it."""
     if any(d["piece"] == name for d in results.document["done"]):
         return

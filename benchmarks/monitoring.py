@@ -10,9 +10,9 @@ from typing import Any
 from benchmarks import overhead, predicting, verdict_runs
 from gluontune import runtime
 from gluontune.core import stats
-from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.errors import UsageError
 from gluontune.core.files import set_aside, write_json
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.journal import earlier
 
 __all__ = ["PARTS", "ROUNDS", "run", "show"]
 
@@ -119,17 +119,7 @@ def _verdicts(
 
 
 def _taken_up(out: Path | None) -> dict[str, Any]:
-    if out is None:
-        raise UsageError("--resume needs the --out FILE of the interrupted run")
-    try:
-        found = parse_json(read_text(out))
-        return dict(found["parts"])
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise GluontuneError(
-            f"{out}: cannot be resumed: {error}; give the file that --out wrote, or leave --resume out"
-        ) from error
+    return earlier(out, "benchmarks monitor", lambda found: dict(found["parts"])) or {}
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:

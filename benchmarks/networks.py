@@ -23,7 +23,7 @@ from benchmarks._one_network import PLAIN
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError, nearest
 from gluontune.core.files import set_aside, writable_folder, write_json
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.journal import earlier
 from gluontune.runtime import machine_facts
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 
@@ -142,17 +142,12 @@ def run(
 
 
 def _known(out: Path | None, pace: Pace) -> dict[str, dict[str, Any]]:
-    if out is None:
-        raise UsageError("benchmarks networks --resume: name the file of the earlier run with --out")
-    try:
-        before = parse_json(read_text(out))
+    def rows(before: Any) -> dict[str, dict[str, Any]]:
         if before["schema_version"] != SCHEMA or before["conditions"]["pace"] != pace._asdict():
             raise GluontuneError(f"{out}: was measured at another pace; start without --resume")
         return {row["name"]: row for row in before["rows"] if row["status"] == "ok"}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise GluontuneError(f"{out}: cannot be resumed: {error}; start without --resume") from error
+
+    return earlier(out, "benchmarks networks", rows) or {}
 
 
 def _row(name: str, pace: Pace, time_limit: float, say: Callable[[str], None]) -> dict[str, Any]:

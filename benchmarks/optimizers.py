@@ -16,7 +16,7 @@ from gluontune.core.events import Progress
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.esgd import EsgdPlan
-from gluontune.search.resumable import ResumableDocument
+from gluontune.search.study import Study
 
 __all__ = ["PARTS", "SCHEMA", "run", "show"]
 
@@ -89,7 +89,7 @@ def run(
     if part == "esgd":
         plan = plan or EsgdPlan()
         given["plan"] = dataclasses.asdict(plan)
-    ledger = ResumableDocument("optimizers", SCHEMA, given, out, resume)
+    ledger = Study("optimizers", SCHEMA, given, out, resume)
     ledger.document.update(title=PARTS[part], seeds=chosen)
     try:
         if part == "step-time":
@@ -122,7 +122,7 @@ def _base(part: str, dataset: str, changes: Mapping[str, Any] | None) -> Recipe:
 
 
 def _train(
-    ledger: ResumableDocument,
+    ledger: Study,
     part: str,
     base: Recipe,
     seeds: Sequence[int],
@@ -152,12 +152,7 @@ def _train(
 
 
 def _step_time(
-    ledger: ResumableDocument,
-    net: str,
-    rounds: int,
-    seconds: float,
-    only: Sequence[str] | None,
-    say: Callable[[str], None],
+    ledger: Study, net: str, rounds: int, seconds: float, only: Sequence[str] | None, say: Callable[[str], None]
 ) -> None:
     if not ledger.document["done"]:
         ledger.document["done"] = _optimizer_steps.measure(net=net, rounds=rounds, seconds=seconds, only=only, say=say)

@@ -18,11 +18,11 @@ from benchmarks.exchange import NEVER
 from gluontune import runtime
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
+from gluontune.core.journal import Journal
 from gluontune.parallel import horovod
 from gluontune.parallel.scaling import Parts, expected
 from gluontune.recipe import Recipe
 from gluontune.search.device_scaling import measure_parts
-from gluontune.search.journal import Journal
 from gluontune.search.measure import Contender, interleave
 from gluontune.training.group import Group
 
@@ -66,7 +66,7 @@ def run(
     link, exchanges = measure_link(engine, 2, base)
     given = {"recipe": base.to_dict(), "engine": engine, "rounds": rounds, "seconds": seconds}
     rows: list[dict[str, Any]] = []
-    with Journal(out, "benchmarks scaling", given, resume=resume) as journal:
+    with Journal(out, "benchmarks scaling", given, runtime.machine_facts, resume=resume) as journal:
         for net in nets:
             one = partial(_one_net, net, base, link, engine, algorithm, rounds, seconds, say)
             rows += journal.piece(net, one)

@@ -1,7 +1,7 @@
 """Benchmarks: gluontune's parts and their peers side by side, each in a process of its own.
 
-``contest`` says how a benchmark is written: the work, the entrants, the rounds. ``outcome`` makes the
-JSON and the table. Nothing here is imported by the rooms below, and no peer by this process.
+``search/bench/benchmark.py`` says how one is written: the work, the entrants, the rounds; and makes JSON and table.
+Nothing here is imported by the rooms below, and no peer by this process.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
+    from gluontune.search.bench.benchmark import document as document
+    from gluontune.search.bench.benchmark import hold as hold
+    from gluontune.search.bench.benchmark import show as show
     from gluontune.search.bench.contender import LIMIT as LIMIT
     from gluontune.search.bench.contender import OURS as OURS
     from gluontune.search.bench.contender import Contender as Contender
     from gluontune.search.bench.contender import Entrant as Entrant
-    from gluontune.search.bench.contest import hold as hold
-    from gluontune.search.bench.outcome import document as document
-    from gluontune.search.bench.outcome import show as show
-    from gluontune.search.bench.places import peer_python as peer_python
+    from gluontune.search.bench.contender import peer_python as peer_python
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
+    from gluontune.search.budget import FEW_VALIDATE as FEW_VALIDATE
+    from gluontune.search.budget import FULL as FULL
+    from gluontune.search.budget import QUICK as QUICK
+    from gluontune.search.budget import Pace as Pace
     from gluontune.search.budget import parse_budget as parse_budget
     from gluontune.search.climb import climb as climb
     from gluontune.search.device_scaling import scale as scale
@@ -15,10 +19,6 @@ if TYPE_CHECKING:
     from gluontune.search.factors import analyse
     from gluontune.search.knobs import KNOBS as KNOBS
     from gluontune.search.methods import compare_methods
-    from gluontune.search.pace import FEW_VALIDATE as FEW_VALIDATE
-    from gluontune.search.pace import FULL as FULL
-    from gluontune.search.pace import QUICK as QUICK
-    from gluontune.search.pace import Pace as Pace
     from gluontune.search.rungs import RUNGS as RUNGS
     from gluontune.search.tta import time_to_accuracy
     from gluontune.search.tune import tune as tune

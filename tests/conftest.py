@@ -116,7 +116,7 @@ def machine(monkeypatch):
     """Climbs run on a pretended machine: no process is started, and every figure is given."""
     from gluontune import runtime
     from gluontune.runtime import doctor, pytorch
-    from gluontune.search import measure, rounds
+    from gluontune.search import measure, rung_contest
 
     monkeypatch.setattr(doctor, "must_work", lambda: None)  # a process, whose wait would count as this machine's
 
@@ -144,5 +144,5 @@ def machine(monkeypatch):
     monkeypatch.setattr(runtime, "usable_cores", lambda: 2)
     monkeypatch.setattr(pytorch, "installed", lambda: False)  # a test says where it is there
     monkeypatch.setattr(measure.OtherLoad, "read", lambda self: pretended.others_pct)
-    monkeypatch.setattr(rounds.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(rung_contest.time, "sleep", lambda seconds: None)
     return pretended

@@ -1,7 +1,7 @@
 """``gluontune bench``: our parts and their peers, side by side.
 
 Each subcommand is one function below; its options have the names of the arguments of ``run(...)`` of
-``gluontune.bench.<name>``, which :func:`measure` calls with them.
+``gluontune.search.bench.<name>``, which :func:`measure` calls with them.
 """
 
 from __future__ import annotations

@@ -94,10 +94,9 @@ def tta(
     """
     from gluontune import report
     from gluontune.report.tta import finish_tta
-    from gluontune.search import cost
-    from gluontune.search import submissions as exchange
+    from gluontune.search import cost, submissions
     from gluontune.search.bench import peer_script, torch_tta
-    from gluontune.search.bench.places import peer_python
+    from gluontune.search.bench.contender import peer_python
     from gluontune.search.tta import time_to_accuracy
 
     recipe, target = _target(recipe, given, target)
@@ -129,7 +128,7 @@ def tta(
             second = Recipe.from_yaml(rival.against) if rival.against is not None else None
             found = time_to_accuracy(recipe, against=second, **options)
     finish_tta(found, out, others)
-    exchange.write_exchange(found, out, author=about.author, author_email=about.author_email)
+    submissions.write_submissions(found, out, author=about.author, author_email=about.author_email)
 
     def tell() -> None:
         stdout.print(report.tta_table(found))

@@ -128,6 +128,26 @@ def bounds(measured: Mapping[str, Any] | None) -> list[float] | None:
     return None if not found or few or found[0] < 0 else list(found)
 
 
+def scaled(measured: Mapping[str, Any], factor: float) -> Interval:
+    """An interval, times a number that is known.
+
+    >>> scaled({"median": 2.0, "ci95": [1.5, 2.5], "n": 9}, 2)
+    {'median': 4.0, 'ci95': [3.0, 5.0], 'n': 9}
+    """
+    low, high = measured["ci95"]
+    return {"median": factor * measured["median"], "ci95": [factor * low, factor * high], "n": measured["n"]}
+
+
+def around(measured: Mapping[str, Any]) -> str:
+    """The bounds of a ratio, as sentences have them.
+
+    >>> around({"ci95": [1.5, 2.5]})
+    '(95 %: 1.50–2.50)'
+    """
+    low, high = measured["ci95"]
+    return f"(95 %: {low:.2f}–{high:.2f})"
+
+
 def said(measured: Mapping[str, Any], form: str = ",.0f", scale: float = 1.0) -> str:
     """A median, with its interval in brackets where there is one to show.
 

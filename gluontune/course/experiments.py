@@ -26,7 +26,7 @@ from gluontune.recipe.result import RunResult
 from gluontune.records.layout import HEAD, IMAGE_HEAD, LENGTH_MASK
 from gluontune.runtime.launch import launch_settings
 from gluontune.search.bench import contender as bench
-from gluontune.search.bench.contest import hold
+from gluontune.search.bench.benchmark import hold
 from gluontune.search.measure import Contender, interleave
 
 __all__ = ["as_files", "feed", "flip_bit", "in_turn", "kept_folder", "kept_run", "kept_study", "loading_rate", "onednn",
@@ -80,7 +80,7 @@ def onednn(net: str, *, side: int = 224, rounds: int = 5, seconds: float = 1.0) 
     images = Recipe(net=net, dataset=f"synthetic:train=10,test=4,size={side}")
     settings = {"mode": "static", "recipe": images.to_dict(), "source": None, "batch_size": 1, "val_images": 4}
     env = launch_settings(cores=runtime.usable_cores()).env
-    work = "gluontune.search.bench._inference:make"
+    work = "gluontune.search.bench._inference:Predictor"
     entrants = [
         bench.Entrant(name, bench.OURS, work, settings, env={**env, **more}, slices="steps")
         for name, more in (("off", _OFF), ("on", {}))

@@ -200,6 +200,10 @@ def make(name: str, progress: Progress = lambda d, t: None, **options: Any) -> d
         name: ``sample`` or ``synthetic:…``.
         progress: called with (done, in all).
         options: of the data set: ``source=``, ``out=``, ``fast=``.
+
+    >>> make("cifar10")
+    Traceback (most recent call last):
+    gluontune.errors.UsageError: data set 'cifar10': there is nothing to make; `data make` knows sample, synthetic
     """
     info = _able(name, "maker", "make")
     assert info.maker is not None

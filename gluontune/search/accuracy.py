@@ -1,13 +1,16 @@
-"""Did a recipe lose accuracy, or is it noise? Intervals for the difference of validation accuracies."""
+"""Did a recipe lose accuracy, or is it noise? And what did it cost a job whose metric is a loss or an error?"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["COLLAPSED", "Loss", "loss_of", "newcombe"]
+from gluontune.core.events import RungRow
+
+__all__ = ["Loss", "judge_quality", "loss_of", "newcombe"]
 
 _USUAL = 0.015  # standard deviation of the accuracy of a short training over its seeds
 _KNOWN = 4  # degrees of freedom from which on the runs tell their own spread
@@ -109,3 +112,50 @@ def _wilson(share: float, num: int, z: float = 1.959964) -> tuple[float, float]:
     middle = (share + z * z / (2 * num)) / (1 + z * z / num)
     reach = z / (1 + z * z / num) * math.sqrt(share * (1 - share) / num + z * z / (4 * num * num))
     return middle - reach, middle + reach
+
+
+_REMARK = 0.05  # of the kept rungs' value: a worse one is remarked upon
+_METRIC_COLLAPSED = 0.25  # so much worse cannot be one unlucky seed's
+
+
+def quality_of(row: Mapping[str, Any]) -> float | None:
+    """The last value of a row's metric; None: there is none, or it is an accuracy, which has a gate of its own.
+
+    >>> quality_of({"val_metric": {"name": "rmse", "mode": "min", "values": [2.0, 1.5]}})
+    1.5
+    """
+    metric = row.get("val_metric") or {}
+    if not metric or metric["name"] == "accuracy" or not metric["values"]:
+        return None
+    return metric["values"][-1]
+
+
+def judge_quality(row: RungRow, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Take a gain back where the job's metric has collapsed; whether that is so. A smaller loss is a note.
+
+    Args:
+        row: of a rung that has been trained. rows: those before it.
+
+    >>> row = {"kept": True, "notes": [], "val_metric": {"name": "rmse", "mode": "min", "values": [2.0]},
+    ...        "ratio_to_previous": {"median": 1.5}}
+    >>> kept = {"kept": True, "val_metric": {"name": "rmse", "mode": "min", "values": [1.0]}}
+    >>> judge_quality(row, [kept]), row["reason"]
+    (True, 'rmse 2, and 1 before it (smaller is better), at equal epochs (throughput 1.50×)')
+    """
+    metric = row.get("val_metric") or {}
+    before = [value for value in (quality_of(r) for r in rows if r["kept"]) if value is not None]
+    if not metric or metric["name"] == "accuracy" or not metric["values"] or not before:
+        return False
+    value, reference = metric["values"][-1], statistics.median(before)
+    sign = 1.0 if metric["mode"] == "min" else -1.0
+    worse = float("inf") if value is None else sign * (value - reference) / max(abs(reference), 1e-12)
+    shown = "not finite" if value is None else f"{value:.4g}"
+    way = "smaller" if metric["mode"] == "min" else "larger"
+    words = f"{metric['name']} {shown}, and {reference:.4g} before it ({way} is better), at equal epochs"
+    if not worse <= _METRIC_COLLAPSED and row["kept"]:
+        speed = row["ratio_to_previous"] or {"median": 1.0}
+        row.update({"kept": False, "verdict": "hurt", "reason": f"{words} (throughput {speed['median']:.2f}×)"})
+        return True
+    if not worse <= _REMARK:
+        row["notes"].append(f"{words}: one seed cannot tell whether that is noise")
+    return False

@@ -7,15 +7,17 @@ to its length, and counts by the time it took to reach the accuracy of the recip
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from gluontune.core import stats
 from gluontune.core.events import RungRow, VariantRow
 from gluontune.core.stats import Interval
 from gluontune.search.budget import SHORTEST_UPDATES
 from gluontune.search.judge import PARITY_POINTS, choose, verdict_of
 from gluontune.search.measure import Contender
-from gluontune.search.sequential import LOOKS, Scatter, ratio_at_look
+from gluontune.search.rung_contest import Rounds
+from gluontune.search.sequential import LOOKS, ratio_at_look
 from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
 
@@ -29,25 +31,13 @@ _PART = 0.6  # of the free time, for one training
 
 
 class Batches:
-    """The trainings of the large-batch rung.
-
-    Args:
-        best: the recipe to beat, measured in the same contest as ``field``. naive: for the ratios to it.
-        trainings: who trains. progress: told what is trained. scatter: as the contest used it.
-    """
+    """The trainings of the large-batch rung; ``best`` is to beat, measured in the same contest as ``field``."""
 
     def __init__(
-        self,
-        row: RungRow,
-        best: Contender,
-        naive: Contender,
-        field: Sequence[Contender],
-        trainings: Trainings,
-        progress: Callable[[str], None],
-        scatter: Scatter | None = None,
-    ):
-        self.scatter = scatter
-        self.row, self.best, self.naive, self.trainings, self.progress = row, best, naive, trainings, progress
+        self, row: RungRow, best: Contender, naive: Contender, field: Sequence[Contender], trainings: Trainings,
+        rounds: Rounds,
+    ):  # fmt: skip
+        self.row, self.best, self.naive, self.trainings, self.rounds = row, best, naive, trainings, rounds
         self.field = list(field)
         kept = trainings.results.kept_accuracies()
         self.target = sum(kept) / len(kept) - PARITY_POINTS if kept else None
@@ -57,9 +47,8 @@ class Batches:
 
     def promise(self, contender: Contender) -> Interval:
         """Time of the best recipe ÷ time of this one, for their whole lengths, from the slices of both."""
-        ratio = ratio_at_look(contender.rates, self.best.rates, len(self.field), self.scatter)
-        less = self.best.recipe.epochs / contender.recipe.epochs
-        return {"median": ratio["median"] * less, "ci95": [less * bound for bound in ratio["ci95"]], "n": ratio["n"]}
+        ratio = ratio_at_look(contender.rates, self.best.rates, len(self.field), self.rounds.scatter)
+        return stats.scaled(ratio, self.best.recipe.epochs / contender.recipe.epochs)
 
     def search(self) -> Contender | None:
         """Train candidates until one arrives clearly earlier; return it, or None. The row says what was seen."""
@@ -81,9 +70,12 @@ class Batches:
         self._conclude()
         return self.winner
 
+    def _tell(self, text: str) -> None:
+        self.rounds.progress(self.row["name"], "training", 0.0, text)
+
     def _try(self, contender: Contender) -> bool:
         """Train one; whether it arrived."""
-        self.progress(f"training {contender.label} for {contender.recipe.epochs:g} epochs")
+        self._tell(f"training {contender.label} for {contender.recipe.epochs:g} epochs")
         try:
             result = self.trainings.train(self.row, contender, part=_PART)
         except RunFailed as failure:
@@ -94,17 +86,9 @@ class Batches:
             return False
         accuracy, seconds = result.val_accuracy[-1], result.elapsed_seconds[-1]
         arrived = self.target is not None and accuracy >= self.target
-        self.found.append(
-            {
-                "label": contender.label,
-                "epochs": contender.recipe.epochs,
-                "accuracy": accuracy,
-                "curve": [[s, a] for s, a in zip(result.elapsed_seconds, result.val_accuracy)],
-                "seconds": seconds,
-                "arrived": arrived,
-                "ratio": self.promise(contender),
-            }
-        )
+        curve = [[s, a] for s, a in zip(result.elapsed_seconds, result.val_accuracy)]
+        seen = {"label": contender.label, "epochs": contender.recipe.epochs, "accuracy": accuracy, "curve": curve}
+        self.found.append({**seen, "seconds": seconds, "arrived": arrived, "ratio": self.promise(contender)})
         self._note(contender, None)
         if arrived:
             self.winner = contender
@@ -120,18 +104,16 @@ class Batches:
             if epochs * samples < SHORTEST_UPDATES * base.recipe.update_batch_size:
                 return
             shorter = base.of_length(epochs, f"{winner.label}, {epochs:g} epochs")
-            if not self.trainings.budget.affords(self.trainings.seconds_of(shorter), _PART):
-                shorter.hand_to(base)
-                return
-            self.added.append(shorter)
-            if not self._try(shorter):
+            affords = self.trainings.budget.affords(self.trainings.seconds_of(shorter), _PART)
+            self.added += [shorter] if affords else []
+            if not affords or not self._try(shorter):
                 shorter.hand_to(base)
                 return
             base = shorter
 
     def _settle(self, winner: Contender) -> None:
         """More slices of the winner and the best, in turn, until it is certain that the winner arrives earlier."""
-        self.progress(f"measuring {winner.label} beside the recipe before it")
+        self._tell(f"measuring {winner.label} beside the recipe before it")
         budget, best = self.trainings.budget, self.best
         until = budget.spent_s + _SETTLE * max(0.0, budget.free_s)
         while len(winner.rates) < LOOKS[-1] and budget.spent_s < until:
@@ -144,48 +126,40 @@ class Batches:
                 return
 
     def _note(self, contender: Contender, told: str | None) -> None:
-        for entry, own in zip(self.row["variants"], self.field):
-            if own is contender:
+        for entry, candidate in zip(self.row["variants"], self.field):
+            if candidate is contender:
                 entry["reason"] = told or entry["reason"]
                 if told is None:
-                    entry["accuracy"], entry["epochs"] = self.found[-1]["accuracy"], self.found[-1]["epochs"]
-                    entry["seconds_to_accuracy"] = self.found[-1]["seconds"] if self.found[-1]["arrived"] else None
-                    entry["lost"] = not self.found[-1]["arrived"]
+                    last = self.found[-1]
+                    entry["accuracy"], entry["epochs"] = last["accuracy"], last["epochs"]
+                    entry["seconds_to_accuracy"] = last["seconds"] if last["arrived"] else None
+                    entry["lost"] = not last["arrived"]
 
     def _conclude(self) -> None:
-        row, target = self.row, self.target or 0.0
+        row, goal = self.row, f"{100 * (self.target or 0.0):.1f} %"
         reference = self.trainings.seconds_of(self.best) - self.trainings.validation.get("seconds", 0.0)
-        found: dict[str, Any] = {
-            "target": target,
-            "reference_seconds": reference,
-            "seconds": None,
-            "ratio": None,
+        found = row["seconds_to_accuracy"] = {
+            "target": self.target or 0.0, "reference_seconds": reference, "seconds": None, "ratio": None,
             "candidates": self.found,
-        }
-        row["seconds_to_accuracy"] = found
+        }  # fmt: skip
         if self.winner is None:
-            row.update({"kept": False})
+            row["kept"] = False
             tried = "; ".join(f"{f['label']}: {100 * f['accuracy']:.1f} %" for f in self.found)
             if tried:
                 row["verdict"] = "no gain"
-                row["reason"] = (
-                    f"nothing that was tried reaches {100 * target:.1f} % earlier than the recipe before it ({tried})"
-                )
+                row["reason"] = f"nothing that was tried reaches {goal} earlier than the recipe before it ({tried})"
             elif any("no time" in (e["reason"] or "") for e in row["variants"]):
                 row.update({"verdict": "n/a", "measurable": False})
                 row["reason"] = "not measurable here now: no time was left to train any of them"
             return
-        ratio = self.promise(self.winner)
-        found.update(seconds=self.found_of(self.winner)["seconds"], ratio=ratio)
+        ratio, arrived = self.promise(self.winner), self.found_of(self.winner)
+        found.update(seconds=arrived["seconds"], ratio=ratio)
         row["verdict"] = verdict_of(ratio)
         row["kept"] = row["verdict"] == "helped"
-        low, high = ratio["ci95"]
-        said = f"{ratio['median']:.2f}× less time (95 %: {low:.2f}–{high:.2f}) to {100 * target:.1f} % accuracy"
+        said = f"{ratio['median']:.2f}× less time {stats.around(ratio)} to {goal} accuracy"
+        row["reason"] = None if row["kept"] else f"{said} than the recipe before it: not certain"
         if row["kept"]:
-            row["notes"].append(f"{said}: {self.winner.label}, {100 * self.found_of(self.winner)['accuracy']:.1f} %")
-            row["reason"] = None
-        else:
-            row["reason"] = f"{said} than the recipe before it: not certain"
+            row["notes"].append(f"{said}: {self.winner.label}, {100 * arrived['accuracy']:.1f} %")
 
     def found_of(self, contender: Contender) -> dict[str, Any]:
         return next(f for f in reversed(self.found) if f["label"] == contender.label)
@@ -197,7 +171,7 @@ class Batches:
             return
         if winner in self.added:
             found = self.found_of(winner)
-            changes = {**winner.recipe.differences(self.best.recipe)}
+            changes = winner.recipe.differences(self.best.recipe)
             sibling = next(e for e, c in zip(self.row["variants"], self.field) if c.rates is winner.rates)
             entry: VariantRow = {
                 "label": winner.label, "changes": changes, "status": "ran", "reason": None, "chosen": False,

@@ -32,8 +32,7 @@ def hand_over(document: Mapping[str, Any], folder: Path, step: str = "usual") ->
         step: the kind of the job's training step, as ``Site`` has it.
 
     Returns:
-        ``{"yaml", "script"}``: names of the files, and ``"reason"`` where there is no script; None where nothing
-        is better than naive.
+        ``{"yaml", "script", "reason"}``: names, and why there is no script; None where nothing is better than naive.
     """
     if document["best"] is None or document["best"]["name"] == "naive":
         set_aside(folder / "best.yaml")
@@ -67,8 +66,8 @@ def _no_script(best: Recipe, step: str) -> str | None:
     if best.dtype == "float16":
         return "float16 needs more than a plain script: gluontune train --recipe best.yaml"
     if best.job is not None:
-        own = "the job's own step() trains in gluontune's loop: gluontune train --recipe best.yaml trains it"
-        return None if step == "usual" else own
+        why = "the job's own step() trains in gluontune's loop: gluontune train --recipe best.yaml trains it"
+        return None if step == "usual" else why
     return None
 
 
@@ -125,96 +124,35 @@ def best_yaml(document: Mapping[str, Any]) -> str:
 def best_script(document: Mapping[str, Any]) -> str:
     """A Gluon training script of the best recipe: pieces of gluontune, none of its training loop."""
     best = Recipe.from_dict(document["best"]["recipe"]).resolved()
-    said = changed_fields(document)
+    accumulated = best.accumulate > 1
+    return _filled(
+        "best.py", best, changed_fields(document), own_net=best.net in SMALL_NETS.names(),
+        whole="GLOBAL_BATCH" if best.num_devices > 1 else "BATCH",
+        updates=f"steps // {best.accumulate}" if accumulated else "steps",
+        per_update=f" / {best.accumulate}" if accumulated else "",
+        parameters="".join(f", {k}={v!r}" for k, v in best.optimizer_params.items()),
+    )  # fmt: skip
+
+
+def job_script(document: Mapping[str, Any]) -> str:
+    """The same for a job file: its net, data, loss and metric, and ``gt.tuned`` with ``best.yaml`` around them."""
+    best, said = Recipe.from_dict(document["best"]["recipe"]).resolved(), changed_fields(document)
+    changes = "".join(f"#   {clean(field)}: {told}\n" for field, told in said.items()) or "#   none\n"
+    return _filled("best_job.py", best, said, changes=changes, job=str(Path(str(best.job)).resolve()))
+
+
+def _filled(name: str, best: Recipe, said: Mapping[str, str], **values: Any) -> str:
+    import jinja2
 
     def why(*names: str) -> str:
         told = dict.fromkeys(said[name] for name in names if name in said)
         return f"  # {'; '.join(told)}" if told else ""
 
-    values = {
-        **_environment(best, said),
-        "dataset": repr(best.dataset),
-        "loader": repr(best.loader),
-        "workers": best.num_workers,
-        "prefetch": best.prefetch,
-        "why_loader": why("loader", "num_workers"),
-        "batch": best.batch_size_per_device,
-        "why_batch": why("batch_size_per_device"),
-        "whole": "GLOBAL_BATCH" if best.num_devices > 1 else "BATCH",
-        "ranks": best.num_devices,
-        "why_ranks": why("num_devices", "engine"),
-        "partition": repr(best.partition),
-        "accumulate": best.accumulate,
-        "updates": f"steps // {best.accumulate}" if best.accumulate > 1 else "steps",
-        "per_update": f" / {best.accumulate}" if best.accumulate > 1 else "",
-        "stochastic_depth": best.stochastic_depth,
-        "why_depth": why("stochastic_depth"),
-        "own_net": best.net in SMALL_NETS.names(),
-        "augment": repr(best.augment) if best.augment else "data.augment",
-        "net": repr(best.net),
-        "epochs": repr(best.epochs),
-        "why_epochs": why("epochs"),
-        "dtype": repr(best.dtype),
-        "why_dtype": why("dtype"),
-        "rewrites": repr(list(best.rewrites)),
-        "mode": repr(best.hybridize),
-        "why_mode": why("hybridize", "rewrites"),
-        "optimizer": repr(best.optimizer),
-        "why_optimizer": why("optimizer"),
-        "rate": best.learning_rate,
-        "base": best.base_batch_size,
-        "scaling": repr(best.lr_scaling),
-        "momentum": best.momentum,
-        "wd": best.wd,
-        "schedule": repr(best.schedule),
-        "warmup": best.warmup_epochs,
-        "seed": best.seed,
-        "last_batch": repr(best.last_batch),
-        "parameters": "".join(f", {k}={v!r}" for k, v in best.optimizer_params.items()),
-        "schedule_params": repr(dict(best.schedule_params)),
-        "clip": repr(best.clip_global_norm),
-    }
-    return _filled("best.py", values)
-
-
-def job_script(document: Mapping[str, Any]) -> str:
-    """The same for a job file: its net, data, loss and metric, and ``gt.tuned`` with ``best.yaml`` around them."""
-    best = Recipe.from_dict(document["best"]["recipe"]).resolved()
-    said = changed_fields(document)
-    several = best.num_devices > 1
-    values = {
-        **_environment(best, said),
-        "changes": "".join(f"#   {clean(field)}: {told}\n" for field, told in said.items()) or "#   none\n",
-        "job": repr(str(Path(str(best.job)).resolve())),
-        "dataset": repr(best.dataset),
-        "net": repr(best.net),
-        "dtype": repr(best.dtype),
-        "seed": best.seed,
-        "epochs": repr(best.epochs),
-        "ranks": best.num_devices,
-        "with_ranks": ", ranks=RANKS" if several else "",
-        "of_all": " * RANKS.world" if several else "",
-    }
-    return _filled("best_job.py", values)
-
-
-def _environment(best: Recipe, said: Mapping[str, str]) -> dict[str, str]:
     env = runtime.applied(runtime.child_env(best.runtime, best.env, processes=best.num_devices))
-    told = dict.fromkeys(said[name] for name in ("runtime", "env") if name in said)
-    return {
-        "environment": "".join(f"    {literal(k)}: {literal(v)},\n" for k, v in sorted(env.items())),
-        "why_environment": f"  # {'; '.join(told)}" if told else "",
-    }
-
-
-def _filled(name: str, values: Mapping[str, Any]) -> str:
-    import jinja2
-
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(f"{name}.j2").render(values)
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters.update(repr=repr, dict=dict)
+    lines = "".join(f"    {literal(k)}: {literal(v)},\n" for k, v in sorted(env.items()))
+    return environment.get_template(f"{name}.j2").render(best=best, why=why, environment=lines, **values)

@@ -1,35 +1,52 @@
-"""Who owns the time: what a climb may still spend, and on what."""
+"""Time: how long a ladder may take, and what a climb may still spend, and on what."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["Budget", "BudgetSpent", "fit_epochs", "parse_budget"]
+__all__ = ["FEW_VALIDATE", "FULL", "QUICK", "Budget", "BudgetSpent", "Pace", "fit_epochs", "parse_budget"]
 
 PROOF = 0.22  # of the budget at most, kept back for the proof at the end
 NAIVE = 0.11  # of the budget, for one training of the naive script
 PATIENCE = 0.05  # of the budget, for waiting until others leave the machine alone
 #: What a rung is worth in time beside the others. Large batches are trained, each candidate for itself.
 WEIGHTS = {
-    "multi-worker": 1.3,
-    "records": 1.2,
-    "hybridized": 1.8,
-    "mixed-precision": 2.5,
-    "large-batch": 4.0,
-    "multi-device": 3.0,
-    "modern-engine": 2.0,
-    "methods": 4.0,
-}
+    "multi-worker": 1.3, "records": 1.2, "hybridized": 1.8, "mixed-precision": 2.5, "large-batch": 4.0,
+    "multi-device": 3.0, "modern-engine": 2.0, "methods": 4.0,
+}  # fmt: skip
 #: Of a rung's share, what may go to slices; the rest is for its training, where its accuracy is in question.
 _LOOK_BACK = {"mixed-precision": 0.5, "large-batch": 0.3, "multi-device": 0.4, "modern-engine": 0.5, "methods": 0.3}
 _STARTING = 0.5  # of a rung's share, for starting its variants
 FEWEST_UPDATES = 40  # a training of fewer shows nothing about accuracy
 #: A schedule is made no shorter than this: with 41 updates Muon ended between 52 and 76 %, with 51 at 75 to 78 %.
 SHORTEST_UPDATES = 50
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a ladder may take.
+
+    Args:
+        rounds: slices of each contender, where something else than a climb measures by this pace.
+        slice_s: seconds of a slice. epochs: of a training. budget_s: seconds of the whole climb.
+        name: ``quick``, ``full`` or another.
+    """
+
+    name: str
+    rounds: int
+    slice_s: float
+    epochs: float
+    budget_s: float = 300.0
+
+
+FEW_VALIDATE = 2000  # images that a short climb validates on
+QUICK = Pace("quick", rounds=9, slice_s=0.3, epochs=1, budget_s=300.0)
+FULL = Pace("full", rounds=12, slice_s=1.0, epochs=2, budget_s=3600.0)
 
 
 class BudgetSpent(Exception):
@@ -81,11 +98,7 @@ class Budget:
         return max(0.0, self.free_s) * WEIGHTS.get(rung, 1.0) / whole
 
     def slices_s(self, rung: str, still: Sequence[str], starting_s: float = 0.0) -> float:
-        """The part of a rung's share that measuring its variants may take, once they have started.
-
-        Args:
-            starting_s: seconds until then.
-        """
+        """The part of a rung's share that measuring its variants may take, once they started, after ``starting_s``."""
         return max(0.0, self.share_s(rung, still) - starting_s) * _LOOK_BACK.get(rung, 1.0)
 
     def variants(self, rung: str, still: Sequence[str], starts_s: float) -> int:
@@ -102,14 +115,7 @@ class Budget:
         return seconds <= part * self.free_s
 
     def wait(self, disturbed: Callable[[], bool], sleep: Callable[[float], None] | None = None) -> bool:
-        """Wait while the machine is disturbed, as long as patience lasts (over the whole climb).
-
-        Args:
-            disturbed: looks at the machine; it may take its time. sleep: for seconds.
-
-        Returns:
-            whether it is calm now.
-        """
+        """Wait while the machine is disturbed, as long as patience lasts (over the whole climb); whether it is calm."""
         while disturbed():
             if self._patience_s <= 0 or self.free_s <= 0:
                 return False

@@ -7,31 +7,28 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from gluontune import datasets
+from gluontune import monitor
 from gluontune.core.events import OnLadderEvent, RungRow, rung_row
-from gluontune.core.files import writable_folder
 from gluontune.recipe import Recipe
 from gluontune.runtime import doctor
+from gluontune.search.accuracy import judge_quality
 from gluontune.search.batch_size import Batches
-from gluontune.search.budget import Budget
-from gluontune.search.devices import compare_counts, look_into
+from gluontune.search.budget import QUICK, Budget, Pace
 from gluontune.search.judge import choose, compare, judge, judge_accuracy, next_best
 from gluontune.search.measure import Contender
-from gluontune.search.naive_rung import fit_length, what_limits
-from gluontune.search.pace import QUICK, Pace
-from gluontune.search.prediction import note, predict
+from gluontune.search.parts_alone import compare_counts, look_into, note, predict
 from gluontune.search.proof import finish
-from gluontune.search.quality import judge_quality
 from gluontune.search.results_store import ResultsStore
 from gluontune.search.revisit import revisit
-from gluontune.search.rounds import Rounds
 from gluontune.search.rung import Rung, Site, Variant
+from gluontune.search.rung_contest import Rounds
 from gluontune.search.rungs import RUNGS
 from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
 
 __all__ = ["climb"]
 
+_FACTS = ("num_workers", "loader", "hybridize", "dtype", "batch_size_per_device", "num_devices")
 _LEAST_S = 6.0  # a rung is not begun with less
 _SLOWER, _BETWEEN_S = 1.1, 4.0  # times and seconds that the proof may take more than the slices promise
 
@@ -78,12 +75,8 @@ def climb(
     recipe = recipe.override(seconds=None, target_accuracy=None)
     wanted = None if rungs is None else {"naive", *(RUNGS[rung].name for rung in rungs)}
     names = [rung.name for rung in RUNGS if (rung.pace in (None, pace.name) if wanted is None else rung.name in wanted)]
-    if out is not None:
-        writable_folder(out)
     doctor.must_work()
-    if recipe.job is None:
-        datasets.open(recipe.dataset)  # a missing data set is told before anything is started
-    results = ResultsStore.open(recipe, pace.name, Path(out) if out is not None else None, resume, names)
+    results = ResultsStore(recipe, pace.name, Path(out) if out is not None else None, resume, names)
     budget = Budget(pace.budget_s if budget_s is None else budget_s, clock)
     climber = _Climber(recipe, results, pace, budget, names, on_event or (lambda event: None), time_limit)
     try:
@@ -102,15 +95,9 @@ class _Climber:
     """One climb: the contenders that live from rung to rung, and the results that are kept."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        results: ResultsStore,
-        pace: Pace,
-        budget: Budget,
-        names: list[str],
-        tell: OnLadderEvent,
+        self, recipe: Recipe, results: ResultsStore, pace: Pace, budget: Budget, names: list[str], tell: OnLadderEvent,
         time_limit: float,
-    ):
+    ):  # fmt: skip
         self.recipe, self.results, self.pace, self.names, self.tell = recipe, results, pace, names, tell
         self.budget, self.time_limit = budget, time_limit
         self.trainings = Trainings(results, budget, tell, time_limit)
@@ -118,7 +105,7 @@ class _Climber:
         self.best: Contender | None = None
         self.field: list[Contender] = []
         self.still: list[str] = list(names)
-        self.others_pct = 0.0
+        self.background_pct = 0.0
         self.rounds = Rounds(budget, pace.slice_s, tell)
         self._site: Site | None = None
 
@@ -129,9 +116,8 @@ class _Climber:
 
     def climb(self) -> None:
         document = self.results.document
-        self.tell(
-            {"event": "ladder-start", "rungs": self.names, "mode": self.pace.name, "dataset": document["dataset"]}
-        )
+        mode, data = self.pace.name, document["dataset"]
+        self.tell({"event": "ladder-start", "rungs": self.names, "mode": mode, "dataset": data})
         for place, name in enumerate(self.names):
             self.still = self._possible(self.names[place:])
             row = self.results.finished(name)
@@ -147,8 +133,8 @@ class _Climber:
                 self._rung(rung, row)
                 row["finished"] = True
             except RunFailed as failure:
-                self._failed(row, failure)
-                row["finished"] = True
+                row.update({"status": "failed", "verdict": "n/a", "kept": False, "error": failure.to_dict()})
+                row.update({"reason": str(failure), "finished": True})
             finally:
                 row["seconds"] = time.monotonic() - began
                 for contender in self.field:
@@ -161,18 +147,17 @@ class _Climber:
             if self.best is self.naive:
                 self.budget.release_proof()  # what is there to prove must be found first
             self.best = revisit(self.best, self.naive, self.site, self.trainings, self.rounds)
-        self.best = finish(self.naive, self.best, self.site, self.trainings, self.rounds, self._say_proof)
+        self.best = finish(self.naive, self.best, self.site, self.trainings, self.rounds)
         document["complete"] = True
 
     def _take_over(self, row: RungRow) -> None:
         """A rung from the earlier part of a resumed climb."""
         if row["kept"]:
-            same = row["name"] == "naive"
             assert row["recipe"] is not None, "what was kept has a recipe"
-            recipe = Recipe.from_dict(row["recipe"])
-            if same:  # at the length that fitted into the budget then
-                self.naive = Contender(recipe, "naive", self.time_limit)
-            self.best = self.naive if same else Contender(recipe, "best", self.time_limit)
+            label = "naive" if row["name"] == "naive" else "best"
+            self.best = Contender(Recipe.from_dict(row["recipe"]), label, self.time_limit)
+            if label == "naive":  # at the length that fitted into the budget then
+                self.naive = self.best
         self.tell({"event": "rung-end", "row": row})
 
     def _rung(self, rung: Rung, row: RungRow) -> None:
@@ -182,11 +167,10 @@ class _Climber:
         base = self.best.recipe if self.best is not None else self.recipe
         reason = rung.requires(base, self.site)
         variants = [] if reason else rung.variants(base, self.site)
+        if variants and self.budget.free_s < _LEAST_S:
+            variants, reason = [], "not measured: the budget was used up by the rungs before it"
         if not variants:
             row.update({"status": "skipped", "reason": reason or "nothing to change"})
-            return
-        if self.budget.free_s < _LEAST_S:
-            row.update({"status": "skipped", "reason": "not measured: the budget was used up by the rungs before it"})
             return
         variants = self._affordable(row, variants)
         self.field = [Contender(base.override(**v.changes), v.label, self.time_limit) for v in variants]
@@ -197,7 +181,7 @@ class _Climber:
         note(row, guesses)
         if chosen is None:
             raise next(c.failure for c in self.field if c.failure is not None)
-        judge(row, self.others_pct, has_best=self.best is not None)
+        judge(row, self.background_pct, has_best=self.best is not None)
         if rung.by_time and self.best is not None and self.results.kept_accuracies():
             chosen = self._by_time_to_accuracy(row, chosen)
             note(row, guesses)
@@ -244,20 +228,17 @@ class _Climber:
             chosen = another
             choose(row, chosen, self.field, self.naive)
             note(row, guesses)
-            judge(row, self.others_pct, has_best=True)
+            judge(row, self.background_pct, has_best=True)
 
     def _by_time_to_accuracy(self, row: RungRow, fastest: Contender) -> Contender:
         assert self.best is not None
-        told = lambda text: self.rounds.progress(row["name"], "training", 0.0, text)  # noqa: E731
-        scatter = self.rounds.scatter
-        search = Batches(row, self.best, self.naive, self.field, self.trainings, told, scatter)
+        search = Batches(row, self.best, self.naive, self.field, self.trainings, self.rounds)
         row["measurable"] = True
         winner = search.search()
         search.enter()
         self.field += [c for c in search.added if c not in self.field]
-        if winner is None:
-            for entry in row["variants"]:
-                entry["chosen"] = False
+        for entry in row["variants"] if winner is None else ():
+            entry["chosen"] = False
         return winner or fastest
 
     def _count_devices(self, row: RungRow) -> None:
@@ -275,28 +256,28 @@ class _Climber:
         if self.naive.failure is not None:
             raise self.naive.failure
         self.trainings.look_at(self.naive)
-        self.naive = fit_length(row, self.naive, self.trainings)
+        self.naive = self.trainings.fit_length(row, self.naive)
         self.recipe = self.naive.recipe
         compare(row, [self.naive], RUNGS["naive"].variants(self.recipe, self.site), self.naive, None)
         self.trainings.check(row, self.naive, None)
         row.update({"status": "ran", "verdict": "n/a", "kept": True, "reason": None})
         self.best = self.naive
         self._reserve()
-        self.results.document["verdict"] = what_limits(self.results, row, self.recipe, self.site)
+        self.results.document["verdict"] = self._what_limits(row)
+
+    def _what_limits(self, row: RungRow) -> dict[str, Any]:
+        """The monitor's verdict on the naive training."""
+        facts = {name: getattr(self.recipe, name) for name in _FACTS}
+        device = "gpu" if self.site.gpus and self.recipe.devices != "cpu" else "cpu"
+        phases = {**row["phases"], "phases_pct": row["phases_pct"]}
+        facts.update(usable_cores=self.site.cores, device=device)
+        return monitor.verdict(phases, row["utilization"], facts).to_dict()
 
     def _measure(self, row: RungRow, field: list[Contender], races: bool = True) -> None:
         best = None if field == [self.naive] else self.best
         starting = sum(c.group is None for c in field) * self.rounds.starts_s
         seconds = self.budget.slices_s(row["name"], self.still, starting)
-        self.others_pct = self.rounds.run(row, best, self.naive, field, seconds, races=races)
-
-    def _say_proof(self, text: str) -> None:
-        self.rounds.progress("proof", "proof", 0.0, text)
-
-    def _failed(self, row: RungRow, failure: RunFailed) -> None:
-        row.update(
-            {"status": "failed", "verdict": "n/a", "kept": False, "error": failure.to_dict(), "reason": str(failure)}
-        )
+        self.background_pct = self.rounds.run(row, best, self.naive, field, seconds, races=races)
 
     @property
     def site(self) -> Site:

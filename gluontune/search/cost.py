@@ -19,18 +19,12 @@ EXAMPLE = "prices: [{machine: my-server, usd_per_hour: 0.34, date: 2026-01-31, s
 
 
 def read_price(path: str | Path, machine: str | None = None) -> dict[str, Any]:
-    """One machine's price from a table.
+    """One machine's price, ``{"machine", "usd_per_hour", "date", "source"}``, from a table in YAML.
 
-    The file is YAML: ``prices``, a list of entries with ``machine``, ``usd_per_hour``, ``date`` (of the
-    price, ``yyyy-mm-dd``) and ``source`` (where it was read), because a price without date and source
-    cannot be judged.
+    A price without date (``yyyy-mm-dd``) and source (where it was read) cannot be judged: both are asked for.
 
     Args:
-        path: the table.
-        machine: which entry; may be left out where there is one alone.
-
-    Returns:
-        ``{"machine", "usd_per_hour", "date", "source"}``.
+        path: the table. machine: which entry; may be left out where there is one alone.
 
     Raises:
         GluontuneError: the file cannot be read.
@@ -54,15 +48,14 @@ def read_price(path: str | Path, machine: str | None = None) -> dict[str, Any]:
     if not isinstance(entries, list) or not entries:
         raise UsageError(f"{path}: a price table has a list of prices, such as\n{EXAMPLE}")
     checked = [_checked(entry, f"{path}: price {number}") for number, entry in enumerate(entries, 1)]
+    names = [entry["machine"] for entry in checked]
     if machine is None:
         if len(checked) > 1:
-            listed = ", ".join(entry["machine"] for entry in checked)
+            listed = ", ".join(names)
             raise UsageError(f"{path}: it has {len(checked)} machines: choose one with --machine ({listed})")
         return checked[0]
-    for entry in checked:
-        if entry["machine"] == machine:
-            return entry
-    names = [entry["machine"] for entry in checked]
+    if machine in names:
+        return checked[names.index(machine)]
     close = nearest(machine, names)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise UsageError(f"{path}: no machine {machine!r} in it: {hint}Known: {', '.join(names)}")
@@ -74,10 +67,8 @@ def _checked(entry: Any, where: str) -> dict[str, Any]:
     missing = [name for name in FIELDS if entry.get(name) in (None, "")]
     if missing:
         named = f" ({entry['machine']})" if entry.get("machine") else ""
-        raise UsageError(
-            f"{where}{named}: the field{'s' if len(missing) > 1 else ''} {', '.join(missing)} "
-            f"{'are' if len(missing) > 1 else 'is'} missing; write it as\n{EXAMPLE}"
-        )
+        what = f"fields {', '.join(missing)} are" if len(missing) > 1 else f"field {missing[0]} is"
+        raise UsageError(f"{where}{named}: the {what} missing; write it as\n{EXAMPLE}")
     price = entry["usd_per_hour"]
     if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 < price < math.inf:
         raise UsageError(f"{where}: usd_per_hour={price!r}: give a number above 0")
@@ -86,12 +77,8 @@ def _checked(entry: Any, where: str) -> dict[str, Any]:
         datetime.date.fromisoformat(date)
     except ValueError:
         raise UsageError(f"{where}: date={date!r}: write the day of the price as yyyy-mm-dd") from None
-    return {
-        "machine": str(entry["machine"]),
-        "usd_per_hour": float(price),
-        "date": date,
-        "source": str(entry["source"]),
-    }
+    machine, source = str(entry["machine"]), str(entry["source"])
+    return {"machine": machine, "usd_per_hour": float(price), "date": date, "source": source}
 
 
 def usd(price: Mapping[str, Any] | None, seconds: float | None) -> float | None:
@@ -104,11 +91,7 @@ def usd(price: Mapping[str, Any] | None, seconds: float | None) -> float | None:
 
 
 def gpu_joules(utilization: Mapping[str, Any], until_s: float) -> float | None:
-    """Energy of all sampled GPUs from the start of a series to ``until_s``, in joules; None without readings.
-
-    Args:
-        utilization: a RunResult's series; ``gpu_power_w`` is ``{index: [watts or None, …]}``.
-        until_s: seconds of the series' clock.
+    """Joules of all sampled GPUs from the start of a RunResult's series to ``until_s``; None without readings.
 
     >>> gpu_joules({"t_s": [0.0, 1.0, 2.0], "gpu_power_w": {"0": [100.0, 100.0, 200.0]}}, 2.0)
     250.0
@@ -128,9 +111,6 @@ class PackageEnergy:
     """Energy of the CPU packages by Linux's powercap counters (RAPL), for the whole machine.
 
     Most machines let root alone read them, and virtual machines have none: then :meth:`joules` is None.
-
-    Args:
-        root: where the counters are.
 
     >>> PackageEnergy("/nonexistent").joules() is None
     True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -56,46 +57,28 @@ def scale(
     Raises:
         UsageError: a number that cannot be. GluontuneError (RunFailed): the recipe does not train.
     """
-    for count in devices:
-        if count < 1:
-            raise UsageError(f"devices={count}: give whole numbers of at least 1")
+    if min(devices, default=1) < 1:
+        raise UsageError(f"devices={min(devices)}: give whole numbers of at least 1")
     links = {speed: Link(speed, latency_us, overhead_ms) for speed in bandwidths}
     alone = recipe.override(engine="local", num_devices=1, exchange_every=1, compression="none")
     say("measuring a step, the loader and the gradients of one device")
     with Group(alone, time_limit=time_limit) as group:
         parts = measure_parts(group, hidden=hidden, shared_loader=shared_loader)
     step = math.fsum(parts.step_ms) / len(parts.step_ms)
-    rows = [
-        {
-            "algorithm": algorithm,
-            "gb_per_sec": speed,
-            "servers": (servers or count) if algorithm == "parameter-server" else None,
-            **expected(parts, count, link, algorithm, servers or count),
-        }
-        for algorithm in ALGORITHMS
-        for speed, link in links.items()
-        for count in devices
-    ]
+    rows = []
+    for algorithm, (speed, link), count in itertools.product(ALGORITHMS, links.items(), devices):
+        asked = (servers or count) if algorithm == "parameter-server" else None
+        found = expected(parts, count, link, algorithm, servers or count)
+        rows.append({"algorithm": algorithm, "gb_per_sec": speed, "servers": asked, **found})
+    shown = {name: value for name, value in vars(parts).items() if name not in ("step_ms", "hidden")}
     return {
-        "schema_version": SCHEMA,
-        "kind": "scale",
-        "note": _NOTE,
-        "recipe": alone.to_dict(),
+        "schema_version": SCHEMA, "kind": "scale", "note": _NOTE, "recipe": alone.to_dict(),
         "machine": runtime.machine_facts(),
         "given": {"latency_us": latency_us, "overhead_ms": overhead_ms, "hidden": hidden},
-        "parts": {
-            "step_ms": step,
-            "slowest_step_ms": max(parts.step_ms),
-            "input_ms": parts.input_ms,
-            "loader_samples_per_sec": parts.loader_samples_per_sec,
-            "shared_loader_samples_per_sec": shared_loader,
-            "gradient_bytes": parts.gradient_bytes,
-            "tensors": parts.tensors,
-            "batch": parts.batch,
-        },
+        "parts": {"step_ms": step, "slowest_step_ms": max(parts.step_ms), **shown},
         "minimum_bandwidth_gb_per_sec": minimum_bandwidth(parts.gradient_bytes, parts.batch, parts.batch, 1e-3 * step),
         "rows": rows,
-    }
+    }  # fmt: skip
 
 
 def measure_parts(group: Group, hidden: float = 0.0, shared_loader: float | None = None) -> Parts:
@@ -110,12 +93,7 @@ def measure_parts(group: Group, hidden: float = 0.0, shared_loader: float | None
     ]
     rate, inline = float(loading["samples_per_sec"]), group.recipe.num_workers == 0
     return Parts(
-        step_ms=times,
-        gradient_bytes=held["bytes"],
-        tensors=held["tensors"],
-        batch=size,
-        input_ms=1e3 * size / rate if inline else 0.0,
-        loader_samples_per_sec=None if inline else rate,
-        shared_loader_samples_per_sec=shared_loader,
-        hidden=hidden,
-    )
+        step_ms=times, gradient_bytes=held["bytes"], tensors=held["tensors"], batch=size,
+        input_ms=1e3 * size / rate if inline else 0.0, loader_samples_per_sec=None if inline else rate,
+        shared_loader_samples_per_sec=shared_loader, hidden=hidden,
+    )  # fmt: skip

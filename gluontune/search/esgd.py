@@ -16,8 +16,8 @@ from gluontune.core.events import OnProgress, progress
 from gluontune.job.arrays import read_weights, write_weights
 from gluontune.optim import evolution
 from gluontune.recipe import Recipe
-from gluontune.search.resumable import ResumableDocument
-from gluontune.search.worker_pool import Life, WorkerPool, run_all
+from gluontune.search.study import Study
+from gluontune.search.worker_pool import Life, WorkerPool
 
 __all__ = ["ESGD_SCHEMA", "EsgdPlan", "cost", "esgd"]
 
@@ -63,11 +63,8 @@ class EsgdPlan:
     start: str = "same"
 
     def __post_init__(self) -> None:
-        for name, low in (
-            ("population", 1), ("generations", 1), ("sgd_steps", 1), ("evolution_steps", 0), ("parents", 1),
-            ("updates", 1), ("offspring", 1),
-        ):  # fmt: skip
-            value = getattr(self, name)
+        for name in ("population", "generations", "sgd_steps", "evolution_steps", "parents", "updates", "offspring"):
+            value, low = getattr(self, name), 0 if name == "evolution_steps" else 1
             if value is None and name in ("updates", "offspring"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
@@ -139,20 +136,14 @@ def esgd(
     """
     plan = plan or EsgdPlan()
     recipe = recipe.override(schedule="constant", warmup_epochs=0.0, lr_scaling="none")
-    given = {
-        "recipe": recipe.to_dict(),
-        "plan": dataclasses.asdict(plan),
-        "pool": [dataclasses.asdict(entry) for entry in pool],
-    }
-    store = ResumableDocument("esgd", ESGD_SCHEMA, given, out, resume)
+    plain = dataclasses.asdict
+    given = {"recipe": recipe.to_dict(), "plan": plain(plan), "pool": [plain(entry) for entry in pool]}
+    store = Study("esgd", ESGD_SCHEMA, given, out, resume)
     folder = Path(tempfile.mkdtemp(prefix="gluontune-esgd-")) if out is None else Path(out)
     document = store.document
     try:
-        with WorkerPool(recipe, workers, time_limit) as worker_pool:
+        with store.under_way(), WorkerPool(recipe, workers, time_limit) as worker_pool:
             _Search(plan, pool, worker_pool, store, folder / "population", on_event).run()
-        document["complete"] = True
-    except KeyboardInterrupt:
-        document["complete"] = False
     finally:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -176,15 +167,10 @@ class _Search:
     """One run of Algorithm 1. An individual is ``{"name", "score", "setup", "offspring"}``; its file has its name."""
 
     def __init__(
-        self,
-        plan: EsgdPlan,
-        pool: Sequence[evolution.Entry],
-        worker_pool: WorkerPool,
-        store: ResumableDocument,
-        folder: Path,
+        self, plan: EsgdPlan, pool: Sequence[evolution.Entry], worker_pool: WorkerPool, store: Study, folder: Path,
         on_event: OnProgress | None,
-    ):
-        self.plan, self.pool, self.worker_pool, self.store, self.folder = (plan, pool, worker_pool, store, folder)
+    ):  # fmt: skip
+        self.plan, self.pool, self.worker_pool, self.store, self.folder = plan, pool, worker_pool, store, folder
         self.seed, self.on_event = worker_pool.recipe.seed, on_event
         self.updates = plan.updates or worker_pool.batches_per_epoch
         self.done = {piece["name"]: piece for piece in store.document["done"]}
@@ -207,9 +193,8 @@ class _Search:
             population = ended["population"]
             best = min(population, key=lambda one: evolution.ranked_value(one["score"]["fitness"]))
             born = sum(one["offspring"] for one in population[: plan.kept]) / max(plan.kept, 1)
-            document["generations"].append(
-                {"generation": k, "best": best, "population": population, "offspring_share_of_elite": born}
-            )
+            told = {"generation": k, "best": best, "population": population, "offspring_share_of_elite": born}
+            document["generations"].append(told)
             document["best"] = {**best, "file": str(self._file(best["name"])) if self.store.path else None}
             self.store.save()
             self._tell(k, 1.0, f"best fitness {best['score']['fitness']:.4g}")
@@ -221,20 +206,12 @@ class _Search:
         factor = evolution.annealed(k, plan.generations, plan.final_rate)
         for j, parent in enumerate(population):
             name, first = f"g{k:03d}-p{j:03d}", parent["name"] is None
-            lives.append(
-                Life(
-                    name=name,
-                    number=1 + (k - 1) * plan.population + j,
-                    weights=None if first else self._file(parent["name"]),
-                    setup=evolution.draw(self.pool, self._rng(_SETUP, k, j), factor),
-                    steps=plan.sgd_steps,
-                    updates=self.updates,
-                    back_off=plan.back_off,
-                    score=parent["score"],
-                    start=self.seed * 10_000 + j if first and plan.start == "own" else None,
-                    path=self._file(name),
-                )
-            )
+            setup = evolution.draw(self.pool, self._rng(_SETUP, k, j), factor)
+            lives.append(Life(
+                name, 1 + (k - 1) * plan.population + j, None if first else self._file(parent["name"]), setup,
+                steps=plan.sgd_steps, updates=self.updates, back_off=plan.back_off, score=parent["score"],
+                start=self.seed * 10_000 + j if first and plan.start == "own" else None, path=self._file(name),
+            ))  # fmt: skip
         return [self._kept(record, offspring=False) for record in self._lead(k, lives)]
 
     def _evolve(self, k: int, v: int, population: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -259,16 +236,13 @@ class _Search:
         return [everyone[place] for place in places]
 
     def _lead(self, k: int, lives: Sequence[Life]) -> list[dict[str, Any]]:
-        count = 0
-
-        def on_done(record: dict[str, Any]) -> None:
-            nonlocal count
-            count += 1
+        """Those of ``lives`` that are not done, with their files still there; what came of all, in order."""
+        left = [one for one in lives if one.name not in self.done or not (one.path is None or one.path.is_file())]
+        for count, (_, record) in enumerate(self.worker_pool.lead(left), 1):
             self.done[record["name"]] = record
             self.store.enter(record)
             self._tell(k, count / len(lives), record["name"])
-
-        return run_all(self.worker_pool, lives, self.done, on_done)
+        return [self.done[life.name] for life in lives]
 
     @staticmethod
     def _kept(record: Mapping[str, Any], offspring: bool) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from gluontune.search.rung import Site
 from gluontune.search.rungs import RUNGS
 
 __all__ = [
-    "DEFAULT_FACTORS", "EXTRA_FACTORS", "Factor", "check_names", "combine", "interactions", "leave_one_out",
+    "DEFAULT_FACTORS", "EXTRA_FACTORS", "Factor", "check_factors", "combine", "interactions", "leave_one_out",
     "parse_factor", "plan", "quotient", "recipe_of", "resolve_factors", "set_name",
 ]  # fmt: skip
 
@@ -49,7 +49,7 @@ EXTRA_FACTORS = {
 
 
 def parse_factor(text: str) -> Factor:
-    """A factor of the user's own from ``NAME:FIELD=VALUE,FIELD=VALUE``; values are read as YAML.
+    """A factor of the user's from ``NAME:FIELD=VALUE,FIELD=VALUE``; values are read as YAML.
 
     Raises:
         UsageError: not of that form, a field that recipes lack, or a value that is not YAML.
@@ -76,25 +76,14 @@ def parse_factor(text: str) -> Factor:
     return Factor(name.strip(), ", ".join(f"{k}={v}" for k, v in changes.items()), changes)
 
 
-def check_names(names: Sequence[str] | None) -> None:
-    """Refuse, before anything is started, a name that is neither a rung nor another factor.
-
-    Raises:
-        UsageError: such a name; the nearest ones are offered.
-    """
-    for name in names or ():
-        if name not in EXTRA_FACTORS:
-            RUNGS[name]
-
-
 def resolve_factors(
-    recipe: Recipe, site: Site, names: Sequence[str] | None, own: Sequence[Factor]
+    recipe: Recipe, site: Site, names: Sequence[str] | None, users: Sequence[Factor]
 ) -> tuple[list[Factor], dict[str, str]]:
     """The factors to analyse, and the reasons for which others cannot run here.
 
     Args:
         names: of rungs, or of :data:`EXTRA_FACTORS`; None takes :data:`DEFAULT_FACTORS`.
-        own: the user's, added at the end.
+        users: the user's, added at the end.
 
     Raises:
         UsageError: an unknown rung, a name twice, two factors that set one field to different values, or
@@ -113,7 +102,7 @@ def resolve_factors(
             continue
         variant = variants[_VARIANT.get(rung.name, 0)]
         found.append(Factor(rung.name, f"{rung.sentence} ({variant.label})", dict(variant.changes)))
-    found += own
+    found += users
     check_factors(recipe, found)
     return found, skipped
 
@@ -123,27 +112,20 @@ def check_factors(recipe: Recipe, factors: Sequence[Factor]) -> None:
     for first, second in itertools.combinations(factors, 2):
         if first.name == second.name:
             raise UsageError(f"factor {first.name!r} is there twice: give each a name of its own")
-        for field in first.changes.keys() & second.changes.keys():
-            if _plain(first.changes[field]) != _plain(second.changes[field]):
-                raise UsageError(
-                    f"factors {first.name!r} and {second.name!r} both set {field} ({first.changes[field]!r} and "
-                    f"{second.changes[field]!r}): they cannot be switched on together; leave one out"
-                )
+        one, two = first.to_dict()["changes"], second.to_dict()["changes"]
+        for field in one.keys() & two.keys():
+            if one[field] != two[field]:
+                both = f"both set {field} ({first.changes[field]!r} and {second.changes[field]!r})"
+                told = f"factors {first.name!r} and {second.name!r} {both}"
+                raise UsageError(f"{told}: they cannot be switched on together; leave one out")
     for factor in factors:
         if recipe_of(recipe, [factor]) == recipe:
             raise UsageError(f"factor {factor.name!r} changes nothing: the base recipe has {factor.sentence} already")
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def recipe_of(recipe: Recipe, factors: Sequence[Factor]) -> Recipe:
     """The recipe with these factors switched on."""
-    changes: dict[str, Any] = {}
-    for factor in factors:
-        changes.update(factor.changes)
-    return recipe.override(**changes)
+    return recipe.override(**{field: value for factor in factors for field, value in factor.changes.items()})
 
 
 def plan(names: Sequence[str], pairs: bool = True) -> dict[FactorSet, list[str]]:
@@ -245,15 +227,13 @@ def interactions(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str])
     if len(names) > 2:
         groups.append(tuple(names))
     for group in groups:
-        alone = [ratios.get((name,)) for name in group]
-        together = ratios.get(group)
+        alone, together = [ratios.get((name,)) for name in group], ratios.get(group)
         row: dict[str, Any] = {"factors": list(group), "promised": None, "measured": together, "ratio": None}
         row["verdict"] = "not known"
         if all(alone) and together:
             row["promised"] = combine([r for r in alone if r])
             row["ratio"] = quotient(together, row["promised"])
-            words = ("more than promised", "less than promised", "as promised")
-            row["verdict"] = _verdict(row["ratio"], words)
+            row["verdict"] = _verdict(row["ratio"], ("more than promised", "less than promised", "as promised"))
         if together is not None or len(group) == 2:
             rows.append(row)
     return rows

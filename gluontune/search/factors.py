@@ -6,36 +6,29 @@ accuracy by whole trainings. A set that does not reach the target is shown as su
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune import datasets
+from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.core.events import OnProgress, Piece, of_piece, progress
 from gluontune.recipe import Recipe
-from gluontune.search.factor_plan import (
-    Factor,
-    FactorSet,
-    check_factors,
-    check_names,
-    plan,
-    recipe_of,
-    resolve_factors,
-    set_name,
-)
-from gluontune.search.factor_results import conclude, throughput_row, tta_row
+from gluontune.search import factor_plan
+from gluontune.search.budget import QUICK, Pace
+from gluontune.search.factor_plan import EXTRA_FACTORS, Factor, FactorSet, plan, quotient, recipe_of, set_name
 from gluontune.search.measure import Contender, interleave
-from gluontune.search.pace import QUICK, Pace
 from gluontune.search.repeat import train_once
-from gluontune.search.results_store import dataset_facts
-from gluontune.search.resumable import ResumableDocument
 from gluontune.search.rung import Site
+from gluontune.search.rungs import RUNGS
+from gluontune.search.study import Study, check_target, dataset_facts
+from gluontune.search.time_to_target import accuracies, first_crossing
 
-__all__ = ["FACTORS_SCHEMA", "analyse"]
+__all__ = ["FACTORS_SCHEMA", "Row", "analyse", "train_to_targets", "tta_of"]
 
 FACTORS_SCHEMA = 1
+Row = Mapping[str, Any]
+ONE = {"median": 1.0, "ci95": [1.0, 1.0]}  # the base against itself
 BLOCK = 5  # contenders beside the base in one interleaved comparison: their processes are alive together
 
 
@@ -86,44 +79,38 @@ def analyse(
     """
     targets = sorted(set(targets))
     for target in targets:
-        if not 0 < target <= 1:
-            raise UsageError(f"--target {target:g}: give a validation accuracy above 0 and up to 1, such as 0.8")
+        check_target(target)
     if repeats < 1:
         raise UsageError(f"--repeats {repeats}: give at least 1")
-    check_names(factors)
+    for name in factors or ():
+        if name not in EXTRA_FACTORS:
+            RUNGS[name]  # an unknown one is refused with the nearest, before anything is started
     recipe = recipe.override(target_accuracy=None)
-    if recipe.job is None:
-        datasets.open(recipe.dataset)
     given = {
-        "recipe": recipe.to_dict(),
-        "factors": list(factors) if factors is not None else None,
-        "own": [factor.to_dict() for factor in own],
-        "targets": targets,
-        "pace": pace.name,
-        "pairs": pairs,
+        "recipe": recipe.to_dict(), "factors": list(factors) if factors is not None else None,
+        "own": [factor.to_dict() for factor in own], "targets": targets, "pace": pace.name, "pairs": pairs,
         "every_set": every_set,
-    }
-    store = ResumableDocument("factors", FACTORS_SCHEMA, given, out, resume)
-    store.document.update(dataset=dataset_facts(recipe), repeats=repeats)
-    study = _Study(recipe, store, pace, on_event or (lambda event: None), time_limit)
+    }  # fmt: skip
+    facts = dataset_facts(recipe)
+    store = Study("factors", FACTORS_SCHEMA, given, out, resume)
+    store.document.update(dataset=facts, repeats=repeats)
+    analysis = _Analysis(recipe, store, pace, on_event or (lambda event: None), time_limit)
     try:
-        study.choose(factors, own)
-        study.throughput(pairs)
-        study.to_targets(targets, repeats, every_set)
-        store.document["complete"] = True
-    except KeyboardInterrupt:
-        store.document["complete"] = False
+        with store.under_way():
+            analysis.choose(factors, own)
+            analysis.throughput(pairs)
+            analysis.to_targets(targets, repeats, every_set)
     finally:
-        study.close()
+        analysis.close()
     conclude(store.document)
     store.save()
     return store.document
 
 
-class _Study:
+class _Analysis:
     """One analysis: the base contender that lives throughout, and the store."""
 
-    def __init__(self, recipe: Recipe, store: ResumableDocument, pace: Pace, tell: OnProgress, time_limit: float):
+    def __init__(self, recipe: Recipe, store: Study, pace: Pace, tell: OnProgress, time_limit: float):
         self.recipe, self.store, self.pace, self.tell = recipe, store, pace, tell
         self.time_limit = time_limit
         self.base = Contender(recipe, "base", time_limit)
@@ -134,18 +121,18 @@ class _Study:
         for contender in [self.base, *self.field]:
             contender.close()
 
-    def choose(self, names: Sequence[str] | None, own: Sequence[Factor]) -> None:
+    def choose(self, names: Sequence[str] | None, users: Sequence[Factor]) -> None:
         """The factors: those of the store in a resumed analysis, else what the site allows."""
         document = self.store.document
         if "factors" in document:
             self.factors = [Factor(**values) for values in document["factors"]]
-            check_factors(self.recipe, self.factors)
+            factor_plan.check_factors(self.recipe, self.factors)
             return
         self.tell({**progress("starting", 0.0), "set": "base", "piece": 1, "pieces": 1})
         self._start_base()
         ready = self.base.group.ready[0] if self.base.group is not None else {}
         site = Site.of(ready, document["machine"], self.recipe)
-        self.factors, skipped = resolve_factors(self.recipe, site, names, own)
+        self.factors, skipped = factor_plan.resolve_factors(self.recipe, site, names, users)
         if not self.factors:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
             raise UsageError(f"no factor to analyse here ({reasons})")
@@ -161,14 +148,10 @@ class _Study:
     def _recipe(self, chosen: FactorSet) -> Recipe:
         return recipe_of(self.recipe, [f for f in self.factors if f.name in chosen])
 
-    def _done(self, kind: str) -> set[tuple[Any, ...]]:
-        rows = [row for row in self.store.document["done"] if row["kind"] == kind]
-        return {(tuple(row["set"]), row.get("seed")) for row in rows}
-
     def throughput(self, pairs: bool) -> None:
-        done = self._done("throughput")
-        sets = list(plan([f.name for f in self.factors], pairs))
-        todo = [chosen for chosen in sets if chosen and (chosen, None) not in done]
+        document = self.store.document
+        done = {tuple(row["set"]) for row in document["done"] if row["kind"] == "throughput"}
+        todo = [chosen for chosen in plan([f.name for f in self.factors], pairs) if chosen and chosen not in done]
         blocks = [todo[i : i + BLOCK] for i in range(0, len(todo), BLOCK)]
         for number, block in enumerate(blocks, 1):
             self._start_base()
@@ -177,56 +160,131 @@ class _Study:
             self.tell({**progress("starting", 0.0), **about})
 
             def on_round(at: int, rounds: int, about: Piece = about) -> None:
-                detail = f"round {at}/{rounds}"
-                self.tell({**progress("measuring", at / rounds, detail), **about})
+                self.tell({**progress("measuring", at / rounds, f"round {at}/{rounds}"), **about})
 
-            field = [self.base, *self.field]
+            def on_disturbed(told: str, about: Piece = about) -> None:
+                document.setdefault("notes", []).append(f"{about['set']}: {told}")
+
             interleave(
-                field,
-                rounds=self.pace.rounds,
-                slice_s=self.pace.slice_s,
-                on_round=on_round,
-                on_disturbed=functools.partial(self._note, about["set"]),
-            )
+                [self.base, *self.field], rounds=self.pace.rounds, slice_s=self.pace.slice_s, on_round=on_round,
+                on_disturbed=on_disturbed,
+            )  # fmt: skip
             if self.base.failure is not None:
                 raise self.base.failure
-            rows = [throughput_row(chosen, c, self.base) for chosen, c in zip(block, self.field)]
-            if ((), None) not in done:
-                rows.insert(0, throughput_row((), self.base, self.base))
-                done.add(((), None))
+            measured = dict(zip(block, self.field))
+            if () not in done:
+                measured = {(): self.base, **measured}
+                done.add(())
+            rows = [throughput_row(chosen, contender, self.base) for chosen, contender in measured.items()]
             for contender in self.field:
                 contender.close()
-            self.store.document["done"] += rows
-            self.store.save()
+            self.store.enter(*rows)
             self.tell({**progress("done", 1.0), **about, "rows": rows})
-
-    def _note(self, sets: str, told: str) -> None:
-        self.store.document.setdefault("notes", []).append(f"{sets}: {told}")
 
     def to_targets(self, targets: Sequence[float], repeats: int, every_set: bool) -> None:
         if not targets:
             return
         self.base.close()  # its memory and its threads are wanted
-        done = self._done("tta")
         wanted = ("base", "cumulative", "all", "without ")
         parts = plan([f.name for f in self.factors], every_set)
         sets = [s for s, roles in parts.items() if every_set or any(r.startswith(wanted) for r in roles)]
-        todo = [(s, self.recipe.seed + n) for n in range(repeats) for s in sets]
-        for number, (chosen, seed) in enumerate(todo, 1):
-            if (chosen, seed) in done:
-                continue
-            about: Piece = {"set": f"{set_name(chosen)}, seed {seed}", "piece": number, "pieces": len(todo)}
-            result, _ = train_once(
-                self._recipe(chosen).override(seed=seed, target_accuracy=max(targets)),
-                on_event=of_piece(self.tell, about),
-                time_limit=self.time_limit,
-                machine=self.store.document["machine"],
-            )
-            if result.status == "interrupted":
-                raise KeyboardInterrupt
-            row = tta_row(chosen, seed, result, targets)
-            if self.store.path is not None:
-                name = "-".join(chosen) or "base"
-                result.save(self.store.path.parent / "runs" / f"{name}-seed{seed}.json")
-            self.store.enter(row)
-            self.tell({**progress("done", 1.0), **about, "rows": [row]})
+        first = {s: self._recipe(s).override(target_accuracy=max(targets)) for s in sets}
+        runs = [(s, recipe.override(seed=self.recipe.seed + n)) for n in range(repeats) for s, recipe in first.items()]
+        train_to_targets(self.store, train_once, runs, targets, self.tell, self.time_limit)
+
+
+def train_to_targets(
+    store: Study, train: Any, runs: Sequence[tuple[FactorSet, Recipe]], targets: Sequence[float], tell: OnProgress,
+    time_limit: float,
+) -> None:  # fmt: skip
+    """Train those of ``runs`` that the store does not have, by ``train``; each becomes a row."""
+    done = {(tuple(row["set"]), row["seed"]) for row in store.document["done"] if row["kind"] == "tta"}
+    for number, (chosen, recipe) in enumerate(runs, 1):
+        if (chosen, recipe.seed) in done:
+            continue
+        about: Piece = {"set": f"{set_name(chosen)}, seed {recipe.seed}", "piece": number, "pieces": len(runs)}
+        name = ("-".join(chosen) or "base").replace(", ", "-").replace(" ", "-")
+        file = f"{name}-seed{recipe.seed}"
+        result, _ = store.train(train, recipe, file, of_piece(tell, about), time_limit)
+        row = tta_row(chosen, recipe.seed, result, targets)
+        store.enter(row)
+        tell({**progress("done", 1.0), **about, "rows": [row]})
+
+
+def throughput_row(chosen: FactorSet, contender: Contender, base: Contender) -> dict[str, Any]:
+    """What the slices of a set, beside those of the base recipe, showed: a finished piece of the document."""
+    row: dict[str, Any] = {"kind": "throughput", "set": list(chosen), "status": "ran", "reason": None}
+    row.update(samples_per_sec=None, ratio=None)
+    if contender.failure is not None:
+        row.update(status="failed", reason=str(contender.failure))
+        return row
+    row["samples_per_sec"] = stats.interval(contender.rates)
+    row["ratio"] = ONE if contender is base else stats.ratio_interval(contender.rates, base.rates)
+    return row
+
+
+def tta_row(chosen: FactorSet, seed: int, result: Any, targets: Sequence[float]) -> dict[str, Any]:
+    """What a run to the targets showed: a finished piece of the document."""
+    places = [first_crossing(accuracies(result), target) for target in targets]
+    row: dict[str, Any] = {"kind": "tta", "set": list(chosen), "seed": seed, "status": "ran", "reason": None}
+    row["seconds"] = [None if place is None else result.elapsed_seconds[place] for place in places]
+    row["epochs"] = [None if place is None else place + 1 for place in places]
+    row["best_accuracy"] = max(result.val_accuracy, default=None)
+    row["last_accuracy"] = next(iter(result.val_accuracy[-1:]), None)
+    row["spent_seconds"] = sum(result.epoch_seconds)
+    if result.error is not None:
+        row.update(status="failed", reason=f"{result.error['message']} (while {result.error['phase']})")
+    return row
+
+
+def conclude(document: dict[str, Any]) -> None:
+    """Fill ``sets``, ``interactions`` and ``leave_one_out`` from the finished pieces."""
+    names = [factor["name"] for factor in document.get("factors", [])]
+    targets = document["given"]["targets"]
+    sets: list[dict[str, Any]] = []
+    for chosen, parts in plan(names, document["given"]["pairs"] or document["given"]["every_set"]).items():
+        rows = [row for row in document["done"] if tuple(row["set"]) == chosen]
+        speed = next((row for row in rows if row["kind"] == "throughput"), None)
+        runs = [row for row in rows if row["kind"] == "tta"]
+        tta = [tta_of(runs, place, target) for place, target in enumerate(targets)] if runs else []
+        sets.append({"set": list(chosen), "name": set_name(chosen), "parts": parts, "throughput": speed, "tta": tta})
+    document["sets"] = sets
+    document["interactions"], document["leave_one_out"] = {}, {}
+    gains = {"throughput": {tuple(s["set"]): (s["throughput"] or {}).get("ratio") for s in sets}}
+    for place, target in enumerate(targets):
+        gains[f"time to {target:g}"] = _time_gains(sets, place)
+    for title, ratios in gains.items():
+        found = [row for row in factor_plan.interactions(ratios, names) if row["ratio"] is not None]
+        document["interactions"][title] = found
+        document["leave_one_out"][title] = factor_plan.leave_one_out(ratios, names)
+
+
+def tta_of(runs: Sequence[Mapping[str, Any]], place: int, target: float) -> dict[str, Any]:
+    """Time to one target over a set's runs; ``converged`` says that all of them reached it."""
+    seconds = [row["seconds"][place] for row in runs]
+    reached = [value for value in seconds if value is not None]
+    best = [row["best_accuracy"] for row in runs if row["best_accuracy"] is not None]
+    return {
+        "target": target, "seconds": stats.interval(reached) if reached else None, "reached": len(reached),
+        "runs": len(runs), "converged": len(reached) == len(runs), "best_accuracy": max(best, default=None),
+        "reasons": [row["reason"] for row in runs if row["reason"]],
+    }  # fmt: skip
+
+
+def _time_gains(sets: Sequence[Mapping[str, Any]], place: int) -> dict[FactorSet, dict[str, Any] | None]:
+    """Time of the base ÷ time of each set, where both converged."""
+    times = {tuple(s["set"]): s["tta"][place] for s in sets if s["tta"]}
+    base = times.get(())
+    gains: dict[FactorSet, dict[str, Any] | None] = {}
+    for chosen, found in times.items():
+        gains[chosen] = None
+        if base and base["converged"] and found["converged"]:
+            gains[chosen] = quotient(_of_runs(base["seconds"]), _of_runs(found["seconds"]))
+    if () in gains and gains[()] is not None:
+        gains[()] = ONE
+    return gains
+
+
+def _of_runs(interval: Mapping[str, Any]) -> dict[str, Any]:
+    """A run or two have no interval, and must not look certain."""
+    return {"median": interval["median"], "ci95": stats.bounds(interval)}

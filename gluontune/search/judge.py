@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gluontune.core import stats
 from gluontune.core.events import RungRow, VariantRow
 from gluontune.core.stats import Interval
 from gluontune.search.accuracy import Loss
-from gluontune.search.measure import DISTURBED_PCT, OTHERS, Contender
+from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender
 from gluontune.search.rung import Variant
 from gluontune.search.sequential import Scatter, ratio_at_look
 
 __all__ = [
-    "LIKELY",
-    "MAYBE",
-    "PARITY_POINTS",
-    "choose",
-    "compare",
-    "helps",
-    "judge",
-    "judge_accuracy",
-    "next_best",
+    "LIKELY", "MAYBE", "PARITY_POINTS", "choose", "compare", "helps", "judge", "judge_accuracy", "next_best",
     "verdict_of",
-]
+]  # fmt: skip
 
 PARITY_POINTS = 0.02  # a rung may cost so much validation accuracy at equal epochs, and no more
 TIE = 0.03  # variants whose medians are this close are as fast as each other
@@ -59,13 +50,9 @@ def helps(ratio: Interval) -> bool:
 
 
 def compare(
-    row: RungRow,
-    field: Sequence[Contender],
-    variants: Sequence[Variant],
-    naive: Contender,
-    best: Contender | None,
+    row: RungRow, field: Sequence[Contender], variants: Sequence[Variant], naive: Contender, best: Contender | None,
     scatter: Scatter | None = None,
-) -> Contender | None:
+) -> Contender | None:  # fmt: skip
     """Fill a row with the throughput of its variants; return the one to go on with, or None if none ran.
 
     That is the first one which ties with the fastest, of those that help for certain if any do: variants are listed
@@ -73,36 +60,27 @@ def compare(
     their price.
 
     Args:
-        row: gets ``variants``, ``samples_per_sec``, ``ratio_to_previous``, ``speedup_vs_naive``, ``recipe``.
-        field: the variants' contenders, measured interleaved with ``naive`` and ``best``.
-        scatter: of the contests so far, as the contest used it.
+        field: the variants' contenders, measured in turn with ``naive`` and ``best``. scatter: as the contest used it.
     """
     for contender, variant in zip(field, variants):
+        changes = {name: list(value) if isinstance(value, tuple) else value for name, value in variant.changes.items()}
         entry: VariantRow = {
-            "label": variant.label,
-            "changes": _plain(variant.changes),
-            "status": "failed" if contender.failure else "ran",
-            "reason": str(contender.failure) if contender.failure else contender.cut,
-            "samples_per_sec": None,
-            "ratio_to_previous": None,
-            "chosen": False,
-            "lost": False,
-        }
+            "label": variant.label, "changes": changes, "status": "failed" if contender.failure else "ran",
+            "reason": str(contender.failure) if contender.failure else contender.cut, "samples_per_sec": None,
+            "ratio_to_previous": None, "chosen": False, "lost": False,
+        }  # fmt: skip
         if contender.failure is None and contender.rates:
             entry["samples_per_sec"] = stats.interval(contender.rates)
             if best is not None and best.rates and best is not contender:
                 entry["ratio_to_previous"] = _against(contender, best, len(field), scatter)
         row["variants"].append(entry)
-    ran = [(c, e["samples_per_sec"]["median"]) for c, e in zip(field, row["variants"]) if e["samples_per_sec"]]
+    ran = [(c, e) for c, e in zip(field, row["variants"]) if e["samples_per_sec"]]
     if not ran:
         return None
-    proven = [
-        (c, e["samples_per_sec"]["median"])
-        for c, e in zip(field, row["variants"])
-        if e["samples_per_sec"] and e["ratio_to_previous"] and helps(e["ratio_to_previous"])
-    ]
-    fastest = max(median for _, median in proven or ran)
-    chosen = next(c for c, median in proven or ran if median * (1 + TIE) >= fastest)
+    proven = [(c, e) for c, e in ran if e["ratio_to_previous"] and helps(e["ratio_to_previous"])]
+    medians = [(c, e["samples_per_sec"]["median"]) for c, e in proven or ran if e["samples_per_sec"]]
+    fastest = max(median for _, median in medians)
+    chosen = next(c for c, median in medians if median * (1 + TIE) >= fastest)
     choose(row, chosen, field, naive)
     return chosen
 
@@ -151,7 +129,7 @@ def next_best(row: RungRow, field: Sequence[Contender]) -> Contender | None:
     return None
 
 
-def judge(row: RungRow, others_pct: float, *, has_best: bool) -> None:
+def judge(row: RungRow, background_pct: float, *, has_best: bool) -> None:
     """Fill a row with verdict, ``kept`` and the reason, from its throughput.
 
     Beside other programs threads lose more than they get, and what would help alone seems to hurt: such a verdict is
@@ -159,8 +137,7 @@ def judge(row: RungRow, others_pct: float, *, has_best: bool) -> None:
 
     Args:
         row: as :func:`compare` left it; ``row["contest_decided"]`` says whether the contest ended with an answer.
-        others_pct: percent of the cores that others took meanwhile.
-        has_best: whether there was a recipe to compare with.
+        background_pct: of the cores, what other programs took. has_best: whether there was a recipe to compare with.
     """
     row["status"] = "ran"
     if not has_best or row["ratio_to_previous"] is None:
@@ -172,13 +149,12 @@ def judge(row: RungRow, others_pct: float, *, has_best: bool) -> None:
     if row["kept"]:
         return
     low, high = ratio["ci95"]
-    bounds = f" (95 %: {low:.2f}–{high:.2f})" if low > 0 else ""
-    measured = f"{ratio['median']:.2f}× the recipe before it{bounds}"
-    row["reason"] = measured
+    bounds = f" {stats.around(ratio)}" if low > 0 else ""
+    measured = row["reason"] = f"{ratio['median']:.2f}× the recipe before it{bounds}"
     shares_cores = bool(_OF_CORES & set(row.get("changes") or ()))  # spinning threads are 0.3 times as fast there
-    if others_pct >= DISTURBED_PCT and (high >= BEYOND_LOAD or shares_cores):
-        row["notes"] = [note for note in row["notes"] if not note.startswith(OTHERS)]  # said by the reason
-        _not_measurable(row, f"{OTHERS} {others_pct:.0f} % of the cores; it measured {measured}")
+    if background_pct >= DISTURBED_PCT and (high >= BEYOND_LOAD or shares_cores):
+        row["notes"] = [note for note in row["notes"] if not note.startswith(BACKGROUND)]  # said by the reason
+        _not_measurable(row, f"{BACKGROUND} {background_pct:.0f} % of the cores; it measured {measured}")
     elif row["verdict"] == "no gain" and not row.get("contest_decided", True):
         _not_measurable(row, f"{ratio['n']} slices do not tell, and there was no time for more; {measured}")
 
@@ -193,13 +169,8 @@ def judge_accuracy(row: RungRow, loss: Loss | None) -> bool:
         return False
     ratio = row["ratio_to_previous"]
     assert ratio is not None, "what was kept was measured"
-    row.update(
-        {
-            "kept": False,
-            "verdict": "hurt",
-            "reason": f"{loss.words} at equal epochs (throughput {ratio['median']:.2f}×)",
-        }
-    )
+    why = f"{loss.words} at equal epochs (throughput {ratio['median']:.2f}×)"
+    row.update({"kept": False, "verdict": "hurt", "reason": why})
     if loss.runs < 2 and not loss.collapsed:
         _not_measurable(row, f"{loss.words} in one run, and there was no time for a second")
     return True
@@ -207,7 +178,3 @@ def judge_accuracy(row: RungRow, loss: Loss | None) -> bool:
 
 def _not_measurable(row: RungRow, why: str) -> None:
     row.update({"verdict": "n/a", "kept": False, "measurable": False, "reason": f"not measurable here now: {why}"})
-
-
-def _plain(changes: Any) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in changes.items()}

@@ -33,9 +33,10 @@ class Turns(Protocol):
 
 
 T = TypeVar("T", bound=Turns)
+A = TypeVar("A")
 _LONG_STEP_S = 0.3
 DISTURBED_PCT = 10.0  # of the usable cores, taken by others: two training threads on two cores then lose a half
-OTHERS = "other programs took"  # how a sentence about them begins
+BACKGROUND = "other programs took"  # how a sentence about them begins
 
 
 class Contender:
@@ -70,11 +71,8 @@ class Contender:
     def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
         """Two steps for compilation and caches, then find how many fill a slice.
 
-        Args:
-            too_slow: samples a second; what stays below, twice, is not warmed up any further.
-
-        Returns:
-            samples a second of the last steps; 0 where there is nothing to warm up.
+        What stays below ``too_slow`` samples a second, twice, is not warmed up any further. Returns the rate of the
+        last steps; 0 where there is nothing to warm up.
         """
         group = self.group
         if group is None or self._warm:
@@ -133,6 +131,17 @@ class Contender:
             self.failure = failure
             self.close()
 
+    def ask(self, work: Callable[[Group], A]) -> A | None:
+        """What ``work`` finds out about its processes, awake for so long; None where there are none, or they fail."""
+        if self.group is None:
+            return None
+        with self.guarded():
+            self.group.resume()
+            found = work(self.group)
+            self.group.pause()
+            return found
+        return None
+
     def slice(self) -> None:
         """One turn: an untimed step to wake up, then a timed slice."""
         group = self.group
@@ -153,24 +162,21 @@ class Contender:
 
 
 def interleave(
-    contenders: Iterable[T],
-    *,
-    rounds: int,
-    slice_s: float,
-    on_round: Callable[[int, int], None] | None = None,
-    on_disturbed: Callable[[str], None] | None = None,
-) -> list[T]:
+    contenders: Iterable[T], *, rounds: int, slice_s: float, on_round: Callable[[int, int], object] | None = None,
+    on_disturbed: Callable[[str], None] | None = None, warm_up: Callable[[list[T]], None] | None = None,
+    playing: Callable[[list[T]], list[T]] = lambda field: field,
+) -> list[T]:  # fmt: skip
     """Measure contenders in turn, ``rounds`` times over; the order turns with each round.
 
     A disturbance of the machine so falls on all alike, and ratios within a round mean something where
     absolute times do not. Failed contenders carry their ``failure``; the others go on.
 
     Args:
-        rounds: slices of each contender.
-        slice_s: about how long a slice takes, in seconds.
-        on_round: called with ``(round, rounds)``.
+        rounds: slices of each contender. slice_s: about how long a slice takes, in seconds.
+        on_round: called with ``(round, rounds)``; True ends the contest.
         on_disturbed: called at the end with a sentence if other programs took a tenth of the cores or more: threads
             that wait for each other then lose much more than that.
+        warm_up: warms all up, once they have started, otherwise than each by itself. playing: who has the next round.
 
     Returns:
         those that were measured in every round.
@@ -179,17 +185,19 @@ def interleave(
     for contender in field:
         contender.rates = []
         contender.launch()
-    for contender in field:
+    if warm_up is not None:
+        warm_up(field)
+    for contender in field if warm_up is None else ():
         contender.warm_up(slice_s)
-    others = OtherLoad() if on_disturbed is not None else None
+    background = OtherLoad() if on_disturbed is not None else None
     for number in range(rounds):
-        for contender in in_turn(field, number):
+        for contender in in_turn(playing(field), number):
             contender.slice()
-        if on_round is not None:
-            on_round(number + 1, rounds)
-    if others is not None and on_disturbed is not None and (taken := others.read()) >= DISTURBED_PCT:
+        if on_round is not None and on_round(number + 1, rounds) is True:
+            break
+    if background is not None and on_disturbed is not None and (taken := background.read()) >= DISTURBED_PCT:
         on_disturbed(
-            f"{OTHERS} {taken:.0f} % of the cores while this was measured, which changes what threads gain: "
+            f"{BACKGROUND} {taken:.0f} % of the cores while this was measured, which changes what threads gain: "
             "repeat it on a machine that does nothing else"
         )
     return [c for c in field if c.failure is None and len(c.rates) == rounds]

@@ -9,17 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune import datasets
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.events import OnProgress, Piece, of_piece, progress
+from gluontune.core.events import OnProgress
 from gluontune.methods.cards import METHODS, with_methods
 from gluontune.recipe import Recipe
-from gluontune.search.factor_results import Row, tta_of, tta_row
-from gluontune.search.factors import FACTORS_SCHEMA
+from gluontune.search.factors import FACTORS_SCHEMA, Row, train_to_targets, tta_of
 from gluontune.search.repeat import train_once
-from gluontune.search.results_store import dataset_facts
-from gluontune.search.resumable import ResumableDocument
+from gluontune.search.study import Study, check_target, dataset_facts
 
 __all__ = ["compare_methods"]
 
@@ -68,29 +65,28 @@ def compare_methods(
     >>> [(row["name"], row["verdict"]) for row in found["methods"]]
     [('ema', 'one run'), ('squeeze-excite', 'failed')]
     """
-    if not 0 < target <= 1:
-        raise UsageError(f"--target {target:g}: give a validation accuracy above 0 and up to 1, such as 0.8")
-    for option, value in (("repeats", repeats), ("best", best)):
-        if value < (1 if option == "repeats" else 0):
-            raise UsageError(f"--{option} {value}: give at least {1 if option == 'repeats' else 0}")
+    check_target(target)
+    for option, value, least in (("repeats", repeats, 1), ("best", best, 0)):
+        if value < least:
+            raise UsageError(f"--{option} {value}: give at least {least}")
     recipe = recipe.override(target_accuracy=None)
     chosen, skipped = _choose(recipe, names)
-    if recipe.job is None:
-        datasets.open(recipe.dataset)
     given = {"recipe": recipe.to_dict(), "methods": chosen, "targets": [target], "best": best, "pace": "to accuracy"}
-    store = ResumableDocument("factors", FACTORS_SCHEMA, given, out, resume)
-    store.document.update(dataset=dataset_facts(recipe), repeats=repeats, skipped=skipped)
-    tell = on_event or (lambda event: None)
-    try:
-        runs = [((), recipe), *(((name,), with_methods(recipe, [name])) for name in chosen)]
-        _train(store, runs, repeats, target, tell, time_limit)
+    facts = dataset_facts(recipe)
+    store = Study("factors", FACTORS_SCHEMA, given, out, resume)
+    store.document.update(dataset=facts, repeats=repeats, skipped=skipped)
+
+    def train(sets: Mapping[tuple[str, ...], Recipe]) -> None:
+        turned = [(name, r, n) for n in range(repeats) for name, r in stats.in_turn(list(sets.items()), n)]
+        runs = [(name, r.override(seed=r.seed + n)) for name, r, n in turned]
+        train_to_targets(store, train_once, runs, [target], on_event or (lambda event: None), time_limit)
+
+    with store.under_way():
+        train({(): recipe, **{(name,): with_methods(recipe, [name]) for name in chosen}})
         winners = _winners(recipe, store.document["done"], chosen, best)
         if len(winners) > 1:
-            both = [((_AGAIN,), recipe), ((_TOGETHER,), with_methods(recipe, winners))]
-            _train(store, both, repeats, target, tell, time_limit)
-        store.document.update(complete=True, winners=winners)
-    except KeyboardInterrupt:
-        store.document["complete"] = False
+            train({(_AGAIN,): recipe, (_TOGETHER,): with_methods(recipe, winners)})
+        store.document["winners"] = winners
     _conclude(store.document, chosen, target)
     store.save()
     return store.document
@@ -119,38 +115,6 @@ def _choose(recipe: Recipe, names: Sequence[str] | None) -> tuple[list[str], dic
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise UsageError(f"--methods: nothing to compare here ({reasons})")
     return chosen, skipped
-
-
-def _train(
-    store: ResumableDocument,
-    runs: Sequence[tuple[tuple[str, ...], Recipe]],
-    repeats: int,
-    target: float,
-    tell: OnProgress,
-    time_limit: float,
-) -> None:
-    done = {(tuple(row["set"]), row["seed"]) for row in store.document["done"]}
-    turned = [(name, r, n) for n in range(repeats) for name, r in stats.in_turn(runs, n)]
-    for number, (name, recipe, repeat) in enumerate(turned, 1):
-        seed = recipe.seed + repeat
-        if (name, seed) in done:
-            continue
-        said = " + ".join(name) or "base"
-        about: Piece = {"set": f"{said}, seed {seed}", "piece": number, "pieces": len(turned)}
-        result, _ = train_once(
-            recipe.override(seed=seed),
-            on_event=of_piece(tell, about),
-            time_limit=time_limit,
-            machine=store.document["machine"],
-        )
-        if result.status == "interrupted":
-            raise KeyboardInterrupt
-        row = tta_row(name, seed, result, [target])
-        if store.path is not None:
-            place = store.path.parent / "runs"
-            result.save(place / f"{'-'.join(name).replace(', ', '-').replace(' ', '-') or 'base'}-seed{seed}.json")
-        store.enter(row)
-        tell({**progress("done", 1.0), **about, "rows": [row]})
 
 
 def _gain(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> dict[str, Any]:
@@ -217,16 +181,10 @@ def _conclude(document: dict[str, Any], chosen: Sequence[str], target: float) ->
     document["methods"] = sorted(rows, key=lambda row: -(row["points"] or {"mean": -1.0})["mean"])
     document["together"] = {"methods": document.get("winners", []), **_gain(done, (_AGAIN,), (_TOGETHER,))}
     order = [(), *((row["name"],) for row in document["methods"]), (_AGAIN,), (_TOGETHER,)]
-    document["sets"] = [_set(found, done, target, document) for found in order if any(_of(row, found) for row in done)]
-    document["interactions"], document["leave_one_out"] = {}, {}
-
-
-def _of(row: Row, name: tuple[str, ...]) -> bool:
-    return tuple(row["set"]) == name
-
-
-def _set(name: tuple[str, ...], done: Sequence[Row], target: float, document: Mapping[str, Any]) -> dict[str, Any]:
-    part = "base" if not name else "together" if name[0] in (_AGAIN, _TOGETHER) else "method"
-    said = " + ".join(document["together"]["methods"]) if name == (_TOGETHER,) else " + ".join(name) or "base"
-    runs = [row for row in done if _of(row, name)]
-    return {"set": list(name), "name": said, "parts": [part], "throughput": None, "tta": [tta_of(runs, 0, target)]}
+    document.update(sets=[], interactions={}, leave_one_out={})
+    for found in order:
+        runs = [row for row in done if tuple(row["set"]) == found]
+        part = "base" if not found else "together" if found[0] in (_AGAIN, _TOGETHER) else "method"
+        said = " + ".join(document["together"]["methods"] if found == (_TOGETHER,) else found) or "base"
+        row = {"set": list(found), "name": said, "parts": [part], "throughput": None}
+        document["sets"] += [{**row, "tta": [tta_of(runs, 0, target)]}] if runs else []

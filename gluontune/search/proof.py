@@ -2,60 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gluontune.core import stats
 from gluontune.core.events import RungRow, rung_row
+from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.accuracy import loss_of
+from gluontune.search.batch_size import SHORTER
 from gluontune.search.best_files import hand_over
 from gluontune.search.factor_plan import quotient
-from gluontune.search.judge import PARITY_POINTS
+from gluontune.search.judge import PARITY_POINTS, verdict_of
 from gluontune.search.measure import Contender
 from gluontune.search.revisit import revisit
-from gluontune.search.rounds import Rounds
 from gluontune.search.rung import Site
-from gluontune.search.shorter_training import (
-    arrived,
-    by_time,
-    next_length,
-    ratio_at,
-    shortener,
-    what_was_shown,
-    worth_a_try,
-)
+from gluontune.search.rung_contest import Rounds
 from gluontune.search.time_to_target import first_crossing
 from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
 
-__all__ = ["finish", "prove"]
+__all__ = ["finish", "prove", "ratio_at", "shortener", "what_was_shown", "worth_a_try"]
 
 _MOST_PAIRS = 5
 _LOST = "the best recipe with it ended at {:.1f} % in the proof: accuracy was lost"
 
 
 def finish(
-    naive: Contender,
-    best: Contender | None,
-    site: Site,
-    trainings: Trainings,
-    rounds: Rounds,
-    tell: Callable[[str], None],
+    naive: Contender, best: Contender | None, site: Site, trainings: Trainings, rounds: Rounds
 ) -> Contender | None:
     """Train naive and best in turn, with what is left of the budget; then write ``best.yaml`` and ``best.py``.
 
     A rung that shortened the training, and does not arrive in the proof at any length at which it is a gain, is taken
     back. What was measured on top of it is then asked again, and what is best by then has a proof of its own.
 
-    Args:
-        rounds: who measures again. tell: told what is trained.
-
-    Returns:
-        the recipe that the files hold, in its processes.
+    Returns the recipe that the files hold, in its processes.
     """
     results = trainings.results
+
+    def tell(text: str) -> None:
+        rounds.progress("proof", "proof", 0.0, text)
+
     while best is not None and best is not naive and naive.failure is None:
         trainings.budget.release_proof()
         for contender in (naive, best):
@@ -108,7 +97,9 @@ def _asked_again(naive: Contender, site: Site, trainings: Trainings, rounds: Rou
     return revisit(best, naive, site, trainings, rounds)
 
 
-def prove(naive: Contender, best: Contender, trainings: Trainings, tell: Any) -> dict[str, Any] | None:
+def prove(
+    naive: Contender, best: Contender, trainings: Trainings, tell: Callable[[str], None]
+) -> dict[str, Any] | None:
     """Train both in turn, as often as the budget allows, and say how many seconds each took.
 
     The target is the lower of the two accuracies that the climb has seen, less two points: both recipes must reach it.
@@ -124,27 +115,22 @@ def prove(naive: Contender, best: Contender, trainings: Trainings, tell: Any) ->
         pairs: trainings differ by their seeds, too. ``epochs`` is the best recipe's length, ``missed`` what did not
         arrive before it.
     """
-    rungs = {row["name"]: row["accuracy_runs"] for row in trainings.results.document["rungs"] if row["kept"]}
-    seen = [runs[-1] for runs in rungs.values() if runs]
+    rows = trainings.results.document["rungs"]
+    seen = [row["accuracy_runs"][-1] for row in rows if row["kept"] and row["accuracy_runs"]]
     if not seen:
         return None
     target = min(seen[0], seen[-1]) - PARITY_POINTS
-    row = rung_row("proof", "naive and best, to the same accuracy")
     pairs: list[dict[str, RunResult]] = []
     missed: list[dict[str, float]] = []
     given = best
-    while len(pairs) < _MOST_PAIRS and trainings.budget.affords(
-        trainings.seconds_of(naive) + trainings.seconds_of(best)
-    ):
-        order = [("naive", naive), ("best", best)]
+    while len(pairs) < _MOST_PAIRS:
+        if not trainings.budget.affords(trainings.seconds_of(naive) + trainings.seconds_of(best)):
+            break
+        order = {"naive": naive, "best": best}
         found: dict[str, RunResult] = {}
-        for name, contender in order if len(pairs) % 2 == 0 else order[::-1]:
+        for name in list(order)[:: -1 if len(pairs) % 2 else 1]:
             tell(f"training {name} to {100 * target:.1f} %, pair {len(pairs) + 1}")
-            try:
-                result = trainings.train(row, contender, part=1.0)
-            except RunFailed:
-                result = None
-            if result is None or not result.val_accuracy:
+            if (result := _trained(trainings, order[name])) is None:
                 break
             found[name] = result
         if len(found) < 2:
@@ -152,8 +138,7 @@ def prove(naive: Contender, best: Contender, trainings: Trainings, tell: Any) ->
         if not pairs:
             best, found["best"] = _arriving(naive, best, found["best"], target, trainings, tell, missed)
         pairs.append(found)
-        shortened = shortener(trainings.results.document["rungs"]) is not None
-        if shortened and first_crossing(pairs[0]["best"].val_accuracy, target) is None:
+        if shortener(rows) is not None and first_crossing(pairs[0]["best"].val_accuracy, target) is None:
             break
     if best is not given:
         best.hand_to(given)
@@ -162,15 +147,18 @@ def prove(naive: Contender, best: Contender, trainings: Trainings, tell: Any) ->
     return {**_conclude(target, pairs, trainings.num_val), "epochs": best.recipe.epochs, "missed": missed}
 
 
+def _trained(trainings: Trainings, contender: Contender) -> RunResult | None:
+    """A training for the proof; None where it failed, or has no time or no accuracy."""
+    with contextlib.suppress(RunFailed):
+        result = trainings.train(rung_row("proof", "to the same accuracy"), contender, part=1.0)
+        return result if result and result.val_accuracy else None
+    return None
+
+
 def _arriving(
-    naive: Contender,
-    best: Contender,
-    result: RunResult,
-    target: float,
-    trainings: Trainings,
-    tell: Any,
-    missed: list[dict[str, float]],
-) -> tuple[Contender, RunResult]:
+    naive: Contender, best: Contender, result: RunResult, target: float, trainings: Trainings,
+    tell: Callable[[str], None], missed: list[dict[str, float]],
+) -> tuple[Contender, RunResult]:  # fmt: skip
     """The best recipe in the shortest length, of those tried, that reaches the target, and its training."""
     longest, row = naive.recipe.epochs, shortener(trainings.results.document["rungs"])
     while first_crossing(result.val_accuracy, target) is None and best.recipe.epochs < longest:
@@ -179,11 +167,8 @@ def _arriving(
             break
         longer = best.of_length(epochs, best.label)
         tell(f"training best for {epochs:g} epochs: {best.recipe.epochs:g} did not reach {100 * target:.1f} %")
-        try:
-            found = trainings.train(rung_row("proof", "a longer training"), longer, part=1.0)
-        except RunFailed:
-            found = None
-        if found is None or not found.val_accuracy:
+        found = _trained(trainings, longer)
+        if found is None:
             longer.hand_to(best)
             break
         missed.append({"epochs": best.recipe.epochs, "accuracy": result.val_accuracy[-1]})
@@ -212,14 +197,11 @@ def _conclude(target: float, pairs: Sequence[Mapping[str, RunResult]], num_val: 
     last = {name: [pair[name].val_accuracy[-1] for pair in pairs] for name in times}
     loss = loss_of(last["naive"], last["best"], num_val)
     return {
-        "target": target,
-        "pairs": shown,
-        "seconds": {name: stats.interval(s)["median"] if s else None for name, s in times.items()},
-        "ratio": ratio,
+        "target": target, "pairs": shown,
+        "seconds": {name: stats.interval(s)["median"] if s else None for name, s in times.items()}, "ratio": ratio,
         "same_accuracy": not loss.certain(PARITY_POINTS),
-        "lost": loss.certain(PARITY_POINTS) and (loss.collapsed or len(pairs) > 1),
-        "reached": reached,
-    }
+        "lost": loss.certain(PARITY_POINTS) and (loss.collapsed or len(pairs) > 1), "reached": reached,
+    }  # fmt: skip
 
 
 def _of_speed(result: RunResult, times: Mapping[str, Sequence[float]], name: str = "naive") -> dict[str, Any]:
@@ -229,3 +211,69 @@ def _of_speed(result: RunResult, times: Mapping[str, Sequence[float]], name: str
         return {"median": seconds, "ci95": None}
     low, high = speed["ci95"]
     return {"median": seconds, "ci95": [seconds * speed["median"] / high, seconds * speed["median"] / low]}
+
+
+def shortener(rows: Sequence[RungRow]) -> RungRow | None:
+    """The kept rung that chose the length of the training, by the time to an accuracy; None where none did."""
+    found = [row for row in rows if row["kept"] and "epochs" in row["changes"] and by_time(row)]
+    return found[-1] if found else None
+
+
+def by_time(row: RungRow) -> bool:
+    """Whether a kept rung counts by the time to an accuracy."""
+    return bool((row["seconds_to_accuracy"] or {}).get("ratio"))
+
+
+def ratio_at(row: RungRow, epochs: float) -> Interval:
+    """The rung's gain in time to the accuracy, were its training ``epochs`` long.
+
+    >>> row = {"recipe": {"epochs": 0.5},
+    ...        "seconds_to_accuracy": {"ratio": {"median": 2.0, "ci95": [1.8, 2.2], "n": 9}}}
+    >>> ratio_at(row, 1.0)
+    {'median': 1.0, 'ci95': [0.9, 1.1], 'n': 9}
+    """
+    assert row["recipe"] is not None and row["seconds_to_accuracy"] is not None, "what was kept was trained"
+    return stats.scaled(row["seconds_to_accuracy"]["ratio"], row["recipe"]["epochs"] / epochs)
+
+
+def next_length(epochs: float, longest: float) -> float:
+    """The length, in epochs, that is tried after one that did not arrive.
+
+    >>> next_length(0.35, 1.0), next_length(0.8, 1.0)
+    (0.5, 1.0)
+    """
+    return min(longest, round(epochs / SHORTER, 3))
+
+
+def worth_a_try(row: RungRow | None, epochs: float) -> bool:
+    """Whether the rung would still be a gain at that length: what cannot win is not trained."""
+    return row is None or verdict_of(ratio_at(row, epochs)) == "helped"
+
+
+def arrived(proof: Mapping[str, Any]) -> bool:
+    """Whether the best recipe came to the proof's accuracy, at one of the lengths that were tried."""
+    return proof["pairs"][0]["best"]["seconds"] is not None
+
+
+def what_was_shown(row: RungRow, proof: Mapping[str, Any], longest: float) -> dict[str, Any]:
+    """What a rung's row says after a proof in which none of its lengths arrived.
+
+    Args:
+        row: of the rung, as it was kept. proof: as ``prove`` gives it. longest: the naive script's epochs.
+    """
+    last = {"epochs": proof["epochs"], "accuracy": proof["pairs"][0]["best"]["accuracy"]}
+    tried = [*proof["missed"], last]
+    first = f"{tried[0]['epochs']:g} to " if len(tried) > 1 else ""
+    highest = max(each["accuracy"] for each in tried)
+    length, goal = f"{first}{last['epochs']:g}", f"{100 * proof['target']:.1f} %"
+    said = f"{length} epochs did not reach {goal} in the proof ({100 * highest:.1f} %)"
+    following = next_length(last["epochs"], longest)
+    if last["epochs"] >= longest:
+        return {"verdict": "hurt", "measurable": True, "reason": f"taken back: {said}"}
+    if worth_a_try(row, following):
+        why = f"taken back: {said}, and there was no time for a longer training"
+        return {"verdict": "n/a", "measurable": False, "reason": why}
+    ratio = ratio_at(row, following)
+    length = f"{following:g} epoch{'s' * (following != 1)}"
+    why = f"{length} would be no certain gain: {ratio['median']:.2f}× less time {stats.around(ratio)}"
+    return {"verdict": verdict_of(ratio), "measurable": True, "reason": f"taken back: {said}, and {why}"}

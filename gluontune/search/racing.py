@@ -1,23 +1,100 @@
-"""Racing of the search: a few candidates beside the start and the best recipe so far, within a budget."""
+"""Heats of the search, kept in ``tune.json``: candidates beside the start and the best so far, within a budget."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gluontune import runtime
 from gluontune.core import stats
 from gluontune.core.events import OnProgress, progress
+from gluontune.core.files import atomic_write
+from gluontune.core.journal import Document
+from gluontune.core.reading import understood
 from gluontune.recipe import Recipe
-from gluontune.search.knobs import Option
+from gluontune.search.knobs import in_short
 from gluontune.search.measure import Contender, interleave
-from gluontune.search.rung import Site
-from gluontune.search.tune_results import TuneResults
+from gluontune.search.rung import Site, Variant
+from gluontune.search.study import dataset_facts
 
-__all__ = ["FEWEST_ALIVE", "MOST_ALIVE", "Candidate", "Racing", "OutOfBudget"]
+__all__ = ["Candidate", "OutOfBudget", "Racing", "TuneResults"]
 
+TUNE_SCHEMA = 1
 FEWEST_ALIVE, MOST_ALIVE = 3, 6  # contenders whose processes exist at the same time
+
+
+class TuneResults(Document):
+    """What a search has measured so far, as ``tune.json``: each heat is kept, so that a killed search goes on.
+
+    Args:
+        asked: what decides the course of the search besides the recipe (knobs, batch sizes, slices).
+        folder: where it is saved, or None to keep it in memory. resume: go on with what lies there.
+    """
+
+    def __init__(self, recipe: Recipe, asked: dict[str, Any], folder: Path | None, resume: bool):
+        self.folder, path = folder, None if folder is None else folder / "tune.json"
+        fields: dict[str, Any] = {
+            "asked": asked, "dataset": dataset_facts(recipe), "site": None, "base_recipe": recipe.to_dict(),
+            "seconds": 0.0, "tried": [], "best": None, "sentence": None, "notes": [], "heats": [],
+        }  # fmt: skip
+        super().__init__(
+            path, "search", TUNE_SCHEMA, fields, runtime.machine_facts, usual=Recipe().to_dict(), resume=resume,
+            asked=lambda document: {"recipe": document["base_recipe"], **document["asked"]},
+        )  # fmt: skip
+        with understood(path):
+            self.document.update(heats=self.document["heats"], tried=[], notes=[])
+
+    @property
+    def site(self) -> Site:
+        """The machine and the job, as the start's process found them."""
+        found = self.document["site"]
+        return Site(**{**found, "rewrites": tuple(found["rewrites"])})
+
+    def heat(self, stage: str, number: int, rounds: int, changes: Sequence[dict[str, Any]]) -> Any:
+        """The heat that an interrupted search measured with exactly these contenders, or None."""
+        for heat in self.document["heats"]:
+            known = [entry["changes"] for entry in heat["entries"]]
+            if (heat["stage"], heat["round"], heat["rounds"], known) == (stage, number, rounds, list(changes)):
+                return heat
+        return None
+
+    def row(self, stage: str, label: str, **values: Any) -> dict[str, Any]:
+        """A new row of the table of what was tried."""
+        empty = dict.fromkeys(("samples_per_sec", "speedup_vs_start", "speedup_ci95", "round_eliminated"))
+        row: dict[str, Any] = {
+            "stage": stage, "label": label, "status": "skipped", "reason": None, "remark": "", "changes": {},
+        }  # fmt: skip
+        row.update({**empty, "kept": False, **values})
+        self.document["tried"].append(row)
+        return row
+
+    def enter_best(self, best: Candidate, labels: Sequence[str]) -> None:
+        """Name the best recipe so far, by what was chosen for it, and write it as YAML beside."""
+        speedup, rate = stats.ratio_interval(best.rates, best.from_start), stats.interval(best.rates)
+        short = in_short(best.recipe)
+        if short.job is not None:
+            short = short.override(job=str(Path(short.job).resolve()))
+        name, shown = " + ".join(labels), stats.bounds(speedup)
+        self.document["best"] = {
+            "name": name or "start", "labels": list(labels),
+            "changes": short.differences(Recipe.from_dict(self.document["base_recipe"])), "recipe": short.to_dict(),
+            "samples_per_sec": rate, "speedup_vs_start": speedup["median"], "speedup_ci95": shown,
+        }  # fmt: skip
+        around = f" (95 %: {shown[0]:.2f}–{shown[1]:.2f})" if shown else ""
+        self.document["sentence"] = (
+            f"{speedup['median']:.2f} times as fast as the recipe as it was{around}, by {name}."
+            if labels
+            else "Nothing that was tried is faster than the recipe as it is."
+        )
+        if self.folder is not None:
+            head = f"# found by gluontune tune: {name or 'the start'}, {rate['median']:.0f} samples/s\n"
+            with atomic_write(self.folder / "recipe.yaml", "w") as stream:
+                stream.write(head + short.to_yaml())
+        self.save()
 
 
 @dataclass(eq=False)
@@ -26,8 +103,8 @@ class Candidate:
 
     recipe: Recipe
     label: str
-    row: dict[str, Any] | None = None
-    option: Option | None = None
+    row: dict[str, Any]
+    option: Variant | None = None
     rates: list[float] = field(default_factory=list)
     beside: list[float] = field(default_factory=list)  # of the best so far, and of the start, in that heat
     from_start: list[float] = field(default_factory=list)
@@ -44,22 +121,18 @@ class Candidate:
             self.contender.close()
             self.contender = None
 
+    def drop(self, number: int) -> None:
+        """Out, after the heat ``number``."""
+        self.row["round_eliminated"] = number
+        self.close()
+
 
 class OutOfBudget(Exception):
     """The next heat would end after the budget."""
 
 
 class Racing:
-    """Runs heats and writes them down.
-
-    Args:
-        recipe: the start. results: where heats and rows are kept.
-        budget_s, slice_s, time_limit: in seconds, as :func:`gluontune.ladder.tune` has them.
-        tell: called with progress events.
-
-    Attributes:
-        start, best: the references of every heat.
-    """
+    """Runs heats and writes them down; ``start`` and ``best`` are the references of every one."""
 
     def __init__(
         self, recipe: Recipe, results: TuneResults, budget_s: float, slice_s: float, tell: OnProgress, time_limit: float
@@ -82,20 +155,17 @@ class Racing:
         Raises:
             OutOfBudget: the next group would end after the budget; earlier ones are measured.
         """
-        references = 1 if self.best is self.start else 2
-        size = max(1, self.most_alive - references)
+        size = max(1, self.most_alive - (1 if self.best is self.start else 2))
         for begin in range(0, len(field_), size):
             group = field_[begin : begin + size]
             self.heat(stage, number, group, rounds)
-            if len(field_) > size:
-                for candidate in group:
-                    candidate.close()
+            for candidate in group if len(field_) > size else ():
+                candidate.close()
 
     def heat(self, stage: str, number: int, group: list[Candidate], rounds: int) -> None:
         """Measure a group beside the references, or take what an interrupted search measured."""
         field_ = list({id(c): c for c in (self.start, self.best, *group)}.values())
-        changes = [self.changes(c.recipe) for c in field_]
-        heat = self.results.heat(stage, number, rounds, changes)
+        heat = self.results.heat(stage, number, rounds, [self.changes(c.recipe) for c in field_])
         if heat is None:
             heat = self._race(stage, number, field_, rounds)
         self.spent_s += heat["seconds"]
@@ -104,7 +174,12 @@ class Racing:
             candidate.rates, candidate.failure = entry["rates"], entry["failure"]
         for candidate in field_:
             candidate.beside, candidate.from_start = self.best.rates, self.start.rates
-            self._fill(candidate)
+            if candidate.rates or candidate.failure:
+                candidate.row.update(status="failed" if candidate.failure else "ran", reason=candidate.failure)
+            if candidate.rates:
+                speedup = stats.ratio_interval(candidate.rates, candidate.from_start)
+                candidate.row["samples_per_sec"] = stats.interval(candidate.rates)
+                candidate.row.update(speedup_vs_start=speedup["median"], speedup_ci95=stats.bounds(speedup))
         self.results.save()
 
     def _race(self, stage: str, number: int, field_: list[Candidate], rounds: int) -> dict[str, Any]:
@@ -112,11 +187,11 @@ class Racing:
         racing_s = len(field_) * rounds * self.slice_s * 1.2
         if stage != "start" and self.spent_s + starting * self.launch_s + racing_s > self.budget_s:
             raise OutOfBudget
-        began = time.monotonic()
-        for candidate in field_:
-            if candidate.contender is None:
-                candidate.contender = Contender(candidate.recipe, candidate.label, self.time_limit)
-        contenders = [c.contender for c in field_ if c.contender is not None]
+        began, document = time.monotonic(), self.results.document
+        contenders: list[Contender] = []
+        for c in field_:
+            c.contender = c.contender or Contender(c.recipe, c.label, self.time_limit)
+            contenders.append(c.contender)
         self.alive = field_
 
         def on_round(done: int, total: int) -> None:
@@ -124,17 +199,14 @@ class Racing:
             fastest = max(rates, key=lambda label: rates[label], default="")
             self._progress(stage, f"heat {number}, round {done}/{total}: {fastest}", rates.get(fastest))
 
+        def on_disturbed(told: str) -> None:
+            document["notes"].append(f"{stage}, heat {number}: {told}")
+
         self._progress(stage, "starting " + ", ".join(c.label for c in contenders), None)
-        interleave(
-            contenders,
-            rounds=rounds,
-            slice_s=self.slice_s,
-            on_round=on_round,
-            on_disturbed=lambda told: self.results.document["notes"].append(f"{stage}, heat {number}: {told}"),
-        )
-        for reference in (self.start, self.best):
-            if reference.contender is not None and reference.contender.failure is not None:
-                raise reference.contender.failure  # nothing to compare with
+        interleave(contenders, rounds=rounds, slice_s=self.slice_s, on_round=on_round, on_disturbed=on_disturbed)
+        for reference in (self.start.contender, self.best.contender):
+            if reference is not None and reference.failure is not None:
+                raise reference.failure  # nothing to compare with
         seconds = time.monotonic() - began
         if stage == "start":
             self._look_around()
@@ -149,24 +221,26 @@ class Racing:
             "most_alive": self.most_alive,
             "entries": [
                 {
-                    "label": candidate.label,
-                    "changes": self.changes(candidate.recipe),
+                    "label": contender.label,
+                    "changes": self.changes(contender.recipe),
                     "rates": [] if contender.failure else list(contender.rates),
                     "failure": str(contender.failure) if contender.failure else None,
                 }
-                for candidate, contender in zip(field_, contenders)
+                for contender in contenders
             ],
         }
-        self.results.enter_heat(heat)
+        document["heats"].append(heat)
+        document["seconds"] += seconds
+        self.results.save()
         return heat
 
     def _look_around(self) -> None:
         """What the start's process knows of machine and job, and how many of its kind fit into memory."""
-        contender = self.start.contender
-        if contender is None or contender.group is None:
+        group = self.start.contender.group if self.start.contender is not None else None
+        if group is None:
             return
-        group = contender.group
-        self.results.enter_site(Site.of(group.ready[0], self.results.document["machine"], self.start.recipe))
+        site = Site.of(group.ready[0], self.results.document["machine"], self.start.recipe)
+        self.results.document["site"] = {**dataclasses.asdict(site), "rewrites": list(site.rewrites)}
         group.resume()
         needed = 2 * group.peak_rss_mib()
         group.pause()
@@ -178,18 +252,6 @@ class Racing:
         """What ``recipe`` changes in the start."""
         return recipe.differences(self.start.recipe)
 
-    def _fill(self, candidate: Candidate) -> None:
-        """A candidate's row, from its last heat."""
-        row = candidate.row
-        if row is None or not (candidate.rates or candidate.failure):
-            return
-        row.update(status="failed" if candidate.failure else "ran", reason=candidate.failure)
-        if candidate.rates:
-            row["samples_per_sec"] = stats.interval(candidate.rates)
-            speedup = stats.ratio_interval(candidate.rates, candidate.from_start)
-            row["speedup_vs_start"], row["speedup_ci95"] = speedup["median"], stats.bounds(speedup)
-
     def _progress(self, stage: str, detail: str, rate: float | None) -> None:
-        left = max(0.0, self.budget_s - self.spent_s)
-        done = min(1.0, self.spent_s / self.budget_s)
+        left, done = max(0.0, self.budget_s - self.spent_s), min(1.0, self.spent_s / self.budget_s)
         self.tell(progress(stage, done, detail, samples_per_sec=rate, seconds_left=left))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from gluontune import runtime
@@ -13,7 +15,7 @@ from gluontune.search.cost import PackageEnergy
 from gluontune.training.group import Group, RunFailed
 from gluontune.training.loop import drive
 
-__all__ = ["Clocks", "train_once"]
+__all__ = ["Clocks", "begun", "train_once"]
 
 _WARMUP_STEPS = 2
 
@@ -56,36 +58,34 @@ class _Watched:
 
 
 def train_once(
-    recipe: Recipe,
-    *,
-    on_event: OnProgress | None = None,
-    time_limit: float = 600.0,
+    recipe: Recipe, *, on_event: OnProgress | None = None, time_limit: float = 600.0,
     machine: dict[str, Any] | None = None,
-) -> tuple[RunResult, Clocks]:
+) -> tuple[RunResult, Clocks]:  # fmt: skip
     """Train a recipe in fresh processes, after a warm-up that is undone. Never raises for a failed run.
 
     Two steps are taken first, for compilation and caches, and the run then begins from its seeded start.
     Ranks behind a parameter server cannot be set back, so they get no warm-up, and their first steps count.
-
-    Args:
-        recipe: what to train; its ``target_accuracy`` ends the run where it is set.
-        machine: facts of the machine, if they are known.
     """
+    with begun(recipe, machine) as (result, clocks), Group(recipe, time_limit=time_limit) as group:
+        clocks.start_seconds = clocks.now()
+        if group.world == 1:
+            group.steps(_WARMUP_STEPS)
+            group.reset()
+        clocks.run_at = clocks.now()
+        clocks.warmup_seconds = clocks.run_at - clocks.start_seconds
+        result.warmup_seconds = clocks.run_at
+        watched: Any = _Watched(group, clocks)
+        drive(watched, result, on_event)
+    return result, clocks
+
+
+@contextlib.contextmanager
+def begun(recipe: Recipe, machine: dict[str, Any] | None) -> Iterator[tuple[RunResult, Clocks]]:
+    """The result and the clocks of a run; how it fails, or is interrupted, becomes a part of the result."""
     result = RunResult(recipe=recipe.to_dict(), machine=machine or runtime.machine_facts())
-    clocks = Clocks()
     try:
-        with Group(recipe, time_limit=time_limit) as group:
-            clocks.start_seconds = clocks.now()
-            if group.world == 1:
-                group.steps(_WARMUP_STEPS)
-                group.reset()
-            clocks.run_at = clocks.now()
-            clocks.warmup_seconds = clocks.run_at - clocks.start_seconds
-            result.warmup_seconds = clocks.run_at
-            watched: Any = _Watched(group, clocks)
-            drive(watched, result, on_event)
+        yield result, Clocks()
     except RunFailed as failure:
         result.status, result.error = "failed", failure.to_dict()
     except KeyboardInterrupt:
         result.status = "interrupted"
-    return result, clocks

@@ -6,76 +6,41 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune import datasets
-from gluontune.core.errors import UsageError
+from gluontune import runtime
 from gluontune.core.events import RungRow
-from gluontune.core.files import write_json
+from gluontune.core.journal import Document
 from gluontune.core.reading import understood
 from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
-from gluontune.search.resumable import begin, goes_on, take_up
+from gluontune.search.study import dataset_facts
 
-__all__ = ["LADDER_SCHEMA", "ResultsStore", "dataset_facts"]
+__all__ = ["LADDER_SCHEMA", "ResultsStore"]
 
 LADDER_SCHEMA = 1
 
 
-class ResultsStore:
-    """What a climb has found so far.
+class ResultsStore(Document):
+    """What a climb has found so far: ``ladder.json``, saved after each rung.
 
     Args:
-        document: what ``ladder.json`` holds.
         folder: where it is saved, or None to keep it in memory.
+        resume: go on with what an interrupted climb left there. names: rungs whose rows are taken over.
     """
 
-    def __init__(self, document: dict[str, Any], folder: Path | None):
-        self.document, self.folder = document, folder
-
-    @classmethod
-    def open(cls, recipe: Recipe, mode: str, folder: Path | None, resume: bool, names: Sequence[str]) -> ResultsStore:
-        """A new file of results, or with ``resume`` the one that an interrupted climb left in ``folder``.
-
-        An older ``ladder.json`` is kept beside a new one as ``ladder.previous.json``.
-        """
-        path = None if folder is None else folder / "ladder.json"
-        if goes_on(path, resume):
-            with understood(path):
-                return cls._taken_up(recipe, mode, path, names)
-        document = begin(
-            path,
-            LADDER_SCHEMA,
-            mode=mode,
-            dataset=dataset_facts(recipe),
-            base_recipe=recipe.to_dict(),
-            rungs=[],
-            best=None,
-            verdict=None,
-            sentence=None,
-            budget=None,
-            revisited=[],
-            proof=None,
-            taken_back=[],
-            files=None,
-        )
-        return cls(document, folder)
-
-    @classmethod
-    def _taken_up(cls, recipe: Recipe, mode: str, path: Path | None, names: Sequence[str]) -> ResultsStore:
-        document = take_up(path, LADDER_SCHEMA, "climb", "base_recipe")
-        assert path is not None
-        before = Recipe.from_dict(document["base_recipe"], source=str(path))
-        differs = recipe.differences(before)
-        if document.get("mode") != mode:
-            differs["mode"] = mode
-        if differs:
-            changed = ", ".join(f"{name}={value!r}" for name, value in differs.items())
-            raise UsageError(
-                f"{path}: was climbed with another recipe (now {changed}); give the same options, or start "
-                "without --resume"
-            )
-        document["rungs"] = [r for r in document["rungs"] if r.get("finished") and r["name"] in names]
-        return cls(document, path.parent)
+    def __init__(self, recipe: Recipe, mode: str, folder: Path | None, resume: bool, names: Sequence[str]):
+        self.folder, path = folder, None if folder is None else folder / "ladder.json"
+        fields: dict[str, Any] = {
+            "mode": mode, "dataset": dataset_facts(recipe), "base_recipe": recipe.to_dict(), "rungs": [],
+            **dict.fromkeys(("best", "verdict", "sentence", "budget")),
+            "revisited": [], "proof": None, "taken_back": [], "files": None,
+        }  # fmt: skip
+        super().__init__(
+            path, "climb", LADDER_SCHEMA, fields, runtime.machine_facts, usual=Recipe().to_dict(), resume=resume,
+            asked=lambda document: {"recipe": document["base_recipe"], "mode": document["mode"]},
+        )  # fmt: skip
+        with understood(path):
+            self.document["rungs"] = [r for r in self.document["rungs"] if r.get("finished") and r["name"] in names]
 
     def finished(self, name: str) -> RungRow | None:
         """The row of a rung that was finished earlier, or None."""
@@ -104,12 +69,9 @@ class ResultsStore:
 
     def name_best(self) -> None:
         """Make the recipe of the last kept rung the best one."""
-        kept = [r for r in self.document["rungs"] if r["kept"]]
-        if kept:
-            best = kept[-1]
-            self.document["best"] = {
-                name: best[name] for name in ("name", "recipe", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")
-            }
+        names = ("name", "recipe", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")
+        for row in [r for r in self.document["rungs"] if r["kept"]][-1:]:
+            self.document["best"] = {name: row[name] for name in names}
 
     def take_back(self, why: str) -> None:
         """The proof has lost accuracy: what was kept after the last training that kept it is not kept any more."""
@@ -125,17 +87,13 @@ class ResultsStore:
         """The proof has shown that a rung which shortened the training is no gain; saved at once.
 
         The best recipe is the one before it. What was kept later was measured on top of it: it is not kept as it
-        stands, and its row says ``on_top_of``, so that it is asked again.
-
-        Args:
-            shown: the row's new verdict and reason. proof: the one that showed it, kept in ``taken_back``.
+        stands, and its row says ``on_top_of``, so that it is asked again. ``shown`` is the row's new verdict.
         """
         rows = self.document["rungs"]
-        for later in rows[rows.index(row) + 1 :]:
-            if later["kept"]:
-                later.update(kept=False, verdict="n/a", measurable=False, on_top_of=row["name"])
-                later["reason"] = f"measured on top of {row['name']}, which the proof took back"
-                later.update(val_accuracy=[], accuracy_runs=[], epoch_seconds=[], elapsed_seconds=[])
+        for later in (r for r in rows[rows.index(row) + 1 :] if r["kept"]):
+            later.update(kept=False, verdict="n/a", measurable=False, on_top_of=row["name"])
+            later["reason"] = f"measured on top of {row['name']}, which the proof took back"
+            later.update(val_accuracy=[], accuracy_runs=[], epoch_seconds=[], elapsed_seconds=[])
         row["kept"], row["verdict"] = False, shown["verdict"]
         row["measurable"], row["reason"] = shown["measurable"], shown["reason"]
         row["seconds_to_accuracy"] = {**(row["seconds_to_accuracy"] or {}), "ratio": None, "seconds": None}
@@ -148,12 +106,10 @@ class ResultsStore:
     def lengthen(
         self, row: RungRow, ratio: Interval, missed: Sequence[dict[str, float]], epochs: float, found: dict[str, float]
     ) -> None:
-        """The proof has shown that the best recipe needs a longer training than the climb had found.
+        """The proof has shown that the best recipe needs a longer training than ``row``, which chose it, had found.
 
-        Args:
-            row: of the rung that chose the length; what was kept later has it, too.
-            ratio: its gain in time at the length that arrived. missed: the lengths that did not arrive.
-            epochs: the one that did. found: seconds and accuracy there.
+        ``ratio`` is the row's gain in time at the length that arrived, ``epochs``, with what was ``found`` there;
+        ``missed`` are the lengths that did not arrive. What was kept later has the length, too.
         """
         rows = self.document["rungs"]
         kept = [r for r in rows[rows.index(row) :] if r["kept"]]
@@ -174,21 +130,3 @@ class ResultsStore:
     def kept_accuracies(self) -> list[float]:
         """Final validation accuracies of all trainings of the rungs kept so far."""
         return [value for r in self.document["rungs"] if r["kept"] for value in r.get("accuracy_runs", ())]
-
-    def save(self) -> None:
-        if self.folder is not None:
-            write_json(self.folder / "ladder.json", self.document)
-
-
-def dataset_facts(recipe: Recipe) -> dict[str, Any]:
-    """What the report says about the data; a job's own data are known to its processes only."""
-    if recipe.job is not None:
-        return {"name": Path(recipe.job).name, "classes": None, "num_train": None, "num_test": None}
-    data = datasets.open(recipe.dataset)
-    return {
-        "name": data.name,
-        "classes": len(data.classes),
-        "num_train": len(data.train),
-        "num_test": len(data.test),
-        "image_shape": list(data.image_shape) if data.image_shape else None,
-    }

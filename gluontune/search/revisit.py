@@ -17,8 +17,8 @@ from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.search.judge import compare, judge, judge_accuracy, verdict_of
 from gluontune.search.measure import Contender
-from gluontune.search.rounds import Rounds
 from gluontune.search.rung import Site, Variant
+from gluontune.search.rung_contest import Rounds
 from gluontune.search.rungs import RUNGS
 from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
@@ -116,33 +116,32 @@ def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings,
     The results's ``revisited`` gets an entry a question: ``{"rung", "kind", "changes", "first", "ratio", "verdict",
     "adopted", "reason", "interaction"}``.
     """
-    document = trainings.results.document
-    trainings.results.name_best()  # a climb that was killed after this names what had been adopted
+    results, document = trainings.results, trainings.results.document
+    results.name_best()  # a climb that was killed after this names what had been adopted
     asked = questions(document["rungs"], best.recipe, site)
     answers = {question.label: _Answer(question) for question in asked}
     for _ in range(_STEPS):
         now = _affordable(asked, trainings.budget.free_s, rounds.starts_s)
         if not now:
             break
-        field = {q.label: _contender(best, q, trainings.time_limit) for q in now}
+        changed = {q.label: best.recipe.override(**q.variant.changes) for q in now}
+        field = {label: Contender(recipe, label, trainings.time_limit) for label, recipe in changed.items()}
         helped = _measured([answers[q.label] for q in now], field, best, naive, trainings, rounds)
         adopted = _adopted(helped, field, best, trainings)
-        for label, contender in field.items():
-            if adopted is None or label != adopted.question.label:
+        label = adopted.question.label if adopted is not None else None
+        for name, contender in field.items():
+            if name != label:
                 contender.close()
-        document["revisited"] = [answer.to_dict() for answer in answers.values()]
-        if adopted is None:
+        if adopted is None or label is None:
             break
-        document["best"] = {
-            "samples_per_sec": adopted.measured["samples_per_sec"],
-            "speedup_vs_naive": adopted.measured["speedup_vs_naive"],
-            "speedup_ci95": adopted.measured["speedup_ci95"],
-            "name": f"{document['best']['name']}, {adopted.question.label}",
-            "recipe": adopted.measured["recipe"],
-        }
+        document["revisited"] = [answer.to_dict() for answer in answers.values()]
+        measured: Mapping[str, Any] = adopted.measured
+        kept = ("samples_per_sec", "speedup_vs_naive", "speedup_ci95")
+        name = f"{document['best']['name']}, {label}"
+        document["best"] = {**{k: measured[k] for k in kept}, "name": name, "recipe": measured["recipe"]}
         if best is not naive:
             best.close()
-        best = field[adopted.question.label]
+        best = field[label]
         won = {answer.question.label for answer in helped}
         still = [q.label for q in asked if (q not in now or q.label in won) and q is not adopted.question]
         # On top of what was adopted a rung may change other fields, or none.
@@ -150,7 +149,7 @@ def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings,
         for question in asked:
             answers[question.label].question = question
     document["revisited"] = [answer.to_dict() for answer in answers.values()]
-    trainings.results.save()
+    results.save()
     return best
 
 
@@ -163,8 +162,8 @@ def _affordable(asked: Sequence[Question], free_s: float, starts_s: float) -> li
 
     most = int((_PART * free_s - _LEAST_S) / starts_s + 1e-9) if free_s > 0 else 0
     standing = [question for question in asked if question.on_top_of]
-    others = sorted((q for q in asked if not q.on_top_of), key=promise, reverse=True)
-    return [*standing, *others[: max(0, most - len(standing))]]
+    rest = sorted((q for q in asked if not q.on_top_of), key=promise, reverse=True)
+    return [*standing, *rest[: max(0, most - len(standing))]]
 
 
 @dataclass
@@ -191,35 +190,23 @@ class _Answer:
         question, row = self.question, self.row
         ratio = row["ratio_to_previous"] if row else None
         return {
-            "rung": question.rung,
-            "kind": question.kind,
-            "changes": dict((row and row["changes"]) or question.variant.changes),
-            "first": question.first,
-            "ratio": ratio,
-            "verdict": row["verdict"] if row else "n/a",
-            "adopted": self.adopted,
+            "rung": question.rung, "kind": question.kind,
+            "changes": dict((row and row["changes"]) or question.variant.changes), "first": question.first,
+            "ratio": ratio, "verdict": row["verdict"] if row else "n/a", "adopted": self.adopted,
             "reason": row["reason"] if row else "no time was left to ask again",
             "interaction": interaction(question.rung, question.kind, question.first, ratio),
-        }
-
-
-def _contender(best: Contender, question: Question, time_limit: float) -> Contender:
-    return Contender(best.recipe.override(**question.variant.changes), question.label, time_limit)
+        }  # fmt: skip
 
 
 def _measured(
-    answers: Sequence[_Answer],
-    field: Mapping[str, Contender],
-    best: Contender,
-    naive: Contender,
-    trainings: Trainings,
+    answers: Sequence[_Answer], field: Mapping[str, Contender], best: Contender, naive: Contender, trainings: Trainings,
     rounds: Rounds,
-) -> list[_Answer]:
+) -> list[_Answer]:  # fmt: skip
     """One contest of all; those that helped, the fastest first."""
     contest = rung_row("asked again", "what was dropped or kept early, on top of the best")
     seconds = max(_LEAST_S, _PART * trainings.budget.free_s - len(field) * rounds.starts_s)
     standing = any(answer.question.on_top_of for answer in answers)
-    others = rounds.run(contest, best, naive, list(field.values()), seconds, even_late=standing)
+    background_pct = rounds.run(contest, best, naive, list(field.values()), seconds, even_late=standing)
     for answer in answers:
         question, contender = answer.question, field[answer.question.label]
         kind = "again" if question.kind == AGAIN else "left-out"
@@ -228,7 +215,7 @@ def _measured(
         if compare(row, [contender], [question.variant], naive, best, rounds.scatter) is None:
             row.update({"status": "failed", "reason": str(contender.failure)})
         else:
-            judge(row, others, has_best=True)
+            judge(row, background_pct, has_best=True)
     helped = [answer for answer in answers if answer.measured["kept"]]
     return sorted(helped, key=lambda answer: answer.gain, reverse=True)
 

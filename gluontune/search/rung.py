@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 from gluontune import runtime
 from gluontune.recipe import Recipe
+from gluontune.recipe.registry import Registry
 from gluontune.runtime import pytorch
 
-__all__ = ["Rung", "Site", "Variant"]
+__all__ = ["Rung", "Site", "Variant", "adding_to", "always"]
 
 
 @dataclass(frozen=True)
@@ -74,34 +75,72 @@ class Site:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to climb a rung.
+    """One way to climb a rung, or one setting of a knob.
 
     Args:
         label: how the report calls it. changes: recipe fields.
         rank: where there is no time for all variants, those of the lowest ranks are tried.
+        remark: what else a reader must know, or "". missing: why it cannot be tried here, or "".
     """
 
     label: str
     changes: Mapping[str, Any]
     rank: int = 0
+    remark: str = ""
+    missing: str = ""
+
+    def on(self, recipe: Recipe) -> Recipe:
+        """``recipe`` with this setting, whose ``env`` is added to the recipe's, not put in its place.
+
+        >>> Variant("x", {"env": {"B": "2"}}).on(Recipe(env={"A": "1"})).env
+        {'A': '1', 'B': '2'}
+        """
+        env = {"env": {**recipe.env, **self.changes["env"]}} if "env" in self.changes else {}
+        return recipe.override(**{**self.changes, **env})
+
+
+Requires = Callable[[Recipe, Site], Optional[str]]
+Variants = Callable[[Recipe, Site], list[Variant]]
 
 
 @dataclass(frozen=True)
 class Rung:
-    """A step of the ladder.
+    """A step of the ladder, or a knob of the search.
 
     Args:
-        name: as in ``ladder.json``.
+        name: as in ``ladder.json``, or of the stage in ``tune.json``.
         sentence: what it changes, for the learner.
         requires: the reason why it cannot run here, or None.
         variants: what to try on top of the best recipe so far.
         by_time: its variants change what is learned, so they count by the time to an accuracy, not by images a second.
         pace: climbed at this one alone, unless it is asked for by name; None: at each.
+        slot: knobs of the same slot replace each other's choice; "": it has one of its name.
+        exists: whether the machine has it at all; where not, the search has no row for it.
     """
 
     name: str
     sentence: str
-    requires: Callable[[Recipe, Site], str | None]
-    variants: Callable[[Recipe, Site], list[Variant]]
+    requires: Requires
+    variants: Variants
     by_time: bool = False
     pace: str | None = None
+    slot: str = ""
+    exists: Callable[[Site], bool] = lambda site: True
+
+
+def always(recipe: Recipe, site: Site) -> str | None:
+    """No reason against it."""
+    return None
+
+
+def adding_to(registry: Registry[Rung]) -> Callable[..., Callable[[Variants], Variants]]:
+    """A decorator, with the arguments of :class:`Rung`, which adds one of the variants that a function returns."""
+
+    def named(name: str, sentence: str, requires: Requires = always, **how: Any) -> Callable[[Variants], Variants]:
+        def add(variants: Variants) -> Variants:
+            registry.add(name, Rung(name, sentence, requires, variants, **how))
+            return variants
+
+        return add
+
+    return named

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from gluontune.core import stats
+from gluontune.core.events import OnProgress, RungRow, progress
+from gluontune.monitor.cpu import OtherLoad
+from gluontune.search.budget import Budget
 from gluontune.search.judge import LIKELY, MAYBE, helps
-from gluontune.search.measure import Contender
+from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender, interleave
 from gluontune.search.sequential import LOOKS, Scatter, hardly_above, ratio_at_look
 
-__all__ = ["Contest"]
+__all__ = ["Contest", "Rounds"]
 
 TOO_SLOW = 0.25  # of the best recipe's rate: twice below it while warming up, and a variant is not measured any further
 _NAIVE_ROUNDS = 4  # the naive script tells the height of the ladder; the verdict is made against the best
@@ -17,15 +21,18 @@ _SETTLED = 6  # rounds after which it does not matter any more which of the vari
 FUTILE = 1.06  # where so much is unlikely, a contest in a hurry ends
 UNCLEAR = 1.2  # where so much is still well possible when the time is up, the question is not answered
 _FAR = 0.7  # of the best: what ends so far below is reported as cut off
+_LOOK_S = 0.5  # at what others do, before measuring
+_HURRY_S = 60.0  # with less, a contest ends when a gain becomes unlikely; with more, it is looked at more closely
+_LONGER = 2.0  # times the time, where a gain is likely but not proven
+_STARTS_S = 1.0  # at least, for starting a process and warming it up
+_SHORTER = 0.6  # of the time, where others disturb: more slices would not make it certain
 
 
 class Contest:
     """Slices in turn, looked at after 4, 6, 9, … rounds: what is decided is measured no further.
 
     Args:
-        best: the recipe to beat; None where there is none (the naive rung itself).
-        naive: measured alongside for the first rounds. field: the variants.
-        slice_s: about how long a slice takes, in seconds.
+        best: the recipe to beat; None where there is none (the naive rung itself). naive: measured for a few rounds.
         races: whether the fastest is looked for. Where something else decides, such as the time to an accuracy, each
             is measured for six rounds and none is cut off but the hopeless.
         scatter: of the contests before.
@@ -41,20 +48,10 @@ class Contest:
     """
 
     def __init__(
-        self,
-        best: Contender | None,
-        naive: Contender,
-        field: Sequence[Contender],
-        *,
-        slice_s: float,
-        races: bool = True,
-        scatter: Scatter,
-        hurries: bool = False,
-        time_up: Callable[[bool], bool],
-        over: Callable[[], bool],
-        on_start: Callable[[], None],
-        on_round: Callable[[int], None],
-    ):
+        self, best: Contender | None, naive: Contender, field: Sequence[Contender], *, slice_s: float,
+        races: bool = True, scatter: Scatter, hurries: bool = False, time_up: Callable[[bool], bool],
+        over: Callable[[], bool], on_start: Callable[[], None], on_round: Callable[[int], None],
+    ):  # fmt: skip
         self.best, self.naive, self.field = best, naive, list(field)
         self.slice_s, self.time_up, self.over, self.on_round = slice_s, time_up, over, on_round
         self.races, self.scatter, self.hurries, self.on_start = races, scatter, hurries, on_start
@@ -68,18 +65,18 @@ class Contest:
         """Start, warm up and measure all; failures and cuts stand with the contenders."""
         everyone = list({id(c): c for c in (self.best, self.naive, *self.field) if c is not None}.values())
         for contender in everyone:
-            contender.rates, contender.cut = [], None
-            contender.launch()
-        self._warm_up(everyone)
-        self.on_start()
-        while self.rounds < LOOKS[-1]:
-            self._round(everyone)
-            if self.rounds in LOOKS and self._look():
-                self.decided = True
-                return
-            if self.over() or (self.rounds >= LOOKS[0] and self.time_up(self._likely())):
-                break
-        self.decided = self._futile(UNCLEAR)
+            contender.cut = None
+        interleave(
+            everyone, rounds=LOOKS[-1], slice_s=self.slice_s, on_round=self._is_over, warm_up=self._warm_up,
+            playing=self._playing,
+        )  # fmt: skip
+        self.decided = self.decided or self._futile(UNCLEAR)
+
+    def _is_over(self, number: int, _: int) -> bool:
+        self.rounds = number
+        self.on_round(number)
+        self.decided = number in LOOKS and self._look()
+        return self.decided or self.over() or (number >= LOOKS[0] and self.time_up(self._likely()))
 
     def teach(self) -> None:
         """Tell the scatter what this contest has shown of it; the verdict is made with what was known before."""
@@ -107,7 +104,7 @@ class Contest:
         return ratio_at_look(contender.rates, other.rates, len(self.field), self.scatter)
 
     def _warm_up(self, everyone: Sequence[Contender]) -> None:
-        floor = 0.0
+        floor = reference = 0.0
         for contender in everyone:
             rate = contender.warm_up(self.slice_s, floor)
             if contender is self.best:
@@ -119,15 +116,14 @@ class Contest:
                 contender.cut = f"cut off while warming up at {rate:,.0f} samples/s, {rate / reference:.2f} × the best"
                 contender.rates = [rate]
                 contender.close()
+        self.on_start()
 
-    def _round(self, everyone: Sequence[Contender]) -> None:
+    def _playing(self, everyone: Sequence[Contender]) -> list[Contender]:
+        """Who has the next round: the naive script tells the height of the ladder, and needs few."""
         field = [c for c in everyone if c.cut is None and c.failure is None]
         if self.best is not None and self.best is not self.naive and self.rounds >= _NAIVE_ROUNDS:
-            field = [c for c in field if c is not self.naive]
-        for contender in stats.in_turn(field, self.rounds):
-            contender.slice()
-        self.rounds += 1
-        self.on_round(self.rounds)
+            return [c for c in field if c is not self.naive]
+        return field
 
     def _look(self) -> bool:
         """Cut off what is decided; whether everything is."""
@@ -160,3 +156,79 @@ def _cut(contender: Contender, ratio: float, of: str) -> str:
     if ratio >= _FAR:
         return f"slower than {of} ({ratio:.2f} × it)"
     return f"cut off after {len(contender.rates)} slices at {rate:,.0f} samples/s, {ratio:.2f} × {of}"
+
+
+class Rounds:
+    """Runs the contests of a climb within its budget.
+
+    Attributes:
+        scatter: of the contests before the last. starts_s: seconds that starting a process takes.
+    """
+
+    def __init__(self, budget: Budget, slice_s: float, tell: OnProgress):
+        self.budget, self.slice_s, self.tell = budget, slice_s, tell
+        self.scatter = Scatter()
+        self._last: Contest | None = None
+        self.starts_s = 3.0
+
+    def run(
+        self, row: RungRow, best: Contender | None, naive: Contender, field: list[Contender], seconds: float,
+        races: bool = True, even_late: bool = False,
+    ) -> float:  # fmt: skip
+        """Measure ``field`` beside ``best`` and ``naive`` for about ``seconds``, starting them not counted.
+
+        The row gets ``contest_decided``, and a note where other programs disturbed. ``even_late`` measures for so long
+        even where the budget is spent.
+
+        Returns:
+            percent of the cores that other programs took meanwhile.
+        """
+        if self._last is not None:
+            self._last.teach()
+        name, began = row["name"], self.budget.spent_s
+        starting = sum(c.group is None for c in [naive, best, *field] if c is not None)
+        self.progress(name, "starting", 0.0, ", ".join(c.label for c in field))
+        if not self.budget.wait(lambda: self._disturbed(name)):
+            seconds *= _SHORTER
+
+        def on_round(number: int) -> None:
+            rates = {c.label: c.rates[-1] for c in field if c.rates and c.failure is None and c.cut is None}
+            fastest = max(rates, key=lambda label: rates[label], default="")
+            detail = f"round {number}: {fastest} {rates.get(fastest, 0):,.0f} samples/s"
+            done = min(1.0, (self.budget.spent_s - began) / max(seconds, 1e-6))
+            self.progress(name, "measuring", done, detail, rates.get(fastest))
+
+        background = OtherLoad()
+
+        def on_start() -> None:
+            nonlocal began
+            if starting:
+                took = (self.budget.spent_s - began) / starting
+                self.starts_s = max(_STARTS_S, (self.starts_s + took) / 2)
+            began = self.budget.spent_s
+
+        contest = Contest(
+            best, naive, field, slice_s=self.slice_s, races=races, scatter=self.scatter, hurries=seconds < _HURRY_S,
+            time_up=lambda likely: self.budget.spent_s - began >= (_LONGER if likely else 1.0) * seconds,
+            over=lambda: not even_late and self.budget.free_s <= 0, on_start=on_start, on_round=on_round,
+        )  # fmt: skip
+        self._last = contest
+        contest.run()
+        taken = background.read()
+        row["contest_decided"] = contest.decided
+        if taken >= DISTURBED_PCT:
+            row["notes"].append(f"{BACKGROUND} {taken:.0f} % of the cores meanwhile, which changes what threads gain")
+        return taken
+
+    def progress(self, name: str, stage: str, done: float, detail: str, rate: float | None = None) -> None:
+        """Tell the live table how far a rung is."""
+        self.tell({**progress(stage, done, detail, samples_per_sec=rate), "name": name})
+
+    def _disturbed(self, name: str) -> bool:
+        """Whether others work on this machine just now, while all that is ours is paused."""
+        background = OtherLoad()
+        time.sleep(_LOOK_S)
+        taken = background.read()
+        if taken >= DISTURBED_PCT:
+            self.progress(name, "waiting", 0.0, f"other programs take {taken:.0f} % of the cores")
+        return taken >= DISTURBED_PCT

@@ -8,7 +8,6 @@ which does not help here is seen not to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from gluontune import runtime
@@ -20,29 +19,13 @@ from gluontune.recipe import Recipe
 from gluontune.recipe.registry import Registry
 from gluontune.runtime import pytorch
 from gluontune.search.budget import SHORTEST_UPDATES
-from gluontune.search.rung import Rung, Site, Variant
+from gluontune.search.rung import Rung, Site, Variant, adding_to
 
 __all__ = ["RUNGS"]
 
 
 RUNGS: Registry[Rung] = Registry("rung")
-
-
-def _always(recipe: Recipe, site: Site) -> str | None:
-    return None
-
-
-Variants = Callable[[Recipe, Site], list[Variant]]
-
-
-def _rung(
-    name: str, sentence: str, requires: Callable[[Recipe, Site], str | None] = _always, **how: Any
-) -> Callable[[Variants], Variants]:
-    def add(variants: Variants) -> Variants:
-        RUNGS.add(name, Rung(name, sentence, requires, variants, **how))
-        return variants
-
-    return add
+_rung = adding_to(RUNGS)
 
 
 @_rung("naive", "the script as a tutorial writes it, in the environment as it comes")

@@ -11,7 +11,7 @@ from typing import Any
 from gluontune.core.files import atomic_write, write_json
 from gluontune.recipe import Recipe
 
-__all__ = ["dawnbench_entry", "dawnbench_tsv", "mllog_lines", "write_exchange"]
+__all__ = ["dawnbench_entry", "dawnbench_tsv", "mllog_lines", "write_submissions"]
 
 
 def dawnbench_tsv(row: Mapping[str, Any]) -> str:
@@ -35,24 +35,15 @@ def dawnbench_entry(document: Mapping[str, Any], name: str, author: str, author_
         document: of ``tta.json``. name: ``this`` or ``against``.
     """
     machine, recipe = document["machine"], document["given"]["recipes"][name]
-    own = f"MXNet {machine.get('packages', {}).get('mxnet', '')} (gluontune {document['gluontune']})"
+    ours = f"MXNet {machine.get('packages', {}).get('mxnet', '')} (gluontune {document['gluontune']})"
+    times = {what: document["summary"][name][what] for what in ("train_seconds", "wall_seconds")}
+    misc = {"dataset": recipe["dataset"], "target_accuracy": document["given"]["target"], "rule": document["rule"]}
     entry: dict[str, Any] = {
-        "version": "v1.0",
-        "author": author,
-        "authorEmail": author_email,
-        "framework": document["given"].get("trainers", {}).get(name) or own,
-        "model": recipe["net"] if not recipe["job"] else Path(recipe["job"]).stem,
-        "hardware": hardware(machine),
-        "timestamp": document["created"][:10],
-        "misc": {
-            "dataset": recipe["dataset"],
-            "target_accuracy": document["given"]["target"],
-            "rule": document["rule"],
-            "train_seconds": document["summary"][name]["train_seconds"],
-            "wall_seconds": document["summary"][name]["wall_seconds"],
-            "recipe": recipe,
-        },
-    }
+        "version": "v1.0", "author": author, "authorEmail": author_email,
+        "framework": document["given"].get("trainers", {}).get(name) or ours,
+        "model": recipe["net"] if not recipe["job"] else Path(recipe["job"]).stem, "hardware": hardware(machine),
+        "timestamp": document["created"][:10], "misc": {**misc, **times, "recipe": recipe},
+    }  # fmt: skip
     if document["price"]:
         entry["costPerHour"] = document["price"]["usd_per_hour"]
         entry["misc"]["price"] = document["price"]
@@ -88,15 +79,11 @@ def mllog_lines(document: Mapping[str, Any], row: Mapping[str, Any], org: str) -
     lines: list[str] = []
 
     def log(key: str, at: float, value: Any = None, kind: str = "POINT_IN_TIME", **metadata: Any) -> None:
-        place = {"file": "gluontune/search/repeat.py", "lineno": 0}
+        metadata = {"file": "gluontune/search/repeat.py", "lineno": 0, **metadata}
         event = {
-            "namespace": "",
-            "time_ms": round(1000 * (begin + at)),
-            "event_type": kind,
-            "key": key,
-            "value": value,
-            "metadata": {**place, **metadata},
-        }
+            "namespace": "", "time_ms": round(1000 * (begin + at)), "event_type": kind, "key": key, "value": value,
+            "metadata": metadata,
+        }  # fmt: skip
         lines.append(f":::MLLOG {json.dumps(event)}")
 
     log("cache_clear", 0.0, False, note="a fresh process; the page cache is left alone")
@@ -129,7 +116,7 @@ def mllog_lines(document: Mapping[str, Any], row: Mapping[str, Any], org: str) -
     return lines
 
 
-def write_exchange(
+def write_submissions(
     document: Mapping[str, Any], folder: str | Path, *, author: str = "unnamed", author_email: str = ""
 ) -> list[Path]:
     """Write ``dawnbench/`` and ``mlperf/`` beside ``tta.json``; return the files.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,10 @@ from gluontune.core import stats
 from gluontune.core.errors import GluontuneError
 from gluontune.recipe.result import RunResult
 
-__all__ = ["first_crossing", "summarize", "sustained_crossing"]
+__all__ = ["accuracies", "first_crossing", "parity", "summarize", "sustained_crossing"]
+
+POINTS = 0.02  # of final accuracy, as in the ladder's gate
+EPOCHS = 0.1  # of the epochs to target: a smaller difference is not worth a mark, however certain
 
 
 def first_crossing(accuracies: Sequence[float], target: float) -> int | None:
@@ -68,15 +72,17 @@ def summarize(reached: Sequence[float], spent_in_vain: Sequence[float] = ()) -> 
     True
     """
     times, count = list(reached), len(reached) + len(spent_in_vain)
+    unknown = ("mean", "mean_ci95", "median", "ci95", "cv_pct", "median_of_all", "expected_seconds")
     found: dict[str, Any] = {"repeats": count, "reached": len(times), "failed": len(spent_in_vain)}
-    found.update(dict.fromkeys(("mean", "mean_ci95", "median", "ci95", "cv_pct", "median_of_all")))
-    found["expected_seconds"] = None
+    found.update(dict.fromkeys(unknown))
     if not times:
         return found
     middle = stats.interval(times)
-    found["median"], found["mean"] = middle["median"], math.fsum(times) / len(times)
+    found["median"], found["mean"] = middle["median"], _mean(times)
     found["expected_seconds"] = (math.fsum(times) + math.fsum(spent_in_vain)) / len(times)
-    found["median_of_all"] = _median_with_failures(sorted(times), count)
+    places, ordered = ((count - 1) // 2, count // 2), sorted(times)
+    if places[1] < len(ordered):
+        found["median_of_all"] = (ordered[places[0]] + ordered[places[1]]) / 2
     if len(times) > 1:
         found["cv_pct"] = 100 * _deviation(times) / found["mean"]
     if len(times) >= stats.LEAST:
@@ -84,13 +90,8 @@ def summarize(reached: Sequence[float], spent_in_vain: Sequence[float] = ()) -> 
     return found
 
 
-def _median_with_failures(ordered: list[float], count: int) -> float | None:
-    places = ((count - 1) // 2, count // 2)
-    return None if places[1] >= len(ordered) else (ordered[places[0]] + ordered[places[1]]) / 2
-
-
 def _deviation(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
+    mean = _mean(values)
     return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
@@ -98,7 +99,7 @@ def _around_mean(values: Sequence[float]) -> list[float]:
     """Student's interval of the mean on the logarithmic scale (delta method): never below zero."""
     from scipy import stats as tables
 
-    n, mean = len(values), math.fsum(values) / len(values)
+    n, mean = len(values), _mean(values)
     reach = float(tables.t.ppf(0.975, n - 1)) * _deviation(values) / math.sqrt(n) / mean
     return [mean * math.exp(-reach), mean * math.exp(reach)]
 
@@ -116,3 +117,72 @@ def accuracies(result: RunResult) -> list[float]:
             f"target_accuracy=VALUE ends at that value of {name}"
         )
     return list(result.val_accuracy)
+
+
+def parity(
+    mine: Sequence[float | None], reference: Sequence[float | None], *, accuracy: Sequence[float] = (),
+    reference_accuracy: Sequence[float] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Does a recipe converge as its reference does, or suspiciously better or worse?
+
+    MLPerf's reference convergence points ask it of each submission: a run that needs clearly fewer epochs than the
+    reference, at the same target, has changed more than its speed.
+
+    Args:
+        mine, reference: epochs to the target of each repeat; None where it was not reached.
+        accuracy, reference_accuracy: final accuracies of the repeats, 0 … 1.
+
+    Returns:
+        ``verdict``: ``as the reference``, ``converges faster``, ``converges slower``, ``less accurate``,
+        ``more accurate``, ``fails more often`` or ``too few repeats``; ``suspicious``: whether a reader
+        should look for a change beyond speed (faster, or more accurate); ``epochs_ratio``; ``p``: of
+        Welch's two-sided t-test on the epochs (None where all repeats are alike); ``reason``.
+
+    Source: MLCommons, ``rcp_checker`` (t-test on the epochs to converge, 5 %).
+
+    >>> parity([8, 9, 8, 9], [8, 9, 9, 8])["verdict"]
+    'as the reference'
+    >>> parity([4, 4, 5, 4], [8, 9, 9, 8])["verdict"]
+    'converges faster'
+    """
+    mine, reference = ([None if e is None or not math.isfinite(e) else e for e in side] for side in (mine, reference))
+    reached, theirs = [e for e in mine if e is not None], [e for e in reference if e is not None]
+    found: dict[str, Any] = {"verdict": "too few repeats", "suspicious": False, "epochs_ratio": None, "p": None}
+    if len(reference) >= 2 and len(mine) >= 2 and _rate(mine) < _rate(reference) - 0.25:
+        of = f"{len(theirs)} of {len(reference)}"
+        told = f"{len(reached)} of {len(mine)} repeats reached the target; the reference {of}"
+        return {**found, "verdict": "fails more often", "reason": told}
+    if len(reached) < 2 or len(theirs) < 2:
+        found["reason"] = "parity needs two repeats of each that reached the target"
+        return found
+    ratio, p = _mean(reached) / _mean(theirs), _welch(reached, theirs)
+    found.update(epochs_ratio=ratio, p=p, verdict="as the reference")
+    found["reason"] = f"{_mean(reached):.1f} epochs to the target, the reference {_mean(theirs):.1f}"
+    if abs(ratio - 1) > EPOCHS and (p is None or p < 0.05):
+        found["verdict"] = "converges faster" if ratio < 1 else "converges slower"
+        found["suspicious"] = ratio < 1
+    elif accuracy and reference_accuracy and not abs(_mean(accuracy) - _mean(reference_accuracy)) <= POINTS:
+        gap = _mean(accuracy) - _mean(reference_accuracy)
+        found["verdict"] = "more accurate" if gap > 0 else "less accurate"
+        found["suspicious"] = gap > 0
+        found["reason"] += f"; final accuracy {100 * gap:+.1f} points"
+    return found
+
+
+def _rate(epochs: Sequence[float | None]) -> float:
+    return sum(e is not None for e in epochs) / len(epochs)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _welch(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """p of Welch's t-test; None where neither varies, as epochs often do not."""
+    if len(set(a)) == 1 and len(set(b)) == 1:
+        return None
+    from scipy import stats
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scipy warns of samples that do not vary; epochs often do not
+        return float(stats.ttest_ind(a, b, equal_var=False).pvalue)

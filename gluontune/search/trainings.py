@@ -11,18 +11,12 @@ from gluontune.search.budget import Budget, BudgetSpent, fit_epochs
 from gluontune.search.judge import PARITY_POINTS
 from gluontune.search.measure import Contender
 from gluontune.search.results_store import ResultsStore
-from gluontune.training.group import RunFailed
+from gluontune.training.group import Group, RunFailed
 
 __all__ = ["Trainings", "same_arithmetic", "same_but_rounding"]
 
 _NO_ARITHMETIC = {"runtime", "num_workers", "prefetch"}  # the same images in the same order, the same sums
-_ROUNDING = {
-    *_NO_ARITHMETIC,
-    "loader",
-    "hybridize",
-    "rewrites",
-    "backend",
-}  # each checked to compute the same but for rounding
+_ROUNDING = {*_NO_ARITHMETIC, "loader", "hybridize", "rewrites", "backend"}  # each is checked to compute the same
 _PART = 0.7  # of the free time that one training of a rung may take
 _SPARE_PART = 0.05  # the same for one that hardly can change the verdict
 _STARTS_S = 8.0  # guessed, for a further process
@@ -47,11 +41,7 @@ def same_but_rounding(recipe: Recipe, other: Recipe) -> bool:
 
 
 class Trainings:
-    """Trains contenders within the budget, and remembers.
-
-    Args:
-        results: where the trainings are entered. tell: is told of progress. time_limit: of the processes.
-    """
+    """Trains contenders within the budget, enters the trainings in the results, and remembers."""
 
     def __init__(self, results: ResultsStore, budget: Budget, tell: OnProgress, time_limit: float):
         self.results, self.budget, self.tell, self.time_limit = results, budget, tell, time_limit
@@ -60,25 +50,36 @@ class Trainings:
 
     def look_at(self, naive: Contender) -> None:
         """Validate once with the naive script, so that what a training takes is known before it begins."""
-        if naive.group is None:
-            return
-        with naive.guarded():
-            naive.group.resume()
-            seen = naive.group.validate()
-            naive.group.pause()
-            self.validation = {"samples": float(seen["samples"]), "seconds": float(seen["seconds"])}
-            self.batches = naive.group.batches_per_epoch
 
-    def fitted_epochs(self, naive: Contender) -> float | None:
-        """Epochs that fit into the budget, or None where no training does."""
-        rate = stats.interval(naive.rates)["median"]
-        return fit_epochs(
-            naive.recipe.epochs,
-            batches_per_epoch=self.batches,
-            step_s=naive.recipe.global_batch_size / rate,
-            validation_s=self.validation.get("seconds", 0.0),
-            budget_s=self.budget.total_s,
-        )
+        def look(group: Group) -> None:
+            seen = group.validate()
+            self.validation = {"samples": float(seen["samples"]), "seconds": float(seen["seconds"])}
+            self.batches = group.batches_per_epoch
+
+        naive.ask(look)
+
+    def fit_length(self, row: RungRow, naive: Contender) -> Contender:
+        """The naive script, shortened with all trainings of the climb to what the budget allows; the row says so.
+
+        Where not even a short one fits, no accuracy is looked at.
+        """
+        document = self.results.document
+        document["num_val"] = self.num_val
+        asked, batch = naive.recipe.epochs, naive.recipe.global_batch_size
+        fitted = fit_epochs(
+            asked, batches_per_epoch=self.batches, step_s=batch / stats.interval(naive.rates)["median"],
+            validation_s=self.validation.get("seconds", 0.0), budget_s=self.budget.total_s,
+        )  # fmt: skip
+        document["samples_per_epoch"] = (self.batches * batch or None) if fitted is not None else None
+        if fitted is None:
+            told = "throughput is measured, accuracy is not looked at"
+            row["notes"].append(f"the budget does not suffice for one training: {told}")
+        elif fitted < asked:
+            budget = f"the budget of {self.budget.total_s / 60:.3g} min"
+            told = f"each training is {fitted:g} epochs long instead of {asked:g}, to fit into {budget}"
+            row["notes"].append(told)
+            naive = naive.of_length(fitted, "naive")
+        return naive
 
     @property
     def num_val(self) -> int | None:
@@ -98,11 +99,7 @@ class Trainings:
         return self.budget.affords(self.seconds_of(contender), _PART)
 
     def train(self, row: RungRow, contender: Contender, *, part: float = _PART) -> RunResult | None:
-        """Train, or say in the row why not; None where there was no time for it.
-
-        Args:
-            part: of the free time that may be spent.
-        """
+        """Train in a ``part`` of the free time, or say in the row why not; None where there was no time for it."""
         needs = self.seconds_of(contender)
         if not self.budget.affords(needs, part):
             return None
@@ -120,12 +117,10 @@ class Trainings:
         except BudgetSpent:
             row["notes"].append(f"a training was given up: {contender.label} took longer than the budget allows")
             return None
-        except RunFailed as failure:
-            result.status, result.error = "failed", failure.to_dict()
-            self.results.enter_run(row, result)
-            raise
-        except KeyboardInterrupt:
-            result.status = "interrupted"
+        except (RunFailed, KeyboardInterrupt) as error:
+            result.status, result.error = "interrupted", None
+            if isinstance(error, RunFailed):
+                result.status, result.error = "failed", error.to_dict()
             self.results.enter_run(row, result)
             raise
         return result
@@ -135,10 +130,8 @@ class Trainings:
 
         A change that computes the same numbers, but for rounding at most, or one that brought nothing, is trained only
         where time abounds; the proof at the end trains it with all others. What loses accuracy is trained once more,
-        by another seed, before it is believed.
-
-        Args:
-            alone: nothing but the proof is trained after it: only what computes the same numbers needs no training.
+        by another seed, before it is believed. ``alone``: nothing but the proof is trained after it, so that only what
+        computes the same numbers needs no training.
         """
         row["accuracy_runs"] = []
         alike = same_arithmetic if alone else same_but_rounding
@@ -162,9 +155,8 @@ class Trainings:
             if again is not None:
                 row["accuracy_runs"] = [*mine, again]
                 loss = loss_of(kept, row["accuracy_runs"], self.num_val)
-                row["notes"].append(
-                    f"trained twice, for the first accuracy was low: {100 * mine[0]:.1f} % and {100 * again:.1f} %"
-                )
+                both = f"{100 * mine[0]:.1f} % and {100 * again:.1f} %"
+                row["notes"].append(f"trained twice, for the first accuracy was low: {both}")
         elif loss.points > PARITY_POINTS and not loss.certain(PARITY_POINTS):
             row["notes"].append(f"{loss.words}: no more than noise, as far as can be told")
         return loss
@@ -195,9 +187,8 @@ class Trainings:
             row["notes"].append("not trained again: it computes the same numbers as the recipe before it")
         elif same:
             if row["kept"]:
-                row["notes"].append(
-                    "not trained alone: it computes the same but for rounding; the proof trains it with all others"
-                )
+                told = "it computes the same but for rounding; the proof trains it with all others"
+                row["notes"].append(f"not trained alone: {told}")
         elif row["kept"] and row["name"] != "naive" and self.results.kept_accuracies():
             seconds = self.seconds_of(contender)
             row.update({"kept": False, "verdict": "n/a", "measurable": False})

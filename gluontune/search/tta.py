@@ -13,11 +13,9 @@ from gluontune.core.events import OnProgress, Progress, progress
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.cost import gpu_joules, usd
-from gluontune.search.parity import parity
 from gluontune.search.repeat import Clocks, train_once
-from gluontune.search.results_store import dataset_facts
-from gluontune.search.resumable import ResumableDocument
-from gluontune.search.time_to_target import accuracies, first_crossing, summarize, sustained_crossing
+from gluontune.search.study import Study, check_target, dataset_facts
+from gluontune.search.time_to_target import accuracies, first_crossing, parity, summarize, sustained_crossing
 
 __all__ = ["RULE", "TTA_SCHEMA", "describe", "time_to_accuracy"]
 
@@ -79,7 +77,7 @@ def time_to_accuracy(
     (True, 1)
     """
     seeds = _seeds(recipe, repeats, seeds)
-    _check_target(target)
+    check_target(target)
     contenders = {"this": recipe} if against is None else {"this": recipe, "against": against}
     for name, each in contenders.items():
         contenders[name] = each.override(target_accuracy=target if stop_at_target else None)
@@ -93,36 +91,28 @@ def time_to_accuracy(
     }
     if trainers:
         given["trainers"] = {name: title for name, (title, _) in trainers.items()}
-    store = ResumableDocument("tta", TTA_SCHEMA, given, out, resume)
+    store = Study("tta", TTA_SCHEMA, given, out, resume)
     document = store.document
     document.update(dataset=dataset_facts(recipe), rule=RULE, price=dict(price) if price else None, seeds=list(seeds))
     document.update(facts or {})
     document["done"] = [row for row in document["done"] if row["seed"] in seeds]
-    try:
+    with store.under_way():
         for number, seed in enumerate(seeds):
-            order = list(contenders) if number % 2 == 0 else list(contenders)[::-1]
-            for name in order:
+            for name in list(contenders)[:: -1 if number % 2 else 1]:
                 if any(row["recipe"] == name and row["seed"] == seed for row in document["done"]):
                     continue
-                tell = _teller(on_event, name, number, len(seeds))
+
+                def tell(event: Progress, name: str = name, number: int = number) -> None:
+                    if on_event is not None:
+                        on_event({**event, "recipe": name, "repeat": number + 1, "repeats": len(seeds)})
+
                 train = trainers[name][1] if trainers and name in trainers else train_once
-                result, clocks = train(
-                    contenders[name].override(seed=seed),
-                    on_event=tell,
-                    time_limit=time_limit,
-                    machine=document["machine"],
-                )
-                if result.status == "interrupted":
-                    raise KeyboardInterrupt
+                each = contenders[name].override(seed=seed)
+                result, clocks = store.train(train, each, f"{name}-seed{seed}", tell, time_limit)
                 row = describe(result, clocks, target, sustained=not stop_at_target)
                 row.update(recipe=name, number=number, seed=seed)
-                if store.path is not None:
-                    result.save(store.path.parent / "runs" / f"{name}-seed{seed}.json")
                 store.enter(row)
                 tell({**progress("done", 1.0, row["status"]), "row": row})
-        document["complete"] = True
-    except KeyboardInterrupt:
-        document["complete"] = False
     conclude(document)
     store.save()
     return document
@@ -138,26 +128,12 @@ def _seeds(recipe: Recipe, repeats: int, seeds: Sequence[int] | None) -> list[in
     return list(seeds)
 
 
-def _check_target(target: float) -> None:
-    if not 0 < target <= 1:
-        raise UsageError(f"--target {target:g}: give a validation accuracy above 0 and up to 1, such as 0.9")
-
-
 def _check_same_task(contenders: Mapping[str, Recipe]) -> None:
     tasks = {(r.dataset, r.val_samples if r.val_samples else None) for r in contenders.values() if not r.job}
     if len(tasks) > 1:
         first, second = (f"{name} ({r.dataset})" for name, r in contenders.items())
-        raise UsageError(
-            f"recipes {first} and {second} validate on different data: their times to an accuracy cannot be compared"
-        )
-
-
-def _teller(on_event: OnProgress | None, name: str, number: int, repeats: int) -> OnProgress:
-    def tell(event: Progress) -> None:
-        if on_event is not None:
-            on_event({**event, "recipe": name, "repeat": number + 1, "repeats": repeats})
-
-    return tell
+        told = "validate on different data: their times to an accuracy cannot be compared"
+        raise UsageError(f"recipes {first} and {second} {told}")
 
 
 def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: bool = True) -> dict[str, Any]:
@@ -183,24 +159,19 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
     if result.error is not None:
         reason = f"{result.error['message']} (while {result.error['phase']})"
     elif first is None:
-        best = max(accuracy) if accuracy else 0.0
-        reason = f"best validation accuracy {100 * best:.1f} % in {min(len(accuracy), length):g} epochs"
+        best = 100 * max(accuracy, default=0.0)
+        reason = f"best validation accuracy {best:.1f} % in {min(len(accuracy), length):g} epochs"
 
     def crossing(place: int | None) -> dict[str, Any] | None:
         if place is None:
             return None
-        joules = [clocks.evaluations[place][2]]
-        joules.append(gpu_joules(result.utilization, walls[place] - clocks.run_at))
+        joules = [clocks.evaluations[place][2], gpu_joules(result.utilization, walls[place] - clocks.run_at)]
         known = [value for value in joules if value is not None]
         return {
-            "epoch": place + 1,
-            "epochs": min(place + 1, length),
-            "accuracy": accuracy[place],
-            "train_seconds": result.elapsed_seconds[place],
-            "eval_seconds": sum(evals[: place + 1]),
-            "wall_seconds": walls[place],
-            "joules": sum(known) if known else None,
-        }
+            "epoch": place + 1, "epochs": min(place + 1, length), "accuracy": accuracy[place],
+            "train_seconds": result.elapsed_seconds[place], "eval_seconds": sum(evals[: place + 1]),
+            "wall_seconds": walls[place], "joules": sum(known) if known else None,
+        }  # fmt: skip
 
     return {
         "status": status,

@@ -13,16 +13,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune import datasets
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.core.events import OnProgress
-from gluontune.core.files import writable_folder
 from gluontune.recipe import Recipe
 from gluontune.search.judge import TIE, verdict_of
-from gluontune.search.knobs import KNOBS, Knob, Option, batch_size_knob, options_of
-from gluontune.search.racing import Candidate, OutOfBudget, Racing
-from gluontune.search.tune_results import TuneResults
+from gluontune.search.knobs import KNOBS, batch_size_knob, options_of
+from gluontune.search.racing import Candidate, OutOfBudget, Racing, TuneResults
+from gluontune.search.rung import Rung, Variant
 
 __all__ = ["tune"]
 
@@ -83,21 +81,16 @@ def tune(
     for size in batch_sizes:
         recipe.override(batch_size_per_device=size)
     chosen = [KNOBS[n] for n in KNOBS.names() if knobs is None or n in [KNOBS[k].name for k in knobs]]
-    if out is not None:
-        writable_folder(out)
-    if recipe.job is None:
-        datasets.open(recipe.dataset)  # a missing data set is told before anything is started
     asked = {"knobs": [k.name for k in chosen], "batch_sizes": list(batch_sizes), "slice_s": slice_s}
-    results = TuneResults.open(recipe, asked, Path(out) if out is not None else None, resume)
+    results = TuneResults(recipe, asked, Path(out) if out is not None else None, resume)
     if batch_sizes:
         chosen.append(batch_size_knob(batch_sizes))
-    tell = on_event or (lambda event: None)
-    heats = Racing(recipe, results, budget_minutes * 60, slice_s, tell, time_limit)
+    heats = Racing(recipe, results, budget_minutes * 60, slice_s, on_event or (lambda event: None), time_limit)
     try:
-        _Search(heats).run(chosen)
-        results.document["complete"] = True
-    except KeyboardInterrupt:
-        results.document["notes"].append("interrupted: the same call with resume goes on")
+        with results.under_way():
+            _Search(heats).run(chosen)
+        if not results.document["complete"]:
+            results.document["notes"].append("interrupted: the same call with resume goes on")
     finally:
         heats.close()
         results.save()
@@ -109,15 +102,13 @@ class _Search:
 
     def __init__(self, heats: Racing):
         self.heats, self.results = heats, heats.results
-        self.choices: dict[str, Option] = {}  # by the knob's slot
+        self.choices: dict[str, Variant] = {}  # by the knob's slot
         self.kept: dict[str, dict[str, Any]] = {}  # rows
 
-    def run(self, knobs: Sequence[Knob]) -> None:
+    def run(self, knobs: Sequence[Rung]) -> None:
         self.heats.heat("start", 1, [], ROUNDS[-1])
         self._name_best()
-        site = self.results.site
-        assert site is not None, "the start was measured"
-        knobs = [knob for knob in knobs if knob.exists(site)]
+        knobs = [knob for knob in knobs if knob.exists(self.results.site)]
         try:
             for knob in knobs:
                 self._turn(knob)
@@ -130,27 +121,20 @@ class _Search:
                 if knob.name not in begun:
                     self.results.row(knob.name, "—", reason=NOT_REACHED)
 
-    # -- one knob
-
-    def _turn(self, knob: Knob) -> None:
-        site = self.results.site
-        assert site is not None, "the start was measured"
-        reason = knob.requires(self.heats.best.recipe, site)
-        if reason is not None:
-            self.results.row(knob.name, "—", reason=reason)
-            return
+    def _turn(self, knob: Rung) -> None:
+        best, site = self.heats.best.recipe, self.results.site
+        reason = knob.requires(best, site)
+        options = [] if reason else options_of(knob, best, site)
+        if not options:
+            self.results.row(knob.name, "—", reason=reason or "nothing to change")
         field_: list[Candidate] = []
-        for option in options_of(knob, self.heats.best.recipe, site):
-            row = self.results.row(knob.name, option.label, remark=option.remark)
-            if option.missing:
-                row["reason"] = option.missing
-                continue
-            recipe = option.on(self.heats.best.recipe)
-            row.update(changes=self.heats.changes(recipe), reason=NOT_REACHED)
-            field_.append(Candidate(recipe, option.label, row, option))
+        for option in options:
+            row = self.results.row(knob.name, option.label, remark=option.remark, reason=option.missing or NOT_REACHED)
+            if not option.missing:
+                recipe = option.on(best)
+                row["changes"] = self.heats.changes(recipe)
+                field_.append(Candidate(recipe, option.label, row, option))
         if not field_:
-            if self.results.document["tried"][-1]["stage"] != knob.name:
-                self.results.row(knob.name, "—", reason="nothing to change")
             return
         finalists, whole = self._halve(knob.name, field_)
         winner = self._winner(finalists)
@@ -159,8 +143,9 @@ class _Search:
                 candidate.close()
         if winner is not None:
             assert winner.option is not None
-            self.choices[knob.slot] = winner.option
-            self._adopt(winner, knob.slot)
+            slot = knob.slot or knob.name
+            self.choices[slot] = winner.option
+            self._adopt(winner, slot)
         if not whole:
             raise OutOfBudget
 
@@ -183,15 +168,10 @@ class _Search:
             keep = ranked if last else ranked[: max(1, (len(left) + 1) // 2)]
             for candidate in left:
                 if candidate not in keep:
-                    self._drop(candidate, number)
+                    candidate.drop(number)
             left = [c for c in field_ if c in keep]  # from the smallest change to the largest
             if last or not left:
                 return left, True
-
-    def _drop(self, candidate: Candidate, number: int) -> None:
-        assert candidate.row is not None
-        candidate.row["round_eliminated"] = number
-        candidate.close()
 
     def _winner(self, finalists: Sequence[Candidate]) -> Candidate | None:
         """The smallest change that ties with the fastest, if it beats the best so far beyond doubt."""
@@ -203,7 +183,6 @@ class _Search:
         return None
 
     def _adopt(self, winner: Candidate, slot: str) -> None:
-        assert winner.row is not None
         self.kept[slot] = winner.row
         if self.heats.best is not self.heats.start:
             self.heats.best.close()
@@ -214,32 +193,25 @@ class _Search:
         kept = [id(row) for row in self.kept.values()]
         for row in self.results.document["tried"]:
             row["kept"] = id(row) in kept
-        best, start = self.heats.best, self.heats.start
-        self.results.enter_best(
-            best.recipe, [choice.label for choice in self.choices.values()], best.rates, start.rates
-        )
-        self.results.save()
-
-    # -- at the end
+        self.results.enter_best(self.heats.best, [choice.label for choice in self.choices.values()])
 
     def _take_back(self) -> None:
         """Leave each choice out; what costs nothing to leave out goes, the smallest loss first."""
         while len(self.choices) > 1:
-            field_ = []
+            field_: dict[str, Candidate] = {}
             for slot, option in self.choices.items():
-                recipe = self.heats.start.recipe
+                recipe, label = self.heats.start.recipe, f"without {option.label}"
                 for other, choice in self.choices.items():
                     recipe = recipe if other == slot else choice.on(recipe)
-                row = self.results.row("take back", f"without {option.label}", changes=self.heats.changes(recipe))
-                row["reason"] = NOT_REACHED
-                field_.append((slot, Candidate(recipe, f"without {option.label}", row)))
-            candidates = [c for _, c in field_]
-            self.heats.measure("take back", 1, candidates, ROUNDS[-1])
-            ran = [(c.merit, slot, c) for slot, c in field_ if c.failure is None]
+                changes = self.heats.changes(recipe)
+                row = self.results.row("take back", label, changes=changes, reason=NOT_REACHED)
+                field_[slot] = Candidate(recipe, label, row)
+            self.heats.measure("take back", 1, list(field_.values()), ROUNDS[-1])
+            ran = [(c.merit, slot, c) for slot, c in field_.items() if c.failure is None]
             merit, slot, kept = max(ran, key=lambda entry: entry[0], default=(0.0, "", self.heats.best))
-            for candidate in candidates:
+            for candidate in field_.values():
                 if candidate is not kept:
-                    self._drop(candidate, 1)
+                    candidate.drop(1)
             if merit * (1 + TIE) < 1.0:
                 kept.close()
                 return

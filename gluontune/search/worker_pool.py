@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from gluontune.optim.evolution import ranked_value
 from gluontune.recipe import Recipe
 from gluontune.training.group import Group, RunFailed
 
-__all__ = ["WorkerPool", "Life", "live", "run_all"]
+__all__ = ["Life", "WorkerPool", "live"]
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,9 @@ def live(group: Any, life: Life) -> dict[str, Any]:
         ``score`` at the end, ``best`` by fitness on the way, ``curve`` the fitness after each step.
     """
     group.individual(
-        "adopt",
-        weights=None if life.weights is None else str(life.weights),
-        changes=life.setup,
-        number=life.number,
-        total_updates=max(1, life.steps * life.updates),
-        start=life.start,
-    )
+        "adopt", weights=None if life.weights is None else str(life.weights), changes=life.setup, number=life.number,
+        total_updates=max(1, life.steps * life.updates), start=life.start,
+    )  # fmt: skip
     scored = trained = backed_off = 0
 
     def take_score() -> dict[str, Any]:
@@ -83,20 +79,11 @@ def live(group: Any, life: Life) -> dict[str, Any]:
             now = after
         curve.append(now["fitness"])
         best = min(best, now, key=_fitness)
-    fixed = None
-    if life.path is not None:
-        fixed = group.individual("write", path=str(life.path))["fixed"]
+    fixed = group.individual("write", path=str(life.path))["fixed"] if life.path is not None else None
     return {
-        "name": life.name,
-        "setup": life.setup,
-        "score": now,
-        "best": best,
-        "curve": curve,
-        "backed_off": backed_off,
-        "trained_images": trained,
-        "scored_images": scored,
-        "fixed": fixed,
-    }
+        "name": life.name, "setup": life.setup, "score": now, "best": best, "curve": curve, "backed_off": backed_off,
+        "trained_images": trained, "scored_images": scored, "fixed": fixed,
+    }  # fmt: skip
 
 
 def _fitness(score: dict[str, Any]) -> float:
@@ -104,12 +91,7 @@ def _fitness(score: dict[str, Any]) -> float:
 
 
 class WorkerPool:
-    """``workers`` processes of one recipe; they share the cores evenly.
-
-    Args:
-        recipe: data, net and everything that individuals have in common.
-        workers: processes; None: one for each usable core.
-        time_limit: seconds of silence after which a process counts as hung.
+    """``workers`` processes (None: one for each usable core) of one recipe; they share the cores evenly.
 
     Raises:
         UsageError: fewer than one worker, or a recipe of several ranks.
@@ -140,10 +122,6 @@ class WorkerPool:
     @property
     def batches_per_epoch(self) -> int:
         return self._groups[0].batches_per_epoch
-
-    @property
-    def samples_per_step(self) -> int:
-        return self._groups[0].samples_per_step
 
     def lead(self, lives: Sequence[Life]) -> Iterator[tuple[Life, dict[str, Any]]]:
         """Lead the lives, as many at a time as there are workers; each is given as soon as it has ended.
@@ -186,23 +164,3 @@ class WorkerPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def in_order(found: dict[str, dict[str, Any]], lives: Sequence[Life]) -> list[dict[str, Any]]:
-    """What was found of ``lives``, in their order."""
-    return [found[life.name] for life in lives]
-
-
-def run_all(
-    worker_pool: WorkerPool,
-    lives: Sequence[Life],
-    done: dict[str, dict[str, Any]],
-    on_done: Callable[[dict[str, Any]], None],
-) -> list[dict[str, Any]]:
-    """Lead those of ``lives`` that are not in ``done`` (by name, with their files still there); all in order."""
-    missing = [life for life in lives if life.name not in done or (life.path is not None and not life.path.is_file())]
-    found = {life.name: done[life.name] for life in lives if life not in missing}
-    for life, record in worker_pool.lead(missing):
-        found[life.name] = record
-        on_done(record)
-    return in_order(found, lives)

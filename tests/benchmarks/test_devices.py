@@ -9,7 +9,7 @@ from benchmarks import devices
 from benchmarks.__main__ import main
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
-from gluontune.search.bench import outcome
+from gluontune.search.bench import benchmark as outcome
 from gluontune.search.bench.contender import Contender
 
 

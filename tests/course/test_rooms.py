@@ -187,12 +187,12 @@ def test_a_record_is_taken_apart_and_a_bit_falls_over(tmp_path):
 
 
 def test_a_stopped_study_is_taken_up_and_another_one_begun_anew(tmp_path):
-    from gluontune.search.resumable import ResumableDocument
+    from gluontune.search.study import Study
 
     pieces = []
 
     def study(target, *, out, resume=False):
-        ledger = ResumableDocument("tta", 1, {"target": target}, out, resume)
+        ledger = Study("tta", 1, {"target": target}, out, resume)
         for number in range(len(ledger.document["done"]), 2):
             pieces.append(number)
             ledger.enter({"number": number})

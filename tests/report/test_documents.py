@@ -71,7 +71,7 @@ def folder(tmp_path, monkeypatch):
     machine = runs.Machine()
     machine.crash = lambda recipe: recipe.seed == 1
     monkeypatch.setattr(tta, "train_once", machine.train_once)
-    monkeypatch.setattr("gluontune.search.resumable.runtime.machine_facts", lambda: runs.FACTS)
+    monkeypatch.setattr("gluontune.runtime.machine_facts", lambda: runs.FACTS)
     found = tta.time_to_accuracy(Recipe(), target=0.8, repeats=3, out="all/tta", against=Recipe(epochs=3))
     finish_tta(found, "all/tta")
     write_json("all/tta/tta.previous.json", {"kind": "tta", "schema_version": 1})

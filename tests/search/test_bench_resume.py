@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from gluontune.core.errors import UsageError
+from gluontune.core.journal import Journal
+from gluontune.runtime import machine_facts
 from gluontune.search.bench import training
+from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import OURS, Entrant
-from gluontune.search.bench.contest import hold
-from gluontune.search.journal import Journal
 
 FIELD = [
-    Entrant(name, peer, "gluontune.search.bench.sample:make", {"units": 8, "sleep_s": 0.001})
+    Entrant(name, peer, "gluontune.search.bench.batches:Sleeper", {"units": 8, "sleep_s": 0.001})
     for name, peer in (("mine", OURS), ("theirs", "them"))
 ]
 
@@ -21,7 +22,7 @@ def contest(out, resume=False, stop_after=None, field=FIELD):
         if stop_after is not None and line.startswith(f"round {stop_after} "):
             raise KeyboardInterrupt
 
-    with Journal(out, "bench x", {}, resume=resume) as journal:
+    with Journal(out, "bench x", {}, machine_facts, resume=resume) as journal:
         return hold(field, rounds=4, seconds=0.02, say=say, journal=journal, key="case")
 
 
@@ -29,7 +30,7 @@ def test_rounds_are_kept_and_the_rest_is_measured(tmp_path):
     out = tmp_path / "x.json"
     with pytest.raises(KeyboardInterrupt):
         contest(out, stop_after=3)
-    with Journal(out, "bench x", {}, resume=True) as journal:
+    with Journal(out, "bench x", {}, machine_facts, resume=True) as journal:
         kept = [journal.pieces[f"case round {n}"]["rates"] for n in (1, 2, 3)]
         assert len(journal.pieces) == 3
     mine, theirs = contest(out, resume=True)
@@ -40,7 +41,7 @@ def test_rounds_are_kept_and_the_rest_is_measured(tmp_path):
 
 def test_who_failed_before_stays_failed(tmp_path):
     out = tmp_path / "x.json"
-    field = [FIELD[0], Entrant("broken", "them", "gluontune.search.bench.sample:nothing_there")]
+    field = [FIELD[0], Entrant("broken", "them", "gluontune.search.bench.batches:nothing_there")]
     with pytest.raises(KeyboardInterrupt):
         contest(out, stop_after=2, field=field)
     mine, broken = contest(out, resume=True, field=[FIELD[0], Entrant("broken", "them", FIELD[0].target)])

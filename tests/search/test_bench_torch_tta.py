@@ -10,7 +10,7 @@ import tta_fakes as runs
 from gluontune.cli.main import main
 from gluontune.recipe import Recipe
 from gluontune.report.tta import finish_tta
-from gluontune.search import submissions as exchange
+from gluontune.search import submissions
 from gluontune.search import tta as tta
 from gluontune.search.bench import torch_tta
 from gluontune.search.bench.contender import ContenderFailed
@@ -56,7 +56,7 @@ def twin(monkeypatch, tmp_path):
     machine = runs.Machine()
     Twin.made, Twin.breaks_at = [], None
     monkeypatch.setattr(tta, "train_once", machine.train_once)
-    monkeypatch.setattr("gluontune.search.resumable.runtime.machine_facts", lambda: runs.FACTS)
+    monkeypatch.setattr("gluontune.runtime.machine_facts", lambda: runs.FACTS)
     monkeypatch.setattr(torch_tta, "Contender", Twin)
     monkeypatch.setattr(torch_tta, "fastest", lambda *_: dict(MODE))
     python = tmp_path / "peers" / "bin" / "python"
@@ -78,7 +78,7 @@ def test_the_twin_is_trained_in_turn_and_the_ratio_is_of_pairs(twin, tmp_path):
     assert found["torch"] == MODE and Twin.made[0].entrant.settings["recipe"]["learning_rate"] == 0.1
     finish_tta(found, tmp_path / "out")
     assert "faster than PyTorch compile channels_last" in found["sentence"]
-    exchange.write_exchange(found, tmp_path / "out")
+    submissions.write_submissions(found, tmp_path / "out")
     entry = next((tmp_path / "out" / "dawnbench").glob("*against*gluontune.json"))
     assert json.loads(entry.read_text())["framework"].startswith("PyTorch")
     # A resume goes on in the mode that was chosen, and trains what is left.

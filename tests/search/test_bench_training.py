@@ -15,7 +15,7 @@ from gluontune.compute import bfloat16_support
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.optim import TunedTrainer
 from gluontune.search.bench import training
-from gluontune.search.bench._mxnet_training import make
+from gluontune.search.bench._gluon_training import BridgedStep, MxnetStep
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 
 AMX = ["bfloat16, AMX", "bfloat16, AMX, narrow in float32"]
@@ -127,13 +127,11 @@ def test_ours_steps_with_our_trainer_and_mxnets_with_gluons(tmp_path):
 @pytest.mark.parametrize("net", sorted(SHAPES))
 def test_the_torch_engines_step_trains_the_same_net(net):
     pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
-    from gluontune.search.bench import _bridged_training
-
-    work = _bridged_training.make(net, 4, training.NETS[net], threads=1)
+    work = BridgedStep(net, 4, training.NETS[net], threads=1)
     layers, numbers = SHAPES[net]
     shapes = work.info["parameter_shapes"]
     assert (len(shapes), sum(map(math.prod, shapes))) == (layers, numbers)
-    assert shapes == make(net, 4, training.NETS[net]).info["parameter_shapes"]
+    assert shapes == MxnetStep(net, 4, training.NETS[net]).info["parameter_shapes"]
     before = work.last_loss()
     for _ in range(6):
         assert work.step() == 4
@@ -144,7 +142,7 @@ def test_the_torch_engines_step_trains_the_same_net(net):
 @pytest.mark.parametrize("net", sorted(SHAPES))
 def test_our_step_trains_what_it_says(net, trainer):
     rewrites = ("pool-to-mean", "fuse-bn-relu")
-    work = make(net, 4, training.NETS[net], mode="static", rewrites=rewrites, trainer=trainer)
+    work = MxnetStep(net, 4, training.NETS[net], mode="static", rewrites=rewrites, trainer=trainer)
     assert isinstance(work.trainer, TunedTrainer) == (trainer == "gluontune")
     layers, numbers = SHAPES[net]
     shapes = work.info["parameter_shapes"]

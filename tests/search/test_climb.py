@@ -13,7 +13,7 @@ from rich.console import Console
 from gluontune import ladder, report, runtime
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.recipe import Recipe
-from gluontune.search import measure, rounds
+from gluontune.search import measure, rung_contest
 from gluontune.search.rung import Site
 from gluontune.search.rungs import RUNGS
 from gluontune.search.sequential import LOOKS
@@ -170,7 +170,7 @@ class Clock:
 @pytest.mark.parametrize("slow", [1.0, 4.0, 30.0])
 def test_a_climb_ends_within_its_budget_on_any_machine(machine, monkeypatch, slow):
     clock = Clock()
-    monkeypatch.setattr(rounds.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
+    monkeypatch.setattr(rung_contest.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
     steps, starts = machine.group.steps, machine.group.wait
 
     def timed_steps(self, count):
@@ -376,9 +376,9 @@ def test_interrupt_keeps_what_was_measured_and_resume_goes_on(machine, tmp_path)
 
 def test_resume_of_another_recipe_is_refused(machine, tmp_path):
     ladder.climb(Recipe(), out=tmp_path)
-    with pytest.raises(UsageError, match="seed=3"):
+    with pytest.raises(UsageError, match="seed: then 0, now 3"):
         ladder.climb(Recipe(seed=3), out=tmp_path, resume=True)
-    with pytest.raises(UsageError, match="mode='full'"):
+    with pytest.raises(UsageError, match="mode: then 'quick', now 'full'"):
         ladder.climb(Recipe(), out=tmp_path, resume=True, pace=ladder.FULL)
 
 

@@ -13,8 +13,8 @@ from gluontune.recipe.result import RunResult
 from gluontune.report.factors import finish_factors
 from gluontune.search import factors as factors
 from gluontune.search import measure
+from gluontune.search.budget import Pace
 from gluontune.search.factor_plan import Factor, combine, parse_factor, plan
-from gluontune.search.pace import Pace
 from gluontune.train import RunFailed
 
 OWN = [
@@ -84,7 +84,7 @@ def machine(monkeypatch):
     pretended = Machine()
     monkeypatch.setattr(measure, "Group", pretended.group)
     monkeypatch.setattr(factors, "train_once", pretended.train_once)
-    monkeypatch.setattr("gluontune.search.resumable.runtime.machine_facts", lambda: FACTS)
+    monkeypatch.setattr("gluontune.runtime.machine_facts", lambda: FACTS)
     return pretended
 
 

@@ -6,7 +6,7 @@ import random
 
 from gluontune import ladder
 from gluontune.recipe import Recipe
-from gluontune.search import measure, rounds
+from gluontune.search import measure, rung_contest
 from gluontune.search.budget import Budget
 from gluontune.search.measure import Contender
 from gluontune.search.rung import Site
@@ -34,7 +34,7 @@ class Slow:
         monkeypatch.setattr(machine.group, "steps", lambda group, count: self.steps(group, count))
         monkeypatch.setattr(machine.group, "wait", lambda group: self.wait(_START_S))
         monkeypatch.setattr(measure, "drive", self.train)
-        monkeypatch.setattr(rounds.time, "sleep", self.wait)
+        monkeypatch.setattr(rung_contest.time, "sleep", self.wait)
 
     def wait(self, seconds):
         self.now += seconds

@@ -13,7 +13,7 @@ from gluontune.recipe import Recipe
 from gluontune.report.page import finish_ladder
 from gluontune.report.sentence import sentence_parts
 from gluontune.report.table import ladder_table
-from gluontune.search.shorter_training import ratio_at, shortener, what_was_shown, worth_a_try
+from gluontune.search.proof import ratio_at, shortener, what_was_shown, worth_a_try
 
 DEVICES = ["environment", "large-batch", "multi-device"]
 

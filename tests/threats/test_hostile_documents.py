@@ -19,6 +19,7 @@ import gluontune as gt
 from benchmarks import deck, monitoring, networks
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import read_npz
+from gluontune.core.journal import Document, Journal
 from gluontune.course import lessons
 from gluontune.job import checkpoint
 from gluontune.job.arrays import read_weights
@@ -30,10 +31,8 @@ from gluontune.recipe.result import RunResult
 from gluontune.records.fields import join_fields, split_fields
 from gluontune.report.read import load as read_report
 from gluontune.report.tta import load_tta
-from gluontune.search import resumable as ledger
 from gluontune.search.bench import bridge
 from gluontune.search.cost import read_price
-from gluontune.search.journal import Journal
 from gluontune.training import elastic
 
 RUN = json.dumps(RunResult(Recipe().to_dict(), val_accuracy=[0.5], train_loss=[1.0]).to_dict())
@@ -54,9 +53,15 @@ READERS = {
     "report": (read_report, "a.json", RUN),
     "ladder": (read_report, "a.json", LADDER),
     "tta": (load_tta, "a.json", '{"schema_version": 1, "kind": "tta", "summary": []}'),
-    "resume": (lambda path: ledger.take_up(path, 1, "climb", "rungs"), "a.json", LADDER),
+    "resume": (
+        lambda path: Document(
+            path, "climb", 1, {"kind": "ladder", "rungs": []}, dict, asked=lambda d: {"rungs": d["rungs"]}, resume=True
+        ),
+        "a.json",
+        LADDER,
+    ),
     "journal": (
-        lambda path: Journal(path.with_name("b.json"), "bench", {}, resume=True).close(),
+        lambda path: Journal(path.with_name("b.json"), "bench", {}, dict, resume=True).close(),
         "b.journal.jsonl",
         '{"journal": 1, "kind": "bench", "given": {}, "machine": {}, "versions": {}}\n{"key": "a", "piece": 1}\n',
     ),

@@ -48,7 +48,7 @@ def test_pytorch_trains_the_twin_of_a_residual_net(ranks):
 _THEIRS = """
 import sys
 import numpy as np, torch
-from gluontune.search.bench._torch_muon import TorchMuon
+from gluontune.search.bench._torch_tta import TorchMuon
 data = dict(np.load(sys.argv[1]))
 ps = [torch.nn.Parameter(torch.tensor(data[f"w{i}"])) for i in range(5)]
 update = TorchMuon(torch, ps, lr=0.1, wd=0.1, momentum=0.9)

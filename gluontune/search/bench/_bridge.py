@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 from typing import Any
 
-__all__ = ["Judge", "make"]
-
-
-def make() -> Judge:
-    """Called in the process."""
-    return Judge()
+__all__ = ["Judge"]
 
 
 class Judge:
@@ -39,7 +35,7 @@ class Judge:
             net = self._build(net_name, shape)
             net(self.mx.nd.array(x))
             symbol = traced(net).predict
-            row["operators"] = len({node["op"] for node in _nodes(symbol)} - {"null"})
+            row["operators"] = len({node["op"] for node in json.loads(symbol.tojson())["nodes"]} - {"null"})
             row["status"] = "not converted"
             module = bridge.to_torch(net)
             row["float32"] = bridge.check(net, module, x).output
@@ -94,9 +90,3 @@ class Judge:
                 if name.endswith("gamma"):
                     set_data(parameter, 0.6 * parameter.data())
         return net
-
-
-def _nodes(symbol: Any) -> list[dict[str, Any]]:
-    import json
-
-    return list(json.loads(symbol.tojson())["nodes"])

@@ -9,17 +9,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["AGREE_PCT", "MODES", "OWN_THREADS", "make"]
+__all__ = ["AGREE_PCT", "MODES", "OWN_THREADS", "Predictor"]
 
 AGREE_PCT = 99.0  # of the images, at least so many in the same class: else a rung is none
 
 _CALIBRATION = 256  # training images for int8
 _JUDGED = 4096  # images on which int8 must agree
-
-
-def make(mode: str, recipe: dict[str, Any], source: str | None, batch_size: int, val_images: int) -> Predictor:
-    """Called in the process. ``mode`` is of :data:`MODES`."""
-    return Predictor(mode, recipe, source, batch_size, val_images)
 
 
 class Predictor:
@@ -47,8 +42,8 @@ class Predictor:
         self.wanted_pct = None if source is None else AGREE_PCT
         self.int8: dict[str, Any] = {}  # of a net that was quantized: what became of its layers
         self.net = build(self)  # takes NDArrays, or numpy arrays where a mode has a session of its own
-        self.own = isinstance(self.net, _Session)
-        self._given = self.batch if self.own else mx.nd.array(self.batch)
+        self.takes_numpy = isinstance(self.net, _Session)
+        self._given = self.batch if self.takes_numpy else mx.nd.array(self.batch)
         self.step()
         self.sync()
         self.info: dict[str, Any] = {"versions": {"mxnet": mx.__version__}, **self.int8}
@@ -73,7 +68,7 @@ class Predictor:
 
     def scores(self, images: np.ndarray) -> np.ndarray:
         """Class scores, float32 (N, classes)."""
-        if self.own:
+        if self.takes_numpy:
             return self.net(images)
         return self.net(self.mx.nd.array(images)).astype("float32").asnumpy()
 

@@ -1,16 +1,20 @@
-"""Our loaders, and the limit of decoding, as work of a contender."""
+"""Our loaders and MXNet's own (Gluon's DataLoader, ImageRecordIter, gluon-cv's), uint8 out, as work of a contender."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from gluontune.loading import FieldsLoader, ResidentLoader, ThreadedLoader, decoder_name, from_records
+from gluontune.loading.augment import AUGMENTS
 from gluontune.loading.measure import decode_rate
-from gluontune.search.bench.batches import Batches
+from gluontune.runtime import mxnet
+from gluontune.search.bench.batches import Batches, DecodeLimit
 
-__all__ = ["DecodeLimit", "boxes", "limit", "resident", "threaded"]
+PAD = AUGMENTS["pad-crop-flip"].pad
 
 
 def threaded(path: str, size: int, batch_size: int, augment: str, num_workers: int, scaled: bool) -> Batches:
@@ -23,17 +27,12 @@ def resident(path: str, size: int, batch_size: int, augment: str) -> Batches:
     return _batches(ResidentLoader, path, size, batch_size, augment)
 
 
-def boxes(path: str, size: int, batch_size: int, num_workers: int) -> Batches:
+def our_boxes(path: str, size: int, batch_size: int, num_workers: int) -> Batches:
     """``FieldsLoader`` over detection records."""
     loader = FieldsLoader(
-        path,
-        fields=["boxes"],
-        batch_size=batch_size,
-        image_shape=(size, size, 3),
-        augment="stretch-flip",
-        shuffle=True,
-        num_workers=num_workers,
-    )
+        path, fields=["boxes"], batch_size=batch_size, image_shape=(size, size, 3), augment="stretch-flip",
+        shuffle=True, num_workers=num_workers,
+    )  # fmt: skip
     return _of(loader, lambda batch: batch[1]["boxes"])
 
 
@@ -49,20 +48,79 @@ def _of(loader: Any, boxes: Callable[[Any], Any] | None = None) -> Batches:
     return Batches(loader.epoch, lambda batch: batch[0], info, loader.close, boxes)
 
 
-class DecodeLimit:
-    """Decoding alone, of payloads in memory, on all cores; a step lasts ``seconds``."""
-
-    def __init__(self, path: str, seconds: float, workers: int):
-        split = from_records(path)
-        self.payloads = [bytes(split.read(i)) for i in range(min(len(split), 512))]
-        self.seconds, self.workers = seconds, workers
-        self.info = {"payloads": len(self.payloads), "workers": workers}
-
-    def step(self) -> int:
-        """Decode for the time of a slice; the number of images."""
-        return decode_rate(self.payloads, self.workers, self.seconds)[0]
-
-
 def limit(path: str, seconds: float, workers: int) -> DecodeLimit:
-    """The most that a loader that decodes every pixel could reach."""
-    return DecodeLimit(path, seconds, workers)
+    """OpenCV's decoding alone, which no loader that decodes every pixel could pass."""
+    return DecodeLimit(path, workers, lambda payloads: decode_rate(payloads, workers, seconds)[0])
+
+
+def dataloader(path: str, size: int, batch_size: int, augment: str, num_workers: int) -> Batches:
+    """``gluon.data.DataLoader`` over an ``ImageRecordDataset``, with the transforms of the documentation.
+
+    Batches stay uint8 NHWC: ``ToTensor`` would only cost it time.
+    """
+    mx = mxnet()
+    vision = mx.gluon.data.vision
+    if augment == "pad-crop-flip":  # Gluon has no padded crop; its model zoo has
+        crop = importlib.import_module("gluoncv.data.transforms.block").RandomCrop(size, pad=PAD)
+    else:
+        crop = vision.transforms.RandomResizedCrop(size)
+    transform = vision.transforms.Compose([crop, vision.transforms.RandomFlipLeftRight()])
+    data = vision.ImageRecordDataset(path).transform_first(transform)
+    loader = mx.gluon.data.DataLoader(data, batch_size, shuffle=True, last_batch="discard", num_workers=num_workers)
+    return Batches(lambda number: loader, _waited, {"versions": {"mxnet": mx.__version__}})
+
+
+def recorditer(path: str, size: int, batch_size: int, augment: str, preprocess_threads: int) -> Batches:
+    """``ImageRecordUInt8Iter``: uint8 NCHW, which it makes in C++; shuffled within a 16 MB buffer or by the index."""
+    mx = mxnet()
+    options: dict[str, Any] = {"rand_mirror": True}
+    if augment == "pad-crop-flip":
+        options.update(rand_crop=True, pad=PAD, fill_value=0)
+    else:
+        options.update(random_resized_crop=True, min_random_area=0.08, max_random_area=1.0)
+        options.update(min_aspect_ratio=3 / 4, max_aspect_ratio=4 / 3)
+    index = Path(path).with_suffix(".idx")
+    records = mx.io.ImageRecordUInt8Iter(
+        path_imgrec=path, path_imgidx=str(index) if index.is_file() else "", data_shape=(3, size, size),
+        batch_size=batch_size, preprocess_threads=preprocess_threads, shuffle=True, verbose=False, **options,
+    )  # fmt: skip
+
+    def epoch(number: int) -> Iterator[Any]:
+        records.reset()
+        for batch in records:
+            yield batch.data
+
+    return Batches(epoch, _waited, {"versions": {"mxnet": mx.__version__}})
+
+
+class _Stretched:
+    """gluon-cv's functions for an image and its boxes, as its SSD transform calls them: resize, flip half of them."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __call__(self, image: Any, label: Any) -> Any:
+        bbox, images = (importlib.import_module(f"gluoncv.data.transforms.{name}") for name in ("bbox", "image"))
+        height, width, _ = image.shape
+        boxes = bbox.resize(label, (width, height), (self.size, self.size))
+        image, flips = images.random_flip(images.imresize(image, self.size, self.size), px=0.5)
+        return image, bbox.flip(boxes, (self.size, self.size), flip_x=flips[0])
+
+
+def gluoncv_boxes(path: str, size: int, batch_size: int, num_workers: int) -> Batches:
+    """gluon-cv's ``RecordFileDetection`` in Gluon's ``DataLoader``, stacked and filled up with -1 by its batchify."""
+    mx = mxnet()
+    theirs = importlib.import_module("gluoncv.data")
+    batchify = importlib.import_module("gluoncv.data.batchify")
+    data = theirs.RecordFileDetection(path, coord_normalized=True).transform(_Stretched(size))
+    loader = mx.gluon.data.DataLoader(
+        data, batch_size, shuffle=True, last_batch="discard", num_workers=num_workers,
+        batchify_fn=batchify.Tuple(batchify.Stack(), batchify.Pad(pad_val=-1)),
+    )  # fmt: skip
+    versions = {"mxnet": mx.__version__, "gluoncv": importlib.import_module("gluoncv").__version__}
+    return Batches(lambda number: loader, _waited, {"versions": versions}, boxes=lambda batch: batch[1])
+
+
+def _waited(batch: Any) -> Any:
+    batch[0].wait_to_read()
+    return batch[0]

@@ -1,22 +1,30 @@
-"""PyTorch's DataLoader as work of a contender, and decoding alone. Runs in the peers' interpreter."""
+"""Loaders of Python's workers as work of a contender: PyTorch's, WebDataset, MosaicML Streaming, Grain; decoding alone.
+
+Runs in the peers' interpreter. All read the same bytes, and decode and augment by Pillow or OpenCV as their users do.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import io
 import math
 import random
+import re
+import tarfile
 import threading
 import time
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gluontune.codec.image import raw_to_pixels
 from gluontune.records import RecordReader
-from gluontune.search.bench.batches import Batches
+from gluontune.search.bench.batches import Batches, DecodeLimit
 
-__all__ = ["Crops", "DecodeLimit", "Records", "dataloader", "limit"]
+__all__ = ["Crops", "dataloader", "grain", "limit", "random_box", "streaming", "webdataset"]
 
 
 def random_box(height: int, width: int) -> tuple[int, int, int, int]:
@@ -102,48 +110,136 @@ def dataloader(path: str, size: int, batch_size: int, augment: str, num_workers:
     if decoder != "Pillow":
         importlib.import_module("cv2").setNumThreads(0)  # the workers are the parallelism
     loader = torch.utils.data.DataLoader(
-        Records(path, Crops(size, augment, decoder)),
-        batch_size=batch_size,
-        shuffle=True,
-        num_workers=num_workers,
-        drop_last=True,
-        persistent_workers=num_workers > 0,
-    )
-    version = importlib.import_module("PIL" if decoder == "Pillow" else "cv2").__version__
-    versions = {"torch": torch.__version__, "Pillow" if decoder == "Pillow" else "opencv (peers)": version}
+        Records(path, Crops(size, augment, decoder)), batch_size=batch_size, shuffle=True, num_workers=num_workers,
+        drop_last=True, persistent_workers=num_workers > 0,
+    )  # fmt: skip
+    module, name = ("PIL", "Pillow") if decoder == "Pillow" else ("cv2", "opencv (peers)")
+    versions = {"torch": torch.__version__, name: importlib.import_module(module).__version__}
     return Batches(lambda number: loader, lambda batch: batch[0], {"versions": versions})
 
 
-class DecodeLimit:
-    """Decoding alone with simplejpeg (libjpeg-turbo), of payloads in memory; a step lasts ``seconds``."""
+def limit(path: str, seconds: float, workers: int) -> DecodeLimit:
+    """simplejpeg's decoding alone (libjpeg-turbo), which no loader that decodes every pixel could pass."""
+    decode = importlib.import_module("simplejpeg").decode_jpeg
 
-    def __init__(self, path: str, seconds: float, workers: int):
-        with RecordReader(path) as reader:
-            self.payloads = [bytes(reader.payload(i)) for i in range(min(len(reader), 512))]
-        self.decode = importlib.import_module("simplejpeg").decode_jpeg
-        self.seconds, self.workers = seconds, workers
-        self.info = {"payloads": len(self.payloads), "workers": workers}
-
-    def step(self) -> int:
-        """Decode for the time of a slice; the number of images."""
-        end, done = time.perf_counter() + self.seconds, [0] * self.workers
+    def rate(payloads: list[bytes]) -> int:
+        end, done = time.perf_counter() + seconds, [0] * workers
 
         def work(k: int) -> None:
             while time.perf_counter() < end:
-                for payload in self.payloads[k :: self.workers] or self.payloads:
-                    self.decode(payload)
+                for payload in payloads[k::workers] or payloads:
+                    decode(payload)
                     done[k] += 1
                     if time.perf_counter() >= end:
                         break
 
-        threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(self.workers)]
+        threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(workers)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         return sum(done)
 
+    return DecodeLimit(path, workers, rate)
 
-def limit(path: str, seconds: float, workers: int) -> DecodeLimit:
-    """The most that a loader that decodes every pixel could reach."""
-    return DecodeLimit(path, seconds, workers)
+
+def _tar_shards(path: str, folder: Path, shards: int) -> list[str]:
+    """The images of ``path``, dealt out to ``shards`` tar files in ``folder``; their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [str(folder / f"shard-{k:04d}.tar") for k in range(shards)]
+    with RecordReader(path) as reader:
+        for k, name in enumerate(names):
+            with tarfile.open(name, "w") as tar:
+                for i in range(k, len(reader), shards):
+                    payload = bytes(reader.payload(i))
+                    info = tarfile.TarInfo(f"{i:08d}.jpg")
+                    info.size = len(payload)
+                    tar.addfile(info, io.BytesIO(payload))
+    return names
+
+
+def webdataset(path: str, size: int, batch_size: int, augment: str, num_workers: int, folder: str) -> Batches:
+    """``WebDataset``, shuffled in a buffer, decoded and made into batches by the workers of a ``WebLoader``."""
+    library, torch = importlib.import_module("webdataset"), importlib.import_module("torch")
+    importlib.import_module("cv2").setNumThreads(0)  # the workers are the parallelism
+    shards = _tar_shards(path, Path(folder) / f"{Path(path).stem}-webdataset", 4 * max(1, num_workers))
+    crops = Crops(size, augment, "OpenCV")
+
+    def tensor(payload: Any) -> Any:
+        return torch.from_numpy(crops(payload))
+
+    data = library.WebDataset(shards, shardshuffle=len(shards)).shuffle(1000).to_tuple("jpg").map_tuple(tensor)
+    made = library.WebLoader(
+        data.batched(batch_size, partial=False), batch_size=None, num_workers=num_workers,
+        persistent_workers=num_workers > 0,
+    )  # fmt: skip
+    return Batches(lambda number: made, lambda batch: batch[0], {"versions": {"webdataset": library.__version__}})
+
+
+def streaming(path: str, size: int, batch_size: int, augment: str, num_workers: int, folder: str) -> Batches:
+    """A local ``StreamingDataset``, shuffled by itself, decoded by OpenCV in a ``StreamingDataLoader``'s workers."""
+    torch = importlib.import_module("torch")
+    _let_torchvision_in(torch)
+    library = importlib.import_module("streaming")
+    importlib.import_module("cv2").setNumThreads(0)  # the workers are the parallelism
+    library.base.util.clean_stale_shared_memory()  # of a contender that was ended
+    shards = str(Path(folder) / f"{Path(path).stem}-mds")
+    with RecordReader(path) as reader, library.MDSWriter(out=shards, columns={"image": "bytes"}) as writer:
+        for i in range(len(reader)):
+            writer.write({"image": bytes(reader.payload(i))})
+    crops = Crops(size, augment, "OpenCV")
+
+    class Images(library.StreamingDataset):  # type: ignore[misc, name-defined]
+        def __getitem__(self, index: Any) -> Any:
+            return torch.from_numpy(crops(super().__getitem__(index)["image"]))
+
+    made = library.StreamingDataLoader(
+        Images(local=shards, shuffle=True, batch_size=batch_size), batch_size=batch_size, num_workers=num_workers,
+        drop_last=True, persistent_workers=num_workers > 0,
+    )  # fmt: skip
+    versions = {"mosaicml-streaming": version("mosaicml-streaming")}
+    return Batches(lambda number: made, lambda batch: batch, {"versions": versions})
+
+
+def _let_torchvision_in(torch: Any) -> None:
+    """Streaming imports torchvision for data sets that are not used here.
+
+    Beside PyTorch's build for CPUs the operators of PyPI's torchvision, a build for CUDA, cannot be loaded, and its
+    import ends at what it says about them: they are declared, and never called.
+    """
+    there = importlib.util.find_spec("torchvision")
+    if there is None or there.origin is None or torch.version.cuda is not None:
+        return
+    text = (Path(there.origin).parent / "_meta_registrations.py").read_text()
+    for name in {*re.findall(r'register_meta\("(\w+)"', text), *re.findall(r"torchvision::(\w+)", text)}:
+        torch.library.define(f"torchvision::{name}", "(Tensor any) -> Tensor")
+
+
+class _Payloads:
+    """A random-access source, as Grain asks for one."""
+
+    def __init__(self, path: str):
+        self.reader = RecordReader(path)
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.reader.payload(int(index))
+
+
+def grain(path: str, size: int, batch_size: int, augment: str, threads: int, processes: int) -> Batches:
+    """A shuffled ``MapDataset``, decoded by OpenCV on ``threads``, in ``processes`` where there are any."""
+    library = importlib.import_module("grain")
+    importlib.import_module("cv2").setNumThreads(0)  # the threads are the parallelism
+    importlib.import_module("absl.flags").FLAGS.mark_as_parsed()  # which its processes ask for
+    options = library.ReadOptions(num_threads=max(1, threads), prefetch_buffer_size=2 * batch_size)
+
+    def epoch(number: int) -> Any:
+        data = library.MapDataset.source(_Payloads(path)).shuffle(seed=number).map(Crops(size, augment, "OpenCV"))
+        made = data.to_iter_dataset(options).batch(batch_size, drop_remainder=True)
+        if processes:
+            made = made.mp_prefetch(library.MultiprocessingOptions(num_workers=processes))
+        return made
+
+    return Batches(epoch, lambda batch: batch, {"versions": {"grain": version("grain")}})

@@ -13,7 +13,7 @@ from gluontune.core.errors import GluontuneError
 from gluontune.records import pack
 from gluontune.runtime import mxnet
 
-__all__ = ["Im2rec", "Packer", "im2rec", "im2rec_path", "packer"]
+__all__ = ["Im2rec", "Packer", "im2rec_path"]
 
 
 class Packer:
@@ -82,13 +82,3 @@ def im2rec_path() -> Path:
             if path.is_file():
                 return path
     raise GluontuneError(f"{folder}: this mxnet has no tools/im2rec.py")
-
-
-def packer(**settings: Any) -> Packer:
-    """Our packer."""
-    return Packer(**settings)
-
-
-def im2rec(**settings: Any) -> Im2rec:
-    """MXNet's packer."""
-    return Im2rec(**settings)

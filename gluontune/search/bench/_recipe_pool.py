@@ -6,22 +6,26 @@ A parameter server and Horovod keep what they know for as long as their process 
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import selectors
+import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from gluontune import runtime
 from gluontune.core.interpreter import python
-from gluontune.core.processes import PipedProcess
+from gluontune.core.processes import PipedProcess, die_with_parent, event_sender
 from gluontune.parallel.shared import PATH_VARIABLE, create
 from gluontune.recipe import Recipe
+from gluontune.training.child import serve
 from gluontune.training.starting import LocalRanks
 
 __all__ = ["Pool", "kind_of", "shares_processes"]
 
-_CHILD = "gluontune.search.bench._recipe_child"
 _IDLE_S = 5.0  # a process that needs longer to end a recipe is not used again
 _SHARING = ("local", "shared-memory", "async")
 _RECIPES = 60  # a process trains so many: what one leaves behind must not add up
@@ -44,12 +48,10 @@ def kind_of(values: Mapping[str, Any]) -> tuple[Any, ...]:
     """
     engine = values.get("engine", "local")
     return (
-        "shared" if engine in _SHARING else engine,
-        values.get("runtime", "as-installed"),
-        tuple(sorted(values.get("env", {}).items())),
-        values.get("dtype") == "bfloat16",
+        "shared" if engine in _SHARING else engine, values.get("runtime", "as-installed"),
+        tuple(sorted(values.get("env", {}).items())), values.get("dtype") == "bfloat16",
         1 if engine == "local" else values.get("num_devices", 1),
-    )
+    )  # fmt: skip
 
 
 class Pool:
@@ -88,14 +90,9 @@ class _Site(LocalRanks):
     """The ranks of one recipe, in processes of the pool."""
 
     def __init__(
-        self,
-        pool: Pool,
-        kind: tuple[Any, ...],
-        waiting: list[tuple[PipedProcess, int]],
-        recipe: Recipe,
-        world: int,
+        self, pool: Pool, kind: tuple[Any, ...], waiting: list[tuple[PipedProcess, int]], recipe: Recipe, world: int,
         setup: Callable[[int, int], dict[str, Any]],
-    ):
+    ):  # fmt: skip
         self.ranks = []
         self._pool, self._kind, self._memory = pool, kind, -1
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
@@ -111,7 +108,7 @@ class _Site(LocalRanks):
                 process = waiting[rank][0]
                 process.say(given)
             else:
-                process = PipedProcess(python("-m", _CHILD), given, env)
+                process = PipedProcess(python("-m", "gluontune.search.bench._recipe_pool"), given, env)
             self.ranks.append(process)
 
     def close(self) -> None:
@@ -141,3 +138,27 @@ class _Site(LocalRanks):
                 elif event["event"] in ("idle", "end"):
                     return event["event"] == "idle"
         return False
+
+
+def main() -> None:
+    """A process of the pool: as :mod:`gluontune.training.child`, but a new set-up may follow each ``quit``."""
+    send = event_sender()
+    bound = False
+    while line := sys.stdin.readline():
+        setup = json.loads(line)
+        if "recipe" not in setup:  # a quit, after a recipe that has failed
+            continue
+        if not bound:
+            die_with_parent(setup["parent"])
+            if setup.get("cpus"):
+                runtime.bind_to_cpus(setup["cpus"])
+            bound = True
+        os.environ.update(setup["variables"])
+        serve(setup, send)
+        gc.collect()
+        send(event="idle")
+    os.killpg(0, signal.SIGKILL) if os.getpgrp() == os.getpid() else os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

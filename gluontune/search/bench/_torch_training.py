@@ -1,6 +1,6 @@
 """A training step in PyTorch: the work of the peers in ``gluontune bench training``.
 
-The networks have the layers of gluoncv's of the same name (``small_vgg``: of our ``_mxnet_training``), in
+The networks have the layers of gluoncv's of the same name (``small_vgg``: of our ``_gluon_training``), in
 the same order and shapes. torch is imported when a contender is made, in the peers' environment.
 """
 
@@ -9,52 +9,39 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["build", "make"]
-
-
-def make(
-    net: str,
-    batch_size: int,
-    image_size: int,
-    threads: int,
-    dtype: str = "float32",
-    channels_last: bool = False,
-    compiled: bool = False,
-) -> TorchStep:
-    """A step of ``net`` on one synthetic batch.
-
-    Args:
-        net: a name of ``gluontune.search.bench.training.NETS``.
-        threads: of torch's operators.
-        dtype: ``float32``, or ``bfloat16`` by ``torch.autocast``.
-        channels_last: weights and batch in that memory format.
-        compiled: through ``torch.compile``.
-    """
-    torch = importlib.import_module("torch")
-    torch.set_num_threads(threads)
-    return TorchStep(torch, build(torch.nn, net), batch_size, image_size, dtype, channels_last, compiled)
+__all__ = ["TorchStep", "build"]
 
 
 class TorchStep:
-    """Forward, cross entropy, backward, and the update by Nesterov's momentum."""
+    """A step of ``net`` on one synthetic batch: forward, cross entropy, backward, update by Nesterov's momentum.
+
+    Args:
+        net: a name of ``gluontune.search.bench.training.NETS``. image_size: side of its images.
+        threads: of torch's operators. dtype: ``float32``, or ``bfloat16`` by ``torch.autocast``.
+        channels_last: weights and batch in that memory format. compiled: through ``torch.compile``.
+    """
 
     def __init__(
-        self, torch: Any, net: Any, batch_size: int, side: int, dtype: str, channels_last: bool, compiled: bool
-    ):
+        self, net: str, batch_size: int, image_size: int, threads: int, dtype: str = "float32",
+        channels_last: bool = False, compiled: bool = False,
+    ):  # fmt: skip
+        torch, side = importlib.import_module("torch"), image_size
+        torch.set_num_threads(threads)
+        made = build(torch.nn, net)
         torch.manual_seed(0)
         self.torch, self.dtype, self.batch_size = torch, dtype, batch_size
         x, self.y = torch.randn(batch_size, 3, side, side), torch.randint(0, 10, (batch_size,))
         if channels_last:
-            net = net.to(memory_format=torch.channels_last)
+            made = made.to(memory_format=torch.channels_last)
             x = x.contiguous(memory_format=torch.channels_last)
         self.x = x
-        self.model = torch.compile(net) if compiled else net
-        self.update = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4)
+        self.model = torch.compile(made) if compiled else made
+        self.update = torch.optim.SGD(made.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4)
         self.loss = torch.nn.CrossEntropyLoss()
         self.step()  # compiles
         self.info: dict[str, Any] = {
             "versions": {"torch": torch.__version__},
-            "parameter_shapes": [list(p.shape) for p in net.parameters()],
+            "parameter_shapes": [list(p.shape) for p in made.parameters()],
         }
 
     def step(self) -> int:
@@ -73,14 +60,7 @@ class TorchStep:
 
 
 def build(nn: Any, name: str, channels: int = 3, classes: int = 10) -> Any:
-    """The twin of a network of ``gluontune.search.bench.training.NETS``.
-
-    Args:
-        nn: ``torch.nn``. channels: of the images. classes: outputs; both for residual nets only.
-
-    Raises:
-        ValueError: no twin of that name.
-    """
+    """The twin of a network of ``gluontune.search.bench.training.NETS``; other images and classes for residual nets."""
     if name.startswith("cifar_resnet") and name.endswith("_v1"):
         layers = _cifar_resnet(nn, int(name[len("cifar_resnet") :].partition("_")[0]), channels, classes)
     elif name.startswith("mobilenet"):
@@ -101,12 +81,9 @@ def _residual(nn: Any, inputs: int, channels: int, stride: int) -> Any:
 
     block = type("Residual", (nn.Module,), {"forward": forward})()
     block.body = nn.Sequential(
-        nn.Conv2d(inputs, channels, 3, stride, 1, bias=False),
-        nn.BatchNorm2d(channels),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(channels, channels, 3, 1, 1, bias=False),
-        nn.BatchNorm2d(channels),
-    )
+        nn.Conv2d(inputs, channels, 3, stride, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(inplace=True),
+        nn.Conv2d(channels, channels, 3, 1, 1, bias=False), nn.BatchNorm2d(channels),
+    )  # fmt: skip
     block.downsample = None
     if inputs != channels:
         shortcut = nn.Conv2d(inputs, channels, 1, stride, bias=False)

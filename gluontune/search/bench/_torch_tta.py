@@ -11,26 +11,23 @@ torch is imported when it is made, in the peers' environment.
 from __future__ import annotations
 
 import importlib
+import math
+import os
+import shutil
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
-from gluontune.search.bench._torch_muon import TorchMuon
-from gluontune.search.bench._torch_ranks import Ranks
+__all__ = ["Ranks", "TorchMuon", "make"]
 
-__all__ = ["make"]
+_QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def make(
     recipe: dict[str, Any], threads: int, channels_last: bool, compiled: bool, ranks: Ranks | None = None
 ) -> TorchRun:
-    """Called in the process.
-
-    Args:
-        recipe: fields of a Recipe: data set, net, batch, optimizer's settings, epochs, seed, dtype, ranks.
-        threads: of torch's operators, in a rank. channels_last, compiled: how the net runs.
-        ranks: of a follower; None makes rank 0, which starts the others.
-    """
+    """Called in the process, with the fields of a recipe; without ``ranks`` as rank 0, which starts the others."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
     if ranks is None:
@@ -67,28 +64,22 @@ class TorchRun:
         self.loss = torch.nn.CrossEntropyLoss()
         torch.manual_seed(recipe["seed"])
         self.net = build(torch.nn, recipe["net"], shape[2], len(data.classes))
-        self._draw()
+        for layer in self.net.modules():
+            if isinstance(layer, torch.nn.Conv2d):
+                torch.nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
         if channels_last:
             self.net = self.net.to(memory_format=torch.channels_last)
         self.start = {k: v.clone() for k, v in self.net.state_dict().items()}
         self.model = torch.compile(self.net) if compiled else self.net
         begin = time.perf_counter()
         self._reset()
-        for images, labels in self._first(2):
+        for _, (images, labels) in zip(range(2), self.train.epoch(0)):
             self._step(images, labels)
         self._reset()
         self.info: dict[str, Any] = {
-            "versions": {"torch": torch.__version__},
-            "warmup_seconds": time.perf_counter() - begin,
-            "batches_per_epoch": len(self.train),
-            "parameters": sum(p.numel() for p in self.net.parameters()),
-        }
-
-    def _draw(self) -> None:
-        init, nn = self.torch.nn.init, self.torch.nn
-        for layer in self.net.modules():
-            if isinstance(layer, nn.Conv2d):
-                init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            "versions": {"torch": torch.__version__}, "warmup_seconds": time.perf_counter() - begin,
+            "batches_per_epoch": len(self.train), "parameters": sum(p.numel() for p in self.net.parameters()),
+        }  # fmt: skip
 
     def _reset(self) -> None:
         """Back to the seeded start; the compiled code stays."""
@@ -116,12 +107,6 @@ class TorchRun:
             nesterov = recipe["optimizer"] == "nag"
             self.update = torch.optim.SGD(groups, lr=peak, momentum=momentum, nesterov=nesterov)
         self.updates, self.epoch = 0, 0
-
-    def _first(self, count: int) -> Iterator[tuple[Any, Any]]:
-        for number, batch in enumerate(self.train.epoch(0)):
-            if number == count:
-                return
-            yield batch
 
     def _tensors(self, images: Any, labels: Any) -> tuple[Any, Any]:
         """uint8 (N, H, W, C) of numpy as normalized float32 (N, C, H, W)."""
@@ -179,3 +164,126 @@ class TorchRun:
     def close(self) -> None:
         """End the other ranks."""
         self.ranks.close()
+
+
+class TorchMuon:
+    """Our ``muon``, layers of one shape at once; biases, gammas and betas by PyTorch's fused AdamW.
+
+    ``torch.optim.Muon`` refuses the weights of convolutions.
+
+    Args:
+        torch: the module. parameters: of the net. lr, wd, momentum: as of our recipe; ``wd`` is of matrices only.
+    """
+
+    def __init__(self, torch: Any, parameters: list[Any], *, lr: float, wd: float, momentum: float):
+        self.torch, self.wd, self.momentum = torch, wd, momentum
+        vectors = [p for p in parameters if p.ndim <= 1]
+        self.rest = torch.optim.AdamW(vectors, lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, fused=True)
+        self.matrices = {"lr": lr}
+        self.param_groups = [self.matrices, *self.rest.param_groups]
+        self.by_shape: dict[tuple[int, int], list[Any]] = {}
+        for p in parameters:
+            if p.ndim > 1:
+                self.by_shape.setdefault((p.shape[0], p.numel() // p.shape[0]), []).append(p)
+        self.moments = {shape: torch.zeros(len(ps), *shape) for shape, ps in self.by_shape.items()}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.rest.zero_grad(set_to_none=set_to_none)
+        for layers in self.by_shape.values():
+            for p in layers:
+                p.grad = None
+
+    def step(self) -> None:
+        torch, rate = self.torch, self.matrices["lr"]
+        with torch.no_grad():
+            for shape, layers in self.by_shape.items():
+                moment = self.moments[shape]
+                grads = torch.stack([p.grad.reshape(shape) for p in layers])
+                moment.mul_(self.momentum).add_(grads)
+                turned = self._orthogonalized(grads.add_(moment, alpha=self.momentum))
+                turned *= rate * 0.2 * math.sqrt(max(shape))
+                torch._foreach_mul_(layers, 1 - rate * self.wd)
+                torch._foreach_sub_(layers, [each.reshape(p.shape) for each, p in zip(turned, layers)])
+        self.rest.step()
+
+    def _orthogonalized(self, x: Any) -> Any:
+        a, b, c = _QUINTIC
+        tall = x.shape[1] > x.shape[2]
+        x = x.mT if tall else x
+        x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+        for _ in range(5):
+            gram = x @ x.mT
+            x = self.torch.baddbmm(x, self.torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        return x.mT if tall else x
+
+
+class Ranks:
+    """The ranks of one training here, a process each, gradients averaged by gloo: rank 0's view, or a follower's.
+
+    Args:
+        torch: the module. size: how many there are; with 1 nothing is started, and nothing is exchanged.
+        follow: ``(ranks, **settings)``, what a follower builds; it has the methods that :meth:`call` names. Any other
+            process must be able to import it.
+        settings: for ``follow``.
+        rank, folder: of a follower, which rank 0 sets.
+    """
+
+    def __init__(
+        self, torch: Any, size: int, follow: Callable[..., Any] | None = None, settings: dict[str, Any] | None = None,
+        rank: int = 0, folder: str | None = None,
+    ):  # fmt: skip
+        self.torch, self.size, self.rank = torch, size, rank
+        self.followers: list[Any] = []
+        if size == 1:
+            return
+        self.folder = folder or tempfile.mkdtemp(prefix="gluontune-torch-")
+        if rank == 0:
+            processes = importlib.import_module("torch.multiprocessing").get_context("spawn")
+            for number in range(1, size):
+                arguments = (number, size, self.folder, os.getpid(), follow, settings or {})
+                self.followers.append(processes.Process(target=_follow, args=arguments, daemon=True))
+                self.followers[-1].start()
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        self.dist = importlib.import_module("torch.distributed")
+        self.dist.init_process_group("gloo", init_method=f"file://{self.folder}/meeting", rank=rank, world_size=size)
+
+    def average(self, parameters: list[Any]) -> None:
+        """Replace each gradient by its mean over the ranks, all of them in one exchange."""
+        if self.size == 1:
+            return
+        grads = [p.grad for p in parameters]
+        flat = self.torch.cat([g.reshape(-1) for g in grads])
+        self.dist.all_reduce(flat)
+        flat /= self.size
+        parts = flat.split([g.numel() for g in grads])
+        self.torch._foreach_copy_(grads, [part.view(g.shape) for part, g in zip(parts, grads)])
+
+    def call(self, name: str, **arguments: Any) -> None:
+        """Have the followers call this method of what they built; rank 0 calls its own."""
+        if self.size > 1:
+            self.dist.broadcast_object_list([(name, arguments)], src=0)
+
+    def heard(self) -> tuple[str, dict[str, Any]]:
+        """What rank 0 called."""
+        told: list[Any] = [None]
+        self.dist.broadcast_object_list(told, src=0)
+        return told[0]
+
+    def close(self) -> None:
+        """End the followers, whatever they wait for."""
+        for process in self.followers:
+            process.kill()
+            process.join()
+        if self.followers:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _follow(
+    rank: int, size: int, folder: str, parent: int, follow: Callable[..., Any], settings: dict[str, Any]
+) -> None:
+    importlib.import_module("gluontune.core.parent_death").die_with_parent(parent)
+    ranks = Ranks(importlib.import_module("torch"), size, rank=rank, folder=folder)
+    work = follow(ranks=ranks, **settings)
+    while True:
+        name, arguments = ranks.heard()
+        getattr(work, name)(**arguments)

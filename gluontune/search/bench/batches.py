@@ -1,11 +1,14 @@
-"""A loader as a contender's work: the next batch is a step, epoch after epoch."""
+"""Work of contenders: a loader, whose next batch is a step; decoding alone; and the smallest work, which sleeps."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any, Callable
 
-__all__ = ["Batches"]
+from gluontune.records import RecordReader
+
+__all__ = ["Batches", "DecodeLimit", "Sleeper"]
 
 
 class Batches:
@@ -26,13 +29,9 @@ class Batches:
     """
 
     def __init__(
-        self,
-        epoch: Callable[[int], Iterable[Any]],
-        images: Callable[[Any], Any],
-        info: dict[str, Any] | None = None,
-        end: Callable[[], None] | None = None,
-        boxes: Callable[[Any], Any] | None = None,
-    ):
+        self, epoch: Callable[[int], Iterable[Any]], images: Callable[[Any], Any], info: dict[str, Any] | None = None,
+        end: Callable[[], None] | None = None, boxes: Callable[[Any], Any] | None = None,
+    ):  # fmt: skip
         self._epoch, self._images, self._end, self._boxes = epoch, images, end, boxes
         self._number = 0
         self._next()
@@ -46,7 +45,8 @@ class Batches:
         """Shape and number format of a batch."""
         batch = next(self._batches)
         images = self._images(batch)
-        found = {"batch_shape": [int(n) for n in images.shape], "dtype": _dtype_name(images.dtype)}
+        dtype = str(getattr(images.dtype, "__name__", images.dtype))
+        found = {"batch_shape": [int(n) for n in images.shape], "dtype": dtype.replace("torch.", "")}
         return found if self._boxes is None else {**found, "boxes": [int(n) for n in self._boxes(batch).shape]}
 
     def step(self) -> int:
@@ -64,5 +64,32 @@ class Batches:
             self._end = None
 
 
-def _dtype_name(dtype: Any) -> str:
-    return str(getattr(dtype, "__name__", dtype)).replace("torch.", "")
+class DecodeLimit:
+    """Decoding alone, of payloads in memory: a step is one call of ``decode`` with them, which gives their number."""
+
+    def __init__(self, path: str, workers: int, decode: Callable[[list[bytes]], int]):
+        with RecordReader(path) as reader:
+            self.payloads = [bytes(reader.payload(i)) for i in range(min(len(reader), 512))]
+        self.decode = decode
+        self.info = {"payloads": len(self.payloads), "workers": workers}
+
+    def step(self) -> int:
+        return self.decode(self.payloads)
+
+
+class Sleeper:
+    """Each step takes ``sleep_s`` seconds and counts ``units``: for the documentation and the tests of contests."""
+
+    def __init__(self, units: int, sleep_s: float):
+        self.units, self.sleep_s = units, sleep_s
+        self.info: dict[str, Any] = {"sleep_s": sleep_s}
+        self.steps = 0
+
+    def step(self) -> int:
+        time.sleep(self.sleep_s)
+        self.steps += 1
+        return self.units
+
+    def count(self) -> int:
+        """Steps so far."""
+        return self.steps

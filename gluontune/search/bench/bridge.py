@@ -15,7 +15,7 @@ from typing import Any
 
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.core.files import set_aside, writable_folder, write_json
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.journal import earlier
 from gluontune.runtime import launch_settings, machine_facts
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 
@@ -82,15 +82,9 @@ def shape_of(name: str) -> list[int]:
 
 
 def run(
-    nets: Sequence[str] | None = None,
-    *,
-    quick: bool = False,
-    gradients: str = "family",
-    out: Path | None = None,
-    resume: bool = False,
-    time_limit: float = 300.0,
-    say: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
+    nets: Sequence[str] | None = None, *, quick: bool = False, gradients: str = "family", out: Path | None = None,
+    resume: bool = False, time_limit: float = 300.0, say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Convert and compare each network and return the document; it is saved to ``out`` after each.
 
     Args:
@@ -143,17 +137,12 @@ def _names(nets: Sequence[str] | None, known: list[str], quick: bool) -> list[st
 
 
 def _known(out: Path | None) -> dict[str, dict[str, Any]]:
-    if out is None:
-        raise UsageError("bench bridge --resume: name the file of the earlier run with --out")
-    try:
-        before = parse_json(read_text(out))
+    def rows(before: Any) -> dict[str, dict[str, Any]]:
         if before["schema_version"] != SCHEMA:
             raise GluontuneError(f"{out}: another version's; start without --resume")
         return {row["name"]: row for row in before["rows"] if row["status"] in ("converted", "not traced")}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise GluontuneError(f"{out}: cannot be resumed: {error}; start without --resume") from error
+
+    return earlier(out, "bench bridge", rows) or {}
 
 
 class _Judge:
@@ -171,14 +160,13 @@ class _Judge:
 
     def _process(self) -> Contender:
         if self.contender is None:
-            entrant = Entrant("bridge", OURS, "gluontune.search.bench._bridge:make", env=launch_settings().env)
+            entrant = Entrant("bridge", OURS, "gluontune.search.bench._bridge:Judge", env=launch_settings().env)
             self.contender = Contender(entrant, self.time_limit)
             self.contender.launch()
         return self.contender
 
     def row(self, name: str, gradients: bool) -> dict[str, Any]:
-        contender = self._process()
-        shape = shape_of(name)
+        contender, shape = self._process(), shape_of(name)
         found = contender.ask("judge", net_name=name, shape=shape, gradients=gradients)
         row = {"name": name, "family": family(name), "shape": shape}
         if contender.failure is not None:
@@ -220,10 +208,6 @@ def holds(figures: Mapping[str, int]) -> bool:
     return f["traced"] == f["agree_float32"] == f["agree_float64"] and f["gradients"] == f["agree_gradients"]
 
 
-def _worst(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    return max((row[key] for row in rows if row[key] is not None), default=None)
-
-
 def show(found: Mapping[str, Any], console: Any) -> None:
     """Print the table by family, what did not convert, and the figures."""
     from rich.table import Table
@@ -231,7 +215,8 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     table = Table("family", "names", "traced", "converted", "float32", "float64", "gradients")
     for kind in dict.fromkeys(row["family"] for row in found["rows"]):
         rows = [row for row in found["rows"] if row["family"] == kind]
-        worst = [_worst(rows, key) for key in ("float32", "float64", "gradients")]
+        keys = ("float32", "float64", "gradients")
+        worst = [max((row[key] for row in rows if row[key] is not None), default=None) for key in keys]
         traced = sum(r["status"] != "not traced" for r in rows)
         done = sum(r["status"] == "converted" for r in rows)
         cells = ["" if w is None else f"{w:.0e}" for w in worst]
@@ -241,12 +226,9 @@ def show(found: Mapping[str, Any], console: Any) -> None:
         if row["status"] in ("not converted", "failed"):
             console.print(f"{row['name']}: {row['status']}: {row['reason']}", markup=False, soft_wrap=True)
     f = found["figures"]
-    console.print(
+    line = (
         f"{f['converted']} of {f['traced']} networks that trace without a download converted ({f['names']} names); "
-        f"outputs within {FLOAT32:g} in float32: {f['agree_float32']}, "
-        f"within {FLOAT64:g} in float64: {f['agree_float64']}; "
-        f"gradients within {GRADIENTS:g}: {f['agree_gradients']} of {f['gradients']}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        f"outputs within {FLOAT32:g} in float32: {f['agree_float32']}, within {FLOAT64:g} in float64: "
+        f"{f['agree_float64']}; gradients within {GRADIENTS:g}: {f['agree_gradients']} of {f['gradients']}"
     )
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

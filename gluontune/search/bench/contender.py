@@ -8,10 +8,10 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import psutil
 
@@ -20,11 +20,12 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.processes import PipedProcess
 from gluontune.runtime.packages import to_make
 
-__all__ = ["LIMIT", "OURS", "Contender", "ContenderFailed", "Entrant"]
+__all__ = ["LIMIT", "OURS", "Contender", "ContenderFailed", "Entrant", "peer_python"]
 
 OURS = "gluontune"
 LIMIT = "limit"  # no contender: what the machine could do at most
 LEAD = 0.25  # of a slice goes untimed before it, so that queues filled during the pause are used up
+PEERS_VARIABLE = "GLUONTUNE_PEERS"
 _CHILD = Path(__file__).with_name("child.py")
 
 
@@ -68,17 +69,17 @@ class Contender:
     Args:
         entrant: what it is.
         time_limit: seconds that building or one command may take before it counts as hung.
+        say: told what it is about to do.
 
     Attributes:
         rates: units a second of each slice.
-        info: what its work said about itself.
-        memory_mib: most resident memory, without pages shared with files or other processes, that its
-            processes had at the end of a slice.
+        info: what its work said about itself. memory_mib: most resident memory, without pages shared with files or
+            other processes, that its processes had at the end of a slice.
         failure: why it could not be measured, or None.
     """
 
-    def __init__(self, entrant: Entrant, time_limit: float = 300.0):
-        self.entrant, self.time_limit = entrant, time_limit
+    def __init__(self, entrant: Entrant, time_limit: float = 300.0, say: Callable[[str], None] = lambda line: None):
+        self.entrant, self.time_limit, self.say = entrant, time_limit, say
         self.rates: list[float] = []
         self.info: dict[str, Any] = {}
         self.memory_mib = 0.0
@@ -88,6 +89,7 @@ class Contender:
 
     def launch(self) -> None:
         """Start the process, wait until its work is built, and pause it."""
+        self.say(f"building {self.entrant.name}")
         if self._process is not None or self.failure is not None:
             return
         with self._guarded():
@@ -102,6 +104,7 @@ class Contender:
 
     def warm_up(self, slice_s: float) -> None:
         """Work untimed, and find how many steps fill a slice of ``slice_s`` seconds."""
+        self.say(f"warming up {self.entrant.name}")
         self._seconds = slice_s
         with self._turn():
             if self.entrant.slices == "once":
@@ -117,13 +120,13 @@ class Contender:
 
     def slice(self) -> None:
         """One turn: awake, an untimed lead-in, a timed slice, asleep again."""
+        self.say(f"measuring {self.entrant.name}")
+        how: dict[str, dict[str, Any]] = {
+            "once": {"steps": 1}, "steps": {"lead": 1e-9, "steps": self._steps},
+            "seconds": {"lead": LEAD * self._seconds, "seconds": self._seconds},
+        }  # fmt: skip
         with self._turn():
-            if self.entrant.slices == "once":
-                seen = self._command(do="run", steps=1)
-            elif self.entrant.slices == "seconds":
-                seen = self._command(do="run", lead=LEAD * self._seconds, seconds=self._seconds)
-            else:
-                seen = self._command(do="run", lead=1e-9, steps=self._steps)
+            seen = self._command(do="run", **how[self.entrant.slices])
             self.rates.append(seen["units"] / seen["seconds"])
             self.memory_mib = max(self.memory_mib, self._memory())
 
@@ -204,3 +207,20 @@ class Contender:
                     seen = process.memory_info()
                     total += seen.rss - seen.shared
         return total / 2**20
+
+
+def peer_python(folder: Union[str, os.PathLike[str], None] = None) -> Path:
+    """The Python of the environment that ``make peers`` makes; the file may not be there.
+
+    Args:
+        folder: the environment; None: ``$GLUONTUNE_PEERS``, else ``.peers`` here, else ``.peers`` beside
+            the package's own folder (a checkout).
+
+    >>> peer_python("/opt/peers").as_posix()
+    '/opt/peers/bin/python'
+    """
+    chosen = os.fspath(folder) if folder is not None else os.environ.get(PEERS_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().absolute() / "bin" / "python"
+    here, checkout = (base / ".peers" / "bin" / "python" for base in (Path.cwd(), Path(__file__).resolve().parents[3]))
+    return here if here.is_file() else checkout

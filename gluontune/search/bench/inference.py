@@ -27,16 +27,14 @@ from gluontune.core.gaps import gap
 from gluontune.job.trained import recipe_of_source
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings
-from gluontune.search.bench import outcome
 from gluontune.search.bench._inference import AGREE_PCT, MODES, OWN_THREADS
+from gluontune.search.bench.benchmark import Terms, document, hold
 from gluontune.search.bench.contender import OURS, Contender, Entrant
-from gluontune.search.bench.contest import hold
-from gluontune.search.journal import Journal
 
 __all__ = ["REFERENCE", "run", "show"]
 
 REFERENCE = "hybridized"  # the float32 net that the others are compared with
-_WORK = "gluontune.search.bench._inference:make"
+_WORK = "gluontune.search.bench._inference:Predictor"
 _ELSEWHERE = {
     "TensorRT": "not run here: it needs an NVIDIA GPU and an mxnet built with TensorRT",
     "GPU float16": "not run here: no GPU that this mxnet can use",
@@ -46,19 +44,9 @@ _BF16 = "not run here: no bfloat16 arithmetic faster than float32 on this CPU (-
 
 
 def run(
-    recipe: Recipe,
-    source: str | Path | None = None,
-    *,
-    modes: Sequence[str] | None = None,
-    batch_size: int = 128,
-    val_images: int = 2000,
-    latencies: int = 200,
-    rounds: int = 9,
-    seconds: float = 1.0,
-    out: Path | None = None,
-    resume: bool = False,
-    say: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
+    recipe: Recipe, source: str | Path | None = None, *, modes: Sequence[str] | None = None, batch_size: int = 128,
+    val_images: int = 2000, latencies: int = 200, **terms: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Measure the rungs, and return the document.
 
     Args:
@@ -66,22 +54,20 @@ def run(
             ``.params`` or ``.npz``; None: random weights (accuracy is then chance, agreement still counts).
         modes: rungs to run; all by default. The reference always runs.
         batch_size: images in a step of the throughput. val_images: for accuracy and agreement.
-        latencies: predictions of one image each. rounds, seconds: as for ``hold``.
-        out: a journal beside it keeps each round. resume: go on with what it holds.
+        latencies: predictions of one image each. terms: of :class:`gluontune.search.bench.benchmark.Terms`.
 
     Returns:
-        the document of :func:`gluontune.search.bench.outcome.document`; each row has ``latency_ms`` (``p50``,
+        the document of :func:`gluontune.search.bench.benchmark.document`; each row has ``latency_ms`` (``p50``,
         ``p90``, ``p99`` of the better number of ``threads``, and ``p50_by_threads``), ``accuracy``,
         ``agree_pct`` and ``ratio_to_hybridized``; ``best`` names the rung that agrees on 99 % of the images.
 
     Raises:
         UsageError: an unknown rung or a number below 1. GluontuneError: the source cannot be read.
     """
-    for mode in modes or ():
-        if mode not in MODES:
-            close = nearest(mode, list(MODES), n=2)
-            hint = f"did you mean {' or '.join(close)}? " if close else ""
-            raise UsageError(f"unknown rung of inference {mode!r}: {hint}Known: {', '.join(MODES)}")
+    if (unknown := next((mode for mode in modes or () if mode not in MODES), None)) is not None:
+        close = nearest(unknown, list(MODES), n=2)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise UsageError(f"unknown rung of inference {unknown!r}: {hint}Known: {', '.join(MODES)}")
     if min(batch_size, val_images, latencies) < 1:
         raise UsageError("bench inference: batch size, validation images and latencies are at least 1")
     if source is not None and not Path(source).exists():
@@ -89,12 +75,8 @@ def run(
     recipe = recipe_of_source(source, recipe)
     if recipe.job is None:
         datasets.open(recipe.dataset)
-    settings = {
-        "recipe": recipe.to_dict(),
-        "source": None if source is None else str(source),
-        "batch_size": batch_size,
-        "val_images": val_images,
-    }
+    given: dict[str, Any] = {"source": None if source is None else str(source)}
+    settings = {"recipe": recipe.to_dict(), **given, "batch_size": batch_size, "val_images": val_images}
     cores = runtime.usable_cores()
     env = launch_settings(cores=cores).env
     elsewhere = dict(_ELSEWHERE)
@@ -113,16 +95,17 @@ def run(
             if cores > 1 and name not in OWN_THREADS and contender.failure is None:
                 times.update(_one_thread(contender.entrant, latencies, tell))
 
-    tell = say or (lambda line: None)
+    how = Terms(**terms)
+    tell = how.tell
     conditions = {
         "net": recipe.net, "dataset": recipe.dataset, "weights": "random" if source is None else "trained",
-        "batch_size": batch_size, "val_images": val_images, "latencies": latencies, "rounds": rounds,
-        "seconds": seconds, "threads": cores,
+        "batch_size": batch_size, "val_images": val_images, "latencies": latencies, **how.pace,
+        "threads": cores,
     }  # fmt: skip
-    given = {**conditions, "modes": wanted, "source": None if source is None else str(source)}
-    with Journal(out, "bench inference", given, resume=resume) as journal:
-        field = hold(entrants, rounds=rounds, seconds=seconds, say=tell, finish=finish, journal=journal)
-    found = outcome.document(field, conditions=conditions)
+    given.update(conditions, modes=wanted)
+    with how.journal("bench inference", given) as journal:
+        field = hold(entrants, say=tell, finish=finish, journal=journal, **how.pace)
+    found = document(field, conditions=conditions)
     reference = next(c for c in field if c.entrant.name == REFERENCE)
     for row, contender in zip(found["rows"], field):
         row.update(_beside(contender, reference, extra))
@@ -173,11 +156,8 @@ def _latency(times: Mapping[int, Sequence[float]]) -> dict[str, Any]:
     middles = {threads: float(np.median(seen)) for threads, seen in times.items()}
     threads = min(middles, key=lambda count: middles[count])
     p50, p90, p99 = (float(value) for value in np.percentile(times[threads], [50, 90, 99]))
-    by_threads = {str(count): middle for count, middle in middles.items()}
-    return {
-        "p50": p50, "p90": p90, "p99": p99, "n": len(times[threads]), "threads": threads,
-        "p50_by_threads": by_threads,
-    }  # fmt: skip
+    found: dict[str, Any] = {"p50": p50, "p90": p90, "p99": p99, "n": len(times[threads]), "threads": threads}
+    return {**found, "p50_by_threads": {str(count): middle for count, middle in middles.items()}}
 
 
 def _advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
@@ -191,10 +171,8 @@ def _advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
     if not gains or max(gains)[0] < _MUCH:
         return None
     _, name, all_threads, one = max(gains)
-    return (
-        f"one image at a time: start MXNet with OMP_NUM_THREADS=1 ({name}: {one:.2f} ms, with all threads "
-        f"{all_threads:.2f})"
-    )
+    advice = "one image at a time: start MXNet with OMP_NUM_THREADS=1"
+    return f"{advice} ({name}: {one:.2f} ms, with all threads {all_threads:.2f})"
 
 
 def _best(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -221,14 +199,11 @@ def show(found: Mapping[str, Any], console: Any) -> None:
             continue
         ratio, late = row["ratio_to_hybridized"], row["latency_ms"]
         table.add_row(
-            row["name"],
-            f"{row['images_per_sec']['median']:,.0f}",
+            row["name"], f"{row['images_per_sec']['median']:,.0f}",
             f"{ratio['median']:.2f}\n({ratio['ci95'][0]:.2f}-{ratio['ci95'][1]:.2f})" if ratio else "",
-            f"{late['p50']:.2f}\n({late['p90']:.2f}, {late['p99']:.2f})",
-            f"{late['threads']}",
-            f"{100 * row['accuracy']:.1f} %",
-            "" if row["agree_pct"] is None else f"{row['agree_pct']:.2f} %",
-        )
+            f"{late['p50']:.2f}\n({late['p90']:.2f}, {late['p99']:.2f})", f"{late['threads']}",
+            f"{100 * row['accuracy']:.1f} %", "" if row["agree_pct"] is None else f"{row['agree_pct']:.2f} %",
+        )  # fmt: skip
     console.print(table)
     for row in found["rows"]:
         if row["status"] != "ok":

@@ -17,61 +17,45 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Union
 
 from gluontune.codec.image import facts
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.journal import Journal
+from gluontune.loading import ResidentLoader, from_records
 from gluontune.records import RecordReader
 from gluontune.runtime import usable_cores
-from gluontune.search.bench import outcome
-from gluontune.search.bench.contest import hold
-from gluontune.search.bench.loading_field import CROP, PAD_CROP, STRETCH, entrants, with_boxes
-from gluontune.search.bench.places import peer_python
-from gluontune.search.bench.selecting import selected
-from gluontune.search.journal import Journal
+from gluontune.search.bench.benchmark import Terms, combine, document, hold, show
+from gluontune.search.bench.contender import LIMIT, OURS, Entrant, peer_python
 
 __all__ = ["entrants", "kind_of", "run", "show"]
 
 PathLike = Union[str, "os.PathLike[str]"]
+CROP, PAD_CROP, STRETCH = "random-resized-crop-flip", "pad-crop-flip", "stretch-flip"
+HOME, GLUON = "gluontune.search.bench.", "Gluon DataLoader"
 
 
 def run(
-    files: Sequence[PathLike],
-    *,
-    size: int = 224,
-    batch_size: int = 64,
-    augment: str = "auto",
-    boxes: bool = False,
-    workers: int | None = None,
-    rounds: int = 9,
-    seconds: float = 1.0,
-    only: Sequence[str] | None = None,
-    peers: PathLike | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    say: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
+    files: Sequence[PathLike], *, size: int = 224, batch_size: int = 64, augment: str = "auto", boxes: bool = False,
+    workers: int | None = None, **terms: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Measure every loader over each file.
 
     Args:
         files: record files of JPEG images, or of raw pixels.
-        size: side of the crops, pixels.
-        batch_size: images in a batch.
+        size: side of the crops, pixels. batch_size: images in a batch.
         augment: ``random-resized-crop-flip``, ``pad-crop-flip``, or ``auto``: the latter where all images
             have the crops' size.
         boxes: the files are detection records: images are stretched to the size and half of them mirrored, with
             their boxes; ours against gluon-cv's.
         workers: most threads or processes of a contender; None: the usable cores.
-        rounds, seconds, say: see ``contest.hold``.
-        only: keep the contenders whose name holds one of these.
-        peers: the peers' environment; see ``places.peer_python``.
-        out: a journal beside it keeps each round and each file. resume: go on with what it holds.
+        terms: of :class:`gluontune.search.bench.benchmark.Terms`.
 
     Returns:
-        the document of ``outcome.combine``, a part for each file.
+        the document of :func:`combine`, a part for each file.
 
     Raises:
         UsageError: nothing is left to measure, or an augmentation that not all have.
@@ -82,64 +66,36 @@ def run(
     if boxes and augment != "auto":
         raise UsageError(f"augment {augment!r}: with --boxes it is {STRETCH}")
     parts: dict[str, dict[str, Any]] = {}
-    most = workers or usable_cores()
-    given = {
-        "size": size, "batch_size": batch_size, "augment": augment, "workers": most, "rounds": rounds,
-        "seconds": seconds, "only": list(only or ()), **({"boxes": True} if boxes else {}),
-    }  # fmt: skip
-    with Journal(out, "bench loading", given, resume=resume) as journal:
+    how, sizes = Terms(**terms), {"size": size, "batch_size": batch_size, "augment": augment}
+    given = {**sizes, "workers": workers or usable_cores(), **how.pace, "only": list(how.only or ())}
+    given.update({"boxes": True} if boxes else {})
+    with how.journal("bench loading", given) as journal:
         for file in files:
             path = os.path.abspath(os.fspath(file))
             name = Path(path).name if Path(path).name not in parts else path
-            one = partial(
-                _run_one, path, size, batch_size, augment, boxes, most, rounds, seconds, only, peers, say, journal
-            )
-            parts[name] = journal.piece(path, one)
-    return outcome.combine(parts)
+            parts[name] = journal.piece(path, partial(_run_one, path, given, how, journal))
+    return combine(parts)
 
 
-def _run_one(
-    path: str,
-    size: int,
-    batch_size: int,
-    augment: str,
-    boxes: bool,
-    workers: int,
-    rounds: int,
-    seconds: float,
-    only: Sequence[str] | None,
-    peers: PathLike | None,
-    say: Callable[[str], None] | None,
-    journal: Journal,
-) -> dict[str, Any]:
-    tell, name = say or (lambda line: None), Path(path).name
-    kind, own = kind_of(path, size)
+def _run_one(path: str, given: Mapping[str, Any], how: Terms, journal: Journal) -> dict[str, Any]:
+    size, batch_size, workers, boxes = given["size"], given["batch_size"], given["workers"], "boxes" in given
+    (kind, fits), name, augment = kind_of(path, size), Path(path).name, given["augment"]
     with RecordReader(path) as reader:
         records = len(reader)
-    chosen = STRETCH if boxes else (PAD_CROP if own else CROP) if augment == "auto" else augment
+    if augment == "auto":
+        augment = STRETCH if boxes else PAD_CROP if fits else CROP
     with tempfile.TemporaryDirectory(prefix="gluontune-bench-") as folder:
         if boxes:
             field = with_boxes(path, size, batch_size, workers)
         else:
-            field = entrants(path, kind, size, batch_size, chosen, workers, seconds, peer_python(peers), folder)
-        names = selected((e.name for e in field), only)
-        kept = [e for e in field if e.name in names]
-        done = hold(
-            kept, rounds=rounds, seconds=seconds, say=lambda line: tell(f"{name}: {line}"), journal=journal, key=path
-        )
+            python = peer_python(how.peers)
+            field = entrants(path, kind, size, batch_size, augment, workers, how.seconds, python, folder)
+        done = hold(how.kept(field), say=partial(how.tell, of=name), journal=journal, key=path, **how.pace)
     conditions = {
-        "file": name,
-        "bytes": os.path.getsize(path),
-        "images": kind,
-        "records": records,
-        "size": size,
-        "batch_size": batch_size,
-        "augment": chosen,
-        "most_workers": workers,
-        "rounds": rounds,
-        "seconds": seconds,
-    }
-    return outcome.document(done, conditions=conditions, limit="decode")
+        "file": name, "bytes": os.path.getsize(path), "images": kind, "records": records, "size": size,
+        "batch_size": batch_size, "augment": augment, "most_workers": workers, **how.pace,
+    }  # fmt: skip
+    return document(done, conditions=conditions, limit="decode")
 
 
 def kind_of(path: PathLike, size: int) -> tuple[str, bool]:
@@ -159,6 +115,102 @@ def kind_of(path: PathLike, size: int) -> tuple[str, bool]:
     return kind, all(one is not None and one[:2] == (size, size) for one in seen)
 
 
-def show(found: dict[str, Any], console: Any) -> None:
-    """Print a table for each file."""
-    outcome.show(found, console)
+def entrants(
+    path: str, kind: str, size: int, batch_size: int, augment: str, workers: int, seconds: float, python: Path,
+    folder: str,
+) -> list[Entrant]:  # fmt: skip
+    """The field for one file, each in the configuration that is fast for it. ``folder`` gets copies of the data."""
+    data = {"path": path, "size": size, "batch_size": batch_size, "augment": augment}
+    raw = kind == "raw"
+    field = _ours(data, raw, workers)
+    field += [] if raw else _mxnet(data, workers)
+    field += _peers(data, kind, workers, python, folder)
+    if not raw:
+        limit = {"path": path, "seconds": seconds, "workers": workers}
+        name = f"decoding alone, {workers} threads"
+        for library, where, module in (("OpenCV", None, "ours"), ("simplejpeg", python, "torch")):
+            if library == "OpenCV" or kind == "jpeg":
+                target = f"{HOME}_loaders_{module}:limit"
+                field.append(Entrant(f"{name} ({library})", LIMIT, target, limit, where, slices="once"))
+    return field
+
+
+def _ours(data: dict[str, Any], raw: bool, workers: int) -> list[Entrant]:
+    def threaded(scaled: bool, name: str, note: str) -> Entrant:
+        settings = {**data, "num_workers": workers, "scaled": scaled}
+        return Entrant(name, OURS, f"{HOME}_loaders_ours:threaded", settings, note=note)
+
+    name = f"gluontune threaded, {workers} threads"
+    if raw:
+        return [threaded(False, name, "raw pixels")]
+    if data["augment"] == CROP:
+        return [
+            threaded(True, name, "scaled decoding where the crop is larger than the result"),
+            threaded(False, f"{name}, unscaled", "every pixel of the crop is decoded"),
+        ]
+    field = [threaded(True, name, "")]
+    if ResidentLoader.fits(from_records(data["path"]), (data["size"], data["size"], 3), PAD_CROP):
+        note = "decoded once, before the clock starts"
+        field.append(Entrant("gluontune resident", OURS, f"{HOME}_loaders_ours:resident", data, note=note))
+    return field
+
+
+def _mxnet(data: dict[str, Any], workers: int) -> list[Entrant]:
+    work = f"{HOME}_loaders_ours:"
+    gluon = [
+        Entrant(f"{GLUON}, {n} workers", GLUON, f"{work}dataloader", {**data, "num_workers": n}, note="uint8 NHWC")
+        for n in sorted({0, 1, workers})
+    ]
+    name = "ImageRecordIter"
+    return gluon + [
+        Entrant(f"{name}, {n} threads", name, f"{work}recorditer", {**data, "preprocess_threads": n}, note="uint8 NCHW")
+        for n in (workers, 2 * workers)
+    ]
+
+
+def _peers(data: dict[str, Any], kind: str, workers: int, python: Path, folder: str) -> list[Entrant]:
+    """Those of the peers' environment: name, peer, where, what beside ``data``, and a note."""
+    raw = kind == "raw"
+    stored: dict[str, Any] = {"num_workers": workers, "folder": folder}
+    form, torch = "raw pixels" if raw else "JPEG", "PyTorch DataLoader"
+    rows: list[tuple[str, str, str, dict[str, Any], str]] = []
+    for threads, prefetch in () if raw else ((workers, 2), (workers + 1, 3)):
+        how = {"num_threads": threads, "prefetch": prefetch}
+        note = "the crop's region decoded, no antialiasing"
+        rows.append((f"DALI CPU, {threads} threads, prefetch {prefetch}", "DALI", "native:dali", how, note))
+    note = "the same pixels in its format" if raw else "the same JPEG bytes in its format"
+    rows.append((f"FFCV {form}, {workers} threads", f"FFCV {form}", "native:ffcv", {**stored, "raw": raw}, note))
+    tried = [(count, "raw" if raw else "OpenCV") for count in sorted({0, 1, workers})]
+    for count, decoder in [*tried, *([] if raw else [(workers, "Pillow")])]:
+        note, by = "raw pixels, OpenCV" if raw else decoder, {"num_workers": count, "decoder": decoder}
+        rows.append((f"{torch}, {count} workers, {decoder}", torch, "torch:dataloader", by, note))
+    if kind == "jpeg":
+        tar, mds = (f"the same JPEG bytes in {shards} shards, OpenCV" for shards in ("tar", "MDS"))
+        rows += [
+            (f"WebDataset, {workers} workers", "WebDataset", "torch:webdataset", stored, tar),
+            (f"MosaicML Streaming, {workers} workers", "MosaicML Streaming", "torch:streaming", stored, mds),
+            (f"SPDL, {workers} threads", "SPDL", "native:spdl", {"num_threads": workers}, "its decoder, FFmpeg's"),
+            (f"Grain, {workers} threads", "Grain", "torch:grain", {"threads": workers, "processes": 0}, "OpenCV"),
+            (f"Grain, {workers} processes", "Grain", "torch:grain", {"threads": 1, "processes": workers}, "OpenCV"),
+            (f"nvImageCodec CPU, {workers} threads", "nvImageCodec", "native:nvimagecodec", {"num_threads": workers},
+             "the crop's region decoded, OpenCV resizes"),
+        ]  # fmt: skip
+    return [
+        Entrant(
+            name, peer, f"{HOME}_loaders_{work}", {**data, **how}, python,
+            note=note if peer.startswith("FFCV") else f"uint8 NHWC, {note}",
+        )
+        for name, peer, work, how, note in rows
+    ]  # fmt: skip
+
+
+def with_boxes(path: str, size: int, batch_size: int, workers: int) -> list[Entrant]:
+    """The field for detection records: images stretched to the size, half of them mirrored, boxes with them."""
+    data, work = {"path": path, "size": size, "batch_size": batch_size}, f"{HOME}_loaders_ours:"
+    note = "uint8 NHWC, boxes filled up with -1"
+    mine, theirs = {**data, "num_workers": workers}, f"{note}: RecordFileDetection, its transforms of image and boxes"
+    field = [Entrant(f"gluontune fields, {workers} threads", OURS, f"{work}our_boxes", mine, note=note)]
+    for count in sorted({0, 1, workers}):
+        how = {**data, "num_workers": count}
+        field.append(Entrant(f"gluon-cv, {count} workers", "gluon-cv", f"{work}gluoncv_boxes", how, note=theirs))
+    return field

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Union
 
 from gluontune.core.errors import UsageError
 from gluontune.records.sources import read_source
 from gluontune.runtime import usable_cores
-from gluontune.search.bench import outcome
+from gluontune.search.bench.benchmark import Terms, combine, document, hold, show
 from gluontune.search.bench.contender import OURS, Contender, Entrant
-from gluontune.search.bench.contest import hold
-from gluontune.search.bench.selecting import selected
-from gluontune.search.journal import Journal
 
 __all__ = ["run", "show", "write_list"]
 
@@ -31,33 +28,20 @@ PARTS = ("pass-through", "resize")
 
 
 def run(
-    src: PathLike,
-    *,
-    root: PathLike | None = None,
-    size: int = 256,
-    quality: int = 90,
-    workers: int | None = None,
-    rounds: int = 5,
-    part: str = "both",
-    only: Sequence[str] | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    say: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
+    src: PathLike, *, root: PathLike | None = None, size: int = 256, quality: int = 90, workers: int | None = None,
+    part: str = "both", **terms: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Measure both packers, first passing files through, then resizing.
 
     Args:
         src, root: what to pack, see ``gt.records.pack``.
-        size: shorter side after the resize, pixels.
-        quality: of the JPEG files made, 1-100.
+        size: shorter side after the resize, pixels. quality: of the JPEG files made, 1-100.
         workers: most processes; None: the usable cores.
-        rounds, say: see ``contest.hold``.
         part: ``pass-through``, ``resize`` or ``both``.
-        only: keep the contenders whose name holds one of these.
-        out: a journal beside it keeps each part. resume: go on with what it holds.
+        terms: of :class:`gluontune.search.bench.benchmark.Terms`; a slice is a whole packing, and five of them do.
 
     Returns:
-        the document of ``outcome.combine`` with the parts ``pass-through`` and ``resize``.
+        the document of :func:`combine` with the parts ``pass-through`` and ``resize``.
 
     Raises:
         GluontuneError: nothing to pack.
@@ -65,50 +49,33 @@ def run(
     """
     if part not in ("both", *PARTS):
         raise UsageError(f"part {part!r}: choose both, {' or '.join(PARTS)}")
-    cores, parts = workers or usable_cores(), {}
+    cores, parts, how = workers or usable_cores(), {}, Terms(**{"rounds": 5, **terms})
     given = {
         "src": os.path.abspath(src), "root": str(root), "size": size, "quality": quality, "workers": cores,
-        "rounds": rounds, "only": list(only or ()),
+        "rounds": how.rounds, "only": list(how.only or ()),
     }  # fmt: skip
-    with (
-        Journal(out, "bench packing", given, resume=resume) as journal,
-        tempfile.TemporaryDirectory(prefix="gluontune-") as folder,
-    ):
+    with how.journal("bench packing", given) as journal, tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
         lst, base = write_list(src, root, Path(folder))
         for name in PARTS if part == "both" else (part,):
             if name in journal.pieces:
                 parts[name] = journal.pieces[name]
                 continue
-            resized = size if name == "resize" else None
+            resized, sizes = size if name == "resize" else None, dict[str, Any]()
             place = Path(folder) / name
             place.mkdir()
-            field = entrants(str(lst), str(base), str(place), resized, quality, cores)
-            names = selected((e.name for e in field), only)
-            kept = [e for e in field if e.name in names]
-            done, sizes = _hold(kept, rounds, name, say or (lambda line: None))
+            field = how.kept(entrants(str(lst), str(base), str(place), resized, quality, cores))
+
+            def weigh(done: list[Contender], sizes: dict[str, Any] = sizes) -> None:
+                sizes.update({c.entrant.name: c.ask("bytes") for c in done})
+
+            done = hold(field, rounds=how.rounds, say=partial(how.tell, of=name), finish=weigh)
             conditions = {
-                "images": len(lst.read_text(encoding="utf-8").splitlines()),
-                "resize": resized,
-                "quality": quality if resized else None,
-                "most_workers": cores,
-                "rounds": rounds,
-                "bytes": sizes,
-            }
-            parts[name] = outcome.document(done, conditions=conditions)
+                "images": len(lst.read_text(encoding="utf-8").splitlines()), "resize": resized,
+                "quality": quality if resized else None, "most_workers": cores, "rounds": how.rounds, "bytes": sizes,
+            }  # fmt: skip
+            parts[name] = document(done, conditions=conditions)
             journal.keep(name, parts[name])
-    return outcome.combine(parts)
-
-
-def _hold(
-    field: Sequence[Entrant], rounds: int, name: str, tell: Callable[[str], None]
-) -> tuple[list[Contender], dict[str, Any]]:
-    """The contest, and the size of what each has packed."""
-    sizes: dict[str, Any] = {}
-
-    def weigh(done: list[Contender]) -> None:
-        sizes.update({c.entrant.name: c.ask("bytes") for c in done})
-
-    return hold(field, rounds=rounds, say=lambda line: tell(f"{name}: {line}"), finish=weigh), sizes
+    return combine(parts)
 
 
 def write_list(src: PathLike, root: PathLike | None, folder: Path) -> tuple[Path, Path]:
@@ -138,13 +105,8 @@ def entrants(lst: str, root: str, folder: str, size: int | None, quality: int, w
     """The field; ``size`` None passes the files through."""
     data = {"lst": lst, "root": root, "folder": folder, "size": size, "quality": quality}
     ours = {**data, "workers": workers}
-    field = [Entrant(f"gluontune pack, {workers} workers", OURS, f"{HOME}packer", ours, slices="once")]
+    field = [Entrant(f"gluontune pack, {workers} workers", OURS, f"{HOME}Packer", ours, slices="once")]
     for count in sorted({1, workers, 2 * workers}):
         settings, name = {**data, "num_thread": count}, f"im2rec.py --num-thread {count}"
-        field.append(Entrant(name, "im2rec.py", f"{HOME}im2rec", settings, slices="once"))
+        field.append(Entrant(name, "im2rec.py", f"{HOME}Im2rec", settings, slices="once"))
     return field
-
-
-def show(found: dict[str, Any], console: Any) -> None:
-    """Print both tables."""
-    outcome.show(found, console)

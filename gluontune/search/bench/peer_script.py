@@ -23,14 +23,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import OnProgress, progress
 from gluontune.core.processes import how_it_ended
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
-from gluontune.search.repeat import Clocks
+from gluontune.search.repeat import Clocks, begun
 from gluontune.search.tta import time_to_accuracy
+from gluontune.training.group import RunFailed
 
 __all__ = ["SEED_VARIABLE", "command_of", "run", "train_once"]
 
@@ -77,45 +77,37 @@ def command_of(script: str, python: Path | None = None) -> list[str]:
 
 
 def train_once(
-    recipe: Recipe,
-    command: Sequence[str],
-    *,
-    on_event: OnProgress | None = None,
-    time_limit: float = 600.0,
+    recipe: Recipe, command: Sequence[str], *, on_event: OnProgress | None = None, time_limit: float = 600.0,
     machine: dict[str, Any] | None = None,
-) -> tuple[RunResult, Clocks]:
+) -> tuple[RunResult, Clocks]:  # fmt: skip
     """Run the script once, in a fresh process; never raises for a failed run.
 
     Args:
         recipe: gives the seed, and the target where the run ends at it. command: of :func:`command_of`.
-        others: as of :func:`gluontune.search.repeat.train_once`; ``time_limit`` is seconds without a line.
+        time_limit: seconds without a line.
     """
-    result = RunResult(recipe=recipe.to_dict(), machine=machine or runtime.machine_facts())
-    clocks = Clocks()
-    try:
-        for seen in _validations(command, recipe.seed, time_limit):
-            before = result.elapsed_seconds[-1] if result.elapsed_seconds else 0.0
-            if not result.elapsed_seconds:
-                clocks.run_at = max(0.0, clocks.now() - seen["seconds"])
-                result.warmup_seconds = clocks.start_seconds = clocks.run_at
-            result.elapsed_seconds.append(seen["seconds"])
-            result.epoch_seconds.append(seen["seconds"] - before)
-            result.val_accuracy.append(seen["accuracy"])
-            if "flipped" in seen:
-                result.val_metric = {"flipped": [seen["flipped"]]}
-            clocks.evaluations.append((clocks.now(), clocks.now(), None))
-            if on_event is not None:
-                detail = f"validation {len(result.val_accuracy)}"
-                on_event(progress("training", 0.5, detail, val_accuracy=seen["accuracy"]))
-            if recipe.target_accuracy is not None and seen["accuracy"] >= recipe.target_accuracy:
-                break
-        if not result.val_accuracy:
-            raise GluontuneError('it printed no line {"seconds": …, "accuracy": …}')
-    except GluontuneError as error:
-        result.status = "failed"
-        result.error = {"type": "Peer", "message": f"{command[1]}: {error}", "phase": "training"}
-    except KeyboardInterrupt:
-        result.status = "interrupted"
+    with begun(recipe, machine) as (result, clocks):
+        try:
+            for seen in _validations(command, recipe.seed, time_limit):
+                before = result.elapsed_seconds[-1] if result.elapsed_seconds else 0.0
+                if not result.elapsed_seconds:
+                    clocks.run_at = max(0.0, clocks.now() - seen["seconds"])
+                    result.warmup_seconds = clocks.start_seconds = clocks.run_at
+                result.elapsed_seconds.append(seen["seconds"])
+                result.epoch_seconds.append(seen["seconds"] - before)
+                result.val_accuracy.append(seen["accuracy"])
+                if "flipped" in seen:
+                    result.val_metric = {"flipped": [seen["flipped"]]}
+                clocks.evaluations.append((clocks.now(), clocks.now(), None))
+                if on_event is not None:
+                    detail = f"validation {len(result.val_accuracy)}"
+                    on_event(progress("training", 0.5, detail, val_accuracy=seen["accuracy"]))
+                if recipe.target_accuracy is not None and seen["accuracy"] >= recipe.target_accuracy:
+                    break
+            if not result.val_accuracy:
+                raise GluontuneError('it printed no line {"seconds": …, "accuracy": …}')
+        except GluontuneError as error:
+            raise RunFailed("Peer", f"{command[1]}: {error}", "training") from error
     return result, clocks
 
 

@@ -19,18 +19,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from gluontune import runtime
 from gluontune.core import errors
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import write_json
+from gluontune.core.journal import Journal
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.bench._recipe_pool import Pool, kind_of, shares_processes
+from gluontune.search.bench.benchmark import Terms
 from gluontune.search.bench.recipe_space import covering, draw, unavailable
-from gluontune.search.journal import Journal
 from gluontune.training.group import Group, RunFailed
 from gluontune.training.loop import drive
 
@@ -38,28 +38,20 @@ __all__ = ["OUTCOMES", "named_fields", "run", "show", "train_one"]
 
 OUTCOMES = ("trained", "refused", "failed")
 _EXPECTED = {*errors.__all__, "EngineMissing"}
+_PLAIN = {"markup": False, "highlight": False, "soft_wrap": True}
 _UNDER_WAY = ("training", "validating", "exchanging parameters")
 
 
 def run(
-    count: int | None = None,
-    *,
-    seed: int = 0,
-    lanes: int | None = None,
-    time_limit: float = 60.0,
-    out: Path | None = None,
-    resume: bool = False,
-    say: Callable[[str], None] | None = None,
+    count: int | None = None, *, seed: int = 0, lanes: int | None = None, time_limit: float = 60.0, **terms: Any
 ) -> dict[str, Any]:
     """Train recipes and return the document.
 
     Args:
         count: of random recipes; None takes the set that covers all pairs of values, and all that is to be refused.
-        seed: of the draws.
-        lanes: recipes at a time; default one for each usable core.
+        seed: of the draws. lanes: recipes at a time; default one for each usable core.
         time_limit: seconds of silence after which a recipe counts as hung.
-        out: the document; a journal beside it keeps each recipe as soon as it is done. resume: go on with it.
-        say: told what is going on.
+        terms: ``out``, ``resume`` and ``say`` of :class:`gluontune.search.bench.benchmark.Terms`.
 
     Returns:
         ``{"rows": [{"place", "values", "outcome", "reason", "fields", "seconds", "fresh"}], "figures": {"recipes",
@@ -70,21 +62,20 @@ def run(
     """
     if (count is not None and count < 1) or (lanes is not None and lanes < 1):
         raise UsageError(f"bench recipes: --count {count}, --lanes {lanes}: give at least 1")
-    tell = say or (lambda line: None)
+    how = Terms(**terms)
     conditions = {"count": count, "seed": seed, "time_limit": time_limit}
+    rng = random.Random(seed)
     if count is None:
-        trains, refused = covering(seed)
-        wanted = trains + refused
+        wanted = [values for part in covering(seed) for values in part]
     else:
-        rng = random.Random(seed)
         wanted = [draw(rng) for _ in range(count)]
     begin = time.monotonic()
-    with Journal(out, "bench recipes", conditions, resume=resume) as journal:
-        _train_all(wanted, journal, lanes or runtime.usable_cores(), time_limit, tell)
+    with how.journal("bench recipes", conditions) as journal:
+        _train_all(wanted, journal, lanes or runtime.usable_cores(), time_limit, how.tell)
         rows = sorted(journal.pieces.values(), key=lambda row: row["place"])
     found = _document(rows, conditions, time.monotonic() - begin)
-    if out is not None:
-        write_json(out, found)
+    if how.out is not None:
+        write_json(how.out, found)
     return found
 
 
@@ -154,15 +145,17 @@ def _trained(recipe: Recipe, values: Mapping[str, Any], pool: Pool | None, limit
     except RunFailed as failure:
         if failure.kind in _EXPECTED and failure.phase not in _UNDER_WAY:
             return {**_refusal(failure.message, values), **fresh}
-        reason = f"{failure.kind}: {failure}"
-        return {"outcome": "failed", "reason": reason, "fields": [], "log": failure.log[-2000:], **fresh}
+        return {**_failed(f"{failure.kind}: {failure}", failure.log[-2000:]), **fresh}
     except GluontuneError as error:
         return {**_refusal(str(error), values), **fresh}
     numbers = [*result.train_loss, *result.val_loss, *result.val_accuracy]
     if not numbers or not all(map(math.isfinite, numbers)) or not result.val_accuracy or result.steps < 1:
-        reason = f"trained {result.steps} steps, but losses and accuracies are {numbers}"
-        return {"outcome": "failed", "reason": reason, "fields": [], "log": "", **fresh}
+        return {**_failed(f"trained {result.steps} steps, but losses and accuracies are {numbers}", ""), **fresh}
     return {"outcome": "trained", "reason": "", "fields": [], **fresh}
+
+
+def _failed(reason: str, log: str) -> dict[str, Any]:
+    return {"outcome": "failed", "reason": reason, "fields": [], "log": log}
 
 
 def _refusal(message: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,11 +181,9 @@ def _document(rows: list[dict[str, Any]], conditions: Mapping[str, Any], seconds
     counts = collections.Counter(row["outcome"] for row in rows)
     figures: dict[str, Any] = {"recipes": len(rows), **{name: counts[name] for name in OUTCOMES}}
     return {
-        "rows": rows,
-        "figures": {**figures, "seconds": round(seconds, 1)},
-        "machine": runtime.machine_facts(),
+        "rows": rows, "figures": {**figures, "seconds": round(seconds, 1)}, "machine": runtime.machine_facts(),
         "conditions": {**conditions, "unavailable": json.loads(json.dumps(unavailable()))},
-    }
+    }  # fmt: skip
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
@@ -201,20 +192,13 @@ def show(found: Mapping[str, Any], console: Any) -> None:
         if row["outcome"] == "failed":
             usual = Recipe().to_dict()
             odd = {name: value for name, value in row["values"].items() if usual.get(name) != value}
-            console.print(
-                f"failed: {row['reason']}\n  recipe {row['place']}: {odd}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            console.print(f"failed: {row['reason']}\n  recipe {row['place']}: {odd}", **_PLAIN)
     refused = collections.Counter(" and ".join(row["fields"]) for row in found["rows"] if row["outcome"] == "refused")
     for fields, number in refused.most_common():
-        console.print(f"refused for {fields}: {number}", markup=False, highlight=False)
+        console.print(f"refused for {fields}: {number}", **_PLAIN)
     figures = found["figures"]
     console.print(
         f"{figures['recipes']} recipes: {figures['trained']} trained, {figures['refused']} refused with the fields "
         f"named, {figures['failed']} failed; {figures['seconds']:.0f} s",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        **_PLAIN,
     )

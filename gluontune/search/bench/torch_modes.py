@@ -3,47 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime.launch import launch_settings
+from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import Entrant
-from gluontune.search.bench.contest import hold
 
-__all__ = ["TORCH", "allocator_of", "allocators", "torch_entrants"]
+__all__ = ["TORCH", "allocator_of", "allocators", "torch_entrants", "with_allocator"]
 
 TORCH = "PyTorch"
-_WORK = "gluontune.search.bench._torch_training:make"
+_WORK = "gluontune.search.bench._torch_training:TorchStep"
 
 
 def torch_entrants(
-    net: str,
-    batch_size: int,
-    image_size: int,
-    threads: int,
-    python: Path,
-    allocator: Mapping[str, str] | None = None,
-    allocator_name: str = "default",
-    dtype: str = "float32",
+    net: str, batch_size: int, image_size: int, threads: int, python: Path, dtype: str = "float32"
 ) -> list[Entrant]:
     """PyTorch's modes: eager and compiled, each as it comes and channels_last.
 
     Args:
         net: of ``gluontune.search.bench.training.NETS``. image_size: side of its images.
-        threads: of torch's operators. python: the peers' interpreter.
-        allocator: variables that set the allocator ``allocator_name``. dtype: ``float32`` or ``bfloat16``.
+        threads: of torch's operators. python: the peers' interpreter. dtype: ``float32`` or ``bfloat16``.
     """
     work = {"net": net, "batch_size": batch_size, "image_size": image_size, "threads": threads}
-    env = {"OMP_NUM_THREADS": str(threads), **(allocator or {})}
+    env, note = {"OMP_NUM_THREADS": str(threads)}, "allocator: default"
     found = []
     for compiled in (False, True):
         for channels_last in (False, True):
             words = ["compile" if compiled else "eager", *(["channels_last"] if channels_last else [])]
             settings = {**work, "dtype": dtype, "compiled": compiled, "channels_last": channels_last}
-            name, note = f"PyTorch {' '.join(words)} {dtype}", f"allocator: {allocator_name}"
+            name = f"PyTorch {' '.join(words)} {dtype}"
             found.append(Entrant(name, TORCH, _WORK, settings, python=python, env=env, slices="steps", note=note))
     return found
+
+
+def with_allocator(field: Sequence[Entrant], name: str, variables: Mapping[str, str]) -> list[Entrant]:
+    """The same field, PyTorch's contenders with the allocator ``name``, which ``variables`` set."""
+    note = f"allocator: {name}"
+    return [replace(e, env={**e.env, **variables}, note=note) if e.peer == TORCH else e for e in field]
 
 
 def allocator_of(wanted: Sequence[Entrant], say: Callable[[str], None]) -> tuple[str, dict[str, str]]:

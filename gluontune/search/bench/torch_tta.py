@@ -19,12 +19,12 @@ from gluontune.core.reading import parse_json, read_text
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.runtime.packages import to_make
-from gluontune.search.bench.contender import Contender, ContenderFailed, Entrant
-from gluontune.search.bench.contest import hold
-from gluontune.search.bench.places import peer_python
-from gluontune.search.bench.torch_modes import allocator_of, allocators, torch_entrants
-from gluontune.search.repeat import Clocks
+from gluontune.search.bench.benchmark import hold
+from gluontune.search.bench.contender import Contender, Entrant, peer_python
+from gluontune.search.bench.torch_modes import allocator_of, allocators, torch_entrants, with_allocator
+from gluontune.search.repeat import Clocks, begun
 from gluontune.search.tta import time_to_accuracy
+from gluontune.training.group import RunFailed
 
 __all__ = ["MODES", "fastest", "run", "train_once"]
 
@@ -34,19 +34,9 @@ _WORK = "gluontune.search.bench._torch_tta:make"
 
 
 def run(
-    recipe: Recipe,
-    *,
-    target: float,
-    changes: Mapping[str, Any] | None = None,
-    mode: str | None = None,
-    peers: Path | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    on_event: OnProgress | None = None,
-    say: Callable[[str], None] | None = None,
-    time_limit: float = 600.0,
-    **options: Any,
-) -> dict[str, Any]:
+    recipe: Recipe, *, changes: Mapping[str, Any] | None = None, mode: str | None = None, peers: Path | None = None,
+    out: Path | None = None, resume: bool = False, say: Callable[[str], None] | None = None, **options: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Time to accuracy of ``recipe`` and of its PyTorch twin; see :func:`gluontune.ladder.time_to_accuracy`.
 
     Args:
@@ -77,26 +67,15 @@ def run(
     def trained(each: Recipe, **how: Any) -> tuple[RunResult, Clocks]:
         return train_once(each, settings, python, **how)
 
-    return time_to_accuracy(
-        recipe,
-        target=target,
-        against=twin,
-        trainers={"against": (settings["name"], trained)},
-        facts={"torch": settings},
-        out=out,
-        resume=resume,
-        on_event=on_event,
-        time_limit=time_limit,
-        **options,
-    )
+    options.update(against=twin, trainers={"against": (settings["name"], trained)}, facts={"torch": settings})
+    return time_to_accuracy(recipe, out=out, resume=resume, **options)
 
 
 def _check(recipe: Recipe) -> None:
     """What the twin cannot follow is refused by name."""
     if recipe.job is not None or not (recipe.net.startswith("cifar_resnet") and recipe.net.endswith("_v1")):
-        raise UsageError(
-            f"--against-torch: there is no PyTorch twin of {recipe.job or recipe.net!r}; use a cifar_resnet…_v1"
-        )
+        told = f"there is no PyTorch twin of {recipe.job or recipe.net!r}; use a cifar_resnet…_v1"
+        raise UsageError(f"--against-torch: {told}")
     alike: dict[str, tuple[Any, ...]] = {
         "optimizer": ("nag", "sgd", "muon"), "dtype": ("float32", "bfloat16"), "accumulate": (1,),
         "engine": ("local", "shared-memory", "kvstore", "horovod"), "exchange_every": (1,), "compression": ("none",),
@@ -104,10 +83,8 @@ def _check(recipe: Recipe) -> None:
         "optimizer_params": ({},), "schedule_params": ({},), "clip_global_norm": (None,),
     }  # fmt: skip
     for name, known in alike.items():
-        if getattr(recipe, name) not in known:
-            raise UsageError(
-                f"--against-torch: recipe field {name}={getattr(recipe, name)!r} has no twin; use {known[0]!r}"
-            )
+        if (value := getattr(recipe, name)) not in known:
+            raise UsageError(f"--against-torch: recipe field {name}={value!r} has no twin; use {known[0]!r}")
 
 
 def _earlier(out: Path | None) -> dict[str, Any] | None:
@@ -121,22 +98,18 @@ def _earlier(out: Path | None) -> dict[str, Any] | None:
 def fastest(recipe: Recipe, python: Path, say: Callable[[str], None], mode: str | None = None) -> dict[str, Any]:
     """PyTorch's fastest mode and allocator for a rank's step of this net, by a short interleaved trial.
 
-    Args:
-        mode: where it is chosen already; nothing is tried then, and the allocator is glibc's, tuned.
+    Where ``mode`` is chosen already, nothing is tried, and the allocator is glibc's, tuned.
 
     Returns:
         ``{"name", "threads", "channels_last", "compiled", "allocator", "env", "samples_per_sec": {mode: rate}}``.
-
-    Raises:
-        GluontuneError: none of the modes ran.
     """
     threads = max(1, runtime.usable_cores() // recipe.num_devices)
-    work = (recipe.net, recipe.batch_size_per_device, 32, threads, python)
+    modes = torch_entrants(recipe.net, recipe.batch_size_per_device, 32, threads, python, recipe.dtype)
     if mode is None:
-        name, env = allocator_of(torch_entrants(*work, dtype=recipe.dtype), say)
+        name, env = allocator_of(modes, say)
     else:
         name, env = "glibc", allocators()["glibc"]
-    modes = torch_entrants(*work, env, name, recipe.dtype)
+    modes = with_allocator(modes, name, env)
     if mode is not None:
         return _settings(modes[MODES.index(mode)], recipe, name, {})
     field = hold(modes, rounds=3, seconds=1.0, say=lambda line: say(f"PyTorch's modes: {line}"))
@@ -155,39 +128,26 @@ def _settings(chosen: Entrant, recipe: Recipe, allocator: str, rates: Mapping[st
 
 
 def train_once(
-    recipe: Recipe,
-    settings: Mapping[str, Any],
-    python: Path,
-    *,
-    on_event: OnProgress | None = None,
-    time_limit: float = 600.0,
-    machine: dict[str, Any] | None = None,
-) -> tuple[RunResult, Clocks]:
-    """Train the twin once, in a fresh process; never raises for a failed run.
-
-    Args:
-        settings: of :func:`fastest`. others: as of :func:`gluontune.search.repeat.train_once`.
-    """
+    recipe: Recipe, settings: Mapping[str, Any], python: Path, *, on_event: OnProgress | None = None,
+    time_limit: float = 600.0, machine: dict[str, Any] | None = None,
+) -> tuple[RunResult, Clocks]:  # fmt: skip
+    """Train the twin once, in a fresh process; never raises for a failed run. ``settings`` are of :func:`fastest`."""
     facts = {name: value for name, value in recipe.to_dict().items() if name != "env"}
     how = {name: settings[name] for name in ("threads", "channels_last", "compiled")}
     entrant = Entrant(settings["name"], "PyTorch", _WORK, {"recipe": facts, **how}, python, settings["env"])
-    result = RunResult(recipe=recipe.to_dict(), machine=machine or runtime.machine_facts())
-    clocks = Clocks()
     process = Contender(entrant, time_limit=time_limit)
-    try:
-        process.launch()
-        clocks.run_at = clocks.now()
-        clocks.warmup_seconds = process.info.get("warmup_seconds", 0.0)
-        clocks.start_seconds = clocks.run_at - clocks.warmup_seconds
-        result.warmup_seconds = clocks.run_at
-        if process.failure is None:
-            _train(process, recipe, result, clocks, on_event)
-        if process.failure is not None:
-            _failed(result, process.failure, "training" if result.steps else "starting")
-    except KeyboardInterrupt:
-        result.status = "interrupted"
-    finally:
-        process.close()
+    with begun(recipe, machine) as (result, clocks):
+        try:
+            process.launch()
+            result.warmup_seconds = clocks.run_at = clocks.now()
+            clocks.warmup_seconds = process.info.get("warmup_seconds", 0.0)
+            clocks.start_seconds = clocks.run_at - clocks.warmup_seconds
+            if process.failure is None:
+                _train(process, recipe, result, clocks, on_event)
+            if process.failure is not None:
+                raise RunFailed("PyTorch", str(process.failure), "training" if result.steps else "starting")
+        finally:
+            process.close()
     return result, clocks
 
 
@@ -201,31 +161,16 @@ def _train(process: Contender, recipe: Recipe, result: RunResult, clocks: Clocks
         if checked is None:
             return
         clocks.evaluations.append((begin, clocks.now(), None))
+        accuracy = checked["accuracy"]
         result.steps += seen["steps"]
         result.train_loss.append(seen["loss"])
         result.epoch_seconds.append(seen["seconds"])
         result.elapsed_seconds.append(sum(result.epoch_seconds))
-        result.val_accuracy.append(checked["accuracy"])
+        result.val_accuracy.append(accuracy)
         rates.append(seen["samples"] / seen["seconds"])
         if on_event is not None:
-            on_event(
-                progress(
-                    "training",
-                    result.steps / total,
-                    _text(result, recipe),
-                    samples_per_sec=rates[-1],
-                    val_accuracy=checked["accuracy"],
-                )
-            )
-        if recipe.target_accuracy is not None and checked["accuracy"] >= recipe.target_accuracy:
+            detail, done = f"epoch {len(result.epoch_seconds)}/{recipe.epochs:g}", result.steps / total
+            on_event(progress("training", done, detail, samples_per_sec=rates[-1], val_accuracy=accuracy))
+        if recipe.target_accuracy is not None and accuracy >= recipe.target_accuracy:
             break
     result.samples_per_sec = stats.interval(rates)
-
-
-def _text(result: RunResult, recipe: Recipe) -> str:
-    return f"epoch {len(result.epoch_seconds)}/{recipe.epochs:g}"
-
-
-def _failed(result: RunResult, failure: ContenderFailed, phase: str) -> None:
-    result.status = "failed"
-    result.error = {"type": "PyTorch", "message": str(failure), "phase": phase}

@@ -8,7 +8,7 @@ the same threads. PyTorch gets the allocator that was the fastest for it in a sh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Optional
@@ -17,22 +17,20 @@ from gluontune import runtime
 from gluontune.compute import bfloat16_support
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError, nearest
+from gluontune.core.journal import Journal
 from gluontune.runtime.launch import launch_settings
-from gluontune.search.bench import outcome
-from gluontune.search.bench.contender import OURS, Contender, Entrant
-from gluontune.search.bench.contest import hold
-from gluontune.search.bench.places import peer_python
-from gluontune.search.bench.selecting import selected
-from gluontune.search.bench.torch_modes import allocator_of, torch_entrants
-from gluontune.search.journal import Journal
+from gluontune.search.bench.benchmark import Terms, document, hold
+from gluontune.search.bench.benchmark import show as show_contest
+from gluontune.search.bench.contender import OURS, Contender, Entrant, peer_python
+from gluontune.search.bench.torch_modes import allocator_of, torch_entrants, with_allocator
 
 __all__ = ["NETS", "entrants", "run", "show"]
 
 UNIT = "samples_per_sec"
 NETS = {"cifar_resnet20_v1": 32, "cifar_resnet56_v1": 32, "mobilenet0.25": 64, "small_vgg": 32}  # → side
 
-_OURS_WORK = "gluontune.search.bench._mxnet_training:make"
-_BRIDGED_WORK = "gluontune.search.bench._bridged_training:make"
+_OURS_WORK = "gluontune.search.bench._gluon_training:MxnetStep"
+_BRIDGED_WORK = "gluontune.search.bench._gluon_training:BridgedStep"
 _MXNET, _TORCH = "MXNet", "PyTorch"
 _REWRITES = {
     "float32": ("pool-to-mean", "fuse-bn-relu", "order-sums", "keep-blocks"),
@@ -42,29 +40,14 @@ _TWO = ("pool-to-mean", "fuse-bn-relu")  # in float32 beside all, to show what t
 
 
 def run(
-    nets: Sequence[str] = tuple(NETS),
-    *,
-    batch_sizes: Sequence[int] = (64,),
-    rounds: int = 9,
-    seconds: float = 2.0,
-    threads: int | None = None,
-    only: Sequence[str] | None = None,
-    peers: Path | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    say: Callable[[str], None] | None = None,
+    nets: Sequence[str] = tuple(NETS), *, batch_sizes: Sequence[int] = (64,), threads: int | None = None, **terms: Any
 ) -> dict[str, Any]:
     """Measure each network at each batch size, and return the document.
 
     Args:
-        nets: names of :data:`NETS`.
-        batch_sizes: images in a step.
-        rounds, seconds: as for ``hold``.
+        nets: names of :data:`NETS`. batch_sizes: images in a step.
         threads: of tuned MXNet, ours and PyTorch; default the usable cores.
-        only: parts of contenders' names; others are left out.
-        peers: the peers' environment.
-        out: a journal beside it keeps each round and each case. resume: go on with what it holds.
-        say: told what is going on.
+        terms: of :class:`gluontune.search.bench.benchmark.Terms`, with slices of two seconds.
 
     Returns:
         ``{"rows": [… with "net" and "batch_size"], "cases": [{"net", "batch_size", "parameters", "figures",
@@ -82,38 +65,21 @@ def run(
             raise UsageError(f"bench training: unknown net {net!r}: {hint}")
     if not nets or not batch_sizes or min(batch_sizes) < 1 or (threads is not None and threads < 1):
         raise UsageError("bench training: give a net, batch sizes and threads of at least 1")
-    threads = threads or runtime.usable_cores()
-    tell = say or (lambda line: None)
-    python = peer_python(peers)
-    cases = []
-    conditions = {"threads": threads, "rounds": rounds, "seconds": seconds, "only": list(only or ())}
-    with Journal(out, "bench training", conditions, resume=resume) as journal:
+    how, cases = Terms(**{"seconds": 2.0, **terms}), []
+    conditions = {"threads": threads or runtime.usable_cores(), **how.pace, "only": list(how.only or ())}
+    with how.journal("bench training", conditions) as journal:
         for net in dict.fromkeys(nets):
             for batch in dict.fromkeys(batch_sizes):
-                where = f"{net}, batch {batch}"
-                told = partial(_told, tell, where)
-                case = partial(_case, net, batch, threads, python, rounds, seconds, only, told, journal, where)
-                cases.append(journal.piece(where, case))
+                case = partial(_case, net, batch, conditions["threads"], how, journal)
+                cases.append(journal.piece(f"{net}, batch {batch}", case))
     return _join(cases, conditions)
 
 
-def _told(tell: Callable[[str], None], where: str, line: str) -> None:
-    tell(f"{where}: {line}")
-
-
-def entrants(
-    net: str,
-    batch_size: int,
-    threads: int,
-    python: Path,
-    allocator: Mapping[str, str] | None = None,
-    allocator_name: str = "default",
-) -> list[Entrant]:
+def entrants(net: str, batch_size: int, threads: int, python: Path) -> list[Entrant]:
     """The contenders for one network and batch size on this machine.
 
     Args:
         python: the peers' interpreter.
-        allocator: variables that set PyTorch's allocator.
     """
     work = {"net": net, "batch_size": batch_size, "image_size": NETS[net]}
     tuned = launch_settings(cores=threads).env
@@ -131,9 +97,7 @@ def entrants(
     for dtype, rewrites in _REWRITES.items():
         if dtype == "bfloat16" and not bf16:
             continue
-        made: dict[str, Any] = {
-            "mode": "static", "rewrites": rewrites, "dtype": dtype, "trainer": "gluontune",
-        }  # fmt: skip
+        made: dict[str, Any] = {"mode": "static", "rewrites": rewrites, "dtype": dtype, "trainer": "gluontune"}
         found.append(mxnet(f"gluontune {dtype}", OURS, tuned, note=" + ".join(rewrites), **made))
         if dtype == "float32":
             two = {**made, "rewrites": _TWO}
@@ -151,38 +115,25 @@ def entrants(
             name, note = f"gluontune on PyTorch, {words}", "channels_last"
             found.append(Entrant(name, OURS, _BRIDGED_WORK, here, env=tuned, slices="steps", note=note))
     for dtype in _REWRITES if bf16 else ("float32",):
-        found += torch_entrants(net, batch_size, NETS[net], threads, python, allocator, allocator_name, dtype)
+        found += torch_entrants(net, batch_size, NETS[net], threads, python, dtype)
     return found
 
 
-def _case(
-    net: str,
-    batch: int,
-    threads: int,
-    python: Path,
-    rounds: int,
-    seconds: float,
-    only: Sequence[str] | None,
-    say: Callable[[str], None],
-    journal: Journal,
-    where: str,
-) -> dict[str, Any]:
-    wanted = entrants(net, batch, threads, python)
-    name = "default"
-    variables: dict[str, str] = {}
-    kept = selected((e.name for e in wanted), only)
-    if any(e.name in kept and e.peer == _TORCH for e in wanted) and python.is_file():
+def _case(net: str, batch: int, threads: int, how: Terms, journal: Journal) -> dict[str, Any]:
+    where, python, name = f"{net}, batch {batch}", peer_python(how.peers), "default"
+    say, wanted = partial(how.tell, of=where), entrants(net, batch, threads, python)
+    chosen = how.kept(wanted)
+    if any(e.peer == _TORCH for e in chosen) and python.is_file():
         name, variables = allocator_of(wanted, say)
-    chosen = [e for e in entrants(net, batch, threads, python, variables, name) if e.name in kept]
-    contenders = hold(chosen, rounds=rounds, seconds=seconds, say=say, finish=_note_losses, journal=journal, key=where)
+        chosen = with_allocator(chosen, name, variables)
+    contenders = hold(chosen, say=say, finish=_note_losses, journal=journal, key=where, **how.pace)
     shapes = _same_shapes(net, contenders)
     conditions = {"net": net, "batch_size": batch, "image_size": NETS[net], "allocator_of_pytorch": name}
-    found = outcome.document(contenders, conditions=conditions, unit=UNIT)
+    found = document(contenders, conditions=conditions, unit=UNIT)
     for row in found["rows"]:
         row["info"].pop("parameter_shapes", None)
         row.update(net=net, batch_size=batch)
-    figures = _figures(contenders)
-    return {**found, **conditions, "parameters": sum(map(math.prod, shapes)), "figures": figures}
+    return {**found, **conditions, "parameters": sum(map(math.prod, shapes)), "figures": _figures(contenders)}
 
 
 def _note_losses(contenders: list[Contender]) -> None:
@@ -197,18 +148,12 @@ def _same_shapes(net: str, contenders: Sequence[Contender]) -> list[list[int]]:
     Raises:
         GluontuneError: they differ between two contenders.
     """
-    first: tuple[str, list[list[int]]] | None = None
-    for contender in contenders:
-        shapes = contender.info.get("parameter_shapes")
-        if shapes is None:
-            continue
-        if first is None:
-            first = contender.entrant.name, shapes
-        elif shapes != first[1]:
-            raise GluontuneError(
-                f"bench training: {net} has other parameters in {contender.entrant.name} than in {first[0]}"
-            )
-    return first[1] if first else []
+    shapes = {c.entrant.name: c.info["parameter_shapes"] for c in contenders if "parameter_shapes" in c.info}
+    first = next(iter(shapes), "")
+    for name, found in shapes.items():
+        if found != shapes[first]:
+            raise GluontuneError(f"bench training: {net} has other parameters in {name} than in {first}")
+    return shapes.get(first, [])
 
 
 def _figures(contenders: Sequence[Contender]) -> dict[str, Any]:
@@ -248,21 +193,15 @@ def _join(cases: list[dict[str, Any]], conditions: Mapping[str, Any]) -> dict[st
         for name, ratio in case["figures"].items():
             figures.setdefault(name, []).append(ratio["median"])
     names = list(dict.fromkeys(case["ours"]["name"] for case in cases if case["ours"]))
-    versions: dict[str, Any] = {}
-    for case in cases:
-        versions.update(case["versions"])
+    versions = {name: version for case in cases for name, version in case["versions"].items()}
     kept = ("net", "batch_size", "image_size", "parameters", "allocator_of_pytorch", "figures", "ours")
     ours = {"name": " / ".join(names), "ratio_to": {p: _mean(v) for p, v in ratios.items()}} if names else {}
     return {
         "rows": [row for case in cases for row in case["rows"]],
-        "cases": [{name: case[name] for name in kept} for case in cases],
-        "limit": {},
-        "ours": ours,
-        "figures": {name: _mean(values) for name, values in figures.items()},
-        "machine": cases[0]["machine"],
-        "versions": versions,
-        "conditions": dict(conditions),
-    }
+        "cases": [{name: case[name] for name in kept} for case in cases], "limit": {}, "ours": ours,
+        "figures": {name: _mean(values) for name, values in figures.items()}, "machine": cases[0]["machine"],
+        "versions": versions, "conditions": dict(conditions),
+    }  # fmt: skip
 
 
 def _mean(values: Sequence[float]) -> dict[str, Any]:
@@ -281,7 +220,7 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     for case in found["cases"]:
         rows = [r for r in found["rows"] if (r["net"], r["batch_size"]) == (case["net"], case["batch_size"])]
         title = f"{case['net']}, batch {case['batch_size']}, {found['conditions']['threads']} threads"
-        outcome.show({"rows": rows, "ours": {}, "limit": {}}, console, title, UNIT)
+        show_contest({"rows": rows, "ours": {}, "limit": {}}, console, title, UNIT)
         console.print(f"{case['parameters']:,} parameters, the same shapes in all contenders", highlight=False)
         for name, ratio in case["figures"].items():
             text = f"{stats.said(ratio, '.2f')}, {ratio['ours']} ÷ {ratio['theirs']}"

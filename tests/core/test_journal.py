@@ -7,11 +7,15 @@ import json
 import pytest
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.search.journal import Journal
+from gluontune.core.files import write_json
+from gluontune.core.journal import Journal
+from gluontune.recipe import Recipe
+from gluontune.runtime import machine_facts
+from gluontune.search.study import Study
 
 
 def fill(out, **more):
-    with Journal(out, "bench x", {"rounds": 9}, **more) as journal:
+    with Journal(out, "bench x", {"rounds": 9}, machine_facts, **more) as journal:
         journal.keep("a", {"rate": 1.5, "of": (1, 2)})
         journal.keep("b", {"rate": 2})
     return journal
@@ -20,11 +24,11 @@ def fill(out, **more):
 def test_pieces_survive_and_are_not_made_again(tmp_path):
     out = tmp_path / "x.json"
     fill(out)
-    with Journal(out, "bench x", {"rounds": 9}, resume=True) as journal:
+    with Journal(out, "bench x", {"rounds": 9}, machine_facts, resume=True) as journal:
         assert journal.resumed == 2
         assert journal.piece("a", lambda: pytest.fail("made again")) == {"rate": 1.5, "of": [1, 2]}
         journal.piece("c", lambda: 3)
-    with Journal(out, "bench x", {"rounds": 9}, resume=True) as journal:
+    with Journal(out, "bench x", {"rounds": 9}, machine_facts, resume=True) as journal:
         assert list(journal.pieces) == ["a", "b", "c"]
 
 
@@ -32,7 +36,7 @@ def test_a_line_that_was_cut_off_is_left_out_and_written_over(tmp_path):
     out = tmp_path / "x.json"
     path = fill(out).path
     path.write_bytes(path.read_bytes()[:-4])
-    with Journal(out, "bench x", {"rounds": 9}, resume=True) as journal:
+    with Journal(out, "bench x", {"rounds": 9}, machine_facts, resume=True) as journal:
         assert list(journal.pieces) == ["a"]
         journal.keep("c", 3)
     for line in path.read_text().splitlines():
@@ -55,34 +59,47 @@ def test_what_does_not_match_is_refused(tmp_path, change, told, kind):
     header, *rest = path.read_text().splitlines()
     path.write_text("\n".join([json.dumps({**json.loads(header), **change}), *rest]) + "\n")
     with pytest.raises(kind, match=told):
-        Journal(out, "bench x", {"rounds": 9}, resume=True)
+        Journal(out, "bench x", {"rounds": 9}, machine_facts, resume=True)
 
 
 def test_a_resume_where_nothing_is_begins(tmp_path):
-    begun = Journal(tmp_path / "x.json", "bench x", {}, resume=True)
+    begun = Journal(tmp_path / "x.json", "bench x", {}, machine_facts, resume=True)
     assert begun.resumed == 0 and begun.path.stat().st_size
     begun.close()
     with pytest.raises(UsageError, match="--out FILE"):
-        Journal(None, "bench x", {}, resume=True)
+        Journal(None, "bench x", {}, machine_facts, resume=True)
 
 
 def test_a_new_run_keeps_the_old_journal_beside(tmp_path):
     out = tmp_path / "x.json"
     fill(out)
-    with Journal(out, "bench x", {"rounds": 3}) as journal:
+    with Journal(out, "bench x", {"rounds": 3}, machine_facts) as journal:
         assert not journal.pieces
     assert '"b"' in (tmp_path / "x.journal.previous.jsonl").read_text()
 
 
 def test_two_runs_do_not_write_one_journal(tmp_path):
     out = tmp_path / "x.json"
-    with Journal(out, "bench x", {}), pytest.raises(UsageError, match="another run is writing"):
-        Journal(out, "bench x", {})
+    with Journal(out, "bench x", {}, machine_facts), pytest.raises(UsageError, match="another run is writing"):
+        Journal(out, "bench x", {}, machine_facts)
 
 
 def test_not_a_number_is_refused_before_it_is_written(tmp_path):
-    journal = Journal(tmp_path / "x.json", "bench x", {})
+    journal = Journal(tmp_path / "x.json", "bench x", {}, machine_facts)
     with pytest.raises(ValueError, match="JSON"):
         journal.keep("a", float("nan"))
     journal.close()
-    assert not Journal(tmp_path / "x.json", "bench x", {}, resume=True).pieces
+    assert not Journal(tmp_path / "x.json", "bench x", {}, machine_facts, resume=True).pieces
+
+
+def test_a_recipe_that_has_gained_a_field_since_is_taken_up_at_its_default(tmp_path):
+    recipe = Recipe(epochs=2.0)
+    given = {"recipe": recipe.to_dict(), "recipes": {"ours": {**recipe.to_dict(), "seed": None}}}
+    old = Study("tta", 1, given, tmp_path, resume=False)
+    old.enter({"name": "first"})
+    del old.document["given"]["recipe"]["accumulate"], old.document["given"]["recipes"]["ours"]["accumulate"]
+    write_json(old.path, old.document)
+    assert Study("tta", 1, given, tmp_path, resume=True).document["done"] == [{"name": "first"}]
+    other = {**given, "recipe": recipe.override(accumulate=2).to_dict()}
+    with pytest.raises(UsageError, match="recipe accumulate: then 1, now 2"):
+        Study("tta", 1, other, tmp_path, resume=True)

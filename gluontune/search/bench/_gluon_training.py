@@ -1,0 +1,188 @@
+"""A training step of a Gluon net, by MXNet and on PyTorch's engine: work of ``gluontune bench training``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.core.errors import GluontuneError
+from gluontune.core.interpreter import python
+from gluontune.core.processes import how_it_ended
+
+__all__ = ["BridgedStep", "MxnetStep"]
+
+
+class MxnetStep:
+    """A step of ``net`` on one synthetic batch: forward, cross entropy, backward, update by Nesterov's momentum.
+
+    Args:
+        net: a name of ``gluontune.search.bench.training.NETS``. image_size: side of its images.
+        dtype: ``float32``, or ``bfloat16`` by AMP.
+        mode: of ``gluontune.compute.MODES``. rewrites: names of ``gluontune.compute.REWRITES``.
+        trainer: ``mxnet``, Gluon's with its nag, or ``gluontune``, that of ``gt.optim.setup``.
+    """
+
+    def __init__(
+        self, net: str, batch_size: int, image_size: int, dtype: str = "float32", mode: str = "imperative",
+        rewrites: Sequence[str] = (), trainer: str = "mxnet",
+    ):  # fmt: skip
+        from gluontune import compute, optim
+        from gluontune.runtime import mxnet
+
+        mx = self.mx = mxnet()
+        compute.start_process(dtype, "cpu")
+        mx.random.seed(0)
+        self.batch_size = batch_size
+        self.x = mx.nd.random.normal(shape=(batch_size, 3, image_size, image_size))
+        self.y = mx.nd.random.randint(0, 10, shape=(batch_size,)).astype("float32")
+        self.net = build(net)
+        self.net.initialize(mx.init.Xavier(magnitude=2))
+        self.net(self.x)
+        applied = compute.apply_rewrites(self.net, tuple(rewrites), self.x)
+        compute.set_mode(self.net, mode)
+        self.loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+        parameters = self.net.collect_params()
+        options: dict[str, Any] = {"learning_rate": 0.01, "momentum": 0.9, "wd": 5e-4}
+        if trainer == "gluontune":
+            self.trainer: Any = optim.setup("nag", self.net, batch_size=batch_size, lr_scaling="none", **options)
+        else:
+            self.trainer = mx.gluon.Trainer(parameters, "nag", options)
+        self.step()  # compiles
+        self.sync()
+        trained = [p for p in parameters.values() if p.grad_req != "null"]
+        self.info: dict[str, Any] = {
+            "versions": {"mxnet": mx.__version__},
+            "parameter_shapes": [list(p.shape) for p in trained],
+            "changes": len(applied),
+        }
+
+    def step(self) -> int:
+        """One whole step, queued; returns its images."""
+        with self.mx.autograd.record():
+            self.value = self.loss(self.net(self.x), self.y)
+        self.value.backward()
+        self.trainer.step(self.batch_size)
+        return self.batch_size
+
+    def sync(self) -> None:
+        """Wait until the queued steps are done."""
+        self.mx.nd.waitall()
+
+    def last_loss(self) -> float:
+        """Mean loss of the last step."""
+        return float(self.value.astype("float32").mean().asscalar())
+
+
+def build(name: str) -> Any:
+    """A new network by its name in ``gluontune.search.bench.training.NETS``, with 10 classes."""
+    from gluontune.job.models import build_net
+    from gluontune.runtime import mxnet
+
+    if name != "small_vgg":
+        return build_net(name, 10)
+    nn = mxnet().gluon.nn
+    net = nn.HybridSequential()
+    for width in (64, 128, 256):
+        for _ in range(2):
+            net.add(nn.Conv2D(width, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"))
+        net.add(nn.MaxPool2D(2))
+    net.add(nn.Flatten(), nn.Dense(256, activation="relu"), nn.Dense(10))
+    return net
+
+
+class BridgedStep:
+    """The same on PyTorch's engine, in channels-last memory order.
+
+    MXNet exports the net and its loss in a process of its own (``python -m`` this module ``NET SIDE OUT``); the process
+    that is measured reads them, and steps as ``backend="torch"`` does.
+
+    Args:
+        threads: of torch's operators. dtype: ``float32``, or ``bfloat16`` by ``torch.autocast``.
+        compiled: through ``torch.compile``.
+    """
+
+    def __init__(
+        self, net: str, batch_size: int, image_size: int, threads: int, dtype: str = "float32", compiled: bool = False
+    ):
+        from gluontune import bridge
+        from gluontune.convert.bridge.passes import quicken
+        from gluontune.optim.torch_optimizer import TorchOptimizer
+        from gluontune.runtime import pytorch
+
+        torch, side = pytorch.torch(), image_size
+        torch.set_num_threads(threads)
+        torch.manual_seed(0)
+        self.torch, self.half, self.batch_size = torch, dtype == "bfloat16", batch_size
+        symbols, arrays = _exported(net, side)
+        module = bridge.to_torch(symbols["net"], arrays).to(memory_format=torch.channels_last)
+        quicken(module)
+        self.loss = bridge.to_torch(symbols["loss"], {})
+        x = torch.randn(batch_size, 3, side, side)
+        self.x = x.contiguous(memory_format=torch.channels_last)
+        self.y = torch.randint(0, 10, (batch_size,)).float()
+        self.model = torch.compile(module) if compiled else module
+        there = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.trained = list(there.values())
+        self.update = TorchOptimizer("nag", there, lambda n: 0.01, momentum=0.9, wd=5e-4)
+        self.step()  # compiles
+        self.info: dict[str, Any] = {
+            "versions": {"torch": torch.__version__},
+            "parameter_shapes": [list(there[name].shape) for name in arrays if name in there],
+        }
+
+    def step(self) -> int:
+        """One whole step; returns its images."""
+        for parameter in self.trained:
+            parameter.grad = None
+        cast = self.torch.autocast("cpu", self.torch.bfloat16) if self.half else contextlib.nullcontext()
+        with cast:
+            scores = self.model(self.x)
+        self.value = self.loss(scores.float(), self.y).sum() / self.batch_size
+        self.value.backward()
+        self.update.step()
+        return self.batch_size
+
+    def last_loss(self) -> float:
+        """Mean loss of the last step."""
+        return float(self.value.detach())
+
+
+def _exported(net: str, side: int) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """The symbols of net and loss, and the seeded parameters in the order of Gluon's."""
+    with tempfile.TemporaryDirectory(prefix="gluontune-export-") as folder:
+        command = python("-m", "gluontune.search.bench._gluon_training", net, str(side), folder)
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise GluontuneError(how_it_ended(f"the export of {net} from MXNet", done.returncode, done.stderr))
+        symbols = json.loads((Path(folder) / "symbols.json").read_text(encoding="utf-8"))
+        with np.load(Path(folder) / "arrays.npz") as arrays:
+            return symbols, dict(arrays)
+
+
+def _export(name: str, side: int, folder: Path) -> None:
+    from gluontune.runtime import mxnet
+
+    mx = mxnet()
+    mx.random.seed(0)
+    net = build(name)
+    net.initialize(mx.init.Xavier(magnitude=2))
+    net(mx.nd.zeros((1, 3, side, side)))
+    net.hybridize()
+    scores = net(mx.sym.var("data"))
+    loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()(mx.sym.var("output"), mx.sym.var("label"))
+    symbols = {"net": scores.tojson(), "loss": loss.tojson()}
+    (folder / "symbols.json").write_text(json.dumps(symbols), encoding="utf-8")
+    mx.nd.waitall()  # or a convolution's weight may be read while oneDNN orders it anew
+    np.savez(folder / "arrays.npz", **{n: p.data().asnumpy() for n, p in net.collect_params().items()})
+
+
+if __name__ == "__main__":
+    _export(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,245 @@
+"""Loader, net and exchange, each measured alone: what a rung may bring, and where the steps of several devices go.
+
+More devices are not always better (deck 000): the exchange of gradients costs time in each step, the loader may be the
+limit, and on a CPU the processes share the cores that one of them could use alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+from gluontune import monitor
+from gluontune.core import stats
+from gluontune.core.events import Guess, RungRow
+from gluontune.search.judge import TIE
+from gluontune.search.measure import Contender
+from gluontune.search.rung import Site
+from gluontune.training.group import Group
+
+__all__ = ["compare_counts", "look_into", "note", "predict"]
+
+_PROBE_S = 0.6  # of each part
+
+
+def predict(
+    rung: str, best: Contender | None, field: Sequence[Contender], site: Site, slice_s: float
+) -> list[Guess | None]:
+    """A prediction for each variant of a rung, or None where nothing can be said beforehand.
+
+    Args:
+        best: the best recipe so far, whose loader and net are measured alone.
+        field: the variants; those of ``records`` are started, and their loaders measured alone.
+    """
+    nothing: list[Guess | None] = [None] * len(field)
+    maker = _MAKERS.get(rung)
+    if maker is None or best is None:
+        return nothing
+    best.launch()
+    best.warm_up(slice_s)
+    if best.group is None or best.group.world > 1:  # several ranks cannot be asked one by one
+        return nothing
+    if rung == "records":
+        for contender in field:
+            contender.launch()
+        for contender in field:
+            contender.warm_up(slice_s)
+    return maker(best, field, site)
+
+
+def note(row: RungRow, guesses: Sequence[Guess | None]) -> None:
+    """Enter the predictions into a rung's row: one for each variant, and the chosen one's as the row's."""
+    for entry, guess in zip(row["variants"], guesses):
+        entry["predicted"] = guess
+        if entry["chosen"]:
+            row["predicted"] = guess
+
+
+def _loading(contender: Contender) -> float | None:
+    """Samples a second of a contender's loader alone."""
+    if contender.group is None or contender.group.world > 1:
+        return None
+    return contender.ask(lambda group: float(group.loading_alone(_PROBE_S)["samples_per_sec"]))
+
+
+def _net(contender: Contender, sizes: Sequence[int]) -> dict[int, float] | None:
+    """Milliseconds of a step of a contender's net alone, by the number of samples in it."""
+    found = contender.ask(lambda group: group.training_alone(list(sizes), _PROBE_S))
+    return {int(size): float(step["step_time_ms"]) for size, step in found.items()} if found else None
+
+
+def _together(device: float, loader: float, workers: int, site: Site, of_workers: int, words: str) -> Guess:
+    """The prediction for ``workers`` workers, given a loader's rate that ``of_workers`` reached."""
+    found = monitor.expected_throughput(
+        device_samples_per_sec=device, worker_samples_per_sec=loader / max(1, min(of_workers, site.cores)),
+        num_workers=workers, cores=site.cores, shares_cores=not site.gpus,
+    )  # fmt: skip
+    parts = f"net alone {device:,.0f}/s, loader alone {loader:,.0f}/s"
+    return {"samples_per_sec": found["samples_per_sec"], "basis": f"{parts}{words}"}
+
+
+def _step_size(contender: Contender) -> int:
+    """Samples in one step of the one process."""
+    return contender.recipe.batch_size_per_device * contender.recipe.num_devices
+
+
+def _net_rate(best: Contender) -> float | None:
+    """Samples a second of the best recipe's net alone."""
+    size = _step_size(best)
+    steps = _net(best, [size])
+    return 1e3 * size / steps[size] if steps else None
+
+
+def _multi_worker(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess | None]:
+    net, loader = _net_rate(best), _loading(best)
+    if net is None or loader is None or best.recipe.num_workers > 0:
+        return [None] * len(field)
+    shared = "" if site.gpus else ", both on the same cores"
+    return [_together(net, loader, c.recipe.num_workers, site, 1, f" by one worker{shared}") for c in field]
+
+
+def _records(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess | None]:
+    net = _net_rate(best)
+    loaders = [(_loading(c), c.recipe.num_workers) for c in field]
+    return [
+        _together(net, rate, n, site, n, "") if net is not None and rate is not None else None for rate, n in loaders
+    ]
+
+
+def _large_batch(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess | None]:
+    size, loader = _step_size(best), _loading(best)
+    steps = _net(best, [max(1, size // 2), size]) if size > 1 else None
+    if steps is None or loader is None:
+        return [None] * len(field)
+    step_ms = monitor.fit_step_time(list(steps), list(steps.values()))
+    workers, words = best.recipe.num_workers, f"; fitted to steps of {' and '.join(str(s) for s in steps)}"
+    return [
+        _together(1e3 * _step_size(c) / step_ms(_step_size(c)), loader, workers, site, workers, words)
+        if c.recipe.optimizer == best.recipe.optimizer  # what another's update costs is not known yet
+        else None
+        for c in field
+    ]
+
+
+def _multi_device(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess | None]:
+    net, loader, workers = _net_rate(best), _loading(best), best.recipe.num_workers
+    if net is None or loader is None:
+        return [None] * len(field)
+    guesses: list[Guess | None] = []
+    for contender in field:
+        times = contender.recipe.num_devices if site.gpus else 1
+        share = f"; {times} times the net" if site.gpus else "; the same cores, shared"
+        words = f"{share}, the exchange of gradients not counted"
+        guesses.append(_together(times * net, loader, workers, site, workers, words))
+    return guesses
+
+
+_MAKERS: dict[str, Callable[[Contender, Sequence[Contender], Site], list[Guess | None]]] = {
+    "multi-worker": _multi_worker, "records": _records, "large-batch": _large_batch, "multi-device": _multi_device,
+}  # fmt: skip
+
+
+_SHARE = 0.1  # of a step's time: what takes less explains nothing
+_REPEATS = 9
+_LOOK_S = 0.4
+
+
+def look_into(contender: Contender) -> dict[str, Optional[float]]:
+    """Where a step of several ranks goes: each part measured alone, as shares (0 … 1) of the step's time.
+
+    Returns:
+        ``{"exchange", "input"}``; None for a part that one process with several GPUs does not show.
+    """
+    found: dict[str, Optional[float]] = {"exchange": None, "input": None}
+
+    def look(group: Group) -> None:
+        step_ms = 1e3 * group.samples_per_step / rate
+        if group.world > 1:
+            held = group.gradients()
+            each = max(1, held["bytes"] // 4 // held["tensors"])
+            found["exchange"] = min(1.0, group.exchange_alone([[held["tensors"], each]], _REPEATS)[0]["ms"] / step_ms)
+        found["input"] = min(1.0, rate / group.world / group.loading_alone(_LOOK_S)["samples_per_sec"])
+
+    if contender.rates:
+        rate = stats.interval(contender.rates)["median"]
+        contender.ask(look)
+    return found
+
+
+def compare_counts(
+    one: Contender, field: Sequence[Contender], shares: Mapping[str, Mapping[str, Optional[float]]], gpus: bool
+) -> Optional[dict[str, Any]]:
+    """One device beside several: which number is best, with efficiency and the reason.
+
+    Args:
+        one: the best recipe so far, measured in the same rounds as ``field``.
+        shares: by label, what :func:`look_into` found.
+        gpus: whether a device is a GPU. Processes on a CPU share its cores: their efficiency is the throughput over
+            that of one process with all cores, not over so many times it.
+
+    Returns:
+        ``{"rows", "best", "sentence"}``; None where nothing can be compared.
+    """
+    ran = [c for c in field if c.failure is None and c.rates and one.rates]
+    if one.failure is not None or not ran:
+        return None
+    alone = one.recipe.num_devices
+    rows = [_row(one, one, alone, {}, gpus), *(_row(c, one, alone, shares.get(c.label, {}), gpus) for c in ran)]
+    fastest = max(row["samples_per_sec"]["median"] for row in rows)
+    best = next(r for r in rows if r["samples_per_sec"]["median"] * (1 + TIE) >= fastest)
+    return {"rows": rows, "best": best["devices"], "sentence": _sentence(rows, best, gpus)}
+
+
+def _row(c: Contender, one: Contender, alone: int, shares: Mapping[str, Optional[float]], gpus: bool) -> dict[str, Any]:
+    count, together = c.recipe.num_devices, min(len(c.rates), len(one.rates))  # a slow one leaves its contest early
+    ratio = None if c is one else stats.ratio_interval(c.rates[:together], one.rates[:together])
+    speedup = 1.0 if ratio is None else ratio["median"]
+    return {
+        "label": c.label, "devices": count, "samples_per_sec": stats.interval(c.rates), "speedup": ratio,
+        "efficiency": speedup / (count / alone) if gpus else speedup, "exchange_share": shares.get("exchange"),
+        "input_share": shares.get("input"),
+    }  # fmt: skip
+
+
+def _sentence(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], gpus: bool) -> str:
+    """
+    >>> rate = {"median": 90.0, "ci95": [89.0, 91.0], "n": 9}
+    >>> two = {"label": "2 processes", "devices": 2, "samples_per_sec": rate, "efficiency": 0.9,
+    ...        "exchange_share": 0.25, "input_share": 0.02}
+    >>> one = {**two, "devices": 1, "samples_per_sec": {**rate, "median": 100.0}, "efficiency": 1.0}
+    >>> _sentence([one, two], one, gpus=False)
+    '1 process is best here: 2 processes reach 0.90 times its throughput; the exchange of gradients takes 25 % ...'
+    >>> as_fast = {**two, "efficiency": 1.0, "speedup": {"median": 1.0, "ci95": [0.92, 1.1], "n": 9}}
+    >>> _sentence([one, as_fast], as_fast, gpus=False)
+    '2 processes: 1.00 times one process (95 %: 0.92–1.10), no certain difference'
+    """
+    what = ("GPU", "GPUs") if gpus else ("process", "processes")
+    count, speedup, efficiency = best["devices"], best.get("speedup"), best["efficiency"]
+    name = f"{count} {what[count != 1]}"
+    if speedup is not None and speedup["ci95"][0] <= 1:
+        said = f"{speedup['median']:.2f} times one {what[0]} {stats.around(speedup)}"
+        return f"{best['label']}: {said}, no certain difference"
+    if count > 1:
+        reached = (
+            f"efficiency {100 * efficiency:.0f} %" if gpus else f"{efficiency:.2f} times one process with all cores"
+        )
+        return f"{name} are best here: {best['label']}, {reached}{_reason(best, gpus)}"
+    others = [r for r in rows if r["devices"] != count]
+    if not others:
+        return f"{name} is best here"
+    rival = max(others, key=lambda r: r["samples_per_sec"]["median"])
+    ratio = rival["samples_per_sec"]["median"] / best["samples_per_sec"]["median"]
+    return f"{name} is best here: {rival['label']} reach {ratio:.2f} times its throughput{_reason(rival, gpus)}"
+
+
+def _reason(row: Mapping[str, Any], gpus: bool) -> str:
+    """What the missing part goes to, where it was measured."""
+    found, exchange, loading = [], row["exchange_share"], row["input_share"]
+    if exchange is not None and exchange >= _SHARE:
+        found.append(f"the exchange of gradients takes {100 * exchange:.0f} % of a step")
+    if loading is not None and loading >= 0.5:
+        found.append(f"the loader is at {100 * loading:.0f} % of what it can give")
+    if not found and row["efficiency"] < 0.95:
+        why = "waits for the slowest, or memory that they share" if gpus else "the processes share cores and memory"
+        found.append(f"neither exchange nor loader explains it: {why}")
+    return f"; {', '.join(found)}" if found else ""
