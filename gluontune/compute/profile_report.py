@@ -100,15 +100,9 @@ def report(log: str, measured: dict[str, Any], steps: int) -> Profile:
 
 
 _LAYERS = {
-    "batch_normalization": "BatchNorm",
-    "convolution": "Conv2D",
-    "eltwise": "Activation",
-    "inner_product": "Dense",
-    "pooling": "Pooling",
-    "pooling_v2": "Pooling",
-    "sum": "addition",
-    "reorder": "reorder",
-}
+    "batch_normalization": "BatchNorm", "convolution": "Conv2D", "eltwise": "Activation", "inner_product": "Dense",
+    "pooling": "Pooling", "pooling_v2": "Pooling", "sum": "addition", "reorder": "reorder",
+}  # fmt: skip
 
 
 def _cures(primitives: list[Primitive], step_ms: float) -> list[Cure]:
