@@ -14,6 +14,7 @@ import pytest
 
 from gluontune.codec import building, native
 from gluontune.codec.native import recode_jpeg
+from tools import linked_codec
 
 needs_compiler = pytest.mark.skipif(not building.compilers(), reason="wants a C compiler")
 needs_own_compiler = pytest.mark.skipif(
@@ -29,7 +30,7 @@ def linked(tmp_path_factory):
     out = tmp_path_factory.mktemp("linked") / native.IN_WHEEL
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CFLAGS", "-O0")  # for the sake of time
-        said = building.compile_linked(out)
+        said = linked_codec.compile_linked(out)
     if said:
         assert re.search(r"jpeglib\.h|-ljpeg|'jpeg'|another libjpeg|no C compiler", said), said
         pytest.skip("wants libjpeg-turbo's headers (Debian, Ubuntu: apt install libjpeg-dev)")
@@ -97,8 +98,8 @@ def test_another_libjpeg_is_refused(tmp_path, monkeypatch):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libjpeg.a").write_bytes(b"!<arch>\n")
     (include / "jpeglib.h").write_text("#define JPEG_LIB_VERSION 90\n")
-    monkeypatch.setenv(building.PREFIX, str(tmp_path))
-    assert "another libjpeg than libjpeg-turbo" in building.compile_linked(tmp_path / "out.so")
+    monkeypatch.setenv(linked_codec.PREFIX, str(tmp_path))
+    assert "another libjpeg than libjpeg-turbo" in linked_codec.compile_linked(tmp_path / "out.so")
 
 
 _ZIG = """#!/bin/sh
@@ -153,7 +154,7 @@ def test_what_the_compiler_says_comes_back(tmp_path, monkeypatch):
     assert "/bin/false ended with code 1" in building.compile_codec(tmp_path / "out.so")
     monkeypatch.setenv("CC", str(tmp_path / "none"))
     assert "none" in building.compile_codec(tmp_path / "out.so")
-    assert building.linked_version(tmp_path / "out.so") == ""
+    assert linked_codec.linked_version(tmp_path / "out.so") == ""
 
 
 @needs_compiler
