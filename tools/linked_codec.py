@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from gluontune.codec.building import SECONDS, compile_codec, words
+from gluontune.codec.building import SECONDS, compile_codec, words_of
 from gluontune.core.interpreter import python
 
 PREFIX = "GLUONTUNE_JPEG"  # a folder with include/jpeglib.h and lib/libjpeg.a or .so
@@ -36,7 +36,7 @@ def compile_linked(out: Path) -> str:
     """
     said = ""
     for include, link in _libraries():
-        flags = ["-O3", *words("CFLAGS"), *include, *_STRICT, *words("LDFLAGS")]
+        flags = ["-O3", *words_of("CFLAGS"), *include, *_STRICT, *words_of("LDFLAGS")]
         said = compile_codec(out, flags, [*link, "-lm"])
         if not said and linked_version(out):
             return ""

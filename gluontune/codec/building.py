@@ -31,7 +31,7 @@ SECONDS = 600
 def compilers() -> list[list[str]]:
     """The commands that compile C here, the best first: ``$CC`` alone; or ``cc``, ``gcc`` or ``clang``, and zig's."""
     if os.environ.get("CC"):
-        return [words("CC")]
+        return [words_of("CC")]
     found = [[path] for path in filter(None, map(shutil.which, ("cc", "gcc", "clang")))][:1]
     if ZIG.is_file():
         # Unless told, it compiles for this very processor and C library, and a home may be of several machines.
@@ -73,5 +73,5 @@ def compile_codec(
     return said or "no C compiler"
 
 
-def words(variable: str) -> list[str]:
+def words_of(variable: str) -> list[str]:
     return shlex.split(os.environ.get(variable, ""))
