@@ -1,6 +1,7 @@
 """What a profile says: the heaviest operators, oneDNN's primitives, and the rewrite that cures each slow path.
 
-oneDNN's verbose log says which implementation ran, and how long. Its lines look like this (oneDNN 2.4, which is in the mxnet 1.9.1 wheel)::
+oneDNN's verbose log says which implementation ran, and how long. Its lines look like this (oneDNN 2.4, which is in the
+mxnet 1.9.1 wheel)::
 
     dnnl_verbose,exec,cpu,convolution,jit:avx512_common,forward_training,src_f32::blocked:aBcd16b:f0 …,,\
 alg:convolution_direct,mb64_ic16oc16_ih32oh32kh3sh1dh0ph1_iw32ow32kw3sw1dw0pw1,1.77
