@@ -187,3 +187,40 @@ def test_each_declared_function_is_there(tmp_path):
     assert building.compile_codec(tmp_path / "codec.so", ["-O0"]) == ""
     library = native.declare(ctypes.CDLL(str(tmp_path / "codec.so")))
     assert library.gt_linked() == b"" and library.gt_crc32(b"123456789", 9) == 0xCBF43926
+
+
+def calls(sources):
+    """Which C file calls which: by the functions that a file defines and others name, headers by what they include."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sources}
+    homes = {
+        name: file
+        for file, text in texts.items()
+        for name in re.findall(r"^(?!static)\w[\w *]*?\b(gt_\w+)\([^;{}]*\) \{", text, re.M)
+        if file.endswith(".c")
+    }
+    graph = {}
+    for file, text in texts.items():
+        used = {homes[name] for name in re.findall(r"\b(gt_\w+)\(", text) if name in homes and file.endswith(".c")}
+        graph[file] = {*used, *re.findall(r'#include "(\w+\.h)"', text)} - {file}
+    return graph
+
+
+def leads_back(graph):
+    """The files from which a way leads back to themselves."""
+
+    def reached(file):
+        found, waiting = set(), [file]
+        while waiting:
+            new = graph.get(waiting.pop(), set()) - found
+            found |= new
+            waiting += new
+        return found
+
+    return sorted(file for file in graph if file in reached(file))
+
+
+def test_no_c_files_call_or_include_each_other():
+    graph = calls(building.SOURCES)
+    assert graph["recode.c"] >= {"encode.c", "library.c", "codec.h"}
+    assert leads_back(graph) == []
+    assert leads_back({**graph, "tables.c": {"recode.c"}}) == ["encode.c", "recode.c", "tables.c"]
