@@ -19,7 +19,6 @@ ROOMS = ("core", "recipe", "codec", "records", "datasets", "loading", "monitor",
 TESTS = (*ROOMS, "core", "recipe", "convert/test_graph.py", "project/test_rooms.py", "search/test_journal.py")
 COMMANDS = ("pack", "data", "size", "monitor", "report")
 MXNET_DOCTESTS = (
-    "gluontune/loading/adapters.py",
     "gluontune/loading/dataloader.py",
     "gluontune/loading/gluon.py",
     "gluontune/loading/cached.py",

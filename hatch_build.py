@@ -29,25 +29,26 @@ class CompiledCodec(BuildHookInterface):
         try:
             from gluontune.codec import building
             from gluontune.codec.native import IN_WHEEL
+            from tools import linked_codec
         finally:
             sys.path.remove(self.root)
         self._folder = tempfile.TemporaryDirectory()
         out = Path(self._folder.name) / IN_WHEEL
         wanted = os.environ.get("GLUONTUNE_CODEC", "any")
-        said = building.compile_linked(out)
+        said = linked_codec.compile_linked(out)
         if said and wanted == "linked":
             raise RuntimeError(f"the codec cannot be compiled with libjpeg-turbo's headers: {said}")
         said = said and building.compile_codec(out)
         if said:
             self.app.display_warning(f"gluontune: a wheel without a compiled codec: {said}")
             return
-        version = building.linked_version(out)
+        version = linked_codec.linked_version(out)
         self.app.display_info(f"gluontune: codec compiled, libjpeg-turbo: {version or 'opened at run time'}")
         build_data["pure_python"] = False
         build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["force_include"][str(out)] = f"gluontune/codec/{IN_WHEEL}"
         # Its licences ask to be told of where the library is inside.
-        notices = Path(os.environ.get(building.PREFIX) or os.devnull) / "share" / "doc" / "libjpeg-turbo"
+        notices = Path(os.environ.get(linked_codec.PREFIX) or os.devnull) / "share" / "doc" / "libjpeg-turbo"
         for notice in (notices / "LICENSE.md", notices / "README.ijg"):
             if notice.is_file():
                 build_data["force_include"][str(notice)] = f"gluontune/codec/libjpeg-turbo/{notice.name}"

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from gluontune.compute.rewriting import AppliedRewrites as AppliedRewrites
     from gluontune.compute.rewriting import apply_rewrites as apply_rewrites
     from gluontune.compute.rewriting import rewrites_for as rewrites_for
+    from gluontune.compute.rewriting import why_no_gain as why_no_gain
     from gluontune.compute.stage import InputStage as InputStage
     from gluontune.compute.stage import with_input_stage as with_input_stage
-    from gluontune.compute.why import why_no_gain as why_no_gain
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

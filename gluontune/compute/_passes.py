@@ -139,19 +139,9 @@ def first_gross(mine: dict[Any, Any], plain: dict[Any, Any]) -> Any:
 
 
 HYBRID_STATE = (
-    "_active",
-    "_flags",
-    "_backend",
-    "_backend_opts",
-    "_cached_graph",
-    "_cached_op",
-    "_cached_op_args",
-    "_in_format",
-    "_out_format",
-    "_call_cached_op",
-    "_callback",
-    "_monitor_all",
-)
+    "_active", "_flags", "_backend", "_backend_opts", "_cached_graph", "_cached_op", "_cached_op_args", "_in_format",
+    "_out_format", "_call_cached_op", "_callback", "_monitor_all",
+)  # fmt: skip
 
 
 def check_initialized(net: Any) -> None:

@@ -40,18 +40,13 @@ def fingerprint(
     """
     facts = machine_facts()
     parts = {
-        "schema": SCHEMA,
-        "gluontune": __version__,
-        "mxnet": mxnet().__version__,
-        "dtype": started_dtype(),
+        "schema": SCHEMA, "gluontune": __version__, "mxnet": mxnet().__version__, "dtype": started_dtype(),
         "candidates": [list(names), list(SETTINGS)],
-        "inputs": [[_array(a) for a in flat(batch)] for batch in batches],
-        "net": _structure(net),
+        "inputs": [[_array(a) for a in flat(batch)] for batch in batches], "net": _structure(net),
         "graphs": [_graph(root, batches[0] if root is net else None) for root in topmost_hybrid(net)],
-        "loss": _callable(loss),
-        "machine": {key: facts[key] for key in _MACHINE},
+        "loss": _callable(loss), "machine": {key: facts[key] for key in _MACHINE},
         "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_SETTINGS)},
-    }
+    }  # fmt: skip
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 

@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gluontune.compute.onednn import Primitive, problem_sizes
-from gluontune.compute.profile_report import Profile, report
+from gluontune.compute.profile_report import Primitive, Profile, problem_sizes, report
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import python
 from gluontune.core.processes import how_it_ended

@@ -15,84 +15,48 @@ _HERE = "gluontune.datasets"
 DATASETS: Registry[DatasetInfo] = Registry("data set")
 for _info in (
     DatasetInfo(
-        name="sample",
-        summary="10,000 + 2,000 images of Fashion-MNIST, embedded: needs no network",
-        source="https://github.com/zalandoresearch/fashion-mnist",
-        licence="MIT (Zalando SE)",
-        opener=f"{_HERE}.fashion:open_sample",
-        maker=f"{_HERE}.fashion:make_sample",
-        probe=f"{_HERE}.fashion:present",
-        bytes=6_261_218,
-        num_train=10_000,
-        num_test=2_000,
-        image_shape=(28, 28, 1),
-        mean=(0.2867,),
-        std=(0.3540,),
         # Clothes are as often seen mirrored. Crops are left out: the garments fill the frame and are centred,
         # in the test part too, and in the few epochs of a short run they cost more than they bring.
-        augment="flip",
+        name="sample", summary="10,000 + 2,000 images of Fashion-MNIST, embedded: needs no network",
+        source="https://github.com/zalandoresearch/fashion-mnist", licence="MIT (Zalando SE)",
+        opener=f"{_HERE}.fashion:open_sample", maker=f"{_HERE}.fashion:make_sample", probe=f"{_HERE}.fashion:present",
+        bytes=6_261_218, num_train=10_000, num_test=2_000, image_shape=(28, 28, 1), mean=(0.2867,), std=(0.3540,),
+        augment="flip"
     ),
     DatasetInfo(
-        name="fashion-mnist",
-        summary="60,000 + 10,000 grey images of clothes, 28 x 28, 10 classes",
-        source="https://github.com/zalandoresearch/fashion-mnist",
-        licence="MIT (Zalando SE)",
-        opener=f"{_HERE}.fashion:open_full",
-        fetcher=f"{_HERE}.fashion:fetch",
-        adder=f"{_HERE}.fashion:add",
-        probe=f"{_HERE}.fashion:present",
-        bytes=30_878_645,
-        num_train=60_000,
-        num_test=10_000,
-        image_shape=(28, 28, 1),
-        mean=(0.2860,),
-        std=(0.3530,),
-        augment="flip",
-        sha256="3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        name="fashion-mnist", summary="60,000 + 10,000 grey images of clothes, 28 x 28, 10 classes",
+        source="https://github.com/zalandoresearch/fashion-mnist", licence="MIT (Zalando SE)",
+        opener=f"{_HERE}.fashion:open_full", fetcher=f"{_HERE}.fashion:fetch", adder=f"{_HERE}.fashion:add",
+        probe=f"{_HERE}.fashion:present", bytes=30_878_645, num_train=60_000, num_test=10_000,
+        image_shape=(28, 28, 1), mean=(0.2860,), std=(0.3530,), augment="flip",
+        sha256="3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
     ),
     DatasetInfo(
-        name="cifar10",
-        summary="50,000 + 10,000 colour photographs, 32 x 32, 10 classes",
+        name="cifar10", summary="50,000 + 10,000 colour photographs, 32 x 32, 10 classes",
         source="https://www.cs.toronto.edu/~kriz/cifar.html",
-        licence="none stated; its authors ask to cite Krizhevsky, 2009",
-        opener=f"{_HERE}.cifar10:open_cifar10",
-        fetcher=f"{_HERE}.cifar10:fetch",
-        adder=f"{_HERE}.cifar10:add",
-        probe=f"{_HERE}.cifar10:present",
-        bytes=170_052_171,
-        num_train=50_000,
-        num_test=10_000,
-        image_shape=(32, 32, 3),
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2470, 0.2435, 0.2616),
-        augment="pad-crop-flip",
-        sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        licence="none stated; its authors ask to cite Krizhevsky, 2009", opener=f"{_HERE}.cifar10:open_cifar10",
+        fetcher=f"{_HERE}.cifar10:fetch", adder=f"{_HERE}.cifar10:add", probe=f"{_HERE}.cifar10:present",
+        bytes=170_052_171, num_train=50_000, num_test=10_000, image_shape=(32, 32, 3), mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616), augment="pad-crop-flip",
+        sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
     ),
     DatasetInfo(
         name="synthetic",
         summary="generated images with learnable classes: synthetic:train=2000,test=200,size=256x256,"
-        "classes=10,format=jpeg,seed=0",
-        source="generated here",
-        licence="none needed",
-        opener=f"{_HERE}.synthetic:open_synthetic",
-        maker=f"{_HERE}.synthetic:make",
+        "classes=10,format=jpeg,seed=0", source="generated here", licence="none needed",
+        opener=f"{_HERE}.synthetic:open_synthetic", maker=f"{_HERE}.synthetic:make"
     ),
     DatasetInfo(
         name="folder:PATH",
         summary="your images in class folders: PATH/train and PATH/test (or val), or one level, split 90/10",
-        source="yours",
-        licence="yours",
-        opener=f"{_HERE}.folder:open_folder",
+        source="yours", licence="yours", opener=f"{_HERE}.folder:open_folder"
     ),
     DatasetInfo(
         name="records:PATH",
         summary="your RecordIO files: a folder with train.rec and test.rec (or val.rec), TRAIN.rec,TEST.rec, "
-        "or one file, split 90/10",
-        source="yours",
-        licence="yours",
-        opener=f"{_HERE}.recordset:open_records",
+        "or one file, split 90/10", source="yours", licence="yours", opener=f"{_HERE}.recordset:open_records"
     ),
-):
+):  # fmt: skip
     DATASETS.add(_info.name.partition(":")[0], _info)
 
 

@@ -222,7 +222,7 @@ class RecordSplit(Split):
                 missing.append(i)
 
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda i: _put(paths[i], self.read(i)), missing))
+            list(pool.map(lambda i: _write(paths[i], self.read(i)), missing))
         return paths
 
     def __getstate__(self) -> dict[str, Any]:
@@ -289,7 +289,7 @@ def _safe(name: str) -> str:
     return f"_{cleaned}" if cleaned.startswith(".") else cleaned or "_"
 
 
-def _put(path: Path, data: Any) -> None:
+def _write(path: Path, data: Any) -> None:
     """Write beside and rename. No fsync: thousands of them take minutes, and a size check follows each reuse."""
     beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:

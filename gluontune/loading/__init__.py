@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
-    from gluontune.loading.adapters import DeviceLoader as DeviceLoader
-    from gluontune.loading.adapters import to_device as to_device
     from gluontune.loading.augment import AUGMENTS as AUGMENTS
     from gluontune.loading.augment import Augment as Augment
     from gluontune.loading.base import Loader as Loader
@@ -29,7 +27,9 @@ if TYPE_CHECKING:
     from gluontune.loading.fields import FieldsLoader as FieldsLoader
     from gluontune.loading.fields import Motion as Motion
     from gluontune.loading.fields import pad_boxes as pad_boxes
+    from gluontune.loading.gluon import DeviceLoader as DeviceLoader
     from gluontune.loading.gluon import GluonLoader as GluonLoader
+    from gluontune.loading.gluon import to_device as to_device
     from gluontune.loading.loaders import LOADERS as LOADERS
     from gluontune.loading.loaders import LoaderInfo as LoaderInfo
     from gluontune.loading.loaders import build as build

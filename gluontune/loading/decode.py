@@ -45,8 +45,7 @@ class Decoder:
 
     def __init__(self, image_shape: tuple[int, int, int], augment: Augment, scaled: bool = True):
         self.shape = image_shape
-        self.augment = augment
-        self.scaled = scaled
+        self.augment, self.scaled = augment, scaled
         self._library = native.load()
         self._handle = self._library.gt_new() if self._library is not None else None
 

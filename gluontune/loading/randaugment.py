@@ -139,21 +139,12 @@ def _nothing(image: np.ndarray, share: float, fill: int) -> None:
 
 
 _TABLE: dict[str, Change] = {
-    "identity": _nothing,
-    "shear-x": _shear_x,
-    "shear-y": _shear_y,
-    "translate-x": _translate_x,
-    "translate-y": _translate_y,
-    "rotate": _rotate,
-    "brightness": _coloured(colour.brightness),
-    "color": _coloured(colour.saturation),
-    "contrast": _coloured(colour.contrast),
-    "sharpness": _coloured(colour.sharpness),
-    "posterize": _posterize,
-    "solarize": _solarize,
-    "autocontrast": _autocontrast,
-    "equalize": _equalize,
-}
+    "identity": _nothing, "shear-x": _shear_x, "shear-y": _shear_y, "translate-x": _translate_x,
+    "translate-y": _translate_y, "rotate": _rotate, "brightness": _coloured(colour.brightness),
+    "color": _coloured(colour.saturation), "contrast": _coloured(colour.contrast),
+    "sharpness": _coloured(colour.sharpness), "posterize": _posterize, "solarize": _solarize,
+    "autocontrast": _autocontrast, "equalize": _equalize,
+}  # fmt: skip
 #: The names of the operations, in torchvision's order.
 OPERATIONS = tuple(_TABLE)
 _CHANGES = tuple(_TABLE.values())

@@ -137,7 +137,7 @@ def dirac_init(net: Any) -> int:
         weight[:count] = 0
         height, width = weight.shape[2:]
         weight[np.arange(count), np.arange(count), height // 2, width // 2] = 1
-        _put(layer, weight)
+        _set_weight(layer, weight)
         changed += 1
     if not changed:
         raise UsageError(f"dirac-init: {type(net).__name__} has no convolution behind its first; leave it out")
@@ -177,7 +177,7 @@ def whitening_init(net: Any, images: np.ndarray, epsilon: float = 5e-4, freeze: 
     filters = whitening_filters(images, weight.shape[2], weight.shape[3], epsilon)
     count = min(len(filters), weight.shape[0] // 2)
     weight[:count], weight[count : 2 * count] = filters[:count], -filters[:count]
-    _put(layer, weight)
+    _set_weight(layer, weight)
     if freeze:
         layer.weight.grad_req = "null"
     return 2 * count
@@ -214,5 +214,5 @@ def _values(layer: Any) -> np.ndarray:
     return layer.weight.data(layer.weight.list_ctx()[0]).asnumpy().copy()
 
 
-def _put(layer: Any, values: np.ndarray) -> None:
+def _set_weight(layer: Any, values: np.ndarray) -> None:
     set_data(layer.weight, as_net_array(mxnet().nd.array(values, dtype=values.dtype)))

@@ -50,8 +50,7 @@ class GTDCASGD(_OneByOne):
 
     def __init__(self, momentum: float = 0.0, lamda: float = 0.04, **kwargs: Any):
         super().__init__(**kwargs)
-        self.momentum = momentum
-        self.lamda = lamda
+        self.momentum, self.lamda = momentum, lamda
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
         return (nd.zeros_like(weight), weight.copy())
@@ -84,9 +83,7 @@ class GTFTML(_OneByOne):
 
     def __init__(self, beta1: float = 0.6, beta2: float = 0.999, epsilon: float = 1e-8, **kwargs: Any):
         super().__init__(**kwargs)
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.epsilon = epsilon
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
 
     def rule(self, w: Any, g: Any, state: Any, lr: float, wd: float, age: int) -> None:
         (v,) = state
@@ -111,8 +108,7 @@ class GTAdaDelta(_OneByOne):
 
     def __init__(self, rho: float = 0.9, epsilon: float = 1e-5, learning_rate: float = 1.0, **kwargs: Any):
         super().__init__(learning_rate=learning_rate, **kwargs)
-        self.rho = rho
-        self.epsilon = epsilon
+        self.rho, self.epsilon = rho, epsilon
 
     def rule(self, w: Any, g: Any, state: Any, lr: float, wd: float, age: int) -> None:
         squares, steps = state
@@ -145,9 +141,7 @@ class GTAdaMax(_OneByOne):
         **kwargs: Any,
     ):
         super().__init__(learning_rate=learning_rate, **kwargs)
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.epsilon = epsilon
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
 
     def rule(self, w: Any, g: Any, state: Any, lr: float, wd: float, age: int) -> None:
         m, u = state
@@ -181,10 +175,7 @@ class GTNadam(_OneByOne):
         **kwargs: Any,
     ):
         super().__init__(learning_rate=learning_rate, **kwargs)
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.epsilon = epsilon
-        self.schedule_decay = schedule_decay
+        self.beta1, self.beta2, self.epsilon, self.schedule_decay = beta1, beta2, epsilon, schedule_decay
         self._products = [1.0]
 
     def _momentum(self, age: int) -> float:

@@ -24,9 +24,7 @@ class _TwoMoments(TunedOptimizer):
 
     def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, **kwargs: Any):
         super().__init__(**kwargs)
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.epsilon = epsilon
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
         return (nd.zeros_like(weight), nd.zeros_like(weight))
@@ -159,9 +157,7 @@ class GTLAMB(GTAdamW):
         **kwargs: Any,
     ):
         super().__init__(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, **kwargs)
-        self.bias_correction = bias_correction
-        self.lower_bound = lower_bound
-        self.upper_bound = upper_bound
+        self.bias_correction, self.lower_bound, self.upper_bound = bias_correction, lower_bound, upper_bound
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
         trusted = [p for p, index in enumerate(indices) if self.trusts(index)]

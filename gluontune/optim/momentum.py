@@ -209,8 +209,7 @@ class GTLBSGD(_TrustSGD):
         if batch_scale < 1 or warmup_updates < 0:
             raise UsageError(f"batch_scale={batch_scale!r}, warmup_updates={warmup_updates!r}: at least 1 and 0")
         self.batch_scale = int(batch_scale)
-        self.warmup_strategy = warmup_strategy
-        self.warmup_updates = warmup_updates
+        self.warmup_strategy, self.warmup_updates = warmup_strategy, warmup_updates
         self.updates_before = begin_epoch * updates_per_epoch
 
     def create_state(self, index: int, weight: Any) -> list[Any]:

@@ -37,18 +37,13 @@ def capture(trainer: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays: dict[str, np.ndarray] = {}
     counts: dict[int, int] = next(iter(c for c in optimizer._all_index_update_counts.values() if c), {})
     header = {
-        "format": FORMAT,
-        "optimizer": type(optimizer).__name__,
-        "num_update": optimizer.num_update,
-        "counts": sorted(counts.items()),
-        "params": _params(trainer),
+        "format": FORMAT, "optimizer": type(optimizer).__name__, "num_update": optimizer.num_update,
+        "counts": sorted(counts.items()), "params": _params(trainer),
         "states": [[index, _flatten(state, arrays)] for index, state in sorted(updater.states.items())],
         "progress": {name: _flatten(getattr(optimizer, name), arrays) for name in _progress(optimizer)},
-        "fixed_rate": trainer.fixed_rate,
-        "micro_steps": trainer._micro_steps,
-        "samples": trainer._samples,
+        "fixed_rate": trainer.fixed_rate, "micro_steps": trainer._micro_steps, "samples": trainer._samples,
         "sums": _flatten(trainer._sums, arrays),
-    }
+    }  # fmt: skip
     return header, arrays
 
 

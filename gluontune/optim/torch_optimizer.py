@@ -34,12 +34,12 @@ class Part(NamedTuple):
 
 
 #: By the rule of one parameter, ``rule(parts, t, options)``.
-TOGETHER: dict[Callable[..., None], Callable[[list[Part], int, Mapping[str, Any]], None]] = {}
+FOREACH: dict[Callable[..., None], Callable[[list[Part], int, Mapping[str, Any]], None]] = {}
 
 
 def _together(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def registered(rule: Callable[..., None]) -> Callable[..., None]:
-        TOGETHER.update({TORCH_RULES[name]: rule for name in names})
+        FOREACH.update({TORCH_RULES[name]: rule for name in names})
         return rule
 
     return registered
@@ -188,8 +188,8 @@ class TorchOptimizer:
                 rate = lr * self.lr_mult.get(name, 1.0)
                 decay = self.wd * self.wd_mult.get(name, 1.0 if trusted else 0.0)
                 parts.append(Part(self.states[name], w, g, rate, decay, trusted))
-            if self.rule in TOGETHER:
-                TOGETHER[self.rule](parts, self.num_update, self.options)
+            if self.rule in FOREACH:
+                FOREACH[self.rule](parts, self.num_update, self.options)
                 return
             for part in parts:
                 self.rule(*part[:5], self.num_update, self.options, part.trusted)

@@ -55,8 +55,7 @@ class TunedTrainer(mx.gluon.Trainer):
         self.exchange = exchange
         self.schedule = self._first_schedule = schedule
         self.fixed_rate: float | None = None
-        self.global_batch_size = global_batch_size
-        self.accumulate = accumulate
+        self.global_batch_size, self.accumulate = global_batch_size, accumulate
         self.clip_norm = clip_global_norm
         self._sums: list[list[Any]] | None = None
         self._micro_steps = 0

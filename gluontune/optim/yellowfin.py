@@ -34,8 +34,7 @@ class GTYellowFin(TunedOptimizer):
         super().__init__(**kwargs)
         if not 0 < beta < 1 or not initial_rate > 0:
             raise UsageError(f"beta={beta!r}, initial_rate={initial_rate!r}: between 0 and 1, and above 0")
-        self.beta = beta
-        self.initial_rate = initial_rate
+        self.beta, self.initial_rate = beta, initial_rate
         self._device = 0
         self._measured: dict[int, dict[str, Any]] = {}
         self._restored: dict[str, Any] | None = None

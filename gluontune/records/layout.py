@@ -46,8 +46,7 @@ class DamagedRecordError(GluontuneError):
 
     def __init__(self, message: str, index: int | None = None, offset: int | None = None):
         super().__init__(message)
-        self.index = index
-        self.offset = offset
+        self.index, self.offset = index, offset
 
 
 class IRHeader(NamedTuple):

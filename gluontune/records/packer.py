@@ -60,17 +60,11 @@ class PackReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            "packed": self.packed,
-            "skipped": [{"path": skip.path, "reason": skip.reason} for skip in self.skipped],
+            "packed": self.packed, "skipped": [{"path": skip.path, "reason": skip.reason} for skip in self.skipped],
             "incomplete": [{"path": one.path, "reason": one.reason} for one in self.incomplete],
-            "images_per_sec": round(self.images_per_sec, 1),
-            "converted": self.converted,
-            "resumed": self.resumed,
-            "outputs": self.outputs,
-            "bytes": self.bytes,
-            "classes": self.classes,
-            "seconds": round(self.seconds, 3),
-        }
+            "images_per_sec": round(self.images_per_sec, 1), "converted": self.converted, "resumed": self.resumed,
+            "outputs": self.outputs, "bytes": self.bytes, "classes": self.classes, "seconds": round(self.seconds, 3),
+        }  # fmt: skip
 
 
 def pack(

@@ -65,15 +65,10 @@ class VerifyReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            "path": self.path,
-            "ok": self.ok,
-            "records": self.records,
-            "whole": self.whole,
-            "damaged": [d.to_dict() for d in self.damaged],
-            "unchecked": self.unchecked,
-            "incomplete": [d.to_dict() for d in self.incomplete],
-            "problems": self.problems,
-        }
+            "path": self.path, "ok": self.ok, "records": self.records, "whole": self.whole,
+            "damaged": [d.to_dict() for d in self.damaged], "unchecked": self.unchecked,
+            "incomplete": [d.to_dict() for d in self.incomplete], "problems": self.problems,
+        }  # fmt: skip
 
 
 def verify(

@@ -14,6 +14,7 @@ import pytest
 
 from gluontune.codec import building, native
 from gluontune.codec.native import recode_jpeg
+from tools import linked_codec
 
 needs_compiler = pytest.mark.skipif(not building.compilers(), reason="wants a C compiler")
 needs_own_compiler = pytest.mark.skipif(
@@ -29,7 +30,7 @@ def linked(tmp_path_factory):
     out = tmp_path_factory.mktemp("linked") / native.IN_WHEEL
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CFLAGS", "-O0")  # for the sake of time
-        said = building.compile_linked(out)
+        said = linked_codec.compile_linked(out)
     if said:
         assert re.search(r"jpeglib\.h|-ljpeg|'jpeg'|another libjpeg|no C compiler", said), said
         pytest.skip("wants libjpeg-turbo's headers (Debian, Ubuntu: apt install libjpeg-dev)")
@@ -97,8 +98,8 @@ def test_another_libjpeg_is_refused(tmp_path, monkeypatch):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libjpeg.a").write_bytes(b"!<arch>\n")
     (include / "jpeglib.h").write_text("#define JPEG_LIB_VERSION 90\n")
-    monkeypatch.setenv(building.PREFIX, str(tmp_path))
-    assert "another libjpeg than libjpeg-turbo" in building.compile_linked(tmp_path / "out.so")
+    monkeypatch.setenv(linked_codec.PREFIX, str(tmp_path))
+    assert "another libjpeg than libjpeg-turbo" in linked_codec.compile_linked(tmp_path / "out.so")
 
 
 _ZIG = """#!/bin/sh
@@ -153,7 +154,7 @@ def test_what_the_compiler_says_comes_back(tmp_path, monkeypatch):
     assert "/bin/false ended with code 1" in building.compile_codec(tmp_path / "out.so")
     monkeypatch.setenv("CC", str(tmp_path / "none"))
     assert "none" in building.compile_codec(tmp_path / "out.so")
-    assert building.linked_version(tmp_path / "out.so") == ""
+    assert linked_codec.linked_version(tmp_path / "out.so") == ""
 
 
 @needs_compiler
@@ -186,3 +187,40 @@ def test_each_declared_function_is_there(tmp_path):
     assert building.compile_codec(tmp_path / "codec.so", ["-O0"]) == ""
     library = native.declare(ctypes.CDLL(str(tmp_path / "codec.so")))
     assert library.gt_linked() == b"" and library.gt_crc32(b"123456789", 9) == 0xCBF43926
+
+
+def calls(sources):
+    """Which C file calls which: by the functions that a file defines and others name, headers by what they include."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sources}
+    homes = {
+        name: file
+        for file, text in texts.items()
+        for name in re.findall(r"^(?!static)\w[\w *]*?\b(gt_\w+)\([^;{}]*\) \{", text, re.M)
+        if file.endswith(".c")
+    }
+    graph = {}
+    for file, text in texts.items():
+        used = {homes[name] for name in re.findall(r"\b(gt_\w+)\(", text) if name in homes and file.endswith(".c")}
+        graph[file] = {*used, *re.findall(r'#include "(\w+\.h)"', text)} - {file}
+    return graph
+
+
+def leads_back(graph):
+    """The files from which a way leads back to themselves."""
+
+    def reached(file):
+        found, waiting = set(), [file]
+        while waiting:
+            new = graph.get(waiting.pop(), set()) - found
+            found |= new
+            waiting += new
+        return found
+
+    return sorted(file for file in graph if file in reached(file))
+
+
+def test_no_c_files_call_or_include_each_other():
+    graph = calls(building.SOURCES)
+    assert graph["recode.c"] >= {"encode.c", "library.c", "codec.h"}
+    assert leads_back(graph) == []
+    assert leads_back({**graph, "tables.c": {"recode.c"}}) == ["encode.c", "recode.c", "tables.c"]

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluontune.compute import apply_rewrites, profile, set_mode
-from gluontune.compute.onednn import Execution, cure_of, parse_log, slow_reason, summarize
-from gluontune.compute.profile_report import report
+from gluontune.compute.profile_report import Execution, cure_of, parse_log, report, slow_reason, summarize
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 

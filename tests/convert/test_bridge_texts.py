@@ -17,8 +17,7 @@ from gluontune.convert.migrate.body import Home
 from gluontune.convert.migrate.calls import Call
 from gluontune.convert.migrate.copying import copied
 from gluontune.convert.migrate.expressions import expression, named
-from gluontune.convert.migrate.text import model_text
-from gluontune.convert.migrate.tidying import same_meaning, tidied
+from gluontune.convert.migrate.text import model_text, same_meaning, tidied
 from gluontune.convert.migrate.units import flow_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")

@@ -282,7 +282,7 @@ def test_json_says_what_was_written(tmp_path, capfd):
 
 
 def test_a_long_comprehension_stays_whole():
-    from gluontune.convert.migrate.tidying import tidied
+    from gluontune.convert.migrate.text import tidied
 
     long = "extra = [_extra(i, k, s, p, convention) for i, k, s, p in zip(x.shape[2:], kernel, stride, padding_of_it)]"
     text = f"def f(x, kernel, stride, padding_of_it, convention):\n    {long}\n    return extra\n"

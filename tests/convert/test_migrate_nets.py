@@ -161,7 +161,7 @@ def test_a_dictionarys_key_stays_a_key(mode, tmp_path):
 
 
 def test_text_that_is_broken_means_the_same():
-    from gluontune.convert.migrate.tidying import same_meaning, tidied
+    from gluontune.convert.migrate.text import same_meaning, tidied
 
     name = "a" * 60
     for line in (f"y = {{'k': {name}, 'l': {name}}}[mode]", f"z = ({name} + {name})", f"f({name}{name})",

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gluontune.codec import building
+from tools import linked_codec
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIES = [place.rpartition(":")[::2] for place in os.environ.get("DIST_TRIES", "").split()]
@@ -90,7 +91,7 @@ def test_the_wheel_is_for_all_pythons_and_decodes_compiled_where_no_compiler_is(
     """With a compiler here the wheel must have the codec; with jpeglib.h beside it, libjpeg-turbo too."""
     assert building.compilers(), "make dist builds the wheel here: it needs a C compiler (apt install gcc)"
     assert "-py3-none-" in wheel().name and not wheel().name.endswith("-any.whl")
-    linked = [] if building.compile_linked(tmp_path / "try.so") else ["linked"]
+    linked = [] if linked_codec.compile_linked(tmp_path / "try.so") else ["linked"]
     ran = installed(place[0], "wheel_codec.py", *linked)
     assert ran.returncode == 0, ran.stderr[-2000:]
     said = json.loads(gluontune(place, "doctor", "--json", code=0 if has_mxnet(place) else 1))["findings"]

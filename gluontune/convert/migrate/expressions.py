@@ -85,15 +85,10 @@ def _conv(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | No
         return None
     groups, bias = a.get("num_group", 1), len(shapes) > 1
     values = {
-        "in_channels": shapes[0][1] * groups,
-        "out_channels": shapes[0][0],
-        "kernel_size": _one(a["kernel"], n, 1),
-        "stride": _one(a.get("stride", ()), n, 1),
-        "padding": _one(a.get("pad", ()), n, 0),
-        "dilation": _one(a.get("dilate", ()), n, 1),
-        "groups": groups,
-        "bias": bias,
-    }
+        "in_channels": shapes[0][1] * groups, "out_channels": shapes[0][0], "kernel_size": _one(a["kernel"], n, 1),
+        "stride": _one(a.get("stride", ()), n, 1), "padding": _one(a.get("pad", ()), n, 0),
+        "dilation": _one(a.get("dilate", ()), n, 1), "groups": groups, "bias": bias,
+    }  # fmt: skip
     plain = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "bias": True}
     return Layer(f"nn.Conv{n}d", _settings(values, plain), names=("weight", "bias")[: 1 + bias])
 
@@ -154,15 +149,9 @@ def _pool(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | No
 
 
 _LAYERS = {
-    "Convolution": _conv,
-    "FullyConnected": _dense,
-    "BatchNorm": _norm,
-    "Activation": _activation,
-    "Dropout": _dropout,
-    "LeakyReLU": _leaky,
-    "Pooling": _pool,
-    "Flatten": lambda a, s: Layer("nn.Flatten"),
-}
+    "Convolution": _conv, "FullyConnected": _dense, "BatchNorm": _norm, "Activation": _activation,
+    "Dropout": _dropout, "LeakyReLU": _leaky, "Pooling": _pool, "Flatten": lambda a, s: Layer("nn.Flatten"),
+}  # fmt: skip
 
 
 def arguments(attrs: Mapping[str, Any], run: Any) -> str:

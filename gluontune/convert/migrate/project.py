@@ -18,8 +18,7 @@ from gluontune.convert.bridge.stand_ins import rounded
 from gluontune.convert.migrate.calls import Trace, leaves, trace_calls
 from gluontune.convert.migrate.classes import Writer
 from gluontune.convert.migrate.copying import copied
-from gluontune.convert.migrate.text import model_text
-from gluontune.convert.migrate.tidying import tidied
+from gluontune.convert.migrate.text import model_text, tidied
 from gluontune.convert.migrate.training import write_training
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write, writable_folder

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.convert.migrate.copying import copied
-from gluontune.convert.migrate.tidying import tidied
+from gluontune.convert.migrate.text import tidied
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write
 from gluontune.loading.augment import AUGMENTS

@@ -16,34 +16,17 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 
 # name: (H, W, C) of its images. MXNet's zoo and GluonCV's; one or two of each family.
+_LARGE = ("inceptionv3", "xception")
 ZOO: dict[str, tuple[int, int, int]] = {
-    "alexnet": (224, 224, 3),
-    "vgg11_bn": (224, 224, 3),
-    "squeezenet1.0": (224, 224, 3),
-    "squeezenet1.1": (224, 224, 3),
-    "densenet121": (224, 224, 3),
-    "mobilenet0.25": (224, 224, 3),
-    "mobilenet1.0": (224, 224, 3),
-    "mobilenetv2_0.5": (224, 224, 3),
-    "mobilenetv3_small": (224, 224, 3),
-    "mobilenetv3_large": (224, 224, 3),
-    "inceptionv3": (299, 299, 3),
-    "googlenet": (224, 224, 3),
-    "xception": (299, 299, 3),
-    "resnet18_v1": (224, 224, 3),
-    "resnet50_v1": (224, 224, 3),
-    "resnet50_v1d": (224, 224, 3),
-    "resnet18_v2": (224, 224, 3),
-    "resnet50_v2": (224, 224, 3),
-    "resnext50_32x4d": (224, 224, 3),
-    "se_resnext50_32x4d": (224, 224, 3),
-    "resnest14": (224, 224, 3),
-    "hrnet_w18_small_v1_c": (224, 224, 3),
-    "cifar_resnet20_v1": (32, 32, 3),
-    "cifar_resnet56_v2": (32, 32, 3),
-    "cifar_wideresnet16_10": (32, 32, 3),
-    "cifar_resnext29_32x4d": (32, 32, 3),
-}
+    name: (32, 32, 3) if name.startswith("cifar_") else (299, 299, 3) if name in _LARGE else (224, 224, 3)
+    for name in (
+        "alexnet", "vgg11_bn", "squeezenet1.0", "squeezenet1.1", "densenet121", "mobilenet0.25", "mobilenet1.0",
+        "mobilenetv2_0.5", "mobilenetv3_small", "mobilenetv3_large", "inceptionv3", "googlenet", "xception",
+        "resnet18_v1", "resnet50_v1", "resnet50_v1d", "resnet18_v2", "resnet50_v2", "resnext50_32x4d",
+        "se_resnext50_32x4d", "resnest14", "hrnet_w18_small_v1_c", "cifar_resnet20_v1", "cifar_resnet56_v2",
+        "cifar_wideresnet16_10", "cifar_resnext29_32x4d",
+    )
+}  # fmt: skip
 
 
 def export_zoo(

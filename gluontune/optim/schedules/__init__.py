@@ -29,20 +29,6 @@ from gluontune.optim.schedules._rules import (
 from gluontune.optim.schedules._schedule import WARMUP_MODES, Schedule
 
 __all__ = [
-    "SCHEDULES",
-    "Schedule",
-    "ScheduleCard",
-    "WARMUP_MODES",
-    "build",
-    "constant",
-    "cosine",
-    "factor",
-    "in_epochs",
-    "join",
-    "multifactor",
-    "onecycle",
-    "poly",
-    "scale",
-    "stretch",
-    "warmup",
-]
+    "SCHEDULES", "Schedule", "ScheduleCard", "WARMUP_MODES", "build", "constant", "cosine", "factor", "in_epochs",
+    "join", "multifactor", "onecycle", "poly", "scale", "stretch", "warmup",
+]  # fmt: skip

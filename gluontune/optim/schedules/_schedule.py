@@ -147,15 +147,8 @@ def _stretch_rate(n: float, schedule: Rate, growth: Sequence[Sequence[float]]) -
 
 
 _RULES: dict[str, Callable[..., float]] = {
-    "constant": lambda n, base_lr: base_lr,
-    "factor": _factor_rate,
-    "multifactor": _multifactor_rate,
-    "poly": _poly_rate,
-    "cosine": _cosine_rate,
-    "onecycle": _onecycle_rate,
-    "warmup": _warmup_rate,
-    "join": _join_rate,
-    "stretch": _stretch_rate,
-    "scale": lambda n, schedule, by: schedule(n) * by,
+    "constant": lambda n, base_lr: base_lr, "factor": _factor_rate, "multifactor": _multifactor_rate,
+    "poly": _poly_rate, "cosine": _cosine_rate, "onecycle": _onecycle_rate, "warmup": _warmup_rate,
+    "join": _join_rate, "stretch": _stretch_rate, "scale": lambda n, schedule, by: schedule(n) * by,
     "in_epochs": lambda n, schedule, updates_per_epoch: schedule(n / updates_per_epoch),
-}
+}  # fmt: skip

@@ -27,19 +27,9 @@ for _topic in ("platform", "packages", "gpu", "data"):
     importlib.import_module(f"{__name__}.checks_{_topic}")
 
 __all__ = [
-    "CHECKS",
-    "ESSENTIAL",
-    "SEVERITIES",
-    "Check",
-    "Finding",
-    "Options",
-    "Verdict",
-    "check",
-    "iter_checks",
-    "must_work",
-    "prevents",
-    "run_checks",
-]
+    "CHECKS", "ESSENTIAL", "SEVERITIES", "Check", "Finding", "Options", "Verdict", "check", "iter_checks",
+    "must_work", "prevents", "run_checks",
+]  # fmt: skip
 
 #: Without these no training process starts; together they take half a second.
 ESSENTIAL = (
