@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.situations import SITUATIONS, Loop, guilty_line
 from gluontune import monitor, runtime
-from gluontune.core.processes import die_with_parent
+from gluontune.core.parent_death import die_with_parent
 
 __all__ = ["main", "observe"]
 

@@ -18,9 +18,9 @@ import numpy as np
 from gluontune import runtime
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError, nearest
-from gluontune.core.files import set_aside, write_json
+from gluontune.core.files import parse_json, set_aside, write_json
 from gluontune.core.gaps import gap
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.reading import read_text
 from gluontune.runtime.launch import launch_settings
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 from gluontune.search.bench.contest import hold

@@ -11,8 +11,8 @@ from benchmarks import overhead, predicting, verdict_runs
 from gluontune import runtime
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import set_aside, write_json
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.files import parse_json, set_aside, write_json
+from gluontune.core.reading import read_text
 
 __all__ = ["PARTS", "ROUNDS", "run", "show"]
 

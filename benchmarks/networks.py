@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 from benchmarks._one_network import PLAIN
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError, nearest
-from gluontune.core.files import set_aside, writable_folder, write_json
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.files import parse_json, set_aside, writable_folder, write_json
+from gluontune.core.reading import read_text
 from gluontune.runtime import machine_facts
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 

@@ -16,7 +16,7 @@ from benchmarks.situations import SITUATIONS, Situation
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
-from gluontune.core.processes import PipedProcess
+from gluontune.core.piped import PipedProcess
 from gluontune.monitor.background_load import OtherLoad
 from gluontune.parallel.kvstore import start_cluster
 
@@ -32,7 +32,7 @@ _CHILD = python("-m", "benchmarks._situation_child")
 _BUSY_S, _IDLE_S = (0.1, 0.3), (0.6, 1.4)
 _LOAD = f"""
 import random, sys, time
-from gluontune.core.processes import die_with_parent
+from gluontune.core.parent_death import die_with_parent
 die_with_parent(int(sys.argv[1]))
 rng, idle = random.Random(int(sys.argv[2])), float(sys.argv[3])
 while True:

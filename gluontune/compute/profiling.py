@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.compute.profile_report import Primitive, Profile, problem_sizes, report
+from gluontune.core.endings import how_it_ended
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import python
-from gluontune.core.processes import how_it_ended
 
 
 def profile(

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import IO, Any, Union
 
 from gluontune.core.reading import explain_os_error, open_regular
+from gluontune.core.reading import parse_json as parse_json
+from gluontune.core.reading import read_json as read_json
 
 PathLike = Union[str, "os.PathLike[str]"]
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, TypeVar
 
+__all__ = ["LEAST", "Interval", "bounds", "difference", "in_turn", "interval", "ratio_interval", "said"]
+
 T = TypeVar("T")
 #: Values below which an interval is computed, for decisions, but not shown: two values say next to nothing.
 LEAST = 3

@@ -16,9 +16,9 @@ from typing import Any
 import gluontune
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError, nearest
-from gluontune.core.files import atomic_write, writable_folder
+from gluontune.core.files import atomic_write, parse_json, writable_folder
 from gluontune.core.interpreter import python
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.reading import read_text
 
 __all__ = ["Lesson", "find_lessons", "lab", "pick", "unpack"]
 

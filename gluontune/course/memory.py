@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from gluontune import runtime
+from gluontune.core.endings import how_it_ended
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.gaps import distance
 from gluontune.core.interpreter import python
-from gluontune.core.processes import how_it_ended
 
 __all__ = ["deck_graph_memory", "folded", "net_memory", "operators"]
 

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gluontune.core.errors import GluontuneError
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.files import parse_json
+from gluontune.core.reading import read_text
 from gluontune.course.exercises._registry import RIGHT
 from gluontune.course.lessons import Lesson
 

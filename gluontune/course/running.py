@@ -17,11 +17,11 @@ from typing import Any, Callable
 import yaml
 
 from gluontune import runtime
+from gluontune.core.endings import how_it_ended
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import atomic_write, writable_folder, write_json
+from gluontune.core.files import atomic_write, parse_json, writable_folder, write_json
 from gluontune.core.interpreter import python
-from gluontune.core.processes import how_it_ended
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.reading import read_text
 from gluontune.course.exercises._registry import RIGHT
 from gluontune.course.lessons import Lesson
 from gluontune.course.solutions import solved_notebook

@@ -22,8 +22,8 @@ from typing import IO, Any
 import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import atomic_write, explain_os_error, read_arrays, writable_folder
-from gluontune.core.reading import MOST_JSON, open_regular, parse_json
+from gluontune.core.files import atomic_write, explain_os_error, parse_json, read_arrays, writable_folder
+from gluontune.core.reading import MOST_JSON, open_regular
 
 __all__ = [
     "DamagedCheckpoint",

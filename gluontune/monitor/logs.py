@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Union
 
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import atomic_write, explain_os_error
-from gluontune.core.reading import parse_json, read_bytes
+from gluontune.core.files import atomic_write, explain_os_error, parse_json
+from gluontune.core.reading import read_bytes
 from gluontune.monitor.series import columns, steadiness_of
 from gluontune.recipe.result import RunResult
 

@@ -28,7 +28,7 @@ from typing import Any
 from gluontune import __version__, runtime
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
-from gluontune.core.processes import PipedProcess
+from gluontune.core.piped import PipedProcess
 from gluontune.parallel import horovod, kvstore, reachability
 from gluontune.parallel.wire import BEAT_S, HOST_CUT_S, LEASE_S, Lines, frame
 

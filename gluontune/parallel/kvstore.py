@@ -21,7 +21,7 @@ __all__ = ["Cluster", "cluster_env", "free_port", "start_cluster", "start_helper
 # SIGTERM to all of its processes must not take the server from ranks that are about to save.
 _SERVE = (
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    "from gluontune.core.processes import die_with_parent; die_with_parent({parent}); "
+    "from gluontune.core.parent_death import die_with_parent; die_with_parent({parent}); "
     "import gluontune.runtime as r; r.mxnet()"
 )
 

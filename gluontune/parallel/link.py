@@ -16,7 +16,7 @@ from typing import Any
 
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import SAFE
-from gluontune.core.processes import Heard
+from gluontune.core.piped import Heard
 from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.wire import BEAT_S, LINK_SILENT_S, Lines, frame
 
@@ -28,7 +28,7 @@ class LinkLost(GluontuneError):
 
 
 class RemoteRank(Heard):
-    """A rank on another host; what :class:`gluontune.core.processes.PipedProcess` is for one on this machine."""
+    """A rank on another host; what :class:`gluontune.core.piped.PipedProcess` is for one on this machine."""
 
     def __init__(self, link: Link, rank: int):
         reading, self._writing = os.pipe()

@@ -12,7 +12,7 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.core.errors import UsageError
-from gluontune.core.processes import die_with_parent
+from gluontune.core.parent_death import die_with_parent
 from gluontune.parallel.shared import PATH_VARIABLE, create
 from gluontune.parallel.summing import SharedExchange
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import write_json
-from gluontune.core.reading import read_json
+from gluontune.core.files import read_json, write_json
 from gluontune.core.stats import Interval
 
 __all__ = ["SCHEMA_VERSION", "RunResult"]

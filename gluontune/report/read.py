@@ -10,8 +10,7 @@ from typing import Any
 from gluontune import monitor
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import explain_os_error
-from gluontune.core.reading import read_json
+from gluontune.core.files import explain_os_error, read_json
 from gluontune.recipe.result import SCHEMA_VERSION, RunResult
 from gluontune.report import document_types as documents
 from gluontune.report.formatting import clean, finite, number

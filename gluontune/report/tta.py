@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.reading import read_json
+from gluontune.core.files import read_json
 from gluontune.report import formatting as words
 
 __all__ = ["check_comparable", "load_tta", "repeat_cells", "summary_lines", "titles", "tta_sentence", "tta_table"]

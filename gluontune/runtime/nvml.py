@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Callable
 
+__all__ = ["Gpu", "GpuReport", "query", "visible"]
+
 
 @dataclass(frozen=True)
 class Gpu:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gluontune.core.events import RungRow, VariantRow
+from gluontune.core.ladder_document import RungRow, VariantRow
 from gluontune.core.stats import Interval
 from gluontune.search.budget import SHORTEST_UPDATES
 from gluontune.search.judge import PARITY_POINTS, choose, verdict_of

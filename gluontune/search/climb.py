@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gluontune import datasets
-from gluontune.core.events import OnLadderEvent, RungRow, rung_row
+from gluontune.core.events import OnLadderEvent
 from gluontune.core.files import writable_folder
+from gluontune.core.ladder_document import RungRow, rung_row
 from gluontune.recipe import Recipe
 from gluontune.runtime import doctor
 from gluontune.search.batch_size import Batches

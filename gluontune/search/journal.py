@@ -19,8 +19,8 @@ from typing import IO, Any, Callable, TypeVar
 import gluontune
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import explain_os_error, writable_folder
-from gluontune.core.reading import parse_json, read_bytes
+from gluontune.core.files import explain_os_error, parse_json, writable_folder
+from gluontune.core.reading import read_bytes
 
 __all__ = ["Journal"]
 

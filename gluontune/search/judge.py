@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluontune.core import stats
-from gluontune.core.events import RungRow, VariantRow
+from gluontune.core.ladder_document import RungRow, VariantRow
 from gluontune.core.stats import Interval
 from gluontune.search.accuracy import Loss
 from gluontune.search.measure import DISTURBED_PCT, OTHERS, Contender

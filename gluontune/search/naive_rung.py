@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune import monitor
-from gluontune.core.events import RungRow
+from gluontune.core.ladder_document import RungRow
 from gluontune.recipe import Recipe
 from gluontune.search.measure import Contender
 from gluontune.search.results_store import ResultsStore

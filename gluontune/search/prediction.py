@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gluontune import monitor
-from gluontune.core.events import Guess, RungRow
+from gluontune.core.ladder_document import Guess, RungRow
 from gluontune.search.measure import Contender
 from gluontune.search.rung import Site
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gluontune.core import stats
-from gluontune.core.events import RungRow, rung_row
+from gluontune.core.ladder_document import RungRow, rung_row
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.accuracy import loss_of

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gluontune.core.events import RungRow
+from gluontune.core.ladder_document import RungRow
 
 __all__ = ["COLLAPSED", "judge_quality", "quality_of"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from gluontune import datasets
 from gluontune.core.errors import UsageError
-from gluontune.core.events import RungRow
 from gluontune.core.files import write_json
+from gluontune.core.ladder_document import RungRow
 from gluontune.core.reading import understood
 from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe

@@ -11,8 +11,8 @@ from typing import Any
 import gluontune
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import set_aside, writable_folder, write_json
-from gluontune.core.reading import parse_json, read_text, understood
+from gluontune.core.files import parse_json, set_aside, writable_folder, write_json
+from gluontune.core.reading import read_text, understood
 from gluontune.recipe import Recipe
 
 __all__ = ["ResumableDocument", "begin", "take_up"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluontune.core.errors import UsageError
-from gluontune.core.events import RungRow, rung_row
+from gluontune.core.ladder_document import RungRow, rung_row
 from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.search.judge import compare, judge, judge_accuracy, verdict_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from gluontune.core.events import OnProgress, RungRow, progress
+from gluontune.core.events import OnProgress, progress
+from gluontune.core.ladder_document import RungRow
 from gluontune.monitor.background_load import OtherLoad
 from gluontune.search.budget import Budget
 from gluontune.search.measure import DISTURBED_PCT, OTHERS, Contender

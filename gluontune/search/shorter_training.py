@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gluontune.core.events import RungRow
+from gluontune.core.ladder_document import RungRow
 from gluontune.core.stats import Interval
 from gluontune.search.batch_size import SHORTER
 from gluontune.search.judge import verdict_of

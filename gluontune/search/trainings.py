@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gluontune.core import stats
-from gluontune.core.events import OnProgress, Progress, RungRow
+from gluontune.core.events import OnProgress, Progress
+from gluontune.core.ladder_document import RungRow
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.accuracy import Loss, loss_of

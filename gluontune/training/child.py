@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.processes import die_with_parent, event_sender
+from gluontune.core.parent_death import die_with_parent
+from gluontune.core.piped import event_sender
 from gluontune.job.user_file import in_words
 from gluontune.recipe import Recipe
 

@@ -24,8 +24,9 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import parse_json
 from gluontune.core.interpreter import python
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.reading import read_text
 from gluontune.parallel.reachability import is_loopback, own_addresses
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from gluontune.core.processes import die_with_parent
+from gluontune.core.parent_death import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))

@@ -22,7 +22,7 @@ from typing import Any
 from gluontune import runtime
 from gluontune.core.events import Progress
 from gluontune.core.files import write_json
-from gluontune.core.processes import die_with_parent
+from gluontune.core.parent_death import die_with_parent
 from gluontune.engines.torch.ranks import MEETING_VARIABLE
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult

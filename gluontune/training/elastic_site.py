@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gluontune import runtime
+from gluontune.core.files import parse_json
 from gluontune.core.interpreter import python
-from gluontune.core.processes import Heard, PipedProcess
-from gluontune.core.reading import parse_json
+from gluontune.core.piped import Heard, PipedProcess
 from gluontune.engines.torch.ranks import MEETING_VARIABLE
 from gluontune.parallel.kvstore import free_port
 from gluontune.recipe import Recipe

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gluontune.core.interpreter import python
-from gluontune.core.processes import PipedProcess, die_with_parent
+from gluontune.core.parent_death import die_with_parent
+from gluontune.core.piped import PipedProcess
 from gluontune.parallel.shared import PATH_VARIABLE, steps_of
 
 __all__ = ["LIVES", "Learner", "main"]

@@ -11,7 +11,7 @@ from typing import Any
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
-from gluontune.core.processes import PipedProcess
+from gluontune.core.piped import PipedProcess
 from gluontune.engines.torch.ranks import MEETING_VARIABLE
 from gluontune.engines.torch.shared_export import EXPORT_VARIABLE
 from gluontune.parallel.fleet import Fleet, HostsDiffer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gluontune import stats
-from gluontune.core.events import rung_row
+from gluontune.core.ladder_document import rung_row
 from gluontune.recipe import Recipe
 from gluontune.search.accuracy import Loss
 from gluontune.search.judge import choose, compare, judge, judge_accuracy, next_best, verdict_of

@@ -6,8 +6,8 @@ import pytest
 
 import gluontune as gt
 from gluontune.cli.main import main
+from gluontune.core.endings import how_it_ended, last_words
 from gluontune.core.errors import GluontuneError
-from gluontune.core.processes import how_it_ended, last_words
 from gluontune.training.group import Group
 
 CAUSES = {
@@ -114,9 +114,9 @@ def test_last_words(said, words):
 
 
 def test_memory_that_the_kernel_took_is_said(monkeypatch):
-    from gluontune.core import processes
+    from gluontune.core import endings
 
-    monkeypatch.setattr(processes, "out_of_memory_kills", lambda: 4)
+    monkeypatch.setattr(endings, "out_of_memory_kills", lambda: 4)
     assert how_it_ended("it", -9, "", 3) == "it was killed by SIGKILL (the kernel ran out of memory)"
     assert how_it_ended("it", -9, "", 4) == "it was killed by SIGKILL (out of memory?)"
     assert json.dumps(how_it_ended("it", -40, "")) == '"it was killed by signal 40"'

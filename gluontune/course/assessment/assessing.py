@@ -21,8 +21,7 @@ import psutil
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import writable_folder, write_json
-from gluontune.core.reading import parse_json
+from gluontune.core.files import parse_json, writable_folder, write_json
 from gluontune.course.assessment.assessed import Assessment
 from gluontune.course.assessment.examine import examine
 from gluontune.course.assessment.fresh import FreshTask, Scale, luck, remembered

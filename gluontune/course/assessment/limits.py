@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 import gluontune
-from gluontune.core.processes import die_with_parent
+from gluontune.core.parent_death import die_with_parent
 from gluontune.course.assessment.seclusion import drop_capabilities
 
 __all__ = ["devices", "landlock_version", "main", "readable_places", "restrict_calls", "restrict_files"]

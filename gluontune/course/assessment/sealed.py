@@ -11,8 +11,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from gluontune.core.files import cache_dir, write_json
-from gluontune.core.reading import parse_json
+from gluontune.core.files import cache_dir, parse_json, write_json
 
 __all__ = ["read_sealed", "write_sealed"]
 

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gluontune.core.endings import how_it_ended
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import parse_json
 from gluontune.core.interpreter import python
-from gluontune.core.processes import die_with_parent, how_it_ended
-from gluontune.core.reading import parse_json
+from gluontune.core.parent_death import die_with_parent
 from gluontune.recipe import Recipe
 
 __all__ = ["Exported", "export_job", "exported"]

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.core.endings import how_it_ended
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
-from gluontune.core.processes import how_it_ended
 
 __all__ = ["make"]
 

@@ -13,7 +13,8 @@ import signal
 import sys
 
 from gluontune import runtime
-from gluontune.core.processes import die_with_parent, event_sender
+from gluontune.core.parent_death import die_with_parent
+from gluontune.core.piped import event_sender
 from gluontune.training.child import serve
 
 __all__ = ["main"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.core.interpreter import python
-from gluontune.core.processes import PipedProcess
+from gluontune.core.piped import PipedProcess
 from gluontune.parallel.shared import PATH_VARIABLE, create
 from gluontune.recipe import Recipe
 from gluontune.training.starting import LocalRanks

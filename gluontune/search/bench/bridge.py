@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.core.files import set_aside, writable_folder, write_json
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.files import parse_json, set_aside, writable_folder, write_json
+from gluontune.core.reading import read_text
 from gluontune.runtime import launch_settings, machine_facts
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 

@@ -53,7 +53,7 @@ def run(work: Any, command: dict[str, Any]) -> dict[str, Any]:
 def _serve(send: Any) -> None:
     setup = json.loads(sys.stdin.readline())
     _make_importable()
-    importlib.import_module("gluontune.core.processes").die_with_parent(setup["parent"])
+    importlib.import_module("gluontune.core.parent_death").die_with_parent(setup["parent"])
     module, _, name = setup["target"].partition(":")
     work = None
     try:

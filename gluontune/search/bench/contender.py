@@ -17,7 +17,7 @@ import psutil
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError
-from gluontune.core.processes import PipedProcess
+from gluontune.core.piped import PipedProcess
 from gluontune.runtime.packages import to_make
 
 __all__ = ["LIMIT", "OURS", "Contender", "ContenderFailed", "Entrant"]

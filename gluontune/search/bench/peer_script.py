@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gluontune import runtime
+from gluontune.core.endings import how_it_ended
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import OnProgress, progress
-from gluontune.core.processes import how_it_ended
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.repeat import Clocks

@@ -15,7 +15,8 @@ from gluontune import runtime
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import OnProgress, progress
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.files import parse_json
+from gluontune.core.reading import read_text
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.runtime.packages import to_make
