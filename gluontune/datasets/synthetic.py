@@ -122,16 +122,9 @@ def open_synthetic(rest: str | None, info: Any) -> Dataset:
     mean, std, augment = tuple(known["mean"]), tuple(known["std"]), augment_for(shape)
     name = f"synthetic:{rest}" if rest else "synthetic"
     filled = replace(
-        info,
-        name=name,
-        num_train=options.train,
-        num_test=options.test,
-        image_shape=shape,
-        mean=mean,
-        std=std,
-        augment=augment,
-        bytes=sum((folder / f"{part}.rec").stat().st_size for part in splits),
-    )
+        info, name=name, num_train=options.train, num_test=options.test, image_shape=shape, mean=mean, std=std,
+        augment=augment, bytes=sum((folder / f"{part}.rec").stat().st_size for part in splits),
+    )  # fmt: skip
     return Dataset(name, filled, classes, shape, mean, std, augment, train, splits["test"])
 
 

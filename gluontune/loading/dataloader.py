@@ -122,14 +122,9 @@ class SafeDataLoader:
             check_shared_memory(dataset, order.batch_size, ahead + num_workers)
         from_gluon = mxnet().gluon.data.dataloader.DataLoader  # though ours may stand in gluon.data
         self._loader = from_gluon(
-            SeededDataset(dataset),
-            batch_sampler=self._batches,
-            batchify_fn=batchify_fn,
-            num_workers=num_workers,
-            pin_memory=pin_memory,
-            prefetch=ahead,
-            timeout=timeout,
-        )
+            SeededDataset(dataset), batch_sampler=self._batches, batchify_fn=batchify_fn, num_workers=num_workers,
+            pin_memory=pin_memory, prefetch=ahead, timeout=timeout,
+        )  # fmt: skip
         pool = self._loader._worker_pool
         self._workers = list(pool._pool) if pool is not None else []
         self._timeout = timeout
@@ -255,14 +250,9 @@ def safe_dataloader(
         assert batch_size is not None, "checked"
         order = Order(len(dataset), batch_size, bool(shuffle), seed, last_batch or "keep", rank, world_size, partition)
     return SafeDataLoader(
-        dataset,
-        order,
-        num_workers=num_workers,
-        prefetch=prefetch,
-        pin_memory=pin_memory,
-        batchify_fn=batchify_fn,
+        dataset, order, num_workers=num_workers, prefetch=prefetch, pin_memory=pin_memory, batchify_fn=batchify_fn,
         timeout=timeout,
-    )
+    )  # fmt: skip
 
 
 def _check_samplers(

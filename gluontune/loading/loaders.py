@@ -124,21 +124,10 @@ def build(
         raise UsageError(f"loader {name!r} yields NDArrays: with framework='torch' use 'threaded' or 'resident'")
     factory = resolve(info.factory)
     loader = factory(
-        open_source(split),
-        batch_size=batch_size,
-        image_shape=image_shape,
-        augment=augment,
-        shuffle=shuffle,
-        seed=seed,
-        num_workers=num_workers,
-        prefetch=prefetch,
-        last_batch=last_batch,
-        rank=rank,
-        world_size=world_size,
-        partition=partition,
-        mean=mean,
-        std=std,
-    )
+        open_source(split), batch_size=batch_size, image_shape=image_shape, augment=augment, shuffle=shuffle,
+        seed=seed, num_workers=num_workers, prefetch=prefetch, last_batch=last_batch, rank=rank,
+        world_size=world_size, partition=partition, mean=mean, std=std,
+    )  # fmt: skip
     if framework == "numpy":
         return loader
     from gluontune.loading.pytorch import TorchLoader

@@ -140,15 +140,9 @@ class Bench:
 
     def build(self, name: str, workers: int, prefetch: int | None) -> Loader:
         return build(
-            name,
-            self.split,
-            batch_size=self.batch_size,
-            image_shape=self.shape,
-            augment=self.augment,
-            shuffle=True,
-            num_workers=workers,
-            prefetch=prefetch,
-        )
+            name, self.split, batch_size=self.batch_size, image_shape=self.shape, augment=self.augment, shuffle=True,
+            num_workers=workers, prefetch=prefetch,
+        )  # fmt: skip
 
     def default_loaders(self) -> list[str]:
         names = ["threaded"]

@@ -101,19 +101,12 @@ def size(
     path = getattr(split, "rec_path", None)
     mean_bytes = bench.mean_bytes()
     return SizeReport(
-        choice=choice,
-        reason=reason,
-        points=points,
-        needed_samples_per_sec=bench.needed,
-        step_time_ms=None if bench.step_seconds is None else bench.step_seconds * 1e3,
-        usable_cores=bench.cores,
-        rule=bench.rule(points),
-        decode_samples_per_sec=bench.decode_limit(),
-        decoder=decoder_name(),
-        mean_bytes=mean_bytes,
-        disk=bench.disk(path, mean_bytes) if disk and path is not None else None,
+        choice=choice, reason=reason, points=points, needed_samples_per_sec=bench.needed,
+        step_time_ms=None if bench.step_seconds is None else bench.step_seconds * 1e3, usable_cores=bench.cores,
+        rule=bench.rule(points), decode_samples_per_sec=bench.decode_limit(), decoder=decoder_name(),
+        mean_bytes=mean_bytes, disk=bench.disk(path, mean_bytes) if disk and path is not None else None,
         notes=bench.notes,
-    )
+    )  # fmt: skip
 
 
 def choose(points: Sequence[Point], needed: float | None) -> tuple[Point, str]:

@@ -48,25 +48,13 @@ def setup_recipe(
     updates = max(1, steps // recipe.accumulate)
     warmup = round(recipe.warmup_epochs * steps_per_epoch / recipe.accumulate)
     trainer = setup(
-        recipe.optimizer,
-        net,
-        learning_rate=recipe.learning_rate,
-        global_batch_size=recipe.global_batch_size,
-        base_batch_size=recipe.base_batch_size,
-        lr_scaling=recipe.lr_scaling,
-        schedule=recipe.schedule,
-        schedule_params=recipe.schedule_params,
-        total_updates=updates,
-        steps_per_epoch=steps_per_epoch,
-        warmup_updates=min(warmup, updates - 1),
-        clip_global_norm=recipe.clip_global_norm,
-        accumulate=recipe.accumulate,
-        momentum=recipe.momentum,
-        wd=recipe.wd,
-        multi_precision=recipe.dtype == "float16",
-        **exchange,
-        **recipe.optimizer_params,
-    )
+        recipe.optimizer, net, learning_rate=recipe.learning_rate, global_batch_size=recipe.global_batch_size,
+        base_batch_size=recipe.base_batch_size, lr_scaling=recipe.lr_scaling, schedule=recipe.schedule,
+        schedule_params=recipe.schedule_params, total_updates=updates, steps_per_epoch=steps_per_epoch,
+        warmup_updates=min(warmup, updates - 1), clip_global_norm=recipe.clip_global_norm,
+        accumulate=recipe.accumulate, momentum=recipe.momentum, wd=recipe.wd,
+        multi_precision=recipe.dtype == "float16", **exchange, **recipe.optimizer_params,
+    )  # fmt: skip
     if growth:
         trainer.begin_schedule(stretch(trainer.schedule, growth=growth))
     return trainer

@@ -116,14 +116,9 @@ def setup(
         schedules.SCHEDULES[schedule].check(schedule_params)
     updates, per_epoch = _length(total_updates, epochs, steps_per_epoch, accumulate)
     rates = schedules.build(
-        schedule,
-        base_lr=rate,
-        total_updates=updates,
-        warmup_updates=warmup_updates,
-        warmup_mode=warmup_mode,
-        warmup_begin_lr=warmup_begin_lr,
-        **{"updates_per_epoch": per_epoch, **(schedule_params or {})},
-    )
+        schedule, base_lr=rate, total_updates=updates, warmup_updates=warmup_updates, warmup_mode=warmup_mode,
+        warmup_begin_lr=warmup_begin_lr, **{"updates_per_epoch": per_epoch, **(schedule_params or {})},
+    )  # fmt: skip
     _check_kvstore(kvstore, update_on_kvstore, compression_params, clip_global_norm)
     if card.needs_shapes and update_on_kvstore and "dist" in str(getattr(kvstore, "type", kvstore)):
         raise UsageError(
@@ -131,27 +126,15 @@ def setup(
             "shapes, and it treats matrices apart; leave update_on_kvstore out"
         )
     optimizer = create(
-        name,
-        params,
-        schedule=rates,
-        momentum=momentum,
-        wd=wd,
-        multi_precision=multi_precision,
-        exempt=exempt,
+        name, params, schedule=rates, momentum=momentum, wd=wd, multi_precision=multi_precision, exempt=exempt,
         **optimizer_params,
-    )
+    )  # fmt: skip
     return TunedTrainer(
-        params,
-        optimizer,
-        schedule=rates,
-        global_batch_size=global_batch_size,
-        accumulate=accumulate,
-        clip_global_norm=clip_global_norm,
-        exchange=exchange,
-        kvstore=kvstore,
+        params, optimizer, schedule=rates, global_batch_size=global_batch_size, accumulate=accumulate,
+        clip_global_norm=clip_global_norm, exchange=exchange, kvstore=kvstore,
         update_on_kvstore=bool(update_on_kvstore) and _has_kvstore(kvstore, params),
         compression_params=dict(compression_params) if compression_params else None,
-    )
+    )  # fmt: skip
 
 
 def create(
