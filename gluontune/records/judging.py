@@ -35,7 +35,7 @@ _END_BITS = 14.0  # from which a record ends where it says, though no record fol
 def judge(evidence: Evidence) -> Evidence:
     """The evidence with each record's row of the checksums and the reason why it is damaged, if it is."""
     rows = _matching_rows(evidence)
-    checked = tuple(c._replace(row=row) for c, row in zip(evidence.checked, rows))
+    checked = tuple(Checked(*c[:8], row) for c, row in zip(evidence.checked, rows))
     return _decide(_without_cut_checksums(_without_foreign_checksums(replace(evidence, checked=checked))))
 
 
@@ -113,7 +113,7 @@ def _decide(evidence: Evidence) -> Evidence:
             or not _length_may_be_wrong(evidence.view, found, breaks.get(found.behind))
         ):
             checked = checked._replace(found=found._replace(doubtful=False))
-        checked = checked._replace(reason=_fault(evidence, checked, of_images, offsets))
+        checked = Checked(*checked[:9], _fault(evidence, checked, of_images, offsets))
         judged.append(checked)
         if checked.whole and not checked.padding:
             meaning = "harmless" if checked.row >= 0 else "harmless, unless it is the length that is wrong"
