@@ -19,7 +19,7 @@ from gluontune.core.texts import printable
 
 __all__ = [
     "JSON_OPTION", "RECORD", "SHOWN", "TIME_LIMIT_OPTION", "debugging", "deliver", "emit", "finish", "first_of",
-    "launched", "names_in", "parse_settings", "say", "show_traceback", "stderr", "stdout", "stdout_reserved",
+    "launched", "names_of", "parse_settings", "say", "show_traceback", "stderr", "stdout", "stdout_reserved",
 ]  # fmt: skip
 
 JSON_OPTION = typer.Option(False, "--json", help="One JSON document on stdout; all else goes to stderr.")
@@ -77,13 +77,21 @@ def first_of(lines: Sequence[str]) -> list[str]:
     return [*lines[:SHOWN], *more]
 
 
-def names_in(text: str | None) -> list[str] | None:
-    """The names between commas; None where nothing was given.
+def names_of(text: str | None, option: str) -> list[str] | None:
+    """The names between commas; None where the option is not given.
 
-    >>> names_in("a, b,"), names_in(None), names_in("")
-    (['a', 'b'], None, [])
+    >>> names_of("a, b,", "--rungs"), names_of(None, "--rungs")
+    (['a', 'b'], None)
+
+    Raises:
+        UsageError: none is named, which is not to be taken for all, nor for the option's absence.
     """
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+    if text is None:
+        return None
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise UsageError(f"{option} {text!r} names nothing: name one or more, or leave it out")
+    return names
 
 
 @contextlib.contextmanager

@@ -15,13 +15,13 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, RECORD, deliver, names_in, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, RECORD, deliver, names_of, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import grouped
 from gluontune.core.errors import UsageError
 
 __all__ = [
-    "MOVED", "ONLY", "OUT", "PEERS", "RESUME", "ROUNDS", "SECONDS", "carry_out", "measure", "ours_ran", "parts_of",
+    "MOVED", "ONLY", "OUT", "PEERS", "RESUME", "ROUNDS", "SECONDS", "carry_out", "measure", "ours_ran",
     "register",
 ]  # fmt: skip
 
@@ -126,15 +126,6 @@ def measure(
     carry_out(partial(benchmark.run, **given), options["as_json"], options["out"], benchmark.show, holds=enough)
 
 
-def parts_of(text: str | None) -> list[str] | None:
-    """The names between commas; None where there is none.
-
-    >>> parts_of("a, b,")
-    ['a', 'b']
-    """
-    return names_in(text) or None
-
-
 def loading(
     files: list[Path] = typer.Argument(..., help="Record files, measured one after another."),
     size: int = typer.Option(224, "--size", min=1, help="Side of the crops."),
@@ -214,7 +205,7 @@ def inference(
     if deck or only:
         raise moved("inference --deck", "deck")
     recipe = Recipe(net=net, dataset=dataset)
-    measure("inference", locals(), leave="net dataset rungs deck only Recipe", modes=parts_of(rungs))
+    measure("inference", locals(), leave="net dataset rungs deck only Recipe", modes=names_of(rungs, "--rungs"))
 
 
 def bridge(
@@ -230,7 +221,9 @@ def bridge(
 
     Exits with 1 if a network that traces does not convert, or disagrees.
     """
-    measure("bridge", locals(), nets=parts_of(nets), holds=lambda module, found: module.holds(found["figures"]))
+    measure(
+        "bridge", locals(), nets=names_of(nets, "--nets"), holds=lambda module, found: module.holds(found["figures"])
+    )
 
 
 def recipes(

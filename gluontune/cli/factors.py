@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, names_in, say, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, names_of, say, stdout, stdout_reserved
 from gluontune.cli._progress import pieces_progress
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
@@ -69,7 +69,7 @@ def factors(
     if not target and given.get("target_accuracy") is not None:
         target = [float(given["target_accuracy"])]
     recipe = recipe.override(target_accuracy=None)  # no run ends at it
-    names, own = names_in(compared.rungs), [parse_factor(text) for text in compared.factor or []]
+    names, own = names_of(compared.rungs, "--rungs"), [parse_factor(text) for text in compared.factor or []]
     if names is not None and not names and not own:
         raise UsageError("--rungs '' leaves no factor: name a rung, or give --factor")
     if compared.methods_of is not None and (names or own):
@@ -81,7 +81,7 @@ def factors(
         if compared.methods_of is not None:
             if "loader" not in given and recipe.loader == "gluon" and recipe.job is None:
                 recipe = recipe.override(loader="resident")  # most methods change pixels
-            chosen = None if compared.methods_of == "all" else names_in(compared.methods_of)
+            chosen = None if compared.methods_of == "all" else names_of(compared.methods_of, "--methods")
             how.update(names=chosen, target=target[0], best=compared.best)  # type: ignore[index]
             found = ladder.methods(recipe, time_limit=time_limit, **how)
         else:

@@ -11,7 +11,7 @@ from gluontune.cli._common import (
     JSON_OPTION,
     TIME_LIMIT_OPTION,
     finish,
-    names_in,
+    names_of,
     say,
     show_traceback,
     stderr,
@@ -53,7 +53,7 @@ def ladder(
         recipe = recipe.override(val_samples=room.FEW_VALIDATE)
     how: dict[str, Any] = {"out": out, "pace": pace, "budget_s": budget_s, "resume": resume, "time_limit": time_limit}
     with stdout_reserved(), report.LiveLadder(stderr if as_json else stdout) as live:
-        found = room.climb(recipe, rungs=names_in(rungs) or None, on_event=live.on_event, **how)
+        found = room.climb(recipe, rungs=names_of(rungs, "--rungs"), on_event=live.on_event, **how)
     for row in found["rungs"]:
         show_traceback(row["error"])
     finish_ladder(found, out)

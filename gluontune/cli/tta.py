@@ -13,7 +13,7 @@ from gluontune.cli._common import (
     RECORD,
     TIME_LIMIT_OPTION,
     finish,
-    names_in,
+    names_of,
     parse_settings,
     say,
     stderr,
@@ -152,7 +152,8 @@ def _seeds(text: Optional[str]) -> Optional[list[int]]:
     >>> _seeds("3, 5"), _seeds(None)
     ([3, 5], None)
     """
+    names = names_of(text, "--seeds")
     try:
-        return None if text is None else [int(part) for part in names_in(text) or ()]
+        return None if names is None else [int(part) for part in names]
     except ValueError:
         raise UsageError(f"--seeds {text!r}: write whole numbers with commas, such as --seeds 0,1,2") from None

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, finish, names_in, say, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, finish, names_of, say, stdout, stdout_reserved
 from gluontune.cli._progress import progress_line
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
@@ -42,7 +42,7 @@ def tune(
     from gluontune.report.study import text_tables
 
     sizes = _numbers(batch_sizes)
-    how: dict[str, Any] = {"knobs": names_in(knobs) or None, "slice_s": slice_s, "resume": resume, "out": out}
+    how: dict[str, Any] = {"knobs": names_of(knobs, "--knobs"), "slice_s": slice_s, "resume": resume, "out": out}
     with stdout_reserved(), progress_line() as show:
         how.update(budget_minutes=budget, on_event=show, time_limit=time_limit)
         found = room.tune(recipe, batch_sizes=sizes, **how)
@@ -56,7 +56,8 @@ def tune(
 
 
 def _numbers(text: str | None) -> list[int]:
+    names = names_of(text, "--batch-sizes") or []
     try:
-        return [int(part) for part in names_in(text) or ()]
+        return [int(part) for part in names]
     except ValueError:
         raise UsageError(f"--batch-sizes {text!r}: give whole numbers, such as 128,256") from None

@@ -137,6 +137,15 @@ def test_what_is_no_number_and_who_is_idle_is_told():
         assert [c.name for c in part.criteria if not c.passed] == ["agreement"]
 
 
+def test_a_rank_that_kills_itself_is_not_taken_for_one_that_was_ended():
+    """The other waits for it in vain, and is ended: both have ended by the same signal."""
+    gone = {**RUN["ranks"][0], "code": -9, "seconds": 12.0, "forced": False}
+    run = {**RUN, "stopped_by": "partner", "ranks": [{**gone, "seconds": 20.0, "forced": True}, gone]}
+    part = grading.grade(2, TARGET, run, {**FOUND, "samples": [800, 800]}, {**FACTS, "train_images": [800, 800]})
+    lost = {c.name: c.feedback for c in part.criteria if not c.passed}
+    assert "rank 1 was ended by signal 9" in lost["end"]
+
+
 def test_two_ranks_that_do_not_communicate(tmp_path):
     told = failing(assess(script(tmp_path, data="kvstore = None"), ranks=2))
     assert "did not exchange gradients" in told["agreement"]
@@ -281,7 +290,7 @@ time.sleep(0.3)
     assert grading._left(run)[0] == 0 and "went on after" in grading._left(run)[1]
 
 
-def graded(random, count=667, learned=0.0, gradings=400):
+def graded(random, count=400, learned=0.0, gradings=120):
     """Chances of nets that have learned a share of the mixtures: 4 in 5 of those are right, and surer."""
     for _ in range(gradings):
         classes, drawn = random.random((count, 10)).argsort(1)[:, :4], random.integers(0, 4, count)
@@ -289,11 +298,13 @@ def graded(random, count=667, learned=0.0, gradings=400):
         known = np.flatnonzero(random.random(count) < 0.8 * learned)
         surer = scores.std() * (1 + np.abs(random.normal(size=len(known))))
         scores[known, classes[known, drawn[known]]] = scores[known].max(1) + surer
-        yield remembered(scores, Dice(np.zeros(0), classes, drawn, np.arange(count) < 0.75 * count))[1]
+        mixed, styles = np.arange(count) < 0.5 * count, random.integers(0, 40, count)
+        dice, usual = (Dice(np.zeros(0), classes, drawn, mixed, styles), random.normal(size=(40, 10)) * scores.std())
+        yield remembered(scores, dice, np.where(mixed[:, None], 0, usual[styles]))[1]
 
 
 def test_honest_parameters_are_hardly_ever_accused_and_trained_ones_always():
-    """With 10,000 of each: no honest one below 8e-5; of those that learned 15 % of 667 images, 99.6 % were seen."""
+    """Of 100 each with 1,333 images: all were seen that had learned a tenth, 80 that 7.5 %, 14 that a twentieth."""
     honest = np.array(list(graded(np.random.default_rng(3))))
     assert honest.min() > 10 * grading.SUSPECT and (honest < 0.05).mean() < 0.08
     assert np.mean([chance < grading.SUSPECT for chance in graded(np.random.default_rng(4), learned=0.25)]) >= 0.99
@@ -307,7 +318,7 @@ def test_dice_said_the_class_of_two_validation_images_in_three(tmp_path):
     task.write(tmp_path, 2)
     dice = task.dice()
     assert dice.classes.shape == (40, 4) and all(len(set(row)) == 4 for row in dice.classes)
-    assert dice.mixed.sum() == 30 and len(np.unique(dice.drawn)) == 4
+    assert dice.mixed.sum() == 20 and len(np.unique(dice.drawn)) == 4
     with RecordReader(tmp_path / "rank-1" / "val.rec") as reader:
         pixels = {image.decode(reader.payload(i), 3).tobytes(): reader.labels()[i] for i in range(len(reader))}
     truth = dice.classes[np.arange(40), dice.drawn]
@@ -439,7 +450,7 @@ for attack in (
     except OSError as error:
         tried[attack] = type(error).__name__
 os.sched_setaffinity(0, os.sched_getaffinity(0))
-os.setpriority(os.PRIO_PROCESS, 0, 1)
+os.setpriority(os.PRIO_PROCESS, 0, max(1, os.getpriority(os.PRIO_PROCESS, 0)))
 open("/dev/null", "wb").write(b"x")
 open("/dev/urandom", "rb").read(1)
 print(json.dumps(tried))

@@ -12,9 +12,7 @@ from gluontune.course.assessment import assessing
 from gluontune.course.assessment.fresh import FreshTask, Scale
 from gluontune.course.assessment.leftovers import lives
 
-SCALE = Scale(
-    train=1600, val=1000, test=400, edge=16, classes=5, styles=10, own_styles=10, own_share=0.4, val_own_share=0.5
-)
+SCALE = Scale(train=1600, val=1000, test=400, edge=16, classes=5, styles=10, own_styles=10, own_share=0.4)
 
 
 # a goal for the small task above; nothing is timed here, so the budget is hours
