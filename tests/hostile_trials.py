@@ -5,7 +5,8 @@
     python tests/hostile_trials.py recipes --cases 5000 --seed 1
 
 Each case draws from a generator of its own (seed and number): ``--first N --cases 1`` repeats case N. A case may be
-taken or refused with a GluontuneError; anything else is told, as is one that takes over two seconds or 300 MiB.
+taken or refused with a GluontuneError; anything else is told, as is one that takes over two seconds or 300 MiB, and
+one that is not done after ten minutes.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ import page_reader
 import report_samples
 
 MOST_S, MOST_MIB = 2.0, 300.0
+HANG_S = 600  # by the clock: what waits takes none of its own time
 _MOST_BYTES = 4 << 30  # of this process: a case that wants more is told, and does not end the machine
 RAN = "__import__('os').mkdir('RAN')"
 PIECES = [
@@ -457,6 +459,14 @@ def _chdir(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
+class _Hang(BaseException):
+    """Not an Exception: nothing that is tested may swallow it."""
+
+
+def _hung(*_: object) -> None:
+    raise _Hang(f"not done after {HANG_S} s")
+
+
 _stop: list[int] = []  # signals: what has been counted until then is told
 
 
@@ -473,6 +483,8 @@ def campaign(
         rng, folder = random.Random(f"{kind} {seed} {number}"), Path(tempfile.mkdtemp())
         before, began = _peak_mib(reset=True), time.process_time()
         fault = ""
+        alarm = signal.signal(signal.SIGALRM, _hung)
+        signal.alarm(HANG_S)
         try:
             with _chdir(folder):
                 KINDS[kind](rng, number, folder)
@@ -485,8 +497,11 @@ def campaign(
                 in_terminal(str(error))
                 error = None  # type: ignore[assignment]
             fault = fault or ("a message with a control character" if error is not None else "")
-        except Exception:
+        except (Exception, _Hang):
             fault = traceback.format_exc(limit=-4)
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, alarm)
         seconds, grown = time.process_time() - began, _peak_mib() - before
         if any("RAN" in names for _, names, _ in os.walk(folder)):
             found["executed"] += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import hostile_trials
 import pytest
 
@@ -26,8 +28,12 @@ def test_a_campaign_tells_what_runs_and_what_is_raw(monkeypatch):
             raise KeyError("raw")
         if number == 2:
             raise hostile_trials.GluontuneError("a" * 9000)
+        if number == 4:
+            time.sleep(60)
 
     monkeypatch.setitem(hostile_trials.KINDS, "own", kind)
-    found = hostile_trials.campaign("own", 4, 0)
-    assert (found["executed"], found["raw"], found["taken"], found["refused"]) == (1, 2, 2, 1)
+    monkeypatch.setattr(hostile_trials, "HANG_S", 1)
+    found = hostile_trials.campaign("own", 5, 0)
+    assert (found["executed"], found["raw"], found["taken"], found["refused"]) == (1, 3, 2, 1)
     assert "KeyError" in found["told"][1] and "--first 1 --cases 1" in found["told"][1]
+    assert "not done after 1 s" in found["told"][-1]

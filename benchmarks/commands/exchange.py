@@ -9,8 +9,8 @@ from typing import Any, Optional
 import typer
 
 from benchmarks.commands._common import numbers_of
-from gluontune.cli._bench import OUT, RESUME, carry_out, parts_of
-from gluontune.cli._common import JSON_OPTION, parse_settings
+from gluontune.cli._bench import OUT, RESUME, carry_out
+from gluontune.cli._common import JSON_OPTION, names_of, parse_settings
 
 __all__ = ["register"]
 
@@ -59,7 +59,7 @@ def exchange(
         dataset=dataset,
         net=net,
         batches=sizes[:1] if part == "interval" else sizes,
-        engines=parts_of(engine),
+        engines=names_of(engine, "--engine"),
         intervals=numbers_of("--every", every),
         ranks=ranks,
         seeds=numbers_of("--seeds", seeds, least=0),
@@ -117,7 +117,7 @@ def scaling(
 
     work = partial(
         benchmark.run,
-        parts_of(nets) or [],
+        names_of(nets, "--nets") or [],
         dataset=dataset,
         engine=engine,
         batch_size=batch_size,

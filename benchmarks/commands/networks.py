@@ -8,8 +8,8 @@ from typing import Optional
 
 import typer
 
-from gluontune.cli._bench import OUT, carry_out, parts_of
-from gluontune.cli._common import JSON_OPTION
+from gluontune.cli._bench import OUT, carry_out
+from gluontune.cli._common import JSON_OPTION, names_of
 
 __all__ = ["register"]
 
@@ -32,7 +32,9 @@ def networks(
     """
     from benchmarks import networks as benchmark
 
-    work = partial(benchmark.run, parts_of(nets), quick=quick, out=out, resume=resume, time_limit=time_limit)
+    work = partial(
+        benchmark.run, names_of(nets, "--nets"), quick=quick, out=out, resume=resume, time_limit=time_limit
+    )
     carry_out(
         work,
         as_json,

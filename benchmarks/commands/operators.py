@@ -8,8 +8,8 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._bench import OUT, carry_out, parts_of
-from gluontune.cli._common import JSON_OPTION
+from gluontune.cli._bench import OUT, carry_out
+from gluontune.cli._common import JSON_OPTION, names_of
 from gluontune.cli._recipe import takes_recipe
 from gluontune.recipe import Recipe
 
@@ -51,7 +51,7 @@ def operators(
         benchmark.run,
         recipe,
         kinds=kind,
-        dtypes=parts_of(types),
+        dtypes=names_of(types, "--types"),
         sizes=sizes,
         devices=sum_over,
         rounds=rounds,

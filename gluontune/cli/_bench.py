@@ -20,7 +20,6 @@ __all__ = [
     "SECONDS",
     "carry_out",
     "ours_ran",
-    "parts_of",
 ]
 
 PEERS = typer.Option(None, "--peers", help="The peers' environment (default: .peers, from make peers).")
@@ -64,12 +63,3 @@ def carry_out(
         show(found, stdout)
     if not holds(found):
         raise typer.Exit(1)
-
-
-def parts_of(text: str | None) -> list[str] | None:
-    """The names between commas.
-
-    >>> parts_of("a, b,")
-    ['a', 'b']
-    """
-    return [part.strip() for part in text.split(",") if part.strip()] if text else None

@@ -22,6 +22,7 @@ __all__ = [
     "TIME_LIMIT_OPTION",
     "debugging",
     "emit",
+    "names_of",
     "parse_settings",
     "show_traceback",
     "stderr",
@@ -85,6 +86,23 @@ def parse_settings(settings: list[str], option: str = "--set", example: str = "e
 
 #: Whether ``--debug`` was given.
 debugging: ContextVar[bool] = ContextVar("debugging", default=False)
+
+
+def names_of(text: str | None, option: str) -> list[str] | None:
+    """The names between commas; None where the option is not given.
+
+    >>> names_of("a, b,", "--rungs"), names_of(None, "--rungs")
+    (['a', 'b'], None)
+
+    Raises:
+        UsageError: none is named, which is not to be taken for all, nor for the option's absence.
+    """
+    if text is None:
+        return None
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise UsageError(f"{option} {text!r} names nothing: name one or more, or leave it out")
+    return names
 
 
 def show_traceback(error: Mapping[str, Any] | None) -> None:

@@ -13,8 +13,8 @@ from typing import Optional
 
 import typer
 
-from gluontune.cli._bench import ONLY, OUT, PEERS, RESUME, ROUNDS, SECONDS, carry_out, parts_of
-from gluontune.cli._common import JSON_OPTION
+from gluontune.cli._bench import ONLY, OUT, PEERS, RESUME, ROUNDS, SECONDS, carry_out
+from gluontune.cli._common import JSON_OPTION, names_of
 from gluontune.errors import UsageError
 
 __all__ = ["MOVED", "register"]
@@ -186,7 +186,7 @@ def inference(
         benchmark.run,
         Recipe(net=net, dataset=dataset),
         source,
-        modes=parts_of(rungs),
+        modes=names_of(rungs, "--rungs"),
         batch_size=batch_size,
         val_images=val_images,
         latencies=latencies,
@@ -220,7 +220,7 @@ def bridge(
 
     work = partial(
         benchmark.run,
-        parts_of(nets),
+        names_of(nets, "--nets"),
         quick=quick,
         gradients=gradients,
         out=out,

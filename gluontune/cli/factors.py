@@ -7,7 +7,15 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr, stdout, stdout_reserved
+from gluontune.cli._common import (
+    JSON_OPTION,
+    TIME_LIMIT_OPTION,
+    emit,
+    names_of,
+    stderr,
+    stdout,
+    stdout_reserved,
+)
 from gluontune.cli._recipe import takes_recipe
 from gluontune.cli._study import pieces_progress
 from gluontune.errors import UsageError
@@ -85,9 +93,7 @@ def factors(
                 recipe = recipe.override(loader="resident")  # most methods change pixels
             found = ladder.methods(
                 recipe,
-                names=None
-                if methods_of == "all"
-                else [part.strip() for part in methods_of.split(",") if part.strip()],
+                names=None if methods_of == "all" else names_of(methods_of, "--methods"),
                 target=target[0],  # type: ignore[index]
                 repeats=repeats,
                 best=best,

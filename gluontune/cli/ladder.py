@@ -11,6 +11,7 @@ from gluontune.cli._common import (
     JSON_OPTION,
     TIME_LIMIT_OPTION,
     emit,
+    names_of,
     show_traceback,
     stderr,
     stdout,
@@ -62,7 +63,7 @@ def ladder(
     budget_s = room.parse_budget(budget) if budget is not None else pace.budget_s
     if "val_samples" not in given and recipe.job is None and budget_s <= SHORT_S:
         recipe = recipe.override(val_samples=room.FEW_VALIDATE)
-    names = [n.strip() for n in rungs.split(",") if n.strip()] if rungs else None
+    names = names_of(rungs, "--rungs")
     with stdout_reserved(), report.LiveLadder(stderr if as_json else stdout) as live:
         found = room.climb(
             recipe,

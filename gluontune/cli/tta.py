@@ -11,6 +11,7 @@ from gluontune.cli._common import (
     JSON_OPTION,
     TIME_LIMIT_OPTION,
     emit,
+    names_of,
     parse_settings,
     stderr,
     stdout,
@@ -162,10 +163,9 @@ def _seeds(text: Optional[str]) -> Optional[list[int]]:
     >>> _seeds("3, 5"), _seeds(None)
     ([3, 5], None)
     """
-    if text is None:
-        return None
+    names = names_of(text, "--seeds")
     try:
-        return [int(part) for part in text.split(",") if part.strip()]
+        return None if names is None else [int(name) for name in names]
     except ValueError:
         raise UsageError(
             f"--seeds {text!r}: write whole numbers with commas, such as --seeds 0,1,2"

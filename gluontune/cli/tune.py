@@ -15,6 +15,7 @@ from gluontune.cli._common import (
     JSON_OPTION,
     TIME_LIMIT_OPTION,
     emit,
+    names_of,
     stderr,
     stdout,
     stdout_reserved,
@@ -62,7 +63,7 @@ def tune(
             budget_minutes=budget,
             out=out,
             batch_sizes=_numbers(batch_sizes),
-            knobs=[k.strip() for k in knobs.split(",") if k.strip()] if knobs else None,
+            knobs=names_of(knobs, "--knobs"),
             slice_s=slice_s,
             resume=resume,
             on_event=show,
@@ -80,7 +81,7 @@ def tune(
 
 def _numbers(text: str | None) -> list[int]:
     try:
-        return [int(part) for part in text.split(",") if part.strip()] if text else []
+        return [int(part) for part in names_of(text, "--batch-sizes") or []]
     except ValueError:
         raise UsageError(f"--batch-sizes {text!r}: give whole numbers, such as 128,256") from None
 
