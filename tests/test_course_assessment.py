@@ -30,7 +30,6 @@ SCALE = Scale(
     styles=10,
     own_styles=10,
     own_share=0.4,
-    val_own_share=0.5,
 )
 # a goal for the small task above; nothing is timed here, so the budget is hours
 GOAL = {"seconds": 3600.0, "accuracy": 0.75, "steadiness": 0.01}
@@ -391,7 +390,7 @@ time.sleep(0.3)
     assert grading._left(run)[0] == 0 and "went on after" in grading._left(run)[1]
 
 
-def graded(random, count=667, learned=0.0, gradings=400):
+def graded(random, count=400, learned=0.0, gradings=120):
     """Chances of nets that have learned a share of the mixtures: 4 in 5 of those are right, and surer."""
     for _ in range(gradings):
         classes, drawn = random.random((count, 10)).argsort(1)[:, :4], random.integers(0, 4, count)
@@ -399,11 +398,16 @@ def graded(random, count=667, learned=0.0, gradings=400):
         known = np.flatnonzero(random.random(count) < 0.8 * learned)
         surer = scores.std() * (1 + np.abs(random.normal(size=len(known))))
         scores[known, classes[known, drawn[known]]] = scores[known].max(1) + surer
-        yield remembered(scores, Dice(np.zeros(0), classes, drawn, np.arange(count) < 0.75 * count))[1]
+        mixed, styles = np.arange(count) < 0.5 * count, random.integers(0, 40, count)
+        dice, usual = (
+            Dice(np.zeros(0), classes, drawn, mixed, styles),
+            random.normal(size=(40, 10)) * scores.std(),
+        )
+        yield remembered(scores, dice, np.where(mixed[:, None], 0, usual[styles]))[1]
 
 
 def test_honest_parameters_are_hardly_ever_accused_and_trained_ones_always():
-    """With 10,000 of each: no honest one below 8e-5; of those that learned 15 % of 667 images, 99.6 % were seen."""
+    """SIMULATED"""
     honest = np.array(list(graded(np.random.default_rng(3))))
     assert honest.min() > 10 * grading.SUSPECT and (honest < 0.05).mean() < 0.08
     assert (
@@ -422,7 +426,7 @@ def test_dice_said_the_class_of_two_validation_images_in_three(tmp_path):
     task.write(tmp_path, 2)
     dice = task.dice()
     assert dice.classes.shape == (40, 4) and all(len(set(row)) == 4 for row in dice.classes)
-    assert dice.mixed.sum() == 30 and len(np.unique(dice.drawn)) == 4
+    assert dice.mixed.sum() == 20 and len(np.unique(dice.drawn)) == 4
     with RecordReader(tmp_path / "rank-1" / "val.rec") as reader:
         pixels = {
             image.decode(reader.payload(i), 3).tobytes(): reader.labels()[i] for i in range(len(reader))

@@ -21,7 +21,8 @@ from gluontune.course.assessment import assessing, grading, limits, sealed
 from gluontune.errors import GluontuneError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_course_assessment import GOES_ON, assess, failing, left_of, plain, run_alone
+from course_cheats import CHEATS
+from test_course_assessment import GOES_ON, assess, failing, left_of, plain, run_alone, script
 
 
 @pytest.fixture(autouse=True)
@@ -452,3 +453,10 @@ def test_a_reference_that_was_measured_elsewhere_is_not_believed(tmp_path, monke
     monkeypatch.setenv("GLUONTUNE_DATA", str(tmp_path / "mine"))
     secret.chmod(0o644)
     assert assessing._known(path, key) == {}, "a key that others could read"
+
+
+@pytest.mark.parametrize("name", ["the place in the batch", "the others of the batch"])
+def test_the_others_of_a_batch_tell_nothing(tmp_path, name):
+    """A third of the images, once: those of one style lay in a row, so eight points were to be had from neighbours."""
+    told = failing(assess(script(tmp_path, **CHEATS[name])))
+    assert "depends on the other images of the batch" in told["accuracy"]

@@ -27,6 +27,8 @@ __all__ = ["examine", "main"]
 
 _SECONDS = 300.0
 _BATCH = 250
+_ALONE = 400  # images that are shown alone, too; of so many may the answer be another one then:
+_WAVERS = 0.02
 
 
 def examine(
@@ -107,6 +109,25 @@ def _predict(net: Any, images: np.ndarray, facts: Mapping[str, Any]) -> np.ndarr
     return found
 
 
+def _predict_all(
+    net: Any, images: Mapping[str, np.ndarray], facts: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Answers by name. Batches are of all images in random order, and some of the first name's are shown alone, too.
+
+    Else a net could tell what an image shows by its place, or by the others of its batch.
+    """
+    every, random = np.concatenate(list(images.values())), np.random.default_rng()
+    order = random.permutation(len(every))
+    found = np.empty((len(every), facts["classes"]))
+    found[order] = _predict(net, every[order], facts)
+    alone = random.permutation(len(next(iter(images.values()))))[:_ALONE]
+    said = [_predict(net, every[[i, i]], facts)[0].argmax() for i in alone]
+    if (said != found[alone].argmax(1)).mean() > _WAVERS:
+        raise ValueError("its answer for an image depends on the other images of the batch, or on chance")
+    ends = np.cumsum([len(batch) for batch in images.values()])
+    return dict(zip(images, np.split(found, ends[:-1])))
+
+
 def _difference(folders: Sequence[Path]) -> float:
     """The largest difference of a trained array between ranks, as a share of that array's largest value.
 
@@ -140,7 +161,7 @@ def _answer(stream: Any) -> dict[str, Any]:
         _predict(net, first[:_BATCH], header["facts"])
         costs.append((time.process_time() - started) / min(_BATCH, len(first)))
     return {
-        "scores": {name: _predict(net, batch, header["facts"]).tolist() for name, batch in images.items()},
+        "scores": {name: one.tolist() for name, one in _predict_all(net, images, header["facts"]).items()},
         "difference": _difference(folders),
         "forward_cpu_s": min(costs),
         "start_cpu_s": start,

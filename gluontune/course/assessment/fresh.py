@@ -34,10 +34,11 @@ __all__ = ["PARTS", "Dice", "FreshTask", "Probe", "Scale", "luck", "remembered"]
 PARTS = ("train-a", "train-b")  # those with styles of their own
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 _CANDIDATES = 4  # classes that dice choose from; fewer where there are no more than four
-_MISLABELLED = 1 / 3  # of the validation images that are no mixtures
+_MISLABELLED = 1 / 2  # of the validation images that are no mixtures
 _STRENGTH = 0.5  # of a mixture: weak ones leave a net that does not know them in doubt
 _SURE = (0, 2, 4)  # powers of an answer's rank
 _GRID = 200  # what the highest rank counts
+_LEVELS = 20  # to which a likelihood is rounded
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,14 @@ class Scale:
     """
 
     train: int = 12_000
-    val: int = 1_500
+    val: int = 2_000
     test: int = 3_000
     edge: int = 32
     classes: int = 10
     styles: int = 40
     own_styles: int = 12
     own_share: float = 0.15
-    val_own_share: float = 0.5
+    val_own_share: float = 1 / 3
 
 
 class Probe(NamedTuple):
@@ -69,12 +70,20 @@ class Probe(NamedTuple):
 
 class Dice(NamedTuple):
     """The validation images of which dice said the class: uint8 (N, H, W, C), the classes that were to be had, int64
-    (N, M), which of them it became (N,), and whether the image is a mixture of them (N,)."""
+    (N, M), which of them it became (N,), whether the image is a mixture of them (N,), and else its style (N,)."""
 
     images: np.ndarray
     classes: np.ndarray
     drawn: np.ndarray
     mixed: np.ndarray
+    styles: np.ndarray
+
+    def usual(self, scores: np.ndarray, probe: Probe) -> np.ndarray:
+        """What a net says on average of a probe's images of each image's style, (N, classes); 0 for mixtures."""
+        found = np.zeros((len(self.styles), scores.shape[1]))
+        for style in np.intersect1d(self.styles[~self.mixed], probe.styles):
+            found[~self.mixed & (self.styles == style)] = scores[probe.styles == style].mean(0)
+        return found
 
     def views(self) -> np.ndarray:
         """The images as they are and as a script may have turned them before it learned them: (views · N, H, W, C)."""
@@ -114,7 +123,7 @@ class FreshTask:
             train=0, test=0, size=(scale.edge, scale.edge), classes=count, format="png", seed=secret
         )
         self._painter = Painter(options)
-        self._dice: list[tuple[bytes, np.ndarray, int, bool]] = []
+        self._dice: list[tuple[bytes, np.ndarray, int, bool, int]] = []
 
     parts = PARTS
 
@@ -176,14 +185,15 @@ class FreshTask:
         images = list(self._painter.images(9, styles[order]))
         places = np.argsort(order)[: len(candidates)]
         self._dice = [
-            (images[place], candidates[k], int(drawn[k]), k < mixtures) for k, place in enumerate(places)
+            (images[place], candidates[k], int(drawn[k]), k < mixtures, int(styles[k]))
+            for k, place in enumerate(places)
         ]
         return list(zip(images, labels[order].tolist()))
 
     def dice(self) -> Dice:
         """Those of the validation images that :meth:`write` has made."""
-        images, classes, drawn, mixed = zip(*self._dice)
-        return Dice(_decoded(images), np.stack(classes), np.array(drawn), np.array(mixed))
+        images, classes, *rest = zip(*self._dice)
+        return Dice(_decoded(images), np.stack(classes), *map(np.array, rest))
 
     def test(self) -> Probe:
         """Test images, with styles in the shares that they have in training."""
@@ -226,28 +236,36 @@ def luck(predicted: np.ndarray, probe: Probe, classes: int) -> tuple[float, floa
     return float(reached / len(predicted)), float(_by_dice(votes)[reached])
 
 
-def remembered(scores: np.ndarray, dice: Dice) -> tuple[float, float]:
+def remembered(scores: np.ndarray, dice: Dice, usual: np.ndarray | None = None) -> tuple[float, float]:
     """The share of images of which the net says what the dice said (of the classes that were to be had), and how likely
     a net that has not learned them is to say it as often.
 
-    Whoever has learned an image is surer of it than of one that he has not. So answers count in four ways: by the place
-    that they give to what the dice said, right ones each alike (which find a net that has learned a little of all), and
+    Whoever has learned an image is surer of it than of one that he has not. So answers count in five ways: by the place
+    that they give to what the dice said, right ones each alike (which find a net that has learned a little of all),
     right ones by the second and the fourth power of their margin's rank (which find a few images that were learned
-    among many); mixtures and others apart, and each view of them. The least likely counts as often as there were ways.
+    among many), and by the likelihood that they give to what the dice said (which finds a net that was in doubt, and
+    leans a little); mixtures and others apart, likelihoods of all together, too, and each view of them. The least
+    likely counts as often as there were ways; likelihoods of all images as they are have half of what may be wrong.
 
     Args:
         scores: of the net, (N, classes), whatever their scale; or of several views of the images, one after the other.
+        usual: what it says of other images that look like these, :meth:`Dice.usual`: what it says here counts as far
+            as that does not explain it.
 
-    >>> seen = Dice(np.zeros(40), np.tile(np.arange(4), (40, 1)), np.arange(40) % 4, np.ones(40, bool))
+    >>> rest = np.arange(40) % 4, np.ones(40, bool), np.zeros(40, int)
+    >>> seen = Dice(np.zeros(40), np.tile(np.arange(4), (40, 1)), *rest)
     >>> remembered(np.eye(4)[np.arange(40) % 4], seen)[1] < 1e-20, remembered(np.zeros((40, 4)), seen)[1] > 0.1
     (True, True)
     """
     shares, chances = [], []
     for view in np.asarray(scores, float).reshape(-1, len(dice.drawn), scores.shape[-1]):
         own = np.take_along_axis(view, dice.classes, 1)
+        shares.append((own.argmax(1) == dice.drawn).mean())
+        if usual is not None:
+            own = own - np.take_along_axis(_strength(view, usual, dice.classes) * usual, dice.classes, 1)
         second, first = np.sort(own, 1)[:, -2:].T
         right = own.argmax(1) == dice.drawn
-        shares.append(right.mean())
+        likely = np.zeros(own.shape, int)
         for kind in (dice.mixed, ~dice.mixed):
             ranks = np.argsort(np.argsort((first - second)[kind], kind="stable"))
             for power in _SURE:
@@ -255,7 +273,46 @@ def remembered(scores: np.ndarray, dice: Dice) -> tuple[float, float]:
                 chances.append(by_dice[worth[ranks[right[kind]]].sum()])
             places = (own[kind] < np.take_along_axis(own, dice.drawn[:, None], 1)[kind]).sum(1)
             chances.append(_placed(*own[kind].shape)[places.sum()])
-    return float(max(shares)), min(1.0, len(chances) * float(min(chances)))
+            likely[kind] = _likely(own[kind])
+        for kind in (dice.mixed | True, dice.mixed, ~dice.mixed):
+            said = np.take_along_axis(likely, dice.drawn[:, None], 1)[kind].sum()
+            chances.append(_by_dice(likely[kind])[said])
+    first_view = chances.pop(len(_SURE) * 2 + 2)
+    return float(max(shares)), min(1.0, 2 * float(min(first_view, len(chances) * min(chances))))
+
+
+def _strength(view: np.ndarray, usual: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """How much of what is usual each answer shows, (N, 1): by the classes that were not to be had; 1 where that says
+    nothing.
+
+    >>> _strength(np.array([[0.0, 9.0, 2.0, 4.0]]), np.array([[0.0, 0.0, 1.0, 2.0]]), np.array([[0, 1]]))
+    array([[2.]])
+    """
+    rest = np.ones(view.shape, bool)
+    np.put_along_axis(rest, classes, False, 1)
+    means = [
+        np.where(rest, a, 0).sum(1, keepdims=True) / np.maximum(rest.sum(1, keepdims=True), 1)
+        for a in (view, usual)
+    ]
+    apart, expected = np.where(rest, view - means[0], 0), np.where(rest, usual - means[1], 0)
+    size = (expected**2).sum(1, keepdims=True)
+    share = (apart * expected).sum(1, keepdims=True) / np.where(size > 0, size, 1)
+    return np.where(size > 0, np.clip(share, 0, 2), 1.0)
+
+
+def _likely(own: np.ndarray) -> np.ndarray:
+    """How likely a net holds each of an image's candidates, whatever the scale of its answers: 0 to ``_LEVELS``.
+
+    The scale is that of the middle one of the images, so that a few huge answers do not hide the others.
+
+    >>> _likely(np.array([[0.0, 0.0], [0.9, 0.0], [9e9, 0.0]])).tolist()
+    [[10, 10], [16, 4], [20, 0]]
+    """
+    apart = own - own.mean(1, keepdims=True)
+    if not len(apart):
+        return apart.astype(int)
+    apart = np.exp(np.clip(apart / max(1.5 * float(np.median(apart.std(1))), np.finfo(float).tiny), -30, 30))
+    return np.rint(_LEVELS * apart / apart.sum(1, keepdims=True)).astype(int)
 
 
 @functools.cache
@@ -279,10 +336,9 @@ def _by_dice(values: np.ndarray) -> np.ndarray:
     >>> _by_dice(np.array([[0, 1], [0, 1]]))
     array([1.  , 0.75, 0.25])
     """
-    chances = np.zeros(int(values.max(1).sum()) + 1)
-    chances[0] = 1.0
+    chances = np.ones(1)
     for row in values:
-        before, chances = chances, np.zeros_like(chances)
+        before, chances = chances, np.zeros(len(chances) + int(row.max()))
         for value, times in zip(*np.unique(row, return_counts=True)):
-            chances[value:] += before[: len(before) - value] * (times / len(row))
+            chances[value : value + len(before)] += before * (times / len(row))
     return np.minimum(1.0, chances[::-1].cumsum()[::-1])
