@@ -460,3 +460,56 @@ def test_the_others_of_a_batch_tell_nothing(tmp_path, name):
     """A third of the images, once: those of one style lay in a row, so eight points were to be had from neighbours."""
     told = failing(assess(script(tmp_path, **CHEATS[name])))
     assert "depends on the other images of the batch" in told["accuracy"]
+
+
+def test_no_rare_call_reaches_the_grader_or_the_machine(tmp_path):
+    """Memory and files of others by number, what root's files start, and files that nobody can remove."""
+    attempts = """
+import ctypes, fcntl, json, os
+libc, tried = ctypes.CDLL(None, use_errno=True), {}
+above = int(open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1])
+room = ctypes.create_string_buffer(64)
+vector = (ctypes.c_size_t * 2)(ctypes.addressof(room), 64)
+def call(name, *arguments):
+    tried[name] = "possible" if getattr(libc, name)(*arguments) >= 0 else os.strerror(ctypes.get_errno())
+for pid in (os.getppid(), above):
+    call("process_vm_readv", pid, vector, 1, vector, 1, 0)
+    call("ptrace", 16, pid, 0, 0)
+    handle = libc.syscall(434, pid, 0)  # pidfd_open, then pidfd_getfd
+    if handle >= 0 and libc.syscall(438, handle, 1, 0) >= 0:
+        tried["pidfd_getfd"] = "possible"
+call("mount", b"none", b"/tmp", b"tmpfs", 0, None)
+call("swapon", b"/dev/null", 0)
+call("reboot", 0)
+for place in ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory", "/sys/fs/cgroup/cgroup.procs",
+              "/proc/self/oom_score_adj", "/sys/kernel/uevent_helper", "/dev/kmsg", "/dev/mem"):
+    try:
+        with open(place, "w") as stream:
+            stream.write("-1000" if "oom" in place else "x")
+        tried[place] = "possible"
+    except OSError as error:
+        tried[place] = type(error).__name__
+with open(os.path.expanduser("~/kept"), "w") as stream:
+    try:
+        fcntl.ioctl(stream, 0x40086602, (ctypes.c_long * 1)(0x10))  # nobody removes it any more
+        tried["immutable"] = "possible"
+    except OSError as error:
+        tried["immutable"] = type(error).__name__
+inside = os.fork()
+if inside == 0:  # root in a namespace of its own, where the kernel lets it be one
+    libc.unshare(0x10000000 | 0x00020000)
+    os._exit(1 if libc.mount(b"none", b"/usr", b"tmpfs", 0, None) == 0 else 0)
+tried["mount in a namespace"] = "possible" if os.waitpid(inside, 0)[1] else "no"
+tried["files"] = sorted(os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")[:-1])
+print(json.dumps(tried))
+"""
+    run = run_alone(tmp_path, attempts)
+    assert run["ranks"][0]["code"] == 0, run["ranks"][0]["tail"]
+    tried = json.loads(run["ranks"][0]["tail"].strip().splitlines()[-1])
+    own = ("/dev/null", "/tmp", "pipe:", "anon_inode:[pidfd]", str(tmp_path))
+    assert [name for name in tried.pop("files") if not name.startswith(own)] == [], (
+        "something of the grader's is open"
+    )
+    if limits.landlock_version() >= 6:
+        assert [name for name, answer in tried.items() if answer == "possible"] == [], tried
+    assert left_of(tmp_path) == []

@@ -90,6 +90,9 @@ class Dice(NamedTuple):
         across, down = (2, 1)
         turned = [np.flip(self.images, axes) for axes in ((), across, down, (down, across))]
         moved = [np.roll(self.images, by, axis) for by in (-2, 2) for axis in (down, across)]
+        moved += [np.roll(self.images, (by, by), (down, across)) for by in (-3, 3)]
+        if self.images.shape[1] == self.images.shape[2]:
+            turned += [np.rot90(self.images, k, (down, across)) for k in (1, 3)]
         return np.concatenate([*turned, *moved])
 
 
