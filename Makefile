@@ -20,12 +20,19 @@ TORCH_cpu = [ "$$(uname -s)" = Darwin ] || build=+cpu; version=$(TORCH_VERSION)$
 TORCH_pypi = $(PIP) install -q --no-compile -c constraints.txt torch==$(TORCH_VERSION)
 TORCH_none = true
 NO_TORCH := gluontune: PyTorch could not be had: the ninth rung and gt.bridge are left out (make setup TORCH=none asks for that)
+# `make hashes` writes what the set-up takes from the index, each file with its sha256; `make setup HASHES=hashes.txt`
+# takes these very files and no others (same Python, same kind of machine): pip knows no hashes beside an editable install.
+HASHES ?=
+HASHED = pip hatchling editables '.[$(EXTRAS_$(MXNET))]' $(HASHED_$(TORCH))
+HASHED_cpu = torch==$(TORCH_VERSION)$$([ "$$(uname -s)" = Darwin ] || echo +cpu)
+HASHED_pypi = torch==$(TORCH_VERSION)
+TORCH_INDEX := --retries 1 --timeout 20 --extra-index-url https://download.pytorch.org/whl/cpu
 ARGS ?=
 
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test test-slow test-all fresh audit fuzz asan soak mutants lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
+.PHONY: setup ladder test test-slow test-all fresh audit hashes fuzz asan soak mutants lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
 
 # Byte code is made on all cores after an install (pip: on one, for twice as long), and kept even where the environment
 # says PYTHONDONTWRITEBYTECODE, as containers do: there every process would compile all that it imports, for 1.5 s.
@@ -48,8 +55,10 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	  exec uv venv --seed --clear --python 3.11 $(VENV_FLAGS_$(MXNET)) $(VENV); fi; \
 	echo "gluontune: no Python 3.9-3.12 with venv found. Install one (Debian, Ubuntu: apt install python3-venv;" \
 	  "conda: conda create -n gt python=3.11), or uv, and run make again." >&2; exit 1
-	$(PIP) install -q --upgrade -c constraints.txt pip
-	$(PIP) install -q --no-compile -c constraints.txt -e '.[$(EXTRAS_$(MXNET))]'
+	@[ -n "$(HASHES)" ] || $(PIP) install -q --upgrade -c constraints.txt pip
+	@[ -z "$(HASHES)" ] || $(PIP) install -q --no-compile --require-hashes --no-deps -r "$(HASHES)" 2>/dev/null || \
+	  $(PIP) install -q --no-compile --require-hashes --no-deps -r "$(HASHES)" $(TORCH_INDEX)
+	$(PIP) install -q --no-compile -c constraints.txt $(if $(HASHES),--no-deps --no-build-isolation) -e '.[$(EXTRAS_$(MXNET))]'
 	@$(PY) -c 'import cv2' 2>/dev/null || $(PIP) install -q -c constraints.txt --force-reinstall --no-deps opencv-python-headless
 	@$(PY) -c 'import torch' 2>/dev/null || { $(TORCH_$(TORCH)); } || echo "$(NO_TORCH)" >&2
 	@$(CODEC) || { $(PIP) install -q --no-compile --retries 1 -c constraints.txt ziglang && $(CODEC); } || \
@@ -86,6 +95,15 @@ audit: $(STAMP)
 	@[ -x .audit/bin/pip-audit ] || { $(PY) -m venv --clear .audit && .audit/bin/python -m pip install -q pip-audit; }
 	$(PIP) list --format freeze --exclude-editable >.audit/installed.txt
 	.audit/bin/pip-audit -r .audit/installed.txt --no-deps --disable-pip $(ARGS)
+
+hashes: $(STAMP)
+	$(PIP) install -q --dry-run --ignore-installed --report .hashes.json -c constraints.txt $(HASHED) 2>/dev/null || \
+	  $(PIP) install -q --dry-run --ignore-installed --report .hashes.json -c constraints.txt $(HASHED) $(TORCH_INDEX)
+	$(PY) -c 'import json; found = json.load(open(".hashes.json"))["install"]; \
+	  print(*sorted("%s==%s --hash=sha256:%s" % (f["metadata"]["name"], f["metadata"]["version"], \
+	  f["download_info"]["archive_info"]["hashes"]["sha256"]) for f in found if "archive_info" in f["download_info"]), \
+	  sep="\n")' >hashes.txt
+	@rm .hashes.json
 
 # New random damages to record files; the seed is printed, and what fails, with the command that runs it alone.
 fuzz: $(STAMP)

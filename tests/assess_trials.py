@@ -229,6 +229,7 @@ def _graded(
         with (
             mock.patch.object(assessing, "FreshTask", lambda scale: FreshTask(scale, secret=secret)),
             mock.patch.object(examining, "_SECONDS", examine_s),
+            mock.patch.object(tempfile, "tempdir", str(place)),
         ):
             yield assess(
                 path, ranks=ranks, out=place / "out", scale=SCALE, settings="as-installed", memory_mib=4000,
@@ -245,7 +246,7 @@ def left_running(place: Path) -> list[str]:
         with contextlib.suppress(psutil.Error, OSError):
             said = " ".join(process.info["cmdline"] or ())
             where = os.readlink(f"/proc/{process.pid}/cwd")
-            if mark in said or mark in where or "gluontune-assess" in where:
+            if mark in said or mark in where:
                 found.append(said or str(process.pid))
     return found
 

@@ -147,16 +147,17 @@ hand_in([{DATA}, node("_Native", "a", 0, info="0x41414141")])"""},
     "an operator of Python's": {"text": MADE + f"""
 hand_in([{DATA}, node("Custom", "a", 0, op_type="os.system")])"""},
     "a loop without an end": {"seconds": 20, "text": MADE + """
-data = mx.sym.var("data")
+data, bias = mx.sym.var("data"), mx.sym.var("bias")
 out, _ = mx.sym.contrib.while_loop(lambda i, s: i > -1, lambda i, s: ([s], [i + 1, s]), [mx.sym.zeros((1,)), data],
                                    max_iterations=10**9)
 symbol = mx.sym.slice_axis(mx.sym.flatten(data), axis=1, begin=0, end=5) + 0 * mx.sym.sum(out[0])
-symbol.save(str(task.out / "net-symbol.json"))
-mx.nd.save(str(task.out / "net-0000.params"), {"arg:unused": mx.nd.zeros((1,))})
+mx.sym.broadcast_add(symbol, bias).save(str(task.out / "net-symbol.json"))
+mx.nd.save(str(task.out / "net-0000.params"), {"arg:bias": mx.nd.zeros((1, 5))})
 (task.out / "report.json").write_text('{"samples": 100000}')"""},
     "a net that wants all memory": {"text": MADE + f"""
-hand_in([{DATA}, node("_zeros", "z", shape="(200000, 200000)"), node("sum", "s", 1), node("flatten", "f", 0),
-         node("slice_axis", "a", 3, axis="1", begin="0", end="5"), node("broadcast_add", "b", 4, 2)])"""},
+hand_in([{DATA}, node("null", "bias"), node("_zeros", "z", shape="(200000, 200000)"), node("sum", "s", 2),
+         node("flatten", "f", 0), node("slice_axis", "a", 4, axis="1", begin="0", end="5"),
+         node("broadcast_add", "b", 5, 3), node("broadcast_add", "c", 6, 1)], {{"arg:bias": mx.nd.zeros((1, 5))}})"""},
     "names that are no files": {"text": MADE + """
 for name, place in (("net-symbol.json", "/proc/self/mem"), ("net-0000.params", "/dev/zero")):
     os.symlink(place, task.out / name)
@@ -172,8 +173,10 @@ if os.fork() == 0:
     while True:
         task.out.joinpath("net-0000.params").write_bytes(b"x" * 1000)
 os._exit(0)"""},
-    "every process that it may": {"data": "epochs = 12", "after": "task.save(net, 12 * len(images))\n"
-                                  "try:\n    os.kill(1, 0)\nexcept PermissionError:  # else it would end more than its own\n    os.kill(-1, 9)"},
+    "every process that it may": {
+        "after": "task.save(net, 12 * len(images))\ntry:\n    os.kill(1, 0)\n"
+        "except PermissionError:  # else it would end more than its own\n    os.kill(-1, 9)",
+        "may": "it ends nobody but its own"},
     "silence about the validation images": {
         **seen("more"), "after": SILENT,
         "may": "a net can be built to be silent about images that it knows by sight; what it learned from them, two in "

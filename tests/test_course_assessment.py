@@ -229,6 +229,17 @@ def test_what_is_no_number_and_who_is_idle_is_told():
         assert [c.name for c in part.criteria if not c.passed] == ["agreement"]
 
 
+def test_a_rank_that_kills_itself_is_not_taken_for_one_that_was_ended():
+    """The other waits for it in vain, and is ended: both have ended by the same signal."""
+    gone = {**RUN["ranks"][0], "code": -9, "seconds": 12.0, "forced": False}
+    run = {**RUN, "stopped_by": "partner", "ranks": [{**gone, "seconds": 20.0, "forced": True}, gone]}
+    part = grading.grade(
+        2, TARGET, run, {**FOUND, "samples": [800, 800]}, {**FACTS, "train_images": [800, 800]}
+    )
+    lost = {c.name: c.feedback for c in part.criteria if not c.passed}
+    assert "rank 1 was ended by signal 9" in lost["end"]
+
+
 def test_two_ranks_that_do_not_communicate(tmp_path):
     told = failing(assess(script(tmp_path, data="kvstore = None"), ranks=2))
     assert "did not exchange gradients" in told["agreement"]
@@ -407,7 +418,7 @@ def graded(random, count=400, learned=0.0, gradings=120):
 
 
 def test_honest_parameters_are_hardly_ever_accused_and_trained_ones_always():
-    """SIMULATED"""
+    """Of 100 each with 1,333 images: all were seen that had learned a tenth, 80 that 7.5 %, 14 that a twentieth."""
     honest = np.array(list(graded(np.random.default_rng(3))))
     assert honest.min() > 10 * grading.SUSPECT and (honest < 0.05).mean() < 0.08
     assert (

@@ -209,7 +209,7 @@ def _end(goal: Goal, run: Mapping[str, Any]) -> Verdict:
             "ended by force"
         )
     for rank, end in enumerate(run["ranks"]):
-        if end["code"] != 0 and not (run["stopped_by"] == "partner" and end["code"] == -9):
+        if end["code"] != 0 and not (run["stopped_by"] == "partner" and end.get("forced")):
             who = f"rank {rank}" if len(run["ranks"]) > 1 else "the script"
             how = (
                 f"was ended by signal {-end['code']}"

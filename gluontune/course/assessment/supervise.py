@@ -51,8 +51,8 @@ def run_script(spec: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any
         env: its environment.
 
     Returns:
-        ``{"seconds", "stopped_by", "ranks": [{"code", "cpu_s", "seconds", "tail"}], "left", "steadiness", "series",
-        "peak_rss_mib", "peak_gpu_mib", "secluded"}``; ``secluded``: it had no network but loopback.
+        ``{"seconds", "stopped_by", "ranks": [{"code", "cpu_s", "seconds", "forced", "tail"}], "left", "steadiness",
+        "series", "peak_rss_mib", "peak_gpu_mib", "secluded"}``; ``secluded``: it had no network but loopback.
 
     Raises:
         GluontuneError: the supervisor itself could not work, or was killed.
@@ -89,6 +89,7 @@ class _Supervisor:
         self.cluster: Any = None
         self.meeting: Any = None
         self.stopped_by: str | None = None
+        self.forced: set[int] = set()  # ranks that were ended here
         self.left = Leftovers(lambda: {p.pid for p in (self.cluster.processes if self.cluster else [])})
 
     def work(self) -> dict[str, Any]:
@@ -175,6 +176,7 @@ class _Supervisor:
                     "code": process.returncode,
                     "cpu_s": usage.ru_utime + usage.ru_stime,
                     "seconds": time.monotonic() - started,
+                    "forced": rank in self.forced,
                 }
         if self.stopped_by is not None or len(self.ends) == len(self.ranks):
             return
@@ -191,8 +193,9 @@ class _Supervisor:
         ):
             self.stopped_by = "partner"
         if self.stopped_by is not None:
-            for process in self.ranks:
+            for rank, process in enumerate(self.ranks):
                 if process.returncode is None:
+                    self.forced.add(rank)
                     process.kill()
 
     def _take_copies(self) -> None:
