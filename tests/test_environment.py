@@ -166,3 +166,17 @@ def test_the_pip_part_resolves(tmp_path):
 def test_a_conflict_would_be_seen(tmp_path):
     status, output = resolve([*lines_from_elsewhere(), "numpy>=2"], tmp_path)
     assert status != 0 and CONFLICT.search(output), output
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_files_with_hashes_come_first_and_nothing_else_beside_them():
+    """pip knows no hashes beside an editable installation: it takes these files alone, and then gluontune without any."""
+    steps = subprocess.run(
+        ["make", "-n", "-B", "setup", "HASHES=h.txt"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    files, ours = steps.index('--require-hashes --no-deps -r "h.txt"'), steps.index("-e '.[cpu")
+    assert files < ours and "--no-deps --no-build-isolation -e '.[cpu" in steps
+    plain = subprocess.run(
+        ["make", "-n", "-B", "setup"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "--no-deps --no-build-isolation" not in plain and '[ -z "" ]' in plain
