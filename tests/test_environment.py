@@ -170,7 +170,7 @@ def test_a_conflict_would_be_seen(tmp_path):
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_files_with_hashes_come_first_and_nothing_else_beside_them():
-    """pip knows no hashes beside an editable installation: it takes these files alone, and then gluontune without any."""
+    """pip knows no hashes beside an editable installation: first these files alone, then gluontune without any."""
     steps = subprocess.run(
         ["make", "-n", "-B", "setup", "HASHES=h.txt"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
