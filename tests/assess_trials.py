@@ -4,8 +4,8 @@
     python tests/assess_trials.py cheats
 
 An honest script is refused where it is called dishonest (validation, samples, left behind, agreement), or reaches the
-accuracy and fails by anything else. A cheat passes where every criterion but steadiness holds. ``--first N --scripts
-1`` repeats script N. The data are small, and the clock is not looked at.
+reference's accuracy (less five points, as ever) and fails by anything else. A cheat passes where every criterion but
+steadiness holds. ``--first N --scripts 1`` repeats script N. The data are small, and the clock is not looked at.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,10 +30,10 @@ from test_course_assessment import SCALE, SCRIPT
 
 from gluontune.course.assessment import Assessment, assess, assessing
 from gluontune.course.assessment import examine as examining
-from gluontune.course.assessment.fresh import FreshTask
+from gluontune.course.assessment.fresh import FreshTask, Scale
 
-LEARNED = 0.75
-GOAL = {"seconds": 1800.0, "accuracy": LEARNED, "steadiness": 0.0}
+FEW = replace(SCALE, val=400)  # for honest scripts: most of a grading is looking at validation images
+GOAL = {"seconds": 1800.0, "accuracy": 0.75, "steadiness": 0.0}
 
 # Honest scripts: what is drawn stands in braces.
 
@@ -207,7 +208,7 @@ def honest_script(rng: random.Random, ranks: int) -> tuple[str, str]:
         "init": pick(["mx.init.Xavier()", "mx.init.Xavier()", "mx.init.MSRAPrelu()", "mx.init.Normal(0.05)"]),
         "hybridize": pick(["pass", "net.hybridize()", "net.hybridize(static_alloc=True, static_shape=True)"]),
         "augment": "\n".join("    " + line for line in pick(AUGMENT)), "held": pick(HELD) if ranks == 1 else "",
-        "epochs": pick([4, 6, 8, 12, 20]), "loss": "SoftmaxCrossEntropyLoss()",
+        "epochs": pick([4, 5, 6, 8, 12]), "loss": "SoftmaxCrossEntropyLoss()",
         "trainer": trainer, "feed": FEEDS[feed] if feed < 3 else loaded,
         "turn": "trainer.step()" if ours else "trainer.step(len(x))", "each": each,
         "end": "if kept is not None: [p.set_data(k) for p, k in zip(net.collect_params().values(), kept)]",
@@ -220,7 +221,7 @@ def honest_script(rng: random.Random, ranks: int) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _graded(
-    text: str, ranks: int, secret: int, examine_s: float = 300.0
+    text: str, ranks: int, secret: int, examine_s: float = 300.0, goal: float = 0.75, scale: Scale = SCALE
 ) -> Iterator[tuple[Assessment, Path]]:
     place = Path(tempfile.mkdtemp(prefix="gluontune-trial-"))
     try:
@@ -232,8 +233,8 @@ def _graded(
             mock.patch.object(tempfile, "tempdir", str(place)),
         ):
             yield assess(
-                path, ranks=ranks, out=place / "out", scale=SCALE, settings="as-installed", memory_mib=4000,
-                reference={"1": GOAL, "2": GOAL},
+                path, ranks=ranks, out=place / "out", scale=scale, settings="as-installed", memory_mib=4000,
+                reference={count: {**GOAL, "accuracy": goal} for count in "12"},
             ), place  # fmt: skip
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -252,14 +253,16 @@ def left_running(place: Path) -> list[str]:
 
 
 def honest(scripts: int, seed: int, first: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"kind": "honest", "seed": seed, "scripts": 0, "two_ranks": 0, "learned": 0,
-                             "too_little": 0, "failed": 0, "refused": 0, "left": 0,
+    found: dict[str, Any] = {"kind": "honest", "seed": seed, "reference": 0.0, "scripts": 0, "two_ranks": 0,
+                             "learned": 0, "too_little": 0, "failed": 0, "refused": 0, "left": 0,
                              "least_validation_chance": 1.0}  # fmt: skip
+    with _graded(assessing.solution().read_text(), 1, seed, scale=FEW) as (result, _):
+        found["reference"] = goal = result.parts[0].accuracy or 0.0
     for number in range(first, first + scripts):
         rng = random.Random(f"honest {seed} {number}")
         ranks = 2 if number % 10 == 9 else 1
         text, drawn = honest_script(rng, ranks)
-        with _graded(text, ranks, rng.randrange(1 << 60)) as (result, place):
+        with _graded(text, ranks, rng.randrange(1 << 60), goal=goal, scale=FEW) as (result, place):
             (part,), left = result.parts, left_running(place)
         lost = {c.name: c.feedback for c in part.criteria if not c.passed and c.name != "steadiness"}
         chance = part.traces.get("val", (0, 1.0))[1]
