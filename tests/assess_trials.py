@@ -223,7 +223,7 @@ def honest_script(rng: random.Random, ranks: int) -> tuple[str, str]:
 def _graded(
     text: str, ranks: int, secret: int, examine_s: float = 300.0, goal: float = 0.75, scale: Scale = SCALE
 ) -> Iterator[tuple[Assessment, Path]]:
-    place = Path(tempfile.mkdtemp(prefix="gluontune-trial-"))
+    place = Path(tempfile.mkdtemp(prefix="gt-"))  # short: sockets of a loader's workers lie below it
     try:
         path = place / "script.py"
         path.write_text(text)
