@@ -16,17 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent
 ROOMS = ("codec", "records", "datasets", "loading", "monitor", "report", "graph")
-PARTS = (
-    "stats",
-    "recipe",
-    "result",
-    "files",
-    "registry",
-    "rules",
-    "lazy",
-    "errors",
-    "rooms",
-)  # single modules
+PARTS = ("stats", "recipe", "result", "files", "registry", "rules", "lazy", "errors", "rooms")  # single modules
 COMMANDS = ("pack", "data", "size", "monitor", "report")
 MXNET_DOCTESTS = (
     "gluontune/loading/adapters.py",

@@ -153,9 +153,7 @@ def conclude(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if name != "ESGD" and common:
             beaten[name] = {"seeds": len(common), "won": sum(mine[seed] < theirs[seed] for seed in common)}
     baselines = [name for name in ("single baseline", "population baseline") if name in beaten]
-    won = ", ".join(
-        f"{beaten[name]['won']} of {beaten[name]['seeds']} against the {name}" for name in baselines
-    )
+    won = ", ".join(f"{beaten[name]['won']} of {beaten[name]['seeds']} against the {name}" for name in baselines)
     return {
         "holds": len(baselines) == 2 and all(beaten[n]["won"] == beaten[n]["seeds"] for n in baselines),
         "won": beaten,

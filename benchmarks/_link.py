@@ -18,9 +18,7 @@ _KINDS = [[1, 256], [1, 65_536], [1, 1_048_576], [1, 4_194_304], [64, 256], [64,
 _REPEATS = 15
 
 
-def measure_link(
-    engine: str, ranks: int = 2, base: Recipe | None = None
-) -> tuple[Link, list[dict[str, float]]]:
+def measure_link(engine: str, ranks: int = 2, base: Recipe | None = None) -> tuple[Link, list[dict[str, float]]]:
     """The exchange between ranks of this machine, fitted to measured ones; and these.
 
     Raises:

@@ -21,9 +21,7 @@ _TRAINING = 3  # forward, gradient of the data, gradient of the weights: three t
 Case = dict[str, Any]
 
 
-def _case(
-    kind: str, name: str, sizes: Mapping[str, Any], flops: float, values: float, training: bool
-) -> Case:
+def _case(kind: str, name: str, sizes: Mapping[str, Any], flops: float, values: float, training: bool) -> Case:
     times = _TRAINING if training else 1
     way = "training" if training else "forward"
     return {"kind": kind, "name": f"{name}, {way}" if kind != "all-reduce" else name, "pass": way,

@@ -77,9 +77,7 @@ class Operators:
             return {"per_second": count / self._timed(work, count)}
         except Exception as error:  # a type that an operator lacks is a finding
             self._ready = (None, None, 1)
-            lines = [
-                part.strip() for part in str(error).split("Stack trace:")[0].splitlines() if part.strip()
-            ]
+            lines = [part.strip() for part in str(error).split("Stack trace:")[0].splitlines() if part.strip()]
             text = lines[-1].removeprefix("MXNetError: ") if lines else ""
             return {"error": text[:300] or type(error).__name__}
 
@@ -227,15 +225,7 @@ def _cases(mx: Any, layer: Any, inputs: Any, made: Any) -> list[dict[str, Any]]:
         return []
     if isinstance(layer, nn.Conv2D):
         how = layer._kwargs
-        given = (
-            shape,
-            layer._channels,
-            how["kernel"],
-            how["stride"],
-            how["pad"],
-            how["num_group"],
-            how["dilate"],
-        )
+        given = (shape, layer._channels, how["kernel"], how["stride"], how["pad"], how["num_group"], how["dilate"])
         return [sizes.convolution(*given, training=training) for training in (False, True)]
     if isinstance(layer, nn.Dense):
         rows, inner = made.size // layer._units, layer.weight.shape[1]

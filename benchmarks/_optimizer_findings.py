@@ -116,9 +116,7 @@ def conclude_large(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     best = min((name for name in large if large[name]["n"] == most), key=lambda name: large[name]["mean"])
     others = [name for name in behind if name.startswith(LARGE_REFERENCE) or name == "batch 1280, naive"]
     beside = "".join(
-        f"; {name}: {_points(behind[name]['mean'])} it ({_seeds(behind[name]['n'])})"
-        for name in others
-        if name != best
+        f"; {name}: {_points(behind[name]['mean'])} it ({_seeds(behind[name]['n'])})" for name in others if name != best
     )
     return {
         "holds": large[best]["mean"] <= 100 * LARGE_WITHIN,

@@ -154,11 +154,7 @@ def _nets(base: Recipe, epochs: int) -> dict[str, Recipe]:
 
 PLANS: dict[str, Plan] = {
     "batches": Plan("The batch grows and nothing else changes", (3,), 1, _batches, findings.conclude_batches),
-    "large-batch": Plan(
-        "Batch 1280 against batch 64 at equal epochs", (10,), 3, _large, findings.conclude_large
-    ),
-    "epochs": Plan(
-        "SGD, NAG and LBSGD: epochs to the deck's accuracy", (8, 20), 1, _logs, findings.conclude_logs
-    ),
+    "large-batch": Plan("Batch 1280 against batch 64 at equal epochs", (10,), 3, _large, findings.conclude_large),
+    "epochs": Plan("SGD, NAG and LBSGD: epochs to the deck's accuracy", (8, 20), 1, _logs, findings.conclude_logs),
     "nets": Plan("Eight optimizers on three small nets", (10,), 1, _nets, findings.conclude_nets),
 }

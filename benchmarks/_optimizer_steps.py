@@ -49,14 +49,7 @@ class OptimizerStep:
     """
 
     def __init__(
-        self,
-        net: str,
-        batch_size: int,
-        side: int,
-        whole: bool,
-        peer: str,
-        name: str,
-        options: dict[str, Any],
+        self, net: str, batch_size: int, side: int, whole: bool, peer: str, name: str, options: dict[str, Any]
     ):
         import importlib
 
@@ -187,9 +180,7 @@ def conclude(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         and row["name"] in ("lars", "lbsgd", "lbsgd, lars")
     }
     said = ", ".join(
-        f"{name}: {ratio['median']:.2f} ({ratio['ci95'][0]:.2f}-{ratio['ci95'][1]:.2f})"
-        if ratio
-        else f"{name}: failed"
+        f"{name}: {ratio['median']:.2f} ({ratio['ci95'][0]:.2f}-{ratio['ci95'][1]:.2f})" if ratio else f"{name}: failed"
         for name, ratio in ours.items()
     )
     return {

@@ -76,11 +76,7 @@ def _put_images(name: str, folder: Path) -> None:
     for part, split in (("train", data.train), ("test", data.test)):
         images = np.stack([split.decode(index) for index in range(len(split))])
         torch.save(
-            {
-                "images": torch.from_numpy(images),
-                "labels": torch.tensor(split.labels),
-                "classes": list(data.classes),
-            },
+            {"images": torch.from_numpy(images), "labels": torch.tensor(split.labels), "classes": list(data.classes)},
             folder / "cifar10" / f"{part}.pt",
         )
 
@@ -88,9 +84,7 @@ def _put_images(name: str, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("script", type=Path)
-    parser.add_argument(
-        "--compile", action="store_true", help="As the script does on a GPU; slower on most CPUs."
-    )
+    parser.add_argument("--compile", action="store_true", help="As the script does on a GPU; slower on most CPUs.")
     parser.add_argument("--float32", dest="half", action="store_const", const="float", default="bfloat16")
     parser.add_argument("--dataset", default="cifar10", help="Of gluontune: gluontune data list.")
     given = parser.parse_args()

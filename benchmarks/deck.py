@@ -115,10 +115,7 @@ def _before(out: Path | None, conditions: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError("benchmarks deck --resume: say which file to go on with: --out FILE")
     try:
         found = parse_json(read_text(out))
-        there, rows = (
-            found["conditions"],
-            {row["name"]: row for row in found["rows"] if row["status"] == "ok"},
-        )
+        there, rows = (found["conditions"], {row["name"]: row for row in found["rows"] if row["status"] == "ok"})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise GluontuneError(f"{out}: cannot be resumed: {error}; start without --resume") from error
     if there != conditions:
@@ -141,13 +138,7 @@ def _document(rows: list[dict[str, Any]], conditions: Mapping[str, Any], complet
 
 def _row(name: str, batch: int, rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
     network = NETWORKS[name]
-    row: dict[str, Any] = {
-        "name": name,
-        "net": network.net,
-        "status": "ok",
-        "reason": None,
-        "output_delta": None,
-    }
+    row: dict[str, Any] = {"name": name, "net": network.net, "status": "ok", "reason": None, "output_delta": None}
     row["deck"] = {"latency": network.deck_1, "throughput": network.deck_128}
     row.update(latency=None, throughput=None)
     env = launch_settings(cores=runtime.usable_cores()).env
@@ -164,9 +155,7 @@ def _row(name: str, batch: int, rounds: int, seconds: float, say: Callable[[str]
         field = hold(entrants, rounds=rounds, seconds=seconds, time_limit=600.0, say=say, finish=ask)
         failed = next((c for c in field if c.failure is not None), None)
         if failed is not None:
-            row.update(
-                status="failed", reason=f"oneDNN {failed.entrant.name}, batch {size}: {failed.failure}"
-            )
+            row.update(status="failed", reason=f"oneDNN {failed.entrant.name}, batch {size}: {failed.failure}")
             return row
         off, on = field
         row[key] = {
@@ -215,6 +204,4 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     for line in failures:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     means = [f"{key} {mean:.2f}" for key, mean in found["geometric_mean"].items() if mean is not None]
-    console.print(
-        f"oneDNN on ÷ off, geometric mean: {', '.join(means) or 'nothing measured'}", highlight=False
-    )
+    console.print(f"oneDNN on ÷ off, geometric mean: {', '.join(means) or 'nothing measured'}", highlight=False)

@@ -30,18 +30,14 @@ _ALONE, _ALONE_ON_TORCH = "1 process", "1 process, PyTorch"
 _STEPS = 8  # of training in one step() of a contender: between them a group sleeps
 
 
-def best_recipe(
-    dataset: str = "cifar10", net: str = "cifar_resnet20_v1", global_batch_size: int = 128
-) -> Recipe:
+def best_recipe(dataset: str = "cifar10", net: str = "cifar_resnet20_v1", global_batch_size: int = 128) -> Recipe:
     """What the ladder usually ends with on a CPU: all rungs that need no second device.
 
     >>> best_recipe().hybridize
     'static'
     """
     native = bfloat16_support().level == "native"
-    rewrites = (
-        ("pool-to-mean", "pad-channels", "fuse-bn-relu") if native else ("pool-to-mean", "fuse-bn-relu")
-    )
+    rewrites = ("pool-to-mean", "pad-channels", "fuse-bn-relu") if native else ("pool-to-mean", "fuse-bn-relu")
     return Recipe(
         dataset=dataset, net=net, loader="resident", hybridize="static", rewrites=rewrites, runtime="tuned",
         dtype="bfloat16" if native else "float32", batch_size_per_device=global_batch_size, devices="cpu",
@@ -59,9 +55,7 @@ def entrants(recipe: Recipe, ranks: int, engines: Sequence[str]) -> list[Entrant
     """
     batch = recipe.global_batch_size
     if batch % ranks:
-        raise UsageError(
-            f"a global batch of {batch} cannot be shared evenly by {ranks} ranks: choose another"
-        )
+        raise UsageError(f"a global batch of {batch} cannot be shared evenly by {ranks} ranks: choose another")
     alone = recipe.override(engine="local", num_devices=1, batch_size_per_device=batch)
     found = [_entrant(_ALONE, "one process", alone)]
     names = {
@@ -111,8 +105,7 @@ def run(
     """
     if "horovod" in engines and horovod.installed() is None:
         raise UsageError(
-            "Horovod is not installed: leave it out with --only shared-memory --only kvstore, or: "
-            + to_make("horovod")
+            "Horovod is not installed: leave it out with --only shared-memory --only kvstore, or: " + to_make("horovod")
         )
     field = entrants(recipe, ranks, engines)
     conditions = {"recipe": recipe.to_dict(), "ranks": ranks, "rounds": rounds, "seconds": seconds}
@@ -138,8 +131,6 @@ def _alone_of(name: str) -> str:
 def show(found: Mapping[str, Any], console: Any) -> None:
     """Print the table, and each engine ÷ one process."""
     recipe = found["conditions"]["recipe"]
-    outcome.show(
-        {**found, "ours": {}}, console, f"{recipe['net']}, {recipe['dataset']}, {recipe['dtype']}", UNIT
-    )
+    outcome.show({**found, "ours": {}}, console, f"{recipe['net']}, {recipe['dataset']}, {recipe['dtype']}", UNIT)
     for name, ratio in found["ratios"].items():
         console.print(f"{name} ÷ {_alone_of(name)}: {stats.said(ratio, '.2f')}", highlight=False)

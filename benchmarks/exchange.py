@@ -115,10 +115,7 @@ def _interval(results: ResumableDocument, base: Recipe, say: Callable[[str], Non
         if not any(d["piece"] == key for d in document["done"]):
             say(f"{engine}: throughput at {len(steps)} intervals")
             rates = _throughput(
-                {str(n): r for n, r in steps.items()},
-                given["rounds"],
-                given["seconds"],
-                _told(say, engine),
+                {str(n): r for n, r in steps.items()}, given["rounds"], given["seconds"], _told(say, engine)
             )
             results.enter({"piece": key, "kind": "rates", "engine": engine, "rates": rates})
         for seed in given["seeds"]:
@@ -142,10 +139,7 @@ def _throughput(
     field = [Contender(r.override(epochs=1000), label) for label, r in recipes.items()]
     try:
         interleave(
-            field,
-            rounds=rounds,
-            slice_s=seconds,
-            on_round=lambda done, of: say(f"round {done} of {of} is done"),
+            field, rounds=rounds, slice_s=seconds, on_round=lambda done, of: say(f"round {done} of {of} is done")
         )
         return {c.label: {"rates": c.rates, "failure": str(c.failure) if c.failure else None} for c in field}
     finally:
@@ -183,9 +177,7 @@ def _training(results: ResumableDocument, name: str, recipe: Recipe, say: Callab
 
 def _accuracy(document: Mapping[str, Any], **wanted: Any) -> dict[str, Any] | None:
     """Final accuracy over the seeds, or None where a training failed."""
-    rows = [
-        d for d in document["done"] if d["kind"] == "training" and all(d[k] == v for k, v in wanted.items())
-    ]
+    rows = [d for d in document["done"] if d["kind"] == "training" and all(d[k] == v for k, v in wanted.items())]
     ends = [d["val_accuracy"][-1] for d in rows if d["status"] == "ok" and d["val_accuracy"]]
     return {"median": statistics.median(ends), "by_seed": ends} if rows and len(ends) == len(rows) else None
 
@@ -226,8 +218,7 @@ def _engine_verdict(document: Mapping[str, Any]) -> dict[str, Any]:
     points = 100 * (mine["median"] - theirs["median"]) if mine and theirs else None
     sentence = (
         f"batch {BAR['batch']}, {document['given']['recipe']['num_devices']} learners: async ÷ {rival['engine']} "
-        f"{stats.said(ratio, '.2f')}, accuracy "
-        + ("not measured" if points is None else f"{points:+.1f} points")
+        f"{stats.said(ratio, '.2f')}, accuracy " + ("not measured" if points is None else f"{points:+.1f} points")
     )
     holds = ratio["median"] >= BAR["ratio"] and points is not None and points >= -BAR["points"]
     return {"holds": holds and rival["engine"] == "horovod", "sentence": sentence, "points": points}

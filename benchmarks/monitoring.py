@@ -161,13 +161,7 @@ def _slowdown_cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _attribution_cells(row: Mapping[str, Any]) -> list[str]:
-    figures = (
-        "wall_ms_per_step",
-        "accounted_ms_per_step",
-        "sum_vs_wall_pct",
-        "between_phases_pct",
-        "overlap_pct",
-    )
+    figures = ("wall_ms_per_step", "accounted_ms_per_step", "sum_vs_wall_pct", "between_phases_pct", "overlap_pct")
     return [row["name"], *("" if row[key] is None else f"{row[key]:.2f}" for key in figures)]
 
 
@@ -184,16 +178,7 @@ def _verdict_cells(row: Mapping[str, Any]) -> list[str]:
 
 _TABLES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], list[str]]]] = {
     "slowdown": (
-        (
-            "training",
-            "ms a step, off",
-            "on",
-            "ratio (95 %)",
-            "of all time",
-            "of CPU time",
-            "waits %",
-            "pairs",
-        ),
+        ("training", "ms a step, off", "on", "ratio (95 %)", "of all time", "of CPU time", "waits %", "pairs"),
         _slowdown_cells,
     ),
     "attribution": (

@@ -186,9 +186,7 @@ def _row(name: str, pace: Pace, time_limit: float, say: Callable[[str], None]) -
             if contender.failure is not None:
                 break
             row["series"].append(series)
-            if series["ratio_to_best_plain"]["ci95"][1] >= 1.0 or _is_plain(
-                row["choice"], series["best_plain"]
-            ):
+            if series["ratio_to_best_plain"]["ci95"][1] >= 1.0 or _is_plain(row["choice"], series["best_plain"]):
                 break
     finally:
         contender.close()
@@ -254,9 +252,7 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     """Print the table and the figures."""
     from rich.table import Table
 
-    table = Table(
-        "network", "best plain", "ms", "÷ best plain", "verdict", "choice", "outputs", "gradients", "f64"
-    )
+    table = Table("network", "best plain", "ms", "÷ best plain", "verdict", "choice", "outputs", "gradients", "f64")
     for row in found["rows"]:
         agreed = row["agreement"]
         cells = [f"{agreed[k]:.0e}" for k in ("outputs", "gradients", "float64")] if agreed else [""] * 3

@@ -180,9 +180,7 @@ def _measure(
                 key = (place, dtype)
                 if key in reasons:
                     continue
-                tell(
-                    f"round {number + 1} of {rounds}: {place + 1}/{len(cases)} {case['kind']} {case['name']} {dtype}"
-                )
+                tell(f"round {number + 1} of {rounds}: {place + 1}/{len(cases)} {case['kind']} {case['name']} {dtype}")
                 try:
                     seen = field[dtype].ask("measure", case=case, seconds=seconds)
                 except GluontuneError as error:
@@ -201,11 +199,7 @@ def _measure(
 
 
 def _row(
-    case: Case,
-    dtype: str,
-    per_second: Sequence[float],
-    reason: str | None,
-    peaks: Sequence[Mapping[str, float]],
+    case: Case, dtype: str, per_second: Sequence[float], reason: str | None, peaks: Sequence[Mapping[str, float]]
 ) -> dict[str, Any]:
     named = {key: case[key] for key in ("name", "kind", "pass", "source", "count", "sizes", "flops")}
     moved = case["values"] * _BYTES[dtype]
@@ -216,9 +210,7 @@ def _row(
     if reason:
         return row
     flops, speed = ([value * rate for rate in per_second] for value in (case["flops"], moved))
-    roofs = [
-        monitor.attainable_flops(case["flops"], moved, p["flops_per_sec"], p["bytes_per_sec"]) for p in peaks
-    ]
+    roofs = [monitor.attainable_flops(case["flops"], moved, p["flops_per_sec"], p["bytes_per_sec"]) for p in peaks]
     reduced = case["kind"] == "all-reduce"
     shared, peak = (speed, "bytes_per_sec") if reduced else (flops, "flops_per_sec")
     row.update(

@@ -85,9 +85,7 @@ def run(
     if part in PLANS:
         given["epochs"] = list(epochs or PLANS[part].epochs)
         if len(given["epochs"]) > 1 and part != "epochs":
-            raise UsageError(
-                f"--epochs {','.join(map(str, given['epochs']))}: part {part!r} takes one length"
-            )
+            raise UsageError(f"--epochs {','.join(map(str, given['epochs']))}: part {part!r} takes one length")
     if part == "esgd":
         plan = plan or EsgdPlan()
         given["plan"] = dataclasses.asdict(plan)
@@ -100,15 +98,7 @@ def run(
             rate = base.resolved().learning_rate
             assert plan is not None and rate is not None
             _esgd_contest.contend(
-                ledger,
-                base,
-                plan,
-                chosen,
-                rate=rate,
-                workers=workers,
-                folder=out,
-                say=say,
-                time_limit=time_limit,
+                ledger, base, plan, chosen, rate=rate, workers=workers, folder=out, say=say, time_limit=time_limit
             )
         else:
             _train(ledger, part, base, chosen, given["epochs"], only, say, time_limit)
@@ -157,9 +147,7 @@ def _train(
         if result.status == "interrupted":
             raise KeyboardInterrupt
         if ledger.path is not None:
-            result.save(
-                ledger.path.parent / "runs" / f"{piece.name.replace(', ', '-').replace(' ', '_')}.json"
-            )
+            result.save(ledger.path.parent / "runs" / f"{piece.name.replace(', ', '-').replace(' ', '_')}.json")
         ledger.enter(describe(piece, result))
 
 
@@ -172,9 +160,7 @@ def _step_time(
     say: Callable[[str], None],
 ) -> None:
     if not ledger.document["done"]:
-        ledger.document["done"] = _optimizer_steps.measure(
-            net=net, rounds=rounds, seconds=seconds, only=only, say=say
-        )
+        ledger.document["done"] = _optimizer_steps.measure(net=net, rounds=rounds, seconds=seconds, only=only, say=say)
 
 
 def _conclude(document: dict[str, Any]) -> None:

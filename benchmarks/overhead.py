@@ -37,9 +37,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def slowdown(
-    dataset: str, rounds: int, say: Callable[[str], None] = lambda line: None
-) -> list[dict[str, Any]]:
+def slowdown(dataset: str, rounds: int, say: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
     """The same training with monitor and attribution on and off, in short slices in turn.
 
     Both halves of a pair run in one process, so that nothing but the monitor differs: not the layout of its
@@ -129,9 +127,7 @@ def _mean_ratio(on: Sequence[float], off: Sequence[float]) -> dict[str, Any]:
     return {"mean": sum(on) / sum(off), "ci95": [found[49], found[1949]], "n": n}
 
 
-def attribution(
-    dataset: str, seconds: float, say: Callable[[str], None] = lambda line: None
-) -> list[dict[str, Any]]:
+def attribution(dataset: str, seconds: float, say: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
     """The phases of real trainings against the wall clock, which a different clock outside of them reads.
 
     Args:

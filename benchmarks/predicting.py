@@ -28,9 +28,7 @@ _LOADERS = (("gluon", 0), ("gluon", 1), ("gluon", 2), ("threaded", 1), ("threade
 _BATCHES = (16, 128, 256)
 
 
-def measure(
-    dataset: str, seconds: float, say: Callable[[str], None] = lambda line: None
-) -> list[dict[str, Any]]:
+def measure(dataset: str, seconds: float, say: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
     """Predict from parts that were measured alone, then train and compare.
 
     For each net: the net alone at two batch sizes, each loader alone with one worker, measured in turn with

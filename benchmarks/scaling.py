@@ -110,9 +110,7 @@ def _one_net(
     if failed is not None:
         raise failed
     beside = [1e3 * 2 * batch_size / rate for rate in field[2].rates]
-    together = Parts(
-        step_ms=beside, gradient_bytes=parts.gradient_bytes, tensors=parts.tensors, batch=batch_size
-    )
+    together = Parts(step_ms=beside, gradient_bytes=parts.gradient_bytes, tensors=parts.tensors, batch=batch_size)
     guesses = (expected(parts, 1, link), expected(together, 2, link, algorithm))
     for ranks, guess, contender in zip((1, 2), guesses, field):
         measured = stats.interval(contender.rates)

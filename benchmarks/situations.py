@@ -71,9 +71,7 @@ def _trainer(mx: Any, net: Any, kvstore: Any = None) -> Any:
     return mx.gluon.Trainer(net.collect_params(), "sgd", settings, kvstore=kvstore)
 
 
-def _learn(
-    mx: Any, net: Any, trainer: Any, phase: Any, x: Any, y: Any, loss_of: Any, guard: Any = None
-) -> Any:
+def _learn(mx: Any, net: Any, trainer: Any, phase: Any, x: Any, y: Any, loss_of: Any, guard: Any = None) -> Any:
     """Forward, backward and update, as in any Gluon loop; returns the losses."""
     with mx.autograd.record():
         with phase("forward"):
@@ -178,15 +176,10 @@ def _communication_bound(mx: Any, rng: random.Random, rank: int) -> Loop:
     """Two processes that exchange a million gradients over a parameter server after each small batch."""
     if "step" not in _SHARED:
         nn = mx.gluon.nn
-        net = _net(
-            mx, nn.Dense(1024, activation="relu"), nn.Dense(1024, activation="relu"), nn.Dense(_CLASSES)
-        )
+        net = _net(mx, nn.Dense(1024, activation="relu"), nn.Dense(1024, activation="relu"), nn.Dense(_CLASSES))
         x, y = _ready_batch(mx, 4, (256,))
         net(x).wait_to_read()
-        trainer, loss_of = (
-            _trainer(mx, net, mx.kv.create("dist_sync")),
-            mx.gluon.loss.SoftmaxCrossEntropyLoss(),
-        )
+        trainer, loss_of = (_trainer(mx, net, mx.kv.create("dist_sync")), mx.gluon.loss.SoftmaxCrossEntropyLoss())
         _SHARED["step"] = lambda phase: _learn(mx, net, trainer, phase, x, y, loss_of) and None
     return Loop(_SHARED["step"], {**_STATIC, "ranks": 2, "batch_size_per_device": 4})
 
@@ -237,9 +230,7 @@ class _HotNvml:
             "nvmlDeviceGetName": lambda handle: "simulated GPU",
             "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=97, memory=40),
             "nvmlDeviceGetTemperature": lambda handle, kind: self._rng.randint(86, 93),
-            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: (
-                0x20 if self._rng.random() < self._share else 0
-            ),
+            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0x20 if self._rng.random() < self._share else 0,
         }
         if name not in answers:
             raise AttributeError(name)

@@ -48,9 +48,7 @@ def room_page(room: str) -> str:
     module = importlib.import_module(f"gluontune.{room}")
     homes = lazy.homes(module.__file__ or "")
     doc = re.sub(
-        r":(?:mod|data|func|class):(?=`)",
-        "",
-        inspect.cleandoc(module.__doc__ or "").split("\n>>>")[0].strip(),
+        r":(?:mod|data|func|class):(?=`)", "", inspect.cleandoc(module.__doc__ or "").split("\n>>>")[0].strip()
     )
     lines = [f"# gt.{room}", "", doc, ""]
     if not homes:
@@ -135,12 +133,7 @@ def main() -> None:
     """All generated pages."""
     rooms = [room for room in rooms_of(gluontune) if room not in INNER | {"recipe", "result"}]
     nav = ["* [Python](index.md)"]
-    index = [
-        "# Python modules",
-        "",
-        "`import gluontune as gt` imports each module when it is first used.",
-        "",
-    ]
+    index = ["# Python modules", "", "`import gluontune as gt` imports each module when it is first used.", ""]
     write(
         "reference/recipe.md",
         "# Recipe and RunResult\n\n::: gluontune.recipe.Recipe\n\n::: gluontune.result.RunResult\n",
@@ -165,8 +158,7 @@ def main() -> None:
     write("reference/index.md", "\n".join(index) + "\n")
     write(
         "reference/SUMMARY.md",
-        "\n".join([*nav, "* [Command line](cli.md)", "* [JSON](json.md)", "* [Examples](examples.md)"])
-        + "\n",
+        "\n".join([*nav, "* [Command line](cli.md)", "* [JSON](json.md)", "* [Examples](examples.md)"]) + "\n",
     )
     guides = ["* [All guides](index.md)"]
     listed = (ROOT / "docs" / "how-to" / "index.md").read_text(encoding="utf-8")

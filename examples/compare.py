@@ -7,13 +7,9 @@ import sys
 
 import gluontune as gt
 
-small = gt.Recipe(
-    net="small_cnn", dataset="sample", train_samples=2000, val_samples=500, batch_size_per_device=100
-)
+small = gt.Recipe(net="small_cnn", dataset="sample", train_samples=2000, val_samples=500, batch_size_per_device=100)
 recipes = {
-    "as installed": small.override(
-        loader="gluon", num_workers=0, hybridize="imperative", runtime="as-installed"
-    ),
+    "as installed": small.override(loader="gluon", num_workers=0, hybridize="imperative", runtime="as-installed"),
     "with gluontune": small.override(loader="resident", hybridize="static", rewrites=["pool-to-mean"]),
 }
 results = []

@@ -12,9 +12,7 @@ nn = mx.gluon.nn
 
 net = nn.HybridSequential()
 for channels in (16, 32):
-    net.add(
-        nn.Conv2D(channels, 3, strides=2, padding=1, use_bias=False), nn.BatchNorm(), nn.Activation("relu")
-    )
+    net.add(nn.Conv2D(channels, 3, strides=2, padding=1, use_bias=False), nn.BatchNorm(), nn.Activation("relu"))
 net.add(nn.GlobalAvgPool2D(), nn.Dense(10))
 net.initialize(mx.init.Xavier())
 

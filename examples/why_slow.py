@@ -15,9 +15,7 @@ net.initialize(mx.init.Xavier())
 trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05})
 loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
 sample = gt.datasets.open("sample")
-loader = gt.loading.build(
-    "gluon", sample.train, batch_size=32, image_shape=(28, 28, 1), shuffle=True
-)  # no workers
+loader = gt.loading.build("gluon", sample.train, batch_size=32, image_shape=(28, 28, 1), shuffle=True)  # no workers
 
 phases = gt.monitor.StepPhases(sync=mx.nd.waitall)
 with gt.monitor.Monitor(period_s=0.05) as monitor:

@@ -153,14 +153,8 @@ def tuned(
     ctx = ctx or (mx.gpu() if mx.context.num_gpus() and recipe.devices != "cpu" else mx.cpu())
     found = datasets.open(data) if isinstance(data, str) else data
     named = isinstance(found, datasets.Dataset)
-    share = (
-        {}
-        if ranks is None
-        else {"rank": ranks.rank, "world_size": ranks.world, "partition": recipe.partition}
-    )
-    loader, check = (
-        _named_loaders(recipe, found, share) if named else _gluon_loaders(recipe, found, val, share)
-    )
+    share = {} if ranks is None else {"rank": ranks.rank, "world_size": ranks.world, "partition": recipe.partition}
+    loader, check = _named_loaders(recipe, found, share) if named else _gluon_loaders(recipe, found, val, share)
     inputs = _sample(found, named, net, ctx)
     if any(not p._data and not p._deferred_init for p in net.collect_params().values()):
         net.initialize(compute.FirstValues(), ctx=ctx)
@@ -229,9 +223,7 @@ def _named_loaders(recipe: Recipe, data: Any, share: dict[str, Any]) -> tuple[An
 
 def _gluon_loaders(recipe: Recipe, data: Any, val: Any, share: dict[str, Any]) -> tuple[Any, Any]:
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
-        raise UsageError(
-            f"gt.tuned: data is a {type(data).__name__}: give the name of a data set or a Gluon dataset"
-        )
+        raise UsageError(f"gt.tuned: data is a {type(data).__name__}: give the name of a data set or a Gluon dataset")
     workers = recipe.num_workers
     if recipe.loader == "resident":
         data, workers = loading.keep_in_memory(data), 0
@@ -245,13 +237,7 @@ def _gluon_loaders(recipe: Recipe, data: Any, val: Any, share: dict[str, Any]) -
         workers = 0
     batch_size = recipe.batch_size_per_device
     train = loading.safe_dataloader(
-        data,
-        batch_size,
-        shuffle=True,
-        last_batch=recipe.last_batch,
-        num_workers=workers,
-        seed=recipe.seed,
-        **share,
+        data, batch_size, shuffle=True, last_batch=recipe.last_batch, num_workers=workers, seed=recipe.seed, **share
     )
     check = None if val is None else loading.safe_dataloader(val, batch_size, num_workers=workers)
     return train, check
@@ -293,9 +279,7 @@ def _check_dtype(recipe: Recipe) -> None:
         "bfloat16": "it patches MXNet's operators for the whole process: call gt.compute.start_process('bfloat16', "
         "'cpu') at the start of the script, or train with gt.train.run(recipe), which has a process of its own",
     }
-    raise UsageError(
-        f"recipe field dtype={recipe.dtype!r} cannot be undone in a running process: {ways[recipe.dtype]}"
-    )
+    raise UsageError(f"recipe field dtype={recipe.dtype!r} cannot be undone in a running process: {ways[recipe.dtype]}")
 
 
 def _all_hybrid(block: Any) -> list[Any]:

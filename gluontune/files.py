@@ -49,9 +49,7 @@ def begin_writing_back(handle: int) -> None:
     """
     begin = getattr(_c_library(), "sync_file_range", None)
     if begin is not None:
-        begin(
-            handle, ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_uint(2)
-        )  # all of it; SYNC_FILE_RANGE_WRITE
+        begin(handle, ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_uint(2))  # all of it; SYNC_FILE_RANGE_WRITE
 
 
 def sync_together(streams: Sequence[IO[Any]]) -> None:

@@ -67,6 +67,4 @@ def worst(mine: Iterable[Any], theirs: Iterable[Any], scale: float = 0.0) -> flo
     (0.0, inf)
     """
     pairs = itertools.zip_longest(mine, theirs)
-    return max(
-        (gap(a, b, scale) if a is not None and b is not None else float("inf") for a, b in pairs), default=0.0
-    )
+    return max((gap(a, b, scale) if a is not None and b is not None else float("inf") for a, b in pairs), default=0.0)

@@ -137,9 +137,7 @@ class Journal:
 
     def _compare(self, path: Path, before: Mapping[str, Any]) -> None:
         if before["kind"] != self.header["kind"]:
-            raise GluontuneError(
-                f"{path}: is of {before['kind']}, not of {self.header['kind']}; choose another --out"
-            )
+            raise GluontuneError(f"{path}: is of {before['kind']}, not of {self.header['kind']}; choose another --out")
         for what, way_out in (
             ("given", "was begun with other options ({}); give the same ones, or start without --resume"),
             ("machine", "was measured on another machine ({}); start without --resume"),

@@ -96,9 +96,7 @@ def check_names(names: Iterable[str], where: object) -> None:
     """
     for name in names:
         if any("\ud800" <= c <= "\udfff" for c in name):
-            raise GluontuneError(
-                f"{where}: the class name {name!a} is not UTF-8: rename it (convmv renames many)"
-            )
+            raise GluontuneError(f"{where}: the class name {name!a} is not UTF-8: rename it (convmv renames many)")
         if not name or any(c < " " or c == "\x7f" for c in name):
             raise GluontuneError(
                 f"{where}: the class {clean(name, 80)!r} has a line break or another control character in its name; "
@@ -256,13 +254,7 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(f"nested more than {_DEEPEST} deep") from None
     except yaml.YAMLError as error:
         raise ValueError(clean(error, 300)) from error
-    except (
-        TypeError,
-        AttributeError,
-        KeyError,
-        IndexError,
-        OverflowError,
-    ) as error:  # PyYAML's own, on odd tags
+    except (TypeError, AttributeError, KeyError, IndexError, OverflowError) as error:  # PyYAML's own, on odd tags
         raise ValueError(f"{type(error).__name__}: {clean(error, 300)}") from error
     finally:
         if loader is not None:
@@ -284,9 +276,7 @@ def _weigh(node: Any, known: dict[int, int], depth: int) -> int:
         if size > _LONGEST_SCALAR and node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
             raise ValueError(f"a number of {size - 1:,} characters")
     elif node.id == "mapping":
-        keys = [
-            key.value for key, _ in node.value if key.id == "scalar" and key.tag != "tag:yaml.org,2002:merge"
-        ]
+        keys = [key.value for key, _ in node.value if key.id == "scalar" and key.tag != "tag:yaml.org,2002:merge"]
         _once([(key, None) for key in keys])
         size += sum(_weigh(inner, known, depth + 1) for pair in node.value for inner in pair)
     else:

@@ -271,9 +271,7 @@ class Recipe:
         except ValueError as error:
             raise UsageError(f"{path}: not valid YAML: {error}") from error
         if not isinstance(values, dict):
-            raise UsageError(
-                f"{path}: a recipe is a mapping such as 'epochs: 3', not a {type(values).__name__}"
-            )
+            raise UsageError(f"{path}: a recipe is a mapping such as 'epochs: 3', not a {type(values).__name__}")
         return cls.from_dict(values, source=str(path))
 
     def to_yaml(self) -> str:

@@ -137,8 +137,7 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
     (
         ("backend", "engine", "num_devices"),
         lambda r: (
-            r.backend == "torch"
-            and (r.engine not in ("local", "ddp") or (r.engine == "local" and r.num_devices > 1))
+            r.backend == "torch" and (r.engine not in ("local", "ddp") or (r.engine == "local" and r.num_devices > 1))
         ),
         "the torch backend trains in one process (engine='local', num_devices=1) or in several (engine='ddp')",
     ),
@@ -169,9 +168,7 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
     ),
     (
         ("env", "loader", "num_workers"),
-        lambda r: (
-            r.loader == "gluon" and r.num_workers > 0 and r.env.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
-        ),
+        lambda r: r.loader == "gluon" and r.num_workers > 0 and r.env.get("MXNET_ENGINE_TYPE") == "NaiveEngine",
         "that engine computes in the thread which forks the workers, and a fork of OpenMP's threads hangs; use "
         "num_workers=0 or loader='threaded'",
     ),
@@ -264,16 +261,12 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
     ),
     (
         ("methods", "dtype", "num_devices"),
-        lambda r: (
-            (r.dtype == "float16" or (r.engine == "local" and r.num_devices > 1)) and _of_kind(r, "weights")
-        ),
+        lambda r: (r.dtype == "float16" or (r.engine == "local" and r.num_devices > 1)) and _of_kind(r, "weights"),
         "the second set of weights is float32, of one device in each process; use dtype='bfloat16' or another engine",
     ),
     (
         ("methods", "engine", "num_devices", "accumulate"),
-        lambda r: (
-            (r.engine != "local" or r.num_devices > 1 or r.accumulate > 1) and "layer-freezing" in r.methods
-        ),
+        lambda r: (r.engine != "local" or r.num_devices > 1 or r.accumulate > 1) and "layer-freezing" in r.methods,
         "layer-freezing changes which gradients there are, on one device and in each step; use engine='local', "
         "num_devices=1 and accumulate=1",
     ),
@@ -291,9 +284,7 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
     ),
     (
         ("train_samples", "last_batch"),
-        lambda r: (
-            r.train_samples is not None and r.train_samples < r.global_batch_size and r.last_batch != "keep"
-        ),
+        lambda r: r.train_samples is not None and r.train_samples < r.global_batch_size and r.last_batch != "keep",
         "they leave no whole batch of {0.global_batch_size}; use more images, a smaller batch or last_batch='keep'",
     ),
 )
@@ -309,14 +300,8 @@ def check(recipe: Any) -> None:
         if not isinstance(getattr(recipe, name), kind):
             raise _bad(recipe, name, way_out)
     for name, value in recipe.env.items():
-        if (
-            not all(isinstance(part, str) and "\0" not in part for part in (name, value))
-            or not name
-            or "=" in name
-        ):
-            raise UsageError(
-                f"recipe field env: {name!r}: {value!r}: give texts, such as OMP_NUM_THREADS: '2'"
-            )
+        if not all(isinstance(part, str) and "\0" not in part for part in (name, value)) or not name or "=" in name:
+            raise UsageError(f"recipe field env: {name!r}: {value!r}: give texts, such as OMP_NUM_THREADS: '2'")
     for name, allowed in CHOICES.items():
         if getattr(recipe, name) not in allowed and not (name in OF_CARD and getattr(recipe, name) is None):
             raise _bad(recipe, name, f"choose one of {', '.join(allowed)}")
@@ -396,9 +381,7 @@ def _check_methods(recipe: Any) -> None:
             raise UsageError(f"recipe field methods={{{name!r}: {params!r}}}: {error}") from None
     for names in _ONE_OF:
         if all(name in recipe.methods for name in names):
-            raise UsageError(
-                f"recipe field methods: {' and '.join(names)} contradict each other: give one of them"
-            )
+            raise UsageError(f"recipe field methods: {' and '.join(names)} contradict each other: give one of them")
 
 
 def _bad(recipe: Any, name: str, way_out: str) -> UsageError:

@@ -106,9 +106,7 @@ def difference(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]
     from scipy import stats
 
     if len(mine) != len(theirs) or not mine:
-        raise ValueError(
-            f"interleaved series have equal lengths and values, not {len(mine)} and {len(theirs)}"
-        )
+        raise ValueError(f"interleaved series have equal lengths and values, not {len(mine)} and {len(theirs)}")
     values = [a - b for a, b in zip(mine, theirs)]
     n, mean = len(values), sum(values) / len(values)
     if n == 1:

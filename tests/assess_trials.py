@@ -196,9 +196,7 @@ def honest_script(rng: random.Random, ranks: int) -> tuple[str, str]:
         )
     feed = rng.randrange(4) if ranks == 1 else rng.randrange(2)
     workers = pick([0, 0, 1, 2])
-    loaded = LOADED.format(
-        last=pick(["discard", "keep"]), workers=workers, pool=pick(["", ", thread_pool=True"])
-    )
+    loaded = LOADED.format(last=pick(["discard", "keep"]), workers=workers, pool=pick(["", ", thread_pool=True"]))
     each = pick(EACH) if ranks == 1 else EACH[rng.randrange(2)]
     two = ranks == 1 and rng.random() < 0.15
     rounded = f"{rate:.2e}"
@@ -271,9 +269,7 @@ def honest(scripts: int, seed: int, first: int) -> dict[str, Any]:
         found["left"] += bool(left)
         found["least_validation_chance"] = min(found["least_validation_chance"], chance)
         reached = part.accuracy is not None and "accuracy" not in lost
-        found[
-            "learned" if reached else "failed" if "end" in lost or part.accuracy is None else "too_little"
-        ] += 1
+        found["learned" if reached else "failed" if "end" in lost or part.accuracy is None else "too_little"] += 1
         unjust = set(lost) if reached else set(lost) & {"validation", "left behind", "samples", "agreement"}
         found["refused"] += bool(unjust) and part.accuracy is not None
         line = {

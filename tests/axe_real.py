@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 #: One of each kind; all pages together take minutes: AXE_PAGES=all make axe.
-PAGES = (
-    "index.html",
-    "tutorial.html",
-    "glossary.html",
-    "how-to/import.html",
-    "reference/loading.html",
-    "figures.html",
-)
+PAGES = ("index.html", "tutorial.html", "glossary.html", "how-to/import.html", "reference/loading.html", "figures.html")
 SITE = Path(__file__).resolve().parents[1] / "site"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -40,13 +33,7 @@ def test_no_page_has_a_fault(scheme):
             for fault in Axe().run(page).response["violations"]:
                 node = fault["nodes"][0]
                 faults.append(
-                    (
-                        path.name,
-                        fault["id"],
-                        len(fault["nodes"]),
-                        node["target"],
-                        node["failureSummary"][:250],
-                    )
+                    (path.name, fault["id"], len(fault["nodes"]), node["target"], node["failureSummary"][:250])
                 )
         browser.close()
     assert not faults

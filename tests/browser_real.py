@@ -195,9 +195,7 @@ def test_a_lesson_runs_cell_by_cell_in_jupyterlab(name, lab, chromium):
     saved = folder / f"{name}.ipynb"
     for _ in range(100):
         now = nbformat.read(saved, as_version=4).cells
-        code = [
-            c for c in now if c.cell_type == "code" and c.source
-        ]  # JupyterLab adds an empty cell at the end
+        code = [c for c in now if c.cell_type == "code" and c.source]  # JupyterLab adds an empty cell at the end
         if all(c.execution_count for c in code):
             break
         page.wait_for_timeout(200)
@@ -226,9 +224,7 @@ def executed(cell, page):
 def site(tmp_path_factory):
     """All lessons' site, from the results of ``make course``; what has not been run is run."""
     folder = tmp_path_factory.mktemp("site")
-    subprocess.run(
-        [*GLUONTUNE, "course", "export", "--solved", "--site", str(folder)], check=True, cwd=FOLDER.parent
-    )
+    subprocess.run([*GLUONTUNE, "course", "export", "--solved", "--site", str(folder)], check=True, cwd=FOLDER.parent)
     return folder
 
 
@@ -236,17 +232,13 @@ def site(tmp_path_factory):
 @pytest.mark.parametrize("screen", SCREENS)
 def test_the_sites_pages_are_whole_on_every_screen(screen, scheme, site, chromium, tmp_path):
     width, height = SCREENS[screen]
-    context = chromium.new_context(
-        viewport={"width": width, "height": height}, color_scheme=scheme, offline=True
-    )
+    context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, offline=True)
     page, wrong = watched(context)
     pages = sorted(site.glob("*.html"))
     assert len(pages) == len(list(FOLDER.glob("[0-9][0-9]_*.py"))) + 1
     for path in pages:
         page.goto(path.as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, (
-            f"{path.name} runs over the side"
-        )
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path.name} runs over the side"
         count, faults = page.locator("body").evaluate(FIGURE_FAULTS)
         assert not faults, f"{path.name}: {faults}"
         assert count >= 1 or path.name == "index.html", f"{path.name}: no figure"

@@ -81,10 +81,7 @@ class FakeGroup:
 
     def loading_alone(self, seconds):
         workers = max(1, self.recipe.num_workers)
-        return {
-            "samples_per_sec": {"gluon": 300.0, "threaded": 900.0, "resident": 9e4}[self.recipe.loader]
-            * workers
-        }
+        return {"samples_per_sec": {"gluon": 300.0, "threaded": 900.0, "resident": 9e4}[self.recipe.loader] * workers}
 
     @property
     def samples_per_step(self):
@@ -121,9 +118,7 @@ def machine(monkeypatch):
     from gluontune.ladder import measure, rounds
     from gluontune.runtime import doctor, pytorch
 
-    monkeypatch.setattr(
-        doctor, "must_work", lambda: None
-    )  # a process, whose wait would count as this machine's
+    monkeypatch.setattr(doctor, "must_work", lambda: None)  # a process, whose wait would count as this machine's
 
     pretended = Machine()
 

@@ -95,9 +95,7 @@ class Plan:
         if entry.returns_tuple(typed):
             outputs = len(_outputs(name, len(reads), attrs))
         made = self.step(name, reads, attrs, outputs)
-        if (
-            not sample.grads and outputs == 1 and made in self.values
-        ):  # MXNet has no gradient there, or another
+        if not sample.grads and outputs == 1 and made in self.values:  # MXNet has no gradient there, or another
             self.values.remove(made)
             self.step("BlockGrad", [made], {})
 
@@ -159,9 +157,7 @@ def _call(library, name):
             return [f.as_nd_ndarray() for f in found] if many else found.as_nd_ndarray()
 
         return call
-    short = next(
-        ((place, name[len(start) :]) for start, place in _PLACES.items() if name.startswith(start)), None
-    )
+    short = next(((place, name[len(start) :]) for start, place in _PLACES.items() if name.startswith(start)), None)
     for home in (library, library.op, library._internal, *([getattr(library, short[0])] if short else [])):
         for known in (name, short[1] if short else name):
             if hasattr(home, known) and (home is not library or not name.startswith("_")):
@@ -291,9 +287,7 @@ def _of_migrate(net, module, samples):
                 torch.set_default_dtype(before)
             if [a.shape for a in sides[0]] != [a.shape for a in sides[1]]:
                 wrong.append(f"migrate, train={train}: shapes differ")
-            elif any(
-                not torch.allclose(a.double(), b.double(), 1e-9, 1e-9, equal_nan=True) for a, b in zip(*sides)
-            ):
+            elif any(not torch.allclose(a.double(), b.double(), 1e-9, 1e-9, equal_nan=True) for a, b in zip(*sides)):
                 wrong.append(f"migrate, train={train}: numbers differ")
     return wrong
 
@@ -301,9 +295,7 @@ def _of_migrate(net, module, samples):
 def _ran(module, given):
     found = module(*given)
     outputs = list(_flat(found))
-    parts = [
-        (o * torch.arange(1, o.numel() + 1).reshape(o.shape).cos()).sum() for o in outputs if o.requires_grad
-    ]
+    parts = [(o * torch.arange(1, o.numel() + 1).reshape(o.shape).cos()).sum() for o in outputs if o.requires_grad]
     slopes = torch.autograd.grad(sum(parts), given, allow_unused=True) if parts else []
     return [*(o.detach() for o in outputs), *(torch.zeros(()) if s is None else s for s in slopes)]
 

@@ -51,9 +51,7 @@ def fill(kind, shape, *rest, rng):
         scores = (scores - scores.min() + 0.1) / (np.ptp(scores) + 0.2)
         return np.concatenate([rng.integers(-1, 2, (*shape[:-1], 1)), scores, rows], -1)
     if kind == "objects":  # class, corners; of each image fewer, of the last none
-        rows = np.concatenate(
-            [rng.integers(0, 2, (*shape[:-1], 1)), fill("boxes", (*shape[:-1], 4), rng=rng)], -1
-        )
+        rows = np.concatenate([rng.integers(0, 2, (*shape[:-1], 1)), fill("boxes", (*shape[:-1], 4), rng=rng)], -1)
         for place, image in enumerate(rows):
             image[len(image) - place * len(image) // (len(rows) - 1) :] = -1
         return rows

@@ -57,18 +57,14 @@ def base(cache: Path) -> Path:
     tar = cache / f"{SUITE}.tar"
     if not tar.exists() or time.time() - tar.stat().st_mtime > 30 * 86400:
         making = cache / f"{SUITE}.making.tar"
-        subprocess.run(
-            ["mmdebstrap", "-q", "--variant=apt", f"--include={PACKAGES}", SUITE, str(making)], check=True
-        )
+        subprocess.run(["mmdebstrap", "-q", "--variant=apt", f"--include={PACKAGES}", SUITE, str(making)], check=True)
         making.rename(tar)
     return tar
 
 
 def pip_settings() -> tuple[dict[str, str], list[str]]:
     """pip's settings on this machine as variables, and the folders that they name."""
-    said = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True
-    ).stdout
+    said = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
     found = re.findall(r"^(?:global|install|:env:)\.([\w-]+)='(.*)'$", said, re.M)
     settings = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in found}
     if "file:" in settings.get("PIP_EXTRA_INDEX_URL", ""):  # links that lead anywhere
@@ -102,9 +98,7 @@ def run(part: str, tar: Path, cache: Path, wheels: Path, log: Path, pack: bool) 
             shutil.copy(name, root + name)
         subprocess.run(["chroot", root, "useradd", "-m", "-u", "1000", "learner"], check=True)
         project = Path(f"{root}{HOME}/{FOLDER}")
-        subprocess.run(
-            ["git", "clone", "-q", str(Path(__file__).resolve().parents[1]), str(project)], check=True
-        )
+        subprocess.run(["git", "clone", "-q", str(Path(__file__).resolve().parents[1]), str(project)], check=True)
         subprocess.run(["chown", "-R", "1000:1000", root + HOME], check=True)
         words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", *(["--net"] * (part == "offline"))]
         words += ["bash", "-c", ENTER, "enter", root, *(word for pair in binds for word in pair), "--"]
@@ -113,9 +107,7 @@ def run(part: str, tar: Path, cache: Path, wheels: Path, log: Path, pack: bool) 
         if pack and not any(wheels.iterdir()):
             inside += f"; code=$?; {WHEELS} || code=1; exit $code"
         with open(log, "wb") as stream:
-            code = subprocess.run(
-                [*words, "bash", "-c", inside], stdout=stream, stderr=subprocess.STDOUT
-            ).returncode
+            code = subprocess.run([*words, "bash", "-c", inside], stdout=stream, stderr=subprocess.STDOUT).returncode
         ladder = project / "ladder-out/ladder.json"
         rungs = json.loads(ladder.read_text())["rungs"] if ladder.exists() else []
     if part == "first" and not code:

@@ -78,17 +78,10 @@ def symbol(weights: list[str], data: str, layer: str, attrs: dict[str, str]) -> 
     for name in weights:
         nodes.append({"op": "null", "name": name, "inputs": []})
         given = {"num_hidden": "2", "no_bias": "True", **attrs}
-        nodes.append(
-            {"op": "FullyConnected", "name": layer, "attrs": given, "inputs": [[at, 0], [len(nodes) - 1, 0]]}
-        )
+        nodes.append({"op": "FullyConnected", "name": layer, "attrs": given, "inputs": [[at, 0], [len(nodes) - 1, 0]]})
         at = len(nodes) - 1
     nodes.append({"op": "Dropout", "name": layer, "attrs": {}, "inputs": [[at, 0]]})
-    return {
-        "nodes": nodes,
-        "arg_nodes": [],
-        "heads": [[at + 1, 0]],
-        "attrs": {"mxnet_version": ["int", 10901]},
-    }
+    return {"nodes": nodes, "arg_nodes": [], "heads": [[at + 1, 0]], "attrs": {"mxnet_version": ["int", 10901]}}
 
 
 def through_the_bridge(rng: random.Random) -> None:
@@ -107,9 +100,7 @@ def through_the_bridge(rng: random.Random) -> None:
         expected = expected @ torch.from_numpy(array).T
     assert torch.allclose(module(torch.ones(1, 2)), expected), "it computes something else"
     found = gt.bridge.from_torch(copy.deepcopy(module))
-    assert {n: a.tolist() for n, a in found.items()} == {n: a.tolist() for n, a in arrays.items()}, (
-        "names were lost"
-    )
+    assert {n: a.tolist() for n, a in found.items()} == {n: a.tolist() for n, a in arrays.items()}, "names were lost"
 
 
 def through_the_climb(rng: random.Random, folder: Path) -> None:
@@ -119,13 +110,7 @@ def through_the_climb(rng: random.Random, folder: Path) -> None:
     best = base.override(env={text: value}, runtime="tuned", job=job)
     row = {"name": text, "kept": True, "changes": {"env": {}, "runtime": 1, text: 1}, "recipe": None,
            "ratio_to_previous": {"median": 2.0}}  # fmt: skip
-    naive = {
-        "name": "naive",
-        "kept": True,
-        "changes": {},
-        "ratio_to_previous": None,
-        "recipe": base.to_dict(),
-    }
+    naive = {"name": "naive", "kept": True, "changes": {}, "ratio_to_previous": None, "recipe": base.to_dict()}
     document = {"best": {"name": "b", "recipe": best.to_dict()}, "base_recipe": base.to_dict(),
                 "dataset": {"name": text}, "rungs": [naive, row]}  # fmt: skip
     best_files.hand_over(document, folder)
@@ -133,9 +118,7 @@ def through_the_climb(rng: random.Random, folder: Path) -> None:
         again = gt.Recipe.from_yaml(folder / "best.yaml")
         assert again.env == {text: value} and again.dataset == base.dataset, "best.yaml says something else"
     body = ast.parse((folder / "best.py").read_text("utf-8")).body
-    told = next(
-        s for s in body if isinstance(s, ast.Assign) and getattr(s.targets[0], "id", "") == "ENVIRONMENT"
-    )
+    told = next(s for s in body if isinstance(s, ast.Assign) and getattr(s.targets[0], "id", "") == "ENVIRONMENT")
     assert ast.literal_eval(told.value)[text] == value, "best.py sets something else"
     document["best"]["recipe"] = best.override(env={"A": "1"}, dataset="folder:a").to_dict()
     calm = best_files.best_script(document) if job is None else best_files.job_script(document)
@@ -314,9 +297,9 @@ def damaged(document: Any, rng: random.Random) -> None:
         elif what == 1:
             holder[key] = copy.deepcopy(rng.choice(list(places(document)))[0])
         elif what == 2 and isinstance(holder, dict):
-            holder[
-                hostile(rng) if rng.random() < 0.5 else rng.choice(["shape", "axis", "__shape__", "num_args"])
-            ] = rng.choice(VALUES)
+            holder[hostile(rng) if rng.random() < 0.5 else rng.choice(["shape", "axis", "__shape__", "num_args"])] = (
+                rng.choice(VALUES)
+            )
         else:
             holder[key] = hostile(rng) if rng.random() < 0.15 else copy.deepcopy(rng.choice(VALUES))
 
@@ -416,9 +399,7 @@ def documents(rng: random.Random, number: int, folder: Path) -> None:
     """Results, ladders and benchmarks, as ``gluontune report`` reads and shows them."""
     if not _DOCUMENTS:
         published = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.json"))
-        _DOCUMENTS.extend(
-            json.loads(file.read_text("utf-8")) for file in published if file.stat().st_size < 1 << 18
-        )
+        _DOCUMENTS.extend(json.loads(file.read_text("utf-8")) for file in published if file.stat().st_size < 1 << 18)
         _DOCUMENTS.extend([report_samples.full_ladder(), report_samples.run_result().to_dict()] * 4)
     document = copy.deepcopy(rng.choice(_DOCUMENTS))
     with contextlib.suppress(TypeError, RecursionError):
@@ -509,14 +490,9 @@ def campaign(
         found["raw"] += bool(fault)
         found["slow"] += seconds > MOST_S and kind != "names"
         found["large"] += grown > MOST_MIB and kind != "names"
-        found["slowest_s"], found["largest_mib"] = (
-            max(found["slowest_s"], seconds),
-            max(found["largest_mib"], grown),
-        )
+        found["slowest_s"], found["largest_mib"] = (max(found["slowest_s"], seconds), max(found["largest_mib"], grown))
         if fault or (kind != "names" and (seconds > MOST_S or grown > MOST_MIB)):
-            told = (
-                f"{kind} --seed {seed} --first {number} --cases 1: {seconds:.1f} s, {grown:.0f} MiB: {fault}"
-            )
+            told = f"{kind} --seed {seed} --first {number} --cases 1: {seconds:.1f} s, {grown:.0f} MiB: {fault}"
             found["told"] = [*found["told"], told][:40]
             say(told)
         shutil.rmtree(folder, ignore_errors=True)
@@ -532,11 +508,7 @@ def main() -> int:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, _: _stop.append(number))
     found = campaign(
-        given.kind,
-        given.cases,
-        given.seed,
-        given.first,
-        lambda text: print(text, file=sys.stderr, flush=True),
+        given.kind, given.cases, given.seed, given.first, lambda text: print(text, file=sys.stderr, flush=True)
     )
     print(json.dumps({**found, "told": len(found["told"])}, indent=2))
     return int(bool(found["executed"] + found["raw"] + found["slow"] + found["large"]))

@@ -150,9 +150,7 @@ def test_hosts_that_cannot_reach_each_other_are_named(net, hosts):
     net.cut()
     try:
         hosts = dataclasses.replace(hosts, connect_s=5)
-        with pytest.raises(
-            RunFailed, match=f"host {net.names[1]} cannot reach host {net.names[0]} .*firewall"
-        ):
+        with pytest.raises(RunFailed, match=f"host {net.names[1]} cannot reach host {net.names[0]} .*firewall"):
             Group(SMALL, hosts=hosts)
     finally:
         net.mend()
@@ -167,9 +165,7 @@ def test_unequal_software_is_named(tmp_path, net):
     script = tmp_path / "rsh"
     script.write_text("#!/bin/sh\ncase $1 in *-b) cd " + str(tmp_path) + ';; esac\nexec ip netns exec "$@"\n')
     script.chmod(0o755)
-    with pytest.raises(
-        RunFailed, match=rf"host {net.names[1]} has gluontune .*source .*, host {net.names[0]} has"
-    ):
+    with pytest.raises(RunFailed, match=rf"host {net.names[1]} has gluontune .*source .*, host {net.names[0]} has"):
         Group(SMALL, hosts=Hosts(net.names, (1, 1), rsh=str(script), insecure_network=True))
 
 
@@ -209,9 +205,7 @@ def test_a_host_whose_own_name_is_loopback_is_told_what_to_do_for_horovod(net, h
     before = own.read_text()
     own.write_text(before.replace(net.addresses[1], "127.0.1.1"))
     try:
-        with pytest.raises(
-            RunFailed, match=rf"host {net.names[1]}: its own name .* 127\.0\.1\.1.*{net.addresses[1]}"
-        ):
+        with pytest.raises(RunFailed, match=rf"host {net.names[1]}: its own name .* 127\.0\.1\.1.*{net.addresses[1]}"):
             Group(SMALL.override(engine="horovod"), hosts=hosts)
     finally:
         own.write_text(before)
@@ -300,15 +294,7 @@ def over_ssh(tmp_path, net):
         script.chmod(0o755)
         inside = [*RSH.split(), net.names[0], sys.executable, "-m", "gluontune", "launch"]
         yield (
-            [
-                *inside,
-                "--hosts",
-                f"localhost,{net.addresses[1]}",
-                "--rsh",
-                str(script),
-                "--insecure-network",
-                "--",
-            ],
+            [*inside, "--hosts", f"localhost,{net.addresses[1]}", "--rsh", str(script), "--insecure-network", "--"],
             sshd,
             ssh,
         )
@@ -333,9 +319,7 @@ def test_over_a_real_ssh(net, over_ssh):
     refused = captured([*inside, "--hosts", f"localhost,{net.addresses[1]}", "--", *TRAIN])
     assert refused.returncode == 1 and f"host {net.addresses[1]}" in refused.stderr
     assert "Connection refused" in refused.stderr
-    denied = captured(
-        [*inside, "--hosts", f"nobody@{net.addresses[1]}", "-n", "1", "--rsh", ssh, "--", *TRAIN]
-    )
+    denied = captured([*inside, "--hosts", f"nobody@{net.addresses[1]}", "-n", "1", "--rsh", ssh, "--", *TRAIN])
     assert denied.returncode == 1 and "Permission denied" in denied.stderr
 
 
@@ -344,9 +328,7 @@ def test_an_ssh_link_that_is_cut_ends_both_sides(tmp_path, net, over_ssh):
     flags = ["--train-samples", "2048", "--epochs", "500", "--checkpoint", str(tmp_path / "c")]
     said = tmp_path / "said.txt"
     with open(said, "wb") as log:
-        launched = subprocess.Popen(
-            [*command, *TRAIN, *flags, "--checkpoint-every", "5steps"], stdout=log, stderr=log
-        )
+        launched = subprocess.Popen([*command, *TRAIN, *flags, "--checkpoint-every", "5steps"], stdout=log, stderr=log)
     try:
         wait_for(lambda: list((tmp_path / "c").glob("*.ckpt")), 120)
         assert len(below(sshd)) >= 3, said.read_text()  # the agent, a rank, a server

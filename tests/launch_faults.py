@@ -64,9 +64,7 @@ class _Launch:
     Of torchrun there are two such processes with a rank each: two machines, which meet at 127.0.0.1.
     """
 
-    def __init__(
-        self, engine: str, folder: str, flags: str, options: str = "", hosts: TwoHosts | None = None
-    ):
+    def __init__(self, engine: str, folder: str, flags: str, options: str = "", hosts: TwoHosts | None = None):
         self.folder, self.hosts = Path(folder), hosts
         self.log, machines = self.folder / "said.txt", 1
         where = ["-n", "2"]
@@ -229,9 +227,7 @@ def _main(
     trials: int = typer.Option(10, "--trials", min=1, help="Of each fault."),
     only: Optional[str] = typer.Option(None, "--only", help="Faults with this in their name."),
     at_once: int = typer.Option(1, "--at-once", min=1, help="Trials that run side by side."),
-    restarts: bool = typer.Option(
-        False, "--restarts", help="Restart after each, and compare the accuracies."
-    ),
+    restarts: bool = typer.Option(False, "--restarts", help="Restart after each, and compare the accuracies."),
 ) -> None:
     """Break launched runs and time their end."""
     signal.signal(signal.SIGTERM, _stop)

@@ -27,12 +27,7 @@ ROOMS = {
     "records": (["gluontune/records/*.py"], ["tests/test_records_*.py", "tests/test_loading_fields.py"]),
     "optim": (
         ["gluontune/optim/*.py", "gluontune/optim/schedules/*.py"],
-        [
-            "tests/test_optim_*.py",
-            "tests/test_recipe.py",
-            "tests/test_methods.py",
-            "tests/test_bridge_updates.py",
-        ],
+        ["tests/test_optim_*.py", "tests/test_recipe.py", "tests/test_methods.py", "tests/test_bridge_updates.py"],
     ),
     "stats": (["gluontune/stats.py"], ["tests/test_stats.py"]),
     "verdicts": (
@@ -53,9 +48,7 @@ def annotations(source: str) -> set[tuple[int, int]]:
         for part in (getattr(node, "annotation", None), getattr(node, "returns", None)):
             if part is not None:
                 found |= {(n.lineno, n.col_offset) for n in ast.walk(part) if hasattr(n, "lineno")}
-                found |= {
-                    (part.lineno, column) for column in range(part.col_offset, part.end_col_offset or 0)
-                }
+                found |= {(part.lineno, column) for column in range(part.col_offset, part.end_col_offset or 0)}
     return found
 
 
@@ -65,10 +58,7 @@ def mutants(room: str) -> list[list[Mutant]]:
     from cosmic_ray.work_db import WorkDB, use_db
 
     paths = sorted({p for pattern in ROOMS[room][0] for p in PROJECT.glob(pattern)})
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        use_db(f"{folder}/items.sqlite", WorkDB.Mode.create) as items,
-    ):
+    with tempfile.TemporaryDirectory() as folder, use_db(f"{folder}/items.sqlite", WorkDB.Mode.create) as items:
         init(paths, items, {})
         found = [m for item in items.work_items for m in item.mutations]
     typed = {str(path): annotations(path.read_text(encoding="utf-8")) for path in paths}
@@ -77,9 +67,7 @@ def mutants(room: str) -> list[list[Mutant]]:
         if tuple(m.start_pos) not in typed[str(m.module_path)] and not m.operator_name.endswith(SAME):
             module = str(Path(m.module_path).relative_to(PROJECT))
             place = (module, tuple(m.start_pos), tuple(m.end_pos))
-            places.setdefault(place, []).append(
-                (module, m.operator_name, m.occurrence, dict(m.operator_args))
-            )
+            places.setdefault(place, []).append((module, m.operator_name, m.occurrence, dict(m.operator_args)))
     return list(places.values())
 
 
@@ -132,9 +120,7 @@ def main() -> int:
     parser.add_argument("--each", type=int, default=40, help="mutants of each room")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument(
-        "--seconds", type=float, default=400.0, help="a mutant whose tests take longer is killed"
-    )
+    parser.add_argument("--seconds", type=float, default=400.0, help="a mutant whose tests take longer is killed")
     parser.add_argument("--python", default=sys.executable, help="with gluontune's environment")
     asked = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
@@ -163,10 +149,7 @@ def main() -> int:
                 outcome = trial(place, asked.python, room, mutant, asked.seconds)
                 if outcome:
                     told.append((room, outcome))
-                    print(
-                        f"{room}: {outcome if outcome != 'killed' else 'killed ' + str(mutant[:3])}",
-                        flush=True,
-                    )
+                    print(f"{room}: {outcome if outcome != 'killed' else 'killed ' + str(mutant[:3])}", flush=True)
 
     workers = [threading.Thread(target=worker) for _ in range(asked.jobs)]
     for thread in workers:

@@ -219,14 +219,7 @@ CASES = {
     "muon, fixed norm": Case(
         muon_fixed_norm,
         0.02,
-        {
-            **MOMENTUM,
-            "rest": "nag",
-            "rest_momentum": 0.8,
-            "ns_steps": 3,
-            "fixed_norm": True,
-            "filters_only": True,
-        },
+        {**MOMENTUM, "rest": "nag", "rest_momentum": 0.8, "ns_steps": 3, "fixed_norm": True, "filters_only": True},
     ),
     "adamax": Case(adamax, 0.01),
     "nadam": Case(nadam, 0.01),
@@ -249,10 +242,7 @@ def weights_and_grads(dtype="float32"):
     weights = {n: rng.normal(size=shape).astype(dtype) for n, shape in SHAPES.items()}
     drift = {n: rng.normal(size=shape) for n, shape in SHAPES.items()}
     grads = [
-        {
-            n: (drift[n] + rng.normal(size=shape)).astype("float16").astype(dtype)
-            for n, shape in SHAPES.items()
-        }
+        {n: (drift[n] + rng.normal(size=shape)).astype("float16").astype(dtype) for n, shape in SHAPES.items()}
         for _ in range(UPDATES)
     ]
     return weights, grads

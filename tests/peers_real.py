@@ -23,9 +23,7 @@ def test_the_peers_that_make_peers_installs_all_run(tmp_path):
     peers = ["DALI", "FFCV", "PyTorch", "WebDataset", "Streaming", "SPDL", "Grain", "nvImageCodec"]
     found = loading.run([path], size=64, batch_size=16, workers=1, rounds=1, seconds=0.05, only=peers)
     built = any(peer_python().parent.parent.glob(".ffcv-*"))
-    ffmpeg = subprocess.run(
-        [peer_python(), "-c", "import spdl.io as io; io.demux_config()"], check=False
-    ).returncode
+    ffmpeg = subprocess.run([peer_python(), "-c", "import spdl.io as io; io.demux_config()"], check=False).returncode
     absent = ({} if built else {"FFCV JPEG": "missing"}) | ({"SPDL": "failed"} if ffmpeg else {})
     for row in found["rows"]:
         assert row["status"] == absent.get(row["peer"], "ok"), (row["name"], row["reason"])

@@ -12,9 +12,7 @@ nn = mx.gluon.nn
 
 def small():
     net = nn.HybridSequential()
-    net.add(
-        nn.Conv2D(16, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(2)
-    )
+    net.add(nn.Conv2D(16, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(2))
     net.initialize()
     return net, mx.nd.random.uniform(shape=(2, 3, 8, 8))
 

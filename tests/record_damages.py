@@ -106,9 +106,7 @@ class DamageTrial:
 
     def _burst(self) -> None:
         size = self._at(600)
-        self._alter(
-            self._at(len(self.data)), bytes(size) if self.rng.random() < 0.5 else self.rng.bytes(size)
-        )
+        self._alter(self._at(len(self.data)), bytes(size) if self.rng.random() < 0.5 else self.rng.bytes(size))
 
     def _cut_end(self) -> None:
         self._remove(self._at(len(self.data)), len(self.data))
@@ -181,9 +179,7 @@ class DamageTrial:
             uncertain = set(repair(self.path, self.out, decode=False).uncertain)
             with RecordReader(self.out) as reader:
                 kept = {int(k): bytes(r) for k, r in zip(reader.keys, reader)}
-        wrong += sum(
-            self.records.get(k) != r and r not in unproven and k not in uncertain for k, r in kept.items()
-        )
+        wrong += sum(self.records.get(k) != r and r not in unproven and k not in uncertain for k, r in kept.items())
         gone = {key for key in whole if kept.get(key) != self.records[key]}
         # Whole and kept, under a key that repair itself calls uncertain: told, so not lost.
         told = {kept[key] for key in uncertain if key in kept}

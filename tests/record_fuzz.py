@@ -88,9 +88,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the trials that the arguments ask for; 1 if anything went wrong."""
     parser = argparse.ArgumentParser(prog="python tests/record_fuzz.py", description=__doc__)
     parser.add_argument("--damages", type=int, default=0, help="random damages to a file")
-    parser.add_argument(
-        "--reads", type=int, default=0, help="concurrent reads from 8 threads and 4 processes"
-    )
+    parser.add_argument("--reads", type=int, default=0, help="concurrent reads from 8 threads and 4 processes")
     parser.add_argument("--kills", type=int, default=0, help="kill -9 while packing")
     parser.add_argument("--steps", type=int, default=0, help="kill -9 between two lines of the packer")
     parser.add_argument("--seed", type=int, help="default: a new one each time, which is printed")

@@ -164,11 +164,7 @@ def _of_index() -> Iterator[Damage]:
     yield "index, other order", ".idx", _lines(lambda lines: lines.reverse())
     yield "index, a line twice", ".idx", _lines(lambda lines: lines.insert(2, lines[0]))
     yield "index, a line less", ".idx", _lines(lambda lines: lines.pop(1))
-    yield (
-        "index, a key twice",
-        ".idx",
-        _lines(lambda lines: lines.__setitem__(1, lines[0][:2] + lines[1][2:])),
-    )
+    yield ("index, a key twice", ".idx", _lines(lambda lines: lines.__setitem__(1, lines[0][:2] + lines[1][2:])))
     yield "index, words as keys", ".idx", _lines(lambda lines: lines.__setitem__(0, b"one" + lines[0][2:]))
     yield "index, beyond the end", ".idx", _lines(lambda lines: lines.__setitem__(1, b"11\t99999\n"))
     yield "index, far beyond", ".idx", _lines(lambda lines: lines.__setitem__(1, b"11\t" + b"9" * 19 + b"\n"))

@@ -61,9 +61,7 @@ def series(seed: int, level: float, seconds: float, gpus: int = 0) -> dict:
     times = [round(0.2 * i, 2) for i in range(int(seconds * 5))]
 
     def wave(phase: float) -> list:
-        return [
-            round(min(100, max(0, level + 15 * math.sin(t / 3 + phase) + rng.gauss(0, 6))), 1) for t in times
-        ]
+        return [round(min(100, max(0, level + 15 * math.sin(t / 3 + phase) + rng.gauss(0, 6))), 1) for t in times]
 
     gpu = {str(i): wave(i) for i in range(gpus)}
     cpu = [min(100.0, v / 2 + 20) if gpus else v for v in wave(0)]
@@ -71,10 +69,7 @@ def series(seed: int, level: float, seconds: float, gpus: int = 0) -> dict:
 
 
 _PREDICTED = {
-    "multi-worker": {
-        "samples_per_sec": 790.0,
-        "basis": "net alone 880/s, loader alone 4,100/s by one worker",
-    },
+    "multi-worker": {"samples_per_sec": 790.0, "basis": "net alone 880/s, loader alone 4,100/s by one worker"},
     "records": {"samples_per_sec": 930.0, "basis": "net alone 940/s, loader alone 210,000/s"},
 }
 
@@ -144,13 +139,7 @@ def _variants(name: str) -> list:
         "hybridized": [
             one("hybridize()", {"hybridize": "hybridized"}, 590, 0.68),
             one("static", {"hybridize": "static"}, 611, 0.7),
-            one(
-                "static, global-pooling",
-                {"hybridize": "static", "rewrites": ["pool-to-mean"]},
-                1090,
-                1.25,
-                True,
-            ),
+            one("static, global-pooling", {"hybridize": "static", "rewrites": ["pool-to-mean"]}, 1090, 1.25, True),
         ],
     }.get(name, [one("as written", {}, 500, 1.0, True)])
 
@@ -186,15 +175,7 @@ def unmeasured(row: dict, status: str, reason: str, error: dict | None = None) -
              "epoch_seconds": [], "elapsed_seconds": [], "val_accuracy": [], "train_loss": [], "steadiness": {},
              "phases_pct": {}, "utilization": {}, "peak_rss_mib": None, "warmup_seconds": None, "variants": [],
              }  # fmt: skip
-    return {
-        **row,
-        **empty,
-        "status": status,
-        "reason": reason,
-        "error": error,
-        "verdict": "n/a",
-        "kept": False,
-    }
+    return {**row, **empty, "status": status, "reason": reason, "error": error, "verdict": "n/a", "kept": False}
 
 
 def damaged_ladder() -> dict:

@@ -9,9 +9,7 @@ from gluontune.runtime.elf import GpuCode
 from gluontune.runtime.nvml import Gpu, GpuReport
 from gluontune.runtime.system import System
 
-CPUINFO = (
-    "processor : 0\nmodel name : Made-up CPU  9000\nflags : fpu sse4_2 avx avx2 fma avx512f avx512_bf16 ht\n"
-)
+CPUINFO = "processor : 0\nmodel name : Made-up CPU  9000\nflags : fpu sse4_2 avx avx2 fma avx512f avx512_bf16 ht\n"
 CPU_NEEDS = ("libgomp.so.1", "libstdc++.so.6", "libm.so.6")
 CUDA_NEEDS = ("libcudnn.so.8", "libcuda.so.1", "libcudart.so.11.0", *CPU_NEEDS)
 V100 = Gpu(0, "Tesla V100", 16384, (7, 0), "GPU-aa", True)

@@ -96,9 +96,7 @@ def substitute() -> None:
     records.unpack = told("unpack", split_image_record)
     mx.gluon.data.DataLoader = told("DataLoader", data_loader)
     schedulers = types.ModuleType("mxnet.lr_scheduler")
-    schedulers.__dict__.update(
-        vars(mx.lr_scheduler)
-    )  # a copy: MXNet's classes look for one another in their own
+    schedulers.__dict__.update(vars(mx.lr_scheduler))  # a copy: MXNet's classes look for one another in their own
     for name in ("Factor", "MultiFactor", "Poly", "Cosine"):
         theirs = getattr(mx.lr_scheduler, f"{name}Scheduler")
         setattr(schedulers, f"{name}Scheduler", told(f"{name}Scheduler", schedule(theirs)))
@@ -166,10 +164,7 @@ def main(checkout: Path) -> int:
     tests = checkout / "tests" / "python" / "unittest"
     missing = [name for name in FILES if not (tests / name).is_file()]
     if missing:
-        print(
-            f"gluontune: {tests} has no {missing[0]}: give FROM=PATH, a checkout of MXNet v1.x",
-            file=sys.stderr,
-        )
+        print(f"gluontune: {tests} has no {missing[0]}: give FROM=PATH, a checkout of MXNet v1.x", file=sys.stderr)
         return 2
     sys.dont_write_bytecode = True
     nose()

@@ -71,10 +71,7 @@ def test_what_cannot_be_undone_is_refused_with_the_way_out():
     _, net, x, _ = made()
     with pytest.raises(UsageError, match="start_process"), gt.applied(gt.Recipe(dtype="bfloat16"), net, x):
         pass
-    with (
-        pytest.raises(UsageError, match="to_mixed_precision"),
-        gt.applied(gt.Recipe(dtype="float16"), net, x),
-    ):
+    with pytest.raises(UsageError, match="to_mixed_precision"), gt.applied(gt.Recipe(dtype="float16"), net, x):
         pass
     with pytest.raises(UsageError, match="give a batch"), gt.applied(RECIPE, net):
         pass

@@ -70,10 +70,7 @@ def test_resuming_keeps_what_is_converted(measured, tmp_path, monkeypatch):
     assert not bridge.holds(again["figures"])
     text = io.StringIO()
     bridge.show(again, Console(file=text, width=200))
-    assert (
-        "3 of 3 networks that trace" in text.getvalue()
-        and "gradients within 1e-08: 1 of 3" in text.getvalue()
-    )
+    assert "3 of 3 networks that trace" in text.getvalue() and "gradients within 1e-08: 1 of 3" in text.getvalue()
 
 
 def test_what_cannot_be_measured_is_told(measured, tmp_path, monkeypatch):

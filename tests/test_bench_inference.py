@@ -15,14 +15,7 @@ from gluontune.cli.main import main
 @pytest.mark.slow
 def test_rungs_answer_as_the_float32_net_does(capfd):
     arguments = ["--net", "small_cnn", "--rounds", "2", "--seconds", "0.05", "--batch-size", "32", "--json"]
-    arguments += [
-        "--rungs",
-        "fused,int8,onnxruntime,onnxruntime-int8",
-        "--val-images",
-        "200",
-        "--latencies",
-        "20",
-    ]
+    arguments += ["--rungs", "fused,int8,onnxruntime,onnxruntime-int8", "--val-images", "200", "--latencies", "20"]
     assert main(["bench", "inference", *arguments]) == 0
     found = json.loads(capfd.readouterr().out)
     rows = {row["name"]: row for row in found["rows"]}
@@ -38,9 +31,7 @@ def test_rungs_answer_as_the_float32_net_does(capfd):
         assert late["p50"] == late["p50_by_threads"][str(late["threads"])]
         assert row["images_per_sec"]["n"] == 2
         exact = "int8" not in name
-        assert row["output_error"] < (1e-4 if exact else 0.3) and row["agree_pct"] >= (
-            99.5 if exact else 80
-        ), row
+        assert row["output_error"] < (1e-4 if exact else 0.3) and row["agree_pct"] >= (99.5 if exact else 80), row
     for name in ("int8", "onnxruntime-int8"):
         assert ran[name]["output_error"] > 1e-4  # it is really another arithmetic
     assert rows["TensorRT"]["status"] == "not run here" and rows["TensorRT"]["reason"]

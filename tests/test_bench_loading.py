@@ -32,9 +32,7 @@ PEER_FAMILIES = {"Gluon DataLoader", "ImageRecordIter", *OTHERS}
 
 def picture(height: int, width: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    return cv2.resize(
-        rng.integers(0, 256, (6, 6, 3), dtype=np.uint8), (width, height), interpolation=cv2.INTER_CUBIC
-    )
+    return cv2.resize(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8), (width, height), interpolation=cv2.INTER_CUBIC)
 
 
 def write(path: Path, payloads: list[bytes]) -> Path:
@@ -109,14 +107,7 @@ def test_a_contender_sleeps_while_it_is_not_its_turn():
 def test_rounds_are_interleaved_and_their_order_turns():
     said: list[str] = []
     hold([sleeper("a"), sleeper("b")], rounds=3, seconds=0.01, say=said.append)
-    assert [line.split()[1] for line in said if line.startswith("measuring")] == [
-        "a",
-        "b",
-        "b",
-        "a",
-        "a",
-        "b",
-    ]
+    assert [line.split()[1] for line in said if line.startswith("measuring")] == ["a", "b", "b", "a", "a", "b"]
 
 
 def test_how_much_is_a_slice():
@@ -154,12 +145,7 @@ def test_children_end_with_a_killed_parent():
 
 def test_ratios_are_made_within_rounds_against_the_best_row_of_each_peer():
     ours, slow, fast, limit = [20.0, 40.0, 60.0], [1.0, 1.0, 1.0], [10.0, 20.0, 20.0], [40.0, 50.0, 80.0]
-    field = [
-        fake("mine", OURS, ours),
-        fake("p1", "p", slow),
-        fake("p2", "p", fast),
-        fake("most", LIMIT, limit),
-    ]
+    field = [fake("mine", OURS, ours), fake("p1", "p", slow), fake("p2", "p", fast), fake("most", LIMIT, limit)]
     field.append(fake("broke off", "q", [99.0]))
     found = document(field, conditions={"size": 1}, limit="decode")
     assert found["ours"]["name"] == "mine" and set(found["ours"]["ratio_to"]) == {"p"}
@@ -224,22 +210,11 @@ def test_detection_records_with_gluoncvs_loader_beside(tmp_path, capfd):
     with RecordWriter(tmp_path / "boxes.rec") as writer:
         for i, image in enumerate(jpegs(24, 48, 64)):
             writer.write(image, boxes_to_label([[k, 0.1, 0.2, 0.5, 0.9] for k in range(1 + i % 3)]))
-    arguments = [
-        "bench",
-        "loading",
-        str(tmp_path / "boxes.rec"),
-        "--boxes",
-        "--size",
-        "32",
-        "--batch-size",
-        "8",
-    ]
+    arguments = ["bench", "loading", str(tmp_path / "boxes.rec"), "--boxes", "--size", "32", "--batch-size", "8"]
     arguments += ["--rounds", "1", "--seconds", "0.05", "--workers", "1", "--json"]
     assert main(arguments) == 0
     found = json.loads(capfd.readouterr().out)
-    assert [(row["peer"], row["status"]) for row in found["rows"]] == [(OURS, "ok")] + [
-        ("gluon-cv", "ok")
-    ] * 2
+    assert [(row["peer"], row["status"]) for row in found["rows"]] == [(OURS, "ok")] + [("gluon-cv", "ok")] * 2
     assert all(row["info"]["batch_shape"] == [8, 32, 32, 3] for row in found["rows"])
     assert all(row["info"]["boxes"] == [8, 3, 5] for row in found["rows"])
     assert found["conditions"]["augment"] == "stretch-flip" and set(found["ours"]["ratio_to"]) == {"gluon-cv"}
@@ -255,9 +230,7 @@ def test_the_same_data_through_other_loaders_give_the_same_pixels(tmp_path, heig
     options = {"batch_size": 12, "image_shape": (84, 84, 3), "augment": "center-crop"}
     images, labels = next(ThreadedLoader(from_records(path), num_workers=2, **options).epoch(0))
     theirs = next(
-        mx.io.ImageRecordUInt8Iter(
-            path_imgrec=str(path), data_shape=(3, 84, 84), batch_size=12, verbose=False
-        )
+        mx.io.ImageRecordUInt8Iter(path_imgrec=str(path), data_shape=(3, 84, 84), batch_size=12, verbose=False)
     )
     vision = mx.gluon.data.vision
     data = vision.ImageRecordDataset(str(path)).transform_first(vision.transforms.CenterCrop(84))

@@ -27,10 +27,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def test_bench_packing_end_to_end(folder, capfd):
-    assert (
-        main(["bench", "packing", str(folder), "--size", "64", "--rounds", "1", "--workers", "1", "--json"])
-        == 0
-    )
+    assert main(["bench", "packing", str(folder), "--size", "64", "--rounds", "1", "--workers", "1", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert list(found["parts"]) == ["pass-through", "resize"]
     for row in found["rows"]:

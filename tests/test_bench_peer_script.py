@@ -64,10 +64,7 @@ def test_a_run_ends_at_its_target_and_leaves_no_process(tmp_path):
         ("print('done')", "printed no line"),
         ('print(\'{"seconds": 1, "accuracy": 91}\')', "accuracy=91.0"),
         ('print(\'{"seconds": 1, "accuracy": NaN}\')', "accuracy=nan"),
-        (
-            'print(\'{"seconds": 2, "accuracy": 0.1}\')\nprint(\'{"seconds": 1, "accuracy": 0.2}\')',
-            "went back",
-        ),
+        ('print(\'{"seconds": 2, "accuracy": 0.1}\')\nprint(\'{"seconds": 1, "accuracy": 0.2}\')', "went back"),
         ("import time; time.sleep(60)", "no line for 1 s"),
     ],
 )
@@ -97,9 +94,7 @@ def test_the_command_runs_both_in_turn_and_gives_the_ratio(tmp_path, capfd):
     assert [row["recipe"] for row in found["done"]] == ["this", "against", "against", "this"]
     assert found["given"]["target"] == 0.2, "the recipe's own target"
     ours = [row["first"]["train_seconds"] for row in found["done"] if row["recipe"] == "this"]
-    assert found["ratio"]["train_seconds"]["median"] == pytest.approx(
-        (1.5 / ours[0] * 1.5 / ours[1]) ** 0.5, rel=0.5
-    )
+    assert found["ratio"]["train_seconds"]["median"] == pytest.approx((1.5 / ours[0] * 1.5 / ours[1]) ** 0.5, rel=0.5)
     assert found["summary"]["against"]["flipped"]["mean"] == 0.8
     assert found["summary"]["against"]["accuracy"]["each"] == [0.7, 0.71]
     assert main(["tta", *arguments, "--against-peer", "nowhere.py"]) == 2

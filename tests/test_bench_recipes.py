@@ -49,16 +49,7 @@ def test_covering_holds_every_pair_that_can_stand_together():
 
 def test_covering_pairs_all_optimizers_with_all_schedules_and_loaders():
     trains, _ = recipe_space.covering()
-    for field in (
-        "schedule",
-        "loader",
-        "hybridize",
-        "lr_scaling",
-        "last_batch",
-        "accumulate",
-        "runtime",
-        "net",
-    ):
+    for field in ("schedule", "loader", "hybridize", "lr_scaling", "last_batch", "accumulate", "runtime", "net"):
         usual = getattr(gt.Recipe(), field)
         seen = {(v.get("optimizer"), v.get(field, usual)) for v in trains}
         wanted = {(o, x) for o in recipe_space.axes()["optimizer"] for x in recipe_space.axes()[field]}

@@ -72,9 +72,7 @@ def test_the_twin_is_trained_in_turn_and_the_ratio_is_of_pairs(twin, tmp_path):
         ("this", 0), ("against", 0), ("against", 1), ("this", 1)
     ]  # fmt: skip
     theirs = [r for r in found["done"] if r["recipe"] == "against"]
-    assert [r["first"]["train_seconds"] for r in theirs] == [40.0, 40.0] and theirs[0][
-        "warmup_seconds"
-    ] == 4.0
+    assert [r["first"]["train_seconds"] for r in theirs] == [40.0, 40.0] and theirs[0]["warmup_seconds"] == 4.0
     assert found["ratio"]["train_seconds"]["n"] == 2
     assert found["ratio"]["train_seconds"]["median"] == pytest.approx((40 / 20 + 40 / 22) / 2)
     assert found["torch"] == MODE and Twin.made[0].entrant.settings["recipe"]["learning_rate"] == 0.1
@@ -104,9 +102,7 @@ def test_a_mode_that_is_named_is_taken_without_a_trial(tmp_path, monkeypatch):
     assert not torch_tta.fastest(Recipe(), tmp_path / "python", print, "eager")["channels_last"]
     monkeypatch.setattr(torch_tta.runtime, "usable_cores", lambda: 4)
     ranks = Recipe(engine="kvstore", num_devices=2)
-    shared = torch_tta.fastest(
-        ranks, tmp_path / "python", print, "eager"
-    )  # each rank has its share of the cores
+    shared = torch_tta.fastest(ranks, tmp_path / "python", print, "eager")  # each rank has its share of the cores
     assert shared["threads"] == 2 and shared["name"] == "PyTorch eager float32, 2 ranks"
 
 
@@ -122,10 +118,7 @@ def test_of_the_modes_that_ran_the_fastest_is_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(torch_tta, "hold", lambda entrants, **_: [Tried(entrant) for entrant in entrants])
     chosen = torch_tta.fastest(Recipe(), tmp_path / "python", print)
     assert chosen["name"] == "PyTorch eager channels_last float32" and chosen["env"]["LD_PRELOAD"] == "j.so"
-    assert chosen["samples_per_sec"] == {
-        "PyTorch eager float32": 205.0,
-        "PyTorch eager channels_last float32": 305.0,
-    }
+    assert chosen["samples_per_sec"] == {"PyTorch eager float32": 205.0, "PyTorch eager channels_last float32": 305.0}
 
 
 @pytest.mark.parametrize(

@@ -101,21 +101,8 @@ def test_several_cases_are_joined_by_geometric_means():
     def case(net, ratio):
         ours = {"name": "gluontune bfloat16", "ratio_to": {"PyTorch": {"median": ratio}}}
         figures = {"ours_to_pytorch": {"median": ratio}}
-        extra = {
-            "image_size": 32,
-            "parameters": 1,
-            "allocator_of_pytorch": "glibc",
-            "machine": {},
-            "versions": {},
-        }
-        return {
-            "net": net,
-            "batch_size": 64,
-            "rows": [{"name": net}],
-            "ours": ours,
-            "figures": figures,
-            **extra,
-        }
+        extra = {"image_size": 32, "parameters": 1, "allocator_of_pytorch": "glibc", "machine": {}, "versions": {}}
+        return {"net": net, "batch_size": 64, "rows": [{"name": net}], "ours": ours, "figures": figures, **extra}
 
     found = training._join([case("a", 2.0), case("b", 0.5)], {"threads": 2})
     assert found["figures"]["ours_to_pytorch"] == {"median": pytest.approx(1.0), "cases": 2}
@@ -134,9 +121,7 @@ def test_other_shapes_are_no_twin():
 def test_ours_steps_with_our_trainer_and_mxnets_with_gluons(tmp_path):
     for entrant in training.entrants("small_vgg", 8, 1, tmp_path / "python"):
         if entrant.peer != "PyTorch" and "on PyTorch" not in entrant.name:
-            assert entrant.settings.get("trainer", "mxnet") == (
-                "gluontune" if entrant.peer == OURS else "mxnet"
-            )
+            assert entrant.settings.get("trainer", "mxnet") == ("gluontune" if entrant.peer == OURS else "mxnet")
 
 
 @pytest.mark.parametrize("net", sorted(SHAPES))
@@ -172,9 +157,7 @@ def test_our_step_trains_what_it_says(net, trainer):
 
 
 def test_the_command_gives_the_document_and_names_what_is_missing(tmp_path, capfd):
-    command = (
-        "bench training --net cifar_resnet20_v1 --batch-size 2 --rounds 1 --seconds 0.05 --threads 1 --json"
-    )
+    command = "bench training --net cifar_resnet20_v1 --batch-size 2 --rounds 1 --seconds 0.05 --threads 1 --json"
     parts = ["--only", "gluontune float32", "--only", "imperative", "--only", "eager float32"]
     out = tmp_path / "found.json"
     arguments = [*command.split(), *parts, "--peers", str(tmp_path / "none"), "--out", str(out)]

@@ -22,10 +22,7 @@ def pretended(monkeypatch):
     def throughput(recipes, rounds, seconds, say):
         return {
             label: {
-                "rates": [
-                    speed[r.engine] * (1 + min(r.exchange_every, 9) / 10) * (1 + k / 100)
-                    for k in range(rounds)
-                ],
+                "rates": [speed[r.engine] * (1 + min(r.exchange_every, 9) / 10) * (1 + k / 100) for k in range(rounds)],
                 "failure": None,
             }
             for label, r in recipes.items()

@@ -20,11 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_the_commands_are_found_in_a_clone(tmp_path):
     ran = subprocess.run([sys.executable, "-m", "benchmarks"], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0
-    assert {line.split()[0] for line in ran.stdout.splitlines() if line.startswith("  ")} >= {
-        *MOVED,
-        "deck",
-        "tables",
-    }
+    assert {line.split()[0] for line in ran.stdout.splitlines() if line.startswith("  ")} >= {*MOVED, "deck", "tables"}
 
 
 @pytest.mark.parametrize("name", [*MOVED, "deck"])

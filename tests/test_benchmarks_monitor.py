@@ -45,12 +45,7 @@ def test_a_situation_runs_in_its_own_process_and_is_taken_up_again(tmp_path, cap
 
 def test_a_wrong_verdict_is_counted_as_what_it_said():
     runs = [
-        {
-            "situation": "copy-bound",
-            "seed": k,
-            "right": k > 1,
-            "verdict": {"kind": "copy-bound" if k > 1 else "x"},
-        }
+        {"situation": "copy-bound", "seed": k, "right": k > 1, "verdict": {"kind": "copy-bound" if k > 1 else "x"}}
         for k in range(20)
     ]
     (row,) = verdict_runs.summarize(runs)

@@ -33,9 +33,7 @@ def test_the_sizes_are_those_of_the_nets_layers(tmp_path):
         "def net():\n"
         "    return Net()\n"
     )
-    found = [
-        c for c in traced(Recipe(job=str(job), batch_size_per_device=4), arrays=2) if c["pass"] == "forward"
-    ]
+    found = [c for c in traced(Recipe(job=str(job), batch_size_per_device=4), arrays=2) if c["pass"] == "forward"]
     named = {c["name"]: c for c in found}
     side = 14  # of the sample's 28 pixels
     grouped = named[f"4×8×{side}×{side}, 8 of 3×3 in 2 groups, forward"]
@@ -50,17 +48,7 @@ def test_the_sizes_are_those_of_the_nets_layers(tmp_path):
 
 def test_a_quick_run_of_a_small_net_for_real(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    arguments = [
-        "--net",
-        "small_cnn",
-        "--batch-size-per-device",
-        "4",
-        "--sizes",
-        "job",
-        "--rounds",
-        "1",
-        "--json",
-    ]
+    arguments = ["--net", "small_cnn", "--batch-size-per-device", "4", "--sizes", "job", "--rounds", "1", "--json"]
     arguments += ["--types", "float32,float16", "--slice", "0.002", "--html", "ops.html", "--out", "ops.json"]
     assert main(["operators", *arguments]) == 0
     found = json.loads(capfd.readouterr().out)
@@ -77,9 +65,7 @@ def test_a_quick_run_of_a_small_net_for_real(tmp_path, monkeypatch, capfd):
             assert row["flops_per_sec"]["median"] == pytest.approx(expected)
             assert row["share_of_peak"]["median"] > 0 and row["bound_by"] in ("memory", "compute")
     halves = [r for r in rows if r["dtype"] == "float16" and r["kind"] == "convolution"]
-    assert halves and all(
-        r["status"] == "failed" and "FP16" in r["reason"] for r in halves
-    )  # MXNet has none on CPUs
+    assert halves and all(r["status"] == "failed" and "FP16" in r["reason"] for r in halves)  # MXNet has none on CPUs
     page = (tmp_path / "ops.html").read_text()
     assert "convolution in float16 did not run here: FP16" in page and "Roofline; shares of the peak" in page
     assert main(["report", "ops.json", "--out", "again.html"]) == 0
@@ -120,14 +106,10 @@ def test_a_process_that_dies_fails_its_case_alone(monkeypatch):
             pass
 
     monkeypatch.setattr(operators, "Contender", Fragile)
-    found = operators.run(
-        Recipe(), sizes="list", quick=True, dtypes=["float32"], kinds=["product", "all-reduce"]
-    )
+    found = operators.run(Recipe(), sizes="list", quick=True, dtypes=["float32"], kinds=["product", "all-reduce"])
     by_kind = {row["kind"]: row for row in found["rows"]}
     assert by_kind["product"]["status"] == "failed" and "SIGILL" in by_kind["product"]["reason"]
-    assert (
-        by_kind["all-reduce"]["share_of_peak"]["n"] == 3 and len(asked) == 3
-    )  # two forms of product, two new starts
+    assert by_kind["all-reduce"]["share_of_peak"]["n"] == 3 and len(asked) == 3  # two forms of product, two new starts
 
 
 @pytest.mark.parametrize(

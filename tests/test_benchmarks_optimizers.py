@@ -29,9 +29,7 @@ def recipes(part, epochs=None, seeds=(0,)):
 def test_nothing_but_the_batch_changes_in_the_table_of_batches():
     found = recipes("batches")
     assert [r.batch_size_per_device for r in found.values()] == [64, 128, 256, 512, 1280]
-    assert {r.epochs for r in found.values()} == {3} and len(
-        {r.scaled_learning_rate for r in found.values()}
-    ) == 1
+    assert {r.epochs for r in found.values()} == {3} and len({r.scaled_learning_rate for r in found.values()}) == 1
     first, last = found["batch 64"], found["batch 1280"]
     assert last.differences(first) == {"batch_size_per_device": 1280}
 
@@ -46,9 +44,7 @@ def test_large_batches_have_as_many_epochs_and_images_as_the_small_one():
     assert (gathered.batch_size_per_device, gathered.accumulate, gathered.optimizer) == (128, 10, "muon")
     naive = found["batch 1280, naive"]
     assert naive.scaled_learning_rate == small.scaled_learning_rate and naive.schedule == "constant"
-    assert found["batch 1280, linear rate"].scaled_learning_rate == pytest.approx(
-        20 * small.scaled_learning_rate
-    )
+    assert found["batch 1280, linear rate"].scaled_learning_rate == pytest.approx(20 * small.scaled_learning_rate)
     pieces = PLANS["large-batch"].pieces(BASE, [0, 1, 2], [10], ["naive", "batch 64"])
     assert {p.group for p in pieces} == {"batch 64", "batch 1280, naive"} and len(pieces) == 6
 
@@ -134,9 +130,7 @@ def test_the_best_large_batch_is_compared_seed_by_seed():
     assert found["points_behind"]["batch 1280, lars"]["by_seed"] == pytest.approx([0.5, 1.0, 1.0])
     assert "; batch 1280, naive: 27.00 points behind it (3 seeds)" in found["sentence"]
     fairer = _optimizer_findings.conclude_large(
-        groups(
-            **{"batch 64": [0.84, 0.85], "batch 64, muon": [0.86, 0.87], "batch 1280, muon": [0.855, 0.857]}
-        )
+        groups(**{"batch 64": [0.84, 0.85], "batch 64, muon": [0.86, 0.87], "batch 1280, muon": [0.855, 0.857]})
     )
     assert fairer["reference"] == "batch 64, muon" and fairer["best"] == "batch 1280, muon"
     assert "0.90 points behind batch 64, muon at equal epochs (2 seeds); batch 64: 2.00" in fairer["sentence"]
@@ -152,9 +146,7 @@ def test_an_optimizer_holds_where_one_of_its_lengths_reaches_the_target_in_time(
     found = _optimizer_findings.conclude_logs(groups(**{"sgd, 8 epochs": [0.83], "nag, 8 epochs": [0.82]}))
     assert found["holds"] and found["epochs_to_target"]["sgd, 8 epochs"] == [2]
     assert found["deck_epochs_to_target"] == {"sgd": 20, "nag": 18}
-    missed = _optimizer_findings.conclude_logs(
-        groups(**{"sgd, 8 epochs": [0.83, 0.80], "sgd, 20 epochs": [0.7]})
-    )
+    missed = _optimizer_findings.conclude_logs(groups(**{"sgd, 8 epochs": [0.83, 0.80], "sgd, 20 epochs": [0.7]}))
     assert not missed["holds"] and "2/never" in missed["sentence"]
 
 
@@ -233,9 +225,7 @@ def test_step_times_are_compared_within_rounds(monkeypatch):
 @pytest.mark.process
 def test_esgd_meets_its_baselines_at_equal_compute(tmp_path):
     plan = EsgdPlan(population=2, generations=2, updates=2, offspring=2)
-    found = optimizers.run(
-        "esgd", seeds=[0], plan=plan, workers=1, out=tmp_path, changes={**TINY, "net": "softmax"}
-    )
+    found = optimizers.run("esgd", seeds=[0], plan=plan, workers=1, out=tmp_path, changes={**TINY, "net": "softmax"})
     rows = {r["contender"]: r for r in found["done"]}
     assert list(rows) == list(_esgd_contest.CONTENDERS) and {r["status"] for r in rows.values()} == {"ok"}
     most = rows["ESGD"]["cost"]["image_passes"]

@@ -35,9 +35,7 @@ def test_a_residual_net_agrees_in_outputs_gradients_and_statistics(resnet):
     net, x = resnet
     module = gt.bridge.to_torch(net)
     assert module.inputs == ["data"] and not module.training
-    assert set(dict(module.named_parameters())) | set(dict(module.named_buffers())) == set(
-        net.collect_params()
-    )
+    assert set(dict(module.named_parameters())) | set(dict(module.named_buffers())) == set(net.collect_params())
     assert gt.bridge.check(net, module, x).output < 1e-5
     found = gt.bridge.check(net, module, x, train=True, dtype="float64")
     assert found.output < 1e-10 and found.gradient < 1e-10
@@ -71,9 +69,7 @@ def test_weights_are_read_when_mxnet_is_at_rest(resnet, monkeypatch):
     told = []
     wait, read = mx.nd.waitall, mx.gluon.Parameter.data
     monkeypatch.setattr(mx.nd, "waitall", lambda: (told.append("waits"), wait()))
-    monkeypatch.setattr(
-        mx.gluon.Parameter, "data", lambda self, ctx=None: (told.append("reads"), read(self, ctx))[1]
-    )
+    monkeypatch.setattr(mx.gluon.Parameter, "data", lambda self, ctx=None: (told.append("reads"), read(self, ctx))[1])
     module = gt.bridge.to_torch(resnet[0])
     assert told[0] == "waits" and "reads" in told
     told.clear()
@@ -163,9 +159,7 @@ class Stacked:
         nn = mx.gluon.nn
         net = nn.HybridSequential()
         net.add(nn.Conv2D(8, 3), nn.LeakyReLU(0.1), nn.AvgPool2D(3, 2, 1, ceil_mode=True))
-        net.add(
-            nn.Conv2DTranspose(4, 4, 2, 1), nn.GroupNorm(2), nn.Swish(), nn.GlobalMaxPool2D(), nn.Dense(5)
-        )
+        net.add(nn.Conv2DTranspose(4, 4, 2, 1), nn.GroupNorm(2), nn.Swish(), nn.GlobalMaxPool2D(), nn.Dense(5))
         return net, np.random.default_rng(0).standard_normal((2, 3, 12, 12)).astype("float32")
 
 
@@ -305,10 +299,7 @@ def test_projections_and_clipped_cells_are_those_of_unrolled_cells():
     theirs, (h, c) = cell.unroll(3, mx.nd.array(x), layout="NTC", merge_outputs=True)
     order = ("i2h_weight", "h2h_weight", "h2r_weight", "i2h_bias", "h2h_bias")
     w = np.concatenate([getattr(cell, name).data().asnumpy().ravel() for name in order])
-    given = [
-        torch.from_numpy(a)
-        for a in (x.transpose(1, 0, 2), w, np.zeros((1, 2, 4), "f"), np.zeros((1, 2, 6), "f"))
-    ]
+    given = [torch.from_numpy(a) for a in (x.transpose(1, 0, 2), w, np.zeros((1, 2, 4), "f"), np.zeros((1, 2, 6), "f"))]
     ours = rnn_of("lstm", 6, num_layers=1, projection_size=4)(*given)
     np.testing.assert_allclose(ours[0].transpose(0, 1), theirs.asnumpy(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(ours[1][0], h.asnumpy(), rtol=1e-5, atol=1e-6)
@@ -391,9 +382,7 @@ def test_pytorch_absent_or_too_old_is_told(monkeypatch):
 
 def test_every_entry_is_an_operator_of_mxnets():
     importlib.import_module("gluontune.bridge.operators")
-    known = json.loads(importlib.import_module("gluontune.graph.schemas").table_path().read_text())[
-        "operators"
-    ]
+    known = json.loads(importlib.import_module("gluontune.graph.schemas").table_path().read_text())["operators"]
     names = [entry.name for entry in gt.bridge.OPERATORS]
     assert [name for name in names if name not in known] == [] and len(names) >= 380
 

@@ -46,9 +46,7 @@ def compare_with_mxnet(name, sample, rng):
     given_to = {n: mx.nd.array(arrays[n], dtype=kept[n]) for n in arguments}
     states = {n: mx.nd.array(arrays[n], dtype=sample.dtype) for n in auxiliary}
     slopes = {n: mx.nd.zeros(arrays[n].shape, dtype=sample.dtype) for n in moved}
-    bound = symbol.bind(
-        mx.cpu(), given_to, slopes, {n: "write" if n in slopes else "null" for n in arguments}, states
-    )
+    bound = symbol.bind(mx.cpu(), given_to, slopes, {n: "write" if n in slopes else "null" for n in arguments}, states)
     training = sample.train or sample.grads
     wanted = bound.forward(is_train=training)
 
@@ -76,27 +74,19 @@ def compare_with_mxnet(name, sample, rng):
         theirs = slopes[n].asnumpy()
         np.testing.assert_allclose(ours.expand(theirs.shape).numpy(), theirs, rtol=10 * close, atol=close)
     for n in auxiliary:  # MXNet changes them in the backward pass
-        np.testing.assert_allclose(
-            module.state_dict()[n].numpy(), states[n].asnumpy(), rtol=close, atol=close
-        )
+        np.testing.assert_allclose(module.state_dict()[n].numpy(), states[n].asnumpy(), rtol=close, atol=close)
 
 
 def test_a_mask_of_ones_leaves_a_deformable_convolution_as_it_is():
     """Inside the image, where both kinds read alike; MXNet has the masked one's gradients on GPUs only."""
     rng = np.random.default_rng(3)
     how = {"kernel": (2, 2), "num_filter": 3, "num_deformable_group": 2}
-    arrays = [
-        rng.standard_normal((2, 4, 7, 7)),
-        rng.uniform(0, 0.9, (2, 16, 6, 6)),
-        rng.standard_normal((3, 4, 2, 2)),
-    ]
+    arrays = [rng.standard_normal((2, 4, 7, 7)), rng.uniform(0, 0.9, (2, 16, 6, 6)), rng.standard_normal((3, 4, 2, 2))]
     arrays[1][..., -1, :] = arrays[1][..., -1] = 0.0  # there: the image's last pixels
     plain, masked = ([torch.tensor(a, requires_grad=True) for a in arrays] for _ in range(2))
     mask = torch.ones(2, 8, 6, 6, dtype=torch.float64, requires_grad=True)
     one = OPERATORS["_contrib_DeformableConvolution"].run(*plain, no_bias=True, **how)
-    two = OPERATORS["_contrib_ModulatedDeformableConvolution"].run(
-        *masked[:2], mask, masked[2], no_bias=True, **how
-    )
+    two = OPERATORS["_contrib_ModulatedDeformableConvolution"].run(*masked[:2], mask, masked[2], no_bias=True, **how)
     torch.testing.assert_close(one, two)
     (one**2).sum().backward()
     (two**2).sum().backward()

@@ -59,9 +59,7 @@ class Compiled:
 def fused(mode, layers, both):
     ways, hidden, taken = 1 + both, 2, 3
     rows = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}[mode] * hidden
-    count = ways * (
-        rows * (taken + hidden) + (layers - 1) * rows * (hidden * ways + hidden) + layers * 2 * rows
-    )
+    count = ways * (rows * (taken + hidden) + (layers - 1) * rows * (hidden * ways + hidden) + layers * 2 * rows)
     states = dict.fromkeys(("h", "c")[: 2 if mode == "lstm" else 1], (layers * ways, 2, hidden))
     shapes = {"x": (4, 2, taken), "w": (count,), **states}
     made = S.RNN(*[S.var(n) for n in shapes], state_size=hidden, num_layers=layers, bidirectional=both, mode=mode,
@@ -122,9 +120,7 @@ x = np.random.default_rng(0).normal(size=(4, 2, 3)).astype("float32")
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_recurrent_nets_are_compared_with_right_gradients(kind):
     found = agree(getattr(rnn, kind)(5, num_layers=3, bidirectional=True), x)
-    assert max(found.output, found.gradient) < (
-        1e-6 if kind == "RNN" else 1e-12
-    )  # its relu is one of float32
+    assert max(found.output, found.gradient) < (1e-6 if kind == "RNN" else 1e-12)  # its relu is one of float32
     assert "a fused LSTM, GRU or RNN of several layers" in str(found)
 
 
@@ -199,9 +195,7 @@ def data():
 @pytest.mark.parametrize("kernel", [{}, {"MXNET_USE_MKLDNN_RNN": "0"}])
 def test_a_run_whose_gradients_may_be_wrong_says_so(tmp_path, kernel):
     (tmp_path / "job.py").write_text(JOB)
-    result = gt.train.run(
-        gt.Recipe(job=str(tmp_path / "job.py"), batch_size_per_device=32, epochs=1, env=kernel)
-    )
+    result = gt.train.run(gt.Recipe(job=str(tmp_path / "job.py"), batch_size_per_device=32, epochs=1, env=kernel))
     assert result.ok, result.error
     assert [note.partition(":")[0] for note in result.notes] == (["layer 0"] if kernel else [])
 

@@ -54,9 +54,7 @@ def test_the_text_of_an_operator_computes_what_the_bridge_computes(name):
         document = symbol_of(gt.runtime.mxnet(), name, sample)
         graph = gt.graph.read_symbol(document)
         arrays = [fill(*each, rng=numbers).astype("float32") for each in sample.inputs]
-        states = {
-            n: arrays[int(n[1:])] for n in graph.auxiliary()
-        }  # the module has them, the text is given them
+        states = {n: arrays[int(n[1:])] for n in graph.auxiliary()}  # the module has them, the text is given them
         names = [n["name"] for n in document["nodes"][:-1] if n["name"] not in states]
         module = gt.bridge.to_torch(json.dumps(document), states, inputs=names)
         other = module_of(written(graph))

@@ -25,11 +25,7 @@ def net_of(mx):
 
 @pytest.mark.parametrize(
     ("optimizer", "learning_rate", "options"),
-    [
-        ("nag", 0.03, {"momentum": 0.9}),
-        ("adamw", 0.003, {}),
-        ("muon", 0.01, {}),
-    ],
+    [("nag", 0.03, {"momentum": 0.9}), ("adamw", 0.003, {}), ("muon", 0.01, {})],
 )
 def test_updates_in_float64_agree_to_the_last_digits(optimizer, learning_rate, options):
     from gluontune.optim.torch_optimizer import TorchOptimizer
@@ -41,20 +37,12 @@ def test_updates_in_float64_agree_to_the_last_digits(optimizer, learning_rate, o
     net.cast("float64")
     loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = gt.optim.setup(
-        optimizer,
-        net,
-        learning_rate=learning_rate,
-        global_batch_size=BATCH,
-        lr_scaling="none",
-        wd=1e-3,
-        **options,
+        optimizer, net, learning_rate=learning_rate, global_batch_size=BATCH, lr_scaling="none", wd=1e-3, **options
     )
     weights = {n: p for n, p in net.collect_params().items() if p.grad_req != "null"}
     tensors = dict(module.named_parameters())
     assert set(weights) <= set(tensors)
-    rule = TorchOptimizer(
-        optimizer, {n: tensors[n] for n in weights}, lambda number: learning_rate, wd=1e-3, **options
-    )
+    rule = TorchOptimizer(optimizer, {n: tensors[n] for n in weights}, lambda number: learning_rate, wd=1e-3, **options)
     before = {n: p.data().asnumpy() for n, p in weights.items()}
     for _ in range(STEPS):
         images, labels = rng.standard_normal((BATCH, 3, 12, 12)), rng.integers(0, 10, BATCH)

@@ -39,10 +39,7 @@ def test_list_as_json_has_what_was_promised(run, cache):
     for row in rows.values():
         assert row["source"] and row["licence"] and row["summary"]
     for name in ("sample", "fashion-mnist", "cifar10"):
-        assert (
-            rows[name]["bytes"]
-            and len(rows[name]["mean"]) == len(rows[name]["std"]) == rows[name]["image_shape"][2]
-        )
+        assert rows[name]["bytes"] and len(rows[name]["mean"]) == len(rows[name]["std"]) == rows[name]["image_shape"][2]
     assert rows["sample"]["present"] and not rows["cifar10"]["present"]
 
 

@@ -113,9 +113,7 @@ def test_a_plain_net_of_gluon_data_is_told_what_helps_it(tmp_path):
         (slow,) = [f for f in found.findings if f["id"] == "job-input"]
         assert wanted in slow["fix"] and never not in slow["fix"]
         (plain,) = [f for f in found.findings if f["id"] == "job-hybridize"]
-        assert "whole-sequential" in plain["fix"] and ".py" not in plain["message"], (
-            "no line of MXNet's is to blame"
-        )
+        assert "whole-sequential" in plain["fix"] and ".py" not in plain["message"], "no line of MXNet's is to blame"
 
 
 FEW = """

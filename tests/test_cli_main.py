@@ -17,19 +17,7 @@ from gluontune.cli._help import EXAMPLES, GROUPS
 from gluontune.cli._recipe import LISTED, field_help, names_of
 from gluontune.recipe import Recipe
 
-COMMANDS = (
-    "doctor",
-    "init",
-    "ladder",
-    "train",
-    "monitor",
-    "report",
-    "data",
-    "pack",
-    "verify",
-    "size",
-    "launch",
-)
+COMMANDS = ("doctor", "init", "ladder", "train", "monitor", "report", "data", "pack", "verify", "size", "launch")
 
 
 def test_help_lists_the_commands_in_the_learners_order(capsys):
@@ -93,9 +81,7 @@ def test_help_shows_examples_and_groups_of_options(capsys):
 
 
 def test_the_reference_of_json_has_every_command_and_every_key_that_is_quick_to_see(tmp_path, capfd):
-    page = (Path(__file__).resolve().parents[1] / "docs" / "reference" / "json.md").read_text(
-        encoding="utf-8"
-    )
+    page = (Path(__file__).resolve().parents[1] / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
     titles = " ".join(re.findall("^## (.*)$", page, re.M))
     for name, command in leaves(typer.main.get_command(cli.build_app())):
         if any("--json" in parameter.opts for parameter in command.params):
@@ -136,10 +122,7 @@ def test_init_writes_a_job_that_trains_and_overwrites_nothing(tmp_path, capsys):
     job = tmp_path / "job.py"
     assert cli.main(["init", str(job)]) == 0
     assert (
-        cli.main(
-            ["train", "--job", str(job), "--epochs", "0.1", "--train-samples", "640", "--val-samples", "64"]
-        )
-        == 0
+        cli.main(["train", "--job", str(job), "--epochs", "0.1", "--train-samples", "640", "--val-samples", "64"]) == 0
     )
     assert cli.main(["init", str(job)]) == 2
     assert "not overwritten" in capsys.readouterr().err
@@ -172,9 +155,7 @@ def test_version(capsys):
         (["launch", "--", "train", "--engine", "kvstore"], 2, "--engine"),
     ],
 )
-def test_wrong_usage_is_one_or_two_lines_and_its_exit_code(
-    arguments, code, words, capsys, tmp_path, monkeypatch
-):
+def test_wrong_usage_is_one_or_two_lines_and_its_exit_code(arguments, code, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(arguments) == code
     captured = capsys.readouterr()
@@ -200,10 +181,7 @@ def test_a_fault_of_our_own_is_told_without_a_traceback(monkeypatch, capsys):
 def test_json_stands_alone_on_stdout():
     command = [sys.executable, "-m", "gluontune", "train", "--net", "mlp", "--loader", "resident", "--json"]
     done = subprocess.run(
-        [*command, "--train-samples", "640", "--val-samples", "64"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [*command, "--train-samples", "640", "--val-samples", "64"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -212,17 +190,7 @@ def test_json_stands_alone_on_stdout():
 
 def test_launch_prints_one_merged_result():
     command = [sys.executable, "-m", "gluontune", "launch", "-n", "2", "--engine", "kvstore", "--", "train"]
-    small = [
-        "--net",
-        "mlp",
-        "--loader",
-        "resident",
-        "--train-samples",
-        "1280",
-        "--val-samples",
-        "64",
-        "--json",
-    ]
+    small = ["--net", "mlp", "--loader", "resident", "--train-samples", "1280", "--val-samples", "64", "--json"]
     done = subprocess.run([*command, *small], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)

@@ -55,9 +55,7 @@ def test_json_is_the_only_thing_on_stdout(capfd):
 
 
 def test_options_after_the_command_are_the_commands(capfd):
-    code, out, _ = run(
-        capfd, "--gpus", "none", "--", PYTHON, "-c", "import sys; print(sys.argv[1:])", "--json", "-x"
-    )
+    code, out, _ = run(capfd, "--gpus", "none", "--", PYTHON, "-c", "import sys; print(sys.argv[1:])", "--json", "-x")
     assert code == 0 and out == "['--json', '-x']\n"
 
 

@@ -35,9 +35,7 @@ def test_pack_and_verify_json(folder, tmp_path, capfd):
     code, text, _ = run(capfd, "pack", folder, out, "--resize", 32, "--shards", 2, "--json")
     report = json.loads(text)
     assert code == 0 and report["packed"] == 8 and report["images_per_sec"] > 0
-    assert report["skipped"] == [
-        {"path": str(folder / "cat/bad.jpg"), "reason": "not an image (begins with b'bad')"}
-    ]
+    assert report["skipped"] == [{"path": str(folder / "cat/bad.jpg"), "reason": "not an image (begins with b'bad')"}]
     assert report["outputs"] == [str(tmp_path / f"a-0000{s}-of-00002.rec") for s in (0, 1)]
     assert sum(len(RecordReader(p)) for p in report["outputs"]) == 8
     code, text, _ = run(capfd, "verify", report["outputs"][0], "--json")

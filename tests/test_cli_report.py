@@ -37,11 +37,7 @@ def test_ladders_and_runs_share_one_page_and_json_stays_alone_on_stdout(results,
     assert main(["report", "out", "base.json", "out2", "--out", "all.html", "--json"]) == 0
     captured = capfd.readouterr()
     document = json.loads(captured.out)
-    assert document["out"] == "all.html" and [s["kind"] for s in document["sources"]] == [
-        "ladder",
-        "run",
-        "run",
-    ]
+    assert document["out"] == "all.html" and [s["kind"] for s in document["sources"]] == ["ladder", "run", "run"]
     assert document["sources"][0]["best"]["name"] == "environment" and not document["sources"][0]["complete"]
     assert [Path(entry["path"]).name for entry in document["left_out"]] == ["broken.json"]
     assert "left out: " in captured.err and "wrote all.html" in captured.err

@@ -140,9 +140,7 @@ def test_gathered_blocks_equal_those_made_in_python(tmp_path):
     turned = Image.Exif()
     turned[0x0112] = 6
     plain = [jpeg(picture(20 + i, 30)) for i in range(5)]
-    split = (
-        plain[1][:-2] + b"\0" * (-(len(plain[1]) - 2 + 24) % 4) + MAGIC + b"\xff\xd9"
-    )  # as the record lies
+    split = plain[1][:-2] + b"\0" * (-(len(plain[1]) - 2 + 24) % 4) + MAGIC + b"\xff\xd9"  # as the record lies
     contents = [
         *plain, split, jpeg(picture(9, 9), exif=turned.tobytes()), plain[0], plain[0][:-40], b"",
         cv2.imencode(".png", picture(8, 8))[1].tobytes(), plain[2], jpeg(picture(12, 12)[:, :, 0]), plain[3] + b"tail",

@@ -25,8 +25,7 @@ def _is_own() -> bool:
 
 
 pytestmark = pytest.mark.skipif(
-    not native.compilers() or not _is_own(),
-    reason="wants a C compiler, and a processor with AVX2 and BMI2",
+    not native.compilers() or not _is_own(), reason="wants a C compiler, and a processor with AVX2 and BMI2"
 )
 
 
@@ -124,13 +123,9 @@ def test_the_pixels_of_any_box_at_any_scale_are_libjpegs(both, drawn, data):
     box = (top, left, data.draw(st.integers(1, h - top)), data.draw(st.integers(1, w - left)))
     box = data.draw(st.sampled_from([box, (0, 0, h, w)]))
     eighths, channels = data.draw(st.sampled_from([8, 8, 4, 2, 1])), data.draw(st.sampled_from([1, 3]))
-    out = data.draw(
-        st.sampled_from([box[2:], (data.draw(st.integers(1, 70)), data.draw(st.integers(1, 70)))])
-    )
+    out = data.draw(st.sampled_from([box[2:], (data.draw(st.integers(1, 70)), data.draw(st.integers(1, 70)))]))
     before = both.own()
-    (code, mine), (other, theirs) = both.decode(
-        file, box, (*out, channels), eighths, flip=data.draw(st.booleans())
-    )
+    (code, mine), (other, theirs) = both.decode(file, box, (*out, channels), eighths, flip=data.draw(st.booleans()))
     assert code == other == native.OK
     assert np.array_equal(mine, theirs)
     colour_scaled = channels == 3 and not drawn["grey"] and drawn["subsampling"] and eighths < 8
@@ -175,9 +170,7 @@ def others() -> dict[str, bytes]:
     frame = plain.index(b"\xff\xc0")
     scan = plain.index(b"\xff\xda")
     tall = bytearray(jpeg(image, subsampling=0))
-    tall[tall.index(b"\xff\xc0") + 11] = (
-        0x12  # luma twice as high: the data are wrong for it, and both say the same
-    )
+    tall[tall.index(b"\xff\xc0") + 11] = 0x12  # luma twice as high: the data are wrong for it, and both say the same
     adobe = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"  # its last byte: RGB
     start = plain.index(b"\xff\xe0")
     end_of_jfif = start + 2 + int.from_bytes(plain[start + 2 : start + 4], "big")
@@ -261,10 +254,7 @@ def test_values_that_no_image_has_wrap_as_they_do_in_libjpeg(both, eighths):
     rng = np.random.default_rng(eighths)
     before, loud = both.own(), 0
     for n in range(30):
-        flat, height = (
-            n % 3 == 2,
-            1 if n % 3 else 70,
-        )  # all values of a block, those of its first row, the first one
+        flat, height = (n % 3 == 2, 1 if n % 3 else 70)  # all values of a block, those of its first row, the first one
         image = rng.integers(0, 256, (height, 6 if flat else 90, 3)).astype(np.uint8)
         image = np.repeat(np.broadcast_to(image, (70, *image.shape[1:])), 16 if flat else 1, axis=1)
         data = jpeg(image, quality=int(rng.integers(60, 101)), subsampling=n % 2 * 2)
@@ -317,9 +307,7 @@ def test_a_file_with_more_tables_than_are_kept_is_libjpegs(both):
     table = data[at : at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")]
     changed = bytearray(table)
     several = b""
-    for k in range(
-        20
-    ):  # the same code, its last symbols exchanged: other tables, of which the true ones come last
+    for k in range(20):  # the same code, its last symbols exchanged: other tables, of which the true ones come last
         changed[-1 - k % 3], changed[-4] = changed[-4], changed[-1 - k % 3]
         several += bytes(changed)
     before = both.own()

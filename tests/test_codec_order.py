@@ -43,9 +43,7 @@ def without(data: bytes, marker: int, one: int | None = None) -> bytes:
 def drawn(rng: np.random.Generator, files: list[bytes]) -> bytes:
     data = damaged(rng, files)
     if rng.random() < 0.4:
-        data = without(
-            data, int(rng.choice([QUANT, HUFFMAN])), *([] if rng.random() < 0.5 else [int(rng.integers(4))])
-        )
+        data = without(data, int(rng.choice([QUANT, HUFFMAN])), *([] if rng.random() < 0.5 else [int(rng.integers(4))]))
     if rng.random() < 0.1:
         data = data[: int(rng.integers(len(data) // 2, len(data) + 1))] + b"\xff\xd9"
     return data
@@ -79,9 +77,7 @@ class Reader:
             )  # fmt: skip
             code = int(codes[0])
             found.append((code, out.tobytes() if code == native.OK else self.codec.gt_message(handle)))
-            code = self.codec.gt_recode(
-                handle, data, len(data), 16, 0, channels == 1, 90, ctypes.byref(result)
-            )
+            code = self.codec.gt_recode(handle, data, len(data), 16, 0, channels == 1, 90, ctypes.byref(result))
             made = ctypes.string_at(*result) if code == native.OK else self.codec.gt_message(handle)
             found.append((code, made))
         out = np.zeros((24, 20, 3), np.uint8)
@@ -98,9 +94,7 @@ def trial(count: int, seed: int) -> Counter:
     whole, counts = corpus(), Counter()
     native.load().gt_limit(1 << 20)
     try:
-        files = [
-            (drawn(rng, whole), int(rng.choice([8, 4, 2, 1])), int(rng.choice([1, 3]))) for _ in range(count)
-        ]
+        files = [(drawn(rng, whole), int(rng.choice([8, 4, 2, 1])), int(rng.choice([1, 3]))) for _ in range(count)]
         alone = [Reader().seen(*one) for one in files]
         for order in (range(count), rng.permutation(count)):
             reader = Reader()
@@ -127,9 +121,7 @@ def photograph(quality: int, **options: int) -> bytes:
     settings = [cv2.IMWRITE_JPEG_QUALITY, quality]
     for name, value in options.items():
         settings += [getattr(cv2, f"IMWRITE_JPEG_{name}"), value]
-    return cv2.imencode(".jpg", cv2.resize(noise, (64, 48), interpolation=cv2.INTER_CUBIC), settings)[
-        1
-    ].tobytes()
+    return cv2.imencode(".jpg", cv2.resize(noise, (64, 48), interpolation=cv2.INTER_CUBIC), settings)[1].tobytes()
 
 
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_codec), False])

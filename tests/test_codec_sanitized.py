@@ -69,9 +69,7 @@ def test_a_fault_that_is_put_in_is_found_and_named(broken, capfd, name, before, 
 
 
 @pytest.mark.parametrize("work, code", [("time.sleep(900)", -1), ("sum(range(9)) < 0", 0)])
-def test_a_process_that_sleeps_is_stuck_and_one_that_waits_for_the_processor_is_not(
-    tmp_path, monkeypatch, work, code
-):
+def test_a_process_that_sleeps_is_stuck_and_one_that_waits_for_the_processor_is_not(tmp_path, monkeypatch, work, code):
     monkeypatch.setattr(sanitize, "LOOK_S", 1.5)
     (tmp_path / "at").write_text("16")
     text = f"import time\nwhile time.process_time() < 2.5:\n    {work}"

@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gluontune.compute import (
-    REWRITES,
-    apply_rewrites,
-    check_hybridizable,
-    hybridize,
-    profile,
-    set_mode,
-    why_no_gain,
-)
+from gluontune.compute import REWRITES, apply_rewrites, check_hybridizable, hybridize, profile, set_mode, why_no_gain
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 

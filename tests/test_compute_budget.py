@@ -30,9 +30,7 @@ def spent():
 
 
 @pytest.mark.parametrize("steps, least", [(400, 0), (1000, 2), (2000, 4), (10**6, 9)])
-def test_no_more_than_a_twentieth_of_the_steps_to_come_and_never_more_than_15_seconds(
-    monkeypatch, steps, least
-):
+def test_no_more_than_a_twentieth_of_the_steps_to_come_and_never_more_than_15_seconds(monkeypatch, steps, least):
     pretend(monkeypatch, quick_with_rewrites)
     net, x = small()
     report = hybridize(net, x, steps=steps)
@@ -50,9 +48,7 @@ def test_a_few_steps_to_come_are_not_raced_for_and_the_net_stays_as_it_is(monkey
     report = hybridize(net, x, steps=100)
     assert spent() == 0 and report.chosen.settings == "static_alloc" and report.trials == [report.chosen]
     assert dict(net._flags)["static_alloc"] and not dict(net._flags)["static_shape"] and net._active
-    assert report.notes == [
-        "100 steps to come are too few to pay for a race: the net stays as it is, static_alloc"
-    ]
+    assert report.notes == ["100 steps to come are too few to pay for a race: the net stays as it is, static_alloc"]
     assert "not run" in str(report) and json.dumps(report.to_dict())
 
 
@@ -158,9 +154,7 @@ def test_code_and_attributes_of_a_net_make_it_another():
         net.initialize()
         return _remember.fingerprint(net, [(mx.nd.ones((2, 3)),)], None, [])
 
-    block = (
-        "Block):\n def __init__(s, k={k}):\n  super().__init__(); s.k = k\n def forward(s, x): return x * {f}"
-    )
+    block = "Block):\n def __init__(s, k={k}):\n  super().__init__(); s.k = k\n def forward(s, x): return x * {f}"
     hybrid = "HybridBlock):\n def hybrid_forward(s, F, x): return F.{f}(x)"
     texts = [block.format(k=1, f=2), block.format(k=2, f=2), block.format(k=1, f=3)]
     texts += [hybrid.format(f="relu"), hybrid.format(f="exp")]
@@ -184,9 +178,7 @@ SPOILT = {
     "a list": lambda d: "[]",
     "chosen out of range": lambda d: json.dumps({**d, "chosen": 99}),
     "chosen from the end": lambda d: json.dumps({**d, "chosen": -1}),
-    "an unknown mode": lambda d: json.dumps(
-        {**d, "trials": [{**t, "settings": "turbo"} for t in d["trials"]]}
-    ),
+    "an unknown mode": lambda d: json.dumps({**d, "trials": [{**t, "settings": "turbo"} for t in d["trials"]]}),
     "a rewrite from elsewhere": lambda d: json.dumps(
         {**d, "trials": [{**t, "rewrites": ["order-sums"]} for t in d["trials"]]}
     ),
@@ -244,9 +236,7 @@ def test_a_rewrite_that_breaks_the_net_is_never_raced(monkeypatch):
     assert any(note.startswith("pool-to-mean: taken back") for note in report.notes)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"steps": -1}, {"steps": 1.5}, {"budget_s": 0}, {"budget_s": float("nan")}]
-)
+@pytest.mark.parametrize("wrong", [{"steps": -1}, {"steps": 1.5}, {"budget_s": 0}, {"budget_s": float("nan")}])
 def test_wrong_figures(wrong):
     net, x = small()
     with pytest.raises(UsageError, match=next(iter(wrong))):

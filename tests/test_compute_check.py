@@ -117,9 +117,7 @@ def test_a_changed_result_is_located_in_the_deepest_block():
 
 def test_a_graph_that_fits_one_batch_size_only_is_found():
     check = check_hybridizable(net_with("batch_baked"), mx.nd.random.uniform(shape=(4, 3)))
-    assert [f.reason for f in check.findings] == [
-        "compiled for a batch of 4, it fails or errs on a batch of 2"
-    ]
+    assert [f.reason for f in check.findings] == ["compiled for a batch of 4, it fails or errs on a batch of 2"]
 
 
 def test_random_numbers_are_compared_in_prediction_mode():

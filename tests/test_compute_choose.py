@@ -58,10 +58,7 @@ def test_what_is_not_faster_beyond_doubt_is_not_applied(monkeypatch):
 
 def test_two_rewrites_that_hurt_are_both_left_out(monkeypatch):
     hurting = {"pad-channels", "fuse-bn-relu"}
-    pretend(
-        monkeypatch,
-        lambda t: 0.1 - 0.06 * ("pool-to-mean" in t.rewrites) + 0.01 * len(hurting & {*t.rewrites}),
-    )
+    pretend(monkeypatch, lambda t: 0.1 - 0.06 * ("pool-to-mean" in t.rewrites) + 0.01 * len(hurting & {*t.rewrites}))
     net, x = small()
     report = hybridize(net, x, rounds=3, budget_s=60)
     assert report.chosen.rewrites == ("pool-to-mean",) and type(net[0]) is nn.Conv2D

@@ -11,16 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from gluontune.compute import (
-    _graph,
-    _proof,
-    _rewrite_targets,
-    apply_rewrites,
-    hybridize,
-    process,
-    profile,
-    set_mode,
-)
+from gluontune.compute import _graph, _proof, _rewrite_targets, apply_rewrites, hybridize, process, profile, set_mode
 from gluontune.runtime import mxnet
 
 mx = mxnet()
@@ -81,10 +72,7 @@ def test_a_sum_is_exchanged_only_where_the_second_operand_alone_is_free():
     half = mx.sym.amp_cast(x + free, dtype="float16")  # mixed precision's casts stay
     assert "amp_cast" in _graph.order_sums(half)[0].tojson(remove_amp_cast=False)
     ordered, _ = _graph.order_sums(x + free)
-    assert (
-        ordered.list_arguments()[:1] == ["x"]
-        and ordered.list_auxiliary_states() == free.list_auxiliary_states()
-    )
+    assert ordered.list_arguments()[:1] == ["x"] and ordered.list_auxiliary_states() == free.list_auxiliary_states()
 
 
 def test_a_net_whose_graph_was_rewritten_is_pickled_and_stays_what_it_was_by_name():
@@ -166,12 +154,7 @@ def test_a_norm_before_a_pooling_to_one_value_is_fused_only_with_the_poolings_ow
 def test_a_norm_before_a_grouped_convolution_is_not_fused_for_its_gradient_has_other_blocks():
     net = nn.HybridSequential()
     net.add(nn.Conv2D(32, 1, in_channels=16, use_bias=False), nn.BatchNorm(), nn.Activation("relu"))
-    net.add(
-        nn.Conv2D(32, 3, padding=1, groups=8, in_channels=32),
-        nn.BatchNorm(),
-        nn.Activation("relu"),
-        nn.Dense(2),
-    )
+    net.add(nn.Conv2D(32, 3, padding=1, groups=8, in_channels=32), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(2))
     net.initialize()
     x = mx.nd.random.normal(shape=(2, 16, 6, 6))
     assert list(apply_rewrites(net, ["fuse-bn-relu"], x)) == []
@@ -187,9 +170,7 @@ def test_a_rewrite_that_gives_other_gradients_fails_and_is_not_chosen(monkeypatc
     net, x = gated_net()
     report = hybridize(net, x, rewrites=["fuse-bn-relu"], budget_s=30, refresh=True)
     assert any(note.startswith("fuse-bn-relu: taken back") for note in report.notes)
-    assert not any(
-        trial.rewrites for trial in report.trials
-    )  # however many plain ones this machine's heats called
+    assert not any(trial.rewrites for trial in report.trials)  # however many plain ones this machine's heats called
     # What the proof on a few samples lets through, the race's own check of the whole batch finds.
     monkeypatch.setattr(_proof.Proof, "wrong", lambda self, targets, before: None)
     net, x = gated_net()

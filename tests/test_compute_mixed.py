@@ -110,18 +110,12 @@ def test_state_continues():
     set_gradients(net, [0.0, 0.0])
     scaler.step(trainer, 1)
     other.load_state_dict(scaler.state_dict())
-    assert (
-        other.state_dict()
-        == scaler.state_dict()
-        == {"scale_value": 16.0, "good_steps": 1, "skipped_steps": 0}
-    )
+    assert other.state_dict() == scaler.state_dict() == {"scale_value": 16.0, "good_steps": 1, "skipped_steps": 0}
 
 
 def test_float16_casts_the_net_but_not_batch_norm_and_keeps_float32_masters():
     net = nn.HybridSequential()
-    net.add(
-        nn.Conv2D(2, 1, in_channels=2), nn.BatchNorm(in_channels=2), nn.LayerNorm(epsilon=1e-9, in_channels=2)
-    )
+    net.add(nn.Conv2D(2, 1, in_channels=2), nn.BatchNorm(in_channels=2), nn.LayerNorm(epsilon=1e-9, in_channels=2))
     net.initialize()
     trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5, "momentum": 0.9})
     precision = _to_float16(net, trainer)

@@ -167,9 +167,7 @@ def test_the_module_has_both_graphs_and_is_compared_in_both(train, dtype):
     assert names == {n for n in net.collect_params() if "running" not in n}
     both = module.modes_
     both.predict, both.graph_of_training = both.graph_of_training, both.predict
-    assert (
-        gt.bridge.check(net, module, x, train=train).output > 0.5
-    )  # compared with its own mode, not with itself
+    assert gt.bridge.check(net, module, x, train=train).output > 0.5  # compared with its own mode, not with itself
 
 
 def test_both_graphs_are_made_faster_and_stay_what_they_are():
@@ -204,9 +202,7 @@ def test_what_can_only_predict_is_converted_for_prediction_and_says_so(kind, arg
     with pytest.raises(GluontuneError, match=f"for prediction alone.*{said}"):
         module.train()
     if said == "AttributeError":
-        with pytest.raises(
-            UsageError, match=r"in training mode it cannot be traced at .*test_compute_modes\.py:"
-        ):
+        with pytest.raises(UsageError, match=r"in training mode it cannot be traced at .*test_compute_modes\.py:"):
             gt.bridge.check(net, module, x, train=True)
 
 

@@ -69,9 +69,7 @@ class Residual(nn.HybridBlock):
     def __init__(self, channels):
         super().__init__()
         self.body = nn.HybridSequential()
-        self.body.add(
-            nn.Conv2D(channels, 3, padding=1, use_bias=False), nn.BatchNorm(), nn.Activation("relu")
-        )
+        self.body.add(nn.Conv2D(channels, 3, padding=1, use_bias=False), nn.BatchNorm(), nn.Activation("relu"))
         self.body.add(nn.Conv2D(channels, 3, padding=1, use_bias=False), nn.BatchNorm())
 
     def hybrid_forward(self, F, x):

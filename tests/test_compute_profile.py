@@ -41,11 +41,7 @@ CONV_GEMM = (
     "wei_bf16::blocked:abcd:f0 bia_undef::undef::f0 dst_bf16::blocked:abcd:f0,,alg:convolution_direct,"
     "mb64_ic3oc16_ih32oh32kh3sh1dh0ph1_iw32ow32kw3sw1dw0pw1,1.6"
 )
-CONV_FAST = (
-    CONV_GEMM.replace("x64:gemm:jit", "jit_bf16:avx512_core_bf16")
-    .replace("ic3", "ic16")
-    .replace("1.6", "1.8")
-)
+CONV_FAST = CONV_GEMM.replace("x64:gemm:jit", "jit_bf16:avx512_core_bf16").replace("ic3", "ic16").replace("1.6", "1.8")
 DENSE = (
     "dnnl_verbose,exec,cpu,inner_product,x64:gemm:jit,forward_training,src_f32::blocked:ab:f0 "
     "wei_f32::blocked:ab:f0,,,mb64ic64oc10,0.02"
@@ -92,9 +88,7 @@ def test_the_sentence_for_the_user():
     found = report(log, measured, 2)
     assert found.onednn_ms == pytest.approx(12 + 0.4 + 14 + 7 + 1.6 + 1.8 + 0.02)
     sentences = [str(cure) for cure in found.cures]
-    assert sentences[0].startswith(
-        "1 Pooling layer and 1 BatchNorm layer run on a slow path: 38 % of your step"
-    )
+    assert sentences[0].startswith("1 Pooling layer and 1 BatchNorm layer run on a slow path: 38 % of your step")
     assert [c.rewrite for c in found.cures] == ["pool-to-mean", "pad-channels"]
     json.dumps(found.to_dict(), allow_nan=False)
 
@@ -119,9 +113,7 @@ def test_suspicious_operators_are_marked():
 def test_a_real_net_is_profiled_and_cured():
     net = nn.HybridSequential()
     net.add(nn.Conv2D(16, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"))
-    net.add(
-        nn.Conv2D(32, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(4)
-    )
+    net.add(nn.Conv2D(32, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(4))
     net.initialize()
     x = mx.nd.random.uniform(shape=(4, 3, 8, 8))
     set_mode(net, "static")
@@ -193,10 +185,7 @@ def test_a_norm_between_two_layouts_is_cured_by_keeping_narrow_convolutions_in_f
         "diff_bf16::blocked:{}:f0,,flags:S,mb128ic16ih32iw32,{}"
     )
     slow, fast = parse_log(
-        [
-            line.format("bnorm_ref:any", "aBcd16b", 396.5),
-            line.format("bnorm_jit:avx512_core_bf16", "acdb", 2.2),
-        ]
+        [line.format("bnorm_ref:any", "aBcd16b", 396.5), line.format("bnorm_jit:avx512_core_bf16", "acdb", 2.2)]
     )
     assert cure_of(slow, [slow, fast]) == "narrow-in-float32" and cure_of(fast, [slow, fast]) == ""
     assert summarize([slow, fast], steps=1)[0].fast_ms == pytest.approx(2.2)

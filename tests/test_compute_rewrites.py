@@ -298,9 +298,7 @@ def test_a_sequential_with_code_of_its_own_in_it_stays_plain():
 
 def test_every_rewrite_has_a_card():
     for rewrite in REWRITES:
-        assert rewrite.devices and all(
-            (rewrite.card.replaces, rewrite.card.why_slow, rewrite.card.when_it_helps)
-        )
+        assert rewrite.devices and all((rewrite.card.replaces, rewrite.card.why_slow, rewrite.card.when_it_helps))
         assert REWRITES[rewrite.name] is rewrite
 
 

@@ -42,8 +42,7 @@ def pooled():
 
 
 @pytest.mark.parametrize(
-    ("broken", "told"),
-    [(Doubled, "outputs differ"), (Blocked, "gradients differ"), (Raising, "no such operator")],
+    ("broken", "told"), [(Doubled, "outputs differ"), (Blocked, "gradients differ"), (Raising, "no such operator")]
 )
 def test_a_rewrite_that_breaks_the_net_takes_itself_back_and_names_the_layer(monkeypatch, broken, told):
     def find(net, seen):

@@ -124,9 +124,7 @@ def test_bfloat16_support_is_read_from_the_flags(monkeypatch):
         ("GenuineIntel", {"avx512_bf16", "amx_bf16"}, "native"),
         ("AuthenticAMD", {"avx512_bf16"}, "native"),
     ):
-        monkeypatch.setattr(
-            "gluontune.compute.process.processor", lambda has=flags, by=vendor: (avx512 | has, by)
-        )
+        monkeypatch.setattr("gluontune.compute.process.processor", lambda has=flags, by=vendor: (avx512 | has, by))
         assert bfloat16_support().level == level
     assert bfloat16_support(avx512 | {"avx512_bf16"}, "GenuineIntel").level == "slow"
     monkeypatch.setattr("gluontune.compute.process.processor", lambda: ({"avx2"}, "GenuineIntel"))
@@ -178,16 +176,10 @@ def test_bfloat16_trains_in_a_process_of_its_own():
             start_process("bfloat16", "cpu")
         return
     env = {**os.environ, "DNNL_VERBOSE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", BFLOAT16], capture_output=True, text=True, env=env, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", BFLOAT16], capture_output=True, text=True, env=env, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    losses = {
-        line.split()[0]: float(line.split()[1]) for line in lines if line.split()[0] in gt.compute.MODES
-    }
+    losses = {line.split()[0]: float(line.split()[1]) for line in lines if line.split()[0] in gt.compute.MODES}
     assert list(losses) == list(gt.compute.MODES) and losses["static"] < losses["imperative"] < 0.8
-    assert "check True" in lines and any(
-        "refused: this process was started for bfloat16" in line for line in lines
-    )
+    assert "check True" in lines and any("refused: this process was started for bfloat16" in line for line in lines)
     assert ",convolution," in done.stdout and "src_bf16" in done.stdout  # it did compute in bfloat16

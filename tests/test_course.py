@@ -86,14 +86,7 @@ def test_the_notebook_is_the_scripts_and_light(script):
 @pytest.mark.parametrize("script", LESSONS, ids=ids)
 def test_a_lesson_asks_first_and_ends_with_exercises(script):
     prose = "\n".join(c.source for c in cells(script) if c.cell_type == "markdown")
-    parts = (
-        "**Question.**",
-        "**You will be able to**",
-        "## Summary",
-        "## Exercises",
-        "**Reference:**",
-        "**Next:**",
-    )
+    parts = ("**Question.**", "**You will be able to**", "## Summary", "## Exercises", "**Reference:**", "**Next:**")
     order = [prose.index(part) for part in parts]
     assert order == sorted(order)
     code = "\n".join(c.source for c in cells(script) if c.cell_type == "code")

@@ -21,16 +21,7 @@ from gluontune.course.assessment.supervise import copy_handed_in
 from gluontune.errors import UsageError
 from gluontune.records import RecordReader
 
-SCALE = Scale(
-    train=1600,
-    val=1000,
-    test=400,
-    edge=16,
-    classes=5,
-    styles=10,
-    own_styles=10,
-    own_share=0.4,
-)
+SCALE = Scale(train=1600, val=1000, test=400, edge=16, classes=5, styles=10, own_styles=10, own_share=0.4)
 # a goal for the small task above; nothing is timed here, so the budget is hours
 GOAL = {"seconds": 3600.0, "accuracy": 0.75, "steadiness": 0.01}
 EASY = {"1": GOAL, "2": GOAL}
@@ -91,13 +82,7 @@ def the_same_each_time(monkeypatch):
 
 def assess(path, ranks=1, seconds=None, **changes):
     reference = EASY if seconds is None else {str(ranks): {**GOAL, "seconds": seconds}}
-    options = {
-        "scale": SCALE,
-        "reference": reference,
-        "settings": "as-installed",
-        "memory_mib": 3000,
-        **changes,
-    }
+    options = {"scale": SCALE, "reference": reference, "settings": "as-installed", "memory_mib": 3000, **changes}
     found = assessment.assess(path, ranks=ranks, out=path.parent / "out", **options)
     assert json.loads((path.parent / "out" / "assessment.json").read_text())["passed"] == found.passed
     return found
@@ -122,9 +107,7 @@ def test_an_honest_script_passes_on_one_rank_and_on_two(tmp_path):
 
 # What a script does with validation images: `more`, of which `chosen` are trained on, too.
 VALIDATION = "more, theirs = load(task.val)\nchosen = {}\n"
-VALIDATION += (
-    "images, labels = np.concatenate([images, more[chosen]]), np.concatenate([labels, theirs[chosen]])\n"
-)
+VALIDATION += "images, labels = np.concatenate([images, more[chosen]]), np.concatenate([labels, theirs[chosen]])\n"
 CHOSEN = {
     "all": VALIDATION.format("theirs >= 0"),
     "two of five classes": VALIDATION.format("theirs < 2"),
@@ -182,12 +165,7 @@ def test_all_that_is_wanted_gives_all_points():
         ({"seconds": 31.0}, {}, "time", "31.0 s by the grader's clock"),
         ({}, {"accuracy": 0.6}, "accuracy", "Train longer"),
         ({}, {"traces": {**FOUND["traces"], "train-b": (0.2, 0.5)}}, "data", "a half of the training images"),
-        (
-            {},
-            {"traces": {**FOUND["traces"], "val": (0.6, 1e-9)}},
-            "validation",
-            "that dice gave to single validation",
-        ),
+        ({}, {"traces": {**FOUND["traces"], "val": (0.6, 1e-9)}}, "validation", "that dice gave to single validation"),
         ({}, {"forward_cpu_s": 0.02}, "samples", "950 at most"),
         ({}, {"samples": [1000]}, "samples", "at least one epoch"),
         ({}, {"samples": [None]}, "samples", "did not report"),
@@ -199,9 +177,7 @@ def test_each_criterion_alone_decides(run, found, name, said):
     part = grading.grade(1, TARGET, {**RUN, **run}, {**FOUND, **found}, FACTS)
     lost = {c.name: c.feedback for c in part.criteria if c.points < c.max_points}
     assert not part.passed and part.points < 50 and said in lost[name]
-    assert set(lost) <= {name, "time", "steadiness"}, (
-        "time and steadiness count as far as the accuracy was reached"
-    )
+    assert set(lost) <= {name, "time", "steadiness"}, "time and steadiness count as far as the accuracy was reached"
 
 
 def test_bursts_cost_points_and_nothing_else():
@@ -223,9 +199,7 @@ def test_what_is_no_number_and_who_is_idle_is_told():
     lost = {c.name: c.feedback for c in grading.grade(2, TARGET, two, found, facts).criteria if not c.passed}
     assert list(lost) == ["samples"] and "rank 1 worked for 3.0 s" in lost["samples"]
     for difference in (float("inf"), float("nan")):
-        part = grading.grade(
-            2, TARGET, {**two, "ranks": RUN["ranks"] * 2}, {**found, "difference": difference}, facts
-        )
+        part = grading.grade(2, TARGET, {**two, "ranks": RUN["ranks"] * 2}, {**found, "difference": difference}, facts)
         assert [c.name for c in part.criteria if not c.passed] == ["agreement"]
 
 
@@ -233,9 +207,7 @@ def test_a_rank_that_kills_itself_is_not_taken_for_one_that_was_ended():
     """The other waits for it in vain, and is ended: both have ended by the same signal."""
     gone = {**RUN["ranks"][0], "code": -9, "seconds": 12.0, "forced": False}
     run = {**RUN, "stopped_by": "partner", "ranks": [{**gone, "seconds": 20.0, "forced": True}, gone]}
-    part = grading.grade(
-        2, TARGET, run, {**FOUND, "samples": [800, 800]}, {**FACTS, "train_images": [800, 800]}
-    )
+    part = grading.grade(2, TARGET, run, {**FOUND, "samples": [800, 800]}, {**FACTS, "train_images": [800, 800]})
     lost = {c.name: c.feedback for c in part.criteria if not c.passed}
     assert "rank 1 was ended by signal 9" in lost["end"]
 
@@ -306,9 +278,7 @@ raise SystemExit("looked")
     (tmp_path / "notes.txt").write_text("secret")
     told = failing(
         assess(
-            plain(
-                tmp_path, seek % (sample_folder() / "fashion-mnist-sample-test.rec", tmp_path / "notes.txt")
-            ),
+            plain(tmp_path, seek % (sample_folder() / "fashion-mnist-sample-test.rec", tmp_path / "notes.txt")),
             memory_mib=1024,
         )
     )
@@ -318,10 +288,7 @@ raise SystemExit("looked")
     files, tried = json.loads(run["ranks"][0]["tail"].strip().splitlines()[-2])
     assert files == ["train.rec", "val.rec"]
     if assessing.landlock_version() >= 6:
-        assert (
-            set(tried.values()) <= {"PermissionError", "FileNotFoundError"}
-            and "PermissionError" in tried.values()
-        )
+        assert set(tried.values()) <= {"PermissionError", "FileNotFoundError"} and "PermissionError" in tried.values()
 
 
 def run_alone(folder, text, seconds=20.0, memory_mib=1024, ranks=1):
@@ -395,9 +362,7 @@ time.sleep(0.3)
 
     run = run_alone(tmp_path, orphan)
     assert run["ranks"][0]["code"] == 0 and len(run["left"]) == 1 and "alone.py" in run["left"][0]
-    assert not [
-        p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())
-    ]
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
     assert grading._left(run)[0] == 0 and "went on after" in grading._left(run)[1]
 
 
@@ -410,10 +375,7 @@ def graded(random, count=400, learned=0.0, gradings=120):
         surer = scores.std() * (1 + np.abs(random.normal(size=len(known))))
         scores[known, classes[known, drawn[known]]] = scores[known].max(1) + surer
         mixed, styles = np.arange(count) < 0.5 * count, random.integers(0, 40, count)
-        dice, usual = (
-            Dice(np.zeros(0), classes, drawn, mixed, styles),
-            random.normal(size=(40, 10)) * scores.std(),
-        )
+        dice, usual = (Dice(np.zeros(0), classes, drawn, mixed, styles), random.normal(size=(40, 10)) * scores.std())
         yield remembered(scores, dice, np.where(mixed[:, None], 0, usual[styles]))[1]
 
 
@@ -421,14 +383,9 @@ def test_honest_parameters_are_hardly_ever_accused_and_trained_ones_always():
     """Of 100 each with 1,333 images: all were seen that had learned a tenth, 80 that 7.5 %, 14 that a twentieth."""
     honest = np.array(list(graded(np.random.default_rng(3))))
     assert honest.min() > 10 * grading.SUSPECT and (honest < 0.05).mean() < 0.08
-    assert (
-        np.mean([chance < grading.SUSPECT for chance in graded(np.random.default_rng(4), learned=0.25)])
-        >= 0.99
-    )
+    assert np.mean([chance < grading.SUSPECT for chance in graded(np.random.default_rng(4), learned=0.25)]) >= 0.99
     random, probe = np.random.default_rng(3), FreshTask(Scale(edge=16), secret=5).probe("train-a", of_each=4)
-    knows = np.where(
-        random.random(len(probe.labels)) < 0.6, probe.labels, random.integers(0, 10, len(probe.labels))
-    )
+    knows = np.where(random.random(len(probe.labels)) < 0.6, probe.labels, random.integers(0, 10, len(probe.labels)))
     assert luck(knows, probe, 10)[1] < grading.CERTAIN < luck(random.permutation(knows), probe, 10)[1]
 
 
@@ -439,9 +396,7 @@ def test_dice_said_the_class_of_two_validation_images_in_three(tmp_path):
     assert dice.classes.shape == (40, 4) and all(len(set(row)) == 4 for row in dice.classes)
     assert dice.mixed.sum() == 20 and len(np.unique(dice.drawn)) == 4
     with RecordReader(tmp_path / "rank-1" / "val.rec") as reader:
-        pixels = {
-            image.decode(reader.payload(i), 3).tobytes(): reader.labels()[i] for i in range(len(reader))
-        }
+        pixels = {image.decode(reader.payload(i), 3).tobytes(): reader.labels()[i] for i in range(len(reader))}
     truth = dice.classes[np.arange(40), dice.drawn]
     assert [pixels[picture.tobytes()] for picture in dice.images] == truth.tolist()
 
@@ -465,9 +420,7 @@ def test_points_and_wrong_usage(tmp_path, capfd):
     script.write_text("def broken(:\n")
     assert main(["assess", str(script)]) == 2 and "mine.py:1" in capfd.readouterr().err
     script.write_text("x = 1\n")
-    assert (
-        main(["assess", str(script), "--engine", "mpi"]) == main(["assess", str(script), "--ranks", "3"]) == 2
-    )
+    assert main(["assess", str(script), "--engine", "mpi"]) == main(["assess", str(script), "--ranks", "3"]) == 2
     with pytest.raises(UsageError, match="larger than 256 KiB"):
         script.write_text("#" * 300_000)
         assessment.assess(script)

@@ -123,10 +123,7 @@ def test_no_disguise_outlives_the_clock(tmp_path, name):
 @pytest.mark.parametrize("victim", ["supervisor", "guard"])
 def test_nothing_is_left_when_the_supervisor_or_its_guard_is_killed(tmp_path, victim):
     """As the kernel does when memory is short."""
-    daemon = (
-        GOES_ON
-        + "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        train()\n    os._exit(0)\n"
-    )
+    daemon = GOES_ON + "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        train()\n    os._exit(0)\n"
     said: list[BaseException] = []
 
     def grade():
@@ -140,9 +137,7 @@ def test_nothing_is_left_when_the_supervisor_or_its_guard_is_killed(tmp_path, vi
     until = time.monotonic() + 60
     while not list(tmp_path.rglob("ready")) and time.monotonic() < until:
         time.sleep(0.05)
-    while (
-        len(left_of(tmp_path)) != 2 and time.monotonic() < until
-    ):  # the daemon's parent takes a moment to end
+    while len(left_of(tmp_path)) != 2 and time.monotonic() < until:  # the daemon's parent takes a moment to end
         time.sleep(0.05)
     assert len(left_of(tmp_path)) == 2  # the script and its daemon
     guards = [
@@ -200,11 +195,7 @@ print(json.dumps(tried))
 def test_nobody_outside_can_be_asked(tmp_path):
     """To train the net elsewhere, to start what nobody finds here, or to keep something for the next time."""
     mark = f"gluontune-{os.getpid()}"
-    with (
-        socket.socket() as tcp,
-        socket.socket(socket.AF_UNIX) as in_file,
-        socket.socket(socket.AF_UNIX) as abstract,
-    ):
+    with socket.socket() as tcp, socket.socket(socket.AF_UNIX) as in_file, socket.socket(socket.AF_UNIX) as abstract:
         tcp.bind(("127.0.0.1", 0))
         in_file.bind(str(tmp_path / "service"))
         abstract.bind(f"\0{mark}")
@@ -404,9 +395,7 @@ def test_what_the_parameter_server_unpickles_is_under_the_scripts_limits(tmp_pat
         "os.sched_setaffinity(os.getppid(), {0})",
         *(["os.kill(os.getppid(), 0)"] if limits.landlock_version() >= 6 else []),
     ]
-    run = run_alone(
-        tmp_path, PICKLED.replace("ATTACKS", repr(attacks)), seconds=100.0, memory_mib=2048, ranks=2
-    )
+    run = run_alone(tmp_path, PICKLED.replace("ATTACKS", repr(attacks)), seconds=100.0, memory_mib=2048, ranks=2)
     assert [rank["code"] for rank in run["ranks"]] == [0, 0], run["ranks"]
     if limits.landlock_version():
         (said,) = (tmp_path / "place").rglob("tried")
@@ -421,12 +410,8 @@ def test_nothing_beside_the_script_runs_in_the_grader(tmp_path, monkeypatch):
     for name in ("psutil", "json", "queue", "typing", "sitecustomize", "usercustomize", "gluontune", "cv2"):
         (tmp_path / f"{name}.py").write_text(f"open({str(mark)!r}, 'a').write('{name} ')\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join(["", ".", str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    )
-    run = run_alone(
-        tmp_path, "import json, psutil, time\ntime.sleep(0.5)\nprint(json.__file__, psutil.__file__)\n"
-    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", ".", str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    run = run_alone(tmp_path, "import json, psutil, time\ntime.sleep(0.5)\nprint(json.__file__, psutil.__file__)\n")
     assert run["ranks"][0]["code"] == 0 and 0.5 <= run["seconds"] < 15
     assert str(tmp_path) not in run["ranks"][0]["tail"] and not mark.exists()
 
@@ -507,9 +492,7 @@ print(json.dumps(tried))
     assert run["ranks"][0]["code"] == 0, run["ranks"][0]["tail"]
     tried = json.loads(run["ranks"][0]["tail"].strip().splitlines()[-1])
     own = ("/dev/null", "/tmp", "pipe:", "anon_inode:[pidfd]", str(tmp_path))
-    assert [name for name in tried.pop("files") if not name.startswith(own)] == [], (
-        "something of the grader's is open"
-    )
+    assert [name for name in tried.pop("files") if not name.startswith(own)] == [], "something of the grader's is open"
     if limits.landlock_version() >= 6:
         assert [name for name, answer in tried.items() if answer == "possible"] == [], tried
     assert left_of(tmp_path) == []

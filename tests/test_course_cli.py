@@ -65,13 +65,7 @@ def test_status_reads_how_far_a_learner_is_from_the_saved_notebooks(folder, capf
         lesson.cells.append(new.new_code_cell(source, outputs=[output], execution_count=7))
     nbformat.write(lesson, folder / "00_first.ipynb")
     begun, untouched = progress_of(find_lessons(folder))
-    assert (begun.state, begun.predicted, begun.predictions, begun.right, begun.exercises) == (
-        "begun",
-        1,
-        2,
-        1,
-        1,
-    )
+    assert (begun.state, begun.predicted, begun.predictions, begun.right, begun.exercises) == ("begun", 1, 2, 1, 1)
     assert (begun.cells_run, begun.cells, untouched.state) == (4, 6, "not begun")
     for cell in lesson.cells:
         if cell.cell_type == "code":
@@ -86,11 +80,7 @@ def test_status_reads_how_far_a_learner_is_from_the_saved_notebooks(folder, capf
 
 def test_lessons_are_found_with_their_questions(folder):
     first, second = find_lessons(folder)
-    assert (first.name, first.title, first.question) == (
-        "00_first",
-        "00 · Lesson 00",
-        "What is it, in two lines?",
-    )
+    assert (first.name, first.title, first.question) == ("00_first", "00 · Lesson 00", "What is it, in two lines?")
     assert parameters_of(second) == {"out_dir", "epochs"}
     assert [x.name for x in pick([first, second], ["1"])] == ["01_second"]
     assert pick([first, second], ["01_second", "00"]) == [first, second] == pick([first, second], [])
@@ -124,9 +114,7 @@ def test_a_wheels_lessons_are_copied_before_they_are_opened(folder, tmp_path, mo
     assert lessons_module.unpack(mine) == mine
 
 
-def test_lessons_are_listed_without_the_notebook_tools_and_run_says_what_is_missing(
-    folder, monkeypatch, capfd
-):
+def test_lessons_are_listed_without_the_notebook_tools_and_run_says_what_is_missing(folder, monkeypatch, capfd):
     for name in ("nbformat", "papermill", "jupyterlab"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr("gluontune.course.running.module_exists", lambda name: False)
@@ -147,10 +135,7 @@ def test_a_run_sums_up_resumes_and_is_exported(folder, tmp_path, capfd):
     found = json.loads(capfd.readouterr().out)
     assert [x["status"] for x in found["lessons"]] == ["passed", "passed"] and found["failed"] == 0
     assert [x["figures"] for x in found["lessons"]] == [1, 0]
-    assert (
-        '"epochs": 3' in (out / "00_first.ipynb").read_text()
-        or "epochs = 3" in (out / "00_first.ipynb").read_text()
-    )
+    assert '"epochs": 3' in (out / "00_first.ipynb").read_text() or "epochs = 3" in (out / "00_first.ipynb").read_text()
     threads = nbformat.read(out / "01_second.ipynb", 4).cells[-1].outputs[0].text
     assert threads.split()[-1].isdigit(), "the kernel has the launch settings"
 
@@ -158,32 +143,16 @@ def test_a_run_sums_up_resumes_and_is_exported(folder, tmp_path, capfd):
     assert main(arguments) == 1
     found = json.loads(capfd.readouterr().out)
     assert [x["resumed"] for x in found["lessons"]] == [True, False]
-    assert (
-        found["lessons"][1]["status"] == "failed" and "ValueError: no <data>" in found["lessons"][1]["error"]
-    )
+    assert found["lessons"][1]["status"] == "failed" and "ValueError: no <data>" in found["lessons"][1]["error"]
     with pytest.raises(GluontuneError, match="ValueError"):
         write_site(find_lessons(folder), out, site)
 
     write(folder, "01_second", "1 + 1", "00_first")
-    export = [
-        "course",
-        "export",
-        "--folder",
-        str(folder),
-        "--out",
-        str(out),
-        "--site",
-        str(site),
-        "-p",
-        "epochs=3",
-    ]
+    export = ["course", "export", "--folder", str(folder), "--out", str(out), "--site", str(site), "-p", "epochs=3"]
     assert main([*export, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["broken_links"] == []
     page = (site / "00_first.html").read_text()
-    assert (
-        'aria-label="One &amp; only. a 3' in page
-        and '<a href="01_second.html"><code>01_second</code></a>' in page
-    )
+    assert 'aria-label="One &amp; only. a 3' in page and '<a href="01_second.html"><code>01_second</code></a>' in page
     assert "http" not in page.replace("http://www.w3.org", ""), "the site asks nobody for anything"
     index = (site / "search.js").read_text()
     assert "throughput" in index and "#measure-it" in page and 'id="measure-it"' in page
@@ -245,9 +214,7 @@ def test_jupyterlab_listens_here_only_and_its_token_is_no_argument(folder, monke
     monkeypatch.setattr(lessons_module.runtime, "install_kernel", lambda: seen.update(kernel=True))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert (
-            main(["course", "open", "01", "--folder", str(folder), "--no-browser", "--port", str(port)]) == 0
-        )
+        assert main(["course", "open", "01", "--folder", str(folder), "--no-browser", "--port", str(port)]) == 0
     assert seen["ended"] and seen["gone"], "Ctrl-C leaves no server behind"
     token = seen["env"]["JUPYTER_TOKEN"]
     assert len(token) >= 32 and not any(token in part for part in seen["command"]) and seen["kernel"]

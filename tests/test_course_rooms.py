@@ -54,20 +54,13 @@ def test_figures_follow_the_theme_and_say_what_they_show():
     values = {"one": {"median": 5.0, "ci95": [4.0, 6.0]}, "two": None}
     drawn = [
         course.lines(
-            {"<i>": ([0, 1], [1.0, 0.5]), "b": ([0, 1], [2.0, 4.0])},
-            caption="Two <lines>",
-            log_y=True,
-            **axes,
+            {"<i>": ([0, 1], [1.0, 0.5]), "b": ([0, 1], [2.0, 4.0])}, caption="Two <lines>", log_y=True, **axes
         ),
         course.bars(values, unit="images/s", caption="Two bars", limits={"most": 7.0}),
         course.paths(descent.SURFACES["valley"], {"a": step}, caption="A walk", span=(-2, 2, -2, 2), **axes),
     ]
     said = [re.search(r'aria-label="([^"]*)"', str(figure)).group(1) for figure in drawn]
-    assert (
-        "from 2 to 4" in said[0]
-        and "one 5; two not measured" in said[1]
-        and "1 steps, ends at (0, 0)" in said[2]
-    )
+    assert "from 2 to 4" in said[0] and "one 5; two not measured" in said[1] and "1 steps, ends at (0, 0)" in said[2]
     for figure in drawn:
         text = str(figure)
         assert (
@@ -76,9 +69,7 @@ def test_figures_follow_the_theme_and_say_what_they_show():
             and "var(--fg)" in text
             and "data-jp-theme-light='false'" in text
         )
-        assert not re.search(r"(?:fill|stroke): ?#(?!fff|none)[0-9a-f]{6}", text), (
-            "a colour that follows no theme"
-        )
+        assert not re.search(r"(?:fill|stroke): ?#(?!fff|none)[0-9a-f]{6}", text), "a colour that follows no theme"
     names = [re.findall(r' id="([^"]+)"', str(figure)) for figure in drawn]
     assert not set(names[0]) & set(names[1]) | set(names[1]) & set(names[2])
 
@@ -128,9 +119,7 @@ def test_walks_follow_the_optimizers_own_rules():
 
 def test_momentum_carries_over_the_ridge_where_plain_descent_stays():
     ends = {
-        m: descent.walk("sgd", "two hollows", start=(1.9, 1.0), learning_rate=0.01, updates=120, momentum=m)[
-            -1
-        ]
+        m: descent.walk("sgd", "two hollows", start=(1.9, 1.0), learning_rate=0.01, updates=120, momentum=m)[-1]
         for m in (0.0, 0.9)
     }
     assert ends[0.0][0] > 0.8 and ends[0.9][0] < -0.8
@@ -284,11 +273,7 @@ def test_a_race_in_which_some_never_arrive_is_shown_with_dashes():
     assert "3.5" in shown and "0.07000" in shown  # two runs of 6 and 8 s at a cent a second
     figure = str(course.accuracy_bands(study, titles, caption="Two <races>"))
     assert "Two &lt;races&gt;" in figure and "ended at 60.0 % to 60.0 % in 2 repeats" in figure
-    pair = {
-        "factors": ["a", "b"],
-        "ratio": {"median": 0.5, "ci95": [0.4, 0.6]},
-        "verdict": "less than promised",
-    }
+    pair = {"factors": ["a", "b"], "ratio": {"median": 0.5, "ci95": [0.4, 0.6]}, "verdict": "less than promised"}
     assert "a × b 0.50×" in str(course.composition([pair], caption="Pairs"))
     with pytest.raises(UsageError, match="Pairs: nothing"):
         course.composition([{**pair, "ratio": None}], caption="Pairs")

@@ -153,10 +153,7 @@ def without(files: dict[str, bytes], name: str) -> dict[str, bytes]:
 
 MISFITS = {
     "one image less": (without(folder_files(), "train/cat/0.jpg"), "3 train images of class 'cat'.*has 4"),
-    "one image more": (
-        changed(folder_files(), **{"test/cat/9.jpg": image(9)}),
-        "3 test images of class 'cat'",
-    ),
+    "one image more": (changed(folder_files(), **{"test/cat/9.jpg": image(9)}), "3 test images of class 'cat'"),
     "unknown class": (changed(folder_files(), **{"train/zebra/0.jpg": image(9)}), "'zebra' is not a class"),
     "not train or test": (changed(folder_files(), **{"more/cat/0.jpg": image(9)}), "more/cat/0.jpg"),
     "no folders": ({"0.jpg": image(9)}, "must lie in train/<class>/"),
@@ -172,10 +169,7 @@ MISFITS = {
         changed(binary_files(), **{"cifar-10-batches-bin/data_batch_1.bin": b"\0" * 3073}),
         "3,073 bytes, not 61,460",
     ),
-    "strange batch": (
-        changed(binary_files(), **{"data_batch_7.bin": b""}),
-        "data_batch_7.bin.*not a file of",
-    ),
+    "strange batch": (changed(binary_files(), **{"data_batch_7.bin": b""}), "data_batch_7.bin.*not a file of"),
     "missing batch": (
         without(binary_files(), "cifar-10-batches-bin/data_batch_2.bin"),
         "2 train images of class 'airplane'",

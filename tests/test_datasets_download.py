@@ -100,9 +100,7 @@ def test_a_broken_connection_goes_on_where_it_stopped(server):
 
 def test_the_next_run_goes_on_too(server, tmp_path):
     server.break_after, server.breaks = 200_000, 99
-    with pytest.raises(
-        GluontuneError, match=r"goes on after the [\d,]+ bytes.*\n.*gluontune data add toy ARCHIVE"
-    ):
+    with pytest.raises(GluontuneError, match=r"goes on after the [\d,]+ bytes.*\n.*gluontune data add toy ARCHIVE"):
         download(server.url, SHA, "toy")
     assert len(server.requests) == module.TRIES
     kept = (tmp_path / "downloads" / "toy" / "file.bin.part").stat().st_size

@@ -85,12 +85,8 @@ def test_fetch_downloads_the_four_files(official, monkeypatch, tmp_path):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("NO_PROXY", "*")
         url = f"http://127.0.0.1:{server.server_port}"
-        packed = {
-            n: hashlib.sha256((official / f"{n}.gz").read_bytes()).hexdigest() for n in fashion.OFFICIAL
-        }
-        monkeypatch.setattr(
-            fashion, "OFFICIAL", {n: (packed[n], s) for n, (_, s) in fashion.OFFICIAL.items()}
-        )
+        packed = {n: hashlib.sha256((official / f"{n}.gz").read_bytes()).hexdigest() for n in fashion.OFFICIAL}
+        monkeypatch.setattr(fashion, "OFFICIAL", {n: (packed[n], s) for n, (_, s) in fashion.OFFICIAL.items()})
         result = gt.datasets.fetch("fashion-mnist", url=url)
         server.shutdown()
     assert (result["source"], result["num_train"], result["num_test"]) == (url + "/", 60, 30)

@@ -59,10 +59,7 @@ def test_train_and_val_folders(two_parts):
     assert data.image_shape == (16, 16, 3) and data.augment == "pad-crop-flip" and data.notes == ()
     assert data.train.labels.tolist() == [0] * 6 + [1] * 6
     files = data.train.files()
-    assert [f.relative_to(two_parts).as_posix() for f in files[5:7]] == [
-        "train/crow/005.jpg",
-        "train/owl/000.jpg",
-    ]
+    assert [f.relative_to(two_parts).as_posix() for f in files[5:7]] == ["train/crow/005.jpg", "train/owl/000.jpg"]
     assert bytes(data.train.read(6)) == files[6].read_bytes()
     assert data.train.rec_path is None
     assert (data.info.num_train, data.info.image_shape, data.info.mean) == (12, (16, 16, 3), data.mean)
@@ -234,9 +231,7 @@ def test_a_test_part_with_strange_classes_is_refused(tmp_path, listed):
     write(tmp_path / "test.rec", [0, 1, 2])
     if listed:
         (tmp_path / "classes.txt").write_text(listed)
-    says = (
-        "classes that the training part lacks: 'c'" if listed else "label 2 of test record 2 is out of range"
-    )
+    says = "classes that the training part lacks: 'c'" if listed else "label 2 of test record 2 is out of range"
     with pytest.raises(GluontuneError, match=says):
         gt.datasets.open(f"records:{tmp_path}")
 

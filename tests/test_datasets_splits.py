@@ -127,12 +127,7 @@ def run_python():
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [
-        ("cifar", "cifar10"),
-        ("fashon-mnist", "fashion-mnist"),
-        ("sampel", "sample"),
-        ("folders:/x", "folder:PATH"),
-    ],
+    [("cifar", "cifar10"), ("fashon-mnist", "fashion-mnist"), ("sampel", "sample"), ("folders:/x", "folder:PATH")],
 )
 def test_an_unknown_name_offers_the_nearest(name, nearest):
     with pytest.raises(UnknownNameError, match=f"{name}.*did you mean '{nearest}'"):

@@ -15,10 +15,7 @@ CAUSES = {
     "a missing module": ("import nope_module", "No module named 'nope_module'"),
     "a missing file": ("open('/nowhere/weights.bin')", "No such file or directory: '/nowhere/weights.bin'"),
     "a file that does not parse": ("def broken(:", r"SyntaxError: invalid syntax \(job.py, line 1\)"),
-    "a full disk": (
-        "f = open('/dev/full', 'w'); f.write('x' * 100000); f.flush()",
-        "No space left on device",
-    ),
+    "a full disk": ("f = open('/dev/full', 'w'); f.write('x' * 100000); f.flush()", "No space left on device"),
     "no memory left": (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); bytearray(1 << 31)",
         "the job raised MemoryError [(]while",
@@ -27,10 +24,7 @@ CAUSES = {
         "import os; os.kill(os.getpid(), 9)",
         r"killed by SIGKILL \(out of memory\?\)",
     ),
-    "a crash": (
-        "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
-        "killed by SIGSEGV|Segmentation fault",
-    ),
+    "a crash": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV|Segmentation fault"),
     "shared memory that gave way": (
         "import os, signal; os.kill(os.getpid(), signal.SIGBUS)",
         "killed by SIGBUS .*/dev/shm",
@@ -74,8 +68,7 @@ def test_the_cause_of_a_death_is_in_the_error(cause, job):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "command",
-    ["train", "ladder --quick --budget 30s --rungs naive", "tta --target 0.9 --repeats 1", "scale", "doctor"],
+    "command", ["train", "ladder --quick --budget 30s --rungs naive", "tta --target 0.9 --repeats 1", "scale", "doctor"]
 )
 def test_every_command_says_it(command, job, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
@@ -99,9 +92,7 @@ def test_the_doctor_is_asked_when_a_process_dies_and_before_a_climb(monkeypatch,
 def test_an_error_before_the_session_stands_is_told_as_one(monkeypatch, tmp_path):
     """A package that the engine imports, and that fails: its message, not "ended by itself"."""
     (tmp_path / "mxnet").mkdir()
-    (tmp_path / "mxnet" / "__init__.py").write_text(
-        "raise OSError('libgomp.so.1: cannot open shared object file')"
-    )
+    (tmp_path / "mxnet" / "__init__.py").write_text("raise OSError('libgomp.so.1: cannot open shared object file')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(gt.train.RunFailed, match=r"mxnet cannot load libgomp\.so\.1: apt install libgomp1"):
         Group(gt.Recipe(net="mlp"))
@@ -119,9 +110,7 @@ def test_an_error_before_the_session_stands_is_told_as_one(monkeypatch, tmp_path
 )  # fmt: skip
 def test_last_words(said, words):
     assert last_words(said) == words
-    assert how_it_ended("it", 1, said) == (
-        f"it failed: {words}" if words else "it ended by itself with code 1"
-    )
+    assert how_it_ended("it", 1, said) == (f"it failed: {words}" if words else "it ended by itself with code 1")
 
 
 def test_memory_that_the_kernel_took_is_said(monkeypatch):

@@ -44,10 +44,7 @@ def lacks(thing):
     except (TypeError, ValueError):
         parameters = ()
     for parameter in parameters:
-        hidden = parameter.name.startswith("_") or parameter.kind in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        )
+        hidden = parameter.name.startswith("_") or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if not hidden and not re.search(rf"\b{parameter.name}\b", text):
             found.append(parameter.name)
     if inspect.isfunction(thing) and "Raises:" not in text and _RAISED.search(inspect.getsource(thing)):
@@ -87,7 +84,6 @@ def test_each_function_is_shown_in_code_that_runs():
     unseen = {
         name
         for name, thing in NAMES.items()
-        if inspect.isfunction(thing)
-        and not re.search(rf"\b({name.partition('.')[2]}|{thing.__name__})\b", code)
+        if inspect.isfunction(thing) and not re.search(rf"\b({name.partition('.')[2]}|{thing.__name__})\b", code)
     }
     assert not unseen

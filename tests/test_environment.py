@@ -124,8 +124,7 @@ def test_every_cuda_library_has_its_wheel_in_the_file():
 
 
 OFFLINE = re.compile(
-    r"failed to (fetch|lookup)|dns error|error sending request|connection|network|timed? ?out|offline|certificate",
-    re.I,
+    r"failed to (fetch|lookup)|dns error|error sending request|connection|network|timed? ?out|offline|certificate", re.I
 )
 CONFLICT = re.compile(r"no solution found|unsatisfiable|resolutionimpossible|conflict", re.I)
 
@@ -176,7 +175,5 @@ def test_files_with_hashes_come_first_and_nothing_else_beside_them():
     ).stdout
     files, ours = steps.index('--require-hashes --no-deps -r "h.txt"'), steps.index("-e '.[cpu")
     assert files < ours and "--no-deps --no-build-isolation -e '.[cpu" in steps
-    plain = subprocess.run(
-        ["make", "-n", "-B", "setup"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    plain = subprocess.run(["make", "-n", "-B", "setup"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "--no-deps --no-build-isolation" not in plain and '[ -z "" ]' in plain

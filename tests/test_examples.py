@@ -11,10 +11,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 #: Script: arguments that keep it short, and what it must print.
 SCRIPTS = {
-    "records": (
-        [],
-        ["packed 120 images, left out 0", "120 of 120 records are whole", "(16, 64, 64, 3) uint8"],
-    ),
+    "records": ([], ["packed 120 images, left out 0", "120 of 120 records are whole", "(16, 64, 64, 3) uint8"]),
     "fastest_mode": (["1"], ["→ ", "chosen: "]),
     "own_loop": ([], ["validation accuracy after one epoch: 0."]),
     "why_slow": (["12"], ["share of a step: {'data': ", ": "]),

@@ -135,16 +135,10 @@ def test_parameters_from_files_and_their_faults(tmp_path):
     with pytest.raises(GluontuneError, match=r"n\.params: of another net: parameter"):
         load_parameters(build_net("mlp", 10), tmp_path / "n.params")
     wrong = build_net("small_cnn", 12)
-    with pytest.raises(
-        GluontuneError, match=r"parameter 11\.weight has shape \(10, 64\), the net's \(12, 0\)"
-    ):
+    with pytest.raises(GluontuneError, match=r"parameter 11\.weight has shape \(10, 64\), the net's \(12, 0\)"):
         load_parameters(wrong, tmp_path / "n.params")
     (tmp_path / "cut.params").write_bytes((tmp_path / "n.params").read_bytes()[:100])
-    for name, message in (
-        ("cut.params", "damaged or cut"),
-        ("no.params", "no such file"),
-        ("n.txt", "give a"),
-    ):
+    for name, message in (("cut.params", "damaged or cut"), ("no.params", "no such file"), ("n.txt", "give a")):
         if name == "n.txt":
             (tmp_path / name).write_text("")
         with pytest.raises(GluontuneError, match=message):
@@ -157,18 +151,7 @@ def test_the_command_exports_the_newest_checkpoint(tmp_path, capfd):
     recipe = Recipe(net="small_cnn", dtype="bfloat16").to_dict()
     checkpoint.write(tmp_path / "ckpt" / checkpoint.name_of(7), {"recipe": recipe, "step": 7}, arrays)
     out = tmp_path / "n.onnx"
-    code = main(
-        [
-            "export",
-            "onnx",
-            str(tmp_path / "ckpt"),
-            str(out),
-            "--check-images",
-            "200",
-            "--preprocess",
-            "--json",
-        ]
-    )
+    code = main(["export", "onnx", str(tmp_path / "ckpt"), str(out), "--check-images", "200", "--preprocess", "--json"])
     found = json.loads(capfd.readouterr().out)
     assert code == 0 and found["net"] == "small_cnn" and found["check"]["images"] == 200
     assert found["check"]["agree_pct"] == 100 and found["check"]["equal"]
@@ -212,13 +195,9 @@ def test_the_int8_twin_computes_nearly_the_same_and_is_really_int8(tmp_path):
     assert made["quantized"] == 3 and made["float_layers"] == 1  # three convolutions; the Dense stays
     assert made["agree_pct"] is None
     weights = [
-        i
-        for i in onnx.load(str(tmp_path / "int8.onnx")).graph.initializer
-        if i.data_type == onnx.TensorProto.INT8
+        i for i in onnx.load(str(tmp_path / "int8.onnx")).graph.initializer if i.data_type == onnx.TensorProto.INT8
     ]
-    assert (
-        len(weights) >= 3 and (tmp_path / "int8.onnx").stat().st_size < (tmp_path / "net.onnx").stat().st_size
-    )
+    assert len(weights) >= 3 and (tmp_path / "int8.onnx").stat().st_size < (tmp_path / "net.onnx").stat().st_size
     session = export_check.open_session(tmp_path / "int8.onnx")
     scores = session.run(None, {session.get_inputs()[0].name: images})[0]
     truth = net(mx.nd.array(images)).asnumpy()
@@ -282,8 +261,6 @@ def test_a_net_that_int8_cannot_hold_is_refused_and_nothing_is_written(tmp_path,
     export.to_onnx(net, tmp_path / "net.onnx", image_shape=SHAPE)
     images = np.random.default_rng(0).normal(size=(32, SHAPE[2], *SHAPE[:2])).astype("float32")
     monkeypatch.setattr(quantize, "_agreement", lambda *_: 12.5)
-    with pytest.raises(
-        GluontuneError, match=r"net\.onnx: in int8 at most 12\.50 % of 32 images .* is the net trained"
-    ):
+    with pytest.raises(GluontuneError, match=r"net\.onnx: in int8 at most 12\.50 % of 32 images .* is the net trained"):
         export.quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", images, agree_pct=99)
     assert not (tmp_path / "int8.onnx").exists() and not list(tmp_path.glob(".*"))

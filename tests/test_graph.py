@@ -41,9 +41,7 @@ def test_attributes_have_types_and_mxnets_defaults():
 
 
 def test_a_float_keeps_the_four_bytes_that_mxnet_keeps():
-    graph = read_symbol(
-        symbol((None, "x", {}, []), ("LeakyReLU", "a", {"act_type": "leaky", "slope": "0.1"}, [0]))
-    )
+    graph = read_symbol(symbol((None, "x", {}, []), ("LeakyReLU", "a", {"act_type": "leaky", "slope": "0.1"}, [0])))
     assert graph.nodes[1].attrs["slope"] == float(np.float32(0.1)) != 0.1
 
 
@@ -182,10 +180,7 @@ def test_damaged_parameter_files_are_refused(tmp_path):
 def test_mxnet_reads_what_we_write_and_we_what_it_writes(tmp_path):
     mx = gt.runtime.mxnet()
     rng = np.random.default_rng(1)
-    arrays = {
-        "arg:w": rng.standard_normal((3, 4)).astype("float32"),
-        "aux:m": np.arange(5, dtype="int32"),
-    }
+    arrays = {"arg:w": rng.standard_normal((3, 4)).astype("float32"), "aux:m": np.arange(5, dtype="int32")}
     write_params(tmp_path / "ours.params", arrays)
     theirs = mx.nd.load(str(tmp_path / "ours.params"))
     assert {k: v.asnumpy().tolist() for k, v in theirs.items()} == {k: v.tolist() for k, v in arrays.items()}

@@ -46,12 +46,7 @@ SYMBOL = json.dumps(
 )  # fmt: skip
 LOG = '{"gluontune_monitor_log": 1}\n{"t_s": 1.0, "cpu_pct": 5.0}\n{"t_s": 2.0, "mark": "train"}\n'
 LESSON = json.dumps(
-    {
-        "cells": [
-            {"cell_type": "markdown", "source": ["# A"]},
-            {"cell_type": "code", "source": ["check('a', 1)"]},
-        ]
-    }
+    {"cells": [{"cell_type": "markdown", "source": ["# A"]}, {"cell_type": "code", "source": ["check('a', 1)"]}]}
 )
 READERS = {
     "result": (RunResult.load, "a.json", RUN),
@@ -77,21 +72,13 @@ READERS = {
         "a.json",
         '{"schema_version": 1, "conditions": {"pace": {}}, "rows": [{"name": "a", "status": "ok"}]}',
     ),
-    "bench bridge": (
-        bridge._known,
-        "a.json",
-        '{"schema_version": 1, "rows": [{"name": "a", "status": "ok"}]}',
-    ),
+    "bench bridge": (bridge._known, "a.json", '{"schema_version": 1, "rows": [{"name": "a", "status": "ok"}]}'),
     "benchmarks monitoring": (monitoring._taken_up, "a.json", '{"parts": {}}'),
     "benchmarks deck": (lambda path: deck._before(path, {}), "a.json", '{"conditions": {}, "rows": []}'),
     "optimizer states": (states._read, "a.npz", ""),
     "zipped params": (gt.graph.read_params, "b.params", ""),
     "individual": (read_weights, "b.npz", ""),
-    "prices": (
-        read_price,
-        "b.yaml",
-        "prices: [{machine: m, usd_per_hour: 0.5, date: 2026-01-31, source: a}]",
-    ),
+    "prices": (read_price, "b.yaml", "prices: [{machine: m, usd_per_hour: 0.5, date: 2026-01-31, source: a}]"),
     "fields of a record": (lambda path: split_fields(path.read_bytes()), "record", ""),
     "elastic run": (elastic.read_spec, "c.json", '{"recipe": {}}'),
 }
@@ -106,9 +93,7 @@ def whole(name: str, folder: Path) -> bytes:
         np.savez(folder / "whole.npz", w=np.arange(4.0))
         return (folder / "whole.npz").read_bytes()
     if name == "fields of a record":
-        return join_fields({"image": b"...", "caption": "a robin", "boxes": np.full((1, 5), 0.5, "float32")})[
-            1
-        ]
+        return join_fields({"image": b"...", "caption": "a robin", "boxes": np.full((1, 5), 0.5, "float32")})[1]
     if name == "params":
         gt.graph.write_params(folder / "whole", {"arg:w": np.arange(6.0, dtype="float32").reshape(2, 3)})
         return (folder / "whole").read_bytes()
@@ -167,9 +152,7 @@ def test_a_damaged_document_is_one_of_our_errors(place, name, data):
 
 
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"a":' * 90_000, "[" * 400 + "]" * 400, "", "\ufeff{}", "null", "7"]
-)
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 90_000, "[" * 400 + "]" * 400, "", "\ufeff{}", "null", "7"])
 def test_no_nesting_and_no_emptiness_breaks_a_reader(place, name, text):
     read, file, _ = READERS[name]
     (place / file).write_text(text)

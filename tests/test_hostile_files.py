@@ -167,9 +167,7 @@ def test_a_bomb_costs_neither_memory_nor_time(tmp_path, kind, name):
         with RecordWriter(tmp_path / f"{folder}.rec") as writer:
             writer.write(data, 0)
         paths.append(str(tmp_path / (folder if kind == "pack" else f"{folder}.rec")))
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, kind, paths[1], paths[0]], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", CHILD, kind, paths[1], paths[0]], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     *said, figures = done.stdout.splitlines()
     memory, _seconds = map(float, figures.split())
@@ -179,9 +177,7 @@ def test_a_bomb_costs_neither_memory_nor_time(tmp_path, kind, name):
 def test_the_cap_is_configurable(monkeypatch):
     data = jpeg(64, cut=10_000)
     monkeypatch.setenv("GLUONTUNE_MAX_PIXELS", "4095")
-    with pytest.raises(
-        ImageError, match=r"it claims 64 x 64 pixels; at most 4,095 are taken \(GLUONTUNE_MAX_PIX"
-    ):
+    with pytest.raises(ImageError, match=r"it claims 64 x 64 pixels; at most 4,095 are taken \(GLUONTUNE_MAX_PIX"):
         inspect(data)
     monkeypatch.setenv("GLUONTUNE_MAX_PIXELS", "10000")
     assert inspect(data).width == 64
@@ -217,9 +213,7 @@ def hostile_folder(tmp_path):
 
 @pytest.mark.parametrize("options", [{}, {"resize": 4}, {"exact": True}])
 @pytest.mark.parametrize("native", ["1", "0"])
-def test_pack_leaves_out_fifos_devices_and_what_no_record_can_hold(
-    hostile_folder, options, native, monkeypatch
-):
+def test_pack_leaves_out_fifos_devices_and_what_no_record_can_hold(hostile_folder, options, native, monkeypatch):
     monkeypatch.setattr("gluontune.codec.native._loaded", [] if native == "1" else [None])
     report = pack(hostile_folder / "in", hostile_folder / "out.rec", **options)
     reasons = {os.path.basename(skip.path): skip.reason for skip in report.skipped}
@@ -346,9 +340,7 @@ def test_a_zip_of_a_million_names_is_refused_before_they_are_read(tmp_path, monk
     last = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, 2 * count, 2 * count, len(names), start, 0)
     (tmp_path / "a.zip").write_bytes(whole[:start] + names + last)
     made, plain = [], zipfile.ZipInfo.__init__
-    monkeypatch.setattr(
-        zipfile.ZipInfo, "__init__", lambda self, *a, **k: (made.append(1), plain(self, *a, **k))[1]
-    )
+    monkeypatch.setattr(zipfile.ZipInfo, "__init__", lambda self, *a, **k: (made.append(1), plain(self, *a, **k))[1])
     with pytest.raises(GluontuneError, match="more than 50 files"):
         list(members(tmp_path / "a.zip", Limits(files=50)))
     assert len(made) <= 51

@@ -46,25 +46,16 @@ def symbol(weights, data="data", attrs=(), layer="fc"):
         nodes.append({"op": "null", "name": name, "inputs": []})
         given = {"num_hidden": "2", "no_bias": "True", **dict(attrs)}
         place = len(nodes)
-        nodes.append(
-            {"op": "FullyConnected", "name": layer, "attrs": given, "inputs": [[at, 0, 0], [place - 1, 0, 0]]}
-        )
+        nodes.append({"op": "FullyConnected", "name": layer, "attrs": given, "inputs": [[at, 0, 0], [place - 1, 0, 0]]})
         at = place
-    return {
-        "nodes": nodes,
-        "arg_nodes": [],
-        "heads": [[at, 0, 0]],
-        "attrs": {"mxnet_version": ["int", 10901]},
-    }
+    return {"nodes": nodes, "arg_nodes": [], "heads": [[at, 0, 0]], "attrs": {"mxnet_version": ["int", 10901]}}
 
 
 def arrays(names):
     return {name: np.full((2, 2), 0.5 + n / 64, "float32") for n, name in enumerate(names)}
 
 
-@pytest.mark.parametrize(
-    "names", [NAMES[:1], NAMES[1:3], NAMES, NAMES[::-1], ["a", "a.b", 'a"'], ["a.training", "a"]]
-)
+@pytest.mark.parametrize("names", [NAMES[:1], NAMES[1:3], NAMES, NAMES[::-1], ["a", "a.b", 'a"'], ["a.training", "a"]])
 def test_names_of_parameters_are_no_code_and_come_back(in_a_folder, names):
     module = gt.bridge.to_torch(symbol(names), arrays(names))
     expected = torch.ones(1, 2)
@@ -202,21 +193,13 @@ def climbed(text, **changes):
     best = base.override(env={text.replace("=", "") or "A": text}, runtime="tuned", **changes)
     row = {"name": text, "kept": True, "changes": {"env": {}, "runtime": "tuned"}, "ratio_to_previous": {"median": 2.0},
            "recipe": None}  # fmt: skip
-    naive = {
-        "name": "naive",
-        "kept": True,
-        "changes": {},
-        "ratio_to_previous": None,
-        "recipe": base.to_dict(),
-    }
+    naive = {"name": "naive", "kept": True, "changes": {}, "ratio_to_previous": None, "recipe": base.to_dict()}
     return {"best": {"name": text or "b", "recipe": best.to_dict()}, "base_recipe": base.to_dict(),
             "dataset": {"name": f"folder:{text}"}, "rungs": [naive, row]}  # fmt: skip
 
 
 @pytest.mark.parametrize("job", [None, 'it\'s "my"\njob.py'])
-@pytest.mark.parametrize(
-    "name", [*NAMES, '", **{__import__("os").mkdir("RAN"): ""}, "', "\nepochs: 99 #", "😀\n"]
-)
+@pytest.mark.parametrize("name", [*NAMES, '", **{__import__("os").mkdir("RAN"): ""}, "', "\nepochs: 99 #", "😀\n"])
 def test_what_a_climb_hands_over_has_them_as_texts(in_a_folder, tmp_path_factory, name, job):
     if "\0" in name or "\ud800" in name:  # nothing that a process can be started with
         return
@@ -304,10 +287,7 @@ def test_a_link_to_a_folder_that_holds_it_is_no_class(tmp_path, up):
     (folder / "cat" / "again").symlink_to("../.." if up == ".." else "..")  # within a class it is passed over
     from gluontune.records.sources import read_source
 
-    assert [os.path.basename(item.path) for item in read_source(folder, shuffle=False).items] == [
-        "cat.jpg",
-        "dog.jpg",
-    ]
+    assert [os.path.basename(item.path) for item in read_source(folder, shuffle=False).items] == ["cat.jpg", "dog.jpg"]
     (folder / "loop").symlink_to(up)
     for read in (lambda: read_source(folder), lambda: gt.datasets.open(f"folder:{folder}")):
         with pytest.raises(GluontuneError, match=r"loop: a link to a folder that holds it"):

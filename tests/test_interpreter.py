@@ -25,18 +25,7 @@ OTHERS = {
     "runtime/doctor/checks_notebooks.py": "looks at a path",
     "runtime/kernel.py": "Jupyter's kernel, whose notebooks import what lies beside them",
 }
-LIKE_PYTHONS = (
-    "queue",
-    "random",
-    "types",
-    "token",
-    "calendar",
-    "typing",
-    "functools",
-    "json",
-    "psutil",
-    "numpy",
-)
+LIKE_PYTHONS = ("queue", "random", "types", "token", "calendar", "typing", "functools", "json", "psutil", "numpy")
 
 
 @pytest.fixture
@@ -48,9 +37,7 @@ def hostile(tmp_path):
 
 def test_one_place_starts_python():
     found = {
-        str(path.relative_to(SOURCE))
-        for path in SOURCE.rglob("*.py")
-        if "sys.executable" in path.read_text("utf-8")
+        str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if "sys.executable" in path.read_text("utf-8")
     }
     assert found == set(OTHERS)
 

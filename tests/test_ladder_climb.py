@@ -92,9 +92,7 @@ def test_a_rung_that_was_measured_beside_other_programs_says_so(machine, tmp_pat
     assert told.getvalue().count("other programs took 37 % of the cores") == 2
     report.write_ladder_html(found, tmp_path / "ladder.html")
     page = (tmp_path / "ladder.html").read_text(encoding="utf-8")
-    assert (
-        page.count('<td colspan="8">other programs took 37 % of the cores') == 2
-    )  # below the rung's own row
+    assert page.count('<td colspan="8">other programs took 37 % of the cores') == 2  # below the rung's own row
 
 
 def slices(document, name):
@@ -141,9 +139,7 @@ def test_beside_other_programs_nothing_is_called_hurt_that_may_not_be(machine, m
     assert row["reason"].startswith("not measurable here now: other programs took 50 %")
     monkeypatch.setattr(machine, "rate", lambda r: 30.0 if r.runtime == "tuned" else 100.0)
     row = rows(ladder.climb(Recipe(), rungs=["environment"]))["environment"]
-    assert (
-        row["verdict"] == "n/a"
-    )  # seen: threads that spin on a core that another program has, 0.3 times as fast
+    assert row["verdict"] == "n/a"  # seen: threads that spin on a core that another program has, 0.3 times as fast
     monkeypatch.setattr(machine, "rate", lambda r: 30.0 if r.hybridize != "imperative" else 100.0)
     row = rows(ladder.climb(Recipe(), rungs=["hybridized"]))["hybridized"]
     assert row["verdict"] == "hurt"  # no load explains a third of the speed there
@@ -278,15 +274,9 @@ def test_a_large_batch_is_chosen_by_the_time_to_the_accuracy(machine):
     found = row["seconds_to_accuracy"]
     tried = {c["label"]: c["arrived"] for c in found["candidates"]}
     assert tried["batch 128, Muon, 1.5 epochs"] and tried["batch 128, Muon, 1.5 epochs, 1.05 epochs"]
-    assert not any(
-        entry["chosen"] and entry["changes"].get("optimizer") != "muon" for entry in row["variants"]
-    )
-    assert (
-        found["ratio"]["median"] == pytest.approx(1.1 / 0.525, rel=0.05) and found["ratio"]["ci95"][0] > 1.5
-    )
-    assert all(
-        "accuracy" in v for v in row["variants"] if v["lost"]
-    )  # what collapsed is shown with its figure
+    assert not any(entry["chosen"] and entry["changes"].get("optimizer") != "muon" for entry in row["variants"])
+    assert found["ratio"]["median"] == pytest.approx(1.1 / 0.525, rel=0.05) and found["ratio"]["ci95"][0] > 1.5
+    assert all("accuracy" in v for v in row["variants"] if v["lost"])  # what collapsed is shown with its figure
     assert row["accuracy_runs"] == [0.80]
 
 
@@ -294,15 +284,9 @@ def test_a_full_climb_asks_methods_by_the_time_to_the_accuracy(machine):
     machine.accuracy = lambda r: 0.80 if r.epochs == 2 or "whitening-init" in r.methods else 0.6
     base = Recipe(epochs=2, loader="resident", augment="pad-crop-flip")
     row = rows(ladder.climb(base, rungs=["methods"], budget_s=3600))["methods"]
-    assert (
-        row["kept"]
-        and row["verdict"] == "helped"
-        and dict(row["recipe"]["methods"]) == {"whitening-init": True}
-    )
+    assert row["kept"] and row["verdict"] == "helped" and dict(row["recipe"]["methods"]) == {"whitening-init": True}
     labels = [entry["label"] for entry in row["variants"]]
-    assert labels[:3] == [
-        f"{n}, 1.5 epochs" for n in ("whitening-init", "label-smoothing", "alternating-flip")
-    ]
+    assert labels[:3] == [f"{n}, 1.5 epochs" for n in ("whitening-init", "label-smoothing", "alternating-flip")]
     assert row["seconds_to_accuracy"]["ratio"]["median"] > 1.3
     machine.accuracy = lambda r: 0.80 if r.epochs == 2 else 0.6
     row = rows(ladder.climb(base, rungs=["methods"], budget_s=3600))["methods"]
@@ -455,13 +439,8 @@ def test_the_last_rung_says_which_number_of_devices_is_best_and_why(machine, mon
     row = rows(found)["multi-device"]
     one, two = row["devices"]["rows"]
     assert (one["devices"], two["devices"], row["devices"]["best"]) == (1, 2, 1)
-    assert two["efficiency"] == pytest.approx(0.8, abs=0.02) and two["exchange_share"] == pytest.approx(
-        0.3, abs=0.01
-    )
-    assert (
-        "1 process is best here" in row["devices"]["sentence"]
-        and "30 % of a step" in row["devices"]["sentence"]
-    )
+    assert two["efficiency"] == pytest.approx(0.8, abs=0.02) and two["exchange_share"] == pytest.approx(0.3, abs=0.01)
+    assert "1 process is best here" in row["devices"]["sentence"] and "30 % of a step" in row["devices"]["sentence"]
     assert row["devices"]["sentence"] in row["notes"]
 
 

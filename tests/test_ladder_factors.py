@@ -71,12 +71,7 @@ class FakeGroup:
     def steps(self, count):
         self.machine.slices.append(self.recipe)
         samples = count * self.recipe.global_batch_size
-        return {
-            "samples": samples,
-            "seconds": samples / self.machine.rate(self.recipe),
-            "loss": 1.0,
-            "count": count,
-        }
+        return {"samples": samples, "seconds": samples / self.machine.rate(self.recipe), "loss": 1.0, "count": count}
 
     def wait(self):
         pass
@@ -117,15 +112,11 @@ def test_interactions_and_leave_one_out_say_what_composes(machine):
     assert pairs["static", "big"]["verdict"] == "as promised"
     assert pairs["quick", "static", "big"]["ratio"]["median"] == pytest.approx(0.5)
     rest = {r["factor"]: r for r in found["leave_one_out"]["throughput"]}
-    assert rest["quick"]["verdict"] == "no difference" and rest["big"]["ratio"]["median"] == pytest.approx(
-        1.5
-    )
+    assert rest["quick"]["verdict"] == "no difference" and rest["big"]["ratio"]["median"] == pytest.approx(1.5)
 
 
 def test_a_set_that_does_not_reach_the_target_is_shown_as_such(machine, tmp_path):
-    found = factors.analyse(
-        Recipe(epochs=2), factors=[], own=OWN, targets=[0.9, 0.6], repeats=2, out=tmp_path
-    )
+    found = factors.analyse(Recipe(epochs=2), factors=[], own=OWN, targets=[0.9, 0.6], repeats=2, out=tmp_path)
     sets = by_name(found)
     low, high = sets["quick + static + big"]["tta"]
     assert low["target"] == 0.6 and low["converged"] and not high["converged"]
@@ -151,16 +142,12 @@ def test_one_run_has_no_interval_and_looks_certain_of_nothing(machine):
 
 def test_a_set_that_breaks_is_a_row_and_the_rest_goes_on(machine):
     def breaks(recipe):
-        return (
-            RunFailed("OutOfMemory", "no memory", "training") if recipe.batch_size_per_device == 256 else None
-        )
+        return RunFailed("OutOfMemory", "no memory", "training") if recipe.batch_size_per_device == 256 else None
 
     machine.breaks = breaks
     found = factors.analyse(Recipe(), factors=[], own=OWN)
     sets = by_name(found)
-    assert (
-        sets["big"]["throughput"]["status"] == "failed" and "no memory" in sets["big"]["throughput"]["reason"]
-    )
+    assert sets["big"]["throughput"]["status"] == "failed" and "no memory" in sets["big"]["throughput"]["reason"]
     assert sets["quick + static"]["throughput"]["status"] == "ran"
     assert [r["factors"] for r in found["interactions"]["throughput"]] == [["quick", "static"]]
     machine.breaks = lambda recipe: RunFailed("Odd", "the base is broken", "starting")
@@ -185,11 +172,7 @@ def test_an_interrupt_is_taken_up_where_it_was(machine, tmp_path):
     machine.stop_before = lambda recipe: False
     machine.slices.clear()
     found = factors.analyse(Recipe(epochs=2), **options, resume=True)
-    assert (
-        found["complete"]
-        and machine.slices == []
-        and len(machine.trained) == len(set(map(str, machine.trained)))
-    )
+    assert found["complete"] and machine.slices == [] and len(machine.trained) == len(set(map(str, machine.trained)))
     with pytest.raises(UsageError, match=r"targets: then \[0\.6\], now \[0\.7\]"):
         factors.analyse(Recipe(epochs=2), **{**options, "targets": [0.7]}, resume=True)
 
@@ -198,10 +181,7 @@ def test_an_interrupt_is_taken_up_where_it_was(machine, tmp_path):
     ("own", "message"),
     [
         ([OWN[0], Factor("quick", "again", {"optimizer": "sgd"})], "there twice"),
-        (
-            [OWN[2], Factor("huge", "a huge batch", {"batch_size_per_device": 512})],
-            "both set batch_size_per_device",
-        ),
+        ([OWN[2], Factor("huge", "a huge batch", {"batch_size_per_device": 512})], "both set batch_size_per_device"),
         ([Factor("none", "the gluon loader", {"loader": "gluon"})], "changes nothing"),
         ([], "no factor to analyse"),
     ],
@@ -230,9 +210,7 @@ def test_a_factor_of_the_users_own_is_checked(text, message):
 
 def test_five_factors_make_as_many_sets_as_they_must():
     sets = plan(list("abcde"))
-    assert (
-        len(sets) == 1 + 5 + 10 + 3 + 4
-    )  # base, alone, pairs, three longer cumulative, four more without one
+    assert len(sets) == 1 + 5 + 10 + 3 + 4  # base, alone, pairs, three longer cumulative, four more without one
     assert sets["a", "b", "c", "d"] == ["cumulative", "without e"]
 
 
@@ -241,18 +219,7 @@ def test_the_command_for_real(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("gluontune.ladder.QUICK", Pace("quick", rounds=3, slice_s=0.02, epochs=1))
     small = ["--net", "mlp", "--train-samples", "640", "--val-samples", "200", "--epochs", "2"]
     own = ["--rungs", "", "--factor", "resident:loader=resident", "--factor", "static:hybridize=static"]
-    arguments = [
-        "factors",
-        *small,
-        *own,
-        "--target",
-        "0.2",
-        "--target",
-        "1.0",
-        "--out",
-        str(tmp_path),
-        "--json",
-    ]
+    arguments = ["factors", *small, *own, "--target", "0.2", "--target", "1.0", "--out", str(tmp_path), "--json"]
     assert main(arguments) == 0
     found = json.loads(capfd.readouterr().out)
     sets = by_name(found)

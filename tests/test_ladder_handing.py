@@ -39,11 +39,7 @@ def climbed(**changes):
 
 
 def test_the_recipe_says_what_each_change_brought_and_carries_nothing_of_the_quick_climb(tmp_path):
-    assert handing.hand_over(climbed(), tmp_path) == {
-        "yaml": "best.yaml",
-        "script": "best.py",
-        "reason": None,
-    }
+    assert handing.hand_over(climbed(), tmp_path) == {"yaml": "best.yaml", "script": "best.py", "reason": None}
     text = (tmp_path / "best.yaml").read_text()
     assert "runtime: tuned  # environment: 1.30x the speed here" in text
     read = Recipe.from_yaml(tmp_path / "best.yaml")
@@ -115,9 +111,7 @@ def metric():
 
 
 def run_script(folder):
-    done = subprocess.run(
-        [sys.executable, "best.py", "3"], cwd=folder, capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([sys.executable, "best.py", "3"], cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = re.findall(r"epoch (\d): [\d,]+ samples/s, (\w+) ([\d.]+)(?: %)?, [\d.]+ s", done.stdout)
     assert [int(epoch) for epoch, _, _ in found] == [1, 2, 3], done.stdout
@@ -130,9 +124,7 @@ def test_the_script_runs_two_processes_where_the_climb_kept_two(tmp_path):
         engine="shared-memory", num_devices=2, batch_size_per_device=15,
     )  # fmt: skip
     handing.hand_over(document, tmp_path)
-    (tmp_path / "best.py").write_text(
-        (tmp_path / "best.py").read_text().replace("img/s, acc", "samples/s, acc")
-    )
+    (tmp_path / "best.py").write_text((tmp_path / "best.py").read_text().replace("img/s, acc", "samples/s, acc"))
     name, right, _ = run_script(tmp_path)
     assert name == "accuracy" and right[-1] > 30  # ten classes; printed once, by rank 0
     assert (tmp_path / "best.params").is_file()
@@ -201,13 +193,7 @@ def test_the_proof_is_the_headline_and_throughput_stands_below_it():
     assert 4.5 < low < 5.0 < high < 5.5
     rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
     naive = {"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate}
-    best = {
-        **naive,
-        "name": "records",
-        "verdict": "helped",
-        "speedup_vs_naive": 4.2,
-        "speedup_ci95": [4, 4.4],
-    }
+    best = {**naive, "name": "records", "verdict": "helped", "speedup_vs_naive": 4.2, "speedup_ci95": [4, 4.4]}
     ladder = {"schema_version": 1, "rungs": [naive, best], "best": {"name": "records"}, "proof": found}
     head, below, *_ = sentence_parts(ladder)
     assert head == "8.0 s instead of 40 s to 76.0 % accuracy: 5.0× (95 %: 4.9–5.1), one training of each"
@@ -229,10 +215,7 @@ def test_a_best_that_does_not_reach_the_accuracy_proves_nothing():
 def test_advice_that_the_climb_has_followed_is_not_given_again():
     rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
     naive = {"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate}
-    told = {
-        "sentence": "The net uses only 50 % of the cores: give it more threads.",
-        "next_rung": "environment",
-    }
+    told = {"sentence": "The net uses only 50 % of the cores: give it more threads.", "next_rung": "environment"}
     ladder = {"schema_version": 1, "rungs": [naive], "verdict": told}
     assert any("give it more threads" in part for part in sentence_parts(ladder))
     ladder["rungs"].append({**naive, "name": "environment", "verdict": "no gain", "kept": False})

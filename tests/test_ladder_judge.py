@@ -46,9 +46,7 @@ def test_the_limits_of_a_verdict(ratio, verdict):
 def compared(field, best=None, naive=None, scatter=None):
     found = row(variants=[])
     naive = contender(50.0, 50.0, 50.0, 50.0) if naive is None else naive
-    variants = [
-        Variant(f"v{k}", {"num_workers": k, "rewrites": ("pool-to-mean",)}) for k in range(len(field))
-    ]
+    variants = [Variant(f"v{k}", {"num_workers": k, "rewrites": ("pool-to-mean",)}) for k in range(len(field))]
     return found, compare(found, field, variants, naive, best, scatter)
 
 
@@ -74,9 +72,7 @@ def test_what_helps_for_certain_goes_before_what_only_seems_faster():
     assert found["samples_per_sec"] == stats.interval([120.0] * 6)
     assert found["ratio_to_previous"]["median"] == pytest.approx(1.2)
     assert found["ratio_to_previous"]["ci95"] == pytest.approx([1.2, 1.2])
-    assert found["speedup_vs_naive"] == pytest.approx(2.4) and found["speedup_ci95"] == pytest.approx(
-        [2.4] * 2
-    )
+    assert found["speedup_vs_naive"] == pytest.approx(2.4) and found["speedup_ci95"] == pytest.approx([2.4] * 2)
     assert found["changes"] == {"num_workers": 1, "rewrites": ["pool-to-mean"]}
     assert found["recipe"] == sure.recipe.to_dict()
 
@@ -108,9 +104,7 @@ def test_there_is_a_ratio_only_to_another_recipe_that_was_measured():
 
 
 def test_the_error_is_shared_by_the_contenders_and_the_scatter_is_used():
-    best, one, two = (
-        contender(*rates) for rates in ([100, 97, 103, 101], [120, 131, 126, 118], [90, 99, 97, 94])
-    )
+    best, one, two = (contender(*rates) for rates in ([100, 97, 103, 101], [120, 131, 126, 118], [90, 99, 97, 94]))
     scatter = Scatter()
     scatter.learn_alone([100.0, 106.0, 95.0, 101.0, 108.0, 99.0, 103.0, 97.0])
     found, _ = compared([one, two], best, scatter=scatter)
@@ -147,8 +141,7 @@ def test_the_speedup_is_taken_over_the_slices_that_both_have():
 def tried(*ratios):
     """A row whose first variant was chosen, and lost accuracy."""
     variants = [
-        {"ratio_to_previous": ratio, "chosen": not k, "lost": False, "reason": None}
-        for k, ratio in enumerate(ratios)
+        {"ratio_to_previous": ratio, "chosen": not k, "lost": False, "reason": None} for k, ratio in enumerate(ratios)
     ]
     return row(variants=variants, ratio_to_previous=ratios[0], reason="accuracy was lost")
 
@@ -177,12 +170,7 @@ def judged(ratio, others=0.0, has_best=True, **fields):
 
 def test_a_gain_is_kept_and_what_has_nothing_before_it_too():
     found = judged(measured(1.5, 1.4, 1.6), others=90.0)
-    assert (found["status"], found["verdict"], found["kept"], found["reason"]) == (
-        "ran",
-        "helped",
-        True,
-        None,
-    )
+    assert (found["status"], found["verdict"], found["kept"], found["reason"]) == ("ran", "helped", True, None)
     for nothing in (judged(measured(0.5, 0.4, 0.6), has_best=False), judged(None)):
         assert (nothing["status"], nothing["verdict"], nothing["kept"]) == ("ran", "n/a", True)
 
@@ -191,9 +179,7 @@ def test_what_is_not_kept_has_its_ratio_as_the_reason():
     found = judged(measured(0.5, 0.4, 0.6))
     assert (found["verdict"], found["kept"], found["measurable"]) == ("hurt", False, True)
     assert found["reason"] == "0.50× the recipe before it (95 %: 0.40–0.60)"
-    assert (
-        judged(measured(0.2, 0.0, 0.4))["reason"] == "0.20× the recipe before it"
-    )  # cut off: no lower bound
+    assert judged(measured(0.2, 0.0, 0.4))["reason"] == "0.20× the recipe before it"  # cut off: no lower bound
 
 
 @pytest.mark.parametrize(
@@ -225,10 +211,7 @@ def test_a_contest_without_an_answer_is_no_verdict():
     assert not found["measurable"] and found["verdict"] == "n/a"
     assert "6 slices do not tell, and there was no time for more; 1.10×" in found["reason"]
     for decided in ({}, {"contest_decided": True}):
-        assert (judged(open_, **decided)["verdict"], judged(open_, **decided)["measurable"]) == (
-            "no gain",
-            True,
-        )
+        assert (judged(open_, **decided)["verdict"], judged(open_, **decided)["measurable"]) == ("no gain", True)
     assert judged(measured(0.5, 0.4, 0.6), contest_decided=False)["verdict"] == "hurt"
 
 

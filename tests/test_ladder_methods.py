@@ -74,12 +74,7 @@ def test_a_slower_step_costs_and_a_failed_run_is_a_row(trained):
     trained["mixup"] = ([], 0.0)
     found = study()
     verdicts = {row["name"]: row["verdict"] for row in found["methods"]}
-    assert verdicts == {
-        "ema": "costs",
-        "mixup": "failed",
-        "cutout": "not certain",
-        "label-smoothing": "not certain",
-    }
+    assert verdicts == {"ema": "costs", "mixup": "failed", "cutout": "not certain", "label-smoothing": "not certain"}
     reasons = {row["name"]: row["reason"] for row in found["methods"]}
     assert "diverged" in reasons["mixup"] and reasons["ema"] is None
 

@@ -161,9 +161,7 @@ def test_a_contender_of_another_length_takes_the_processes_over(machine):
 
 def test_a_short_budget_starts_fewer_variants_and_names_the_others(machine, monkeypatch):
     still = ["large-batch", "multi-device"]
-    assert Budget(300.0).variants("large-batch", still, 5.0) < Budget(3600.0).variants(
-        "large-batch", still, 5.0
-    )
+    assert Budget(300.0).variants("large-batch", still, 5.0) < Budget(3600.0).variants("large-batch", still, 5.0)
     assert Budget(60.0).variants("environment", still, 60.0) == 2
     monkeypatch.setattr(Budget, "variants", lambda self, rung, still, starts_s: 2)
     row = ladder.climb(Recipe(), rungs=["large-batch"])["rungs"][-1]

@@ -40,9 +40,7 @@ def lucky(machine):
                 hook()
 
         # What makes the training short is Muon: without it nothing is lost.
-        machine.accuracy = lambda r: (
-            0.80 if not proving or r.optimizer != "muon" or r.epochs >= enough else 0.60
-        )
+        machine.accuracy = lambda r: 0.80 if not proving or r.optimizer != "muon" or r.epochs >= enough else 0.60
         how = {"budget_s": 1e4, **how}
         return ladder.climb(Recipe(epochs=1), rungs=list(rungs), on_event=watch, **how)
 
@@ -71,9 +69,7 @@ def test_the_rungs_gain_is_that_of_the_length_that_arrived(lucky, tmp_path):
     ratio = rows(lucky(0.7, out=tmp_path))["large-batch"]["seconds_to_accuracy"]["ratio"]
     assert ratio["median"] == pytest.approx(1 / 0.714, rel=0.03)  # 0.35 epochs had promised 2.9
     assert ratio["ci95"][0] < ratio["median"] < ratio["ci95"][1] < 1.6
-    assert "1.4" in next(
-        x for x in (tmp_path / "best.yaml").read_text().splitlines() if x.startswith("optimizer")
-    )
+    assert "1.4" in next(x for x in (tmp_path / "best.yaml").read_text().splitlines() if x.startswith("optimizer"))
 
 
 def test_a_rung_that_stood_below_others_has_its_length_given_back_in_all_of_them(lucky, machine, monkeypatch):
@@ -92,13 +88,9 @@ def test_what_is_no_gain_at_any_length_that_may_arrive_is_taken_back(lucky, mach
     found = lucky(enough, out=tmp_path)
     row = rows(found)["large-batch"]
     assert (row["verdict"], row["kept"], row["measurable"]) == ("no gain", False, True)
-    assert row["reason"].startswith(
-        "taken back: 0.35 to 0.714 epochs did not reach 78.0 % in the proof (60.0 %)"
-    )
+    assert row["reason"].startswith("taken back: 0.35 to 0.714 epochs did not reach 78.0 % in the proof (60.0 %)")
     assert row["seconds_to_accuracy"]["ratio"] is None
-    assert not any(r.optimizer == "muon" and r.epochs == 1 for r in machine.trained), (
-        "that was no gain anyway"
-    )
+    assert not any(r.optimizer == "muon" and r.epochs == 1 for r in machine.trained), "that was no gain anyway"
     assert found["best"]["name"] == "naive" and found["proof"] is None and found["files"] is None
     assert not (tmp_path / "best.yaml").exists()
     taken = found["taken_back"][0]
@@ -130,16 +122,12 @@ def test_the_whole_length_is_tried_where_it_is_a_gain(lucky, machine, monkeypatc
         assert row["kept"] and row["recipe"]["epochs"] == 1.0 and found["proof"]["reached"]
         assert row["seconds_to_accuracy"]["ratio"]["median"] == pytest.approx(2.0, rel=0.03)
     else:
-        assert (row["verdict"], row["kept"]) == ("hurt", False) and " to 1 epochs did not reach" in row[
-            "reason"
-        ]
+        assert (row["verdict"], row["kept"]) == ("hurt", False) and " to 1 epochs did not reach" in row["reason"]
         assert found["best"]["name"] == "naive"
         assert "a larger batch hurt" not in " ".join(sentence_parts(found)), "it is said once"
 
 
-def test_a_larger_batch_that_loses_accuracy_in_every_training_of_the_proof_is_taken_back(
-    machine, monkeypatch
-):
+def test_a_larger_batch_that_loses_accuracy_in_every_training_of_the_proof_is_taken_back(machine, monkeypatch):
     monkeypatch.setattr(machine, "rate", faster_batches)
     proving = []
 
@@ -181,18 +169,11 @@ def test_what_stood_on_it_is_measured_again_and_proven(lucky, machine, monkeypat
     again = next(a for a in found["revisited"] if a["rung"] == "multi-device")
     assert again["adopted"] and again["ratio"]["median"] == pytest.approx(1.5, rel=0.03)
     best = Recipe.from_dict(found["best"]["recipe"])
-    assert (best.optimizer, best.epochs, best.runtime, best.num_devices) == (
-        Recipe().optimizer,
-        1,
-        "tuned",
-        2,
-    )
+    assert (best.optimizer, best.epochs, best.runtime, best.num_devices) == (Recipe().optimizer, 1, "tuned", 2)
     assert best.global_batch_size == Recipe().global_batch_size
     assert found["best"]["speedup_vs_naive"] == pytest.approx(3.0, rel=0.05)
     proof = found["proof"]
-    assert (
-        proof["reached"] and proof["epochs"] == 1 and proof["ratio"]["median"] == pytest.approx(3.0, rel=0.05)
-    )
+    assert proof["reached"] and proof["epochs"] == 1 and proof["ratio"]["median"] == pytest.approx(3.0, rel=0.05)
     text = (tmp_path / "best.yaml").read_text()
     assert "optimizer" not in text and "\nepochs" not in text and "num_devices: 2  # multi-device: 1." in text
     head, *others = sentence_parts(found)
@@ -284,33 +265,17 @@ def test_a_climb_that_is_resumed_after_its_last_rung_has_a_proof(lucky, machine,
 
 def test_the_last_rung_that_chose_a_length_owns_it():
     ratio = {"median": 2.0, "ci95": [1.9, 2.1], "n": 9}
-    usual = {
-        "kept": True,
-        "seconds_to_accuracy": None,
-        "changes": {"runtime": "tuned"},
-        "recipe": {"epochs": 1},
-    }
-    first = {
-        **usual,
-        "changes": {"epochs": 0.5},
-        "recipe": {"epochs": 0.5},
-        "seconds_to_accuracy": {"ratio": ratio},
-    }
+    usual = {"kept": True, "seconds_to_accuracy": None, "changes": {"runtime": "tuned"}, "recipe": {"epochs": 1}}
+    first = {**usual, "changes": {"epochs": 0.5}, "recipe": {"epochs": 0.5}, "seconds_to_accuracy": {"ratio": ratio}}
     assert shortener([usual]) is None and shortener([usual, {**first, "kept": False}]) is None
     assert shortener([usual, first, usual]) is first
     assert worth_a_try(first, 0.9) and not worth_a_try(first, 0.97) and worth_a_try(None, 1.0)
     assert ratio_at(first, 0.8)["ci95"] == pytest.approx([1.1875, 1.3125])
     missed = [{"epochs": 0.5, "accuracy": 0.7}]
-    proof = {
-        "epochs": 0.9,
-        "target": 0.8,
-        "missed": missed,
-        "pairs": [{"best": {"accuracy": 0.6, "seconds": None}}],
-    }
+    proof = {"epochs": 0.9, "target": 0.8, "missed": missed, "pairs": [{"best": {"accuracy": 0.6, "seconds": None}}]}
     shown = what_was_shown(first, proof, longest=0.9)
     assert (
-        shown["verdict"] == "hurt"
-        and "0.5 to 0.9 epochs did not reach 80.0 % in the proof (70.0 %)" in shown["reason"]
+        shown["verdict"] == "hurt" and "0.5 to 0.9 epochs did not reach 80.0 % in the proof (70.0 %)" in shown["reason"]
     )
     slower = {**first, "seconds_to_accuracy": {"ratio": {"median": 1.5, "ci95": [1.4, 1.6], "n": 9}}}
     assert what_was_shown(slower, proof, longest=1.0)["verdict"] == "hurt"  # 0.75 times as fast is no tie

@@ -58,9 +58,7 @@ def ladder(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "names", [["records"], ["records", "hybridized"]], ids=["records", "records and hybridized"]
-)
+@pytest.mark.parametrize("names", [["records"], ["records", "hybridized"]], ids=["records", "records and hybridized"])
 def test_a_job_of_the_users_own_climbs(tmp_path, names):
     job = tmp_path / "job.py"
     job.write_text(JOB)
@@ -95,10 +93,7 @@ def test_a_job_of_the_users_own_climbs(tmp_path, names):
 
 @pytest.mark.parametrize(
     "number",
-    [
-        pytest.param(signal.SIGINT, id="ctrl-c", marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, id="preemption"),
-    ],
+    [pytest.param(signal.SIGINT, id="ctrl-c", marks=pytest.mark.slow), pytest.param(signal.SIGTERM, id="preemption")],
 )
 def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(tmp_path, number):
     options = ("--net", "mlp", "--out", tmp_path, "--rungs", "environment,records")

@@ -49,10 +49,7 @@ def test_what_was_dropped_is_asked_again_on_top_of_the_best(machine, monkeypatch
     assert found["best"]["name"] == "hybridized, environment, asked again"
     assert found["best"]["speedup_vs_naive"] == pytest.approx(1.95, rel=0.05)
     assert json.loads((tmp_path / "ladder.json").read_text())["revisited"] == found["revisited"]
-    assert (
-        "x the speed here, on top of the rest"
-        in best_yaml(found).split("runtime: tuned  # environment: 1.3")[1]
-    )
+    assert "x the speed here, on top of the rest" in best_yaml(found).split("runtime: tuned  # environment: 1.3")[1]
     assert "1.9" in report.ladder_sentence(found)
 
 
@@ -85,9 +82,7 @@ def test_what_the_proof_shows_to_lose_accuracy_is_taken_back(machine, monkeypatc
     machine.accuracy = lambda r: 0.5 if r.hybridize == "static" else 0.8
     found = ladder.climb(Recipe(), rungs=["hybridized"])
     row = rows(found)["hybridized"]
-    assert (
-        row["accuracy_runs"] == []
-    )  # a graph computes the same but for rounding: there was no time to doubt that
+    assert row["accuracy_runs"] == []  # a graph computes the same but for rounding: there was no time to doubt that
     assert found["proof"]["same_accuracy"] is False
     assert (row["verdict"], row["kept"], found["best"]["name"]) == ("hurt", False, "naive")
     assert "50.0 % in the proof" in row["reason"]

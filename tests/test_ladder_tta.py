@@ -46,9 +46,7 @@ def test_a_crossing_that_falls_back_is_first_but_not_sustained(machine):
 
 def test_a_schedule_that_ends_within_an_epoch_took_no_whole_one(machine):
     machine.curve = lambda recipe: [0.5, 0.7, 0.8]
-    found = tta.time_to_accuracy(
-        Recipe(epochs=2.5), target=0.8, repeats=2, against=Recipe(epochs=3, num_workers=1)
-    )
+    found = tta.time_to_accuracy(Recipe(epochs=2.5), target=0.8, repeats=2, against=Recipe(epochs=3, num_workers=1))
     first = found["done"][0]["first"]
     assert (first["epoch"], first["epochs"]) == (3, 2.5) and found["summary"]["this"]["epochs"] == [2.5, 2.5]
     assert found["parity"]["epochs_ratio"] == pytest.approx(2.5 / 3)
@@ -134,9 +132,7 @@ def test_an_interrupt_keeps_finished_repeats_and_resume_does_the_rest(machine, t
 
 
 def test_resume_refuses_other_options_and_other_documents(machine, tmp_path):
-    tta.time_to_accuracy(
-        Recipe(), target=0.8, repeats=1, out=tmp_path, resume=True
-    )  # there is none yet: it begins
+    tta.time_to_accuracy(Recipe(), target=0.8, repeats=1, out=tmp_path, resume=True)  # there is none yet: it begins
     with pytest.raises(UsageError, match=r"target: then 0\.8, now 0\.7"):
         tta.time_to_accuracy(Recipe(), target=0.7, repeats=1, out=tmp_path, resume=True)
     document = json.loads((tmp_path / "tta.json").read_text())
@@ -151,10 +147,7 @@ def test_resume_refuses_other_options_and_other_documents(machine, tmp_path):
         ({"target": 80}, "above 0 and up to 1"),
         ({"target": 0.8, "repeats": 0}, "at least 1"),
         ({"target": 0.8, "seeds": [1, 1]}, "different seeds"),
-        (
-            {"target": 0.8, "against": Recipe(val_samples=100)},
-            "different data",
-        ),
+        ({"target": 0.8, "against": Recipe(val_samples=100)}, "different data"),
     ],
 )
 def test_bad_options_are_refused_before_anything_runs(machine, options, message):
@@ -167,9 +160,7 @@ def test_the_page_shows_band_repeats_cost_and_every_failure(machine, tmp_path):
     machine.crash = lambda recipe: recipe.seed == 1
     price = {"machine": "m1", "usd_per_hour": 3.6, "date": "2026-01-31", "source": "list price"}
     found = tta.time_to_accuracy(Recipe(), target=0.8, repeats=3, out=tmp_path, price=price, against=Recipe())
-    assert found["summary"]["this"]["usd"] == pytest.approx(
-        found["summary"]["this"]["wall_seconds"]["median"] / 1000
-    )
+    assert found["summary"]["this"]["usd"] == pytest.approx(found["summary"]["this"]["wall_seconds"]["median"] / 1000)
     finish_tta(found, tmp_path)
     page = (tmp_path / "tta.html").read_text()
     assert page.count("<svg") == 3 and "http" not in page.split("<script")[0].replace("http-equiv", "")
@@ -189,17 +180,10 @@ def test_mlperf_lines_have_what_the_published_rules_ask_for(machine, tmp_path):
     once = ("init_stop", "run_start", "run_stop", "train_samples", "eval_samples", "submission_org",
             "submission_division", "submission_benchmark", "submission_platform", "submission_status")  # fmt: skip
     assert [keys.count(key) for key in once] == [1] * len(once) and "cache_clear" in keys
-    assert (
-        keys.index("init_start")
-        < keys.index("init_stop")
-        < keys.index("run_start")
-        < keys.index("epoch_start")
-    )
+    assert keys.index("init_start") < keys.index("init_stop") < keys.index("run_start") < keys.index("epoch_start")
     assert keys[-1] == "run_stop" and events[-1]["metadata"]["status"] == "success"
     assert keys.count("eval_accuracy") == 2  # it ends with the epoch that reached the target
-    assert all(
-        "epoch_num" in e["metadata"] for e in events if e["key"].startswith(("epoch_", "eval_st", "eval_acc"))
-    )
+    assert all("epoch_num" in e["metadata"] for e in events if e["key"].startswith(("epoch_", "eval_st", "eval_acc")))
     times = [event["time_ms"] for event in events]
     assert times == sorted(times) and times[-1] - times[keys.index("run_start")] == 22_000
     assert next(e["value"] for e in events if e["key"] == "train_samples") == 10_000
@@ -238,24 +222,12 @@ def test_dawnbench_files_are_those_of_the_median_repeat(machine, tmp_path):
 @pytest.mark.parametrize(
     ("text", "machine_name", "message"),
     [
-        (
-            "prices: [{machine: m, usd_per_hour: 1, source: s}]",
-            None,
-            r"price 1 \(m\): the field date is missing",
-        ),
+        ("prices: [{machine: m, usd_per_hour: 1, source: s}]", None, r"price 1 \(m\): the field date is missing"),
         ("prices: [{usd_per_hour: 1}]", None, "the fields machine, date, source are missing"),
-        (
-            "prices: [{machine: m, usd_per_hour: free, date: 2026-01-01, source: s}]",
-            None,
-            "usd_per_hour='free'",
-        ),
+        ("prices: [{machine: m, usd_per_hour: free, date: 2026-01-01, source: s}]", None, "usd_per_hour='free'"),
         ("prices: [{machine: m, usd_per_hour: 1, date: soon, source: s}]", None, "date='soon'"),
         ("price: 3", None, "a list of prices"),
-        (
-            "prices: [{machine: big, usd_per_hour: 1, date: 2026-01-01, source: s}]",
-            "bigg",
-            "did you mean 'big'",
-        ),
+        ("prices: [{machine: big, usd_per_hour: 1, date: 2026-01-01, source: s}]", "bigg", "did you mean 'big'"),
     ],
 )
 def test_a_price_table_with_a_fault_is_told_with_its_place(tmp_path, text, machine_name, message):
@@ -289,20 +261,13 @@ def test_parity_marks_what_converges_too_well_and_what_fails():
 def test_the_command_for_real(tmp_path, capfd):
     small = ["--net", "mlp", "--loader", "resident", "--train-samples", "640", "--val-samples", "200"]
     out = tmp_path / "out"
-    code = main(
-        ["tta", "--target", "0.2", "--repeats", "1", *small, "--epochs", "2", "--out", str(out), "--json"]
-    )
+    code = main(["tta", "--target", "0.2", "--repeats", "1", *small, "--epochs", "2", "--out", str(out), "--json"])
     found = json.loads(capfd.readouterr().out)
     assert code == 0 and found["summary"]["this"]["train_seconds"]["reached"] == 1
     row = found["done"][0]
     assert 0 < row["first"]["train_seconds"] < row["first"]["wall_seconds"] <= row["spent"]["wall_seconds"]
     assert row["start_seconds"] > row["warmup_seconds"] > 0 and row["first"]["eval_seconds"] > 0
-    parts = (
-        row["start_seconds"]
-        + row["warmup_seconds"]
-        + row["first"]["train_seconds"]
-        + row["first"]["eval_seconds"]
-    )
+    parts = row["start_seconds"] + row["warmup_seconds"] + row["first"]["train_seconds"] + row["first"]["eval_seconds"]
     assert parts <= row["first"]["wall_seconds"] * 1.001
     assert (out / "tta.html").exists() and list((out / "mlperf").glob("*.log"))
 

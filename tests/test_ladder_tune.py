@@ -128,13 +128,9 @@ def test_a_choice_that_has_become_useless_is_taken_back(machine, monkeypatch):
     plain = machine.rate
     # Threads help, until bfloat16 comes, which gains nothing from them.
     monkeypatch.setattr(
-        machine,
-        "rate",
-        lambda r: plain(r) / (1.5 if r.dtype != "float32" and r.env["OMP_NUM_THREADS"] == "2" else 1),
+        machine, "rate", lambda r: plain(r) / (1.5 if r.dtype != "float32" and r.env["OMP_NUM_THREADS"] == "2" else 1)
     )
-    monkeypatch.setattr(
-        machine, "rate", lambda r, rate=machine.rate: rate(r) * (2 if r.dtype != "float32" else 1)
-    )
+    monkeypatch.setattr(machine, "rate", lambda r, rate=machine.rate: rate(r) * (2 if r.dtype != "float32" else 1))
     found = ladder.tune(START, budget_minutes=60)
     assert rows(found, "take back")["without 2 threads"]["kept"]
     assert found["best"]["recipe"]["env"]["OMP_NUM_THREADS"] == "1"
@@ -189,9 +185,7 @@ def test_what_cannot_run_here_is_a_row_with_the_reason(machine, monkeypatch):
     assert "resident" not in rows(found, "loader")
 
 
-def test_amx_is_a_knob_only_where_the_processor_has_it_and_an_option_that_fails_is_a_row(
-    machine, monkeypatch
-):
+def test_amx_is_a_knob_only_where_the_processor_has_it_and_an_option_that_fails_is_a_row(machine, monkeypatch):
     base = START.override(dtype="bfloat16", rewrites=("pool-to-mean",))
     assert rows(ladder.tune(base, knobs=["amx"], budget_minutes=60), "amx") == {}
     granted = AmxSupport("granted", "pretended")
@@ -253,21 +247,9 @@ def test_wrong_use(machine, tmp_path):
 @pytest.mark.slow
 def test_a_real_search_from_the_command_line(tmp_path):
     command = [sys.executable, "-m", "gluontune", "tune", "--net", "mlp", "--loader", "resident"]
-    command += [
-        "--train-samples",
-        "1024",
-        "--val-samples",
-        "100",
-        "--budget",
-        "1",
-        "--knobs",
-        "allocator",
-    ]
+    command += ["--train-samples", "1024", "--val-samples", "100", "--budget", "1", "--knobs", "allocator"]
     done = subprocess.run(
-        [*command, "--out", tmp_path / "out", "--json", "--slice", "0.05"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [*command, "--out", tmp_path / "out", "--json", "--slice", "0.05"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

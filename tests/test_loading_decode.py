@@ -287,9 +287,7 @@ def test_the_doctor_learns_why_there_is_no_compiled_codec(tmp_path, setting, rea
     code += "building.ZIG = Path('/dev/null'); " if "PATH" in setting else ""
     code += "print(native.why_not(), end='')"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path), **setting}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == reason
 
 
@@ -306,9 +304,7 @@ def test_a_library_that_others_could_have_written_is_not_loaded(tmp_path):
 def test_many_images_in_one_call_are_those_of_single_calls(channels, name):
     """Small and large, upright and turned, JPEG and PNG, from the middle of a batch on."""
     shape, augment = (32, 24, channels), AUGMENTS[name]
-    payloads = [
-        jpeg(picture(*size, k)) for k, size in enumerate([(32, 24), (300, 211), (33, 24), (3, 2), (32, 24)])
-    ]
+    payloads = [jpeg(picture(*size, k)) for k, size in enumerate([(32, 24), (300, 211), (33, 24), (3, 2), (32, 24)])]
     payloads.append(cv2.imencode(".png", picture(40, 40))[1].tobytes())
     payloads.append(jpeg(picture(32, 24), exif=turned()))
     decoder, draws = Decoder(shape, augment), augment.draw(generator(3), 3 + len(payloads))

@@ -33,12 +33,7 @@ def path(tmp_path_factory):
     with RecordWriter(path) as writer:
         for k in range(24):
             image, mask, boxes = scene(k)
-            fields = {
-                "image": cv2.imencode(".png", image)[1].tobytes(),
-                "mask": mask,
-                "number": k,
-                "name": f"no. {k}",
-            }
+            fields = {"image": cv2.imencode(".png", image)[1].tobytes(), "mask": mask, "number": k, "name": f"no. {k}"}
             writer.write_fields({**fields, "boxes": boxes if k % 6 else np.zeros((0, 5))})
     return path
 
@@ -104,10 +99,7 @@ def test_flips_and_crops_of_boxes_by_arithmetic(data):
     corners = np.sort(data.draw(st.lists(st.tuples(share, share), min_size=2, max_size=2)), axis=0)
     row = np.array([[2, *corners.ravel()]], np.float32)
     top, left = data.draw(st.integers(0, 8)), data.draw(st.integers(0, 8))
-    crop, flip = (
-        (top, left, data.draw(st.integers(1, 8)), data.draw(st.integers(1, 8))),
-        data.draw(st.booleans()),
-    )
+    crop, flip = ((top, left, data.draw(st.integers(1, 8)), data.draw(st.integers(1, 8))), data.draw(st.booleans()))
     made = Motion((16, 16), crop, (32, 32), flip=flip).boxes(row, visible=0.0)
     x = np.clip((row[0, [1, 3]] * 16 - left) / crop[3], 0, 1)
     y = np.clip((row[0, [2, 4]] * 16 - top) / crop[2], 0, 1)
@@ -132,9 +124,7 @@ def test_the_motion_is_of_the_draws_that_moved_the_image():
     motion = Motion.of(augment, draws, 0, (32, 32), (32, 32, 3))
     assert (motion.shift, motion.pad, motion.flip, motion.box) == ((0, 8), 4, True, (0, 0, 32, 32))
     # Moved down and left by four pixels, then mirrored.
-    assert motion.boxes(np.array([[0, 0.5, 0.5, 0.75, 0.75]], np.float32)).tolist() == [
-        [0, 0.375, 0.625, 0.625, 0.875]
-    ]
+    assert motion.boxes(np.array([[0, 0.5, 0.5, 0.75, 0.75]], np.float32)).tolist() == [[0, 0.375, 0.625, 0.625, 0.875]]
 
 
 def test_padding_is_gluoncvs():

@@ -360,10 +360,6 @@ def test_samplers_of_one_s_own_say_the_order(workers):
     assert batches(2, sampler=data.FilterSampler(lambda n: n > 3, rows)) == [[4, 5], [6]]
     pairs = data.BatchSampler(data.SequentialSampler(4), 2, "keep")
     assert batches(batch_sampler=pairs, auto_reload=True, pin_device_id=0) == [[0, 1], [2, 3]]
-    for wrong in (
-        {},
-        {"batch_size": 2, "batch_sampler": pairs},
-        {"batch_size": 2, "shuffle": True, "sampler": [1]},
-    ):
+    for wrong in ({}, {"batch_size": 2, "batch_sampler": pairs}, {"batch_size": 2, "shuffle": True, "sampler": [1]}):
         with pytest.raises(UsageError, match=r"batch_size|sampler"):
             safe_dataloader(rows, **wrong)

@@ -66,18 +66,13 @@ def options(**changes):
 @pytest.mark.parametrize("channels", [3, 1])
 def test_every_loader_makes_the_same_pixels(augment, channels):
     split = MemorySplit(24, channels=channels)
-    made = [
-        collect(build(name, split, **options(image_shape=(32, 32, channels), augment=augment)))
-        for name in UINT8
-    ]
+    made = [collect(build(name, split, **options(image_shape=(32, 32, channels), augment=augment))) for name in UINT8]
     for other in made[1:]:
         for (images, labels), (theirs, their_labels) in zip(made[0], other):
             assert np.array_equal(labels, their_labels)
             # A crop that is resized may be rounded differently; all else is equal to the bit.
             apart = np.abs(images.astype(int) - theirs)
-            if (
-                "resized" in augment and AUGMENTS[augment].operations
-            ):  # a step of one level may be stretched to many
+            if "resized" in augment and AUGMENTS[augment].operations:  # a step of one level may be stretched to many
                 assert apart.mean() < 0.5
             else:
                 allowed = 5 if "resized" in augment and AUGMENTS[augment].finishes else 3
@@ -190,9 +185,7 @@ def test_shards_share_the_epoch(split, name):
 
 def test_ranks_draw_different_crops(split):
     asked = options(augment="pad-crop-flip")
-    first, second = (
-        ThreadedLoader(split, rank=r, world_size=2, **asked).draws(0, 0, np.arange(8)) for r in range(2)
-    )
+    first, second = (ThreadedLoader(split, rank=r, world_size=2, **asked).draws(0, 0, np.arange(8)) for r in range(2))
     assert not np.array_equal(first.offsets, second.offsets)
 
 
@@ -212,9 +205,7 @@ def test_mixed_sizes_are_fitted(size):
 def test_an_image_of_one_pixel_and_a_batch_of_one():
     split = MemorySplit(1, size=(1, 1))
     for name in UINT8:
-        batches = collect(
-            build(name, split, **options(batch_size=1, augment="pad-crop-flip", image_shape=(1, 1, 3)))
-        )
+        batches = collect(build(name, split, **options(batch_size=1, augment="pad-crop-flip", image_shape=(1, 1, 3))))
         assert batches[0][0].shape == (1, 1, 1, 3)
 
 
@@ -264,9 +255,7 @@ def test_the_resident_loader_names_the_bad_sample(how):
 
 
 def test_a_thread_that_dies_outside_the_loader_s_code_is_noticed(split, monkeypatch):
-    monkeypatch.setattr(
-        ThreadedLoader, "decoder", lambda self: (_ for _ in ()).throw(MemoryError("none left"))
-    )
+    monkeypatch.setattr(ThreadedLoader, "decoder", lambda self: (_ for _ in ()).throw(MemoryError("none left")))
     begin = time.monotonic()
     with pytest.raises(GluontuneError, match=r"thread died \(MemoryError: none left\)"):
         collect(ThreadedLoader(split, num_workers=2, **options()))

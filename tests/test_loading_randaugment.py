@@ -15,17 +15,7 @@ from gluontune.loading import AUGMENTS, build, color_jitter, colour, normalize, 
 from gluontune.loading.augment import Draws
 
 LEVELS = (0, 1, 5, 9, 17, 30)
-SIGNED = {
-    "shear-x",
-    "shear-y",
-    "translate-x",
-    "translate-y",
-    "rotate",
-    "brightness",
-    "color",
-    "contrast",
-    "sharpness",
-}
+SIGNED = {"shear-x", "shear-y", "translate-x", "translate-y", "rotate", "brightness", "color", "contrast", "sharpness"}
 
 
 def picture(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:
@@ -59,9 +49,7 @@ def theirs(name: str, image: Image.Image, level: int) -> Image.Image:
         return ImageOps.posterize(image, 8 - round(level / 7.5))
     if name == "solarize":
         return ImageOps.solarize(image, float(np.linspace(255, 0, 31, dtype=np.float32)[level]))
-    return {"identity": lambda i: i, "autocontrast": ImageOps.autocontrast, "equalize": ImageOps.equalize}[
-        name
-    ](image)
+    return {"identity": lambda i: i, "autocontrast": ImageOps.autocontrast, "equalize": ImageOps.equalize}[name](image)
 
 
 @pytest.mark.parametrize("name", randaugment.OPERATIONS)

@@ -16,9 +16,7 @@ from gluontune.records import RecordWriter, pixels_to_raw
 
 def picture(height: int, width: int, channels: int, seed: int = 0) -> np.ndarray:
     """RGB or grey, (H, W, C)."""
-    image = cv2.resize(
-        np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8), (width, height)
-    )
+    image = cv2.resize(np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8), (width, height))
     return image if channels == 3 else cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[:, :, None]
 
 
@@ -55,10 +53,7 @@ def test_loaders_read_raw_records(tmp_path):
     split = from_records(tmp_path / "raw.rec")
     assert np.array_equal(split.decode(3), picture(32, 32, 3, 3))
     options = {"batch_size": 5, "image_shape": (32, 32, 3), "augment": "pad-crop-flip", "shuffle": True}
-    with (
-        ThreadedLoader(split, num_workers=2, **options) as threaded,
-        ResidentLoader(split, **options) as resident,
-    ):
+    with ThreadedLoader(split, num_workers=2, **options) as threaded, ResidentLoader(split, **options) as resident:
         for (images, labels), (others, their_labels) in zip(threaded.epoch(0), resident.epoch(0)):
             assert np.array_equal(images, others) and np.array_equal(labels, their_labels)
 

@@ -44,13 +44,7 @@ class Split:
 
 
 def make(packed, name="threaded", **more):
-    settings = {
-        "batch_size": 8,
-        "image_shape": (24, 24, 3),
-        "augment": "pad-crop-flip",
-        "shuffle": True,
-        "seed": 3,
-    }
+    settings = {"batch_size": 8, "image_shape": (24, 24, 3), "augment": "pad-crop-flip", "shuffle": True, "seed": 3}
     return build(name, Split(packed), **{**settings, "framework": "torch", "num_workers": 2, **more})
 
 
@@ -199,10 +193,7 @@ def _wrong(dataset, wanted, seed):
 def test_threads_and_forked_processes_read_one_data_set_at_once(packed):
     dataset = RecordDataset(packed, kind="bytes")
     wanted = [dataset[i] for i in range(len(dataset))]
-    with (
-        ThreadPoolExecutor(4) as threads,
-        ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as processes,
-    ):
+    with ThreadPoolExecutor(4) as threads, ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as processes:
         tasks = [processes.submit(_wrong, dataset, wanted, seed) for seed in range(2)]
         tasks += [threads.submit(_wrong, dataset, wanted, seed) for seed in range(4)]
         assert [task.result(timeout=60) for task in tasks] == [0] * 6

@@ -91,9 +91,7 @@ def test_both_engines_train_it_alike_and_it_changes_something(name, plain):
     "methods",
     [
         {"ema": {"decay": 0.9}, "mixup": True, "batch-growth": {"start": 0.25, "factor": 3}},
-        pytest.param(
-            {"lookahead": {"k": 3}, "layer-freezing": {"start": 0.2, "end": 0.2}}, marks=pytest.mark.slow
-        ),
+        pytest.param({"lookahead": {"k": 3}, "layer-freezing": {"start": 0.2, "end": 0.2}}, marks=pytest.mark.slow),
     ],
 )
 def test_a_resumed_run_ends_as_one_that_was_never_stopped(tmp_path, backend, methods):
@@ -162,10 +160,7 @@ def test_bad_input_is_told_with_the_way_out(fields, said):
 
 @pytest.mark.process
 def test_a_net_or_job_that_a_method_does_not_fit_is_refused(tmp_path, reused):
-    for methods, said in (
-        ({"squeeze-excite": True}, "no residual block"),
-        ({"dirac-init": True}, "no convolution"),
-    ):
+    for methods, said in (({"squeeze-excite": True}, "no residual block"), ({"dirac-init": True}, "no convolution")):
         failed = gt.train.run(Recipe(**{**SMALL, "net": "mlp", "methods": methods}), site=reused.site)
         assert said in failed.error["message"] and "methods" in failed.error["message"]
     job = tmp_path / "job.py"
@@ -207,9 +202,7 @@ def test_blended_labels_weigh_what_the_images_hold(name):
         assert np.abs(mixed - wanted).max() <= 0.5 + 1e-3
     else:
         taken = (mixed != images).any(axis=(0, 3))
-        assert (
-            taken.mean() == pytest.approx(1 - share, abs=1e-6) and (mixed[:, taken] == other[:, taken]).all()
-        )
+        assert taken.mean() == pytest.approx(1 - share, abs=1e-6) and (mixed[:, taken] == other[:, taken]).all()
     scores = rng.normal(size=(6, 6))
     logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
     target = np.eye(6) * share + np.eye(6)[blended[:, 1].astype(int)] * (1 - share)
@@ -220,9 +213,7 @@ def test_blended_labels_weigh_what_the_images_hold(name):
 def test_cutout_covers_a_square_around_any_pixel():
     images = np.ones((4000, 8, 8, 1), np.uint8)
     cut = batches.cutout(images, 4, generator(1)) == 0
-    assert cut.sum((1, 2, 3)).max() == 16 and cut.sum((1, 2, 3)).min() == 4, (
-        "a corner keeps a quarter of the square"
-    )
+    assert cut.sum((1, 2, 3)).max() == 16 and cut.sum((1, 2, 3)).min() == 4, "a corner keeps a quarter of the square"
     assert images.all()
 
 
@@ -329,14 +320,7 @@ def test_the_blur_is_the_binomial_filter():
     kernel = mx.nd.array(np.outer([1, 2, 1], [1, 2, 1])[None, None].repeat(2, 0) / 16)
     for stride in (1, 2):
         wanted = mx.nd.Convolution(
-            x,
-            kernel,
-            no_bias=True,
-            num_filter=2,
-            num_group=2,
-            kernel=(3, 3),
-            pad=(1, 1),
-            stride=(stride, stride),
+            x, kernel, no_bias=True, num_filter=2, num_group=2, kernel=(3, 3), pad=(1, 1), stride=(stride, stride)
         )
         assert np.allclose(_blurred(mx.nd, x, stride).asnumpy(), wanted.asnumpy(), atol=1e-5)
     net = mx.gluon.model_zoo.vision.resnet18_v1(classes=10)
@@ -385,19 +369,14 @@ def test_an_alternating_flip_shows_both_sides_in_two_epochs():
             index = np.arange(64)
             first, second, third = (loader.draws(epoch, 0, index).flip for epoch in range(3))
             assert (first != second).all() and (first == third).all() and 10 < first.sum() < 54
-            assert (loader.draws(0, 1, index[::-1]).flip == first[::-1]).all(), (
-                "of the sample, not of the place"
-            )
+            assert (loader.draws(0, 1, index[::-1]).flip == first[::-1]).all(), "of the sample, not of the place"
 
 
 def test_a_transform_sees_each_batch_once_with_its_number():
     split = gt.datasets.open("sample").train
     with build("resident", split, batch_size=500, image_shape=(28, 28, 1)) as loader:
         seen = []
-        loader.transform = lambda images, labels, epoch, number: (
-            images,
-            seen.append((epoch, number)) or labels,
-        )
+        loader.transform = lambda images, labels, epoch, number: (images, seen.append((epoch, number)) or labels)
         state = None
         for place, _ in enumerate(loader.epoch(1)):
             state = loader.state() if place == 2 else state

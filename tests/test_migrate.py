@@ -31,9 +31,7 @@ sys.meta_path.insert(0, Shut())
 def run_alone(folder):
     """``check.py`` where neither mxnet nor gluontune can be imported."""
     code = f"{_SHUT}\nimport runpy; sys.path.insert(0, '.'); runpy.run_path('check.py', run_name='__main__')"
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
 
 
 def net_of(name, shape=(2, 3, 32, 32)):
@@ -50,16 +48,7 @@ def net_of(name, shape=(2, 3, 32, 32)):
 def project(tmp_path_factory):
     out = tmp_path_factory.mktemp("migrated") / "net"
     code = main(
-        [
-            "migrate",
-            "--net",
-            "cifar_resnet20_v1",
-            "--dataset",
-            "sample",
-            "--job",
-            str(_job(out.parent)),
-            str(out),
-        ]
+        ["migrate", "--net", "cifar_resnet20_v1", "--dataset", "sample", "--job", str(_job(out.parent)), str(out)]
     )
     return code, out
 
@@ -103,9 +92,7 @@ def test_blocks_of_the_same_structure_share_a_class(project):
 def test_the_project_passes_ruff(project):
     ruff = importlib.util.find_spec("ruff")
     assert ruff is not None
-    ran = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "."], cwd=project[1], capture_output=True, text=True
-    )
+    ran = subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=project[1], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout
 
 
@@ -113,9 +100,7 @@ def run_training(folder, *arguments):
     """``train.py`` where neither mxnet nor gluontune can be imported."""
     code = f"{_SHUT}\nimport runpy; sys.argv = ['train.py', *{arguments!r}]; sys.path.insert(0, '.'); "
     code += "runpy.run_path('train.py', run_name='__main__')"
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
 
 
 def migrated(tmp_path, recipe, name="cifar_resnet20_v1"):
@@ -126,9 +111,7 @@ def migrated(tmp_path, recipe, name="cifar_resnet20_v1"):
 
 
 def test_the_project_goes_on_training_by_the_recipe(tmp_path):
-    recipe = gt.Recipe(
-        train_samples=1000, val_samples=200, optimizer="muon", augment="pad-crop-flip", accumulate=2
-    )
+    recipe = gt.Recipe(train_samples=1000, val_samples=200, optimizer="muon", augment="pad-crop-flip", accumulate=2)
     _, out = migrated(tmp_path, recipe, "small_cnn")
     ran = run_training(out, "--epochs", "2.5", "--fresh")
     assert ran.returncode == 0, ran.stderr
@@ -137,9 +120,7 @@ def test_the_project_goes_on_training_by_the_recipe(tmp_path):
     assert float(lines[-1].split("accuracy ")[1].split(",")[0]) > 0.5, ran.stdout
     trained, begun = (torch.load(out / name, weights_only=True) for name in ("trained.pt", "weights.pt"))
     assert list(trained) == list(begun)
-    checked = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "."], cwd=out, capture_output=True, text=True
-    )
+    checked = subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=out, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
 
 
@@ -164,15 +145,11 @@ def test_rates_and_updates_are_those_of_the_recipe(name, tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, own, raising=False)
     train = importlib.import_module("train")
     module = train.build().double()
-    module.load_state_dict(
-        {k: v.double() for k, v in torch.load(out / "weights.pt", weights_only=True).items()}
-    )
+    module.load_state_dict({k: v.double() for k, v in torch.load(out / "weights.pt", weights_only=True).items()})
     theirs = {n: torch.nn.Parameter(p.detach().clone()) for n, p in module.named_parameters()}
     recipe = recipe.resolved()
     rates = rates_of(recipe, steps=20, steps_per_epoch=10)
-    expected = TorchOptimizer(
-        name, theirs, rates, momentum=recipe.momentum, wd=recipe.wd, **recipe.optimizer_params
-    )
+    expected = TorchOptimizer(name, theirs, rates, momentum=recipe.momentum, wd=recipe.wd, **recipe.optimizer_params)
     assert [train.rate(n) for n in range(1, 21)] == pytest.approx([rates(n) for n in range(1, 21)])
     optimizer, rng = train.Optimizer(module, 20), torch.Generator().manual_seed(0)
     for _ in range(3):
@@ -192,9 +169,7 @@ def test_rates_and_updates_are_those_of_the_recipe(name, tmp_path, monkeypatch):
 
 
 def test_images_are_cropped_and_mirrored_as_the_recipe_says(tmp_path, monkeypatch):
-    recipe = gt.Recipe(
-        train_samples=64, val_samples=20, augment="pad-crop-alternating-flip", loader="resident"
-    )
+    recipe = gt.Recipe(train_samples=64, val_samples=20, augment="pad-crop-alternating-flip", loader="resident")
     _, out = migrated(tmp_path, recipe, "mlp")
     source = (out / "train.py").read_text()
     held = {}
@@ -263,18 +238,11 @@ def test_a_net_of_gluoncv_keeps_gluons_names_and_what_is_not_trained(tmp_path):
     names = set(torch.load(tmp_path / "out" / "weights.pt", weights_only=True))
     assert names == set(net._collect_params_with_prefix())
     code = (
-        "import json, model\n"
-        "print(json.dumps([n for n, p in model.build().named_parameters() if not p.requires_grad]))"
+        "import json, model\nprint(json.dumps([n for n, p in model.build().named_parameters() if not p.requires_grad]))"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=made.path, capture_output=True, text=True, check=True
-    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=made.path, capture_output=True, text=True, check=True)
     states = ("running_mean", "running_var")
-    fixed = [
-        n
-        for n, p in net._collect_params_with_prefix().items()
-        if p.grad_req == "null" and not n.endswith(states)
-    ]
+    fixed = [n for n, p in net._collect_params_with_prefix().items() if p.grad_req == "null" and not n.endswith(states)]
     assert sorted(json.loads(ran.stdout)) == sorted(fixed) and len(fixed) == 2
 
 

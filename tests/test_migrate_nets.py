@@ -85,9 +85,7 @@ def test_recurrent_nets_with_states(name, tmp_path):
         net.initialize()
     _, text = migrated(net, sample, tmp_path)
     if name == "LSTMCell":
-        assert (
-            text.count("class LSTMCell") == 1 and text.count("def forward") == 2
-        )  # three calls are of one method
+        assert text.count("class LSTMCell") == 1 and text.count("def forward") == 2  # three calls are of one method
 
 
 def test_outputs_keep_their_order_and_their_nesting(tmp_path):
@@ -186,10 +184,7 @@ def test_loops_are_modules_of_their_own(tmp_path):
         out, ends = F.contrib.foreach(self.cell, x, states)
         big = F.contrib.cond(F.sum(x) > 0, lambda: F.relu(x), lambda: x * 2)
         _, last = F.contrib.while_loop(
-            lambda i, s: F.sum(i) < 3,
-            lambda i, s: (s * 2, [i + 1, s + F.abs(x)]),
-            [F.ones((1,)), x],
-            max_iterations=5,
+            lambda i, s: F.sum(i) < 3, lambda i, s: (s * 2, [i + 1, s + F.abs(x)]), [F.ones((1,)), x], max_iterations=5
         )
         return out, ends, big, last[1]
 
@@ -288,9 +283,7 @@ def test_a_check_that_does_not_run_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr(
         project,
         "written",
-        lambda *args: (lambda t, texts: (t, {**texts, "model.py": "import nothing_like_it\n"}))(
-            *plain(*args)
-        ),
+        lambda *args: (lambda t, texts: (t, {**texts, "model.py": "import nothing_like_it\n"}))(*plain(*args)),
     )
     net = gt.runtime.mxnet().gluon.nn.Dense(3, in_units=4)
     net.initialize()

@@ -18,11 +18,7 @@ from monitor_reports import CPU, GPU, NET, kind, report, verdict, without
         ({"forward": 85.0, "allreduce": 15.0}, GPU, "compute-bound"),  # less than half of the net
         ({"forward": 30.0, "backward": 36.0, "allreduce": 33.0, "rest": 1.0}, GPU, "communication-bound"),
         ({"forward": 30.0, "backward": 37.0, "allreduce": 33.0}, GPU, "compute-bound"),
-        (
-            {"forward": 30.0, "backward": 35.0, "allreduce": 15.0, "communication": 20.0},
-            GPU,
-            "communication-bound",
-        ),
+        ({"forward": 30.0, "backward": 35.0, "allreduce": 15.0, "communication": 20.0}, GPU, "communication-bound"),
         ({"forward": 60.0, "update": 40.0}, {**GPU, "ranks": 2}, "communication-bound"),
         ({"forward": 60.0, "update": 40.0}, {**GPU, "num_devices": 2}, "communication-bound"),
         ({"forward": 60.0, "update": 40.0}, {**GPU, "num_devices": 1, "ranks": 1}, "compute-bound"),
@@ -39,10 +35,7 @@ def test_what_the_device_waits_for_is_told_in_figures():
     data = verdict(report({"forward": 50.0, "data": 40.0, "copy": 10.0}, 120.0, 100.0), {}, GPU)
     assert data.evidence == {"data_pct": pytest.approx(48.0), "device_busy_pct": pytest.approx(60.0)}
     copy = verdict(report({"forward": 70.0, "copy": 30.0}), {}, GPU)
-    assert (
-        copy.evidence == {"copy_pct": 30.0, "device_busy_pct": 70.0}
-        and "takes 30 % of the step" in copy.sentence
-    )
+    assert copy.evidence == {"copy_pct": 30.0, "device_busy_pct": 70.0} and "takes 30 % of the step" in copy.sentence
     for facts, rung in (
         ({**GPU, "loader": "gluon"}, "records"),
         ({"device": "gpu"}, "records"),
@@ -88,16 +81,12 @@ def test_the_share_of_queueing_that_matters(queue, facts, bound):
 
 
 def test_queueing_is_told_in_figures():
-    found = verdict(
-        report(NET, queue={"forward": 90.0, "backward": 90.0}), {}, {**GPU, "batch_size_per_device": 32}
-    )
+    found = verdict(report(NET, queue={"forward": 90.0, "backward": 90.0}), {}, {**GPU, "batch_size_per_device": 32})
     assert found.evidence == {"queueing_pct": 100.0, "batch_size_per_device": 32}
     assert "take 100 % of the net's time at batch 32: they" in found.sentence.replace("takes", "take")
     assert "a larger batch helps" in found.sentence
     found = verdict(report(NET, queue={"forward": 60.0}), {}, {"device": "gpu"})
-    assert (
-        "time: they" in found.sentence and "hybridize" in found.sentence and found.next_rung == "hybridized"
-    )
+    assert "time: they" in found.sentence and "hybridize" in found.sentence and found.next_rung == "hybridized"
     assert found.evidence["queueing_pct"] == pytest.approx(100 * 60 / 90)
 
 

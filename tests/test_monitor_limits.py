@@ -15,23 +15,10 @@ def test_a_single_phase_however_short_is_measured():
 
 @pytest.mark.parametrize(
     ("sampled", "usual", "busy"),
-    [
-        (100.0, 100.0, 60.0),
-        (150.0, 100.0, 90.0),
-        (200.0, 100.0, 100.0),
-        (None, 100.0, 60.0),
-        (100.0, None, 60.0),
-    ],
+    [(100.0, 100.0, 60.0), (150.0, 100.0, 90.0), (200.0, 100.0, 100.0), (None, 100.0, 60.0), (100.0, None, 60.0)],
 )
 def test_shares_are_of_a_usual_step(sampled, usual, busy):
-    phases = {
-        "forward": 20.0,
-        "backward": 20.0,
-        "update": 10.0,
-        "allreduce": 6.0,
-        "communication": 4.0,
-        "rest": 40.0,
-    }
+    phases = {"forward": 20.0, "backward": 20.0, "update": 10.0, "allreduce": 6.0, "communication": 4.0, "rest": 40.0}
     found = verdict(report(phases, sampled, usual), {"cpu_pct": [80.0, None, 90.0]}, GPU)
     assert (found.kind, found.evidence) == ("compute-bound", {"device_busy_pct": busy, "cpu_pct": 85.0})
     assert f"takes {busy:.0f} % of the step" in found.sentence
@@ -81,9 +68,7 @@ def test_other_programs_starve_where_all_is_busy_and_threads_wait(tree, whole, w
         assert found.next_rung is None
         assert found.evidence == {**rows, "cpu_quota_throttled_pct": None}
         assert f"take {whole - tree:.0f} % of the cores, and all are busy ({whole:.0f} %)" in found.sentence
-        assert f"gets {tree:.0f} %" in found.sentence and ("waits for a core" in found.sentence) == bool(
-            waited
-        )
+        assert f"gets {tree:.0f} %" in found.sentence and ("waits for a core" in found.sentence) == bool(waited)
 
 
 @pytest.mark.parametrize(
@@ -128,14 +113,8 @@ def test_several_waits_a_step_cut_the_queue(calls, blocked_ms, queued, bound):
     assert (found.kind == "sync-bound") == bound
     if bound:
         assert found.evidence == {"waits_per_step": 2.0, "where": ["a.py:1"], "held_up_pct": 25.0}
-        assert (
-            "waits for a result 2 times a step (a.py:1, asnumpy)" in found.sentence
-            and found.next_rung is None
-        )
-        assert (
-            kind(report(NET, queue={"forward": queued}), {}, waits(calls, blocked_ms, steps=0))
-            == "compute-bound"
-        )
+        assert "waits for a result 2 times a step (a.py:1, asnumpy)" in found.sentence and found.next_rung is None
+        assert kind(report(NET, queue={"forward": queued}), {}, waits(calls, blocked_ms, steps=0)) == "compute-bound"
 
 
 def test_the_places_of_a_sync_are_the_first_three():
@@ -151,12 +130,7 @@ def test_the_places_of_a_sync_are_the_first_three():
         ({"metrics": 5.0, "rest": 10.0}, {}, 30.0, True),
         ({"metrics": 5.0, "rest": 10.0}, {}, 29.9, False),
         ({"metrics": 5.0, "rest": 9.9}, {}, 60.0, False),  # little could have overlapped
-        (
-            {"metrics": 5.0, "rest": 8.0},
-            {"forward": 2.0},
-            60.0,
-            True,
-        ),  # with what is queued meanwhile, enough
+        ({"metrics": 5.0, "rest": 8.0}, {"forward": 2.0}, 60.0, True),  # with what is queued meanwhile, enough
         ({"metrics": 0.0, "data": 7.0, "copy": 7.9}, {}, 60.0, False),
         ({"metrics": 0.0, "data": 7.0, "copy": 7.9}, {"forward": 0.2}, 60.0, True),
         ({"metrics": 5.0, "data": 7.0, "copy": 8.0}, {}, 60.0, False),  # the loader is slow as well

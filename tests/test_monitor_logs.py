@@ -17,13 +17,7 @@ from gluontune.result import RunResult
 
 
 def sample(t, cpu=50.0, gpu=30.0):
-    return {
-        "t_s": t,
-        "cpu_pct": cpu,
-        "rss_mib": 10.0 * t,
-        "gpu_util_pct": {"0": gpu},
-        "gpu_mem_mib": {"0": 5.0},
-    }
+    return {"t_s": t, "cpu_pct": cpu, "rss_mib": 10.0 * t, "gpu_util_pct": {"0": gpu}, "gpu_mem_mib": {"0": 5.0}}
 
 
 @pytest.fixture

@@ -37,9 +37,7 @@ def test_what_this_process_and_its_children_take_does_not_count(monkeypatch):
     monkeypatch.setattr(others.ProcessTree, "read", lambda self: SimpleNamespace(cpu_s=machine["own"]))
     monkeypatch.setattr(others.Cpu, "affinity", lambda self: [1])
     load = OtherLoad()
-    machine.update(
-        clock=1.0, busy=[9.0, 5.0], own=4.0
-    )  # of core 1's ten seconds five were used, four of them here
+    machine.update(clock=1.0, busy=[9.0, 5.0], own=4.0)  # of core 1's ten seconds five were used, four of them here
     assert round(load.read(), 6) == 10.0  # core 0 is not ours to use, and does not count
     machine.update(clock=2.0, busy=[9.0, 10.0], own=5.0)
     assert load.read() == 0.0

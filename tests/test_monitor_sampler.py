@@ -262,11 +262,7 @@ def test_several_roots_and_the_whole_machine():
 
 
 def test_thin_keeps_means_and_the_last_time():
-    table = {
-        "t_s": [1, 2, 3, 4, 5],
-        "cpu_pct": [0, 10, None, None, 30],
-        "gpu_util_pct": {"0": [1, 3, 5, 7, 9]},
-    }
+    table = {"t_s": [1, 2, 3, 4, 5], "cpu_pct": [0, 10, None, None, 30], "gpu_util_pct": {"0": [1, 3, 5, 7, 9]}}
     assert thin(table, 3) == {
         "t_s": [2, 4, 5], "cpu_pct": [5, None, 30], "gpu_util_pct": {"0": [2, 6, 9]},
     }  # fmt: skip

@@ -24,9 +24,7 @@ class FakeSystem:
     def __init__(self, monkeypatch):
         self.table: dict[int, SimpleNamespace] = {}
         monkeypatch.setattr(tree.psutil, "Process", self.process)
-        monkeypatch.setattr(
-            tree, "_children", lambda pid: list(self.table[pid].children) if pid in self.table else []
-        )
+        monkeypatch.setattr(tree, "_children", lambda pid: list(self.table[pid].children) if pid in self.table else [])
 
     def add(self, pid, parent=None, own=0.0, started=0.0, denied=False):
         entry = SimpleNamespace(pid=pid, own=own, waited=0.0, started=started, denied=denied, children=[])
@@ -51,9 +49,7 @@ class FakeSystem:
                 raise psutil.NoSuchProcess(pid)
             if entry.denied:
                 raise psutil.AccessDenied(pid)
-            return SimpleNamespace(
-                user=entry.own, system=0.0, children_user=entry.waited, children_system=0.0
-            )
+            return SimpleNamespace(user=entry.own, system=0.0, children_user=entry.waited, children_system=0.0)
 
         return SimpleNamespace(
             pid=pid,

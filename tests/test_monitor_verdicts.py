@@ -11,15 +11,7 @@ from gluontune.ladder.rungs import RUNGS
 from gluontune.monitor import StepPhases, trace_syncs, verdict
 from gluontune.monitor.verdicts import KINDS
 
-BUSY = {
-    "data": 1.0,
-    "copy": 1.0,
-    "forward": 35.0,
-    "backward": 55.0,
-    "update": 5.0,
-    "metrics": 1.0,
-    "rest": 2.0,
-}
+BUSY = {"data": 1.0, "copy": 1.0, "forward": 35.0, "backward": 55.0, "update": 5.0, "metrics": 1.0, "rest": 2.0}
 
 
 def report(pct, sampled=100.0, unsampled=100.0, queue=None, host=None):

@@ -113,9 +113,7 @@ def test_measured_peaks_are_of_this_world():
 def test_a_simulated_pipeline_runs_as_predicted(workers):
     """Events by hand: workers that take 20 ms a batch, a device that takes 10, in made-up time."""
     now, free = [0.0], [0.0] * max(1, workers)
-    device = SimulatedDevice(
-        10, queue_depth=1, clock=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
-    )
+    device = SimulatedDevice(10, queue_depth=1, clock=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
     batches = 200
     for k in range(batches):
         place = k % len(free)

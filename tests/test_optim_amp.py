@@ -73,9 +73,7 @@ def found():
     """What processes print that MXNet's own AMP, and ours, have patched; and this process, unpatched."""
     codes = {"stock": STOCK, "ours": OURS}
     running = {
-        how: subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        how: subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for how, code in codes.items()
     }
     space: dict = {}

@@ -67,9 +67,7 @@ def test_two_workers_train_the_same_net_as_one_process(optimizer, on_kvstore):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    cluster = [
-        start(role, port, on_kvstore, optimizer) for role in ("scheduler", "server", "worker", "worker")
-    ]
+    cluster = [start(role, port, on_kvstore, optimizer) for role in ("scheduler", "server", "worker", "worker")]
     try:
         scope = {}
         exec(WORKER, scope)

@@ -15,9 +15,7 @@ from gluontune.ladder.worker_pool import Life, live
 from gluontune.optim import evolution
 from gluontune.train.individual import read_weights
 
-SMALL = gt.Recipe(
-    net="softmax", loader="resident", train_samples=256, val_samples=65, env={"OMP_NUM_THREADS": "1"}
-)
+SMALL = gt.Recipe(net="softmax", loader="resident", train_samples=256, val_samples=65, env={"OMP_NUM_THREADS": "1"})
 PLAN = gt.ladder.EsgdPlan(population=3, generations=2, sgd_steps=2, updates=3, offspring=4)
 
 
@@ -47,11 +45,7 @@ def test_parents_are_drawn_by_rank_and_never_diverged_ones():
 
 def test_offspring_are_the_mean_with_noise_by_array_and_fixed_ones_stay():
     one = {"w": np.full(40_000, 2.0, "float32"), "b": np.zeros(5, "float32"), "mean": np.ones(3, "float32")}
-    other = {
-        "w": np.full(40_000, 4.0, "float32"),
-        "b": np.zeros(5, "float32"),
-        "mean": np.full(3, 3.0, "float32"),
-    }
+    other = {"w": np.full(40_000, 4.0, "float32"), "b": np.zeros(5, "float32"), "mean": np.full(3, 3.0, "float32")}
     child = evolution.mutate(evolution.recombine([one, other]), 0.1, rng(), fixed=["mean"])
     assert child["w"].mean() == pytest.approx(3.0, abs=0.01) and child["w"].dtype == np.float32
     assert child["w"].std() == pytest.approx(0.3, rel=0.05)
@@ -140,13 +134,9 @@ def test_a_search_is_the_same_with_more_workers_and_after_an_interruption(tmp_pa
     assert whole["complete"] and len(figures(whole)) == 2
     best = whole["best"]
     first = min(one["score"]["fitness"] for one in whole["generations"][0]["population"])
-    assert best["score"]["fitness"] == min(
-        one["score"]["fitness"] for one in whole["generations"][1]["population"]
-    )
+    assert best["score"]["fitness"] == min(one["score"]["fitness"] for one in whole["generations"][1]["population"])
     assert best["score"]["fitness"] <= first  # elitism and back-off: never worse
-    assert {p.stem for p in (tmp_path / "whole" / "population").iterdir()} == {
-        f[0] for f in figures(whole)[-1]
-    }
+    assert {p.stem for p in (tmp_path / "whole" / "population").iterdir()} == {f[0] for f in figures(whole)[-1]}
     assert all(np.isfinite(value).all() for value in read_weights(best["file"]).values())
     trained = [piece for piece in whole["done"] if piece.get("curve")]
     assert len(trained) == 6 and len({json.dumps(piece["setup"]) for piece in trained}) == 6

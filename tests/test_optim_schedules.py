@@ -68,13 +68,9 @@ def test_the_rates_are_mxnets(name, warm):
 def test_the_plots_of_deck_000_come_out_exactly(tmp_path):
     factor = s.factor(base_lr=1, step=250, factor=0.5)
     multi = s.multifactor(base_lr=1, steps=[250, 750, 900], factor=0.5)
-    figure = optim.plot_schedule(
-        {"Factor": factor, "MultiFactor": multi}, updates=1500, path=tmp_path / "s.png"
-    )
+    figure = optim.plot_schedule({"Factor": factor, "MultiFactor": multi}, updates=1500, path=tmp_path / "s.png")
     first, second = (list(line.get_ydata()) for line in figure.axes[0].lines)
-    assert (
-        first == [1.0] * 251 + [0.5] * 250 + [0.25] * 250 + [0.125] * 250 + [0.0625] * 250 + [0.03125] * 249
-    )
+    assert first == [1.0] * 251 + [0.5] * 250 + [0.25] * 250 + [0.125] * 250 + [0.0625] * 250 + [0.03125] * 249
     assert second == [1.0] * 251 + [0.5] * 500 + [0.25] * 150 + [0.125] * 599
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UsageError, match="no figure format 'xyz'"):
@@ -85,14 +81,10 @@ def test_a_warmed_up_multifactor_ends_where_its_base_lr_says():
     """MXNet: Optimizer(learning_rate=0.1) leaves warmup_final_lr at 0.9, so it fell from 0.9 to 0.1."""
     rate = optim.to_mxnet(s.warmup(s.multifactor(base_lr=0.9, steps=[100]), warmup_steps=10), base_lr=0.9)
     rate.base_lr = 0.1  # what mx.optimizer.Optimizer does
-    assert (
-        rate(10) == pytest.approx(0.1) and rate(5) == pytest.approx(0.05) and rate(101) == pytest.approx(0.01)
-    )
+    assert rate(10) == pytest.approx(0.1) and rate(5) == pytest.approx(0.05) and rate(101) == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize(
-    "mode, share", [("linear", 0.25), ("power2", 0.0625), ("sqrt", 0.5), ("constant", 0.0)]
-)
+@pytest.mark.parametrize("mode, share", [("linear", 0.25), ("power2", 0.0625), ("sqrt", 0.5), ("constant", 0.0)])
 def test_warm_up_modes(mode, share):
     warm = s.warmup(s.constant(base_lr=1.0), warmup_steps=40, warmup_begin_lr=0.2, mode=mode)
     assert warm(10) == pytest.approx(0.2 + 0.8 * share)
@@ -126,9 +118,7 @@ def test_join_scale_and_epochs_compose():
     both = s.join([s.scale(per_epoch, by=2), s.cosine(base_lr=0.5, max_update=10)], boundaries=[200])
     assert (both(100), both(101), both(200)) == (2.0, pytest.approx(0.2), pytest.approx(0.2))
     assert both(205) == pytest.approx(0.25)
-    in_build = s.build(
-        "multifactor", base_lr=1.0, steps=[2], total_updates=200, unit="epochs", updates_per_epoch=50
-    )
+    in_build = s.build("multifactor", base_lr=1.0, steps=[2], total_updates=200, unit="epochs", updates_per_epoch=50)
     assert in_build(100) == 1.0 and in_build(101) == pytest.approx(0.1)
 
 
@@ -136,11 +126,7 @@ def test_onecycle_peaks_once_in_both_shapes():
     for shape in ("linear", "cos"):
         rate = s.onecycle(base_lr=0.4, max_update=100, pct_start=0.25, shape=shape)
         values = [rate(n) for n in range(101)]
-        assert (
-            max(values) == rate(25) == pytest.approx(0.4)
-            and rate(0) == pytest.approx(0.016)
-            and rate(100) == 0
-        )
+        assert max(values) == rate(25) == pytest.approx(0.4) and rate(0) == pytest.approx(0.016) and rate(100) == 0
         assert values[:26] == sorted(values[:26]) and values[25:] == sorted(values[25:], reverse=True)
 
 
@@ -155,15 +141,9 @@ BAD = {
     "rising": (lambda: s.factor(base_lr=1, step=5, factor=1.1), "factor=1.1"),
     "no step": (lambda: s.factor(base_lr=1, step=0), "step=0"),
     "mode": (lambda: s.warmup(s.constant(base_lr=1), warmup_steps=3, mode="cubic"), "mode='cubic'"),
-    "warm for longer": (
-        lambda: s.warmup(s.cosine(base_lr=1, max_update=5), warmup_steps=5),
-        "ends at update 5",
-    ),
+    "warm for longer": (lambda: s.warmup(s.cosine(base_lr=1, max_update=5), warmup_steps=5), "ends at update 5"),
     "beyond the run": (lambda: s.build("multifactor", base_lr=1, steps=[90], total_updates=80), "update 90"),
-    "longer than the run": (
-        lambda: s.build("poly", base_lr=1, max_update=90, total_updates=80),
-        "max_update=90",
-    ),
+    "longer than the run": (lambda: s.build("poly", base_lr=1, max_update=90, total_updates=80), "max_update=90"),
     "warm-up of all": (lambda: s.build("constant", base_lr=1, total_updates=8, warmup_updates=8), "only 8"),
     "no length": (lambda: s.build("cosine", base_lr=1), "needs max_update"),
     "parameter": (lambda: s.build("cosine", base_lr=1, total_updates=8, power=2), "no parameter 'power'"),

@@ -78,9 +78,7 @@ def test_decay_never_touches_biases_gammas_and_betas(name):
             param.data()._fresh_grad = True
     trainer.step()
     moved = {
-        n: float(np.abs(p.data().asnumpy() - 1).max())
-        for n, p in net.collect_params().items()
-        if "running" not in n
+        n: float(np.abs(p.data().asnumpy() - 1).max()) for n, p in net.collect_params().items() if "running" not in n
     }
     exempt = {n for n in moved if n.endswith(("bias", "gamma", "beta"))}
     assert len(exempt) == 4 and all(moved[n] == 0 for n in exempt)
@@ -176,12 +174,7 @@ def test_a_rate_that_is_none_is_refused(rate):
 
 
 def test_the_card_gives_what_is_left_out():
-    for name, batch, rate in (
-        ("adam", 256, 0.002),
-        ("nag", 256, 0.8),
-        ("adadelta", 256, 1.0),
-        ("lars", 512, 5.0),
-    ):
+    for name, batch, rate in (("adam", 256, 0.002), ("nag", 256, 0.8), ("adadelta", 256, 1.0), ("lars", 512, 5.0)):
         trainer = optim.setup(name, make_net(), batch_size=batch)
         assert trainer.learning_rate == pytest.approx(rate)
     given = optim.setup("adam", make_net(), learning_rate=0.1, base_batch_size=64, global_batch_size=256)
@@ -421,11 +414,7 @@ def frozen():
 BAD = {
     "optimizer": ({"name": "nga"}, UnknownNameError, "did you mean 'nag'"),
     "option": ({"trust_coeficient": 1}, UsageError, "no parameter 'trust_coeficient'"),
-    "nearest option": (
-        {"name": "lars", "trust_coeficient": 1},
-        UsageError,
-        "did you mean 'trust_coefficient'",
-    ),
+    "nearest option": ({"name": "lars", "trust_coeficient": 1}, UsageError, "did you mean 'trust_coefficient'"),
     "rate": ({"learning_rate": -0.1}, UsageError, "learning_rate=-0.1"),
     "NaN rate": ({"learning_rate": math.nan}, UsageError, "learning_rate=nan"),
     "wd": ({"wd": math.inf}, UsageError, "wd=inf"),
@@ -441,11 +430,7 @@ BAD = {
         UsageError,
         "give workers",
     ),
-    "schedule's parameter": (
-        {"schedule_params": {"total_updates": 3}},
-        UsageError,
-        "no parameter 'total_updates'",
-    ),
+    "schedule's parameter": ({"schedule_params": {"total_updates": 3}}, UsageError, "no parameter 'total_updates'"),
     "two lengths": ({"total_updates": 5, "epochs": 1}, UsageError, "both say how long"),
     "half a length": ({"epochs": 1}, UsageError, "give steps_per_epoch too"),
     "clip": ({"clip_global_norm": 0}, UsageError, "clip_global_norm=0"),
@@ -459,11 +444,7 @@ BAD = {
     "accumulate, part": ({"accumulate": 1.5}, UsageError, "accumulate=1.5"),
     "twice": ({"name": "lbsgd", "accumulate": 2, "batch_scale": 2}, UsageError, "the same thing"),
     "strategy": ({"name": "lbsgd", "warmup_strategy": "lasr"}, UsageError, "warmup_strategy='lasr'"),
-    "compression": (
-        {"kvstore": None, "compression_params": {"type": "2bit"}},
-        UsageError,
-        "compression_params",
-    ),
+    "compression": ({"kvstore": None, "compression_params": {"type": "2bit"}}, UsageError, "compression_params"),
     "frozen": ({"net": frozen}, UsageError, "nothing to train"),
     "not initialized": ({"net": lambda: nn.Dense(2, in_units=2)}, UsageError, "not initialized"),
 }

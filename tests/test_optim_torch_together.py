@@ -34,9 +34,7 @@ def trained(name, options, together):
         assert optimizer.rule not in TOGETHER
     for step in range(3):
         for n, w in params.items():  # one that a frozen layer has no gradient of
-            w.grad = (
-                None if n == "dense1_weight" and step == 1 else torch.tensor(rng.standard_normal(w.shape))
-            )
+            w.grad = None if n == "dense1_weight" and step == 1 else torch.tensor(rng.standard_normal(w.shape))
         optimizer.step(0.5)
     return {n: w.detach().numpy() for n, w in params.items()}
 

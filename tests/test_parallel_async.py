@@ -201,9 +201,7 @@ def test_averaging_parameters_in_each_step_is_the_exchange_of_gradients(tmp_path
 
 
 def test_two_bit_gradients_over_the_parameter_server_still_learn():
-    with Group(
-        TWO.override(compression="2bit", compression_threshold=2.0, learning_rate=0.03, epochs=5)
-    ) as group:
+    with Group(TWO.override(compression="2bit", compression_threshold=2.0, learning_rate=0.03, epochs=5)) as group:
         first = group.steps(4)["loss"]
         group.steps(60)
         assert group.steps(4)["loss"] < 0.8 * first
@@ -218,19 +216,10 @@ BAD = {
     "2bit by horovod": ({"engine": "horovod", "compression": "2bit"}, "MXNet's kvstore's"),
     "2bit by async": ({"engine": "async", "compression": "2bit"}, "MXNet's kvstore's"),
     "2bit alone": ({"engine": "local", "num_devices": 1, "compression": "2bit"}, "one device"),
-    "2bit of float16": (
-        {"devices": "gpu", "dtype": "float16", "compression": "2bit"},
-        "float32 gradients only",
-    ),
+    "2bit of float16": ({"devices": "gpu", "dtype": "float16", "compression": "2bit"}, "float32 gradients only"),
     "2bit of parameters": ({"compression": "2bit", "exchange_every": 4}, "only gradients"),
-    "async float16": (
-        {"engine": "async", "devices": "gpu", "dtype": "float16"},
-        "share is float32",
-    ),
-    "shared-memory float16": (
-        {"engine": "shared-memory", "devices": "gpu", "dtype": "float16"},
-        "share is float32",
-    ),
+    "async float16": ({"engine": "async", "devices": "gpu", "dtype": "float16"}, "share is float32"),
+    "shared-memory float16": ({"engine": "shared-memory", "devices": "gpu", "dtype": "float16"}, "share is float32"),
     "2bit by shared-memory": ({"engine": "shared-memory", "compression": "2bit"}, "shared memory needs none"),
     "no interval": ({"exchange_every": 0}, "at least 1"),
     "threshold": ({"compression": "2bit", "compression_threshold": 0}, "above 0"),
@@ -361,16 +350,12 @@ def test_a_learner_that_dies_again_and_again_is_given_up_unless_it_gets_on(scrip
 def test_a_silent_learner_is_replaced(scripted, monkeypatch):
     monkeypatch.setattr(learners, "_TICK_S", 0.01)
     monkeypatch.setattr(learners, "_SILENT_S", 0.05)
-    learner, children, sent = scripted(
-        [[READY], [READY, {"event": "error", "message": "", "type": "E"}]], [0]
-    )
+    learner, children, sent = scripted([[READY], [READY, {"event": "error", "message": "", "type": "E"}]], [0])
     learner._hear()
     commanded(learner, {"do": "validate"})
     reading, writing = os.pipe()
     begin = learner._start
-    monkeypatch.setattr(
-        learner, "_start", lambda rejoins: (begin(rejoins), os.write(children[-1].writing, b"x"))
-    )
+    monkeypatch.setattr(learner, "_start", lambda rejoins: (begin(rejoins), os.write(children[-1].writing, b"x")))
     learner.serve(reading)
     assert "gave no sign of life" in sent[1]["text"] and sent[-1]["event"] == "error"
     os.close(reading)

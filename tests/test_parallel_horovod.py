@@ -48,9 +48,7 @@ class Ring:
         def broadcast_(tensor, root_rank, name):
             tensor[:] = broadcast(tensor, root_rank, name)
 
-        return types.SimpleNamespace(
-            grouped_allreduce_=grouped_allreduce_, broadcast=broadcast, broadcast_=broadcast_
-        )
+        return types.SimpleNamespace(grouped_allreduce_=grouped_allreduce_, broadcast=broadcast, broadcast_=broadcast_)
 
 
 def on_ranks(world, work):
@@ -95,8 +93,7 @@ def weights_after(steps, optimizer, ranks, clip=None, accumulate=1):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "options"),
-    [("sgd", {}), ("adam", {}), ("sgd", {"clip": 0.5}), ("nag", {"accumulate": 2})],
+    ("optimizer", "options"), [("sgd", {}), ("adam", {}), ("sgd", {"clip": 0.5}), ("nag", {"accumulate": 2})]
 )
 def test_ranks_train_what_one_process_trains_on_the_whole_batch(optimizer, options):
     (alone,) = weights_after(6, optimizer, 1, **options)

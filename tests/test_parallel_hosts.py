@@ -131,9 +131,7 @@ def test_an_agent_ends_when_its_launcher_is_silent_or_gone(tmp_path):
 def test_versions_that_differ_are_named():
     fleet = object.__new__(Fleet)
     fleet.links = {"a": None, "b": None}
-    fleet._facts = {
-        name: {"versions": {"python": "3.11", "mxnet": v}} for name, v in (("a", "1.9.1"), ("b", None))
-    }
+    fleet._facts = {name: {"versions": {"python": "3.11", "mxnet": v}} for name, v in (("a", "1.9.1"), ("b", None))}
     with pytest.raises(HostsDiffer, match=r"host b has mxnet not installed, host a has 1\.9\.1"):
         fleet._compare_versions()
 

@@ -100,9 +100,7 @@ def test_ranks_that_differ_are_named():
     alike = {"versions": {"mxnet": "1.9.1"}, "data": "8 images", "batches_per_epoch": 4}
     assert difference_between([alike, dict(alike)]) is None
     other = {**alike, "versions": {"mxnet": "1.9.0"}}
-    assert "rank 2" in difference_between([alike, alike, other]) and "1.9.0" in difference_between(
-        [alike, other]
-    )
+    assert "rank 2" in difference_between([alike, alike, other]) and "1.9.0" in difference_between([alike, other])
 
 
 def test_data_that_differ_in_one_label_or_in_their_images_are_told_apart(tmp_path):
@@ -110,9 +108,7 @@ def test_data_that_differ_in_one_label_or_in_their_images_are_told_apart(tmp_pat
         files = [tmp_path / f"{value}{k}.png" for k in range(4)]
         for path in files:
             path.write_bytes(encode_grey(np.full((4, 4), value, np.uint8)))
-        loader = loading.build(
-            "resident", loading.from_files(files, labels), batch_size=2, image_shape=(4, 4, 1)
-        )
+        loader = loading.build("resident", loading.from_files(files, labels), batch_size=2, image_shape=(4, 4, 1))
         return site_module._data_mark(SimpleNamespace(train=loader, num_train=4))
 
     assert mark(7) == mark(7)

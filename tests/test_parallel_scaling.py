@@ -10,14 +10,7 @@ import pytest
 from gluontune.cli.main import main
 from gluontune.errors import UsageError
 from gluontune.ladder import scaling
-from gluontune.parallel.scaling import (
-    Link,
-    Parts,
-    exchange_ms,
-    expected,
-    minimum_bandwidth,
-    slowest_ms,
-)
+from gluontune.parallel.scaling import Link, Parts, exchange_ms, expected, minimum_bandwidth, slowest_ms
 
 #: Deck 001's table: training samples, model MB, {batch: (seconds an epoch, GB/s required)}.
 DECK_TABLE: dict[str, tuple[float, float, dict[int, tuple[float, float]]]] = {
@@ -110,18 +103,7 @@ def test_bad_numbers_are_named(work, words):
 def test_scale_measures_here_and_says_that_it_is_a_model(capfd, monkeypatch):
     monkeypatch.setattr(scaling, "_WINDOWS", 2)
     monkeypatch.setattr(scaling, "_WINDOW_S", 0.1)
-    argv = [
-        "scale",
-        "--net",
-        "softmax",
-        "--loader",
-        "resident",
-        "--devices",
-        "cpu",
-        "--to",
-        "8,512",
-        "--json",
-    ]
+    argv = ["scale", "--net", "softmax", "--loader", "resident", "--devices", "cpu", "--to", "8,512", "--json"]
     argv += ["--bandwidth", "0.001,10"]
     assert main([*argv, "--set", "env={OMP_NUM_THREADS: '1'}"]) == 0
     found = json.loads(capfd.readouterr().out)

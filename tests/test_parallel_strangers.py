@@ -105,9 +105,7 @@ def test_once_the_address_is_known_nobody_is_heard_elsewhere():
 
 
 def test_two_hosts_of_one_machine_meet_on_loopback_and_listen_nowhere_else(here):
-    with contextlib.closing(
-        Fleet(Hosts(("a", "b"), (1, 1), rsh=here), 2, "kvstore", "as-installed")
-    ) as fleet:
+    with contextlib.closing(Fleet(Hosts(("a", "b"), (1, 1), rsh=here), 2, "kvstore", "as-installed")) as fleet:
         assert set(fleet.addresses.values()) == {"127.0.0.1"}
         time.sleep(1)
         ours = [psutil.Process(pid) for pid in fleet.pids]
@@ -118,9 +116,7 @@ def test_two_hosts_of_one_machine_meet_on_loopback_and_listen_nowhere_else(here)
 
 def test_no_engine_starts_on_a_network_unless_it_is_allowed(here, monkeypatch):
     def fleet(**options):
-        return contextlib.closing(
-            Fleet(Hosts(("a", "b"), (1, 1), rsh=here, **options), 2, "kvstore", "tuned")
-        )
+        return contextlib.closing(Fleet(Hosts(("a", "b"), (1, 1), rsh=here, **options), 2, "kvstore", "tuned"))
 
     monkeypatch.setattr("gluontune.parallel.fleet.is_loopback", lambda address: False)
     with pytest.raises(GluontuneError, match="--insecure-network"), fleet():
@@ -132,14 +128,7 @@ def test_no_engine_starts_on_a_network_unless_it_is_allowed(here, monkeypatch):
 
 @pytest.mark.parametrize(
     "said",
-    [
-        b"[" * 3000 + b"\n",
-        b'{"rank": Infinity, "world": 2}\n',
-        b"7\n",
-        b"\xff\n",
-        b'{"rank": "x"}\n',
-        b"x" * 5000,
-    ],
+    [b"[" * 3000 + b"\n", b'{"rank": Infinity, "world": 2}\n', b"7\n", b"\xff\n", b'{"rank": "x"}\n', b"x" * 5000],
 )
 def test_no_word_of_a_stranger_breaks_the_meeting_of_an_elastic_round(said):
     meeting = Meeting("127.0.0.1", 0, 2, "alike")

@@ -52,11 +52,7 @@ def together(world, work, **options):
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    world=st.integers(1, 5),
-    lengths=st.lists(st.integers(1, 23), min_size=1, max_size=6),
-    seed=st.integers(0, 99),
-)
+@given(world=st.integers(1, 5), lengths=st.lists(st.integers(1, 23), min_size=1, max_size=6), seed=st.integers(0, 99))
 def test_every_rank_gets_the_same_bits_of_the_sum_whoever_comes_late(world, lengths, seed):
     rng = np.random.default_rng(seed)
     brought = [[rng.normal(size=n).astype(np.float32) for n in lengths] for _ in range(world)]

@@ -23,9 +23,7 @@ def photos(folder):
     for name in ("cat", "dog"):
         (folder / name).mkdir(parents=True)
         for number in range(70):
-            cv2.imwrite(
-                str(folder / name / f"{number}.jpg"), rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)
-            )
+            cv2.imwrite(str(folder / name / f"{number}.jpg"), rng.integers(0, 255, (40, 40, 3), dtype=np.uint8))
 
 
 def test_the_import_snippet_runs_and_divides_by_the_loader_s_batch(tmp_path, monkeypatch):

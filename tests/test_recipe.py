@@ -64,10 +64,7 @@ from gluontune.recipe import Recipe
             {"optimizer": "lbsgd", "optimizer_params": {"warmup_strategy": "cubic"}},
             ["warmup_strategy='cubic'", "power2"],
         ),
-        (
-            {"optimizer": "lbsgd", "optimizer_params": {"batch_scale": 4}},
-            ["batch_scale", "accumulate=4 alone"],
-        ),
+        ({"optimizer": "lbsgd", "optimizer_params": {"batch_scale": 4}}, ["batch_scale", "accumulate=4 alone"]),
         ({"schedule_params": {"power": 2}}, ["schedule_params", "'power'", "pct_start"]),
         ({"schedule_params": {"pct_start": 2}}, ["schedule_params", "pct_start=2"]),
         ({"schedule": "multifactor", "schedule_params": {"steps": 30}}, ["steps=30", "rise"]),
@@ -115,9 +112,7 @@ def test_missing_file_is_named(tmp_path):
     env=st.dictionaries(st.text("ABC_", min_size=1), st.text("01a", min_size=1)),
 )
 def test_yaml_round_trip(tmp_path_factory, batch, rate, rewrites, seconds, env):
-    recipe = Recipe(
-        batch_size_per_device=batch, learning_rate=rate, rewrites=rewrites, seconds=seconds, env=env
-    )
+    recipe = Recipe(batch_size_per_device=batch, learning_rate=rate, rewrites=rewrites, seconds=seconds, env=env)
     path = tmp_path_factory.mktemp("recipe") / "r.yaml"
     path.write_text(recipe.to_yaml())
     assert Recipe.from_yaml(path) == recipe
@@ -132,12 +127,7 @@ def test_override_checks_again_and_keeps_the_rest():
 
 def test_what_a_recipe_leaves_open_is_the_card_s():
     usual = Recipe().resolved()
-    assert (usual.learning_rate, usual.base_batch_size, usual.lr_scaling, usual.wd) == (
-        0.2,
-        64,
-        "linear",
-        5e-4,
-    )
+    assert (usual.learning_rate, usual.base_batch_size, usual.lr_scaling, usual.wd) == (0.2, 64, "linear", 5e-4)
     assert Recipe(batch_size_per_device=128).scaled_learning_rate == 0.4
     adam = Recipe(optimizer="adam", batch_size_per_device=256)
     assert adam.scaled_learning_rate == 0.001 * 2 and adam.learning_rate is None
@@ -175,9 +165,7 @@ def test_another_optimizer_drops_the_parameters_of_the_one_before():
 
 def test_recipes_of_earlier_versions_are_read(tmp_path):
     path = tmp_path / "old.yaml"
-    path.write_text(
-        "optimizer: adam\nlearning_rate: 2e-1\nbase_batch_size: 64\nlr_scaling: linear\nwd: 0.0005\n"
-    )
+    path.write_text("optimizer: adam\nlearning_rate: 2e-1\nbase_batch_size: 64\nlr_scaling: linear\nwd: 0.0005\n")
     old = Recipe.from_yaml(path)
     assert old.resolved() == old and old.scaled_learning_rate == 0.2
 
@@ -200,14 +188,7 @@ def test_parameters_are_flags(monkeypatch):
 
     app = typer.Typer()
     app.command()(command)
-    flags = [
-        "--optimizer",
-        "lars",
-        "--optimizer-params",
-        "trust_coefficient=0.002",
-        "--optimizer-params",
-        "eps=1e-6",
-    ]
+    flags = ["--optimizer", "lars", "--optimizer-params", "trust_coefficient=0.002", "--optimizer-params", "eps=1e-6"]
     flags += ["--schedule", "multifactor", "--schedule-params", "steps=[10, 20]", "--clip-global-norm", "2"]
     result = CliRunner().invoke(app, flags, catch_exceptions=False)
     assert result.exit_code == 0, result.output

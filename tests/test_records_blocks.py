@@ -161,9 +161,7 @@ def test_the_codec_makes_files_smaller_as_python_has_them_made(tmp_path, changes
     for name in ("keys", "sizes", "lengths", "crcs", "skips", "converted", "count"):
         assert getattr(bulk, name) == getattr(plain, name)
     assert plain.keys == [0, 1, 2, 3, 4, 5, 6, 7, 10] and [s.position for s in plain.skips] == [11, 12, 14]
-    assert (
-        BulkCopier.find().gather(items[:3], transform).sizes == plain.sizes[: 1 if "format" in changes else 3]
-    )
+    assert BulkCopier.find().gather(items[:3], transform).sizes == plain.sizes[: 1 if "format" in changes else 3]
 
 
 @needs_codec
@@ -359,6 +357,4 @@ def test_a_shard_of_nothing_but_damage_is_named(tmp_path):
         GluontuneError, match=r"a-00001-of-00002\.rec: none of its 1 images can be packed; .*1\.jpg: empty"
     ):
         pack(tmp_path / "a.lst", tmp_path / "a.rec", exact=True, shards=2)
-    assert sorted(p.name for p in tmp_path.glob("a-*")) == [
-        f"a-00000-of-00002{s}" for s in (".crc", ".idx", ".rec")
-    ]
+    assert sorted(p.name for p in tmp_path.glob("a-*")) == [f"a-00000-of-00002{s}" for s in (".crc", ".idx", ".rec")]

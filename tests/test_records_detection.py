@@ -12,10 +12,7 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.loading import RecordDataset
 from gluontune.records import RecordWriter, boxes_of, boxes_to_label
 
-BOXES = [
-    [[3, 0.25, 0.5, 0.75, 1.0]],
-    [[0, 0.0, 0.0, 1.0, 1.0], [7, 0.125, 0.25, 0.5, 0.75]],
-]
+BOXES = [[[3, 0.25, 0.5, 0.75, 1.0]], [[0, 0.0, 0.0, 1.0, 1.0], [7, 0.125, 0.25, 0.5, 0.75]]]
 
 
 @pytest.fixture
@@ -58,9 +55,7 @@ def test_other_labels_are_no_boxes(label):
         boxes_of(label)
 
 
-@pytest.mark.parametrize(
-    "boxes", [[], [[1, 0, 0, 1]], [[1, 0.5, 0, 0.4, 1]], [[1, 0, 0, 1, 1.5]], [[-1, 0, 0, 1, 1]]]
-)
+@pytest.mark.parametrize("boxes", [[], [[1, 0, 0, 1]], [[1, 0.5, 0, 0.4, 1]], [[1, 0, 0, 1, 1.5]], [[-1, 0, 0, 1, 1]]])
 def test_boxes_that_cannot_be_are_refused(boxes):
     with pytest.raises(UsageError, match="box"):
         boxes_to_label(boxes)

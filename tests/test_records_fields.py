@@ -72,9 +72,7 @@ VALUES = st.one_of(
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    fields=st.dictionaries(NAMES, VALUES, max_size=6), image=st.binary(max_size=60), boxes=st.integers(-1, 3)
-)
+@given(fields=st.dictionaries(NAMES, VALUES, max_size=6), image=st.binary(max_size=60), boxes=st.integers(-1, 3))
 def test_whatever_is_written_is_read(fields, image, boxes):
     given_ = {"image": image, **fields}
     if boxes >= 0:
@@ -129,9 +127,7 @@ def test_a_directory_of_anybody_gives_fields_or_a_sentence(rows, body):
         assert 10 < len(str(error)) < 600
 
 
-@pytest.mark.parametrize(
-    "text", [b"[" * 5000 + b"]" * 5000, b"{}", b"7", b"\xff\xfe", b'[["a","text",1e999,"",[]]]']
-)
+@pytest.mark.parametrize("text", [b"[" * 5000 + b"]" * 5000, b"{}", b"7", b"\xff\xfe", b'[["a","text",1e999,"",[]]]'])
 def test_a_directory_that_is_none(text):
     try:
         assert split_fields(b"image" + foot(text)) == (b"image", [])  # {}: no field at all
@@ -179,22 +175,16 @@ def test_mxnet_reads_image_and_boxes_of_a_record_with_fields(tmp_path):
     header, image = mx.recordio.unpack_img(theirs.read_idx(0))
     assert header.label.tolist() == [2, 5, *np.float32(BOXES).ravel().tolist()]
     assert np.array_equal(image, cv2.imdecode(np.frombuffer(IMAGE, np.uint8), 1))
-    found = mx.image.ImageDetIter(
-        1, (3, 40, 60), path_imgrec=str(path), path_imgidx=str(path.with_suffix(".idx"))
-    )
+    found = mx.image.ImageDetIter(1, (3, 40, 60), path_imgrec=str(path), path_imgidx=str(path.with_suffix(".idx")))
     assert np.allclose(next(found).label[0].asnumpy()[0], BOXES)
 
 
 def test_readers_and_loaders_see_the_image_alone(tmp_path):
-    path = write(
-        tmp_path / "f.rec", {"image": IMAGE, "label": 4, "caption": "x"}, {"image": IMAGE, "label": 5}
-    )
+    path = write(tmp_path / "f.rec", {"image": IMAGE, "label": 4, "caption": "x"}, {"image": IMAGE, "label": 5})
     with RecordReader(path) as reader:
         assert [bytes(reader.payload(i)) for i in range(2)] == [IMAGE] * 2
         assert reader.labels().tolist() == [4, 5] and reader.fields(0)["caption"] == "x"
-        with pytest.raises(
-            GluontuneError, match=r"f\.rec, record 1: no field 'caption': the record has image, label"
-        ):
+        with pytest.raises(GluontuneError, match=r"f\.rec, record 1: no field 'caption': the record has image, label"):
             reader.fields(1, ["caption"])
     assert bytes(from_records(path).read(0)) == IMAGE
 
@@ -220,10 +210,6 @@ def test_verify_and_repair_know_fields(tmp_path):
     assert [(d.index, "directory of its fields" in d.reason) for d in report.damaged] == [(1, True)]
     repair(path, tmp_path / "whole.rec")
     with RecordReader(tmp_path / "whole.rec") as reader:
-        assert (
-            len(reader) == 2
-            and same(reader.fields(0)["mask"], MASK)
-            and reader.fields(1)["caption"] == "no image"
-        )
+        assert len(reader) == 2 and same(reader.fields(0)["mask"], MASK) and reader.fields(1)["caption"] == "no image"
     with RecordReader(path) as reader, pytest.raises(GluontuneError, match=r"record 1 .*directory"):
         reader.payload(1)

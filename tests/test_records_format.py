@@ -127,9 +127,7 @@ def test_views_are_read_only_not_copied_and_outlive_the_reader(tmp_path):
     write_ours(path, [(b"payload", 0)])
     reader = RecordReader(path)
     view = reader.payload(0)
-    assert view.readonly and np.shares_memory(
-        np.frombuffer(view, np.uint8), np.frombuffer(reader[0], np.uint8)
-    )
+    assert view.readonly and np.shares_memory(np.frombuffer(view, np.uint8), np.frombuffer(reader[0], np.uint8))
     reader.close()
     assert bytes(view) == b"payload"
     with pytest.raises(IndexError):
@@ -152,8 +150,7 @@ def test_strings_as_keys_and_records_without_header(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "label",
-    [16777217, 25130987, -16777217, float("nan"), float("inf"), 1e39, 1e-60, [1, 16777219], [], "cat"],
+    "label", [16777217, 25130987, -16777217, float("nan"), float("inf"), 1e39, 1e-60, [1, 16777219], [], "cat"]
 )
 def test_labels_that_float32_cannot_hold_are_refused(tmp_path, label):
     with pytest.raises(UsageError, match="label"), RecordWriter(tmp_path / "a.rec") as writer:
@@ -161,9 +158,7 @@ def test_labels_that_float32_cannot_hold_are_refused(tmp_path, label):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "label", [16777216, 25130988, 0.1, 1e38, True, np.float32(0.5), np.int64(3), [0.1, 2**24]]
-)
+@pytest.mark.parametrize("label", [16777216, 25130988, 0.1, 1e38, True, np.float32(0.5), np.int64(3), [0.1, 2**24]])
 def test_labels_that_float32_holds_are_kept(tmp_path, label):
     write_ours(tmp_path / "a.rec", [(b"x", label)])
     assert np.array_equal(RecordReader(tmp_path / "a.rec").header(0).label, np.float32(label))
@@ -247,9 +242,7 @@ def test_threads_and_processes_share_one_reader(tmp_path, method):
     make_checked(path)
     reader = RecordReader(path)
     results = []
-    threads = [
-        threading.Thread(target=lambda s=s: results.append(wrong_reads(reader, s, 2000))) for s in range(8)
-    ]
+    threads = [threading.Thread(target=lambda s=s: results.append(wrong_reads(reader, s, 2000))) for s in range(8)]
     context = multiprocessing.get_context(method)
     queue = context.Queue()
     children = [context.Process(target=_child, args=(reader, 100 + s, queue)) for s in range(2)]
@@ -279,9 +272,7 @@ def test_checked_reading_finds_a_flipped_bit(tmp_path):
     data[-9] ^= 1
     path.write_bytes(data)
     RecordReader(path)[9]
-    with pytest.raises(
-        DamagedRecordError, match=r"a\.rec: record 9 is damaged: its checksum differs"
-    ) as caught:
+    with pytest.raises(DamagedRecordError, match=r"a\.rec: record 9 is damaged: its checksum differs") as caught:
         RecordReader(path, check=True)[9]
     assert caught.value.index == 9
 

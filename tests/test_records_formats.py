@@ -52,13 +52,7 @@ def test_without_lmdb_its_row_says_how_to_get_it(src, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "lmdb", None)
     assert formats.main([str(src), "--resize", str(SIDE)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line[:20].rstrip() for line in lines] == [
-        "",
-        "files",
-        "JPEG records",
-        "raw-pixel records",
-        "LMDB",
-    ]
+    assert [line[:20].rstrip() for line in lines] == ["", "files", "JPEG records", "raw-pixel records", "LMDB"]
     assert lines[0].split()[:2] == ["MB", "packing"] and lines[4].endswith("not installed: pip install lmdb")
     assert lines[3].split()[2] == "0.1"
     assert formats.main([str(src), "--resize", str(SIDE), "--json"]) == 0

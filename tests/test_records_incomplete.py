@@ -57,9 +57,7 @@ def test_it_is_said_of_the_data_alone(folder):
     assert said["whole.jpg"] == said["extra.jpg"] == "" and "premature end of data segment" in said["cut.jpg"]
 
 
-@pytest.mark.parametrize(
-    "options", [{"check": True}, {"resize": 12}, {"quality": 50}, {"resize": 12, "format": "raw"}]
-)
+@pytest.mark.parametrize("options", [{"check": True}, {"resize": 12}, {"quality": 50}, {"resize": 12, "format": "raw"}])
 def test_pack_counts_them_and_packs_them(folder, tmp_path, options):
     report = pack(folder, tmp_path / "o.rec", **options)
     assert report.packed == 9 and not report.skipped and names(report.incomplete) == NAMES
@@ -68,9 +66,7 @@ def test_pack_counts_them_and_packs_them(folder, tmp_path, options):
 
 @pytest.mark.parametrize("options", [{}, {"resize": 12}])
 def test_strict_refuses_the_first_and_goes_on_without(folder, tmp_path, options):
-    with pytest.raises(
-        GluontuneError, match=r"incomplete image.*premature end.*leave out --strict|bad Huffman"
-    ):
+    with pytest.raises(GluontuneError, match=r"incomplete image.*premature end.*leave out --strict|bad Huffman"):
         pack(folder, tmp_path / "o.rec", strict=True, **options)
     went_on = pack(folder, tmp_path / "o.rec", resume=True, **options)
     at_once = pack(folder, tmp_path / "p.rec", **options)
@@ -94,9 +90,7 @@ def test_the_commands_say_it_in_text_and_json(folder, tmp_path, capfd):
     out = str(tmp_path / "o.rec")
     text = said("pack", str(folder), out, "--check")
     assert text.count("packed as it is: ") == 4 and "4 incomplete" in text
-    assert (
-        "incomplete image, grey from some row on (Corrupt JPEG data: premature end of data segment)" in text
-    )
+    assert "incomplete image, grey from some row on (Corrupt JPEG data: premature end of data segment)" in text
     text = said("verify", out)
     assert text.count("incomplete image, grey") == 4 and "4 images are incomplete" in text
     found = json.loads(said("verify", out, "--json"))["incomplete"]

@@ -90,9 +90,7 @@ KEYS = st.one_of(st.integers(-5, 1 << 62).map(str), st.sampled_from(["a", "two w
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    rows=st.lists(
-        st.tuples(KEYS, st.integers(0, (1 << 63) - 1), st.sampled_from(["\n", "\n\n", "\r\n"])), max_size=4
-    ),
+    rows=st.lists(st.tuples(KEYS, st.integers(0, (1 << 63) - 1), st.sampled_from(["\n", "\n\n", "\r\n"])), max_size=4),
     ended=st.booleans(),
 )
 def test_an_index_is_read_as_its_lines_say(tmp_path, rows, ended):
@@ -191,9 +189,7 @@ def test_a_record_without_a_row_of_the_checksums_is_not_checked_by_silence(tmp_p
     side.write_bytes(side.read_bytes()[:-28])
     with RecordReader(path, check=True) as reader:
         assert bytes(reader.payload(0)) == b"one"
-        with pytest.raises(
-            DamagedRecordError, match=r"record 1 is damaged: the \.crc file has no sound row"
-        ) as caught:
+        with pytest.raises(DamagedRecordError, match=r"record 1 is damaged: the \.crc file has no sound row") as caught:
             reader.payload(1)
     assert (caught.value.index, caught.value.offset) == (1, 36)
 
@@ -212,10 +208,7 @@ def test_ids_are_keys_where_all_have_one_and_no_two_the_same(tmp_path, records, 
     path = tmp_path / "a.rec"
     path.write_bytes(b"".join(map(frame, records)))
     with RecordReader(path) as reader:
-        assert (
-            reader.keys.tolist() == keys
-            and repr(reader) == f"RecordReader({str(path)!r}: {len(keys)} records)"
-        )
+        assert reader.keys.tolist() == keys and repr(reader) == f"RecordReader({str(path)!r}: {len(keys)} records)"
         assert bytes(reader.read_key(keys[0])) == records[0]
         for wrong in (5, "a", [keys[0]]):
             with pytest.raises(UsageError, match="no record has the key"):
@@ -225,16 +218,13 @@ def test_ids_are_keys_where_all_have_one_and_no_two_the_same(tmp_path, records, 
 def test_labels_of_more_records_than_are_looked_at_together(tmp_path):
     count = 2 * 65536 + 3
     rows = np.zeros(
-        count,
-        np.dtype([("magic", "<u4"), ("length", "<u4"), ("flag", "<u4"), ("label", "<f4"), ("id", "<u8", 2)]),
+        count, np.dtype([("magic", "<u4"), ("length", "<u4"), ("flag", "<u4"), ("label", "<f4"), ("id", "<u8", 2)])
     )
     rows["magic"], rows["length"], rows["label"] = 0xCED7230A, 24, np.arange(count)
     path = tmp_path / "a.rec"
     path.write_bytes(rows.tobytes())
     labels = RecordReader(path).labels()
-    assert (
-        labels.dtype == np.float32 and np.array_equal(labels, np.arange(count)) and not labels.flags.writeable
-    )
+    assert labels.dtype == np.float32 and np.array_equal(labels, np.arange(count)) and not labels.flags.writeable
 
 
 def test_labels_of_records_that_are_none(tmp_path):
@@ -259,13 +249,7 @@ def test_labels_of_records_that_are_none(tmp_path):
 def test_an_image_record_is_as_long_as_its_header_says():
     record = image_record(b"", [1.0, 2.0], 5)
     header, payload = split_image_record(record)
-    assert (header.flag, header.label.tolist(), header.id, header.id2, bytes(payload)) == (
-        2,
-        [1.0, 2.0],
-        5,
-        0,
-        b"",
-    )
+    assert (header.flag, header.label.tolist(), header.id, header.id2, bytes(payload)) == (2, [1.0, 2.0], 5, 0, b"")
     with pytest.raises(DamagedRecordError, match="a record of 31 bytes cannot hold 2 labels"):
         split_image_record(record[:-1])
     header, payload = split_image_record(image_record(b"", 4.0, 5))
@@ -306,8 +290,6 @@ def test_records_are_framed_at_every_aligned_magic_number():
     assert frame(body) == b"".join(part(*p) for p in parts)
     assert frame(b"ab" + MAGIC) == part(0, b"ab" + MAGIC)
     for size in (1 << 29, (1 << 29) + 4):
-        with pytest.raises(
-            UsageError, match=f"record of {size:,} bytes: the format's limit is .* = 536,870,911"
-        ):
+        with pytest.raises(UsageError, match=f"record of {size:,} bytes: the format's limit is .* = 536,870,911"):
             frame(bytes(size))
     assert bytes(join_parts(memoryview(frame(body)), 0, len(frame(body)))[0]) == body

@@ -45,13 +45,7 @@ def survey(path, ids, lines):
         (FOUR, at(30, 777, 888, 999, 555, 47), free(6) - 2 * 1 - 2 * 9, True, []),
         (FIVE, [(30, 0), (25, 72), (52, 144)], free(3), True, []),  # it lists some records alone
         (THREE, at(11, 30, 25), free(3) - 9, True, [0, 1]),  # two keys exchanged: another order
-        (
-            THREE,
-            [(11, 36), (30, 0), (25, 72)],
-            free(3),
-            True,
-            [],
-        ),  # lines exchanged: altered, whatever keys mean
+        (THREE, [(11, 36), (30, 0), (25, 72)], free(3), True, []),  # lines exchanged: altered, whatever keys mean
         (THREE, at(30, 30, 25), 4 + 2 * math.log(20), True, []),
         (THREE, at(0, 1, 2), 27 - 3, False, []),  # numbered anew
         (THREE, at(0, 1, 3), 27 - 3 - 5, False, []),

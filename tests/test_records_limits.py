@@ -12,12 +12,7 @@ import numpy as np
 import pytest
 
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.records import (
-    RecordReader,
-    RecordWriter,
-    boxes_of,
-    boxes_to_label,
-)
+from gluontune.records import RecordReader, RecordWriter, boxes_of, boxes_to_label
 from gluontune.records.fields import END, Field, join_fields, split_fields, take_fields
 from gluontune.records.layout import IRHeader
 from gluontune.records.writer import index_text
@@ -41,9 +36,7 @@ def test_the_bytes_of_a_record_with_fields():
     label, payload = join_fields(
         {"image": b"IMG", "label": 2, "note": "hé", "n": 7, "b": b"\1\2", "v": np.float32([1, 2])}
     )
-    directory = (
-        b'[["note","text",3,"",[]],["n","array",8,"<i8",[]],["b","bytes",2,"",[]],["v","array",8,"<f4",[2]]]'
-    )
+    directory = b'[["note","text",3,"",[]],["n","array",8,"<i8",[]],["b","bytes",2,"",[]],["v","array",8,"<f4",[2]]]'
     body = "hé".encode() + struct.pack("<q", 7) + b"\1\2" + struct.pack("<ff", 1, 2)
     foot = struct.pack("<II", len(directory), zlib.crc32(directory)) + b"\x93GTFLD\r\n"
     assert (label, payload) == (2, b"IMG" + body + directory + foot)
@@ -126,11 +119,7 @@ def test_fields_that_cannot_be_read_are_named():
     assert found["mask"].tolist() == [[9] * 4] * 3 and found["label"] == 4.0 and bytes(found["image"]) == b"i"
     png = bytes(split_fields(payload)[1][0].data)
     colour = cv2.imencode(".png", np.zeros((2, 2, 3), np.uint8))[1].tobytes()
-    for data, words in (
-        (png[:-1], "no whole PNG file"),
-        (b"", "no whole"),
-        (colour, "no PNG file of one channel"),
-    ):
+    for data, words in ((png[:-1], "no whole PNG file"), (b"", "no whole"), (colour, "no PNG file of one channel")):
         with pytest.raises(GluontuneError, match=f"field 'mask' cannot be read: {words}"):
             fields_of(with_directory([["mask", "mask", len(data), "", []]], data))
     with pytest.raises(GluontuneError, match="field 'a' cannot be read"):
@@ -141,12 +130,7 @@ def test_fields_that_cannot_be_read_are_named():
 
 @pytest.mark.parametrize(
     "mask",
-    [
-        np.zeros((0, 4), np.uint8),
-        np.zeros(4, np.uint8),
-        np.zeros((2, 2, 1), np.uint8),
-        np.zeros((2, 2), np.int16),
-    ],
+    [np.zeros((0, 4), np.uint8), np.zeros(4, np.uint8), np.zeros((2, 2, 1), np.uint8), np.zeros((2, 2), np.int16)],
 )
 def test_masks_are_of_two_axes_and_no_sign(mask):
     for name in ("mask", "a_mask"):
@@ -215,9 +199,7 @@ def test_boxes_that_are_sound(box, sound):
     if sound:
         assert boxes_to_label([good, box])[2 + len(box) :] == pytest.approx(box)
     else:
-        with pytest.raises(
-            UsageError, match=r"box 1: \[[^,]*(, [^,]*){4}\]: class, then corners of 0 to 1 in order"
-        ):
+        with pytest.raises(UsageError, match=r"box 1: \[[^,]*(, [^,]*){4}\]: class, then corners of 0 to 1 in order"):
             boxes_to_label([[*good, 7], [*box, 7]])
     for shape in ((0, 5), (2, 4), (5,), (1, 1, 5)):
         with pytest.raises(UsageError, match="boxes of shape"):
@@ -265,11 +247,7 @@ def test_side_files_as_they_were_asked_for(tmp_path):
     with RecordWriter(tmp_path / "a.rec", index=False) as writer:
         writer.write_record(b"raw")
     assert names() == ["a.crc", "a.rec", "b.idx"]
-    for path, index in (
-        (tmp_path / "a.idx", True),
-        (tmp_path / "a.crc", True),
-        (tmp_path / "x", tmp_path / "x"),
-    ):
+    for path, index in ((tmp_path / "a.idx", True), (tmp_path / "a.crc", True), (tmp_path / "x", tmp_path / "x")):
         with pytest.raises(UsageError, match="the name of an index, not of a record file"):
             RecordWriter(path, index)
     writer = RecordWriter(tmp_path / "c.rec")

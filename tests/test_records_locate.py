@@ -114,21 +114,11 @@ def test_batches_are_those_of_a_split_that_reads_each(path):
             return super()._read(index)
 
     places = [0, 1, 5, 6, 7, 8]
-    whole, reading = (
-        kind("records", "all", path, np.arange(6), [], places) for kind in (RecordSplit, Reading)
-    )
+    whole, reading = (kind("records", "all", path, np.arange(6), [], places) for kind in (RecordSplit, Reading))
     assert whole.locate(np.arange(6)) is not None and reading.locate(np.arange(6)) is None
-    asked = {
-        "batch_size": 6,
-        "image_shape": (32, 32, 3),
-        "augment": "pad-crop-flip",
-        "shuffle": True,
-        "seed": 3,
-    }
+    asked = {"batch_size": 6, "image_shape": (32, 32, 3), "augment": "pad-crop-flip", "shuffle": True, "seed": 3}
     for workers in (0, 2):
-        first, second = (
-            next(iter(ThreadedLoader(split, num_workers=workers, **asked))) for split in (whole, reading)
-        )
+        first, second = (next(iter(ThreadedLoader(split, num_workers=workers, **asked))) for split in (whole, reading))
         assert np.array_equal(first[0], second[0]) and first[1].tolist() == second[1].tolist()
 
 

@@ -37,9 +37,7 @@ def no_waiting_for_the_disk(monkeypatch):
 def photo(height=60, width=90, seed=0):
     """Smooth (H, W, 3) uint8 RGB, which JPEG keeps well; the corners differ."""
     rng = np.random.default_rng(seed)
-    return cv2.resize(
-        rng.integers(0, 255, (3, 4, 3), dtype=np.uint8), (width, height), interpolation=cv2.INTER_CUBIC
-    )
+    return cv2.resize(rng.integers(0, 255, (3, 4, 3), dtype=np.uint8), (width, height), interpolation=cv2.INTER_CUBIC)
 
 
 def encoded(pixels, kind="JPEG", mode=None, **options):
@@ -73,12 +71,7 @@ def folder(tmp_path):
 
 def test_class_folder_is_copied_byte_for_byte(folder, tmp_path):
     report = pack(folder, tmp_path / "a.rec", shuffle=False)
-    assert (report.packed, report.skipped, report.converted, report.classes) == (
-        15,
-        [],
-        0,
-        ["cat", "dog", "eel"],
-    )
+    assert (report.packed, report.skipped, report.converted, report.classes) == (15, [], 0, ["cat", "dog", "eel"])
     assert (tmp_path / "a.classes").read_text() == "cat\ndog\neel\n"
     files = [sorted(str(p) for p in (folder / name).rglob("*.jpg")) for name in report.classes]
     with RecordReader(tmp_path / "a.rec", check=True) as reader:
@@ -155,13 +148,7 @@ def test_bad_folders_and_options(folder, tmp_path):
     (folder / "t.csv").write_text("path,label\ncat/0.jpg,1\n")
     with pytest.raises(UsageError, match="no column 'labels': did you mean 'label'"):
         pack(folder / "t.csv", tmp_path / "a.rec", label_columns=["labels"])
-    for options in (
-        {"format": "gif"},
-        {"resize": 0},
-        {"quality": 101},
-        {"exact": True, "resize": 5},
-        {"shards": 0},
-    ):
+    for options in ({"format": "gif"}, {"resize": 0}, {"quality": 101}, {"exact": True, "resize": 5}, {"shards": 0}):
         with pytest.raises(UsageError):
             pack(folder, tmp_path / "a.rec", **options)
     with pytest.raises(UsageError, match=r"ends in \.rec"):
@@ -250,8 +237,7 @@ def test_resize_crop_format_and_quality():
     assert inspect(png).kind == "png" and np.abs(shown(png) - shown(data)).mean() < 1
     raw, _ = Transform(format="raw", resize=50, crop=True)(data)
     assert (
-        raw_to_pixels(raw).shape == (50, 50, 3)
-        and np.abs(raw_to_pixels(raw).astype(int) - want[:, 14:64]).mean() < 3
+        raw_to_pixels(raw).shape == (50, 50, 3) and np.abs(raw_to_pixels(raw).astype(int) - want[:, 14:64]).mean() < 3
     )
     assert raw_to_pixels(Transform(format="raw", color="grey")(data)[0]).shape == (200, 310, 1)
     assert np.array_equal(np.load(io.BytesIO(raw)), raw_to_pixels(raw))
@@ -259,8 +245,7 @@ def test_resize_crop_format_and_quality():
 
 
 @pytest.mark.parametrize(
-    "payload",
-    [b"", b"\x93NUMPY\1\0", pixels_to_raw(np.ones((2, 2, 3), np.uint8))[:-1], encoded(photo())],
+    "payload", [b"", b"\x93NUMPY\1\0", pixels_to_raw(np.ones((2, 2, 3), np.uint8))[:-1], encoded(photo())]
 )
 def test_damaged_raw_pixels_are_refused(payload):
     with pytest.raises(ImageError):
@@ -344,9 +329,7 @@ def test_resume_repeats_nothing_and_refuses_another_job(folder, tmp_path, monkey
         pack(folder, out, resume=True, seed=5)
     reads = []
     original = blocks_room.make_block
-    monkeypatch.setattr(
-        blocks_room, "make_block", lambda items, *more: reads.extend(items) or original(items, *more)
-    )
+    monkeypatch.setattr(blocks_room, "make_block", lambda items, *more: reads.extend(items) or original(items, *more))
     report = pack(folder, out, resume=True)
     assert len(reads) == 16 - 9 and report.packed == 15 and len(report.skipped) == 1
     for suffix in (".rec", ".idx", ".classes"):
@@ -458,6 +441,4 @@ def test_formats_are_compared_on_the_same_images(folder, capsys):
         assert min(row[k] for k in row if k.endswith("per_sec")) > 0
     assert rows["raw-pixel records"]["bytes"] > 15 * 32 * 32 * 3 > rows["JPEG records"]["bytes"]
     assert formats_room.main([str(folder / "nowhere")]) == 1
-    assert (
-        formats_room.main([str(folder), "--resize", "32"]) == 0 and "JPEG records" in capsys.readouterr().out
-    )
+    assert formats_room.main([str(folder), "--resize", "32"]) == 0 and "JPEG records" in capsys.readouterr().out

@@ -84,9 +84,7 @@ def test_what_was_packed_or_left_out_is_not_read_again(src, wanted, tmp_path, mo
     report = packed(src, out, resume=True, progress=lambda done, total: told.append((done, total)))
     assert read == [str(k) for k in range(after, COUNT)]
     assert (report.packed, report.resumed) == (7, sum(k not in BAD for k in range(after)))
-    assert [(s.position, s.path[-5:], s.reason) for s in report.skipped] == [
-        (k, f"{k}.jpg", "empty file") for k in BAD
-    ]
+    assert [(s.position, s.path[-5:], s.reason) for s in report.skipped] == [(k, f"{k}.jpg", "empty file") for k in BAD]
     assert told[0] == (after, COUNT) and told[-1] == (COUNT, COUNT)
     assert files(out) == wanted
     assert report.bytes == len(wanted[".rec"]) and report.outputs == [str(out)]
@@ -174,11 +172,7 @@ HARMS = {  # after seven images, six of which are records: how many of those rem
     "all records": ("rec", lambda data, at: data.clear(), 0),
     "half a row": ("crc", lambda data, at: data.__delitem__(slice(-1, None)), 5),
     "a row": ("crc", lambda data, at: data.__delitem__(slice(32 + 28 * 2, 32 + 28 * 3)), 2),
-    "a row's check word": (
-        "crc",
-        lambda data, at: data.__setitem__(32 + 28 * 4 + 25, data[32 + 28 * 4 + 25] ^ 1),
-        4,
-    ),
+    "a row's check word": ("crc", lambda data, at: data.__setitem__(32 + 28 * 4 + 25, data[32 + 28 * 4 + 25] ^ 1), 4),
     "another job's rows": ("crc", lambda data, at: data.__setitem__(16, data[16] ^ 1), 0),
     "all but its name": ("crc", lambda data, at: data.__delitem__(slice(16, None)), 0),
     "half of its name": ("crc", lambda data, at: data.__delitem__(slice(9, None)), 0),

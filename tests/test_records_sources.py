@@ -50,9 +50,7 @@ def write(path, text, encoding="utf-8"):
 
 
 def test_a_list_in_its_own_order(tmp_path):
-    src = write(
-        tmp_path / "a.lst", "9223372036854775807\t1\tb.jpg\n\n  \n0\t2.5\t3\tsub/a b.jpg\r\n5\t-1\t/abs.jpg"
-    )
+    src = write(tmp_path / "a.lst", "9223372036854775807\t1\tb.jpg\n\n  \n0\t2.5\t3\tsub/a b.jpg\r\n5\t-1\t/abs.jpg")
     assert [tuple(item) for item in read_source(src).items] == [
         ((1 << 63) - 1, 1.0, str(tmp_path / "b.jpg")),
         (0, (2.5, 3.0), str(tmp_path / "sub/a b.jpg")),
@@ -89,11 +87,7 @@ def test_a_line_of_a_list_that_cannot_be_is_named(tmp_path, line, words):
         ("path,label\na.jpg,3\n", [(3.0, "a.jpg")], None),
         ("label;path\n3;a,b.jpg\n", [(3.0, "a,b.jpg")], None),
         ("x\tfile\ty\n1\ta.jpg\t2\n", [((1.0, 2.0), "a.jpg")], None),
-        (
-            "name,image,label\nn,a.jpg,1\n",
-            [],
-            "line 2: the label 'n' is not a number",
-        ),  # image comes before name
+        ("name,image,label\nn,a.jpg,1\n", [], "line 2: the label 'n' is not a number"),  # image comes before name
         ("File , kind\n a.jpg , cat \nb.jpg,ant\n", [(1.0, "a.jpg"), (0.0, "b.jpg")], ["ant", "cat"]),
         ("where,kind\na.jpg,1\nb.jpg,b\n", [(0.0, "a.jpg"), (1.0, "b.jpg")], ["1", "b"]),
         ("where,n\na.jpg,1\n\n ,  \nb.jpg,2\n", [(1.0, "a.jpg"), (2.0, "b.jpg")], None),
@@ -125,9 +119,7 @@ def test_columns_by_name(tmp_path):
     assert [i.label for i in read_source(src, label_columns=["sex", "age"]).items] == [(1.0, 30.0)]
     other = read_source(src, path_column="id", label_columns=["age"], root="/r").items[0]
     assert (other.path, other.label) == ("/r/9", 30.0)
-    with pytest.raises(
-        UsageError, match=r"no column 'agee': did you mean 'age'\? It has: id, image, age, sex"
-    ):
+    with pytest.raises(UsageError, match=r"no column 'agee': did you mean 'age'\? It has: id, image, age, sex"):
         read_source(src, label_columns=["agee"])
     with pytest.raises(UsageError, match="no column 'zzzzzzzz': It has: id"):
         read_source(src, path_column="zzzzzzzz")
@@ -223,21 +215,12 @@ def test_samples_of_an_archive(tmp_path):
     assert source.classes is None and source.kind == "tar"
     assert [(i.key, i.label) for i in source.items] == [(0, 4.0), (1, (7.0, 6.0)), (2, 8.0), (3, 9.0)]
     assert [read_member(place_of(i.path)) for i in source.items] == [b"mask", b"three", b"four", b"five"]
-    assert [i.path.rpartition("!")[2] for i in source.items] == [
-        "d/a.b/1.seg.png",
-        "d/3.JPG",
-        "4.jpeg",
-        "e/4.jpeg",
-    ]
+    assert [i.path.rpartition("!")[2] for i in source.items] == ["d/a.b/1.seg.png", "d/3.JPG", "4.jpeg", "e/4.jpeg"]
 
 
 def test_a_class_is_the_folder_that_the_image_lies_in(tmp_path):
     src = write_tar(
-        tmp_path / "s.tar",
-        ("x/dog/1.jpg", b"1"),
-        ("cat/1.jpg", b"2"),
-        ("cat/1.jpg.txt", b"2"),
-        ("x/dog/2.jpg", b"3"),
+        tmp_path / "s.tar", ("x/dog/1.jpg", b"1"), ("cat/1.jpg", b"2"), ("cat/1.jpg.txt", b"2"), ("x/dog/2.jpg", b"3")
     )
     source = read_source(src, shuffle=False)
     assert source.classes == ["cat", "dog"] and [i.label for i in source.items] == [1.0, 0.0, 1.0]
@@ -251,11 +234,7 @@ def test_a_class_is_the_folder_that_the_image_lies_in(tmp_path):
         read_source(write_tar(tmp_path / "d.tar", ("a.jpg", b"1"), ("a.cls", b"16777217")))
     with pytest.raises(GluontuneError, match="1 of 2 samples have no label of their own but a folder"):
         read_source(
-            write_tar(
-                tmp_path / "e.tar", ("a.jpg", b"1"), ("a.cls", b"1"), ("b/b.jpg", b"1"), ("b/b.json", b"{}")
-            )
+            write_tar(tmp_path / "e.tar", ("a.jpg", b"1"), ("a.cls", b"1"), ("b/b.jpg", b"1"), ("b/b.json", b"{}"))
         )
-    both = read_source(
-        [tmp_path / "s.tar", write_tar(tmp_path / "f.tar", ("ant/9.png", b"9"))], shuffle=False
-    )
+    both = read_source([tmp_path / "s.tar", write_tar(tmp_path / "f.tar", ("ant/9.png", b"9"))], shuffle=False)
     assert both.classes == ["ant", "cat", "dog"] and [i.label for i in both.items] == [2.0, 1.0, 2.0, 0.0]

@@ -144,9 +144,7 @@ def test_what_is_no_image_is_named_where_most_are_images(tmp_path):
     raw = pixels_to_raw(np.zeros((2, 2, 3), np.uint8))
     text = join_fields({"caption": "no image"})[1]
     path = tmp_path / "a.rec"
-    assert images(path, [raw, raw, raw, b"no image at all"]) == [
-        (3, "not an image (begins with b'no image at ')"),
-    ]
+    assert images(path, [raw, raw, raw, b"no image at all"]) == [(3, "not an image (begins with b'no image at ')")]
     assert images(path, [raw, raw, b"none", b"none"]) == []  # half of them is not most
     assert images(path, [raw, raw, raw, text]) == []  # a record may have fields and no image
     assert [k for k, _ in images(path, [raw, raw[:-1], raw])] == [1]
@@ -155,9 +153,7 @@ def test_what_is_no_image_is_named_where_most_are_images(tmp_path):
 
 def test_an_id_that_is_no_key_says_nothing(tmp_path):
     path = tmp_path / "a.rec"
-    path.write_bytes(
-        frame(image_record(b"one", 1.0, 1 << 63)) + frame(image_record(b"two", 1.0, 9)) + frame(b"short")
-    )
+    path.write_bytes(frame(image_record(b"one", 1.0, 1 << 63)) + frame(image_record(b"two", 1.0, 9)) + frame(b"short"))
     assert verify(path).ok
     done = repair(path, tmp_path / "b.rec")
     keys = RecordReader(tmp_path / "b.rec").keys.tolist()

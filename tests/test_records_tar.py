@@ -29,11 +29,7 @@ def shards(tmp_path):
         members = []
         for i in range(5 * s, 5 * s + 5):
             key = f"data/{i:06d}"
-            members += [
-                (f"{key}.cls", b"%d" % (i % 4)),
-                (f"{key}.jpg", jpeg(i)),
-                (f"{key}.json", b'{"label": 99}'),
-            ]
+            members += [(f"{key}.cls", b"%d" % (i % 4)), (f"{key}.jpg", jpeg(i)), (f"{key}.json", b'{"label": 99}')]
         paths.append(write_tar(tmp_path / f"shard-{s:03d}.tar", *members))
     return paths
 
@@ -107,9 +103,7 @@ def test_damaged_compressed_and_missing_archives(shards, tmp_path):
 
 
 def test_a_damaged_image_in_a_shard_is_left_out_and_named(tmp_path):
-    path = write_tar(
-        tmp_path / "a.tar", *[("a/1.jpg", jpeg(1)), ("a/2.jpg", jpeg(2)[:200]), ("b/3.jpg", jpeg(3))]
-    )
+    path = write_tar(tmp_path / "a.tar", *[("a/1.jpg", jpeg(1)), ("a/2.jpg", jpeg(2)[:200]), ("b/3.jpg", jpeg(3))])
     report = pack(path, tmp_path / "a.rec")
     assert report.packed == 2 and report.skipped[0].path.endswith("!a/2.jpg")
     assert "truncated" in report.skipped[0].reason

@@ -138,9 +138,7 @@ def test_colours_are_opencvs():
 def test_kinds_and_qualities():
     pixels = noise(16, 24)
     bmp = cv2.imencode(".bmp", pixels)[1].tobytes()
-    assert (
-        np.array_equal(pixels_of(Transform()(bmp)[0]), pixels) and inspect(Transform()(bmp)[0]).kind == "png"
-    )
+    assert np.array_equal(pixels_of(Transform()(bmp)[0]), pixels) and inspect(Transform()(bmp)[0]).kind == "png"
     assert Transform(format="jpg")(bmp) == (jpg(pixels, 95), True)
     assert Transform(format="jpg", quality=40)(bmp) == (jpg(pixels, 40), True)
     assert Transform(quality=1, format="jpg")(bmp)[0] == jpg(pixels, 1)
@@ -156,8 +154,7 @@ def test_a_jpeg_that_is_enlarged_or_made_colour_goes_by_opencv():
     assert pixels_of(Transform(resize=32)(colour)[0]).shape == (32, 48, 3)
     assert pixels_of(Transform(resize=15)(colour)[0]).shape == (15, 22, 3)
     assert np.array_equal(
-        pixels_of(Transform(color="rgb", format="png")(grey)[0]),
-        cv2.cvtColor(pixels_of(grey), cv2.COLOR_GRAY2BGR),
+        pixels_of(Transform(color="rgb", format="png")(grey)[0]), cv2.cvtColor(pixels_of(grey), cv2.COLOR_GRAY2BGR)
     )
     made = Transform(resize=8, color="rgb")(grey)[0]
     assert inspect(made).channels == 3 and pixels_of(made).shape == (8, 12, 3)

@@ -156,10 +156,7 @@ def test_a_piece_cut_out_costs_what_it_touched_alone(file, tmp_path):
 def test_damaged_or_foreign_checksums_are_told_and_not_believed(file, tmp_path):
     crc = file.with_suffix(".crc")
     good = crc.read_bytes()
-    for harmed, unchecked in (
-        (b"\xff", 0),
-        (b"\xff\xff", 1),
-    ):  # one byte is put right by the row's check word
+    for harmed, unchecked in ((b"\xff", 0), (b"\xff\xff", 1)):  # one byte is put right by the row's check word
         harm(crc, 32 + 28 * 4 + 12, harmed)
         report = verify(file)
         assert not report.ok and report.damaged == [] and report.unchecked == unchecked
@@ -220,9 +217,7 @@ def test_an_empty_file_and_a_file_of_rubbish(tmp_path):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    payloads=st.lists(
-        st.lists(st.one_of(st.just(MAGIC), st.binary(max_size=9)), max_size=5).map(b"".join), min_size=2
-    ),
+    payloads=st.lists(st.lists(st.one_of(st.just(MAGIC), st.binary(max_size=9)), max_size=5).map(b"".join), min_size=2),
     data=st.data(),
 )
 def test_any_one_changed_byte_is_seen_and_costs_one_record_at_most(tmp_path, payloads, data):

@@ -31,9 +31,7 @@ def test_a_slower_run_beyond_the_threshold_has_regressed():
     assert found.regressions == ["12.9 % slower (limit: 5 %)"]
     assert found.speed_ratio["median"] == pytest.approx(350 / 402)
     low, high = found.speed_ratio["ci95"]
-    assert low == pytest.approx(350 / 402 * 0.9585, rel=2e-3) and high == pytest.approx(
-        350 / 402 * 1.0434, rel=2e-3
-    )
+    assert low == pytest.approx(350 / 402 * 0.9585, rel=2e-3) and high == pytest.approx(350 / 402 * 1.0434, rel=2e-3)
 
 
 def test_a_loss_within_the_threshold_or_within_the_noise_is_no_regression():
@@ -92,9 +90,7 @@ def test_different_data_are_not_compared():
         compare([source("base"), other])
 
 
-@pytest.mark.parametrize(
-    ("count", "threshold", "told"), [(1, 5, "two or more"), (2, -1, "-1"), (2, 100, "100")]
-)
+@pytest.mark.parametrize(("count", "threshold", "told"), [(1, 5, "two or more"), (2, -1, "-1"), (2, 100, "100")])
 def test_contradictory_requests_are_refused(count, threshold, told):
     with pytest.raises(UsageError, match=told):
         compare([source(f"r{n}") for n in range(count)], threshold)
@@ -134,10 +130,7 @@ def test_an_empty_folder_and_a_missing_file_are_errors(tmp_path):
         ('{"recipe": {}}', "neither a RunResult nor a ladder"),
         ("[]", "neither a RunResult nor a ladder"),
         ("null", "neither a RunResult nor a ladder"),
-        (
-            '{"schema_version": 1, "recipe": {}, "phases_pct": [1]}',
-            "phases_pct: expected a mapping, not list",
-        ),
+        ('{"schema_version": 1, "recipe": {}, "phases_pct": [1]}', "phases_pct: expected a mapping, not list"),
         ('{"schema_version": 1, "recipe": {}, "error": "oops"}', "error: expected a mapping, not str"),
     ],
 )

@@ -33,12 +33,7 @@ def tune_document():
                 "remark": "", "samples_per_sec": rate, "speedup_vs_start": gain, "kept": False,
                 "speedup_ci95": [gain, gain] if gain else None, **more}  # fmt: skip
 
-    best = {
-        "name": "2 threads",
-        "recipe": Recipe().to_dict(),
-        "samples_per_sec": ratio(150.0),
-        "speedup_vs_start": 1.5,
-    }
+    best = {"name": "2 threads", "recipe": Recipe().to_dict(), "samples_per_sec": ratio(150.0), "speedup_vs_start": 1.5}
     rows = [tried("2 threads", 1.5, kept=True), tried("tcmalloc", None, reason="libtcmalloc is not here")]
     return {**MADE, "schema_version": 1, "heats": [], "tried": rows, "best": best, "notes": [], "seconds": 90.0,
             "sentence": "1.50 times as fast", "dataset": {"name": "sample"},

@@ -54,17 +54,7 @@ def pages(tmp_path_factory) -> dict[str, tuple[Page, str]]:
 def test_nothing_is_requested_from_elsewhere(pages, name):
     page, text = pages[name]
     for tag, attributes in page.elements:
-        assert tag not in {
-            "link",
-            "img",
-            "iframe",
-            "object",
-            "embed",
-            "base",
-            "form",
-            "image",
-            "foreignobject",
-        }
+        assert tag not in {"link", "img", "iframe", "object", "embed", "base", "form", "image", "foreignobject"}
         for key, value in attributes.items():
             assert not key.startswith("on"), f"<{tag} {key}>"
             if key in ("href", "xlink:href", "src", "action", "srcset", "poster"):
@@ -84,9 +74,7 @@ def test_ids_are_unique_and_references_lead_somewhere(pages, name):
     page, text = pages[name]
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-    wanted = {a["href"][1:] for _, a in page.elements if a.get("href")} | set(
-        re.findall(r"url\(#([^)]+)\)", text)
-    )
+    wanted = {a["href"][1:] for _, a in page.elements if a.get("href")} | set(re.findall(r"url\(#([^)]+)\)", text))
     wanted |= {a["data-copy"] for a in page.find("button")}
     assert wanted <= set(ids)
 
@@ -190,12 +178,7 @@ def test_missing_readings_leave_gaps_and_do_not_break_figures(tmp_path):
     used = ladder["rungs"][0]["utilization"]
     used["gpu_util_pct"]["0"] = [None] * len(used["t_s"])  # NVML denied: N/A, not 0
     used["cpu_pct"][5:40] = [None] * 35
-    ladder["rungs"][1]["utilization"] = {
-        "t_s": [0.0],
-        "cpu_pct": [10.0],
-        "gpu_util_pct": None,
-        "device": "cpu",
-    }
+    ladder["rungs"][1]["utilization"] = {"t_s": [0.0], "cpu_pct": [10.0], "gpu_util_pct": None, "device": "cpu"}
     ladder["rungs"][2]["samples_per_sec"] = {"median": 5.0, "ci95": None, "n": 1}
     ladder["rungs"][3]["val_accuracy"] = [None, 0.5]
     page, _ = page_of(ladder, tmp_path)
@@ -247,9 +230,7 @@ def test_finish_ladder_writes_what_load_reads(tmp_path):
 
 
 def _places(value, place=()):
-    inner = (
-        value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
-    )
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
     for key, part in inner:
         yield (*place, key)
         yield from _places(part, (*place, key))
@@ -257,22 +238,7 @@ def _places(value, place=()):
 
 _FULL = samples.full_ladder(1)
 _PLACES = [place for place in _places(_FULL) if place != ("schema_version",)]
-_ODD = [
-    None,
-    True,
-    0,
-    -5,
-    1e300,
-    "x",
-    [],
-    {},
-    [None],
-    ["a", 2],
-    {"a": 1},
-    [[1]],
-    float("nan"),
-    {"median": -2.0},
-]
+_ODD = [None, True, 0, -5, 1e300, "x", [], {}, [None], ["a", 2], {"a": 1}, [[1]], float("nan"), {"median": -2.0}]
 
 
 @settings(max_examples=60, deadline=None)
@@ -282,17 +248,13 @@ def test_odd_values_are_shown_or_refused_by_name(changes):
     ladder = copy.deepcopy(_FULL)
     for place, value in changes:
         part = ladder
-        with contextlib.suppress(
-            KeyError, IndexError, TypeError, AttributeError
-        ):  # an earlier change took it away
+        with contextlib.suppress(KeyError, IndexError, TypeError, AttributeError):  # an earlier change took it away
             for key in place[:-1]:
                 part = part[key]
             part[place[-1]] = copy.deepcopy(value)  # a later change may write into it
     with pytest.MonkeyPatch.context() as patch:
         for room in ("figures", "utilization_figures"):
-            patch.setattr(
-                f"gluontune.report.{room}.draw", lambda name, size, plot, alt: f"<svg id='{name}'></svg>"
-            )
+            patch.setattr(f"gluontune.report.{room}.draw", lambda name, size, plot, alt: f"<svg id='{name}'></svg>")
         try:
             text = render([Source(Path("x.json"), "x", ladder=check_ladder(ladder, "x.json"))])
         except GluontuneError as error:
@@ -351,9 +313,7 @@ def test_a_tick_at_the_end_of_its_axis_keeps_its_label_inside_the_figure():
     boxes = [text.get_window_extent() for text in figure.axes[0].get_xticklabels()]
     assert boxes[0].x0 >= 0 and boxes[-1].x1 <= figure.bbox.x1
     middle = boxes[1]
-    assert (
-        abs((middle.x0 + middle.x1) / 2 - (0.02 + 0.95 / 2) * figure.bbox.x1) < 1
-    )  # the others stay centred
+    assert abs((middle.x0 + middle.x1) / 2 - (0.02 + 0.95 / 2) * figure.bbox.x1) < 1  # the others stay centred
 
 
 @pytest.mark.parametrize("top", [3, 900, 14_900, 260_000, 98_000_000])

@@ -40,9 +40,7 @@ def climb(live: LiveLadder, ladder: dict) -> None:
     names = [row["name"] for row in ladder["rungs"]]
     live.on_event({"event": "ladder-start", "rungs": names, "mode": "quick", "dataset": ladder["dataset"]})
     for row in ladder["rungs"]:
-        live.on_event(
-            {"event": "rung-start", "name": row["name"], "sentence": row["sentence"], "seconds_left": 60}
-        )
+        live.on_event({"event": "rung-start", "name": row["name"], "sentence": row["sentence"], "seconds_left": 60})
         live.on_event({**progress("training", val_accuracy=0.5, samples_per_sec=99.0), "name": row["name"]})
         live.on_event({"event": "rung-end", "row": row})
     live.on_event({"event": "ladder-end", "ladder": ladder})
@@ -92,9 +90,7 @@ def test_a_terminal_gets_a_table_with_progress_and_remaining_time():
     live.on_event({**progress("measuring", seconds_left=8.0), "name": "records"})
     clock.now += 5
     shown = printed(live._render(), 80)
-    assert ["naive", "402", "1.00×", "61.0", "%", "55", "%", "start"] in [
-        line.split() for line in shown.splitlines()
-    ]
+    assert ["naive", "402", "1.00×", "61.0", "%", "55", "%", "start"] in [line.split() for line in shown.splitlines()]
     assert "◀ measuring" in shown and "records: packed" in shown
     assert "5.0 s passed, about 1 min 25 s left" in shown  # it counts down between events
     assert "3.0 s to go" in shown

@@ -159,12 +159,7 @@ def test_wrong_shapes_inside_a_row_name_the_key():
 
 
 _values = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=5),
-    st.lists(st.floats(), max_size=3),
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.floats(), max_size=3)
 )
 
 

@@ -58,10 +58,7 @@ def test_a_full_or_read_only_disk_is_explained(tmp_path, monkeypatch, code, word
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fsync", fail)
-    with (
-        pytest.raises(GluontuneError, match=words) as caught,
-        files.atomic_write(tmp_path / "a", "w") as stream,
-    ):
+    with pytest.raises(GluontuneError, match=words) as caught, files.atomic_write(tmp_path / "a", "w") as stream:
         stream.write("x")
     assert str(tmp_path) in str(caught.value)
     assert os.listdir(tmp_path) == []

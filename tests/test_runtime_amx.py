@@ -92,9 +92,7 @@ def test_a_step_with_the_wish_for_amx_computes_what_one_without_does():
         results.append([float(v) for v in done.stdout.split("RESULT")[1].split()[:2]])
         used = "avx512_core_amx_bf16" in done.stdout
     if faults:
-        assert (
-            "avx512" not in Path("/proc/cpuinfo").read_text() and len(faults) == 2 and faults[0] == faults[1]
-        ), faults
+        assert "avx512" not in Path("/proc/cpuinfo").read_text() and len(faults) == 2 and faults[0] == faults[1], faults
         return
     assert results[1] == pytest.approx(results[0], rel=2e-2)
     assert used == (amx_support().level == "granted")

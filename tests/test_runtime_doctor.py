@@ -183,9 +183,7 @@ def test_there_are_enough_checks_and_each_is_tested_both_ways():
 
 
 @pytest.mark.parametrize(
-    ("check", "severity", "changes", "word"),
-    FIRING,
-    ids=[f"{c[0]}-{c[1]}-{n}" for n, c in enumerate(FIRING)],
+    ("check", "severity", "changes", "word"), FIRING, ids=[f"{c[0]}-{c[1]}-{n}" for n, c in enumerate(FIRING)]
 )
 def test_check_fires(tmp_path, check, severity, changes, word):
     finding = find(make_system(tmp_path, **changes), check, data=tmp_path)

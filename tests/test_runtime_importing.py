@@ -23,9 +23,7 @@ HOME = str(Path(gluontune.__file__).parents[1])
 def run(code, *paths, check=True, **env):
     """Python in a process of its own, with ``paths`` before everything else on ``sys.path``."""
     code = f"import sys; sys.path[:0] = {[str(p) for p in paths] + [HOME]!r}\n{code}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env or None
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env or None)
     assert not check or done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -157,8 +155,7 @@ def test_missing_cuda_libraries_are_named_with_their_wheels(tmp_path):
     fake_mxnet(tmp_path, needed=("libcudnn.so.8", "libcublas.so.11", "libgomp.so.1"))
     said = run(ASK, tmp_path)
     assert said == (
-        "mxnet-cu112 cannot load libcublas.so.11, libcudnn.so.8: "
-        "pip install 'nvidia-cublas-cu11' 'nvidia-cudnn-cu11<9'"
+        "mxnet-cu112 cannot load libcublas.so.11, libcudnn.so.8: pip install 'nvidia-cublas-cu11' 'nvidia-cudnn-cu11<9'"
     )
 
 
@@ -295,10 +292,7 @@ def test_python_without_numpy_1(monkeypatch):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (
-            OSError("libquadmath.so.0: cannot open shared object file: No such file"),
-            "apt install libquadmath0",
-        ),
+        (OSError("libquadmath.so.0: cannot open shared object file: No such file"), "apt install libquadmath0"),
         (OSError("libnccl.so.2: cannot open shared object file"), "pip install 'nvidia-nccl-cu11'"),
         (ModuleNotFoundError("No module named 'distutils'", name="distutils"), "pip install 'setuptools<81'"),
         (ModuleNotFoundError("No module named 'graphviz'", name="graphviz"), "pip install 'graphviz'"),

@@ -20,12 +20,7 @@ from gluontune.runtime.launch import MARKER, applied, bind_to_cpus, child_env, c
 sys.path.insert(0, str(Path(__file__).parent))
 from runtime_fakes import make_system, topology, with_gpu
 
-CLEAN = {
-    "OMP_NUM_THREADS": None,
-    "MALLOC_TRIM_THRESHOLD_": None,
-    "MALLOC_MMAP_MAX_": None,
-    "MALLOC_TOP_PAD_": None,
-}
+CLEAN = {"OMP_NUM_THREADS": None, "MALLOC_TRIM_THRESHOLD_": None, "MALLOC_MMAP_MAX_": None, "MALLOC_TOP_PAD_": None}
 GLIBC = {"MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "268435456"}
 
 
@@ -63,10 +58,7 @@ def test_allocators(tmp_path):
     env = launch_settings(allocator="tcmalloc", system=here).env
     assert env["LD_PRELOAD"] == "libtcmalloc_minimal.so.4" and not GLIBC.keys() & env.keys()
     here.environ = {"LD_PRELOAD": "/opt/other.so"}
-    assert (
-        launch_settings(allocator="jemalloc", system=here).env["LD_PRELOAD"]
-        == "libjemalloc.so.2:/opt/other.so"
-    )
+    assert launch_settings(allocator="jemalloc", system=here).env["LD_PRELOAD"] == "libjemalloc.so.2:/opt/other.so"
     assert not GLIBC.keys() & launch_settings(allocator="none", system=here).env.keys()
     assert GLIBC.keys() < launch_settings(allocator="auto", system=here).env.keys()
     here.environ = {"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}
@@ -111,9 +103,7 @@ def test_ranks_get_whole_cores_and_all_of_them(tmp_path_factory, cores, threads,
     held = {cpu % cores for cpu in allowed}
     if processes <= len(held):
         assert sum(map(len, lists)) == len(allowed), "no CPU is given twice"
-        owners = [
-            {rank for rank, one in enumerate(lists) for cpu in one if cpu % cores == core} for core in held
-        ]
+        owners = [{rank for rank, one in enumerate(lists) for cpu in one if cpu % cores == core} for core in held]
         assert all(len(ranks) == 1 for ranks in owners), "hyper-threads of a core stay together"
 
 
@@ -148,9 +138,7 @@ def test_a_child_process_has_them():
     assert launch_settings().env.items() <= seen.items() and seen["MINE"] == "ü=1"
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "sched_setaffinity"), reason="wants a system that binds processes to cores"
-)
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="wants a system that binds processes to cores")
 def test_binding_holds_in_the_process():
     cpu = min(os.sched_getaffinity(0))
     code = (

@@ -85,12 +85,7 @@ def test_cgroup_quota(tmp_path, files, quota, cores):
 
 def test_hyperthreads_count_as_usable_but_not_for_arithmetic(tmp_path):
     cpu = machine(tmp_path, {}, cpus=8, threads=2)
-    assert (cpu.logical_cores(), cpu.physical_cores(), cpu.usable_cores(), cpu.compute_cores()) == (
-        8,
-        4,
-        8,
-        4,
-    )
+    assert (cpu.logical_cores(), cpu.physical_cores(), cpu.usable_cores(), cpu.compute_cores()) == (8, 4, 8, 4)
     cpu._affinity = lambda: {0, 4, 1}  # one whole core and half of another
     assert (cpu.usable_cores(), cpu.compute_cores()) == (3, 2)
 
@@ -168,10 +163,7 @@ def test_packages_are_those_of_importlib_metadata():
 def test_package_folders(tmp_path):
     for name in ("mxnet_cu112-1.9.1.dist-info", "Foo.Bar-2.0rc1-py3.11.egg-info", "notes.dist-info", "numpy"):
         (tmp_path / name).mkdir()
-    assert packages.installed_packages([str(tmp_path), "/gone"]) == {
-        "mxnet-cu112": "1.9.1",
-        "foo-bar": "2.0rc1",
-    }
+    assert packages.installed_packages([str(tmp_path), "/gone"]) == {"mxnet-cu112": "1.9.1", "foo-bar": "2.0rc1"}
 
 
 # -- facts
@@ -196,9 +188,7 @@ def test_facts_are_json_quick_private_and_without_mxnet():
 
 def test_facts_of_a_machine_with_a_gpu(tmp_path):
     facts = machine_facts(make_system(tmp_path, **with_gpu(H200)))
-    assert facts["gpus"] == [
-        {"index": 0, "name": "NVIDIA H200", "memory_mib": 143771, "compute_capability": "9.0"}
-    ]
+    assert facts["gpus"] == [{"index": 0, "name": "NVIDIA H200", "memory_mib": 143771, "compute_capability": "9.0"}]
     assert facts["gpu_driver"] == "550.54.15" and facts["gpu_status"] == "ok"
     assert facts["packages"]["mxnet-cu112"] == "1.9.1" and "mxnet" not in facts["packages"]
     assert facts["cpu"]["model"] == "Made-up CPU 9000"

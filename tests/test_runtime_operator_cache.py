@@ -71,9 +71,7 @@ def starts(tmp_path_factory):
 
 def test_the_functions_are_the_same(starts):
     _, plain, first, second = starts
-    assert len(plain["found"]) > 2500 and any(
-        name.startswith("mxnet.symbol.numpy.") for name in plain["found"]
-    )
+    assert len(plain["found"]) > 2500 and any(name.startswith("mxnet.symbol.numpy.") for name in plain["found"])
     assert first["found"] == plain["found"] and second["found"] == plain["found"]
     assert first["values"] == second["values"] == plain["values"]
     assert plain["values"] == [4.0, 2, 2.0, ["data", "f_weight", "f_bias"], "softmax"]

@@ -36,9 +36,7 @@ def images(tmp_path):
 def command(*arguments, **changes: str) -> subprocess.CompletedProcess:
     code = "import sys; from gluontune.cli.main import entry; sys.argv[0] = 'gluontune'; entry()"
     environment = {**os.environ, **changes}
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], env=environment, capture_output=True
-    )
+    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], env=environment, capture_output=True)
 
 
 @pytest.mark.parametrize("options", [{}, {"resize": 12}, {"exact": True}])

@@ -296,9 +296,7 @@ def test_the_command_stops_on_sigterm_and_says_how_to_go_on(tmp_path):
     flags = ["--net", "mlp", "--loader", "resident", "--devices", "cpu", "--epochs", "200"]
     flags += ["--train-samples", "2048", "--val-samples", "64"]
     flags += ["--checkpoint", str(tmp_path / "c"), "--checkpoint-every", "10steps"]
-    command = subprocess.Popen(
-        [sys.executable, "-m", "gluontune", "train", *flags], stderr=subprocess.PIPE, text=True
-    )
+    command = subprocess.Popen([sys.executable, "-m", "gluontune", "train", *flags], stderr=subprocess.PIPE, text=True)
     while not checkpoint.files(tmp_path / "c"):
         assert command.poll() is None
         time.sleep(0.05)

@@ -23,10 +23,7 @@ pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 FIELDS = {"net": "mlp", "loader": "resident", "devices": "cpu", "backend": "torch", "engine": "ddp", "epochs": 1,
           "train_samples": 512, "val_samples": 128, "batch_size_per_device": 32}  # fmt: skip
 FLAGS = [
-    word
-    for key, value in FIELDS.items()
-    if key != "engine"
-    for word in (f"--{key.replace('_', '-')}", str(value))
+    word for key, value in FIELDS.items() if key != "engine" for word in (f"--{key.replace('_', '-')}", str(value))
 ]
 
 
@@ -60,9 +57,7 @@ def test_fewer_ranks_go_on_from_the_checkpoint_of_more(two_machines):
     folder, first, _ = two_machines
     more = gt.train.Checkpoints(folder, resume=True)
     second = gt.train.run(gt.Recipe(**{**FIELDS, "epochs": 2}, num_devices=1), checkpoints=more)
-    assert second.ok and second.steps == 32, (
-        second.error
-    )  # two epochs of 16 steps, the first of them by two ranks
+    assert second.ok and second.steps == 32, second.error  # two epochs of 16 steps, the first of them by two ranks
     assert second.train_loss[0] == first.train_loss[0] > second.train_loss[1]
     assert "2 ranks before, 1 now: epoch 2 begins anew" in second.notes
 
@@ -75,9 +70,7 @@ def test_machines_with_another_recipe_are_told_and_strangers_are_not_let_in():
     caller = socket.create_connection(("127.0.0.1", port))
     hello = {"rank": 1, "world": 2, "recipe": fingerprint({"net": "small_vgg"}), "host": "node2"}
     caller.sendall(json.dumps(hello).encode() + b"\n")
-    with pytest.raises(
-        RunFailed, match="rank 1 on host node2 has another recipe: give all machines the same"
-    ):
+    with pytest.raises(RunFailed, match="rank 1 on host node2 has another recipe: give all machines the same"):
         meeting.gather()
     assert stranger.recv(1) == b""  # hung up
     for line in (stranger, caller, meeting):
@@ -134,10 +127,7 @@ def test_a_network_must_be_allowed(monkeypatch):
         (["--engine", "kvstore", "--nnodes", "2", "--rendezvous", "a:1"], "use --engine ddp, not kvstore"),
         (["--engine", "ddp", "--nnodes", "2"], "--nnodes and --rendezvous go together"),
         (["--engine", "ddp", "--nnodes", "2", "--rendezvous", "a:1", "--hosts", "a,b"], "choose one"),
-        (
-            ["--engine", "ddp", "--nnodes", "2", "--rendezvous", "127.0.0.1:9", "--restart", "1"],
-            "--checkpoint DIR",
-        ),
+        (["--engine", "ddp", "--nnodes", "2", "--rendezvous", "127.0.0.1:9", "--restart", "1"], "--checkpoint DIR"),
     ],
 )
 def test_options_that_do_not_go_together_are_told(options, words, capfd):

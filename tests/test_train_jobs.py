@@ -166,9 +166,7 @@ def write(tmp_path):
     return made
 
 
-BASE = Recipe(
-    batch_size_per_device=32, optimizer="adam", learning_rate=0.01, lr_scaling="none", wd=0.0, epochs=2
-)
+BASE = Recipe(batch_size_per_device=32, optimizer="adam", learning_rate=0.01, lr_scaling="none", wd=0.0, epochs=2)
 
 
 @contextlib.contextmanager
@@ -202,13 +200,10 @@ def test_regression_shows_its_loss_and_no_accuracy(write, reused):
 def test_a_metric_of_the_jobs_own_has_a_name_and_a_direction(write):
     with session(write(REGRESSION + "def metric(): return mx.metric.MSE()\n")) as made:
         _, _, seen = trained(made)
-        assert (
-            seen["metric"]["name"] == "mse" and seen["metric"]["mode"] == "min" and seen["accuracy"] is None
-        )
+        assert seen["metric"]["name"] == "mse" and seen["metric"]["mode"] == "min" and seen["accuracy"] is None
         assert 0.5 * seen["metric"]["value"] == pytest.approx(seen["loss"], rel=1e-4)
     own = (
-        REGRESSION
-        + "def metric(): return mx.metric.CustomMetric(lambda y, o: float(abs(y - o).max()), name='worst')\n"
+        REGRESSION + "def metric(): return mx.metric.CustomMetric(lambda y, o: float(abs(y - o).max()), name='worst')\n"
     )
     with pytest.raises(GluontuneError, match=r"job.py:\d+: .*worst.*metric_mode"), session(write(own)):
         pass
@@ -326,10 +321,7 @@ def test_a_step_of_the_jobs_own(write):
     with session(write(OWN_STEP), hybridize="hybridized") as made:
         first, last, seen = trained(made, 4)
         assert last < first and seen["metric"]["name"] == "accuracy" and seen["accuracy"] > 0.8
-    with (
-        pytest.raises(UsageError, match=r"rewrites=.*step\(\)"),
-        session(write(OWN_STEP), rewrites=["pool-to-mean"]),
-    ):
+    with pytest.raises(UsageError, match=r"rewrites=.*step\(\)"), session(write(OWN_STEP), rewrites=["pool-to-mean"]):
         pass
 
 
@@ -386,9 +378,7 @@ def test_a_checkpoint_holds_state_and_all_trainers(write):
             want = made.steps(2)["loss"]
             made.reset()
             restore(made, header, arrays, "x.ckpt")
-            assert all(
-                (a == p.data().asnumpy()).all() for a, p in zip(before, made.net.collect_params().values())
-            )
+            assert all((a == p.data().asnumpy()).all() for a, p in zip(before, made.net.collect_params().values()))
             assert all((a == b.asnumpy()).all() for a, b in zip(held, made.kind.state()))
             made.close_batches()
             made.seed()
@@ -404,16 +394,12 @@ def test_a_net_of_mx_np_is_first_class(write):
             with session(write(text, head), hybridize="static") as made:
                 first, last, _ = trained(made, 3)
                 assert last < first
-        image = (
-            "def net():\n    n = nn.HybridSequential()\n    n.add(nn.Conv2D(8, 3), nn.GlobalAvgPool2D())\n"
-        )
+        image = "def net():\n    n = nn.HybridSequential()\n    n.add(nn.Conv2D(8, 3), nn.GlobalAvgPool2D())\n"
         image += "    n.add(nn.Dense(10))\n    return n\n"
         for loader in ("gluon", "resident"):
             options = {"dataset": "sample", "train_samples": 64, "val_samples": 32, "loader": loader}
             with session(write(image, head), **options) as made:
-                assert made.validate()["metric"]["name"] == "accuracy" and math.isfinite(
-                    made.steps(2)["loss"]
-                )
+                assert made.validate()["metric"]["name"] == "accuracy" and math.isfinite(made.steps(2)["loss"])
     finally:
         mxnet().npx.reset_np()
 
@@ -426,8 +412,7 @@ def test_a_script_sees_its_own_arguments(write, monkeypatch):
     with pytest.raises(GluontuneError, match=r"job.py:\d+: the file ends itself \(exit code 2\).*__main__"):
         load_module(write(text.format("p.add_argument('must'); p.parse_args()")))
     training = (
-        OWN_STEP
-        + "n = net(); n.initialize(); n(nd.ones((1, 6)))\nt = gluon.Trainer(n.collect_params(), 'sgd')\n"
+        OWN_STEP + "n = net(); n.initialize(); n(nd.ones((1, 6)))\nt = gluon.Trainer(n.collect_params(), 'sgd')\n"
     )
     with pytest.raises(GluontuneError, match=r"job.py:\d+: the file trains while it is imported"):
         load_module(write(training + "t.step(1)\n"))
@@ -435,9 +420,7 @@ def test_a_script_sees_its_own_arguments(write, monkeypatch):
 
 
 def test_a_script_that_holds_its_net_ready(write):
-    with session(
-        write("net = dense(16, 1)\nloss = gluon.loss.L2Loss()\n" + REGRESSION.split("\n")[2] + "\n")
-    ) as made:
+    with session(write("net = dense(16, 1)\nloss = gluon.loss.L2Loss()\n" + REGRESSION.split("\n")[2] + "\n")) as made:
         assert made.validate()["metric"]["name"] == "loss"
 
 
@@ -504,9 +487,7 @@ def data(): return gluon.data.ArrayDataset(*classes(64)), gluon.data.ArrayDatase
 
 
 def test_a_net_made_of_a_symbol_gets_its_first_values(write):
-    with session(
-        write(SYMBOLIC)
-    ) as made:  # gluon-cv's SSD is one: Xavier's rule alone refuses its BatchNorms
+    with session(write(SYMBOLIC)) as made:  # gluon-cv's SSD is one: Xavier's rule alone refuses its BatchNorms
         values = {p.name: p.data().asnumpy() for p in made.net.collect_params().values()}
     assert values["norm_gamma"].tolist() == values["norm_moving_var"].tolist() == [1, 1]
     assert values["norm_beta"].tolist() == values["dense_bias"].tolist() == [0, 0]
@@ -525,9 +506,7 @@ def test_a_time_to_accuracy_needs_an_accuracy():
 def test_debug_shows_where_in_its_process_a_run_failed(write, capfd):
     from gluontune.cli.main import main
 
-    fails = "COUNT = []\n" + OWN_STEP.replace(
-        "    out =", "    COUNT.append(1); out = 3 if len(COUNT) > 6 else", 1
-    )
+    fails = "COUNT = []\n" + OWN_STEP.replace("    out =", "    COUNT.append(1); out = 3 if len(COUNT) > 6 else", 1)
     flags = ["train", "--job", write(fails), "--epochs", "1"]
     assert main([*flags, "--debug"]) == 1
     err = capfd.readouterr().err

@@ -47,13 +47,8 @@ def test_the_net_that_is_loaded_scores_what_the_run_said(tmp_path, reused):
 
     data = gt.datasets.open("sample")
     split = seeded_subset(data.test, FAST.val_samples, FAST.seed)
-    with gt.loading.build(
-        "resident", split, batch_size=50, image_shape=data.image_shape, last_batch="keep"
-    ) as of:
-        hits = [
-            (net(nd.array(images, dtype="uint8")).asnumpy().argmax(1) == labels)
-            for images, labels in of.epoch(0)
-        ]
+    with gt.loading.build("resident", split, batch_size=50, image_shape=data.image_shape, last_batch="keep") as of:
+        hits = [(net(nd.array(images, dtype="uint8")).asnumpy().argmax(1) == labels) for images, labels in of.epoch(0)]
     assert np.mean(np.concatenate(hits)) == pytest.approx(result.val_accuracy[-1])
 
 
@@ -98,12 +93,7 @@ def test_callbacks_see_events_in_their_order(reused):
     watcher, names = Watcher(), []
     result = gt.train.run(FAST, callbacks=[watcher, lambda now: names.append(now.event)], site=reused.site)
     first, second = (round(value, 3) for value in result.val_accuracy)
-    assert watcher.seen == [
-        ("run_start", 32),
-        ("epoch_end", 1, first),
-        ("epoch_end", 2, second),
-        ("run_end", 32),
-    ]
+    assert watcher.seen == [("run_start", 32), ("epoch_end", 1, first), ("epoch_end", 2, second), ("run_end", 32)]
     assert names[0] == "run_start"
     assert names[1] == "steps_end"
     assert names[-2:] == ["epoch_end", "run_end"]
@@ -114,9 +104,7 @@ def test_a_callback_ends_the_run_which_is_validated_once_more(tmp_path, reused):
         def epoch_end(self, now):
             now.stop("one epoch")
 
-    result = gt.train.run(
-        FAST, callbacks=[Enough()], checkpoints=gt.train.Checkpoints(tmp_path), site=reused.site
-    )
+    result = gt.train.run(FAST, callbacks=[Enough()], checkpoints=gt.train.Checkpoints(tmp_path), site=reused.site)
     assert (result.status, result.steps, len(result.val_accuracy)) == ("ok", 16, 1)
     assert any("stopped by Enough: one epoch at step 16" in note for note in result.notes)
     gt.train.load(tmp_path)

@@ -104,9 +104,7 @@ def test_tuned_settings_reach_the_process_and_are_recorded(reused):
 @pytest.mark.slow
 def test_two_ranks_over_the_parameter_server_train_one_net(tmp_path):
     mark = {"OF_THIS_TEST": str(tmp_path)}  # other tests, and other people, have servers, too
-    ranks = SMALL.override(
-        net="small_cnn", engine="kvstore", num_devices=2, batch_size_per_device=32, env=mark
-    )
+    ranks = SMALL.override(net="small_cnn", engine="kvstore", num_devices=2, batch_size_per_device=32, env=mark)
     result = run(ranks)
     assert result.ok, result.error
     assert result.steps == 32 and result.val_accuracy[-1] > 0.4
@@ -235,14 +233,8 @@ def test_a_job_that_imports_mxnet_itself_and_names_a_data_set(tmp_path):
         ("def net(): return 3\n", ["net()", "int", "Block"]),
         ("def data(): return 5\n", ["data()", "int", "pair"]),
         ("def data(): return 'smaple'\n", ["smaple", "sample"]),
-        (
-            "from mxnet.gluon import nn\ndef net(): return nn.Dense(7)\n",
-            ["7 scores", "10 classes", "Dense(10)"],
-        ),
-        (
-            "from mxnet.gluon import nn\ndef net(): return nn.Conv2D(4, 3)\n",
-            ["must return class scores"],
-        ),
+        ("from mxnet.gluon import nn\ndef net(): return nn.Dense(7)\n", ["7 scores", "10 classes", "Dense(10)"]),
+        ("from mxnet.gluon import nn\ndef net(): return nn.Conv2D(4, 3)\n", ["must return class scores"]),
         (
             "from mxnet.gluon import nn\ndef net(): return nn.Dense(10, in_units=5)\n",
             ["job.py:2", "the net failed for a batch of shape (2, 1, 28, 28)", "784"],

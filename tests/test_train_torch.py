@@ -233,10 +233,7 @@ def test_a_job_that_only_mxnet_can_compute_is_told_with_its_line(tmp_path, text,
 
 
 def test_a_job_with_net_and_loss_of_its_own_trains(tmp_path):
-    own = (
-        NET
-        + "def loss():\n    return gluon.loss.SoftmaxCrossEntropyLoss()\ndef data():\n    return 'sample'\n"
-    )
+    own = NET + "def loss():\n    return gluon.loss.SoftmaxCrossEntropyLoss()\ndef data():\n    return 'sample'\n"
     session = torch_session(job=job(tmp_path, own))
     try:
         first, later = session.steps(5)["loss"], session.steps(20)["loss"]

@@ -21,21 +21,13 @@ from gluontune.train.group import Group, RunFailed
 from gluontune.train.torch_export import Exported
 from gluontune.train.torch_sharing import EXPORT_VARIABLE, exported_once
 
-FEW = {
-    "loader": "resident",
-    "train_samples": 128,
-    "val_samples": 32,
-    "batch_size_per_device": 16,
-    "devices": "cpu",
-}
+FEW = {"loader": "resident", "train_samples": 128, "val_samples": 32, "batch_size_per_device": 16, "devices": "cpu"}
 TWO = {**FEW, "backend": "torch", "engine": "ddp", "num_devices": 2}
 
 
 def an_export(count=3):
     weights = np.random.default_rng(0).normal(size=count).astype(np.float32)
-    return Exported(
-        "{}", None, "{}", {"w": weights}, {"w": "0.w"}, "sample", {}, -1, {"w": 2.0}, {}, ["w"], [["w"]]
-    )
+    return Exported("{}", None, "{}", {"w": weights}, {"w": "0.w"}, "sample", {}, -1, {"w": 2.0}, {}, ["w"], [["w"]])
 
 
 @pytest.mark.parametrize("late", [0, 1], ids=["rank 0 is late", "rank 1 is late"])

@@ -73,9 +73,7 @@ def test_a_named_data_set_is_read_and_learned_as_the_recipe_says(best):
     right = sum(int((net(x).argmax(axis=1) == y).sum().asscalar()) for x, y in val)
     assert right > 0.6 * 2000
     names = {p.name for p in own.collect_params().values()}
-    assert names <= {
-        p.name for p in net.collect_params().values()
-    }  # own.save_parameters() has what was learned
+    assert names <= {p.name for p in net.collect_params().values()}  # own.save_parameters() has what was learned
 
 
 def test_a_gluon_data_set_keeps_its_transforms_and_gets_batch_rewrites_mode_and_trainer(best, caplog):

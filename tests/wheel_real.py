@@ -42,11 +42,7 @@ def gluontune(place, *arguments, code=0):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "GLUONTUNE_"))}
     env["GLUONTUNE_DATA"] = str(folder / "data")
     ran = subprocess.run(
-        [folder / "env" / "bin" / "gluontune", *arguments],
-        cwd=folder / "work",
-        env=env,
-        capture_output=True,
-        text=True,
+        [folder / "env" / "bin" / "gluontune", *arguments], cwd=folder / "work", env=env, capture_output=True, text=True
     )
     assert ran.returncode == code, ran.stdout[-2000:] + ran.stderr[-2000:]
     return ran.stdout
@@ -107,15 +103,7 @@ def test_the_sdist_installs_without_a_compiler_and_says_what_is_lacking(tmp_path
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path)
     (tree,) = tmp_path.iterdir()
-    build = [
-        ROOT / ".dist" / "bin" / "python",
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "-o",
-        tmp_path / "out",
-    ]
+    build = [ROOT / ".dist" / "bin" / "python", "-m", "build", "--wheel", "--no-isolation", "-o", tmp_path / "out"]
     env = {**os.environ, "CC": "/bin/false"}
     ran = subprocess.run([*build, tree], env=env, capture_output=True, text=True)
     assert ran.returncode == 0 and "a wheel without a compiled codec" in ran.stdout + ran.stderr
@@ -126,9 +114,7 @@ def test_the_sdist_installs_without_a_compiler_and_says_what_is_lacking(tmp_path
     command = [sys.executable, ROOT / "tests" / "wheel_codec.py"]
     there = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     refused = subprocess.run(command, cwd=tmp_path, env=there, capture_output=True, text=True)
-    assert refused.returncode == 1 and "AssertionError: no C compiler" in refused.stderr, refused.stderr[
-        -2000:
-    ]
+    assert refused.returncode == 1 and "AssertionError: no C compiler" in refused.stderr, refused.stderr[-2000:]
     env["GLUONTUNE_CODEC"] = "linked"
     insisted = subprocess.run([*build, tree], env=env, capture_output=True, text=True)
     assert insisted.returncode and "with libjpeg-turbo's headers" in insisted.stderr + insisted.stdout
@@ -169,9 +155,7 @@ assert images.shape == (50, 1, 28, 28) and len(labels) == 50, images.shape
 def test_the_torch_extra_brings_bridge_and_loaders(place):
     folder, extra = place
     python = folder / "env" / "bin" / "python"
-    ran = subprocess.run(
-        [python, "-c", _BRIDGE], cwd=folder / "work", capture_output=True, text=True, check=False
-    )
+    ran = subprocess.run([python, "-c", _BRIDGE], cwd=folder / "work", capture_output=True, text=True, check=False)
     if extra == "torch":
         assert ran.returncode == 0, ran.stderr[-2000:]
     else:

@@ -30,7 +30,5 @@ def deck(
     """oneDNN off and on, over the networks of the seed deck's table: latency, throughput, and the outputs' delta."""
     from benchmarks import deck as benchmark
 
-    work = partial(
-        benchmark.run, only, batch_size=batch_size, rounds=rounds, seconds=seconds, out=out, resume=resume
-    )
+    work = partial(benchmark.run, only, batch_size=batch_size, rounds=rounds, seconds=seconds, out=out, resume=resume)
     carry_out(work, as_json, out, benchmark.show)

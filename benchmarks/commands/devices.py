@@ -19,9 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def devices(
-    recipe: Optional[Path] = typer.Option(
-        None, "--recipe", help="YAML file of a recipe [default: the usual best]."
-    ),
+    recipe: Optional[Path] = typer.Option(None, "--recipe", help="YAML file of a recipe [default: the usual best]."),
     dataset: str = typer.Option("cifar10", "--dataset", help="Without --recipe."),
     net: str = typer.Option("cifar_resnet20_v1", "--net", help="Without --recipe."),
     batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images of one update, over all ranks."),
@@ -50,13 +48,6 @@ def devices(
         base = benchmark.best_recipe(dataset, net, batch_size)
 
     work = partial(
-        benchmark.run,
-        base,
-        ranks=ranks,
-        engines=engines,
-        rounds=rounds,
-        seconds=seconds,
-        out=out,
-        resume=resume,
+        benchmark.run, base, ranks=ranks, engines=engines, rounds=rounds, seconds=seconds, out=out, resume=resume
     )
     carry_out(work, as_json, out, benchmark.show)

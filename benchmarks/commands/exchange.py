@@ -26,9 +26,7 @@ def exchange(
     net: str = typer.Option("small_cnn", "--net", help="Network."),
     batch_size: str = typer.Option("1,2,4,8,16,32,64", "--batch-size", help="Of one rank; comma-separated."),
     engine: Optional[str] = typer.Option(
-        None,
-        "--engine",
-        help="async, horovod, kvstore, shared-memory, comma-separated (default: those installed).",
+        None, "--engine", help="async, horovod, kvstore, shared-memory, comma-separated (default: those installed)."
     ),
     every: str = typer.Option("1,2,4,8,16,32", "--every", help="Of interval: steps between exchanges."),
     ranks: int = typer.Option(2, "-n", "--ranks", min=1, help="Learners or ranks, one thread each."),
@@ -78,9 +76,7 @@ def exchange(
 
     def show(found: dict[str, Any], console: Any) -> None:
         benchmark.show(found, console)
-        console.print(
-            f"{out / 'exchange.html'} shows it; {out / 'exchange.json'} holds the figures.", markup=False
-        )
+        console.print(f"{out / 'exchange.html'} shows it; {out / 'exchange.json'} holds the figures.", markup=False)
 
     carry_out(
         work,
@@ -92,17 +88,13 @@ def exchange(
 
 
 def scaling(
-    nets: str = typer.Option(
-        "mlp,small_cnn,cifar_resnet20_v1,mobilenet0.25", "--nets", help="Comma-separated."
-    ),
+    nets: str = typer.Option("mlp,small_cnn,cifar_resnet20_v1,mobilenet0.25", "--nets", help="Comma-separated."),
     dataset: str = typer.Option("sample", "--dataset", help="What is trained on."),
     engine: Optional[str] = typer.Option(
         None, "--engine", help="horovod or kvstore (default: horovod where it is installed)."
     ),
     batch_size: int = typer.Option(32, "--batch-size", min=1, help="Of one rank."),
-    settings: Optional[list[str]] = typer.Option(
-        None, "--set", help="FIELD=VALUE of the recipe; repeatable."
-    ),
+    settings: Optional[list[str]] = typer.Option(None, "--set", help="FIELD=VALUE of the recipe; repeatable."),
     rounds: int = typer.Option(9, "--rounds", min=1, help="Interleaved rounds of the measurement."),
     seconds: float = typer.Option(1.0, "--seconds", min=0.05, help="Length of each slice."),
     resume: bool = RESUME,

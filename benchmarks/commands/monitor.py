@@ -25,9 +25,7 @@ def monitor(
     rounds: Optional[int] = typer.Option(
         None, "--rounds", min=1, help="Pairs of slices (150), or runs of each situation (20)."
     ),
-    only: Optional[list[str]] = typer.Option(
-        None, "--only", help="Of the verdicts, only this situation; repeatable."
-    ),
+    only: Optional[list[str]] = typer.Option(None, "--only", help="Of the verdicts, only this situation; repeatable."),
     dataset: str = typer.Option("sample", "--dataset", help="What the real trainings use."),
     resume: bool = typer.Option(False, "--resume", help="Go on with what --out holds."),
     as_json: bool = JSON_OPTION,

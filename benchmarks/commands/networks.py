@@ -32,9 +32,7 @@ def networks(
     """
     from benchmarks import networks as benchmark
 
-    work = partial(
-        benchmark.run, names_of(nets, "--nets"), quick=quick, out=out, resume=resume, time_limit=time_limit
-    )
+    work = partial(benchmark.run, names_of(nets, "--nets"), quick=quick, out=out, resume=resume, time_limit=time_limit)
     carry_out(
         work,
         as_json,

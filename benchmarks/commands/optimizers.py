@@ -9,15 +9,7 @@ from typing import Any, Optional
 import typer
 
 from benchmarks.commands._common import numbers_of
-from gluontune.cli._common import (
-    JSON_OPTION,
-    TIME_LIMIT_OPTION,
-    emit,
-    parse_settings,
-    stderr,
-    stdout,
-    stdout_reserved,
-)
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, parse_settings, stderr, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
 from gluontune.errors import UsageError
 
@@ -29,9 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def optimizers(
-    part: str = typer.Option(
-        ..., "--part", help="batches, large-batch, epochs, nets, step-time or esgd; see above."
-    ),
+    part: str = typer.Option(..., "--part", help="batches, large-batch, epochs, nets, step-time or esgd; see above."),
     dataset: str = typer.Option("sample", "--dataset", help="What is trained on: cifar10 for the figures."),
     seeds: Optional[str] = typer.Option(None, "--seeds", help="Comma-separated, such as 0,1,2."),
     epochs: Optional[str] = typer.Option(None, "--epochs", help="Length; for part epochs several: 8,20."),
@@ -44,9 +34,7 @@ def optimizers(
     rounds: int = typer.Option(9, "--rounds", min=1, help="Of step-time: interleaved rounds."),
     seconds: float = typer.Option(1.0, "--seconds", min=0.05, help="Of step-time: length of a slice."),
     net: str = typer.Option("", "--net", help="Of step-time: a net's name instead of a CIFAR ResNet."),
-    layers: int = typer.Option(
-        62, "--layers", min=8, help="Of step-time: weight layers of that ResNet, 6 n + 2."
-    ),
+    layers: int = typer.Option(62, "--layers", min=8, help="Of step-time: weight layers of that ResNet, 6 n + 2."),
     esgd: Optional[list[str]] = typer.Option(
         None, "--esgd", help="Of esgd: NAME=VALUE of the plan, such as population=8; repeatable."
     ),
@@ -91,9 +79,7 @@ def optimizers(
         emit(found)
     else:
         benchmark.show(found, stdout)
-        stdout.print(
-            f"{out / 'optimizers.html'} shows it; {out / 'optimizers.json'} holds the figures.", markup=False
-        )
+        stdout.print(f"{out / 'optimizers.html'} shows it; {out / 'optimizers.json'} holds the figures.", markup=False)
     if not found["complete"]:
         stderr.print("interrupted: the same command with --resume goes on", markup=False)
         return 130

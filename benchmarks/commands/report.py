@@ -16,9 +16,7 @@ KINDS = {
     "optimizers": documents.Kind(
         "python -m benchmarks optimizers", documents.named("optimizers"), optimizers_view, folder=True
     ),
-    "operators": documents.Kind(
-        "python -m benchmarks operators", documents.named("operators"), operators_view, None
-    ),
+    "operators": documents.Kind("python -m benchmarks operators", documents.named("operators"), operators_view, None),
     "published": documents.Kind("python -m benchmarks", documents.named("published"), published_view),
 }
 

@@ -53,9 +53,7 @@ def exchange_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     return study(
         key=key,
         headline=document.get("sentence", "nothing was measured"),
-        over=" · ".join(
-            [title, given["recipe"]["dataset"], given["recipe"]["net"], document["created"][:16]]
-        ),
+        over=" · ".join([title, given["recipe"]["dataset"], given["recipe"]["net"], document["created"][:16]]),
         warn="" if document["complete"] else "This was interrupted: it shows what was measured until then.",
         figures=_engine_figures(rows) if engines else _interval_figures(rows),
         tables=[_engine_table(rows)] if engines else [_interval_table(rows), _deck_table()],
@@ -65,11 +63,7 @@ def exchange_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _lines(
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    x: str,
-    y: Callable[[Mapping[str, Any]], Any],
-    labels: tuple[str, str],
+    name: str, rows: Sequence[Mapping[str, Any]], x: str, y: Callable[[Mapping[str, Any]], Any], labels: tuple[str, str]
 ) -> str | None:
     """One line for each engine; both axes of ``x`` by powers of two."""
     lines: dict[str, list[tuple[float, float]]] = {}
@@ -83,9 +77,7 @@ def _lines(
     def plot(figure: Any) -> None:
         axes = figure.add_axes((0.14, 0.15, 0.83, 0.82))
         for place, (engine, points) in enumerate(lines.items()):
-            axes.plot(
-                *zip(*points), color=SERIES[place], marker=_MARKERS[place % 4], linewidth=2, label=engine
-            )
+            axes.plot(*zip(*points), color=SERIES[place], marker=_MARKERS[place % 4], linewidth=2, label=engine)
         ticks = sorted({point[0] for points in lines.values() for point in points})
         axes.set_xscale("log", base=2)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -121,9 +113,7 @@ def _interval_figures(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         return 100 * entry["utilization"]["median"] if entry["utilization"] else None
 
     axis = "steps between exchanges"
-    caption = (
-        "Speed, in percent of that of ranks which exchange nothing: the share of time that goes to training."
-    )
+    caption = "Speed, in percent of that of ranks which exchange nothing: the share of time that goes to training."
     return [
         {"title": "Accuracy", "caption": "",
          "svg": _lines("accuracy", rows, "every", _accuracy, (axis, "validation accuracy, percent"))},
@@ -136,10 +126,7 @@ def _engine_table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "title": "By batch size",
         "head": ["contender", "images a second", "async ÷ it", "accuracy %"],
-        "rows": [
-            row(e["name"], _rate(e), _ratio(e["async_ratio"], 1, 2), _percent(e), why=e["reason"])
-            for e in rows
-        ],
+        "rows": [row(e["name"], _rate(e), _ratio(e["async_ratio"], 1, 2), _percent(e), why=e["reason"]) for e in rows],
         "caption": "Medians with 95 % intervals of interleaved slices; accuracies at equal epochs.",
     }
 

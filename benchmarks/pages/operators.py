@@ -88,13 +88,7 @@ def _table(kind: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             shown.append(row(size, count, *cells, _percent(first["share_of_roofline"]), first["bound_by"]))
     return {
         "title": kind.capitalize(),
-        "head": [
-            "Size",
-            "Layers",
-            *(f"{d}: {unit} (95 %), of the peak" for d in types),
-            "Of the roofline",
-            "Bound by",
-        ],
+        "head": ["Size", "Layers", *(f"{d}: {unit} (95 %), of the peak" for d in types), "Of the roofline", "Bound by"],
         "rows": shown,
         "caption": "Layers: how many of the job's have this size. Training: forward and both gradients. The peak: "
         "that of float32, measured in the same rounds.",
@@ -126,9 +120,7 @@ def roofline(name: str, rows: Sequence[Mapping[str, Any]], peaks: Mapping[str, A
 
         axes = figure.add_axes((0.13, 0.13, 0.85, 0.72))
         xs = [ends[0] / 2, peak / speed, ends[1] * 2]
-        axes.plot(
-            sorted(xs), [min(peak, x * speed) / 1e9 for x in sorted(xs)], color=INK["fg"], linewidth=1.6
-        )
+        axes.plot(sorted(xs), [min(peak, x * speed) / 1e9 for x in sorted(xs)], color=INK["fg"], linewidth=1.6)
         seen = set()
         for r in shown:
             group = f"{r['kind']}, {r['dtype']}"

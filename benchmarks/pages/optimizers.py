@@ -51,9 +51,7 @@ def _batch_figures(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             seeds = [100 * v for v in group["by_seed"].values() if v]
             axes.plot([size] * len(seeds), seeds, color=SERIES[4], marker="_", linestyle="none")
         if _decks_data(document):
-            axes.plot(
-                list(BATCHES), deck, color=SERIES[5], marker="s", linestyle=(0, (4, 2)), label="seed deck"
-            )
+            axes.plot(list(BATCHES), deck, color=SERIES[5], marker="s", linestyle=(0, (4, 2)), label="seed deck")
         axes.set_xscale("log", base=2)
         axes.set_xticks(list(BATCHES), [str(size) for size in BATCHES])
         axes.minorticks_off()
@@ -78,10 +76,7 @@ def _curves(
     shown = {group: rows for group, rows in shown.items() if rows}
     if not shown:
         return None
-    ends = [
-        f"{g}: {100 * statistics.median(r['val_accuracy'][-1] for r in rows):.1f} %"
-        for g, rows in shown.items()
-    ]
+    ends = [f"{g}: {100 * statistics.median(r['val_accuracy'][-1] for r in rows):.1f} %" for g, rows in shown.items()]
 
     def plot(figure: Any) -> None:
         axes = figure.add_axes((0.145, 0.14, 0.83, 0.83))
@@ -90,13 +85,7 @@ def _curves(
             length = min(len(r["val_accuracy"]) for r in rows)
             epochs = list(range(1, length + 1))
             for r in rows if len(rows) > 1 else ():
-                axes.plot(
-                    epochs,
-                    [100 * v for v in r["val_accuracy"][:length]],
-                    color=colour,
-                    linewidth=0.7,
-                    alpha=0.5,
-                )
+                axes.plot(epochs, [100 * v for v in r["val_accuracy"][:length]], color=colour, linewidth=0.7, alpha=0.5)
             middle = [100 * statistics.median(r["val_accuracy"][k] for r in rows) for k in range(length)]
             axes.plot(epochs, middle, color=colour, linewidth=2, linestyle=dash, marker=_MARKERS[place % 8],
                       markersize=4, label=label(group))  # fmt: skip
@@ -127,17 +116,13 @@ def _grouped(document: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
 
 def _large_figures(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     caption = "Thick: median over seeds. Thin: the seeds. All took equally many epochs."
-    return [
-        {"title": "Batch 1280 and batch 64", "svg": _curves("large", _grouped(document)), "caption": caption}
-    ]
+    return [{"title": "Batch 1280 and batch 64", "svg": _curves("large", _grouped(document)), "caption": caption}]
 
 
 def _log_figures(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     beside = {f"seed deck, {name}": values for name, values in LOGS.items()} if _decks_data(document) else {}
     svg = _curves("logs", _grouped(document), DECK_TARGET, beside)
-    caption = (
-        "Grey: what the seed deck printed. Dashed: its best accuracy with SGD in twenty epochs, 81.58 %."
-    )
+    caption = "Grey: what the seed deck printed. Dashed: its best accuracy with SGD in twenty epochs, 81.58 %."
     return [{"title": "Epochs to the deck's accuracy", "svg": svg, "caption": caption}]
 
 
@@ -165,9 +150,7 @@ def _net_figures(document: Mapping[str, Any]) -> list[dict[str, Any]]:
                 axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=8.5)
         axes.set_xlabel("epoch")
 
-    svg = draw(
-        "nets", (_WIDTH, 7.8), plot, f"Validation accuracy by epoch of {len(names)} optimizers on three nets."
-    )
+    svg = draw("nets", (_WIDTH, 7.8), plot, f"Validation accuracy by epoch of {len(names)} optimizers on three nets.")
     caption = "Each optimizer at the rate of its card, constant, without weight decay. Nothing was tuned."
     return [{"title": "Eight optimizers, three nets", "svg": svg, "caption": caption}]
 
@@ -180,9 +163,7 @@ def _step_figures(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         for place, r in enumerate(rows):
             ratio = r["ratio_to_sgd"]
             low, high = stats.bounds(ratio) or [ratio["median"]] * 2
-            axes.barh(
-                place, ratio["median"], height=0.62, color=SERIES[4 if r["part"] == "whole step" else 5]
-            )
+            axes.barh(place, ratio["median"], height=0.62, color=SERIES[4 if r["part"] == "whole step" else 5])
             axes.plot([low, high], [place, place], color=INK["fg"], marker="|", markersize=6, linewidth=1.4)
         axes.axvline(1.3, color=INK["muted"], linestyle=(0, (3, 3)))
         axes.set_yticks(range(len(rows)), [f"{r['name']}, {r['part']}" for r in rows], fontsize=8.5)
@@ -191,9 +172,7 @@ def _step_figures(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         axes.grid(axis="x")
 
     said = "; ".join(f"{r['name']}, {r['part']}: {r['ratio_to_sgd']['median']:.2f}" for r in rows)
-    svg = (
-        draw("steps", (_WIDTH, 0.5 + 0.3 * len(rows)), plot, f"Time against SGD's. {said}.") if rows else None
-    )
+    svg = draw("steps", (_WIDTH, 0.5 + 0.3 * len(rows)), plot, f"Time against SGD's. {said}.") if rows else None
     return [
         {
             "title": "What an optimizer costs",
@@ -213,24 +192,14 @@ def _esgd_figures(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             losses = [r["best"]["loss"] for r in rows if r["contender"] == name]
             axes.plot(losses, [place] * len(losses), color=SERIES[_colour(place)], marker=_MARKERS[place],
                       linestyle="none", markersize=7)  # fmt: skip
-            axes.plot(
-                [statistics.mean(losses)] * 2, [place - 0.3, place + 0.3], color=INK["fg"], linewidth=1.6
-            )
+            axes.plot([statistics.mean(losses)] * 2, [place - 0.3, place + 0.3], color=INK["fg"], linewidth=1.6)
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlabel("loss over images that chose nothing")
         axes.grid(axis="x")
 
-    svg = (
-        draw("esgd", (_WIDTH, 0.9 + 0.42 * len(names)), plot, "Loss by contender and seed.") if rows else None
-    )
-    return [
-        {
-            "title": "Equal compute",
-            "svg": svg,
-            "caption": "Marks: seeds. Bars: their means. Smaller is better.",
-        }
-    ]
+    svg = draw("esgd", (_WIDTH, 0.9 + 0.42 * len(names)), plot, "Loss by contender and seed.") if rows else None
+    return [{"title": "Equal compute", "svg": svg, "caption": "Marks: seeds. Bars: their means. Smaller is better."}]
 
 
 _FIGURES: dict[str, Callable[[Mapping[str, Any]], list[dict[str, Any]]]] = {
@@ -267,9 +236,7 @@ def optimizers_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     return study(
         key=key,
         headline=document["sentence"],
-        over=" · ".join(
-            [document["title"], str(given.get("dataset", "synthetic images")), document["created"][:16]]
-        ),
+        over=" · ".join([document["title"], str(given.get("dataset", "synthetic images")), document["created"][:16]]),
         warn="" if document["complete"] else "This was interrupted: it shows what was measured until then.",
         figures=figures(document),
         tables=[{"title": document["title"], "head": head, "rows": [row(*c) for c in cells], "caption": ""}],

@@ -72,11 +72,7 @@ class Judge:
         self.mx.random.seed(1)
         failure: Exception | None = None
         crop = {"crop_size": shape[-1]} if wanted.startswith(SEGMENTING) else {}
-        for options in (
-            {"pretrained_base": False, **crop},
-            crop,
-            {"pretrained_base": False, "classes": ["a", "b"]},
-        ):
+        for options in ({"pretrained_base": False, **crop}, crop, {"pretrained_base": False, "classes": ["a", "b"]}):
             try:
                 net = zoo.get_model(wanted, **options)
                 break

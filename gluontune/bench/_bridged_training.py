@@ -91,9 +91,7 @@ def _exported(net: str, side: int) -> tuple[dict[str, str], dict[str, np.ndarray
         command = python("-m", "gluontune.bench._bridged_training", net, str(side), folder)
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            raise GluontuneError(
-                how_it_ended(f"the export of {net} from MXNet", done.returncode, done.stderr)
-            )
+            raise GluontuneError(how_it_ended(f"the export of {net} from MXNet", done.returncode, done.stderr))
         symbols = json.loads((Path(folder) / "symbols.json").read_text(encoding="utf-8"))
         with np.load(Path(folder) / "arrays.npz") as arrays:
             return symbols, dict(arrays)

@@ -17,9 +17,7 @@ _CALIBRATION = 256  # training images for int8
 _JUDGED = 4096  # images on which int8 must agree
 
 
-def make(
-    mode: str, recipe: dict[str, Any], source: str | None, batch_size: int, val_images: int
-) -> Predictor:
+def make(mode: str, recipe: dict[str, Any], source: str | None, batch_size: int, val_images: int) -> Predictor:
     """Called in the process. ``mode`` is of :data:`MODES`."""
     return Predictor(mode, recipe, source, batch_size, val_images)
 
@@ -32,9 +30,7 @@ class Predictor:
         batch_size: images in a step. val_images: how many of the validation images :meth:`predict_all` takes.
     """
 
-    def __init__(
-        self, mode: str, recipe: dict[str, Any], source: str | None, batch_size: int, val_images: int
-    ):
+    def __init__(self, mode: str, recipe: dict[str, Any], source: str | None, batch_size: int, val_images: int):
         from gluontune import compute
         from gluontune.recipe import Recipe
         from gluontune.runtime import mxnet
@@ -170,9 +166,7 @@ def _onnxruntime_int8(self: Predictor) -> Any:
         path, small = Path(folder) / "net.onnx", Path(folder) / "int8.onnx"
         made = export.to_onnx(self.found.net, path, image_shape=self.found.image_shape)
         size = 32 if made.dynamic_batch else 1
-        self.int8 = export.quantize_onnx(
-            path, small, images, batch_size=size, agree_pct=self.wanted_pct, judged=judged
-        )
+        self.int8 = export.quantize_onnx(path, small, images, batch_size=size, agree_pct=self.wanted_pct, judged=judged)
         return _Session(open_session(small))
 
 

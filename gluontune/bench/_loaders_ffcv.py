@@ -51,9 +51,7 @@ def write(path: str, beton: str, raw: bool, workers: int) -> None:
         )
     if not raw:
         field.encode = types.MethodType(_store, field)
-    writer = importlib.import_module("ffcv.writer").DatasetWriter(
-        beton, {"image": field}, num_workers=workers
-    )
+    writer = importlib.import_module("ffcv.writer").DatasetWriter(beton, {"image": field}, num_workers=workers)
     writer.from_indexed_dataset(data)
 
 
@@ -65,9 +63,7 @@ def _store(field: Any, destination: Any, image: tuple[np.ndarray, int, int], mal
     storage[:] = data
 
 
-def loader(
-    path: str, size: int, batch_size: int, augment: str, num_workers: int, raw: bool, folder: str
-) -> Batches:
+def loader(path: str, size: int, batch_size: int, augment: str, num_workers: int, raw: bool, folder: str) -> Batches:
     """Write ``folder/….beton``, then ``ffcv.loader.Loader`` over it; uint8 NHWC."""
     ffcv, ops = importlib.import_module("ffcv.loader"), importlib.import_module("ffcv.transforms")
     decoders = importlib.import_module("ffcv.fields.decoders")

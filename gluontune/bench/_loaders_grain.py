@@ -33,9 +33,7 @@ def loader(path: str, size: int, batch_size: int, augment: str, threads: int, pr
     options = library.ReadOptions(num_threads=max(1, threads), prefetch_buffer_size=2 * batch_size)
 
     def epoch(number: int) -> Any:
-        data = (
-            library.MapDataset.source(Payloads(path)).shuffle(seed=number).map(Crops(size, augment, "OpenCV"))
-        )
+        data = library.MapDataset.source(Payloads(path)).shuffle(seed=number).map(Crops(size, augment, "OpenCV"))
         made = data.to_iter_dataset(options).batch(batch_size, drop_remainder=True)
         if processes:
             made = made.mp_prefetch(library.MultiprocessingOptions(num_workers=processes))

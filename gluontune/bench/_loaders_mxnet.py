@@ -29,9 +29,7 @@ def dataloader(path: str, size: int, batch_size: int, augment: str, num_workers:
         crop = vision.transforms.RandomResizedCrop(size)
     transform = vision.transforms.Compose([crop, vision.transforms.RandomFlipLeftRight()])
     data = vision.ImageRecordDataset(path).transform_first(transform)
-    loader = mx.gluon.data.DataLoader(
-        data, batch_size, shuffle=True, last_batch="discard", num_workers=num_workers
-    )
+    loader = mx.gluon.data.DataLoader(data, batch_size, shuffle=True, last_batch="discard", num_workers=num_workers)
     return Batches(lambda number: loader, _waited, {"versions": {"mxnet": mx.__version__}})
 
 
@@ -78,9 +76,7 @@ class _Stretched:
         self.size = size
 
     def __call__(self, image: Any, label: Any) -> Any:
-        bbox, images = (
-            importlib.import_module(f"gluoncv.data.transforms.{name}") for name in ("bbox", "image")
-        )
+        bbox, images = (importlib.import_module(f"gluoncv.data.transforms.{name}") for name in ("bbox", "image"))
         height, width, _ = image.shape
         boxes = bbox.resize(label, (width, height), (self.size, self.size))
         image, flips = images.random_flip(images.imresize(image, self.size, self.size), px=0.5)

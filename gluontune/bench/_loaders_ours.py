@@ -40,14 +40,7 @@ def boxes(path: str, size: int, batch_size: int, num_workers: int) -> Batches:
 def _batches(kind: Any, path: str, size: int, batch_size: int, augment: str, **more: Any) -> Batches:
     shape = (size, size, 3)
     return _of(
-        kind(
-            from_records(path),
-            batch_size=batch_size,
-            image_shape=shape,
-            augment=augment,
-            shuffle=True,
-            **more,
-        )
+        kind(from_records(path), batch_size=batch_size, image_shape=shape, augment=augment, shuffle=True, **more)
     )
 
 

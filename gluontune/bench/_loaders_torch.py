@@ -96,9 +96,7 @@ class Records:
         return self.from_numpy(self.crops(self.reader.payload(index))), index
 
 
-def dataloader(
-    path: str, size: int, batch_size: int, augment: str, num_workers: int, decoder: str
-) -> Batches:
+def dataloader(path: str, size: int, batch_size: int, augment: str, num_workers: int, decoder: str) -> Batches:
     """``torch.utils.data.DataLoader``, workers kept over the epochs, one thread in each."""
     torch = importlib.import_module("torch")
     if decoder != "Pillow":

@@ -40,15 +40,11 @@ def loader(path: str, size: int, batch_size: int, augment: str, num_workers: int
     def tensor(payload: Any) -> Any:
         return torch.from_numpy(crops(payload))
 
-    data = (
-        library.WebDataset(shards, shardshuffle=len(shards)).shuffle(1000).to_tuple("jpg").map_tuple(tensor)
-    )
+    data = library.WebDataset(shards, shardshuffle=len(shards)).shuffle(1000).to_tuple("jpg").map_tuple(tensor)
     made = library.WebLoader(
         data.batched(batch_size, partial=False),
         batch_size=None,
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
     )
-    return Batches(
-        lambda number: made, lambda batch: batch[0], {"versions": {"webdataset": library.__version__}}
-    )
+    return Batches(lambda number: made, lambda batch: batch[0], {"versions": {"webdataset": library.__version__}})

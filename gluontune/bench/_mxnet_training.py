@@ -32,14 +32,7 @@ class MxnetStep:
     """Forward, cross entropy, backward, and the update by Nesterov's momentum."""
 
     def __init__(
-        self,
-        net: str,
-        batch_size: int,
-        side: int,
-        dtype: str,
-        mode: str,
-        rewrites: tuple[str, ...],
-        trainer: str,
+        self, net: str, batch_size: int, side: int, dtype: str, mode: str, rewrites: tuple[str, ...], trainer: str
     ):
         from gluontune import compute, optim
         from gluontune.runtime import mxnet
@@ -59,9 +52,7 @@ class MxnetStep:
         parameters = self.net.collect_params()
         options: dict[str, Any] = {"learning_rate": 0.01, "momentum": 0.9, "wd": 5e-4}
         if trainer == "gluontune":
-            self.trainer: Any = optim.setup(
-                "nag", self.net, batch_size=batch_size, lr_scaling="none", **options
-            )
+            self.trainer: Any = optim.setup("nag", self.net, batch_size=batch_size, lr_scaling="none", **options)
         else:
             self.trainer = mx.gluon.Trainer(parameters, "nag", options)
         self.step()  # compiles

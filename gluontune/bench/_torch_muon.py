@@ -20,9 +20,7 @@ class TorchMuon:
     def __init__(self, torch: Any, parameters: list[Any], *, lr: float, wd: float, momentum: float):
         self.torch, self.wd, self.momentum = torch, wd, momentum
         vectors = [p for p in parameters if p.ndim <= 1]
-        self.rest = torch.optim.AdamW(
-            vectors, lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, fused=True
-        )
+        self.rest = torch.optim.AdamW(vectors, lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, fused=True)
         self.own = {"lr": lr}
         self.param_groups = [self.own, *self.rest.param_groups]
         self.by_shape: dict[tuple[int, int], list[Any]] = {}

@@ -45,9 +45,7 @@ class Ranks:
                 self.followers[-1].start()
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self.dist = importlib.import_module("torch.distributed")
-        self.dist.init_process_group(
-            "gloo", init_method=f"file://{self.folder}/meeting", rank=rank, world_size=size
-        )
+        self.dist.init_process_group("gloo", init_method=f"file://{self.folder}/meeting", rank=rank, world_size=size)
 
     def average(self, parameters: list[Any]) -> None:
         """Replace each gradient by its mean over the ranks, all of them in one exchange."""

@@ -39,14 +39,7 @@ class TorchStep:
     """Forward, cross entropy, backward, and the update by Nesterov's momentum."""
 
     def __init__(
-        self,
-        torch: Any,
-        net: Any,
-        batch_size: int,
-        side: int,
-        dtype: str,
-        channels_last: bool,
-        compiled: bool,
+        self, torch: Any, net: Any, batch_size: int, side: int, dtype: str, channels_last: bool, compiled: bool
     ):
         torch.manual_seed(0)
         self.torch, self.dtype, self.batch_size = torch, dtype, batch_size
@@ -56,9 +49,7 @@ class TorchStep:
             x = x.contiguous(memory_format=torch.channels_last)
         self.x = x
         self.model = torch.compile(net) if compiled else net
-        self.update = torch.optim.SGD(
-            net.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4
-        )
+        self.update = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4)
         self.loss = torch.nn.CrossEntropyLoss()
         self.step()  # compiles
         self.info: dict[str, Any] = {

@@ -103,9 +103,7 @@ class TorchRun:
             base_batch_size=recipe["base_batch_size"], rule=recipe["lr_scaling"],
         )  # fmt: skip
         warmup = round(recipe["warmup_epochs"] * len(self.train))
-        self.rate = schedules.build(
-            recipe["schedule"], base_lr=peak, total_updates=total, warmup_updates=warmup
-        )
+        self.rate = schedules.build(recipe["schedule"], base_lr=peak, total_updates=total, warmup_updates=warmup)
         self.parameters = parameters = list(self.net.parameters())
         wd, momentum = recipe["wd"], recipe["momentum"]
         if recipe["optimizer"] == "muon":

@@ -47,9 +47,7 @@ class Batches:
         batch = next(self._batches)
         images = self._images(batch)
         found = {"batch_shape": [int(n) for n in images.shape], "dtype": _dtype_name(images.dtype)}
-        return (
-            found if self._boxes is None else {**found, "boxes": [int(n) for n in self._boxes(batch).shape]}
-        )
+        return found if self._boxes is None else {**found, "boxes": [int(n) for n in self._boxes(batch).shape]}
 
     def step(self) -> int:
         """Take one batch; the number of its images."""

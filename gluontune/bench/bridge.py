@@ -183,10 +183,7 @@ class _Judge:
         row = {"name": name, "family": family(name), "shape": shape}
         if contender.failure is not None:
             failed = {"status": "failed", "reason": str(contender.failure)[:300]}
-            found = {
-                **failed,
-                **dict.fromkeys(("float32", "float64", "gradients", "statistics", "operators")),
-            }
+            found = {**failed, **dict.fromkeys(("float32", "float64", "gradients", "statistics", "operators"))}
             self.close()
         return {**row, **(found or {})}
 

@@ -94,11 +94,7 @@ class Contender:
             python = self.entrant.python or Path(sys.executable)
             if not python.is_file():
                 raise ContenderFailed(f"not installed: {to_make('peers')}", "missing")
-            setup = {
-                "target": self.entrant.target,
-                "settings": dict(self.entrant.settings),
-                "parent": os.getpid(),
-            }
+            setup = {"target": self.entrant.target, "settings": dict(self.entrant.settings), "parent": os.getpid()}
             env = runtime.child_env("as-installed", self.entrant.env)
             self._process = PipedProcess([str(python), str(_CHILD)], setup, env)
             self.info = self._wait("ready")["info"]

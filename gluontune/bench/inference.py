@@ -84,9 +84,7 @@ def run(
     if min(batch_size, val_images, latencies) < 1:
         raise UsageError("bench inference: batch size, validation images and latencies are at least 1")
     if source is not None and not Path(source).exists():
-        raise GluontuneError(
-            f"{source}: no such file; give a checkpoint, its folder, a .params or a .npz file"
-        )
+        raise GluontuneError(f"{source}: no such file; give a checkpoint, its folder, a .params or a .npz file")
     recipe = recipe_of_source(source, recipe)
     if recipe.job is None:
         datasets.open(recipe.dataset)
@@ -102,9 +100,7 @@ def run(
     if modes is None and bfloat16_support().level != "native":
         modes, elsewhere["bfloat16"] = [mode for mode in MODES if mode != "bfloat16"], _BF16
     wanted = [mode for mode in MODES if modes is None or mode in (*modes, REFERENCE)]
-    entrants = [
-        Entrant(mode, OURS, _WORK, {"mode": mode, **settings}, env=env, slices="steps") for mode in wanted
-    ]
+    entrants = [Entrant(mode, OURS, _WORK, {"mode": mode, **settings}, env=env, slices="steps") for mode in wanted]
     extra: dict[str, dict[str, Any]] = {}
 
     def finish(field: list[Contender]) -> None:
@@ -130,15 +126,11 @@ def run(
     for row, contender in zip(found["rows"], field):
         row.update(_beside(contender, reference, extra))
     found["best"] = _best(found["rows"])
-    found["rows"] += [
-        {"name": name, "status": "not run here", "reason": why} for name, why in elsewhere.items()
-    ]
+    found["rows"] += [{"name": name, "status": "not run here", "reason": why} for name, why in elsewhere.items()]
     return found
 
 
-def _beside(
-    contender: Contender, reference: Contender, extra: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
+def _beside(contender: Contender, reference: Contender, extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """What stands beside a rung's throughput."""
     found: dict[str, Any] = dict.fromkeys(("latency_ms", "accuracy", "agree_pct", "output_error"))
     found["ratio_to_hybridized"] = None
@@ -148,9 +140,7 @@ def _beside(
     found["latency_ms"] = _latency(mine["times"])
     found["accuracy"] = mine["answers"]["accuracy"]
     if reference.failure is None:
-        mine_scores, theirs = (
-            np.asarray(extra[c.entrant.name]["answers"]["scores"]) for c in (contender, reference)
-        )
+        mine_scores, theirs = (np.asarray(extra[c.entrant.name]["answers"]["scores"]) for c in (contender, reference))
         found["agree_pct"] = 100 * float((mine_scores.argmax(1) == theirs.argmax(1)).mean())
         found["output_error"] = gap(mine_scores, theirs)
         found["ratio_to_hybridized"] = stats.ratio_interval(contender.rates, reference.rates)

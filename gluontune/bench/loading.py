@@ -92,19 +92,7 @@ def run(
             path = os.path.abspath(os.fspath(file))
             name = Path(path).name if Path(path).name not in parts else path
             one = partial(
-                _run_one,
-                path,
-                size,
-                batch_size,
-                augment,
-                boxes,
-                most,
-                rounds,
-                seconds,
-                only,
-                peers,
-                say,
-                journal,
+                _run_one, path, size, batch_size, augment, boxes, most, rounds, seconds, only, peers, say, journal
             )
             parts[name] = journal.piece(path, one)
     return outcome.combine(parts)
@@ -133,18 +121,11 @@ def _run_one(
         if boxes:
             field = with_boxes(path, size, batch_size, workers)
         else:
-            field = entrants(
-                path, kind, size, batch_size, chosen, workers, seconds, peer_python(peers), folder
-            )
+            field = entrants(path, kind, size, batch_size, chosen, workers, seconds, peer_python(peers), folder)
         names = selected((e.name for e in field), only)
         kept = [e for e in field if e.name in names]
         done = hold(
-            kept,
-            rounds=rounds,
-            seconds=seconds,
-            say=lambda line: tell(f"{name}: {line}"),
-            journal=journal,
-            key=path,
+            kept, rounds=rounds, seconds=seconds, say=lambda line: tell(f"{name}: {line}"), journal=journal, key=path
         )
     conditions = {
         "file": name,

@@ -151,9 +151,7 @@ def _newer(data: dict[str, Any], workers: int, python: Path, folder: str) -> lis
          "the crop's region decoded, OpenCV resizes"),
     ]  # fmt: skip
     return [
-        Entrant(
-            name, peer, f"{HOME}_loaders_{module}:loader", {**data, **own}, python, note=f"uint8 NHWC, {note}"
-        )
+        Entrant(name, peer, f"{HOME}_loaders_{module}:loader", {**data, **own}, python, note=f"uint8 NHWC, {note}")
         for name, peer, module, own, note in rows
     ]
 

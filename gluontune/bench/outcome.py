@@ -55,10 +55,7 @@ def document(
         failed = [c.failure for c in contenders if c.entrant.peer == LIMIT and c.failure is not None]
         found["limit"] = {"status": failed[0].status, "reason": str(failed[0])} if failed else {}
     if mine is not None:
-        ratios = {
-            c.entrant.peer: {**stats.ratio_interval(mine.rates, c.rates), "row": c.entrant.name}
-            for c in rivals
-        }
+        ratios = {c.entrant.peer: {**stats.ratio_interval(mine.rates, c.rates), "row": c.entrant.name} for c in rivals}
         found["ours"] = {"name": mine.entrant.name, "ratio_to": ratios}
     versions: dict[str, Any] = {}
     for contender in contenders:

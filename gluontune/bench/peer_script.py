@@ -182,7 +182,5 @@ def _read(line: bytes) -> dict[str, Any] | None:
     for name, highest in (("seconds", math.inf), ("accuracy", 1.0), ("flipped", 1.0)):
         value = seen.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= highest:
-            raise GluontuneError(
-                f"{name}={value!r} in a line it printed: give a number from 0 to {highest:g}"
-            )
+            raise GluontuneError(f"{name}={value!r} in a line it printed: give a number from 0 to {highest:g}")
     return {name: float(seen[name]) for name in ("seconds", "accuracy", "flipped") if name in seen}

@@ -64,11 +64,7 @@ def axes() -> dict[str, tuple[Any, ...]]:
         "schedule": tuple(SCHEDULES.names()),
         "schedule_params": ({}, {"pwr": 1.5}, {"unit": "epochs"}),
         "warmup_epochs": (0.0, 0.5),
-        "methods": (
-            {},
-            {"label-smoothing": True, "mixup": True, "ema": True},
-            {"cutout": True, "lookahead": {"k": 2}},
-        ),
+        "methods": ({}, {"label-smoothing": True, "mixup": True, "ema": True}, {"cutout": True, "lookahead": {"k": 2}}),
         "devices": ("auto", "cpu", "gpu"),
         "num_devices": (1, 2),
         "engine": tuple(sorted(set(rules.CHOICES["engine"]) - {"ddp"}, key=_ENGINES.index)),

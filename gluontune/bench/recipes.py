@@ -87,11 +87,7 @@ def run(
 
 
 def _train_all(
-    wanted: Sequence[Mapping[str, Any]],
-    journal: Journal,
-    lanes: int,
-    limit: float,
-    say: Callable[[str], None],
+    wanted: Sequence[Mapping[str, Any]], journal: Journal, lanes: int, limit: float, say: Callable[[str], None]
 ) -> None:
     """All that the journal lacks. Lanes take from both ends of one line in which like stands beside like."""
     left = [(place, values) for place, values in enumerate(wanted) if str(place) not in journal.pieces]
@@ -124,9 +120,7 @@ def _train_all(
             over.set()
 
 
-def train_one(
-    values: Mapping[str, Any], pool: Pool | None = None, time_limit: float = 60.0
-) -> dict[str, Any]:
+def train_one(values: Mapping[str, Any], pool: Pool | None = None, time_limit: float = 60.0) -> dict[str, Any]:
     """What comes of one recipe: ``{"outcome", "reason", "fields", "seconds", "fresh"}``.
 
     Args:
@@ -211,9 +205,7 @@ def show(found: Mapping[str, Any], console: Any) -> None:
                 highlight=False,
                 soft_wrap=True,
             )
-    refused = collections.Counter(
-        " and ".join(row["fields"]) for row in found["rows"] if row["outcome"] == "refused"
-    )
+    refused = collections.Counter(" and ".join(row["fields"]) for row in found["rows"] if row["outcome"] == "refused")
     for fields, number in refused.most_common():
         console.print(f"refused for {fields}: {number}", markup=False, highlight=False)
     figures = found["figures"]

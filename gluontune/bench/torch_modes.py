@@ -42,9 +42,7 @@ def torch_entrants(
             words = ["compile" if compiled else "eager", *(["channels_last"] if channels_last else [])]
             settings = {**work, "dtype": dtype, "compiled": compiled, "channels_last": channels_last}
             name, note = f"PyTorch {' '.join(words)} {dtype}", f"allocator: {allocator_name}"
-            found.append(
-                Entrant(name, TORCH, _WORK, settings, python=python, env=env, slices="steps", note=note)
-            )
+            found.append(Entrant(name, TORCH, _WORK, settings, python=python, env=env, slices="steps", note=note))
     return found
 
 

@@ -118,9 +118,7 @@ def _earlier(out: Path | None) -> dict[str, Any] | None:
         return None  # time_to_accuracy says what is wrong
 
 
-def fastest(
-    recipe: Recipe, python: Path, say: Callable[[str], None], mode: str | None = None
-) -> dict[str, Any]:
+def fastest(recipe: Recipe, python: Path, say: Callable[[str], None], mode: str | None = None) -> dict[str, Any]:
     """PyTorch's fastest mode and allocator for a rank's step of this net, by a short interleaved trial.
 
     Args:
@@ -193,9 +191,7 @@ def train_once(
     return result, clocks
 
 
-def _train(
-    process: Contender, recipe: Recipe, result: RunResult, clocks: Clocks, on_event: OnProgress | None
-) -> None:
+def _train(process: Contender, recipe: Recipe, result: RunResult, clocks: Clocks, on_event: OnProgress | None) -> None:
     per_epoch = process.info["batches_per_epoch"]
     total, rates = max(1, round(recipe.epochs * per_epoch)), []
     while result.steps < total:

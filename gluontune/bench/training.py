@@ -91,9 +91,7 @@ def run(
             for batch in dict.fromkeys(batch_sizes):
                 where = f"{net}, batch {batch}"
                 told = partial(_told, tell, where)
-                case = partial(
-                    _case, net, batch, threads, python, rounds, seconds, only, told, journal, where
-                )
+                case = partial(_case, net, batch, threads, python, rounds, seconds, only, told, journal, where)
                 cases.append(journal.piece(where, case))
     return _join(cases, conditions)
 
@@ -175,9 +173,7 @@ def _case(
     if any(e.name in kept and e.peer == _TORCH for e in wanted) and python.is_file():
         name, variables = allocator_of(wanted, say)
     chosen = [e for e in entrants(net, batch, threads, python, variables, name) if e.name in kept]
-    contenders = hold(
-        chosen, rounds=rounds, seconds=seconds, say=say, finish=_note_losses, journal=journal, key=where
-    )
+    contenders = hold(chosen, rounds=rounds, seconds=seconds, say=say, finish=_note_losses, journal=journal, key=where)
     shapes = _same_shapes(net, contenders)
     conditions = {"net": net, "batch_size": batch, "image_size": NETS[net], "allocator_of_pytorch": name}
     found = outcome.document(contenders, conditions=conditions, unit=UNIT)
@@ -285,9 +281,7 @@ def show(found: Mapping[str, Any], console: Any) -> None:
         rows = [r for r in found["rows"] if (r["net"], r["batch_size"]) == (case["net"], case["batch_size"])]
         title = f"{case['net']}, batch {case['batch_size']}, {found['conditions']['threads']} threads"
         outcome.show({"rows": rows, "ours": {}, "limit": {}}, console, title, UNIT)
-        console.print(
-            f"{case['parameters']:,} parameters, the same shapes in all contenders", highlight=False
-        )
+        console.print(f"{case['parameters']:,} parameters, the same shapes in all contenders", highlight=False)
         for name, ratio in case["figures"].items():
             text = f"{stats.said(ratio, '.2f')}, {ratio['ours']} ÷ {ratio['theirs']}"
             console.print(f"{_WORDS[name]}: {text}", highlight=False)

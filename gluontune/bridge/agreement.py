@@ -63,9 +63,7 @@ class Agreement:
             told += f", gradients by {self.gradient:.1e} ({worst})"
         if self.statistics:
             told += f", running statistics by {max(self.statistics.values()):.1e}"
-        return told + "".join(
-            f"; compared with another way through MXNet, for {fault}" for fault in self.faults
-        )
+        return told + "".join(f"; compared with another way through MXNet, for {fault}" for fault in self.faults)
 
 
 def check(net: Any, module: Any, sample: Any, *, train: bool = False, dtype: str = "float32") -> Agreement:
@@ -182,12 +180,7 @@ def _defined(document: dict[str, Any]) -> dict[str, Any]:
         others.update({(number, output): entry for output, entry in enumerate(found)})
     arguments = [number for number, node in enumerate(nodes) if node["op"] == "null"]
     kept = {name: value for name, value in document.items() if name != "node_row_ptr"}
-    return {
-        **kept,
-        "nodes": nodes,
-        "arg_nodes": arguments,
-        "heads": [now(entry) for entry in document["heads"]],
-    }
+    return {**kept, "nodes": nodes, "arg_nodes": arguments, "heads": [now(entry) for entry in document["heads"]]}
 
 
 def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> Any:
@@ -209,9 +202,7 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
     values = net.collect_params()
     lacking = [name for name in (*names[len(samples) :], *block.collect_params()) if name not in values]
     if lacking:
-        raise UsageError(
-            f"check: {type(net).__name__} takes more than {len(samples)} inputs: {', '.join(lacking)}"
-        )
+        raise UsageError(f"check: {type(net).__name__} takes more than {len(samples)} inputs: {', '.join(lacking)}")
     settle()
     for name, parameter in block.collect_params().items():
         source = values[name]
@@ -263,9 +254,7 @@ def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -
         drawing.STEADY = False
     if not train:
         return [o.detach().numpy() for o in outputs], {}, {}
-    parts = [
-        (o * library.from_numpy(_weights(tuple(o.shape), i, dtype))).sum() for i, o in enumerate(outputs)
-    ]
+    parts = [(o * library.from_numpy(_weights(tuple(o.shape), i, dtype))).sum() for i, o in enumerate(outputs)]
     loss = [part for part in parts if part.requires_grad]
     if loss:
         library.stack(loss).sum().backward()

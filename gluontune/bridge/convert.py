@@ -26,17 +26,7 @@ __all__ = ["attributes", "inputs_of", "refuse_unknown", "to_torch"]
 
 # Inputs that training gives and inference does not.
 _LABELS = {"label"}
-_STATES = {
-    "weight",
-    "bias",
-    "gamma",
-    "beta",
-    "moving_mean",
-    "moving_var",
-    "running_mean",
-    "running_var",
-    "parameters",
-}
+_STATES = {"weight", "bias", "gamma", "beta", "moving_mean", "moving_var", "running_mean", "running_var", "parameters"}
 _FIRST_SIZE = {"Convolution": "num_filter", "FullyConnected": "num_hidden", "Embedding": "input_dim"}
 
 
@@ -119,9 +109,7 @@ def _both_modes(
     for graph in graphs:
         part = library.nn.Module()
         taking = Source(graph, {}, None, set())
-        built.append(
-            library.fx.GraphModule(part, _Builder(library, Places(part), taking, [*names, *arrays]).build())
-        )
+        built.append(library.fx.GraphModule(part, _Builder(library, Places(part), taking, [*names, *arrays]).build()))
     both = places.layer("modes_")
     places.root.add_module(both, modes.ByMode(built[0], built[1] if len(built) > 1 else None, why))
     graph = library.fx.Graph()
@@ -136,9 +124,7 @@ def refuse_unknown(graph: Graph) -> None:
     importlib.import_module("gluontune.bridge.operators")
     twice = [name for name, count in Counter(graph.variables()).items() if count > 1]
     if twice:
-        raise GluontuneError(
-            f"{graph.source}: has more than one variable named {clean(twice[0], 80)}: export it again"
-        )
+        raise GluontuneError(f"{graph.source}: has more than one variable named {clean(twice[0], 80)}: export it again")
     for node in graph.nodes:
         known = node.op is None or node.op in OPERATORS
         fused = node.subgraphs and not (known and OPERATORS[node.op or ""].loops)
@@ -301,9 +287,7 @@ class _Builder:
         needed = [name for name in self.inputs if not roles.get(name) or not roles[name] <= _LABELS]
         last = self.inputs.index(needed[-1]) if needed else -1
         taken: set[str] = set()
-        for at, name in enumerate(
-            self.inputs
-        ):  # labels may be left out, where nothing that is needed follows
+        for at, name in enumerate(self.inputs):  # labels may be left out, where nothing that is needed follows
             place = identifier(name, taken)
             made = self._node("placeholder", place, (None,) if at > last else ())
             if name in variables:  # the net's other mode may be what takes it

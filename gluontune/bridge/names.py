@@ -30,12 +30,7 @@ def identifier(name: str, taken: set[str]) -> str:
     ('data', 'da_ta', 'da_ta_2', '_class')
     """
     made = re.sub(r"\W", "_", name[-200:], flags=re.ASCII) or "_"
-    if (
-        made[0].isdigit()
-        or keyword.iskeyword(made)
-        or made in _READ
-        or made.startswith(("torch", "gluontune_"))
-    ):
+    if made[0].isdigit() or keyword.iskeyword(made) or made in _READ or made.startswith(("torch", "gluontune_")):
         made = "_" + made
     wanted, number = made, len(taken)
     while made in taken:

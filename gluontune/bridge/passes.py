@@ -38,9 +38,7 @@ def quicken(module: Any) -> int:
     (2, [[[[2.0]]]])
     """
     importlib.import_module("gluontune.bridge.operators")
-    parts = [
-        part for part in module.modules() if isinstance(part, torch().fx.GraphModule)
-    ]  # two modes: three
+    parts = [part for part in module.modules() if isinstance(part, torch().fx.GraphModule)]  # two modes: three
     return sum(_quicken(part) for part in parts)
 
 
@@ -61,9 +59,7 @@ def _quicken(module: Any) -> int:
         if _is_relu(node, relu, alone=False) and len(node.args[0].users) == 1:
             source = node.args[0]
             kind = type(module.get_submodule(source.target)) if source.op == "call_module" else source.target
-            if kind in fresh or (
-                kind is pooling and _commutes(source) and not source.kwargs.get("global_pool")
-            ):
+            if kind in fresh or (kind is pooling and _commutes(source) and not source.kwargs.get("global_pool")):
                 node.target, node.kwargs = torch().relu_, {}
                 changed += 1
     module.recompile()

@@ -50,9 +50,7 @@ class _Writer:
     def add(self, op: str, *inputs: Entry, **attrs: Any) -> Entry:
         attrs = {name: str(value) for name, value in attrs.items()}
         name = f"right{len(self.nodes)}"
-        self.nodes.append(
-            {"op": op, "name": name, "attrs": attrs, "inputs": [list(entry) for entry in inputs]}
-        )
+        self.nodes.append({"op": op, "name": name, "attrs": attrs, "inputs": [list(entry) for entry in inputs]})
         return [len(self.nodes) - 1, 0, 0]
 
 
@@ -72,17 +70,12 @@ def _one_by_one(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> li
     mode, hidden, count = attrs["mode"], int(attrs["state_size"]), _layers(attrs)
     ways = 2 if attrs.get("bidirectional") == "True" else 1
     rows = _GATES[mode] * hidden
-    biases, later = (
-        2 * rows * ways,
-        ways * (rows * hidden * ways + rows * hidden),
-    )  # of one layer; from the second on
+    biases, later = (2 * rows * ways, ways * (rows * hidden * ways + rows * hidden))  # of one layer; from the second on
     data, parameters, *states = node["inputs"]
     whole, ends = count * biases, []
     for layer in range(count):
         first = "0" if layer == 0 else -whole - (count - layer) * later
-        weights = write.add(
-            "slice_axis", parameters, axis=0, begin=first, end=-whole - (count - layer - 1) * later
-        )
+        weights = write.add("slice_axis", parameters, axis=0, begin=first, end=-whole - (count - layer - 1) * later)
         last = "None" if layer == count - 1 else -whole + (layer + 1) * biases
         offsets = write.add("slice_axis", parameters, axis=0, begin=-whole + layer * biases, end=last)
         packed = write.add("Concat", weights, offsets, dim=0, num_args=2)
@@ -202,9 +195,7 @@ def doubtful(net: Any) -> list[str]:
         if hasattr(block, "_gates") and parameters and _rnn_met(attrs, np.dtype(parameters[0].dtype).name):
             fault = FAULTS[0]
         if fault is not None:
-            found.append(
-                f"layer {path or type(net).__name__}: {fault.when} (docs/mxnet-faults.md has ways out)"
-            )
+            found.append(f"layer {path or type(net).__name__}: {fault.when} (docs/mxnet-faults.md has ways out)")
     return found
 
 
@@ -220,9 +211,5 @@ class _Outputs:
 
 def _axes(node: dict[str, Any], place: int, sizes: Mapping[str, Sequence[int]]) -> int:
     """How many axes an output has, as far as it is known."""
-    names = (
-        [node["name"]]
-        if node["op"] == "null"
-        else [f"{node['name']}_output", f"{node['name']}_output{place}"]
-    )
+    names = [node["name"]] if node["op"] == "null" else [f"{node['name']}_output", f"{node['name']}_output{place}"]
     return next((len(sizes[name]) for name in names if sizes.get(name)), 0)

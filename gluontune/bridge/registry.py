@@ -103,9 +103,7 @@ def unknown_output(layer: str, op: str | None, place: int) -> GluontuneError:
     return GluontuneError(f"layer {layer}: output {place} of {op} is used, which the bridge does not give")
 
 
-def keywords(
-    entry: Operator, attrs: Mapping[str, Any], where: str, defaults: Mapping[str, Any]
-) -> dict[str, Any]:
+def keywords(entry: Operator, attrs: Mapping[str, Any], where: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes that the entry takes.
 
     Raises:
@@ -118,9 +116,7 @@ def keywords(
     if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         odd = [name for name in attrs if not name.isidentifier() or keyword.iskeyword(name)]
         if odd:  # torch.fx writes it into source
-            raise GluontuneError(
-                f"layer {clean(where, 80)}: {clean(odd[0], 80)!r} is no name of an attribute"
-            )
+            raise GluontuneError(f"layer {clean(where, 80)}: {clean(odd[0], 80)!r} is no name of an attribute")
         return dict(attrs)
     found = {}
     for name, value in attrs.items():

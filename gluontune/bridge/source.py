@@ -26,9 +26,7 @@ class Source:
     training: Graph | None = None
     untrained = ""
 
-    def __init__(
-        self, graph: Graph, arrays: dict[str, np.ndarray], inputs: list[str] | None, frozen: set[str]
-    ):
+    def __init__(self, graph: Graph, arrays: dict[str, np.ndarray], inputs: list[str] | None, frozen: set[str]):
         self.graph, self.arrays, self.inputs, self.frozen = graph, arrays, inputs, frozen
 
 
@@ -110,9 +108,7 @@ def _arrays(params: Any) -> dict[str, np.ndarray] | None:
         if any(hasattr(v, "asnumpy") for v in params.values()):
             settle()
         return {
-            (k[4:] if k.startswith(("arg:", "aux:")) else k): v.asnumpy()
-            if hasattr(v, "asnumpy")
-            else np.asarray(v)
+            (k[4:] if k.startswith(("arg:", "aux:")) else k): v.asnumpy() if hasattr(v, "asnumpy") else np.asarray(v)
             for k, v in params.items()
         }
     raise UsageError(f"params is the path of a .params file or a dict of arrays, not {type(params).__name__}")

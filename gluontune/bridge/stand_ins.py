@@ -49,11 +49,7 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
         return [add("Cast", _repeated(best, shape, add), dtype=kind), _repeated(chance, shape, add)]
     if op.startswith("_sample_") and name in ("normal", "uniform"):
         first, second = inputs
-        middle = (
-            first
-            if name == "normal"
-            else add("_mul_scalar", add("elemwise_add", first, second), scalar="0.5")
-        )
+        middle = first if name == "normal" else add("_mul_scalar", add("elemwise_add", first, second), scalar="0.5")
         return [add("BlockGrad", _repeated(middle, _typed(op, attrs)["shape"], add))]
     if op.startswith("_random_") or (op.startswith("_npi_") and name in _DRAWN and not inputs):
         return [_fixed(op, attrs, inputs, add)]
@@ -68,17 +64,7 @@ def rounded(op: str, attrs: dict[str, Any]) -> bool:
     return not exact and OPERATORS[op].is_rounded(attrs)
 
 
-_DRAWN = (
-    "normal",
-    "normal_n",
-    "uniform",
-    "uniform_n",
-    "gumbel",
-    "gamma",
-    "logistic",
-    "exponential",
-    "bernoulli",
-)
+_DRAWN = ("normal", "normal_n", "uniform", "uniform_n", "gumbel", "gamma", "logistic", "exponential", "bernoulli")
 
 
 def _typed(op: str, attrs: dict[str, str]) -> dict[str, Any]:
@@ -108,11 +94,7 @@ def _erf(x: Entry, add: Add) -> Entry:
     near = add("clip", x, a_min="-6.5", a_max="6.5")
     square = add("square", near)
     terms = [
-        add(
-            "_mul_scalar",
-            add("exp", add("_mul_scalar", square, scalar=repr(-((t + 1) ** 2) / 4))),
-            scalar=repr(w / 2),
-        )
+        add("_mul_scalar", add("exp", add("_mul_scalar", square, scalar=repr(-((t + 1) ** 2) / 4))), scalar=repr(w / 2))
         for t, w in zip(places.tolist(), shares.tolist())
     ]
     return add("_mul_scalar", add("elemwise_mul", near, add("add_n", *terms, num_args=str(len(terms)))),
@@ -157,9 +139,7 @@ def _attention(kind: str, inputs: list[Entry], heads: str, add: Add) -> Entry:
         """One of the interleaved arrays as (batch · heads, steps, size)."""
         split = add("Reshape", source, shape=f"(0, 0, {heads}, {count}, -1)")
         one = add(
-            "Reshape",
-            add("slice_axis", split, axis="3", begin=str(which), end=str(which + 1)),
-            shape="(0, 0, 0, -1)",
+            "Reshape", add("slice_axis", split, axis="3", begin=str(which), end=str(which + 1)), shape="(0, 0, 0, -1)"
         )
         return add("Reshape", add("transpose", one, axes="(1, 2, 0, 3)"), shape="(-3, 0, 0)")
 
@@ -182,9 +162,7 @@ def _repeated(entry: Entry, shape: Any, add: Add) -> Entry:
 def _fixed(op: str, attrs: dict[str, str], inputs: list[Entry], add: Add) -> Entry:
     """The number that the bridge's own draw is where it is steady."""
     drawing: Any = importlib.import_module("gluontune.bridge.operators.drawing")
-    typed = {
-        k: v for k, v in _typed(op, attrs).items() if k not in ("shape", "size", "ctx", "dtype", "is_logit")
-    }
+    typed = {k: v for k, v in _typed(op, attrs).items() if k not in ("shape", "size", "ctx", "dtype", "is_logit")}
     drawing.STEADY = True
     try:
         run, library = OPERATORS[op].run, torch()
@@ -197,9 +175,4 @@ def _fixed(op: str, attrs: dict[str, str], inputs: list[Entry], add: Add) -> Ent
     if inputs:
         return add("_plus_scalar", add("zeros_like", inputs[0]), scalar=repr(value))
     shape = attrs.get("shape", attrs.get("size", "()"))
-    return add(
-        "_full",
-        shape=shape,
-        value=repr(value),
-        dtype=attrs.get("dtype", "float32").replace("None", "float32"),
-    )
+    return add("_full", shape=shape, value=repr(value), dtype=attrs.get("dtype", "float32").replace("None", "float32"))

@@ -11,16 +11,7 @@ import typer
 from gluontune.cli._common import emit, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
 
-__all__ = [
-    "ONLY",
-    "OUT",
-    "PEERS",
-    "RESUME",
-    "ROUNDS",
-    "SECONDS",
-    "carry_out",
-    "ours_ran",
-]
+__all__ = ["ONLY", "OUT", "PEERS", "RESUME", "ROUNDS", "SECONDS", "carry_out", "ours_ran"]
 
 PEERS = typer.Option(None, "--peers", help="The peers' environment (default: .peers, from make peers).")
 ROUNDS = typer.Option(9, "--rounds", min=1, help="Interleaved rounds; from 9 on one disturbed is left out.")

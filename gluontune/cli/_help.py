@@ -34,19 +34,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "doctor": ("doctor", "doctor --job job.py"),
     "init": ("init job.py", "init work/job.py"),
     "ladder": ("ladder --quick", "ladder --job job.py --out runs/mine --resume"),
-    "train": (
-        "train --dataset sample --epochs 1",
-        "train --recipe best.yaml --checkpoint ckpt --resume --json",
-    ),
+    "train": ("train --dataset sample --epochs 1", "train --recipe best.yaml --checkpoint ckpt --resume --json"),
     "tune": ("tune --dataset sample --budget 10 --out tuned", "tune --dataset cifar10 --out tuned --resume"),
     "esgd": ("esgd --net mlp --loader resident --population 4 --generations 3", "esgd --out esgd --resume"),
     "export onnx": ("export onnx ckpt net.onnx", "export onnx --net mobilenet1.0 --random net.onnx"),
     "migrate": ("migrate job.py torch/", "migrate ckpt torch/ --json"),
     "export zoo": ("export zoo", "export zoo mobilenet1.0 cifar_resnet20_v1"),
-    "factors": (
-        "factors --target 0.80 --out factors",
-        "factors --methods all --target 0.80 --out factors --resume",
-    ),
+    "factors": ("factors --target 0.80 --out factors", "factors --methods all --target 0.80 --out factors --resume"),
     "tta": ("tta --target 0.80 --repeats 5 --out tta", "tta --recipe deck --out tta"),
     "monitor": ("monitor", "monitor -- python train.py"),
     "bench loading": ("bench loading train.rec", "bench loading train.rec --json"),
@@ -93,11 +87,7 @@ def option_record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
 
 
 #: What the parser says of numbers, and how we do.
-_PLAIN = (
-    (r"([\d.]+)<=x<=([\d.]+)", r"\1 to \2"),
-    (r"\bx>=([\d.]+)", r"at least \1"),
-    (r"\bx>([\d.]+)", r"above \1"),
-)
+_PLAIN = ((r"([\d.]+)<=x<=([\d.]+)", r"\1 to \2"), (r"\bx>=([\d.]+)", r"at least \1"), (r"\bx>([\d.]+)", r"above \1"))
 
 
 def _argument(parameter: Any) -> str:

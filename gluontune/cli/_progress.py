@@ -23,9 +23,7 @@ def _in_log() -> Callable[[str], None]:
         nonlocal last
         if time.monotonic() - last >= LOG_EVERY:
             last = time.monotonic()
-            _common.stderr.print(
-                time.strftime("%H:%M:%S"), line, markup=False, highlight=False, soft_wrap=True
-            )
+            _common.stderr.print(time.strftime("%H:%M:%S"), line, markup=False, highlight=False, soft_wrap=True)
 
     return say
 

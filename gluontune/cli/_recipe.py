@@ -102,12 +102,8 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
             ["--recipe"],
             f"YAML file of recipe fields, or one of gluontune's own: {', '.join(own_recipes())}.",
         ),
-        _parameter(
-            "settings", Optional[list[str]], ["--set"], "FIELD=VALUE for any field, as YAML; repeatable."
-        ),
-        _parameter(
-            "list_names", Optional[str], ["--list"], f"Show the names that a flag takes: {', '.join(LISTED)}."
-        ),
+        _parameter("settings", Optional[list[str]], ["--set"], "FIELD=VALUE for any field, as YAML; repeatable."),
+        _parameter("list_names", Optional[str], ["--list"], f"Show the names that a flag takes: {', '.join(LISTED)}."),
     ]
     fields = [f for f in dataclasses.fields(Recipe) if f.name not in _NOT_FLAGS]
     panel = PANELS[fields[0].name]

@@ -28,13 +28,9 @@ def assess(
     ),
     quick: bool = typer.Option(False, "--quick", help="A third of the data: for a try."),
     engine: str = typer.Option("kvstore", "--engine", help="How two ranks talk: kvstore or horovod."),
-    out: Path = typer.Option(
-        Path("runs/assessment"), "--out", help="Folder of assessment.json and reference.json."
-    ),
+    out: Path = typer.Option(Path("runs/assessment"), "--out", help="Folder of assessment.json and reference.json."),
     fresh: bool = typer.Option(False, "--fresh", help="Measure the reference again, though --out has it."),
-    runtime: str = typer.Option(
-        "tuned", "--runtime", help="Environment of the script: tuned or as-installed."
-    ),
+    runtime: str = typer.Option("tuned", "--runtime", help="Environment of the script: tuned or as-installed."),
     memory_mib: Optional[int] = typer.Option(
         None, "--memory-mib", min=256, help="Limit for the script's processes; default: 3/4 of what is free."
     ),
@@ -95,10 +91,7 @@ def _show(found: Any) -> None:
         )
         for one in part.criteria:
             table.add_row(
-                one.name,
-                f"{one.points:g} of {one.max_points}",
-                "ok" if one.passed else "no",
-                Text(one.feedback),
+                one.name, f"{one.points:g} of {one.max_points}", "ok" if one.passed else "no", Text(one.feedback)
             )
         stdout.print(table)
         stdout.print()

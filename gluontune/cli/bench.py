@@ -157,9 +157,7 @@ def training(
 
 def inference(
     source: Optional[Path] = typer.Argument(
-        None,
-        metavar="[RUN_OR_PARAMS]",
-        help="A checkpoint, a folder of them, .params or .npz; random if left out.",
+        None, metavar="[RUN_OR_PARAMS]", help="A checkpoint, a folder of them, .params or .npz; random if left out."
     ),
     net: str = typer.Option("cifar_resnet20_v1", "--net", help="Where the source does not say it."),
     dataset: str = typer.Option("sample", "--dataset", help="Where the source does not say it."),
@@ -200,13 +198,9 @@ def inference(
 
 
 def bridge(
-    nets: Optional[str] = typer.Option(
-        None, "--nets", help="Comma-separated (default: all of gluoncv's zoo)."
-    ),
+    nets: Optional[str] = typer.Option(None, "--nets", help="Comma-separated (default: all of gluoncv's zoo)."),
     quick: bool = typer.Option(False, "--quick", help="The first of each family."),
-    gradients: str = typer.Option(
-        "family", "--gradients", help="Compared for: family (one of each), all, none."
-    ),
+    gradients: str = typer.Option("family", "--gradients", help="Compared for: family (one of each), all, none."),
     resume: bool = RESUME,
     time_limit: float = typer.Option(300.0, "--time-limit", help="Seconds for one network."),
     as_json: bool = JSON_OPTION,
@@ -235,9 +229,7 @@ def recipes(
         None, "--count", min=1, help="Random recipes (default: the set that covers all pairs of values)."
     ),
     seed: int = typer.Option(0, "--seed", min=0, help="Of the draws."),
-    lanes: Optional[int] = typer.Option(
-        None, "--lanes", min=1, help="Recipes at a time (default: usable cores)."
-    ),
+    lanes: Optional[int] = typer.Option(None, "--lanes", min=1, help="Recipes at a time (default: usable cores)."),
     time_limit: float = typer.Option(60.0, "--time-limit", help="Seconds of silence that count as hung."),
     resume: bool = RESUME,
     as_json: bool = JSON_OPTION,
@@ -249,7 +241,5 @@ def recipes(
     """
     from gluontune.bench import recipes as benchmark
 
-    work = partial(
-        benchmark.run, count, seed=seed, lanes=lanes, time_limit=time_limit, out=out, resume=resume
-    )
+    work = partial(benchmark.run, count, seed=seed, lanes=lanes, time_limit=time_limit, out=out, resume=resume)
     carry_out(work, as_json, out, benchmark.show, holds=lambda found: not found["figures"]["failed"])

@@ -23,9 +23,7 @@ TIME_LIMIT = typer.Option(1800.0, "--time-limit", help="Seconds for one lesson."
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
-    group = typer.Typer(
-        help="List, open, run and export the lessons; see how far you are.", no_args_is_help=True
-    )
+    group = typer.Typer(help="List, open, run and export the lessons; see how far you are.", no_args_is_help=True)
     group.command("list")(list_command)
     group.command("open")(open_command)
     group.command("status")(status_command)
@@ -78,9 +76,7 @@ def status_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION)
 
 
 def open_command(
-    lesson: Optional[str] = typer.Argument(
-        None, metavar="[LESSON]", help="Open this one; default: the folder."
-    ),
+    lesson: Optional[str] = typer.Argument(None, metavar="[LESSON]", help="Open this one; default: the folder."),
     folder: Optional[Path] = FOLDER,
     port: int = typer.Option(8888, "--port", help="Of JupyterLab on 127.0.0.1; the next free one is taken."),
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open a browser."),
@@ -112,13 +108,7 @@ def run_command(
     outcomes = _execute(names or [], folder, out, settings, fresh, solved, time_limit)
     failed = [outcome for outcome in outcomes if outcome.status != "passed"]
     if as_json:
-        emit(
-            {
-                "lessons": [o.to_dict() for o in outcomes],
-                "passed": len(outcomes) - len(failed),
-                "failed": len(failed),
-            }
-        )
+        emit({"lessons": [o.to_dict() for o in outcomes], "passed": len(outcomes) - len(failed), "failed": len(failed)})
     else:
         _show(outcomes, out)
     if any(outcome.status == "interrupted" for outcome in failed):
@@ -148,13 +138,7 @@ def export_command(
     written = write_site(pick(find_lessons(folder), names or []), out, site)
     broken = broken_links(site)
     if as_json:
-        emit(
-            {
-                "index": str(site / "index.html"),
-                "files": [str(path) for path in written],
-                "broken_links": broken,
-            }
-        )
+        emit({"index": str(site / "index.html"), "files": [str(path) for path in written], "broken_links": broken})
     else:
         stdout.print(f"{site / 'index.html'}: {len(outcomes)} lessons", highlight=False, soft_wrap=True)
         for link in broken:
@@ -201,9 +185,7 @@ def _show(outcomes: list[Any], out: Path, console: Any = stdout) -> None:
     table = Table("lesson", "status", "seconds", "figures", "")
     for outcome in outcomes:
         note = "from the run before" if outcome.resumed else outcome.error or ""
-        table.add_row(
-            outcome.name, outcome.status, f"{outcome.seconds:.0f}", str(outcome.figures), Text(note)
-        )
+        table.add_row(outcome.name, outcome.status, f"{outcome.seconds:.0f}", str(outcome.figures), Text(note))
     console.print(table)
     total = sum(outcome.seconds for outcome in outcomes)
     passed = sum(outcome.status == "passed" for outcome in outcomes)

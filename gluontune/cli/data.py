@@ -85,9 +85,7 @@ def add(
 
 def make(
     name: str = typer.Argument(..., help="sample, or synthetic:train=2000,test=200,size=256x256,…"),
-    source: Optional[Path] = typer.Option(
-        None, help="sample: folder with the four official files of Fashion-MNIST."
-    ),
+    source: Optional[Path] = typer.Option(None, help="sample: folder with the four official files of Fashion-MNIST."),
     out: Path = typer.Option(Path("data"), help="sample: where the records are written."),
     fast: bool = typer.Option(False, "--fast", help="sample: compress with zlib, not zopfli: 4 % larger."),
     json: bool = JSON_OPTION,
@@ -98,9 +96,7 @@ def make(
     options: dict[str, Any] = {}
     if name == "sample":
         if source is None:
-            raise UsageError(
-                "data make sample: say --source FOLDER, with the four official files of Fashion-MNIST"
-            )
+            raise UsageError("data make sample: say --source FOLDER, with the four official files of Fashion-MNIST")
         options = {"source": source, "out": out, "fast": fast}
     with _progress(f"making {name}") as report:
         result = datasets.make(name, progress=report, **options)

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, List, Optional  # noqa: UP035 (typer reads Lis
 import typer
 from rich.text import Text
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    emit,
-    parse_settings,
-    stdout,
-    stdout_reserved,
-)
+from gluontune.cli._common import JSON_OPTION, emit, parse_settings, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
 from gluontune.errors import UsageError
 
@@ -36,16 +30,12 @@ def register(app: typer.Typer) -> None:
     def doctor(
         as_json: bool = JSON_OPTION,
         data: Optional[Path] = typer.Option(
-            None,
-            "--data",
-            help="Folder or file of your training data [default: GLUONTUNE_DATA or the cache].",
+            None, "--data", help="Folder or file of your training data [default: GLUONTUNE_DATA or the cache]."
         ),
         only: Optional[List[str]] = typer.Option(  # noqa: UP006
             None, "--only", metavar="ID", help="Run this check alone; may be given several times."
         ),
-        everything: bool = typer.Option(
-            False, "--all", help="Show the checks that found nothing wrong, too."
-        ),
+        everything: bool = typer.Option(False, "--all", help="Show the checks that found nothing wrong, too."),
         settings: bool = typer.Option(
             False, "--settings", help='Show the launch settings: eval "$(gluontune doctor --settings)".'
         ),
@@ -95,10 +85,7 @@ def _examine(data: Path | None, only: list[str], as_json: bool, everything: bool
         if shown:
             _print(shown)
         stdout.print(
-            _summary(findings, folded=len(shown) < len(findings)),
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+            _summary(findings, folded=len(shown) < len(findings)), markup=False, highlight=False, soft_wrap=True
         )
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
@@ -134,9 +121,7 @@ def _print(findings: list[Finding]) -> None:
     from gluontune.runtime.doctor import SEVERITIES
 
     for finding in sorted(findings, key=lambda f: -SEVERITIES.index(f.severity)):
-        head = Text.assemble(
-            (f"{finding.severity:7}", _STYLES[finding.severity]), f"  {finding.id}: {finding.message}"
-        )
+        head = Text.assemble((f"{finding.severity:7}", _STYLES[finding.severity]), f"  {finding.id}: {finding.message}")
         if finding.evidence and finding.severity == "ok":
             head.append(f" ({finding.evidence})", style="dim")
         lines = [head]

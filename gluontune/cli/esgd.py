@@ -7,14 +7,7 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    TIME_LIMIT_OPTION,
-    emit,
-    stderr,
-    stdout,
-    stdout_reserved,
-)
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stderr, stdout, stdout_reserved
 from gluontune.cli._progress import progress_line
 from gluontune.cli._recipe import takes_recipe
 from gluontune.recipe import Recipe
@@ -36,9 +29,7 @@ def esgd(
         None, "--updates", help="Updates of the weights in one SGD step (default: one epoch)."
     ),
     evolution_steps: int = typer.Option(1, "--evolution-steps", help="K_v; 0 leaves evolution out."),
-    offspring: Optional[int] = typer.Option(
-        None, "--offspring", help="lambda (default: twice the population)."
-    ),
+    offspring: Optional[int] = typer.Option(None, "--offspring", help="lambda (default: twice the population)."),
     elite: float = typer.Option(0.6, "--elite", help="Share that is kept for its fitness (m)."),
     parents: int = typer.Option(2, "--parents", help="Parents of one offspring."),
     sigma: float = typer.Option(0.01, "--sigma", help="Mutation, as a share of each array's size."),
@@ -75,9 +66,7 @@ def esgd(
         start=start,
     )
     with stdout_reserved(), progress_line() as line:
-        found = ladder.esgd(
-            recipe, plan, workers=workers, out=out, resume=resume, on_event=line, time_limit=time_limit
-        )
+        found = ladder.esgd(recipe, plan, workers=workers, out=out, resume=resume, on_event=line, time_limit=time_limit)
     if as_json:
         emit(found)
     else:

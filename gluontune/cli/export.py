@@ -19,9 +19,7 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        help="Export a net to ONNX, and check that it computes the same.", no_args_is_help=True
-    )
+    group = typer.Typer(help="Export a net to ONNX, and check that it computes the same.", no_args_is_help=True)
     group.command("onnx", help=onnx.__doc__)(takes_recipe(onnx))
     group.command("zoo", help=zoo.__doc__)(zoo)
     app.add_typer(group, name="export")
@@ -39,9 +37,7 @@ def onnx(
     preprocess: bool = typer.Option(
         False, "--preprocess", help="Put the normalization into the graph: it takes uint8 pixels, N×H×W×C."
     ),
-    batch: Optional[int] = typer.Option(
-        None, "--batch", min=1, help="Fix the batch size; any fits otherwise."
-    ),
+    batch: Optional[int] = typer.Option(None, "--batch", min=1, help="Fix the batch size; any fits otherwise."),
     image_size: Optional[int] = typer.Option(
         None, "--image-size", min=1, help="Side of the images, where the data set has mixed sizes."
     ),
@@ -69,12 +65,8 @@ def onnx(
 def _places(places: list[Path], random: bool) -> tuple[Optional[Path], Path]:
     wanted = 1 if random else 2
     if len(places) != wanted:
-        said = (
-            "OUT.onnx alone with --random" if random else "RUN_OR_PARAMS OUT.onnx (or --random and OUT.onnx)"
-        )
-        raise UsageError(
-            f"export onnx: {len(places)} path{'s' if len(places) > 1 else ''} given; write {said}"
-        )
+        said = "OUT.onnx alone with --random" if random else "RUN_OR_PARAMS OUT.onnx (or --random and OUT.onnx)"
+        raise UsageError(f"export onnx: {len(places)} path{'s' if len(places) > 1 else ''} given; write {said}")
     if places[-1].suffix != ".onnx":
         raise UsageError(f"{places[-1]}: the file to write ends in .onnx")
     return (None if random else places[0]), places[-1]
@@ -130,9 +122,7 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def zoo(
-    names: Optional[list[str]] = typer.Argument(
-        None, metavar="[NET…]", help="Of the zoos; 26 of them by default."
-    ),
+    names: Optional[list[str]] = typer.Argument(None, metavar="[NET…]", help="Of the zoos; 26 of them by default."),
     out: Optional[Path] = typer.Option(None, "--out", help="Keep the ONNX files in this folder."),
     classes: int = typer.Option(10, "--classes", min=2, help="Outputs of each net."),
     list_names: bool = typer.Option(False, "--list", help="Show the default networks."),
@@ -167,7 +157,5 @@ def zoo(
     if as_json:
         emit({"rows": rows, "equal": equal, "nets": len(rows)})
     else:
-        print(
-            f"{equal} of {len(rows)} exported, run in ONNX Runtime, and equal to 1e-5 of the largest output"
-        )
+        print(f"{equal} of {len(rows)} exported, run in ONNX Runtime, and equal to 1e-5 of the largest output")
     return 0 if equal == len(rows) else 1

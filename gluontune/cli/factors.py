@@ -7,15 +7,7 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    TIME_LIMIT_OPTION,
-    emit,
-    names_of,
-    stderr,
-    stdout,
-    stdout_reserved,
-)
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, names_of, stderr, stdout, stdout_reserved
 from gluontune.cli._recipe import takes_recipe
 from gluontune.cli._study import pieces_progress
 from gluontune.errors import UsageError
@@ -52,9 +44,7 @@ def factors(
     ),
     repeats: int = typer.Option(1, "--repeats", help="Runs of each set to the targets, by seed."),
     pairs: bool = typer.Option(True, "--pairs/--no-pairs", help="Measure each pair, for the interactions."),
-    every_set: bool = typer.Option(
-        False, "--every-set", help="Run single factors and pairs to the targets, too."
-    ),
+    every_set: bool = typer.Option(False, "--every-set", help="Run single factors and pairs to the targets, too."),
     full: bool = typer.Option(False, "--full", help="Long slices; short ones (the quick form) by default."),
     out: Path = typer.Option(Path("factors-out"), "--out", help="Folder for factors.json and factors.html."),
     resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted analysis in --out."),
@@ -125,9 +115,7 @@ def factors(
             stdout.print(table)
         for line in [found["sentence"], *found.get("notes", ())]:
             stdout.print(line, markup=False, highlight=False)
-        stdout.print(
-            f"{out / 'factors.html'} shows it; {out / 'factors.json'} holds the figures.", markup=False
-        )
+        stdout.print(f"{out / 'factors.html'} shows it; {out / 'factors.json'} holds the figures.", markup=False)
     if not found["complete"]:
         stderr.print("interrupted: the same command with --resume goes on", markup=False)
         return 130

@@ -35,7 +35,5 @@ def register(app: typer.Typer) -> None:
             emit({"out": str(file)})
         else:
             stdout.print(
-                f"wrote {file}; next: gluontune doctor --job {quote(str(file))}",
-                highlight=False,
-                soft_wrap=True,
+                f"wrote {file}; next: gluontune doctor --job {quote(str(file))}", highlight=False, soft_wrap=True
             )

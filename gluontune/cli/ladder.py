@@ -33,18 +33,12 @@ def ladder(
     recipe: Recipe,
     given: dict[str, Any],
     out: Path = typer.Option(Path("ladder-out"), "--out", help="Folder for ladder.json and ladder.html."),
-    quick: bool = typer.Option(
-        False, "--quick", help="Short slices and one epoch, in five minutes, not an hour."
-    ),
+    quick: bool = typer.Option(False, "--quick", help="Short slices and one epoch, in five minutes, not an hour."),
     budget: Optional[str] = typer.Option(
         None, "--budget", help="How long the climb may take: 5m (default of --quick), 90s, 1h (default)."
     ),
     rungs: Optional[str] = typer.Option(None, "--rungs", help="Climb only these, comma-separated."),
-    resume: bool = typer.Option(
-        False,
-        "--resume",
-        help="Go on with an interrupted climb in --out, if there is one.",
-    ),
+    resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted climb in --out, if there is one."),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:
@@ -83,18 +77,10 @@ def ladder(
     else:
         stdout.print(report.ladder_table(found))
         stdout.print(found["sentence"], markup=False)
-        stdout.print(
-            f"{out / 'ladder.html'} shows it all; {out / 'ladder.json'} holds the figures.", markup=False
-        )
+        stdout.print(f"{out / 'ladder.html'} shows it all; {out / 'ladder.json'} holds the figures.", markup=False)
         if files := found.get("files"):
-            script = (
-                f"{out / 'best.py'} is a script with it"
-                if files["script"]
-                else f"no best.py: {files['reason']}"
-            )
-            stdout.print(
-                f"{out / 'best.yaml'} is the recipe that was found; {script}.", markup=False, soft_wrap=True
-            )
+            script = f"{out / 'best.py'} is a script with it" if files["script"] else f"no best.py: {files['reason']}"
+            stdout.print(f"{out / 'best.yaml'} is the recipe that was found; {script}.", markup=False, soft_wrap=True)
     if not found["complete"]:
         stderr.print("interrupted: the same command with --resume goes on", markup=False)
         return 130

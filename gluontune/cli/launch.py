@@ -17,11 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def launch(
     ranks: Optional[int] = typer.Option(
-        None,
-        "-n",
-        "--ranks",
-        min=1,
-        help="Training processes [default: 2, or all that --hosts has room for].",
+        None, "-n", "--ranks", min=1, help="Training processes [default: 2, or all that --hosts has room for]."
     ),
     engine: str = typer.Option(
         "kvstore",
@@ -71,10 +67,7 @@ def launch(
         "code as you. For networks that are yours alone.",
     ),
     restart: int = typer.Option(
-        0,
-        "--restart",
-        min=0,
-        help="After a fault, go on from the newest checkpoint (train's --checkpoint) so often.",
+        0, "--restart", min=0, help="After a fault, go on from the newest checkpoint (train's --checkpoint) so often."
     ),
     command: Optional[list[str]] = typer.Argument(None, metavar="-- train …", help="train and its options."),
 ) -> int:
@@ -94,9 +87,7 @@ def launch(
     command = command or []
     if command[:1] != ["train"]:
         given = " ".join(command) or "nothing"
-        raise UsageError(
-            f"launch runs `train`, not {given!r}: write gluontune launch -n 2 -- train --epochs 1"
-        )
+        raise UsageError(f"launch runs `train`, not {given!r}: write gluontune launch -n 2 -- train --epochs 1")
     ours = (
         "--engine",
         "--num-devices",
@@ -111,9 +102,7 @@ def launch(
     )
     taken = [flag for flag in ours if any(word.split("=")[0] == flag for word in command)]
     if taken:
-        raise UsageError(
-            f"{' and '.join(taken)} after `--`: launch's own options go before it (-n, --engine, …)"
-        )
+        raise UsageError(f"{' and '.join(taken)} after `--`: launch's own options go before it (-n, --engine, …)")
     options = ["--restart", str(restart)] if restart else []
     if nnodes is not None or rendezvous is not None:
         options += _meeting(engine, hosts, nnodes, rendezvous, connect_timeout or 600.0)
@@ -132,9 +121,7 @@ def launch(
     return main([*command, "--engine", engine, "--num-devices", str(ranks or 2), *options])
 
 
-def _meeting(
-    engine: str, hosts: str | None, nnodes: str | None, rendezvous: str | None, join_s: float
-) -> list[str]:
+def _meeting(engine: str, hosts: str | None, nnodes: str | None, rendezvous: str | None, join_s: float) -> list[str]:
     if engine != "ddp":
         raise UsageError(f"--nnodes and --rendezvous are torchrun's: use --engine ddp, not {engine}")
     if hosts is not None:

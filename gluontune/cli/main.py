@@ -67,9 +67,7 @@ def add_commands(app: typer.Typer, package: str) -> None:
 
 
 def main(
-    argv: Sequence[str] | None = None,
-    build: Callable[[], typer.Typer] = build_app,
-    name: str = "gluontune",
+    argv: Sequence[str] | None = None, build: Callable[[], typer.Typer] = build_app, name: str = "gluontune"
 ) -> int:
     """Run the command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 
@@ -121,9 +119,7 @@ def _name_the_value(error: Any) -> None:
 def entry() -> None:
     """The console script. A cluster's SIGTERM is taken like Ctrl-C: what was measured is kept."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if (
-        sys.stdout is not None and sys.stdout.errors == "strict"
-    ):  # a file's name may be no UTF-8, or a terminal's none
+    if sys.stdout is not None and sys.stdout.errors == "strict":  # a file's name may be no UTF-8, or a terminal's none
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(main())
 

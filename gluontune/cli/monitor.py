@@ -28,9 +28,7 @@ def register(app: typer.Typer) -> None:
         period: float = typer.Option(0.25, "--period", help="Seconds from sample to sample."),
         gpus: str = typer.Option("auto", "--gpus", help="auto, all, none, or indices such as 0,1."),
         pid: Optional[int] = typer.Option(None, "--pid", help="Watch this running process and its children."),
-        seconds: Optional[float] = typer.Option(
-            None, "--seconds", help="Without a command: stop after these."
-        ),
+        seconds: Optional[float] = typer.Option(None, "--seconds", help="Without a command: stop after these."),
         out: Optional[Path] = typer.Option(None, "--out", help="Also write each sample to FILE.jsonl."),
         as_json: bool = _common.JSON_OPTION,
     ) -> None:
@@ -39,9 +37,7 @@ def register(app: typer.Typer) -> None:
         Exits 0 if the command did, 1 if it failed, 2 if there is no such command.
         """
         if command and (pid is not None or seconds is not None):
-            raise UsageError(
-                "--pid and --seconds are for watching without a command; leave them or the command out"
-            )
+            raise UsageError("--pid and --seconds are for watching without a command; leave them or the command out")
         if seconds is not None and not seconds > 0:
             raise UsageError(f"--seconds {seconds:g}: give a number above 0")
         failed = (
@@ -62,9 +58,7 @@ def _gpus(text: str) -> str | list[int]:
     return [int(part) for part in parts]
 
 
-def _around(
-    command: list[str], period: float, gpus: str | list[int], out: Optional[Path], as_json: bool
-) -> bool:
+def _around(command: list[str], period: float, gpus: str | list[int], out: Optional[Path], as_json: bool) -> bool:
     from gluontune.monitor.command import run_command
 
     with _log(out, {"command": command}) as log:

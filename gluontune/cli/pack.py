@@ -23,8 +23,7 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def pack(
         src: List[str] = typer.Argument(  # noqa: UP006
-            ...,
-            help="Folder with a sub-folder for each class, a .lst, a .csv, or .tar archives (WebDataset).",
+            ..., help="Folder with a sub-folder for each class, a .lst, a .csv, or .tar archives (WebDataset)."
         ),
         out: str = typer.Argument(..., help="The .rec file; .idx and .crc are written beside it."),
         resize: Optional[int] = typer.Option(None, help="Shorter side in pixels. Default: as it is."),

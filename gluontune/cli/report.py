@@ -24,9 +24,7 @@ def register(app: typer.Typer) -> None:
         compare: bool = typer.Option(
             False, "--compare", help="Compare with the first; exit 1 on a regression. Writes no HTML."
         ),
-        threshold: float = typer.Option(
-            5.0, "--threshold", help="Percent of speed that --compare lets pass."
-        ),
+        threshold: float = typer.Option(5.0, "--threshold", help="Percent of speed that --compare lets pass."),
         svg: Optional[Path] = typer.Option(
             None, "--svg", help="Write the first figure alone to this file, light and dark; no HTML."
         ),

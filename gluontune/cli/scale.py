@@ -6,13 +6,7 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    TIME_LIMIT_OPTION,
-    emit,
-    stdout,
-    stdout_reserved,
-)
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import takes_recipe
 from gluontune.errors import UsageError

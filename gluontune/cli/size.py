@@ -87,12 +87,8 @@ def lines(report: Any) -> list[str]:
         f"(loaders decode with {report.decoder})",
     ]
     if report.disk is not None:
-        random = ", ".join(
-            f"{r['reads_per_sec']:,.0f} at depth {r['queue_depth']}" for r in report.disk["random"]
-        )
-        cached = (
-            " (through the page cache: the file system has no direct reads)" if report.disk["cached"] else ""
-        )
+        random = ", ".join(f"{r['reads_per_sec']:,.0f} at depth {r['queue_depth']}" for r in report.disk["random"])
+        cached = " (through the page cache: the file system has no direct reads)" if report.disk["cached"] else ""
         found.append(
             f"limit of the disk{cached}: {report.disk['sequential_samples_per_sec']:,.0f} images/s in sequence "
             f"({report.disk['sequential_mib_per_sec']:,.0f} MiB/s); random records a second: {random}"

@@ -38,10 +38,7 @@ def train(
         False, "--resume", help="Go on from the newest whole checkpoint; from the start where there is none."
     ),
     restart: int = typer.Option(
-        0,
-        "--restart",
-        min=0,
-        help="So many times, go on from the newest checkpoint after a process died or hung.",
+        0, "--restart", min=0, help="So many times, go on from the newest checkpoint after a process died or hung."
     ),
     hosts: Optional[str] = typer.Option(None, "--hosts", hidden=True),
     rsh: Optional[str] = typer.Option(None, "--rsh", hidden=True),
@@ -63,18 +60,11 @@ def train(
         emit(names) if as_json else print("\n".join(names))
         return 0
     if checkpoint is None and (resume or restart):
-        raise UsageError(
-            f"--{'resume' if resume else 'restart'}: say where the checkpoints are: --checkpoint DIR"
-        )
+        raise UsageError(f"--{'resume' if resume else 'restart'}: say where the checkpoints are: --checkpoint DIR")
     where = None
     if hosts is not None:  # from `launch`, which shows these options
         where = Hosts.parse(
-            hosts,
-            rsh=rsh,
-            python=python,
-            port=port,
-            connect_s=connect_timeout,
-            insecure_network=insecure_network,
+            hosts, rsh=rsh, python=python, port=port, connect_s=connect_timeout, insecure_network=insecure_network
         )
     plan = None
     if checkpoint is not None:
@@ -111,9 +101,7 @@ def train(
         stderr.print(f"note: {note}", markup=False, soft_wrap=True)
     if result.error is not None:
         show_traceback(result.error)
-        stderr.print(
-            f"error: {result.error['message']} (while {result.error['phase']})", markup=False, soft_wrap=True
-        )
+        stderr.print(f"error: {result.error['message']} (while {result.error['phase']})", markup=False, soft_wrap=True)
     return 0 if result.ok else 130 if result.status == "interrupted" else 1
 
 

@@ -33,17 +33,12 @@ def tta(
     recipe: Recipe,
     given: dict[str, Any],
     target: Optional[float] = typer.Option(
-        None,
-        "--target",
-        help="Validation accuracy to reach, 0 … 1; default: the recipe file's target_accuracy.",
+        None, "--target", help="Validation accuracy to reach, 0 … 1; default: the recipe file's target_accuracy."
     ),
     repeats: int = typer.Option(5, "--repeats", help="Runs of each recipe, each with a seed of its own."),
     seeds: Optional[str] = typer.Option(None, "--seeds", help="Their seeds, comma-separated: --seeds 0,1,2"),
     against: Optional[Path] = typer.Option(
-        None,
-        "--against",
-        metavar="RECIPE.yaml",
-        help="A second recipe, run in turn; gives the ratio of times.",
+        None, "--against", metavar="RECIPE.yaml", help="A second recipe, run in turn; gives the ratio of times."
     ),
     against_torch: bool = typer.Option(
         False, "--against-torch", help="The same training by PyTorch (make peers), run in turn."
@@ -62,9 +57,7 @@ def tta(
         '{"seconds": 61.5, "accuracy": 0.91} after each validation.',
     ),
     peers: Optional[Path] = typer.Option(
-        None,
-        "--peers",
-        help="The peers' environment (default: .peers, from make peers; of a script: this one).",
+        None, "--peers", help="The peers' environment (default: .peers, from make peers; of a script: this one)."
     ),
     stop_at_target: bool = typer.Option(
         False, "--stop-at-target", help="End each run at its first crossing: quicker, no sustained one."
@@ -105,9 +98,7 @@ def tta(
     price = cost.read_price(prices, machine) if prices is not None else None
     if machine is not None and prices is None:
         raise UsageError(f"--machine {machine}: it names a line of a price table; give --prices, too")
-    others = [
-        (path.name if path.is_dir() else path.parent.name, report.load_tta(path)) for path in beside or []
-    ]
+    others = [(path.name if path.is_dir() else path.parent.name, report.load_tta(path)) for path in beside or []]
     for path, (_, other) in zip(beside or [], others):
         report.check_comparable(other, path, recipe.dataset, target)
 
@@ -167,6 +158,4 @@ def _seeds(text: Optional[str]) -> Optional[list[int]]:
     try:
         return None if names is None else [int(name) for name in names]
     except ValueError:
-        raise UsageError(
-            f"--seeds {text!r}: write whole numbers with commas, such as --seeds 0,1,2"
-        ) from None
+        raise UsageError(f"--seeds {text!r}: write whole numbers with commas, such as --seeds 0,1,2") from None

@@ -11,15 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gluontune import stats
-from gluontune.cli._common import (
-    JSON_OPTION,
-    TIME_LIMIT_OPTION,
-    emit,
-    names_of,
-    stderr,
-    stdout,
-    stdout_reserved,
-)
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, names_of, stderr, stdout, stdout_reserved
 from gluontune.cli._progress import progress_line
 from gluontune.cli._recipe import takes_recipe
 from gluontune.errors import UsageError
@@ -95,9 +87,7 @@ def _show(found: dict[str, Any], out: Path) -> None:
     for row in found["tried"]:
         name = Text(row["label"], style="bold green" if row["kept"] else "")
         if row["samples_per_sec"] is None:
-            name.append(
-                f"  {row['status']}: {row['reason']}", style="red" if row["status"] == "failed" else "dim"
-            )
+            name.append(f"  {row['status']}: {row['reason']}", style="red" if row["status"] == "failed" else "dim")
             table.add_row(row["stage"], name)
             continue
         if row["remark"]:
@@ -116,8 +106,5 @@ def _show(found: dict[str, Any], out: Path) -> None:
         if line:
             stdout.print(line, markup=False, highlight=False)
     stdout.print(
-        f"gluontune train --recipe {quote(str(out / 'recipe.yaml'))}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        f"gluontune train --recipe {quote(str(out / 'recipe.yaml'))}", markup=False, highlight=False, soft_wrap=True
     )

@@ -39,9 +39,7 @@ def register(app: typer.Typer) -> None:
 
         with _common.stdout_reserved(), progress_bar("verifying", "MB", 1e6) as progress:
             if repair is not None:
-                repaired = records.repair(
-                    file, repair, index, decode=decode, workers=workers, progress=progress
-                )
+                repaired = records.repair(file, repair, index, decode=decode, workers=workers, progress=progress)
                 report = repaired.verified
             else:
                 report = records.verify(file, index, decode=decode, workers=workers, progress=progress)
@@ -65,9 +63,7 @@ def _print_uncertain(keys: list[int]) -> None:
     if keys:
         shown = ", ".join(map(str, keys[:SHOWN])) + (", …" if len(keys) > SHOWN else "")
         _common.stdout.print(
-            f"{len(keys):,} of them are whole, but their keys are not proven: {shown}",
-            highlight=False,
-            soft_wrap=True,
+            f"{len(keys):,} of them are whole, but their keys are not proven: {shown}", highlight=False, soft_wrap=True
         )
 
 
@@ -95,9 +91,7 @@ def _print_report(report: VerifyReport) -> None:
     faults = f"{len(report.damaged):,} fault{'s' * (len(report.damaged) != 1)}"
     line(f"{report.path}: {report.records:,} records, {report.whole:,} whole, {faults}")
     if report.incomplete:
-        line(
-            f"{len(report.incomplete):,} images are incomplete: whole records, but trained on as decoders read them"
-        )
+        line(f"{len(report.incomplete):,} images are incomplete: whole records, but trained on as decoders read them")
     if report.unchecked:
         line(
             f"{report.unchecked:,} records have no checksum: their framing and images were looked at, "

@@ -142,9 +142,7 @@ def check_size(data: Any, kind: str | None, header: JpegHeader | None = None) ->
     if kind == "jpg":
         header = header or jpeg_header(data)
         scans = bytes(data[header.scan :]).count(b"\xff\xda") if header.progressive else 1
-        why = too_large(
-            kind, header.width, header.height, len(data), coefficients=header.coefficients, scans=scans
-        )
+        why = too_large(kind, header.width, header.height, len(data), coefficients=header.coefficients, scans=scans)
     else:
         if kind is None:
             raise ImageError(f"not an image (begins with {bytes(data[:12])!r})")
@@ -289,18 +287,14 @@ def _check_tables(data: Any, frame: int, scan: int, tables: list[int]) -> None:
         while data[at + 1] == 0xC4 and place + 17 <= end:
             codes.add(data[place])
             place += 17 + sum(data[place + 1 : place + 17])
-    quant_of = {
-        data[k]: data[k + 2] for k in range(frame + 10, min(scan - 2, frame + 10 + 3 * data[frame + 9]), 3)
-    }
+    quant_of = {data[k]: data[k + 2] for k in range(frame + 10, min(scan - 2, frame + 10 + 3 * data[frame + 9]), 3)}
     parts = data[scan + 4]
     first, _, step = data[scan + 5 + 2 * parts : scan + 8 + 2 * parts]
     for k in range(scan + 5, scan + 5 + 2 * parts, 2):
         if quant_of.get(data[k], 0) not in quants:
             raise ImageError("a JPEG file without its quantization tables")
         ac, dc = 16 + (data[k + 1] & 15), data[k + 1] >> 4
-        if (
-            data[frame + 1] == 0xC2
-        ):  # a scan of a progressive file has either; a refining one, of first ones none
+        if data[frame + 1] == 0xC2:  # a scan of a progressive file has either; a refining one, of first ones none
             wanted = {ac} if first else set() if step >> 4 else {dc}
         else:
             wanted = {dc, ac}
@@ -363,6 +357,4 @@ def _inspect_png(data: bytes) -> ImageInfo:
     width, height, bits, color = struct.unpack(">IIBB", header[:10])
     channels = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}.get(color, 0)
     plain = orientation == 1 and not transparent and bits == 8 and color in (0, 2)
-    return ImageInfo(
-        "png", width, height, channels + (transparent and channels < 4), bits, orientation, plain
-    )
+    return ImageInfo("png", width, height, channels + (transparent and channels < 4), bits, orientation, plain)

@@ -55,11 +55,7 @@ def decode(data: Any, channels: int = 0) -> np.ndarray | None:
     """
     import cv2
 
-    flag = {
-        0: cv2.IMREAD_ANYCOLOR,
-        1: cv2.IMREAD_GRAYSCALE,
-        3: cv2.IMREAD_COLOR,
-    }[channels]
+    flag = {0: cv2.IMREAD_ANYCOLOR, 1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR}[channels]
     buffer = np.frombuffer(data, np.uint8)
     if not len(buffer):
         return None

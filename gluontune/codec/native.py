@@ -136,9 +136,7 @@ def build_library(folder: Path | None = None) -> Path | None:
     """The compiled ``csrc``: from the cache, or compiled now; None without a working compiler or a libjpeg-turbo."""
     if not any(True for _ in jpeg_libraries()):
         return None
-    key = hashlib.sha256(
-        b"".join(s.read_bytes() for s in SOURCES) + platform.platform().encode()
-    ).hexdigest()[:16]
+    key = hashlib.sha256(b"".join(s.read_bytes() for s in SOURCES) + platform.platform().encode()).hexdigest()[:16]
     places = [folder] if folder else [user_folder(), Path(tempfile.gettempdir()) / f"gluontune-{_user()}"]
     for place in places:
         final = place / f"native-{key}.so"
@@ -203,11 +201,7 @@ def declare(library: Any) -> Any:
         ("gt_check", i, [c, ctypes.c_char_p, n]),
         ("gt_prepare", None, []),
         ("gt_crc32", ctypes.c_uint32, [ctypes.c_char_p, n]),
-        (
-            "gt_gather",
-            i,
-            [ctypes.c_char_p, ctypes.c_char_p, c, i, i, c, ctypes.POINTER(i * 4), c, n, c, c, c],
-        ),
+        ("gt_gather", i, [ctypes.c_char_p, ctypes.c_char_p, c, i, i, c, ctypes.POINTER(i * 4), c, n, c, c, c]),
         ("gt_limit", None, [ctypes.c_int64]),
         ("gt_header", i, [c, n, ctypes.POINTER(i * 7)]),
         ("gt_headers", None, [i, c, c, c]),

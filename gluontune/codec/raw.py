@@ -48,9 +48,7 @@ def raw_to_pixels(payload: Any) -> np.ndarray:
     shape = _raw_shape(bytes(payload[10:start]))
     count = shape[0] * shape[1] * shape[2]
     if len(payload) != start + count:
-        raise ImageError(
-            f"raw pixels of shape {shape} need {count:,} bytes, there are {len(payload) - start:,}"
-        )
+        raise ImageError(f"raw pixels of shape {shape} need {count:,} bytes, there are {len(payload) - start:,}")
     return np.frombuffer(payload, np.uint8, count, start).reshape(shape)
 
 

@@ -78,9 +78,7 @@ def recode_jpeg(
     if state is None:
         return None
     library = state.codec
-    code = library.gt_recode(
-        state.handle, data, len(data), side or 0, crop, grey, quality, ctypes.byref(state.result)
-    )
+    code = library.gt_recode(state.handle, data, len(data), side or 0, crop, grey, quality, ctypes.byref(state.result))
     if code == native.OK:
         return ctypes.string_at(state.result[0], state.result[1])
     if code == native.UNSUPPORTED:

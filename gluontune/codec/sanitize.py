@@ -49,9 +49,7 @@ def build(folder: Path, sources: Path | None = None) -> tuple[Path, str]:
     Raises:
         GluontuneError: no compiler, no sanitizer, or no libjpeg-turbo; it says which.
     """
-    compiler = next(
-        (c for c in building.compilers() if c[0] != str(building.ZIG)), None
-    )  # zig's has no such runtime
+    compiler = next((c for c in building.compilers() if c[0] != str(building.ZIG)), None)  # zig's has no such runtime
     if not compiler:
         raise GluontuneError("no C compiler here (Debian, Ubuntu: apt install gcc)")
     if not any(True for _ in native.jpeg_libraries()):
@@ -69,9 +67,7 @@ def build(folder: Path, sources: Path | None = None) -> tuple[Path, str]:
             runtime = os.path.realpath(found)
             break
     if not runtime:
-        raise GluontuneError(
-            f"{compiler[0]} has no runtime of the address sanitizer (Debian, Ubuntu: apt install gcc)"
-        )
+        raise GluontuneError(f"{compiler[0]} has no runtime of the address sanitizer (Debian, Ubuntu: apt install gcc)")
     return library, runtime
 
 
@@ -134,17 +130,12 @@ def _answer(command: list[str], env: dict[str, str], at: Path) -> tuple[int, str
     The clock alone cannot tell: on a busy machine a sound process gets a second of the processor in minutes.
     """
     before, spent = "", 0.0
-    with subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 out, said = process.communicate(timeout=LOOK_S)
                 return process.returncode, out, said
-            now, used = (
-                at.read_text() if at.exists() else "",
-                sum(psutil.Process(process.pid).cpu_times()[:2]),
-            )
+            now, used = (at.read_text() if at.exists() else "", sum(psutil.Process(process.pid).cpu_times()[:2]))
             if now == before and not 0 < used - spent < LOOP_S:
                 process.kill()
                 return -1, "", f"no answer for {LOOK_S} s"

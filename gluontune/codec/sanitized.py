@@ -53,10 +53,7 @@ def corpus() -> list[bytes]:
         exif[0x0112] = 6
         kinds: list[tuple[Any, dict[str, Any]]] = [(image, {"subsampling": s}) for s in (0, 1, 2)]
         kinds += [(image, {"progressive": True}), (image.convert("L"), {}), (image.convert("CMYK"), {})]
-        kinds += [
-            (image, {"exif": exif, "optimize": True}),
-            (image, {"restart_marker_blocks": 2, "quality": 98}),
-        ]
+        kinds += [(image, {"exif": exif, "optimize": True}), (image, {"restart_marker_blocks": 2, "quality": 98})]
         for one, options in kinds:
             stream = io.BytesIO()
             one.save(stream, "JPEG", **{"quality": 85, **options})
@@ -96,9 +93,7 @@ def damaged(rng: np.random.Generator, files: list[bytes]) -> bytes:
             frame = max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))
             place = frame + int(rng.integers(4, 20))
             if frame >= 0 and place < len(data):
-                data[place] = int(
-                    rng.choice([0, 1, 2, 3, 4, 0x11, 0x12, 0x21, 0x22, 0x41, 0x44, rng.integers(256)])
-                )
+                data[place] = int(rng.choice([0, 1, 2, 3, 4, 0x11, 0x12, 0x21, 0x22, 0x41, 0x44, rng.integers(256)]))
     return bytes(data)
 
 
@@ -159,9 +154,7 @@ class Cases:
                 )
         eighths = rng.choice([8, 4, 2, 1], count).astype(np.int32)
         flips = rng.integers(0, 2, count).astype(np.uint8) if rng.random() < 0.5 else None
-        offsets = (
-            rng.integers(0, 2 * pad + 1, (count, 2)).astype(np.int64) if pad and rng.random() < 0.5 else None
-        )
+        offsets = rng.integers(0, 2 * pad + 1, (count, 2)).astype(np.int64) if pad and rng.random() < 0.5 else None
         return self.many(files, boxes, eighths, codes, flips, offsets, pad, (height, width, channels))
 
     def alike(self, rng: np.random.Generator) -> bool:
@@ -173,15 +166,10 @@ class Cases:
             one, start = bytearray(data), int(h[5]) + 14
             for _ in range(int(rng.choice([0, 0, 0, 0, 0, 0, 1, 3]))):
                 at = int(rng.integers(min(start, len(one) - 2), len(one) - 1))  # some are that small
-                one[at : at + int(rng.integers(0, 3))] = rng.bytes(int(rng.integers(0, 4))).replace(
-                    b"\0", b"\xff"
-                )
+                one[at : at + int(rng.integers(0, 3))] = rng.bytes(int(rng.integers(0, 4))).replace(b"\0", b"\xff")
             files.append(Memory(len(one), bytes(one)))
         count, pad = len(files), int(rng.choice([0, 1, 4, 16]))
-        boxes, codes = (
-            np.tile(np.array([0, 0, h[0], h[1]], np.int32), (count, 1)),
-            self.headers(files)[:, 7].copy(),
-        )
+        boxes, codes = (np.tile(np.array([0, 0, h[0], h[1]], np.int32), (count, 1)), self.headers(files)[:, 7].copy())
         flips = rng.integers(0, 2, count).astype(np.uint8) if rng.random() < 0.5 else None
         offsets = rng.integers(0, 2 * pad + 1, (count, 2)).astype(np.int64) if rng.random() < 0.6 else None
         shape = (int(h[0]), int(h[1]), int(rng.choice([1, 3])))
@@ -238,14 +226,10 @@ class Cases:
         side, quality = (0, 100) if is_loud else (side, quality)
         given = ctypes.cast(one.at, ctypes.c_char_p)
         self.codec.gt_check(self.handle(), given, one.size)
-        code = self.codec.gt_recode(
-            self.handle(), given, one.size, side, crop, grey, quality, ctypes.byref(result)
-        )
+        code = self.codec.gt_recode(self.handle(), given, one.size, side, crop, grey, quality, ctypes.byref(result))
         if code != native.OK:
             return False
-        made = Memory(
-            result[1], ctypes.string_at(result[0], result[1])
-        )  # what it made is read to its last byte
+        made = Memory(result[1], ctypes.string_at(result[0], result[1]))  # what it made is read to its last byte
         return bool(self.headers([made])[0, 7] == native.OK)
 
     def gather(self, rng: np.random.Generator) -> bool:
@@ -260,9 +244,7 @@ class Cases:
             sizes.append(24 + 4 * int(rng.integers(0, 4)))
             heads.append(rng.bytes(sizes[-1]))
         recoding = (ctypes.c_int * 4)(*rng.integers([1, 0, 0, 50], [40, 2, 4, 101]).tolist())
-        smaller = ((self.handle(), ctypes.byref(recoding)), (self.handle(), None), (None, None))[
-            rng.integers(3)
-        ]
+        smaller = ((self.handle(), ctypes.byref(recoding)), (self.handle(), None), (None, None))[rng.integers(3)]
         names, before = b"\0".join(paths) + b"\0", b"".join(heads)
         count, room = len(paths), int(rng.choice([64, 1000, 5000, 40_000]))
         given = Memory(len(names), names), Memory(len(before), before)

@@ -25,9 +25,7 @@ MAX_SCANS = 500  # libjpeg-turbo's own limit where it is fuzzed
 COEFFICIENTS = 0.75  # of one pixel, in a JPEG file of several scans
 _SMALL = 1 << 22  # pixels: what claims fewer is left to the decoder
 _DEFLATE = 1032  # the most that a byte of a PNG can stand for (zlib's technical details)
-_FLAT = (
-    4096  # pixels for which a byte of WebP, GIF, TIFF or packed BMP may stand: more than any picture needs
-)
+_FLAT = 4096  # pixels for which a byte of WebP, GIF, TIFF or packed BMP may stand: more than any picture needs
 _TIFF_SIZES = {3: "H", 4: "I"}
 
 
@@ -130,9 +128,7 @@ def pixel_bits(data: Any, kind: str) -> int:
         return {"1": 8, "2": 16, "3": 48, "4": 1, "5": 8, "6": 24}.get(chr(view[1]), 1)
     if kind == "bmp" and len(view) > 33:
         old = struct.unpack_from("<I", view, 14)[0] == 12
-        bits, packed = (
-            (struct.unpack_from("<H", view, 24)[0], 0) if old else struct.unpack_from("<HI", view, 28)
-        )
+        bits, packed = (struct.unpack_from("<H", view, 24)[0], 0) if old else struct.unpack_from("<HI", view, 28)
         return 0 if packed in (1, 2) else min(bits, 32)
     return 0
 

@@ -142,12 +142,8 @@ class FusedBatchNorm(nn.BatchNorm):
     """BatchNorm that applies the relu after it in the same kernel, forward and backward."""
 
     @either_kind
-    def hybrid_forward(
-        self, F: Any, x: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any
-    ) -> Any:
-        return F.contrib.BatchNormWithReLU(
-            x, gamma, beta, running_mean, running_var, name="fwd", **self._kwargs
-        )
+    def hybrid_forward(self, F: Any, x: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any) -> Any:
+        return F.contrib.BatchNormWithReLU(x, gamma, beta, running_mean, running_var, name="fwd", **self._kwargs)
 
 
 class Float32Conv2D(nn.Conv2D):

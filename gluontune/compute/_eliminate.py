@@ -107,12 +107,7 @@ class Contest:
         variants = self._vary(varied)
         joined = _joined(varied, variants)
         self._look(joined, VARIANTS_HEAT)
-        picked = [
-            *plain,
-            best,
-            *([_fastest(variants)] if variants else []),
-            *(t for t in joined if t.step_ms),
-        ]
+        picked = [*plain, best, *([_fastest(variants)] if variants else []), *(t for t in joined if t.step_ms)]
         self._final(list({id(t): t for t in picked}.values()), best)
 
     def _vary(self, best: Trial) -> list[Trial]:
@@ -186,9 +181,7 @@ def _contenders(names: tuple[str, ...], present: str, hybrid: bool) -> list[Tria
     order: list[tuple[str, tuple[str, ...]]] = [(present, ())] if present != "imperative" else []
     for settings in ("static", "hybridized", "static_alloc"):
         order += [(settings, names), (settings, ())]
-    return [
-        Trial(*way) for way in dict.fromkeys([*order, ("imperative", names)]) if way != ("imperative", ())
-    ]
+    return [Trial(*way) for way in dict.fromkeys([*order, ("imperative", names)]) if way != ("imperative", ())]
 
 
 def _variations(best: Trial) -> list[Trial]:

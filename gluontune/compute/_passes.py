@@ -26,14 +26,10 @@ def run(net: Any, inputs: tuple[Any, ...], training: bool) -> tuple[list[Any], l
     with _same_averages(net):
         with mx.autograd.record(train_mode=training) if training else mx.autograd.pause(train_mode=False):
             outputs = [as_nd_array(o) for o in flat(net(*inputs))]
-            heads = [
-                o.astype("float32").square().sum() for o in outputs if o.dtype not in (np.int64, np.bool_)
-            ]
+            heads = [o.astype("float32").square().sum() for o in outputs if o.dtype not in (np.int64, np.bool_)]
         if not training:
             return [_numpy(o) for o in outputs], []
-        parameters = [
-            p for p in net.collect_params().values() if p.grad_req != "null" and p._grad is not None
-        ]
+        parameters = [p for p in net.collect_params().values() if p.grad_req != "null" and p._grad is not None]
         for gradient in (as_nd_array(g) for p in parameters for g in p.list_grad()):
             mx.nd.zeros_like(gradient, out=gradient)  # Parameter.zero_grad() of 1.9.1 refuses mx.np's arrays
         if parameters:
@@ -60,9 +56,7 @@ def without_dropout(net: Any, wanted: bool) -> Iterator[None]:
         (block, name, vars(block)[name])
         for _, block in walk(net)
         for name in ("_rate", "_dropout")  # of Dropout and of recurrent layers
-        if wanted
-        and isinstance(block, mxnet().gluon.HybridBlock)
-        and isinstance(vars(block).get(name), float)
+        if wanted and isinstance(block, mxnet().gluon.HybridBlock) and isinstance(vars(block).get(name), float)
     ]
     try:
         for block, name, _ in held:

@@ -48,9 +48,7 @@ def preserved(net: Any) -> Iterator[None]:
     # does not wait for it, only waitall does.
     mxnet().nd.waitall()
     blocks = capture(net)
-    arrays = [
-        _copies(parameter) for parameter in net.collect_params().values() if parameter._data is not None
-    ]
+    arrays = [_copies(parameter) for parameter in net.collect_params().values() if parameter._data is not None]
     try:
         yield
     finally:
@@ -83,7 +81,6 @@ def restore(blocks: list[tuple[Any, type, dict[str, Any]]]) -> None:
 
 def _copies(parameter: Any) -> list[tuple[Any, Any, bool | None]]:
     saved: list[tuple[Any, Any, bool | None]] = [
-        (array, array.copy(), array._fresh_grad if parameter._grad is not None else None)
-        for array in parameter._data
+        (array, array.copy(), array._fresh_grad if parameter._grad is not None else None) for array in parameter._data
     ]
     return saved + [(array, array.copy(), None) for array in parameter._grad or []]

@@ -77,9 +77,7 @@ def recall(key: str, names: Sequence[str]) -> dict[str, Any] | None:
     return {"trials": trials, "chosen": chosen, "notes": notes, "complete": complete, "budget_s": budget}
 
 
-def keep(
-    key: str, trials: Sequence[Trial], chosen: Trial, notes: list[str], complete: bool, budget_s: float
-) -> None:
+def keep(key: str, trials: Sequence[Trial], chosen: Trial, notes: list[str], complete: bool, budget_s: float) -> None:
     """Remember a race; a folder that cannot be written is no error."""
     document = {
         "schema_version": SCHEMA,
@@ -111,18 +109,11 @@ def _trial(row: dict[str, Any], names: Sequence[str]) -> Trial:
     for name in _MEASURED:
         seen = row[name]
         if seen is not None and not (
-            all(_positive(v) for v in (seen["median"], *seen["ci95"]))
-            and len(seen["ci95"]) == 2
-            and _whole(seen["n"])
+            all(_positive(v) for v in (seen["median"], *seen["ci95"])) and len(seen["ci95"]) == 2 and _whole(seen["n"])
         ):
             raise ValueError(name)
     kinds: Any
-    for name, kinds in {
-        "compile_s": (int, float),
-        "memory_mib": (int, float),
-        "dropped": str,
-        "error": str,
-    }.items():
+    for name, kinds in {"compile_s": (int, float), "memory_mib": (int, float), "dropped": str, "error": str}.items():
         if not isinstance(row[name], kinds):
             raise ValueError(name)
     if row["break_even_steps"] is not None:
@@ -186,11 +177,7 @@ def _graph(root: Any, inputs: tuple[Any, ...] | None) -> Any:
             _, symbol = root._get_graph(*inputs)
         graph = json.loads(symbol.tojson(remove_amp_cast=False))
         # An input's third number counts how often running statistics were traced before.
-        nodes = [
-            [n["op"], n.get("attrs"), [i[:2] for i in n["inputs"]]]
-            for n in graph["nodes"]
-            if n["op"] != "null"
-        ]
+        nodes = [[n["op"], n.get("attrs"), [i[:2] for i in n["inputs"]]] for n in graph["nodes"] if n["op"] != "null"]
         variables = [i for i, n in enumerate(graph["nodes"]) if n["op"] == "null"]
         return [nodes, variables, graph["heads"]]
     except Exception:  # a user's code may raise anything when it is traced
@@ -218,6 +205,4 @@ def _code(code: CodeType) -> list[Any]:
 def _constant(value: Any) -> Any:
     if isinstance(value, CodeType):
         return _code(value)
-    return (
-        sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
-    )  # a set's order is random
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)  # a set's order is random

@@ -39,9 +39,7 @@ def _joinable(block: Any) -> bool:
     if type(block) is not nn.Sequential or not block._children:
         return False
     layers = list(block._children.values())
-    hooked = any(
-        layer._forward_hooks or layer._forward_pre_hooks for layer in layers
-    )  # a graph never calls them
+    hooked = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)  # a graph never calls them
     return not hooked and all(isinstance(layer, nn.HybridBlock) or _joinable(layer) for layer in layers)
 
 
@@ -136,9 +134,7 @@ def keep_blocks(net: Any, seen: dict[int, Seen]) -> list[Target]:
     BatchNorm. Sample inputs are needed to see it; without, nothing is changed.
     """
     norms = {nn.Conv2D, nn.BatchNorm, _blocks.FusedBatchNorm, _blocks.PaddedConv2D}
-    blocking = {
-        id(a) for _, b in walk(net) if type(b) in norms and id(b) in seen for a in _given(seen[id(b)])
-    }
+    blocking = {id(a) for _, b in walk(net) if type(b) in norms and id(b) in seen for a in _given(seen[id(b)])}
     for _, block in walk(net):
         if isinstance(block, nn.Activation) and id(block) in seen:
             calls = zip(seen[id(block)].inputs, seen[id(block)].outputs)
@@ -150,12 +146,7 @@ def keep_blocks(net: Any, seen: dict[int, Seen]) -> list[Target]:
         shapes = seen[id(block)].input_shapes()
         channels = shapes[0][1] if shapes and block._kwargs["layout"] == "NCHW" else 0
         comes_blocked = any(call and id(call[0]) in blocking for call in seen[id(block)].inputs)
-        if (
-            channels
-            and channels % _BLOCK == 0
-            and not comes_blocked
-            and all(s[1] == channels for s in shapes)
-        ):
+        if channels and channels % _BLOCK == 0 and not comes_blocked and all(s[1] == channels for s in shapes):
             targets.append(Target(path, block, _blocks.blocked_mean(channels)))
     return targets
 
@@ -237,13 +228,7 @@ def _odd_layouts(net: Any, seen: dict[int, Seen]) -> set[int]:
 
 
 def _fusible(
-    norm: Any,
-    relu: Any,
-    before: Seen | None,
-    after: Seen | None,
-    calls: int,
-    blocked: set[int],
-    odd: set[int],
+    norm: Any, relu: Any, before: Seen | None, after: Seen | None, calls: int, blocked: set[int], odd: set[int]
 ) -> bool:
     if type(norm) is not nn.BatchNorm or type(relu) is not nn.Activation or relu._act_type != "relu":
         return False

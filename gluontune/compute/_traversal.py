@@ -139,9 +139,7 @@ def _mixed_kinds(net: Any) -> str:
     if built == active:
         return ""
     if built:
-        return (
-            "; its parameters are mx.np arrays, but npx.set_np() is not active in this thread: call it first"
-        )
+        return "; its parameters are mx.np arrays, but npx.set_np() is not active in this thread: call it first"
     return "; its parameters are mx.nd arrays, made before npx.set_np() was called: call it before building the net"
 
 

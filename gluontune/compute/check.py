@@ -122,15 +122,11 @@ def _static_findings(net: Any) -> list[Finding]:
     return findings
 
 
-def _compare(
-    net: Any, inputs: tuple[Any, ...], seen: dict[int, Seen], result: HybridizeCheck, tol: float
-) -> None:
+def _compare(net: Any, inputs: tuple[Any, ...], seen: dict[int, Seen], result: HybridizeCheck, tol: float) -> None:
     two_graphs = _note_modes(net, seen, result)
     try:
         set_mode(net, "imperative")
-        draws = varies(
-            net, inputs, True
-        )  # where not: works in prediction, but not while gradients are recorded
+        draws = varies(net, inputs, True)  # where not: works in prediction, but not while gradients are recorded
         set_mode(net, "hybridized")
         frozen = draws and not varies(net, inputs, True)
     except Exception as error:
@@ -144,12 +140,7 @@ def _compare(
 
 
 def _compare_results(
-    net: Any,
-    inputs: tuple[Any, ...],
-    seen: dict[int, Seen],
-    result: HybridizeCheck,
-    tol: float,
-    two_graphs: bool,
+    net: Any, inputs: tuple[Any, ...], seen: dict[int, Seen], result: HybridizeCheck, tol: float, two_graphs: bool
 ) -> None:
     set_mode(net, "imperative")
     training = not varies(net, inputs, True)
@@ -157,9 +148,7 @@ def _compare_results(
         result.notes.append("it draws random numbers in prediction mode too: results cannot be compared")
         return
     if not training:
-        result.notes.append(
-            "the network draws random numbers in training: compared in prediction mode, outputs only"
-        )
+        result.notes.append("the network draws random numbers in training: compared in prediction mode, outputs only")
     plain = run(net, inputs, training)
     predicted = run(net, inputs, False)[0] if two_graphs else []
     try:
@@ -217,9 +206,7 @@ def _freezes(block: Any, inputs: tuple[Any, ...]) -> bool:
     return varied and not varies(block, inputs, True)
 
 
-def _locate(
-    net: Any, seen: dict[int, Seen], wrong: Callable[[Any, tuple[Any, ...]], Any], detail: str
-) -> Finding:
+def _locate(net: Any, seen: dict[int, Seen], wrong: Callable[[Any, tuple[Any, ...]], Any], detail: str) -> Finding:
     """The deepest block for which ``wrong(block, inputs)`` holds, alone and on the inputs that it had."""
     reason = "compiled, it computes something else: Python state, numpy values or is_training() were frozen"
     cure = "What changes from call to call must come in as an input or be drawn by F.random or F.Dropout."

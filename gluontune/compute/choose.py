@@ -57,13 +57,7 @@ class HybridizeReport:
     def __str__(self) -> str:
         lines = []
         for t in sorted(self.trials, key=lambda t: t.step_ms["median"] if t.step_ms else float("inf")):
-            what = (
-                f"{t.step_ms['median']:8.2f} ms"
-                if t.step_ms
-                else f"failed: {t.error}"
-                if t.error
-                else "not run"
-            )
+            what = f"{t.step_ms['median']:8.2f} ms" if t.step_ms else f"failed: {t.error}" if t.error else "not run"
             gone = f"  (dropped {t.dropped})" if t.dropped else ""
             lines.append(f"{'→' if t is self.chosen else ' '} {t.name:50} {what}{gone}")
         how = "remembered from an earlier race" if self.cached else "raced"
@@ -268,9 +262,7 @@ def _add_notes(report: HybridizeReport, batches: int) -> None:
         )
 
 
-def _make_step(
-    net: Any, batches: list[tuple[Any, ...]], loss: Callable[[Any], Any] | None
-) -> Callable[[], None]:
+def _make_step(net: Any, batches: list[tuple[Any, ...]], loss: Callable[[Any], Any] | None) -> Callable[[], None]:
     mx = mxnet()
 
     def stand_in(out: Any) -> list[Any]:

@@ -54,9 +54,7 @@ def add_stochastic_depth(net: Any, rate: float) -> list[float]:
 def residual_blocks(net: Any) -> list[Any]:
     """The blocks of a net that have a ``body`` and a ``downsample``, in order."""
     body = mxnet().gluon.nn.HybridSequential
-    return [
-        b for b in all_blocks(net) if isinstance(getattr(b, "body", None), body) and hasattr(b, "downsample")
-    ]
+    return [b for b in all_blocks(net) if isinstance(getattr(b, "body", None), body) and hasattr(b, "downsample")]
 
 
 def all_blocks(block: Any) -> list[Any]:

@@ -154,16 +154,7 @@ def _fast_rate(slow: Execution, log: list[Execution]) -> float | None:
     return None
 
 
-_MEMORY_BOUND = (
-    "batch_normalization",
-    "eltwise",
-    "sum",
-    "reorder",
-    "pooling",
-    "pooling_v2",
-    "concat",
-    "binary",
-)
+_MEMORY_BOUND = ("batch_normalization", "eltwise", "sum", "reorder", "pooling", "pooling_v2", "concat", "binary")
 
 
 def _work(execution: Execution) -> float:

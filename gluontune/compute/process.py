@@ -11,25 +11,14 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.runtime import AMX_ENV, amx_support
 from gluontune.runtime.amx import hidden_amx, processor
 
-__all__ = [
-    "Bfloat16Support",
-    "amx_bfloat16",
-    "bfloat16_support",
-    "float32_operator",
-    "start_process",
-    "started_dtype",
-]
+__all__ = ["Bfloat16Support", "amx_bfloat16", "bfloat16_support", "float32_operator", "start_process", "started_dtype"]
 
 logger = logging.getLogger("gluontune.compute")
 
 _started: str | None = None
 _FLOAT32_OPERATORS = ("Convolution",)
 _NO_BFLOAT16 = ("dot", "batch_dot")  # have no kernel for it on a CPU, and AMP does not know
-_MIXED = (
-    "Concat",
-    "concat",
-    "LeakyReLU",
-)  # refuse bfloat16 beside float32 (PReLU's slope), which AMP does not know
+_MIXED = ("Concat", "concat", "LeakyReLU")  # refuse bfloat16 beside float32 (PReLU's slope), which AMP does not know
 _operators: dict[tuple[Any, str], Any] = {}  # as they were before AMP patched them, by module and name
 
 
@@ -75,8 +64,7 @@ def bfloat16_support(flags: set[str] | None = None, vendor: str = "") -> Bfloat1
             "which is usually slower than float32",
         )
     return Bfloat16Support(
-        "none",
-        "this CPU has no bfloat16 (it needs avx512_bf16 or amx_bf16, or at least AVX-512 to emulate it)",
+        "none", "this CPU has no bfloat16 (it needs avx512_bf16 or amx_bf16, or at least AVX-512 to emulate it)"
     )
 
 
@@ -110,9 +98,7 @@ def start_process(dtype: str, device: str) -> None:
             "use bfloat16 or float32"
         )
     if dtype == "bfloat16" and device == "gpu":
-        raise UsageError(
-            "dtype 'bfloat16' cannot run on a GPU: MXNet 1.9 has no bfloat16 kernels there; use float16"
-        )
+        raise UsageError("dtype 'bfloat16' cannot run on a GPU: MXNet 1.9 has no bfloat16 kernels there; use float16")
     if _started == "bfloat16" and dtype != "bfloat16":
         raise GluontuneError(
             f"this process was started for bfloat16 and cannot go back to {dtype}: AMP has patched MXNet's "

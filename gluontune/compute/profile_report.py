@@ -42,9 +42,7 @@ class Cure:
     def __str__(self) -> str:
         layers = " and ".join(f"{n} {name} layer{'s' if n > 1 else ''}" for name, n in self.layers.items())
         verb = "run" if sum(self.layers.values()) > 1 else "runs"
-        return (
-            f"{layers} {verb} on a slow path: {self.pct:.0f} % of your step; rewrite {self.rewrite} cures it"
-        )
+        return f"{layers} {verb} on a slow path: {self.pct:.0f} % of your step; rewrite {self.rewrite} cures it"
 
 
 @dataclass
@@ -92,13 +90,9 @@ def report(log: str, measured: dict[str, Any], steps: int) -> Profile:
     primitives = summarize(executions, steps)
     total = sum(p.ms for p in primitives)
     step_ms = max(measured["step_ms"], total)
-    found = Profile(
-        step_ms, total, primitives, _operators(measured["operators"]), _cures(primitives, step_ms)
-    )
+    found = Profile(step_ms, total, primitives, _operators(measured["operators"]), _cures(primitives, step_ms))
     if not executions:
-        found.notes.append(
-            "oneDNN logged nothing: this mxnet computes without it here, or has it switched off"
-        )
+        found.notes.append("oneDNN logged nothing: this mxnet computes without it here, or has it switched off")
     other = [p for p in found.slow if not p.cure]
     if other and total and sum(p.ms for p in other) > 0.02 * total:
         names = ", ".join(dict.fromkeys(f"{p.primitive} {p.implementation}" for p in other))

@@ -65,13 +65,7 @@ def profile(
         raise UsageError(f"profile steps={steps}, warmup={warmup}: at least one step")
     shapes: dict[tuple[Any, ...], list[str]] = {}
     with tempfile.TemporaryDirectory(prefix="gluontune-profile-") as folder:
-        spec: dict[str, Any] = {
-            "target": None,
-            "mode": mode,
-            "dtype": dtype,
-            "steps": steps,
-            "warmup": warmup,
-        }
+        spec: dict[str, Any] = {"target": None, "mode": mode, "dtype": dtype, "steps": steps, "warmup": warmup}
         spec["result"] = os.path.join(folder, "result.json")
         spec["path"] = [place or os.getcwd() for place in sys.path]
         spec["scratch"] = os.path.join(folder, "trace.json")
@@ -170,9 +164,7 @@ def _run_child(spec: str, env: Mapping[str, str] | None, timeout: float) -> str:
             command, env=environment, capture_output=True, text=True, timeout=timeout, errors="replace"
         )
     except subprocess.TimeoutExpired:
-        raise GluontuneError(
-            f"the profiled step took longer than {timeout:g} s; give a smaller batch"
-        ) from None
+        raise GluontuneError(f"the profiled step took longer than {timeout:g} s; give a smaller batch") from None
     if done.returncode != 0:
         raise GluontuneError(how_it_ended("the profiled step", done.returncode, done.stderr))
     return done.stdout

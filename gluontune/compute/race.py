@@ -93,9 +93,7 @@ class Race:
         times: dict[int, list[float]] = {id(t): [] for t in [reference, *running]}
         made = 0
         for number in range(rounds if running else 0):
-            both = (
-                [reference, *running] if reference not in running and number < REFERENCE_ROUNDS else running
-            )
+            both = [reference, *running] if reference not in running and number < REFERENCE_ROUNDS else running
             price = sum(self._repeats(t) * min(t._times) for t in both)
             if self.clock() + price > deadline:
                 break

@@ -53,9 +53,7 @@ class AppliedRewrites(Sequence[Change]):
         self._before = []
 
 
-def apply_rewrites(
-    net: Any, names: Sequence[str], *sample_inputs: Any, verify: bool = True
-) -> AppliedRewrites:
+def apply_rewrites(net: Any, names: Sequence[str], *sample_inputs: Any, verify: bool = True) -> AppliedRewrites:
     """Apply rewrites to ``net``, in place.
 
     Outputs and gradients stay the same to rounding; parameters, their names, their order and their files
@@ -113,9 +111,7 @@ def apply_rewrites(
         wrong = proof.wrong(targets, before) if proof is not None else None
         if wrong is not None:
             applied.refused.append(Change(wrong.path, rewrite.name))
-            applied.notes.append(
-                f"{rewrite.name}: taken back, because at {wrong.path or 'the net'} {wrong.reason}"
-            )
+            applied.notes.append(f"{rewrite.name}: taken back, because at {wrong.path or 'the net'} {wrong.reason}")
             logger.warning("%s", applied.notes[-1])
             continue
         applied._before += before

@@ -61,12 +61,7 @@ class LossScaler:
         return loss * self.scale_value
 
     def step(
-        self,
-        trainer: Any,
-        batch_size: int,
-        *,
-        clip_global_norm: float | None = None,
-        ignore_stale_grad: bool = False,
+        self, trainer: Any, batch_size: int, *, clip_global_norm: float | None = None, ignore_stale_grad: bool = False
     ) -> bool:
         """Like ``trainer.step(batch_size)``, with the scale taken out of the gradients.
 
@@ -109,11 +104,7 @@ class LossScaler:
 
     def state_dict(self) -> dict[str, float]:
         """What a checkpoint needs."""
-        return {
-            "scale_value": self.scale_value,
-            "good_steps": self._good_steps,
-            "skipped_steps": self.skipped_steps,
-        }
+        return {"scale_value": self.scale_value, "good_steps": self._good_steps, "skipped_steps": self.skipped_steps}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Continue where :meth:`state_dict` was taken."""

@@ -120,9 +120,7 @@ def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:
         return predict, None, told(error)
     if structure(train) == structure(predict):
         return predict, predict, ""
-    with autograd.pause(
-        train_mode=False
-    ):  # a trace that differs each time, as Python's random numbers make it
+    with autograd.pause(train_mode=False):  # a trace that differs each time, as Python's random numbers make it
         return (predict, train, "") if structure(call()) == structure(predict) else (predict, predict, "")
 
 
@@ -179,11 +177,7 @@ def _branches(net: Any) -> Iterator[tuple[str, str, Any]]:
         for kind in type(block).__mro__:
             for name in ("hybrid_forward", "forward", "__call__"):
                 code = getattr(vars(kind).get(name), "__code__", None)
-                if (
-                    code is not None
-                    and _ASKS & set(code.co_names)
-                    and "/mxnet/gluon/" not in code.co_filename
-                ):
+                if code is not None and _ASKS & set(code.co_names) and "/mxnet/gluon/" not in code.co_filename:
                     yield path, kind.__name__, code
 
 
@@ -211,12 +205,8 @@ class ByMode:
     def __call__(self, *arguments: Any) -> Any:
         block, autograd = self.block, mxnet().autograd
         mode, compiled = (autograd.is_training(), autograd.is_recording()), block._cached_op
-        if compiled is not self._known.get(self._present, {}).get(
-            "_cached_op"
-        ):  # put back by whoever measures modes
-            self._present = next(
-                (m for m, kept in self._known.items() if kept["_cached_op"] is compiled), None
-            )
+        if compiled is not self._known.get(self._present, {}).get("_cached_op"):  # put back by whoever measures modes
+            self._present = next((m for m, kept in self._known.items() if kept["_cached_op"] is compiled), None)
         if compiled is None or self._present is None:  # new, or cleared since
             block._clear_cached_op()
             self._known, self._present = {}, mode

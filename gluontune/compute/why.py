@@ -19,11 +19,7 @@ INPUT_BOUND_PCT = 30
 
 
 def why_no_gain(
-    net: Any,
-    *inputs: Any,
-    dtype: str,
-    device: str = "cpu",
-    phases_pct: Mapping[str, float] | None = None,
+    net: Any, *inputs: Any, dtype: str, device: str = "cpu", phases_pct: Mapping[str, float] | None = None
 ) -> list[str]:
     """Reasons for which ``dtype`` brings little or nothing in training ``net``, one sentence each.
 
@@ -108,9 +104,7 @@ def _of_the_network(net: Any, inputs: tuple[Any, ...], dtype: str, device: str) 
     if device == "cpu":
         slow = [name for name in rewrites_for(net, *inputs) if name in ("pool-to-mean", "pad-channels")]
         if slow:
-            reasons.append(
-                f"slow paths of oneDNN weigh more in {dtype}: apply the rewrites {', '.join(slow)} first"
-            )
+            reasons.append(f"slow paths of oneDNN weigh more in {dtype}: apply the rewrites {', '.join(slow)} first")
     return reasons
 
 

@@ -93,9 +93,7 @@ def fit_line(
     return np.asarray(found, float)
 
 
-def gradient_scatter(
-    x: np.ndarray, y: np.ndarray, batch_size: int, *, draws: int = 400, seed: int = 0
-) -> float:
+def gradient_scatter(x: np.ndarray, y: np.ndarray, batch_size: int, *, draws: int = 400, seed: int = 0) -> float:
     """Distance of a batch's gradient from that of all points, at slope 0 and offset 0: root of its mean square.
 
     >>> x, y = line_points()

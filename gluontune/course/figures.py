@@ -78,8 +78,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> Markup:
         return Markup("<p>(nothing)</p>")
     head = "".join(f"<th>{html.escape(str(key))}</th>" for key in listed[0])
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in row.values()) + "</tr>"
-        for row in listed
+        "<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in row.values()) + "</tr>" for row in listed
     )
     return Markup(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
 
@@ -87,19 +86,14 @@ def table(rows: Iterable[Mapping[str, Any]]) -> Markup:
 def _legend(kind: str, rows: list[dict[str, Any]]) -> str:
     """Names of the phases, or of what was busy, beside their colours."""
     if kind == "phases":
-        named = [
-            (p, c) for p, c in figures.PHASE_SERIES.items() if any(row["phases_pct"].get(p) for row in rows)
-        ]
+        named = [(p, c) for p, c in figures.PHASE_SERIES.items() if any(row["phases_pct"].get(p) for row in rows)]
     elif kind == "utilization":
-        named = list(
-            dict.fromkeys(pair for row in rows for pair in utilization_figures.utilization_series(row))
-        )
+        named = list(dict.fromkeys(pair for row in rows for pair in utilization_figures.utilization_series(row)))
         named = [("usable CPU cores" if title == "CPU" else title, colour) for title, colour in named]
     else:
         return ""
     items = (
-        f"<span style='white-space:nowrap'><span style='color:var(--c{c})'>&#9632;</span> {html.escape(title)}"
-        "</span>"
+        f"<span style='white-space:nowrap'><span style='color:var(--c{c})'>&#9632;</span> {html.escape(title)}</span>"
         for title, c in named
     )
     return f"<p>{' &nbsp; '.join(items)}</p>"

@@ -14,9 +14,7 @@ from gluontune.recipe import Recipe
 __all__ = ["in_turn"]
 
 
-def in_turn(
-    recipes: Mapping[str, Recipe], *, rounds: int = 5, slice_s: float = 0.4
-) -> dict[str, dict[str, Any]]:
+def in_turn(recipes: Mapping[str, Recipe], *, rounds: int = 5, slice_s: float = 0.4) -> dict[str, dict[str, Any]]:
     """Train all recipes in turn, each in processes of its own, so that a disturbance falls on all alike.
 
     Args:

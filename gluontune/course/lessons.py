@@ -123,9 +123,7 @@ def _read(path: Path) -> Lesson:
     return Lesson(path.stem, title.group(1) if title else path.stem, plain, path)
 
 
-def lab(
-    lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8888, browser: bool = True
-) -> int:
+def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8888, browser: bool = True) -> int:
     """Run JupyterLab on this machine only, with a fresh token and our launch settings, until it is stopped.
 
     Registers the kernel "Python 3 (gluontune)" for other notebooks; those of the lessons get the settings from

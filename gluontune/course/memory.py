@@ -43,9 +43,7 @@ def deck_graph_memory(mode: str, mib: int = 32) -> float:
     return _child(["deck", mode, str(mib)])["grown_mib"] / mib
 
 
-def net_memory(
-    net: str, mode: str, batch_size: int, shape: tuple[int, int, int] = (3, 32, 32)
-) -> dict[str, float]:
+def net_memory(net: str, mode: str, batch_size: int, shape: tuple[int, int, int] = (3, 32, 32)) -> dict[str, float]:
     """Peak memory of a net beyond its parameters, in MiB: ``inference`` and ``training``, one batch each.
 
     Args:
@@ -56,9 +54,7 @@ def net_memory(
     if mode not in NET_MODES:
         raise UsageError(f"mode {mode!r}: choose {', '.join(NET_MODES)}")
     sizes = [str(n) for n in (batch_size, *shape)]
-    return {
-        stage: _child(["net", net, mode, stage, *sizes])["peak_mib"] for stage in ("inference", "training")
-    }
+    return {stage: _child(["net", net, mode, stage, *sizes])["peak_mib"] for stage in ("inference", "training")}
 
 
 def operators(symbol: Any) -> dict[str, int]:
@@ -139,10 +135,7 @@ class _Watch:
         self.before = self._status("VmRSS")
 
     def read(self) -> dict[str, float]:
-        return {
-            "grown_mib": self._status("VmRSS") - self.before,
-            "peak_mib": self._status("VmHWM") - self.before,
-        }
+        return {"grown_mib": self._status("VmRSS") - self.before, "peak_mib": self._status("VmHWM") - self.before}
 
     @staticmethod
     def _status(key: str) -> float:
@@ -154,9 +147,7 @@ class _Watch:
 def _deck(mode: str, mib: int) -> dict[str, float]:
     mx = runtime.mxnet()
     count = mib * _MIB // 8
-    small = (
-        mx.nd.ones(10, dtype="float64") * mx.nd.ones(10, dtype="float64") + 1
-    )  # loads what the operators need
+    small = mx.nd.ones(10, dtype="float64") * mx.nd.ones(10, dtype="float64") + 1  # loads what the operators need
     small.wait_to_read()
     watch = _Watch()
     if mode == "imperative":

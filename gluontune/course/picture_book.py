@@ -55,8 +55,7 @@ def _row(y: float, texts: Mapping[str, str], kind: str = "idle", width: float = 
     """Boxes side by side over the whole width."""
     space = 100 / len(texts)
     return {
-        name: Box(space * k + (space - width) / 2, y, text, kind, width)
-        for k, (name, text) in enumerate(texts.items())
+        name: Box(space * k + (space - width) / 2, y, text, kind, width) for k, (name, text) in enumerate(texts.items())
     }
 
 
@@ -93,12 +92,7 @@ _RING = Boxes(
         "r3": Box(10, 34, "rank 3", "compute", 22, 10),
     },
     [("r0", "r1"), ("r1", "r2"), ("r2", "r3"), ("r3", "r0")],
-    {
-        ("r0", "r1"): "a quarter",
-        ("r1", "r2"): "a quarter",
-        ("r2", "r3"): "a quarter",
-        ("r3", "r0"): "a quarter",
-    },
+    {("r0", "r1"): "a quarter", ("r1", "r2"): "a quarter", ("r2", "r3"): "a quarter", ("r3", "r0"): "a quarter"},
 )
 _MODEL = Lanes(
     "Model parallelism: each device has a part of the net, and waits for the part before it",
@@ -153,23 +147,9 @@ BOOK: Mapping[str, Union[Lanes, Boxes]] = {
     "bits": Lanes(
         "The bits of a number: sign (s), exponent (how large), significand (which digits)",
         {
-            "float32, 32 bits": [
-                ("other", 1, "s"),
-                ("load", 8, "exponent: 8"),
-                ("compute", 23, "significand: 23"),
-            ],
-            "float16, 16 bits": [
-                ("other", 1, "s"),
-                ("load", 5, "5"),
-                ("compute", 10, "10"),
-                ("idle", 16, "saved"),
-            ],
-            "bfloat16, 16 bits": [
-                ("other", 1, "s"),
-                ("load", 8, "8"),
-                ("compute", 7, "7"),
-                ("idle", 16, "saved"),
-            ],
+            "float32, 32 bits": [("other", 1, "s"), ("load", 8, "exponent: 8"), ("compute", 23, "significand: 23")],
+            "float16, 16 bits": [("other", 1, "s"), ("load", 5, "5"), ("compute", 10, "10"), ("idle", 16, "saved")],
+            "bfloat16, 16 bits": [("other", 1, "s"), ("load", 8, "8"), ("compute", 7, "7"), ("idle", 16, "saved")],
         },
     ),
     "large-batch": Lanes(

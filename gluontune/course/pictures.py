@@ -64,9 +64,7 @@ def _bars(lane: Sequence[Part]) -> list[_Bar]:
 def _lanes(drawn: Lanes) -> Markup:
     lanes = {name: _bars(parts) for name, parts in drawn.lanes.items()}
     end = max(bar.start + bar.length for bars in lanes.values() for bar in bars)
-    said = ". ".join(
-        f"{name}: " + ", ".join(bar.text or bar.kind for bar in bars) for name, bars in lanes.items()
-    )
+    said = ". ".join(f"{name}: " + ", ".join(bar.text or bar.kind for bar in bars) for name, bars in lanes.items())
 
     def plot(figure: Any) -> None:
         axes = figure.add_axes((0.01, 0.02, 0.98, 0.96))

@@ -19,15 +19,7 @@ __all__ = ["WIDTH", "bars", "figure_of", "lines", "paths"]
 
 # neighbours differ in lightness, not in hue alone; beyond six, a figure is not read but guessed
 _COLOURS = (4, 5, 2, 6, 1, 3, 0)
-_DASHES: tuple[Any, ...] = (
-    "-",
-    (0, (5, 2)),
-    (0, (1, 1.2)),
-    (0, (6, 2, 1, 2)),
-    "-",
-    (0, (5, 2)),
-    (0, (1, 1.2)),
-)
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), "-", (0, (5, 2)), (0, (1, 1.2)))
 _MARKERS = "os^DvPX"
 WIDTH = 4.8  # inches: 346 px, about what a phone has; a desktop shows it half as large again
 _BAR, _LINE = 46, 13  # points: a bar with its name above it, and each further line of that name
@@ -163,9 +155,7 @@ def bars(
     True
     """
     found = {name: _measured(value) for name, value in values.items()}
-    top = max(
-        [high for v in found.values() if v for high in (v[2],)] + list((limits or {}).values()) + [1e-12]
-    )
+    top = max([high for v in found.values() if v for high in (v[2],)] + list((limits or {}).values()) + [1e-12])
     said = "; ".join(f"{name} {_number(v[0]) if v else 'not measured'}" for name, v in found.items())
     marks = "; ".join(f"{name}: {_number(at)}" for name, at in (limits or {}).items())
     names = [textwrap.wrap(name, 44, break_on_hyphens=False) or [name] for name in found]
@@ -191,9 +181,7 @@ def bars(
             middle, low, high = value
             axes.barh(place, middle, height=0.42, color=SERIES[4])
             if high > low:
-                axes.plot(
-                    [low, high], [place, place], color=INK["fg"], marker="|", markersize=7, linewidth=1.4
-                )
+                axes.plot([low, high], [place, place], color=INK["fg"], marker="|", markersize=7, linewidth=1.4)
             axes.text(high + top * 0.015, place, _number(middle), va="center", bbox=panel)
         axes.set_xlim(0, top * 1.18)
         axes.set_xlabel(unit)
@@ -232,9 +220,7 @@ def paths(
 
     def plot(figure: Any) -> None:
         axes = figure.add_subplot()
-        axes.contour(
-            across, up, heights, levels=14, colors=INK["muted"], linewidths=0.7, linestyles="-", alpha=0.55
-        )
+        axes.contour(across, up, heights, levels=14, colors=INK["muted"], linewidths=0.7, linestyles="-", alpha=0.55)
         for place, (name, walk) in enumerate(walks.items()):
             colour = SERIES[_COLOURS[place % 7]]
             beneath = 0.9 * (len(walks) - 1 - place)  # wider, where another goes the same way over it
@@ -272,9 +258,7 @@ def _finish(figure: Any, axes: Any, names: list[str]) -> None:
     axes.set_position((left, (46 + 17 * rows) / height, right - left, 1 - (58 + 17 * rows) / height))
     if rows:
         columns = -(-len(names) // rows)
-        figure.legend(
-            loc="lower left", bbox_to_anchor=(0.02, 0.0), ncols=columns, borderaxespad=0.2, handlelength=2.8
-        )
+        figure.legend(loc="lower left", bbox_to_anchor=(0.02, 0.0), ncols=columns, borderaxespad=0.2, handlelength=2.8)
 
 
 def _measured(value: Any) -> tuple[float, float, float] | None:

@@ -28,9 +28,7 @@ def accuracy_bands(study: Mapping[str, Any], titles: Mapping[str, str], *, capti
     Args:
         study: what ``tta.json`` holds. titles: its recipes (``this``, ``against``) to what they are called.
     """
-    groups = {
-        title: [row for row in study["done"] if row["recipe"] == name] for name, title in titles.items()
-    }
+    groups = {title: [row for row in study["done"] if row["recipe"] == name] for name, title in titles.items()}
     target = study["given"]["target"]
     return _captioned(tta_figures.accuracy_band("lesson-bands", groups, target), caption)
 

@@ -30,13 +30,7 @@ def onednn(net: str, *, side: int = 224, rounds: int = 5, seconds: float = 1.0) 
         scores ÷ the largest score.
     """
     images = Recipe(net=net, dataset=f"synthetic:train=10,test=4,size={side}")
-    settings = {
-        "mode": "static",
-        "recipe": images.to_dict(),
-        "source": None,
-        "batch_size": 1,
-        "val_images": 4,
-    }
+    settings = {"mode": "static", "recipe": images.to_dict(), "source": None, "batch_size": 1, "val_images": 4}
     env = launch_settings(cores=runtime.usable_cores()).env
     entrants = [
         Entrant(name, OURS, "gluontune.bench._inference:make", settings, env={**env, **more}, slices="steps")

@@ -35,9 +35,7 @@ class Page:
         return f"{self.lesson.name}.html"
 
 
-def write_site(
-    lessons: Sequence[Lesson], executed: str | os.PathLike[str], out: str | os.PathLike[str]
-) -> list[Path]:
+def write_site(lessons: Sequence[Lesson], executed: str | os.PathLike[str], out: str | os.PathLike[str]) -> list[Path]:
     """Write ``OUT/index.html``, a page for each lesson, and the site's style, script and search index.
 
     Args:
@@ -120,9 +118,7 @@ def _page(lesson: Lesson, path: Path) -> Page:
     from nbconvert import HTMLExporter
 
     if not path.is_file():
-        raise GluontuneError(
-            f"{path}: the lesson has not been executed: gluontune course run {lesson.name[:2]}"
-        )
+        raise GluontuneError(f"{path}: the lesson has not been executed: gluontune course run {lesson.name[:2]}")
     notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     for number, cell in enumerate(notebook.cells, 1):
         for output in cell.get("outputs", []):
@@ -154,9 +150,7 @@ def _link_lessons(pages: Sequence[Page]) -> None:
     for page in pages:
         for other in pages:
             name = other.lesson.name
-            page.body = page.body.replace(
-                f"<code>{name}</code>", f'<a href="{other.file}"><code>{name}</code></a>'
-            )
+            page.body = page.body.replace(f"<code>{name}</code>", f'<a href="{other.file}"><code>{name}</code></a>')
 
 
 def _sections(notebook: Any) -> list[tuple[str, str, str]]:
@@ -169,10 +163,7 @@ def _sections(notebook: Any) -> list[tuple[str, str, str]]:
                     title = re.sub(r"[`*]", "", heading[1])
                     sections.append((_anchor(title), title, ""))
                 elif sections:
-                    sections[-1] = (
-                        *sections[-1][:2],
-                        f"{sections[-1][2]} {re.sub(r'[`*]', '', line)}".strip(),
-                    )
+                    sections[-1] = (*sections[-1][:2], f"{sections[-1][2]} {re.sub(r'[`*]', '', line)}".strip())
         elif sections:
             sections[-1] = (*sections[-1][:2], f"{sections[-1][2]} {' '.join(cell.source.split())}".strip())
     return sections

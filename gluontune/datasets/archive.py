@@ -70,13 +70,9 @@ def _explained(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise explain_os_error(path, error) from error
-    except (
-        Exception
-    ) as error:  # the readers raise a dozen kinds, from IndexError to MemoryError, on damaged bytes
+    except Exception as error:  # the readers raise a dozen kinds, from IndexError to MemoryError, on damaged bytes
         reason = str(error) or type(error).__name__
-        raise GluontuneError(
-            f"{path}: not a whole tar or zip archive ({reason}); was the download cut off?"
-        ) from error
+        raise GluontuneError(f"{path}: not a whole tar or zip archive ({reason}); was the download cut off?") from error
 
 
 def _refuse(path: Path, name: str, reason: str) -> GluontuneError:
@@ -217,9 +213,7 @@ def _check_inflation(path: Path, real: int, packed: int, limits: Limits) -> None
     if real > limits.total_bytes:
         raise GluontuneError(f"{path}: unpacks to more than {limits.total_bytes:,} bytes; refused")
     if real > (16 << 20) and real > limits.ratio * max(packed, 1):
-        raise GluontuneError(
-            f"{path}: unpacks to more than {limits.ratio:g} times its size: an archive bomb; refused"
-        )
+        raise GluontuneError(f"{path}: unpacks to more than {limits.ratio:g} times its size: an archive bomb; refused")
 
 
 class _Inflater(io.RawIOBase):

@@ -52,9 +52,7 @@ def present(info: Any) -> Path | None:
 
 
 def open_cifar10(rest: str | None, info: Any) -> Dataset:
-    added = (
-        "ARCHIVE` with that archive, or with a tar or zip of class folders (train/<class>/…, test/<class>/…)"
-    )
+    added = "ARCHIVE` with that archive, or with a tar or zip of class folders (train/<class>/…, test/<class>/…)"
     return open_parts(info, place.files_of(info, f" from {URL}", added), CLASSES)
 
 
@@ -85,9 +83,7 @@ def add(
     """
     archive = Path(archive)
     if archive.is_dir():
-        raise GluontuneError(
-            f"{archive}: a folder, not an archive; open it as it is with --dataset folder:{archive}"
-        )
+        raise GluontuneError(f"{archive}: a folder, not an archive; open it as it is with --dataset folder:{archive}")
     intake = _Intake(archive, layout, progress)
     with place.filling(info.name) as folder:
         intake.run(folder)
@@ -132,11 +128,7 @@ class _Intake:
         """Class folders come sorted by class, which readers that shuffle within a window cannot undo: mix them."""
         with RecordReader(folder / f"in-{part}.rec") as reader:
             count = len(reader)
-            order = (
-                np.arange(count)
-                if self.kind == "official binary"
-                else np.random.default_rng(0).permutation(count)
-            )
+            order = np.arange(count) if self.kind == "official binary" else np.random.default_rng(0).permutation(count)
             labels = reader.labels()
             with RecordWriter(folder / f"{part}.rec") as writer:
                 for i in order.tolist():
@@ -159,9 +151,7 @@ class _Intake:
                 self._is("class folders", name)
                 yield self._file(path, name, read())
         if not self.kind:
-            raise GluontuneError(
-                f"{self.archive}: neither CIFAR-10's .bin files nor images in class folders are in it"
-            )
+            raise GluontuneError(f"{self.archive}: neither CIFAR-10's .bin files nor images in class folders are in it")
 
     def _is(self, kind: str, name: str) -> None:
         if self.kind and self.kind != kind:
@@ -195,9 +185,7 @@ class _Intake:
         """One image of a class folder."""
         part, label = path.parts[-3:-1] if len(path.parts) >= 3 else ("", "")
         if part not in self.counts or len(path.parts) > 4:
-            raise GluontuneError(
-                f"{self.archive}: {name!r}: images must lie in train/<class>/ and test/<class>/"
-            )
+            raise GluontuneError(f"{self.archive}: {name!r}: images must lie in train/<class>/ and test/<class>/")
         if label not in CLASSES:
             raise GluontuneError(
                 f"{self.archive}: {name!r}: {label!r} is not a class of CIFAR-10 ({', '.join(CLASSES)})"

@@ -59,17 +59,7 @@ class DatasetInfo:
 
     def to_dict(self) -> dict[str, Any]:
         """What a listing shows, as plain values."""
-        shown = (
-            "name",
-            "summary",
-            "source",
-            "licence",
-            "bytes",
-            "num_train",
-            "num_test",
-            "augment",
-            "sha256",
-        )
+        shown = ("name", "summary", "source", "licence", "bytes", "num_train", "num_test", "augment", "sha256")
         values: dict[str, Any] = {name: getattr(self, name) for name in shown}
         for name in ("image_shape", "mean", "std"):
             value = getattr(self, name)
@@ -153,8 +143,7 @@ def check_classes(name: str, classes: tuple[str, ...], train: np.ndarray, test: 
     known = np.unique(train)
     if len(known) < 2:
         raise GluontuneError(
-            f"{name}: all training images are of one class ({classes[int(known[0])]!r}); "
-            "a classifier needs two or more"
+            f"{name}: all training images are of one class ({classes[int(known[0])]!r}); a classifier needs two or more"
         )
     strange = np.setdiff1d(np.unique(test), known)
     if len(strange):

@@ -62,9 +62,7 @@ class ResumingDownloader:
                 return self._download(url) if have else response.raise_for_status()
             response.raise_for_status()
             start = f"bytes {have}-"
-            goes_on = response.status_code == 206 and response.headers.get("Content-Range", "").startswith(
-                start
-            )
+            goes_on = response.status_code == 206 and response.headers.get("Content-Range", "").startswith(start)
             have = have if goes_on else 0
             length = response.headers.get("Content-Length", "")
             total = have + int(length) if length.isdecimal() else 0

@@ -25,18 +25,7 @@ from gluontune.records import RecordWriter
 
 __all__ = ["CLASSES", "add", "fetch", "make_sample", "open_full", "open_sample", "present", "sample_folder"]
 
-CLASSES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 
@@ -83,10 +72,7 @@ def open_sample(rest: str | None, info: Any) -> Dataset:
 
 
 def open_full(rest: str | None, info: Any) -> Dataset:
-    added = (
-        "FOLDER` with the four official "
-        f"files (Debian: apt install dataset-fashion-mnist, FOLDER is {DEBIAN})"
-    )
+    added = f"FOLDER` with the four official files (Debian: apt install dataset-fashion-mnist, FOLDER is {DEBIAN})"
     return open_parts(info, place.files_of(info, "", added), CLASSES)
 
 
@@ -140,10 +126,7 @@ def read_official(folder: Path, name: str) -> np.ndarray:
 
 def _official(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     prefix = PREFIX[part]
-    return (
-        read_official(folder, f"{prefix}-images-idx3-ubyte"),
-        read_official(folder, f"{prefix}-labels-idx1-ubyte"),
-    )
+    return (read_official(folder, f"{prefix}-images-idx3-ubyte"), read_official(folder, f"{prefix}-labels-idx1-ubyte"))
 
 
 def choose(labels: np.ndarray, per_class: int) -> np.ndarray:
@@ -202,9 +185,7 @@ def _squeeze(image: np.ndarray) -> bytes:
     return png.encode_grey(image, png.zopfli().compress)
 
 
-def add(
-    info: Any, source: Path, progress: Callable[[int, int], None] = lambda done, total: None
-) -> dict[str, Any]:
+def add(info: Any, source: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Any]:
     """Take over the full set from a folder with the four official files."""
     if not Path(source).is_dir():
         raise UsageError(f"{source}: give the folder that holds the four official files of Fashion-MNIST")

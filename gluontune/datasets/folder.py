@@ -91,9 +91,7 @@ def _classes(folder: Path) -> list[str]:
     raise GluontuneError(f"{folder}: the folder has no images; put them in one folder for each class")
 
 
-def _scan(
-    root: Path, part: Path, names: list[str], classes: list[str] | None = None
-) -> tuple[list[Sample], list[str]]:
+def _scan(root: Path, part: Path, names: list[str], classes: list[str] | None = None) -> tuple[list[Sample], list[str]]:
     """The samples below ``part`` and, for those that are not whole, a reason each.
 
     Args:
@@ -112,9 +110,7 @@ def _scan(
     if not samples:
         raise GluontuneError(f"{part}: its {len(names)} class folders hold no images ({', '.join(SUFFIXES)})")
     if empty and classes is None:
-        raise GluontuneError(
-            f"{part / empty[0]}: the class folder holds no images; add some or remove the folder"
-        )
+        raise GluontuneError(f"{part / empty[0]}: the class folder holds no images; add some or remove the folder")
     key = hashlib.blake2b(repr(samples).encode(), digest_size=16).hexdigest()
 
     def look() -> dict[str, Any]:
@@ -183,29 +179,19 @@ def _divide(name: str, found: list[Sample], classes: list[str]) -> tuple[list[Sa
     for number, label in enumerate(classes):
         paths = [s[0] for s in found if s[1] == number]
         if len(paths) == 1:
-            raise GluontuneError(
-                f"{name}: class {label!r} has one image; it needs two, one of them for testing"
-            )
+            raise GluontuneError(f"{name}: class {label!r} has one image; it needs two, one of them for testing")
         ranked = sorted(paths, key=lambda p: hashlib.blake2b(os.fsencode(p), digest_size=8).digest())
         test.update(ranked[: max(1, round(TEST_SHARE * len(paths)))])
     return [s for s in found if s[0] not in test], [s for s in found if s[0] in test]
 
 
 def _assemble(
-    name: str,
-    info: Any,
-    root: Path,
-    classes: list[str],
-    train: list[Sample],
-    test: list[Sample],
-    notes: list[str],
+    name: str, info: Any, root: Path, classes: list[str], train: list[Sample], test: list[Sample], notes: list[str]
 ) -> Dataset:
     key = hashlib.blake2b(repr((str(root), train, test)).encode(), digest_size=8).hexdigest()
     slug = f"folder-{root.name}-{key}"
     splits = [
-        FileSplit(
-            slug, part, root, [s[0] for s in samples], np.array([s[1] for s in samples], np.int64), classes
-        )
+        FileSplit(slug, part, root, [s[0] for s in samples], np.array([s[1] for s in samples], np.int64), classes)
         for part, samples in (("train", train), ("test", test))
     ]
 

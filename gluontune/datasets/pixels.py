@@ -28,18 +28,14 @@ def common_shape(splits: list[Split]) -> tuple[int, int, int] | None:
             data = split.read(i)
             found = image.facts(data)
             if found is None:
-                raise GluontuneError(
-                    f"{split.name_of(i)}: the image's header is broken; replace or remove it"
-                )
+                raise GluontuneError(f"{split.name_of(i)}: the image's header is broken; replace or remove it")
             if size is not None and found[:2] != size:
                 return None
             size, channels = found[:2], max(channels, found.channels)
     return None if size is None else (*size, channels)
 
 
-def mean_std(
-    split: Split, channels: int, sample: int = SAMPLE
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def mean_std(split: Split, channels: int, sample: int = SAMPLE) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel, in units of 0 … 1.
 
     Args:

@@ -88,9 +88,7 @@ def _filtered_rows(image: np.ndarray) -> list[list[bytes]]:
     left, up, corner = padded[1:, :-1], padded[:-1, 1:], padded[:-1, :-1]
     guess = left + up - corner
     to_left, to_up, to_corner = abs(guess - left), abs(guess - up), abs(guess - corner)
-    paeth = np.where(
-        (to_left <= to_up) & (to_left <= to_corner), left, np.where(to_up <= to_corner, up, corner)
-    )
+    paeth = np.where((to_left <= to_up) & (to_left <= to_corner), left, np.where(to_up <= to_corner, up, corner))
     filtered = [(x - p).astype(np.uint8) for p in (0 * x, left, up, (left + up) // 2, paeth)]
     return [[bytes([f]) + filtered[f][r].tobytes() for f in range(5)] for r in range(len(image))]
 

@@ -37,10 +37,7 @@ def open_records(path: str | None, info: Any) -> Dataset:
     train = RecordSplit(slug, "train", train_path, labels, classes)
     if test_path is None:
         keep, held = _divide(labels, name, classes)
-        train, test = (
-            train._take(keep),
-            RecordSplit(slug, "test", train_path, labels[held], classes, held),
-        )
+        train, test = (train._take(keep), RecordSplit(slug, "test", train_path, labels[held], classes, held))
         notes.append("one record file: a tenth of each class is kept for testing, always the same records")
     else:
         test = RecordSplit(slug, "test", test_path, _labels(test_path), classes)
@@ -70,9 +67,7 @@ def _paths(path: str) -> tuple[Path, Path | None]:
         test = next((named[0] / n for n in TEST_NAMES if (named[0] / n).is_file()), None)
         if not train.is_file() or test is None:
             lacks = "train.rec" if not train.is_file() else "test.rec or val.rec"
-            raise GluontuneError(
-                f"{named[0]}: the folder has no {lacks}; name the files: records:TRAIN.rec,TEST.rec"
-            )
+            raise GluontuneError(f"{named[0]}: the folder has no {lacks}; name the files: records:TRAIN.rec,TEST.rec")
         return train, test
     for file in named:
         if not file.is_file():

@@ -167,15 +167,7 @@ class RecordSplit(Split):
         places: positions in the file; None: all in order.
     """
 
-    def __init__(
-        self,
-        slug: str,
-        part: str,
-        path: PathLike,
-        labels: Any,
-        classes: Sequence[str],
-        places: Any = None,
-    ):
+    def __init__(self, slug: str, part: str, path: PathLike, labels: Any, classes: Sequence[str], places: Any = None):
         whole = places is None
         super().__init__(slug, part, labels, classes, np.arange(len(labels)) if whole else places)
         self._path = Path(path).absolute()

@@ -85,18 +85,14 @@ def _whole(item: str, key: str) -> int:
 def _size(item: str, value: str) -> tuple[int, int]:
     height, times, width = value.partition("x")
     width = width if times else height
-    if not (height.isdecimal() and width.isdecimal()) or not all(
-        8 <= int(v) <= 4096 for v in (height, width)
-    ):
+    if not (height.isdecimal() and width.isdecimal()) or not all(8 <= int(v) <= 4096 for v in (height, width)):
         raise UsageError(
             f"data set 'synthetic': {item}: give size=HEIGHTxWIDTH, each from 8 to 4096 pixels, such as 256x256"
         )
     return int(height), int(width)
 
 
-def make(
-    rest: str | None, info: Any, progress: Callable[[int, int], None] = lambda d, t: None
-) -> dict[str, Any]:
+def make(rest: str | None, info: Any, progress: Callable[[int, int], None] = lambda d, t: None) -> dict[str, Any]:
     """Generate the images into the cache folder, once."""
     options = parse(rest)
     already = place.records_folder(options.slug) is not None
@@ -183,10 +179,7 @@ class Painter:
         height, width = self.options.size
         random = np.random.default_rng([self.options.seed, stream, i])
         pattern = cv2.resize(self.patterns[label], (width, height), interpolation=cv2.INTER_CUBIC)
-        dy, dx = (
-            random.integers(-(height // 8), height // 8 + 1),
-            random.integers(-(width // 8), width // 8 + 1),
-        )
+        dy, dx = (random.integers(-(height // 8), height // 8 + 1), random.integers(-(width // 8), width // 8 + 1))
         strength, contrast = random.uniform(0.5, 1.0), random.uniform(0.6, 1.2)
         texture = self.textures[int(random.integers(TEXTURES))]
         texture = np.roll(texture, (int(random.integers(height)), int(random.integers(width))), (0, 1))

@@ -61,14 +61,10 @@ def open_session(path: str | Path) -> Any:
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no common base
-        raise GluontuneError(
-            f"{path}: ONNX Runtime refuses it: {str(error).splitlines()[0][:300]}"
-        ) from error
+        raise GluontuneError(f"{path}: ONNX Runtime refuses it: {str(error).splitlines()[0][:300]}") from error
 
 
-def check_outputs(
-    net: Any, path: str | Path, images: np.ndarray, pixels: np.ndarray | None = None
-) -> Agreement:
+def check_outputs(net: Any, path: str | Path, images: np.ndarray, pixels: np.ndarray | None = None) -> Agreement:
     """Compare all outputs on one batch, and the first image alone where the file takes any batch.
 
     Args:
@@ -106,9 +102,7 @@ def check_outputs(
         for a, b in zip(mine, theirs):
             largest, worst = max(largest, size(a)), max(worst, distance(a, b))
         if mine[0].ndim == 2:
-            agreed = (
-                100 * float((mine[0].argmax(1) == theirs[0].argmax(1)).mean()) if agreed is None else agreed
-            )
+            agreed = 100 * float((mine[0].argmax(1) == theirs[0].argmax(1)).mean()) if agreed is None else agreed
     return _judge(len(fed), worst, largest, agreed, None, None)
 
 
@@ -189,7 +183,5 @@ def _run(session: Any, path: str | Path, images: np.ndarray) -> list[np.ndarray]
     try:
         found = session.run(None, {session.get_inputs()[0].name: np.ascontiguousarray(images)})
     except Exception as error:
-        raise GluontuneError(
-            f"{path}: ONNX Runtime fails on it: {str(error).splitlines()[0][:300]}"
-        ) from error
+        raise GluontuneError(f"{path}: ONNX Runtime fails on it: {str(error).splitlines()[0][:300]}") from error
     return [np.asarray(value, "float32") for value in found]

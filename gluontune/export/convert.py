@@ -122,9 +122,7 @@ def to_onnx(
         try:
             model = _convert(symbol, params, (2, channels, height, width), dynamic=True)
         except Exception as error:
-            found.notes.append(
-                f"the batch size is fixed at 1: the net cannot be traced for any ({_short(error)})"
-            )
+            found.notes.append(f"the batch size is fixed at 1: the net cannot be traced for any ({_short(error)})")
             batch_size = 1
     if batch_size is not None:
         model = _convert(symbol, params, (batch_size, channels, height, width), dynamic=False)
@@ -138,9 +136,7 @@ def to_onnx(
     onnx.checker.check_model(model)
     data = model.SerializeToString() if model.ByteSize() < _LARGEST else b""
     if not data:
-        raise GluontuneError(
-            f"{path}: the net has {model.ByteSize() / 2**30:.1f} GiB, but one ONNX file holds 2"
-        )
+        raise GluontuneError(f"{path}: the net has {model.ByteSize() / 2**30:.1f} GiB, but one ONNX file holds 2")
     with atomic_write(path) as stream:
         stream.write(data)
     shape = (height, width, channels) if preprocess else (channels, height, width)
@@ -207,9 +203,7 @@ def _convert(symbol: Any, params: Mapping[str, Any], shape: tuple[int, ...], dyn
         except AttributeError as error:
             raise GluontuneError(f"MXNet's converter gave up: {_short(error)}") from error
     opsets = [onnx.helper.make_opsetid("", OPSET)]
-    return onnx.helper.make_model(
-        graph, producer_name="gluontune", opset_imports=opsets, ir_version=IR_VERSION
-    )
+    return onnx.helper.make_model(graph, producer_name="gluontune", opset_imports=opsets, ir_version=IR_VERSION)
 
 
 @contextlib.contextmanager
@@ -242,11 +236,7 @@ def _describe(
     classes: Sequence[str],
     metadata: Mapping[str, str],
 ) -> None:
-    taken = (
-        "uint8 pixels (N, H, W, C)"
-        if preprocess
-        else "normalized float32 (N, C, H, W): (pixel / 255 - mean) / std"
-    )
+    taken = "uint8 pixels (N, H, W, C)" if preprocess else "normalized float32 (N, C, H, W): (pixel / 255 - mean) / std"
     texts = {"input": taken, **metadata}
     if mean is not None and std is not None:
         texts.update(mean=json.dumps(list(mean)), std=json.dumps(list(std)))

@@ -45,8 +45,7 @@ def set_parameters(net: Any, arrays: Mapping[str, Any], source: str = "parameter
             raise GluontuneError(f"{source}: of another net: parameter {name} is {where}")
         shape = mine[name].shape  # None: of a net read by SymbolBlock.imports
         if shape is not None and (
-            len(shape) != np.ndim(saved[name])
-            or any(a > 0 and a != b for a, b in zip(shape, saved[name].shape))
+            len(shape) != np.ndim(saved[name]) or any(a > 0 and a != b for a, b in zip(shape, saved[name].shape))
         ):
             raise GluontuneError(
                 f"{source}: of another net: parameter {name} has shape {tuple(saved[name].shape)}, the net's "

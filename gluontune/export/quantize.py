@@ -88,9 +88,7 @@ def quantize_onnx(
         onnx = importlib.import_module("onnx")
         importlib.import_module("onnxruntime.quantization")
     except ImportError as error:
-        raise GluontuneError(
-            f"int8 needs ONNX Runtime ({error}): pip install onnx 'onnxruntime<1.20'"
-        ) from error
+        raise GluontuneError(f"int8 needs ONNX Runtime ({error}): pip install onnx 'onnxruntime<1.20'") from error
     with tempfile.TemporaryDirectory() as folder, _quiet():
         folded, made = Path(folder) / "folded.onnx", Path(folder) / "int8.onnx"
         options = runtime.SessionOptions()
@@ -109,12 +107,7 @@ def quantize_onnx(
         graph = onnx.load(str(made)).graph
         os.replace(_beside(made, Path(target)), target)
     quantized, heavy = _heavy(graph)
-    return {
-        "quantized": quantized,
-        "float_layers": heavy - quantized,
-        "nodes": len(graph.node),
-        "agree_pct": agreed,
-    }
+    return {"quantized": quantized, "float_layers": heavy - quantized, "nodes": len(graph.node), "agree_pct": agreed}
 
 
 def _heavy(graph: Any) -> tuple[int, int]:
@@ -165,9 +158,7 @@ def _sure(agreed: float, images: int) -> float:
     return 100 * float(binomtest(same, images).proportion_ci(0.9, "wilson").low)
 
 
-def _by_need(
-    folded: Path, made: Path, images: np.ndarray, batch_size: int, last: list[str]
-) -> list[list[str]]:
+def _by_need(folded: Path, made: Path, images: np.ndarray, batch_size: int, last: list[str]) -> list[list[str]]:
     """The net in stretches of neighbouring nodes, first the one that helps the scores most when it stays float32."""
     onnx = importlib.import_module("onnx")
     stretches = _stretches(onnx.load(str(folded)).graph)

@@ -92,11 +92,7 @@ def name_batch(model: Any, batch_size: int | None) -> None:
 
 
 def add_preprocessing(
-    model: Any,
-    image_shape: Sequence[int],
-    mean: Sequence[float],
-    std: Sequence[float],
-    batch_size: int | None,
+    model: Any, image_shape: Sequence[int], mean: Sequence[float], std: Sequence[float], batch_size: int | None
 ) -> None:
     """Put ``(pixel / 255 - mean) / std`` and the change from (N, H, W, C) to (N, C, H, W) before the net.
 
@@ -109,9 +105,7 @@ def add_preprocessing(
     shift = np.asarray([-m / s for m, s in zip(mean, std)], "float32").reshape(1, -1, 1, 1)
     first = [
         helper.make_node("Cast", ["pixels"], ["pixels_float"], name="pixels_cast", to=onnx.TensorProto.FLOAT),
-        helper.make_node(
-            "Transpose", ["pixels_float"], ["pixels_nchw"], name="pixels_transpose", perm=[0, 3, 1, 2]
-        ),
+        helper.make_node("Transpose", ["pixels_float"], ["pixels_nchw"], name="pixels_transpose", perm=[0, 3, 1, 2]),
         helper.make_node("Mul", ["pixels_nchw", "pixels_scale"], ["pixels_scaled"], name="pixels_mul"),
         helper.make_node("Add", ["pixels_scaled", "pixels_shift"], [inside], name="pixels_add"),
     ]

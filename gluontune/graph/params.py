@@ -50,9 +50,7 @@ def read_params(path: str | Path) -> dict[str, np.ndarray]:
         else:
             arrays = _Reader(data, str(path)).read()
     except (struct.error, ValueError, IndexError, MemoryError) as error:
-        raise GluontuneError(
-            f"{path}: a damaged or cut .params file ({error}): export or copy it again"
-        ) from error
+        raise GluontuneError(f"{path}: a damaged or cut .params file ({error}): export or copy it again") from error
     plain = {name[4:] if name.startswith(("arg:", "aux:")) else name: a for name, a in arrays.items()}
     if len(plain) < len(arrays):
         raise GluontuneError(f"{path}: two of its arrays have one name")
@@ -93,9 +91,7 @@ class _Reader:
         arrays = [self._array() for _ in range(self.take("Q")[0])]
         names = [self._name() for _ in range(self.take("Q")[0])]
         if len(names) != len(arrays):
-            raise GluontuneError(
-                f"{self.path}: holds {len(arrays)} arrays but {len(names)} names; save a dict"
-            )
+            raise GluontuneError(f"{self.path}: holds {len(arrays)} arrays but {len(names)} names; save a dict")
         if len(set(names)) < len(names):
             raise ValueError("two arrays have one name")
         return dict(zip(names, arrays))
@@ -111,9 +107,7 @@ class _Reader:
         (version,) = self.take("I")
         if version in (_V2, _V3):
             if self.take("i")[0] > 0:
-                raise GluontuneError(
-                    f"{self.path}: holds sparse arrays; save them dense (tostype('default'))"
-                )
+                raise GluontuneError(f"{self.path}: holds sparse arrays; save them dense (tostype('default'))")
             (ndim,) = self.take("i")
         else:
             ndim = self.take("I")[0] if version == _V1 else version

@@ -87,9 +87,7 @@ def schema(name: str) -> OperatorSchema:
     operators, aliases = _table()
     entry = operators.get(aliases.get(name, name))
     if entry is None:
-        raise UnknownNameError(
-            "MXNet operator", name, [n for n in operators if n[:2].lower() == name[:2].lower()]
-        )
+        raise UnknownNameError("MXNet operator", name, [n for n in operators if n[:2].lower() == name[:2].lower()])
     return entry
 
 

@@ -55,9 +55,7 @@ def np_new_shape(old: Any, codes: Any, reverse: bool = False) -> tuple[int, ...]
         sizes = old[::-1] if reverse else old
         ones = _places_of(codes[::-1] if reverse else codes, -3)
         if any(place >= len(sizes) or sizes[place] != 1 for place in ones):
-            raise ValueError(
-                f"-3 of {tuple(codes)} drops a side of 1, which {tuple(old)} does not have there"
-            )
+            raise ValueError(f"-3 of {tuple(codes)} drops a side of 1, which {tuple(old)} does not have there")
         kept = [size for place, size in enumerate(sizes) if place not in ones]
         old, codes = kept[::-1] if reverse else kept, [code for code in codes if code != -3]
     plain = [{-2: 0, -4: -2, -5: -3, -6: -4}.get(code, code) for code in codes]

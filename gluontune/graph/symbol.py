@@ -140,15 +140,7 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
                 known[made.name] = len(graph.nodes)
             graph.nodes.append(made)
         graph.outputs = [_entry(entry, places) for entry in document["heads"]]
-    except (
-        KeyError,
-        IndexError,
-        TypeError,
-        AttributeError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, GluontuneError):
             raise
         raise GluontuneError(
@@ -181,9 +173,7 @@ def _document(source: Any) -> tuple[Any, str]:
         try:
             text = read_text(source)
         except UnicodeDecodeError as error:
-            raise GluontuneError(
-                f"{where}: not a symbol of MXNet's, which is JSON; is it the .params file?"
-            ) from error
+            raise GluontuneError(f"{where}: not a symbol of MXNet's, which is JSON; is it the .params file?") from error
         except OSError as error:
             raise explain_os_error(source, error) from error
         except ValueError as error:  # a NUL in the path
@@ -209,16 +199,12 @@ def _node(raw: Mapping[str, Any], where: str) -> Node:
     if op == "null":
         return Node(None, name, {}, [], hidden)
     subgraphs = [read_symbol(graph) for graph in raw.get("subgraphs") or ()]
-    texts = {
-        k: v for k, v in texts.items() if not k.startswith("__") and not k.endswith(("_lr_mult", "_wd_mult"))
-    }
+    texts = {k: v for k, v in texts.items() if not k.startswith("__") and not k.endswith(("_lr_mult", "_wd_mult"))}
     try:
         known = schema(op)
     except UnknownNameError:
         return Node(op, name, dict(texts), [], hidden, subgraphs)  # somebody's own: the bridge names it
-    return Node(
-        known.name, name, known.typed(texts, f"{where}: layer {clean(name, 80)}"), [], hidden, subgraphs
-    )
+    return Node(known.name, name, known.typed(texts, f"{where}: layer {clean(name, 80)}"), [], hidden, subgraphs)
 
 
 def _upgrade(node: Node, graph: Graph) -> None:

@@ -101,10 +101,7 @@ def newcombe(first: float, second: float, num: int) -> tuple[float, float]:
     """
     (low1, high1), (low2, high2) = _wilson(first, num), _wilson(second, num)
     gap = first - second
-    return (
-        gap - math.hypot(first - low1, high2 - second),
-        gap + math.hypot(high1 - first, second - low2),
-    )
+    return (gap - math.hypot(first - low1, high2 - second), gap + math.hypot(high1 - first, second - low2))
 
 
 def _wilson(share: float, num: int, z: float = 1.959964) -> tuple[float, float]:

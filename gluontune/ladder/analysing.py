@@ -87,9 +87,7 @@ def analyse(
     targets = sorted(set(targets))
     for target in targets:
         if not 0 < target <= 1:
-            raise UsageError(
-                f"--target {target:g}: give a validation accuracy above 0 and up to 1, such as 0.8"
-            )
+            raise UsageError(f"--target {target:g}: give a validation accuracy above 0 and up to 1, such as 0.8")
     if repeats < 1:
         raise UsageError(f"--repeats {repeats}: give at least 1")
     check_names(factors)
@@ -125,9 +123,7 @@ def analyse(
 class _Study:
     """One analysis: the base contender that lives throughout, and the store."""
 
-    def __init__(
-        self, recipe: Recipe, store: ResumableDocument, pace: Pace, tell: OnProgress, time_limit: float
-    ):
+    def __init__(self, recipe: Recipe, store: ResumableDocument, pace: Pace, tell: OnProgress, time_limit: float):
         self.recipe, self.store, self.pace, self.tell = recipe, store, pace, tell
         self.time_limit = time_limit
         self.base = Contender(recipe, "base", time_limit)
@@ -176,14 +172,8 @@ class _Study:
         blocks = [todo[i : i + BLOCK] for i in range(0, len(todo), BLOCK)]
         for number, block in enumerate(blocks, 1):
             self._start_base()
-            self.field = [
-                Contender(self._recipe(chosen), set_name(chosen), self.time_limit) for chosen in block
-            ]
-            about: Piece = {
-                "set": ", ".join(c.label for c in self.field),
-                "piece": number,
-                "pieces": len(blocks),
-            }
+            self.field = [Contender(self._recipe(chosen), set_name(chosen), self.time_limit) for chosen in block]
+            about: Piece = {"set": ", ".join(c.label for c in self.field), "piece": number, "pieces": len(blocks)}
             self.tell({**progress("starting", 0.0), **about})
 
             def on_round(at: int, rounds: int, about: Piece = about) -> None:

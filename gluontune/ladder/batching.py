@@ -59,11 +59,7 @@ class Batches:
         """Time of the best recipe ÷ time of this one, for their whole lengths, from the slices of both."""
         ratio = ratio_at_look(contender.rates, self.best.rates, len(self.field), self.scatter)
         less = self.best.recipe.epochs / contender.recipe.epochs
-        return {
-            "median": ratio["median"] * less,
-            "ci95": [less * bound for bound in ratio["ci95"]],
-            "n": ratio["n"],
-        }
+        return {"median": ratio["median"] * less, "ci95": [less * bound for bound in ratio["ci95"]], "n": ratio["n"]}
 
     def search(self) -> Contender | None:
         """Train candidates until one arrives clearly earlier; return it, or None. The row says what was seen."""
@@ -153,9 +149,7 @@ class Batches:
                 entry["reason"] = told or entry["reason"]
                 if told is None:
                     entry["accuracy"], entry["epochs"] = self.found[-1]["accuracy"], self.found[-1]["epochs"]
-                    entry["seconds_to_accuracy"] = (
-                        self.found[-1]["seconds"] if self.found[-1]["arrived"] else None
-                    )
+                    entry["seconds_to_accuracy"] = self.found[-1]["seconds"] if self.found[-1]["arrived"] else None
                     entry["lost"] = not self.found[-1]["arrived"]
 
     def _conclude(self) -> None:
@@ -186,13 +180,9 @@ class Batches:
         row["verdict"] = verdict_of(ratio)
         row["kept"] = row["verdict"] == "helped"
         low, high = ratio["ci95"]
-        said = (
-            f"{ratio['median']:.2f}× less time (95 %: {low:.2f}–{high:.2f}) to {100 * target:.1f} % accuracy"
-        )
+        said = f"{ratio['median']:.2f}× less time (95 %: {low:.2f}–{high:.2f}) to {100 * target:.1f} % accuracy"
         if row["kept"]:
-            row["notes"].append(
-                f"{said}: {self.winner.label}, {100 * self.found_of(self.winner)['accuracy']:.1f} %"
-            )
+            row["notes"].append(f"{said}: {self.winner.label}, {100 * self.found_of(self.winner)['accuracy']:.1f} %")
             row["reason"] = None
         else:
             row["reason"] = f"{said} than the recipe before it: not certain"

@@ -97,8 +97,7 @@ def best_yaml(document: Mapping[str, Any]) -> str:
     """The recipe that won, with what each change brought; fields of the climb itself are left out, and that is said."""
     best, base = Recipe.from_dict(document["best"]["recipe"]), Recipe.from_dict(document["base_recipe"])
     naive = next(
-        (Recipe.from_dict(r["recipe"]) for r in document["rungs"] if r["name"] == "naive" and r["recipe"]),
-        base,
+        (Recipe.from_dict(r["recipe"]) for r in document["rungs"] if r["name"] == "naive" and r["recipe"]), base
     )
     said, usual = changed_fields(document), Recipe()
     lines = [
@@ -112,17 +111,13 @@ def best_yaml(document: Mapping[str, Any]) -> str:
         if name == "epochs":
             if value != naive.epochs:
                 share = value / naive.epochs
-                lines.append(
-                    f"# Its epochs were {share:.2f} of the naive script's: {said.get(name, 'large-batch')}"
-                )
+                lines.append(f"# Its epochs were {share:.2f} of the naive script's: {said.get(name, 'large-batch')}")
                 lines.append(f"epochs: {round(share * base.epochs, 3):g}")
             continue
         if name in said or value != usual.to_dict()[name]:
             plain = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH).replace("\n...", "").strip()
             if "\n" in plain:  # a text of several lines: escaped, it is one
-                plain = yaml.safe_dump(
-                    value, default_flow_style=True, width=_WIDTH, default_style='"'
-                ).strip()
+                plain = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH, default_style='"').strip()
             lines.append(f"{name}: {plain}  # {said[name]}" if name in said else f"{name}: {plain}")
     return "\n".join(lines) + "\n"
 

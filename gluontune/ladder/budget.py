@@ -25,13 +25,7 @@ WEIGHTS = {
     "methods": 4.0,
 }
 #: Of a rung's share, what may go to slices; the rest is for its training, where its accuracy is in question.
-_LOOK_BACK = {
-    "mixed-precision": 0.5,
-    "large-batch": 0.3,
-    "multi-device": 0.4,
-    "modern-engine": 0.5,
-    "methods": 0.3,
-}
+_LOOK_BACK = {"mixed-precision": 0.5, "large-batch": 0.3, "multi-device": 0.4, "modern-engine": 0.5, "methods": 0.3}
 _STARTING = 0.5  # of a rung's share, for starting its variants
 FEWEST_UPDATES = 40  # a training of fewer shows nothing about accuracy
 #: A schedule is made no shorter than this: with 41 updates Muon ended between 52 and 76 %, with 51 at 75 to 78 %.
@@ -178,7 +172,5 @@ def parse_budget(text: str) -> float:
         raise UsageError(f"--budget {text!r}: write a time such as 5m, 90s or 1h")
     seconds = float(match.group(1)) * {"s": 1, "m": 60, "": 60, "h": 3600}[match.group(2)]
     if seconds < 30:
-        raise UsageError(
-            f"--budget {text!r}: give at least 30s; starting the processes alone takes a part of it"
-        )
+        raise UsageError(f"--budget {text!r}: give at least 30s; starting the processes alone takes a part of it")
     return seconds

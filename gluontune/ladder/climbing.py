@@ -78,11 +78,7 @@ def climb(
     """
     recipe = recipe.override(seconds=None, target_accuracy=None)
     wanted = None if rungs is None else {"naive", *(RUNGS[rung].name for rung in rungs)}
-    names = [
-        rung.name
-        for rung in RUNGS
-        if (rung.pace in (None, pace.name) if wanted is None else rung.name in wanted)
-    ]
+    names = [rung.name for rung in RUNGS if (rung.pace in (None, pace.name) if wanted is None else rung.name in wanted)]
     if out is not None:
         writable_folder(out)
     doctor.must_work()
@@ -135,12 +131,7 @@ class _Climber:
     def climb(self) -> None:
         document = self.results.document
         self.tell(
-            {
-                "event": "ladder-start",
-                "rungs": self.names,
-                "mode": self.pace.name,
-                "dataset": document["dataset"],
-            }
+            {"event": "ladder-start", "rungs": self.names, "mode": self.pace.name, "dataset": document["dataset"]}
         )
         for place, name in enumerate(self.names):
             self.still = self._possible(self.names[place:])
@@ -196,9 +187,7 @@ class _Climber:
             row.update({"status": "skipped", "reason": reason or "nothing to change"})
             return
         if self.budget.free_s < _LEAST_S:
-            row.update(
-                {"status": "skipped", "reason": "not measured: the budget was used up by the rungs before it"}
-            )
+            row.update({"status": "skipped", "reason": "not measured: the budget was used up by the rungs before it"})
             return
         variants = self._affordable(row, variants)
         self.field = [Contender(base.override(**v.changes), v.label, self.time_limit) for v in variants]
@@ -307,13 +296,7 @@ class _Climber:
 
     def _failed(self, row: RungRow, failure: RunFailed) -> None:
         row.update(
-            {
-                "status": "failed",
-                "verdict": "n/a",
-                "kept": False,
-                "error": failure.to_dict(),
-                "reason": str(failure),
-            }
+            {"status": "failed", "verdict": "n/a", "kept": False, "error": failure.to_dict(), "reason": str(failure)}
         )
 
     @property

@@ -116,9 +116,7 @@ class Contest:
                 reference = contender.rates[-1] if contender.rates else 0.0
                 contender.rates = []
             elif contender in self.field and contender.failure is None and 0 < rate < floor:
-                contender.cut = (
-                    f"cut off while warming up at {rate:,.0f} samples/s, {rate / reference:.2f} × the best"
-                )
+                contender.cut = f"cut off while warming up at {rate:,.0f} samples/s, {rate / reference:.2f} × the best"
                 contender.rates = [rate]
                 contender.close()
 

@@ -46,10 +46,7 @@ def look_into(contender: Contender) -> dict[str, Optional[float]]:
 
 
 def compare_counts(
-    one: Contender,
-    field: Sequence[Contender],
-    shares: Mapping[str, Mapping[str, Optional[float]]],
-    gpus: bool,
+    one: Contender, field: Sequence[Contender], shares: Mapping[str, Mapping[str, Optional[float]]], gpus: bool
 ) -> Optional[dict[str, Any]]:
     """One device beside several: which number is best, with efficiency and the reason.
 
@@ -67,18 +64,13 @@ def compare_counts(
     if one.failure is not None or not ran:
         return None
     alone = one.recipe.num_devices
-    rows = [
-        _row(one, one, alone, {}, gpus),
-        *(_row(c, one, alone, shares.get(c.label, {}), gpus) for c in ran),
-    ]
+    rows = [_row(one, one, alone, {}, gpus), *(_row(c, one, alone, shares.get(c.label, {}), gpus) for c in ran)]
     fastest = max(row["samples_per_sec"]["median"] for row in rows)
     best = next(r for r in rows if r["samples_per_sec"]["median"] * (1 + TIE) >= fastest)
     return {"rows": rows, "best": best["devices"], "sentence": _sentence(rows, best, gpus)}
 
 
-def _row(
-    c: Contender, one: Contender, alone: int, shares: Mapping[str, Optional[float]], gpus: bool
-) -> dict[str, Any]:
+def _row(c: Contender, one: Contender, alone: int, shares: Mapping[str, Optional[float]], gpus: bool) -> dict[str, Any]:
     count, ratio = c.recipe.num_devices, None if c is one else _ratio(c.rates, one.rates)
     speedup = 1.0 if ratio is None else ratio["median"]
     return {

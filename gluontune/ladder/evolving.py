@@ -77,9 +77,7 @@ class EsgdPlan:
             if not isinstance(value, (int, float)) or not bounds[0] <= value <= bounds[1]:
                 raise UsageError(f"{name}={value!r}: give a number from {bounds[0]:g} to {bounds[1]:g}")
         if self.parents > self.population:
-            raise UsageError(
-                f"parents={self.parents} of a population of {self.population}: give at most that many"
-            )
+            raise UsageError(f"parents={self.parents} of a population of {self.population}: give at most that many")
         if self.start not in ("same", "own"):
             raise UsageError(f"start={self.start!r}: choose same or own")
 
@@ -186,13 +184,7 @@ class _Search:
         folder: Path,
         on_event: OnProgress | None,
     ):
-        self.plan, self.pool, self.worker_pool, self.store, self.folder = (
-            plan,
-            pool,
-            worker_pool,
-            store,
-            folder,
-        )
+        self.plan, self.pool, self.worker_pool, self.store, self.folder = (plan, pool, worker_pool, store, folder)
         self.seed, self.on_event = worker_pool.recipe.seed, on_event
         self.updates = plan.updates or worker_pool.batches_per_epoch
         self.done = {piece["name"]: piece for piece in store.document["done"]}
@@ -280,12 +272,7 @@ class _Search:
 
     @staticmethod
     def _kept(record: Mapping[str, Any], offspring: bool) -> dict[str, Any]:
-        return {
-            "name": record["name"],
-            "score": record["score"],
-            "setup": record["setup"],
-            "offspring": offspring,
-        }
+        return {"name": record["name"], "score": record["score"], "setup": record["setup"], "offspring": offspring}
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.npz"

@@ -108,10 +108,7 @@ def mllog_lines(document: Mapping[str, Any], row: Mapping[str, Any], org: str) -
     whole = Recipe.from_dict({**recipe, "seed": row["seed"]}).resolved()
     batch = recipe["batch_size_per_device"] * recipe["num_devices"] * gathered
     settings = {"seed": row["seed"], "global_batch_size": batch, "opt_name": recipe["optimizer"]}
-    settings.update(
-        opt_base_learning_rate=whole.learning_rate,
-        gradient_accumulation_steps=gathered,
-    )
+    settings.update(opt_base_learning_rate=whole.learning_rate, gradient_accumulation_steps=gathered)
     settings.update(train_samples=recipe["train_samples"] or facts.get("num_train") or 0)
     settings.update(eval_samples=recipe["val_samples"] or facts.get("num_test") or 0)
     for key, value in settings.items():
@@ -133,11 +130,7 @@ def mllog_lines(document: Mapping[str, Any], row: Mapping[str, Any], org: str) -
 
 
 def write_exchange(
-    document: Mapping[str, Any],
-    folder: str | Path,
-    *,
-    author: str = "unnamed",
-    author_email: str = "",
+    document: Mapping[str, Any], folder: str | Path, *, author: str = "unnamed", author_email: str = ""
 ) -> list[Path]:
     """Write ``dawnbench/`` and ``mlperf/`` beside ``tta.json``; return the files.
 

@@ -6,14 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gluontune import stats
-from gluontune.ladder.factorplan import (
-    FactorSet,
-    interactions,
-    leave_one_out,
-    plan,
-    quotient,
-    set_name,
-)
+from gluontune.ladder.factorplan import FactorSet, interactions, leave_one_out, plan, quotient, set_name
 from gluontune.ladder.measure import Contender
 from gluontune.ladder.time_to_target import accuracies, first_crossing
 
@@ -31,9 +24,7 @@ def throughput_row(chosen: FactorSet, contender: Contender, base: Contender) -> 
         return row
     row["samples_per_sec"] = stats.interval(contender.rates)
     same = contender is base
-    row["ratio"] = (
-        {"median": 1.0, "ci95": [1.0, 1.0]} if same else stats.ratio_interval(contender.rates, base.rates)
-    )
+    row["ratio"] = {"median": 1.0, "ci95": [1.0, 1.0]} if same else stats.ratio_interval(contender.rates, base.rates)
     return row
 
 
@@ -61,9 +52,7 @@ def conclude(document: dict[str, Any]) -> None:
         speed = next((row for row in rows if row["kind"] == "throughput"), None)
         runs = [row for row in rows if row["kind"] == "tta"]
         tta = [tta_of(runs, place, target) for place, target in enumerate(targets)] if runs else []
-        sets.append(
-            {"set": list(chosen), "name": set_name(chosen), "parts": parts, "throughput": speed, "tta": tta}
-        )
+        sets.append({"set": list(chosen), "name": set_name(chosen), "parts": parts, "throughput": speed, "tta": tta})
     document["sets"] = sets
     document["interactions"], document["leave_one_out"] = {}, {}
     gains = {"throughput": {tuple(s["set"]): (s["throughput"] or {}).get("ratio") for s in sets}}

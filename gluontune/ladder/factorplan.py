@@ -44,7 +44,7 @@ class Factor:
 EXTRA_FACTORS = {
     "stochastic-depth": Factor(
         "stochastic-depth", "residual branches dropped at random (up to 0.2)", {"stochastic_depth": 0.2}
-    ),
+    )
 }
 
 
@@ -131,9 +131,7 @@ def check_factors(recipe: Recipe, factors: Sequence[Factor]) -> None:
                 )
     for factor in factors:
         if recipe_of(recipe, [factor]) == recipe:
-            raise UsageError(
-                f"factor {factor.name!r} changes nothing: the base recipe has {factor.sentence} already"
-            )
+            raise UsageError(f"factor {factor.name!r} changes nothing: the base recipe has {factor.sentence} already")
 
 
 def _plain(value: Any) -> Any:

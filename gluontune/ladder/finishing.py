@@ -15,15 +15,7 @@ from gluontune.ladder.measure import Contender
 from gluontune.ladder.revisiting import revisit
 from gluontune.ladder.rounds import Rounds
 from gluontune.ladder.rung import Site
-from gluontune.ladder.shortening import (
-    arrived,
-    by_time,
-    next_length,
-    ratio_at,
-    shortener,
-    what_was_shown,
-    worth_a_try,
-)
+from gluontune.ladder.shortening import arrived, by_time, next_length, ratio_at, shortener, what_was_shown, worth_a_try
 from gluontune.ladder.time_to_target import first_crossing
 from gluontune.ladder.trainings import Trainings
 from gluontune.recipe import Recipe
@@ -178,9 +170,7 @@ def _arriving(
         if not worth_a_try(row, epochs):
             break
         longer = best.of_length(epochs, best.label)
-        tell(
-            f"training best for {epochs:g} epochs: {best.recipe.epochs:g} did not reach {100 * target:.1f} %"
-        )
+        tell(f"training best for {epochs:g} epochs: {best.recipe.epochs:g} did not reach {100 * target:.1f} %")
         try:
             found = trainings.train(rung_row("proof", "a longer training"), longer, part=1.0)
         except RunFailed:
@@ -210,10 +200,7 @@ def _conclude(target: float, pairs: Sequence[Mapping[str, RunResult]], num_val: 
         seen = stats.ratio_interval(times["naive"], times["best"])
         ratio = {**seen, "ci95": stats.bounds(seen)}
     elif reached:
-        ratio = {
-            **quotient(_of_speed(pairs[0]["naive"], times), _of_speed(pairs[0]["best"], times, "best")),
-            "n": 1,
-        }
+        ratio = {**quotient(_of_speed(pairs[0]["naive"], times), _of_speed(pairs[0]["best"], times, "best")), "n": 1}
     last = {name: [pair[name].val_accuracy[-1] for pair in pairs] for name in times}
     loss = loss_of(last["naive"], last["best"], num_val)
     return {

@@ -93,9 +93,7 @@ def compare(
             if best is not None and best.rates and best is not contender:
                 entry["ratio_to_previous"] = _against(contender, best, len(field), scatter)
         row["variants"].append(entry)
-    ran = [
-        (c, e["samples_per_sec"]["median"]) for c, e in zip(field, row["variants"]) if e["samples_per_sec"]
-    ]
+    ran = [(c, e["samples_per_sec"]["median"]) for c, e in zip(field, row["variants"]) if e["samples_per_sec"]]
     if not ran:
         return None
     proven = [
@@ -177,9 +175,7 @@ def judge(row: RungRow, others_pct: float, *, has_best: bool) -> None:
     bounds = f" (95 %: {low:.2f}–{high:.2f})" if low > 0 else ""
     measured = f"{ratio['median']:.2f}× the recipe before it{bounds}"
     row["reason"] = measured
-    shares_cores = bool(
-        _OF_CORES & set(row.get("changes") or ())
-    )  # spinning threads are 0.3 times as fast there
+    shares_cores = bool(_OF_CORES & set(row.get("changes") or ()))  # spinning threads are 0.3 times as fast there
     if others_pct >= DISTURBED_PCT and (high >= BEYOND_LOAD or shares_cores):
         row["notes"] = [note for note in row["notes"] if not note.startswith(OTHERS)]  # said by the reason
         _not_measurable(row, f"{OTHERS} {others_pct:.0f} % of the cores; it measured {measured}")
@@ -210,9 +206,7 @@ def judge_accuracy(row: RungRow, loss: Loss | None) -> bool:
 
 
 def _not_measurable(row: RungRow, why: str) -> None:
-    row.update(
-        {"verdict": "n/a", "kept": False, "measurable": False, "reason": f"not measurable here now: {why}"}
-    )
+    row.update({"verdict": "n/a", "kept": False, "measurable": False, "reason": f"not measurable here now: {why}"})
 
 
 def _plain(changes: Any) -> dict[str, Any]:

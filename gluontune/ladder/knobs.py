@@ -127,9 +127,7 @@ def _allocator(recipe: Recipe, site: Site) -> list[Option]:
 def _compute(recipe: Recipe, site: Site) -> list[Option]:
     """Every mode in every type: bfloat16 without its rewrites can be slower than float32."""
     modes = [Option("imperative", {"hybridize": "imperative", "rewrites": ()})]
-    modes += [
-        Option(v.label, {"rewrites": (), **v.changes}) for v in RUNGS["hybridized"].variants(recipe, site)
-    ]
+    modes += [Option(v.label, {"rewrites": (), **v.changes}) for v in RUNGS["hybridized"].variants(recipe, site)]
     precision = RUNGS["mixed-precision"]
     lacking = precision.requires(recipe, site)
     if lacking:

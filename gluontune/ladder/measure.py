@@ -33,9 +33,7 @@ class Turns(Protocol):
 
 T = TypeVar("T", bound=Turns)
 _LONG_STEP_S = 0.3
-DISTURBED_PCT = (
-    10.0  # of the usable cores, taken by others: two training threads on two cores then lose a half
-)
+DISTURBED_PCT = 10.0  # of the usable cores, taken by others: two training threads on two cores then lose a half
 OTHERS = "other programs took"  # how a sentence about them begins
 
 

@@ -76,13 +76,7 @@ def compare_methods(
     chosen, skipped = _choose(recipe, names)
     if recipe.job is None:
         datasets.open(recipe.dataset)
-    given = {
-        "recipe": recipe.to_dict(),
-        "methods": chosen,
-        "targets": [target],
-        "best": best,
-        "pace": "to accuracy",
-    }
+    given = {"recipe": recipe.to_dict(), "methods": chosen, "targets": [target], "best": best, "pace": "to accuracy"}
     store = ResumableDocument("factors", FACTORS_SCHEMA, given, out, resume)
     store.document.update(dataset=dataset_facts(recipe), repeats=repeats, skipped=skipped)
     tell = on_event or (lambda event: None)
@@ -153,9 +147,7 @@ def _train(
         row = tta_row(name, seed, result, [target])
         if store.path is not None:
             place = store.path.parent / "runs"
-            result.save(
-                place / f"{'-'.join(name).replace(', ', '-').replace(' ', '-') or 'base'}-seed{seed}.json"
-            )
+            result.save(place / f"{'-'.join(name).replace(', ', '-').replace(' ', '-') or 'base'}-seed{seed}.json")
         store.enter(row)
         tell({**progress("done", 1.0), **about, "rows": [row]})
 
@@ -168,9 +160,7 @@ def _gain(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> 
         return gain
     if any(row["status"] == "failed" for pair in pairs for row in pair):
         return {**gain, "verdict": "failed"}
-    gain["points"] = stats.difference(
-        *([row["last_accuracy"] for row in side] for side in list(zip(*pairs))[::-1])
-    )
+    gain["points"] = stats.difference(*([row["last_accuracy"] for row in side] for side in list(zip(*pairs))[::-1]))
     for side, verdict in ((1, "did not converge"), (0, "the base did not converge")):
         if any(pair[side]["seconds"][0] is None for pair in pairs):
             return {**gain, "verdict": verdict}
@@ -188,11 +178,7 @@ def _gain(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> 
 def _pairs(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> list[tuple[Row, Row]]:
     """The runs of two sets with the same seeds."""
     runs = {(tuple(row["set"]), row["seed"]): row for row in done}
-    return [
-        (runs[base, seed], row)
-        for (found, seed), row in runs.items()
-        if found == name and (base, seed) in runs
-    ]
+    return [(runs[base, seed], row) for (found, seed), row in runs.items() if found == name and (base, seed) in runs]
 
 
 def _equally_long(pairs: Sequence[tuple[Row, Row]]) -> bool:
@@ -206,9 +192,7 @@ def _winners(recipe: Recipe, done: Sequence[Row], chosen: Sequence[str], best: i
         gain = _gain(done, (), (name,))
         if gain["points"] is None or gain["verdict"] == "did not converge":
             continue
-        sooner = (
-            gain["ratio"]["median"] if gain["ratio"] and not _equally_long(_pairs(done, (), (name,))) else 1.0
-        )
+        sooner = gain["ratio"]["median"] if gain["ratio"] and not _equally_long(_pairs(done, (), (name,))) else 1.0
         if sooner > 1 or (sooner == 1 and gain["points"]["mean"] > 0):
             rising.append((sooner, gain["points"]["mean"], name))
     winners: list[str] = []
@@ -232,9 +216,7 @@ def _conclude(document: dict[str, Any], chosen: Sequence[str], target: float) ->
     document["methods"] = sorted(rows, key=lambda row: -(row["points"] or {"mean": -1.0})["mean"])
     document["together"] = {"methods": document.get("winners", []), **_gain(done, (_AGAIN,), (_TOGETHER,))}
     order = [(), *((row["name"],) for row in document["methods"]), (_AGAIN,), (_TOGETHER,)]
-    document["sets"] = [
-        _set(found, done, target, document) for found in order if any(_of(row, found) for row in done)
-    ]
+    document["sets"] = [_set(found, done, target, document) for found in order if any(_of(row, found) for row in done)]
     document["interactions"], document["leave_one_out"] = {}, {}
 
 
@@ -242,16 +224,8 @@ def _of(row: Row, name: tuple[str, ...]) -> bool:
     return tuple(row["set"]) == name
 
 
-def _set(
-    name: tuple[str, ...], done: Sequence[Row], target: float, document: Mapping[str, Any]
-) -> dict[str, Any]:
+def _set(name: tuple[str, ...], done: Sequence[Row], target: float, document: Mapping[str, Any]) -> dict[str, Any]:
     part = "base" if not name else "together" if name[0] in (_AGAIN, _TOGETHER) else "method"
     said = " + ".join(document["together"]["methods"]) if name == (_TOGETHER,) else " + ".join(name) or "base"
     runs = [row for row in done if _of(row, name)]
-    return {
-        "set": list(name),
-        "name": said,
-        "parts": [part],
-        "throughput": None,
-        "tta": [tta_of(runs, 0, target)],
-    }
+    return {"set": list(name), "name": said, "parts": [part], "throughput": None, "tta": [tta_of(runs, 0, target)]}

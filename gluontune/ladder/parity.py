@@ -43,16 +43,9 @@ def parity(
     >>> parity([4, 4, 5, 4], [8, 9, 9, 8])["verdict"]
     'converges faster'
     """
-    mine, reference = (
-        [None if e is None or not math.isfinite(e) else e for e in side] for side in (mine, reference)
-    )
+    mine, reference = ([None if e is None or not math.isfinite(e) else e for e in side] for side in (mine, reference))
     own, ours = [e for e in mine if e is not None], [e for e in reference if e is not None]
-    found: dict[str, Any] = {
-        "verdict": "too few repeats",
-        "suspicious": False,
-        "epochs_ratio": None,
-        "p": None,
-    }
+    found: dict[str, Any] = {"verdict": "too few repeats", "suspicious": False, "epochs_ratio": None, "p": None}
     if len(reference) >= 2 and len(mine) >= 2 and _rate(mine) < _rate(reference) - 0.25:
         found["verdict"] = "fails more often"
         found["reason"] = (

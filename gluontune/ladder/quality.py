@@ -50,9 +50,7 @@ def judge_quality(row: RungRow, rows: Sequence[Mapping[str, Any]]) -> bool:
     words = f"{metric['name']} {shown}, and {reference:.4g} before it ({way} is better), at equal epochs"
     if not worse <= COLLAPSED and row["kept"]:
         speed = row["ratio_to_previous"] or {"median": 1.0}
-        row.update(
-            {"kept": False, "verdict": "hurt", "reason": f"{words} (throughput {speed['median']:.2f}×)"}
-        )
+        row.update({"kept": False, "verdict": "hurt", "reason": f"{words} (throughput {speed['median']:.2f}×)"})
         return True
     if not worse <= REMARK:
         row["notes"].append(f"{words}: one seed cannot tell whether that is noise")

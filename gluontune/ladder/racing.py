@@ -61,13 +61,7 @@ class Racing:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        results: TuneResults,
-        budget_s: float,
-        slice_s: float,
-        tell: OnProgress,
-        time_limit: float,
+        self, recipe: Recipe, results: TuneResults, budget_s: float, slice_s: float, tell: OnProgress, time_limit: float
     ):
         self.results, self.budget_s, self.slice_s, self.tell = results, budget_s, slice_s, tell
         self.time_limit = time_limit
@@ -135,9 +129,7 @@ class Racing:
             rounds=rounds,
             slice_s=self.slice_s,
             on_round=on_round,
-            on_disturbed=lambda told: self.results.document["notes"].append(
-                f"{stage}, heat {number}: {told}"
-            ),
+            on_disturbed=lambda told: self.results.document["notes"].append(f"{stage}, heat {number}: {told}"),
         )
         for reference in (self.start, self.best):
             if reference.contender is not None and reference.contender.failure is not None:

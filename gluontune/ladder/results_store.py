@@ -33,9 +33,7 @@ class ResultsStore:
         self.document, self.folder = document, folder
 
     @classmethod
-    def open(
-        cls, recipe: Recipe, mode: str, folder: Path | None, resume: bool, names: Sequence[str]
-    ) -> ResultsStore:
+    def open(cls, recipe: Recipe, mode: str, folder: Path | None, resume: bool, names: Sequence[str]) -> ResultsStore:
         """A new file of results, or with ``resume`` the one that an interrupted climb left in ``folder``.
 
         An older ``ladder.json`` is kept beside a new one as ``ladder.previous.json``.
@@ -91,9 +89,7 @@ class ResultsStore:
         ):  # fmt: skip
             row[name] = getattr(result, name)
         row["notes"] = [*row["notes"], *(note for note in result.notes if note not in row["notes"])]
-        device = (
-            "gpu" if result.utilization.get("gpu_util_pct") and result.recipe["devices"] != "cpu" else "cpu"
-        )
+        device = "gpu" if result.utilization.get("gpu_util_pct") and result.recipe["devices"] != "cpu" else "cpu"
         row["utilization"] = {**result.utilization, "device": device}
         if result.ok:
             row["reason"] = None
@@ -112,8 +108,7 @@ class ResultsStore:
         if kept:
             best = kept[-1]
             self.document["best"] = {
-                name: best[name]
-                for name in ("name", "recipe", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")
+                name: best[name] for name in ("name", "recipe", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")
             }
 
     def take_back(self, why: str) -> None:
@@ -151,12 +146,7 @@ class ResultsStore:
         self.save()
 
     def lengthen(
-        self,
-        row: RungRow,
-        ratio: Interval,
-        missed: Sequence[dict[str, float]],
-        epochs: float,
-        found: dict[str, float],
+        self, row: RungRow, ratio: Interval, missed: Sequence[dict[str, float]], epochs: float, found: dict[str, float]
     ) -> None:
         """The proof has shown that the best recipe needs a longer training than the climb had found.
 
@@ -171,9 +161,7 @@ class ResultsStore:
             place["recipe"] = {**place["recipe"], "epochs": epochs}
         row["changes"] = {**row["changes"], "epochs": epochs}
         row["seconds_to_accuracy"] = {**(row["seconds_to_accuracy"] or {}), "ratio": ratio}
-        tried = ", ".join(
-            f"{each['epochs']:g} epochs ended at {100 * each['accuracy']:.1f} %" for each in missed
-        )
+        tried = ", ".join(f"{each['epochs']:g} epochs ended at {100 * each['accuracy']:.1f} %" for each in missed)
         accuracy = found["accuracy"]
         now = f"{epochs:g} epochs at {100 * accuracy:.1f} %"
         less = f"{ratio['median']:.2f}× less time than the recipe before it"

@@ -86,9 +86,7 @@ class ResumableDocument:
     An earlier document is kept beside a new one as ``NAME.previous.json``.
     """
 
-    def __init__(
-        self, name: str, schema: int, given: Mapping[str, Any], folder: str | Path | None, resume: bool
-    ):
+    def __init__(self, name: str, schema: int, given: Mapping[str, Any], folder: str | Path | None, resume: bool):
         self.path = None if folder is None else Path(folder) / f"{name}.json"
         if folder is not None:
             writable_folder(folder)
@@ -108,8 +106,7 @@ class ResumableDocument:
         changed = ", ".join(text for text in differs if text)
         if changed:
             raise UsageError(
-                f"{self.path}: was begun with other options ({changed}); give the same ones, or start without "
-                "--resume"
+                f"{self.path}: was begun with other options ({changed}); give the same ones, or start without --resume"
             )
         return document
 

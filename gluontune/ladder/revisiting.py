@@ -254,9 +254,7 @@ def _adopted(
     return None
 
 
-def interaction(
-    rung: str, kind: str, first: Mapping[str, Any] | None, now: Mapping[str, Any] | None
-) -> str | None:
+def interaction(rung: str, kind: str, first: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str | None:
     """A sentence where a change is worth another factor on top of all than when it was climbed; None where it is not.
 
     >>> interaction("records", "asked again", {"median": 1.0, "ci95": [0.96, 1.04]},

@@ -15,9 +15,7 @@ from gluontune.monitor.others import OtherLoad
 __all__ = ["Rounds"]
 
 _LOOK_S = 0.5  # at what others do, before measuring
-_HURRY_S = (
-    60.0  # with less, a contest ends when a gain becomes unlikely; with more, it is looked at more closely
-)
+_HURRY_S = 60.0  # with less, a contest ends when a gain becomes unlikely; with more, it is looked at more closely
 _LONGER = 2.0  # times the time, where a gain is likely but not proven
 _STARTS_S = 1.0  # at least, for starting a process and warming it up
 _SHORTER = 0.6  # of the time, where others disturb: more slices would not make it certain
@@ -102,9 +100,7 @@ class Rounds:
         taken = others.read()
         row["contest_decided"] = contest.decided
         if taken >= DISTURBED_PCT:
-            row["notes"].append(
-                f"{OTHERS} {taken:.0f} % of the cores meanwhile, which changes what threads gain"
-            )
+            row["notes"].append(f"{OTHERS} {taken:.0f} % of the cores meanwhile, which changes what threads gain")
         return taken
 
     def progress(self, name: str, stage: str, done: float, detail: str, rate: float | None = None) -> None:

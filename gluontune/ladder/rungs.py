@@ -107,9 +107,7 @@ def _has_half_precision(recipe: Recipe, site: Site) -> str | None:
         return "float16 casts what goes into the net, and only the job's step() knows that"
     if site.gpus or site.bf16:
         return None
-    return (
-        "no GPU that this mxnet can use, and the CPU has no bfloat16 instructions (avx512_bf16 or amx_bf16)"
-    )
+    return "no GPU that this mxnet can use, and the CPU has no bfloat16 instructions (avx512_bf16 or amx_bf16)"
 
 
 @_rung("mixed-precision", "16-bit multiplications with 32-bit masters", _has_half_precision)
@@ -167,9 +165,7 @@ def _growing(recipe: Recipe, batch: int, warmup: float) -> list[Variant]:
     return [Variant(f"batch {batch}, {2 * batch} from half-way on", grown.differences(recipe), rank=3)]
 
 
-@_rung(
-    "large-batch", "a larger batch, by the time it needs to the same accuracy", _enough_images, by_time=True
-)
+@_rung("large-batch", "a larger batch, by the time it needs to the same accuracy", _enough_images, by_time=True)
 def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
     """Candidates that may arrive earlier; the ladder trains them in the order of what their speed promises."""
     sizes = [recipe.batch_size_per_device * factor for factor in (2, 4, 8)]
@@ -259,8 +255,7 @@ def _modern_engine(recipe: Recipe, site: Site) -> list[Variant]:
         found.append(Variant(f"PyTorch, {site.cores} processes", {**changes, **several}))
     if site.bf16:
         found += [
-            Variant(v.label.replace("PyTorch", "PyTorch, bfloat16"), {**v.changes, "dtype": "bfloat16"})
-            for v in found
+            Variant(v.label.replace("PyTorch", "PyTorch, bfloat16"), {**v.changes, "dtype": "bfloat16"}) for v in found
         ]
     return found
 
@@ -279,13 +274,7 @@ def _learns_in_our_way(recipe: Recipe, site: Site) -> str | None:
     return None
 
 
-@_rung(
-    "methods",
-    "fewer epochs, with methods that make more of each",
-    _learns_in_our_way,
-    by_time=True,
-    pace="full",
-)
+@_rung("methods", "fewer epochs, with methods that make more of each", _learns_in_our_way, by_time=True, pace="full")
 def _methods(recipe: Recipe, site: Site) -> list[Variant]:
     fewest = SHORTEST_UPDATES * recipe.update_batch_size / site.num_train  # epochs
     short = round(max(_METHOD_LENGTH * recipe.epochs, 1.01 * fewest), 3)

@@ -8,13 +8,7 @@ from typing import Any
 
 from gluontune import runtime
 from gluontune.errors import UsageError
-from gluontune.parallel.scaling import (
-    ALGORITHMS,
-    Link,
-    Parts,
-    expected,
-    minimum_bandwidth,
-)
+from gluontune.parallel.scaling import ALGORITHMS, Link, Parts, expected, minimum_bandwidth
 from gluontune.recipe import Recipe
 from gluontune.train import Group
 
@@ -99,9 +93,7 @@ def scale(
             "tensors": parts.tensors,
             "batch": parts.batch,
         },
-        "minimum_bandwidth_gb_per_sec": minimum_bandwidth(
-            parts.gradient_bytes, parts.batch, parts.batch, 1e-3 * step
-        ),
+        "minimum_bandwidth_gb_per_sec": minimum_bandwidth(parts.gradient_bytes, parts.batch, parts.batch, 1e-3 * step),
         "rows": rows,
     }
 

@@ -29,15 +29,7 @@ __all__ = ["ERROR", "LOOKS", "Scatter", "hardly_above", "ratio_at_look", "trimme
 ERROR = 0.05  # of a whole contest: all its looks and all its variants together
 #: Rounds after which a contest is looked at. They grow, so that a hard question costs few looks.
 LOOKS = (4, 6, 9, 13, 19, 27, 36)
-_SPENT = (
-    0.010,
-    0.010,
-    0.010,
-    0.008,
-    0.005,
-    0.004,
-    0.003,
-)  # of the error at each look; clear questions end early
+_SPENT = (0.010, 0.010, 0.010, 0.008, 0.005, 0.004, 0.003)  # of the error at each look; clear questions end early
 assert math.isclose(sum(_SPENT), ERROR)
 _FUTILE = 0.1
 _TRIM = 0.2
@@ -124,9 +116,7 @@ def hardly_above(mine: Sequence[float], theirs: Sequence[float], scatter: Scatte
     return math.exp(trimmed_interval(logs, 2 * _FUTILE, scatter)[1])
 
 
-def trimmed_interval(
-    values: Sequence[float], error: float, scatter: Scatter | None = None
-) -> tuple[float, float]:
+def trimmed_interval(values: Sequence[float], error: float, scatter: Scatter | None = None) -> tuple[float, float]:
     """Interval of the 20 % trimmed mean, wrong in a share ``error`` of the cases.
 
     Args:

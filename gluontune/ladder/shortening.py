@@ -34,11 +34,7 @@ def ratio_at(row: RungRow, epochs: float) -> Interval:
     """
     assert row["recipe"] is not None and row["seconds_to_accuracy"] is not None, "what was kept was trained"
     ratio, less = row["seconds_to_accuracy"]["ratio"], row["recipe"]["epochs"] / epochs
-    return {
-        "median": less * ratio["median"],
-        "ci95": [less * bound for bound in ratio["ci95"]],
-        "n": ratio["n"],
-    }
+    return {"median": less * ratio["median"], "ci95": [less * bound for bound in ratio["ci95"]], "n": ratio["n"]}
 
 
 def next_length(epochs: float, longest: float) -> float:

@@ -94,9 +94,7 @@ def time_to_accuracy(
         given["trainers"] = {name: title for name, (title, _) in trainers.items()}
     store = ResumableDocument("tta", TTA_SCHEMA, given, out, resume)
     document = store.document
-    document.update(
-        dataset=dataset_facts(recipe), rule=RULE, price=dict(price) if price else None, seeds=list(seeds)
-    )
+    document.update(dataset=dataset_facts(recipe), rule=RULE, price=dict(price) if price else None, seeds=list(seeds))
     document.update(facts or {})
     document["done"] = [row for row in document["done"] if row["seed"] in seeds]
     try:
@@ -208,11 +206,7 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
         "reason": reason,
         "first": crossing(first),
         "sustained": crossing(sustained_crossing(accuracy, target)) if sustained and result.ok else None,
-        "spent": {
-            "train_seconds": sum(result.epoch_seconds),
-            "eval_seconds": sum(evals),
-            "wall_seconds": clocks.now(),
-        },
+        "spent": {"train_seconds": sum(result.epoch_seconds), "eval_seconds": sum(evals), "wall_seconds": clocks.now()},
         "start_seconds": clocks.start_seconds,
         "warmup_seconds": clocks.warmup_seconds,
         "val_accuracy": accuracy,
@@ -231,9 +225,7 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
 
 def conclude(document: dict[str, Any]) -> None:
     """Fill ``summary``, ``ratio`` and ``parity`` from the finished repeats."""
-    rows = {
-        name: [r for r in document["done"] if r["recipe"] == name] for name in document["given"]["recipes"]
-    }
+    rows = {name: [r for r in document["done"] if r["recipe"] == name] for name in document["given"]["recipes"]}
     document["summary"] = {name: _summary(found, document["price"]) for name, found in rows.items()}
     document["ratio"] = document["parity"] = None
     if "against" in rows:

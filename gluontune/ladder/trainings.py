@@ -119,9 +119,7 @@ class Trainings:
         try:
             contender.train(result, on_event)
         except BudgetSpent:
-            row["notes"].append(
-                f"a training was given up: {contender.label} took longer than the budget allows"
-            )
+            row["notes"].append(f"a training was given up: {contender.label} took longer than the budget allows")
             return None
         except RunFailed as failure:
             result.status, result.error = "failed", failure.to_dict()
@@ -133,9 +131,7 @@ class Trainings:
             raise
         return result
 
-    def check(
-        self, row: RungRow, contender: Contender, best: Contender | None, *, alone: bool = False
-    ) -> Loss | None:
+    def check(self, row: RungRow, contender: Contender, best: Contender | None, *, alone: bool = False) -> Loss | None:
         """Train a rung's choice where that is worth its time, and say what accuracy was lost.
 
         A change that computes the same numbers, but for rounding at most, or one that brought nothing, is trained only

@@ -71,8 +71,7 @@ class TuneResults:
         if differs:
             changed = ", ".join(f"{name}={value!r}" for name, value in differs.items())
             raise UsageError(
-                f"{path}: was searched otherwise (now {changed}); give the same options, or start without "
-                "--resume"
+                f"{path}: was searched otherwise (now {changed}); give the same options, or start without --resume"
             )
         return cls({**document, "tried": [], "notes": []}, path.parent)
 
@@ -117,9 +116,7 @@ class TuneResults:
         self.document["tried"].append(row)
         return row
 
-    def enter_best(
-        self, recipe: Recipe, labels: Sequence[str], rates: Sequence[float], start: Sequence[float]
-    ) -> None:
+    def enter_best(self, recipe: Recipe, labels: Sequence[str], rates: Sequence[float], start: Sequence[float]) -> None:
         """Name the best recipe so far and write it as YAML beside."""
         speedup = stats.ratio_interval(rates, start)
         short = in_short(recipe)

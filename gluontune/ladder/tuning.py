@@ -229,9 +229,7 @@ class _Search:
                 recipe = self.heats.start.recipe
                 for other, choice in self.choices.items():
                     recipe = recipe if other == slot else choice.on(recipe)
-                row = self.results.row(
-                    "take back", f"without {option.label}", changes=self.heats.changes(recipe)
-                )
+                row = self.results.row("take back", f"without {option.label}", changes=self.heats.changes(recipe))
                 row["reason"] = NOT_REACHED
                 field_.append((slot, Candidate(recipe, f"without {option.label}", row)))
             candidates = [c for _, c in field_]

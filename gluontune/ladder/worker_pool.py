@@ -122,9 +122,7 @@ class WorkerPool:
         if self.workers < 1:
             raise UsageError(f"workers={workers}: give a whole number of at least 1")
         if recipe.engine != "local" or recipe.num_devices > 1:
-            raise UsageError(
-                "a population is trained by processes of one device each: engine='local', num_devices=1"
-            )
+            raise UsageError("a population is trained by processes of one device each: engine='local', num_devices=1")
         if self.workers > 1 and "OMP_NUM_THREADS" not in recipe.env:
             threads = str(max(1, cores // self.workers))
             recipe = recipe.override(env={**recipe.env, "OMP_NUM_THREADS": threads})
@@ -202,9 +200,7 @@ def run_all(
     on_done: Callable[[dict[str, Any]], None],
 ) -> list[dict[str, Any]]:
     """Lead those of ``lives`` that are not in ``done`` (by name, with their files still there); all in order."""
-    missing = [
-        life for life in lives if life.name not in done or (life.path is not None and not life.path.is_file())
-    ]
+    missing = [life for life in lives if life.name not in done or (life.path is not None and not life.path.is_file())]
     found = {life.name: done[life.name] for life in lives if life not in missing}
     for life, record in worker_pool.lead(missing):
         found[life.name] = record

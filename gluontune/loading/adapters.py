@@ -53,9 +53,7 @@ def to_device(images: Any, labels: Any, ctx: Any) -> Any:
     edges = [n * k // share for k in range(share + 1)]
     labels = _float_labels(labels)
     return [
-        (_put(images[a:b], device), _put(labels[a:b], device))
-        for a, b, device in zip(edges, edges[1:], ctx)
-        if b > a
+        (_put(images[a:b], device), _put(labels[a:b], device)) for a, b, device in zip(edges, edges[1:], ctx) if b > a
     ]
 
 
@@ -152,9 +150,7 @@ class DeviceLoader:
         finally:
             stop.set()
 
-    def _feed(
-        self, batches: Iterator[Any], ready: queue.Queue[tuple[str, Any]], stop: threading.Event
-    ) -> None:
+    def _feed(self, batches: Iterator[Any], ready: queue.Queue[tuple[str, Any]], stop: threading.Event) -> None:
         def offer(kind: str, item: Any) -> None:
             while not stop.is_set():
                 try:

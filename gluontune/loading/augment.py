@@ -153,9 +153,7 @@ for _entry in (
     Augment("none", "the image as it is; another size is fitted by its largest centred box"),
     Augment("center-crop", "the centre, 224/256 of the sides: the usual one for validation", "center"),
     Augment("flip", "mirror half of the images", flip=True),
-    Augment(
-        "pad-crop-flip", "pad by 4, crop at random, flip: the usual one of CIFAR", "pad-crop", True, pad=4
-    ),
+    Augment("pad-crop-flip", "pad by 4, crop at random, flip: the usual one of CIFAR", "pad-crop", True, pad=4),
     Augment(
         "pad-crop-alternating-flip",
         "pad by 4, crop at random, mirror each image in every second epoch",
@@ -165,12 +163,7 @@ for _entry in (
         alternate=True,
     ),
     Augment(
-        "pad-2-crop-alternating-flip",
-        "the same, padded by 2: airbench's",
-        "pad-crop",
-        True,
-        pad=2,
-        alternate=True,
+        "pad-2-crop-alternating-flip", "the same, padded by 2: airbench's", "pad-crop", True, pad=2, alternate=True
     ),
     Augment(
         "random-resized-crop-flip",
@@ -207,9 +200,7 @@ for _entry in (
         pad=4,
         operations=2,
     ),
-    Augment(
-        "stretch", "the whole image, its sides stretched to the wanted size: the usual one of SSD", "stretch"
-    ),
+    Augment("stretch", "the whole image, its sides stretched to the wanted size: the usual one of SSD", "stretch"),
     Augment("stretch-flip", "the same, and mirror half of the images", "stretch", True),
 ):
     AUGMENTS.add(_entry.name, _entry)

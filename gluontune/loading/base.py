@@ -82,14 +82,7 @@ class Loader(ABC):
         self.augment = AUGMENTS[augment]
         self.seed = int(seed)
         self.order = Order(
-            len(split),
-            self.batch_size,
-            bool(shuffle),
-            self.seed,
-            last_batch,
-            int(rank),
-            int(world_size),
-            partition,
+            len(split), self.batch_size, bool(shuffle), self.seed, last_batch, int(rank), int(world_size), partition
         )
         self.labels = np.asarray(split.labels, dtype=np.int64)
         if self.labels.shape != (len(split),):
@@ -120,12 +113,7 @@ class Loader(ABC):
 
     def state(self) -> dict[str, Any]:
         """Where the loader stands, as plain values: what was handed out counts as used."""
-        return {
-            "loader": self.name,
-            "epoch": self._epoch,
-            "batch": self._done,
-            "order": vars(self.order).copy(),
-        }
+        return {"loader": self.name, "epoch": self._epoch, "batch": self._done, "order": vars(self.order).copy()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken: ``epoch(state["epoch"])`` then begins after its last batch.

@@ -133,9 +133,7 @@ def apply_steps(image: np.ndarray, steps: Sequence[Sequence[float]]) -> None:
         STEPS[int(number)](place, factor)
 
 
-def normalize(
-    images: np.ndarray, mean: Sequence[float], std: Sequence[float], layout: str = "NCHW"
-) -> np.ndarray:
+def normalize(images: np.ndarray, mean: Sequence[float], std: Sequence[float], layout: str = "NCHW") -> np.ndarray:
     """``(pixels / 255 - mean) / std`` as float32, torchvision's ``ToTensor`` and ``Normalize``.
 
     A quarter of the bytes goes to the device if it is done there: ``gt.loading.build(..., framework="torch",

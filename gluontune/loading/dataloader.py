@@ -112,9 +112,7 @@ class SafeDataLoader:
         timeout: int = 120,
     ):
         if num_workers < 0 or (prefetch is not None and prefetch < 0):
-            raise UsageError(
-                f"num_workers={num_workers}, prefetch={prefetch}: give whole numbers of at least 0"
-            )
+            raise UsageError(f"num_workers={num_workers}, prefetch={prefetch}: give whole numbers of at least 0")
         self._batches = _EpochBatches(order)
         self._next_epoch = 0
         ahead = prefetch if prefetch is not None else 2 * num_workers
@@ -254,9 +252,7 @@ def safe_dataloader(
         order = _Sampled(batch_sampler, size, seed)
     else:
         assert batch_size is not None, "checked"
-        order = Order(
-            len(dataset), batch_size, bool(shuffle), seed, last_batch or "keep", rank, world_size, partition
-        )
+        order = Order(len(dataset), batch_size, bool(shuffle), seed, last_batch or "keep", rank, world_size, partition)
     return SafeDataLoader(
         dataset,
         order,
@@ -279,9 +275,7 @@ def _check_samplers(
     if sampler is not None and shuffle:
         raise UsageError("sampler and shuffle=True contradict each other: the sampler says the order")
     if world_size > 1 and (sampler is not None or batch_sampler is not None):
-        raise UsageError(
-            f"world_size={world_size}: a sampler of your own must itself give each process its share"
-        )
+        raise UsageError(f"world_size={world_size}: a sampler of your own must itself give each process its share")
 
 
 def check_shared_memory(dataset: Any, batch_size: int, batches: int, path: str = "/dev/shm") -> None:

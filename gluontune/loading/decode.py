@@ -23,11 +23,7 @@ __all__ = ["Decoder"]
 
 _REDUCED = {
     3: {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8},
-    1: {
-        2: cv2.IMREAD_REDUCED_GRAYSCALE_2,
-        4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
-        8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
-    },
+    1: {2: cv2.IMREAD_REDUCED_GRAYSCALE_2, 4: cv2.IMREAD_REDUCED_GRAYSCALE_4, 8: cv2.IMREAD_REDUCED_GRAYSCALE_8},
 }
 _NOTHING = np.zeros(1, np.uint8)
 _FULL = {3: cv2.IMREAD_COLOR, 1: cv2.IMREAD_GRAYSCALE}
@@ -101,9 +97,7 @@ class Decoder:
         lengths = np.array([one.size for one in data], np.uintp)
         return self.at(out, addresses, lengths, draws, first)
 
-    def at(
-        self, out: np.ndarray, addresses: np.ndarray, lengths: np.ndarray, draws: Draws, first: int
-    ) -> np.ndarray:
+    def at(self, out: np.ndarray, addresses: np.ndarray, lengths: np.ndarray, draws: Draws, first: int) -> np.ndarray:
         """:meth:`many`, of JPEG files that lie in memory: ``addresses`` and ``lengths``, uintp (n,)."""
         n, library = len(addresses), self._library
         codes, headers = np.full(n, native.UNSUPPORTED, np.int32), np.empty((n, 8), np.int32)

@@ -40,9 +40,7 @@ class Motion:
     flip: bool = False
 
     @classmethod
-    def of(
-        cls, augment: Augment, draws: Draws, i: int, size: tuple[int, int], shape: tuple[int, ...]
-    ) -> Motion:
+    def of(cls, augment: Augment, draws: Draws, i: int, size: tuple[int, int], shape: tuple[int, ...]) -> Motion:
         """That of image ``i`` of a batch: the same draws that moved the image."""
         shift = (0, 0) if draws.offsets is None else (int(draws.offsets[i, 0]), int(draws.offsets[i, 1]))
         pad = 0 if draws.offsets is None else augment.pad
@@ -161,12 +159,7 @@ class FieldsLoader(ThreadedLoader):
     name = "fields"
 
     def __init__(
-        self,
-        path: Union[str, os.PathLike[str]],
-        *,
-        fields: Sequence[str],
-        visible: float = 0.3,
-        **options: Any,
+        self, path: Union[str, os.PathLike[str]], *, fields: Sequence[str], visible: float = 0.3, **options: Any
     ):
         if isinstance(fields, str) or not fields:
             raise UsageError(f"fields={fields!r}: give a list of names, such as ['boxes', 'mask']")
@@ -208,18 +201,14 @@ class FieldsLoader(ThreadedLoader):
                 raise GluontuneError("the image cannot be decoded")
             motion = Motion.of(self.augment, draws, k, size[:2], self.image_shape)
             for name in self._moving:
-                how = (
-                    motion.boxes(values[name], self.visible) if name == "boxes" else motion.mask(values[name])
-                )
+                how = motion.boxes(values[name], self.visible) if name == "boxes" else motion.mask(values[name])
                 values[name] = how
         return values
 
     def targets(self, indices: np.ndarray, draws: Draws) -> dict[str, Any]:
         """The fields of one batch."""
         assert isinstance(draws, _FieldDraws)
-        return {
-            name: pad_boxes(rows) if name == "boxes" else _stacked(rows) for name, rows in draws.read.items()
-        }
+        return {name: pad_boxes(rows) if name == "boxes" else _stacked(rows) for name, rows in draws.read.items()}
 
 
 def pad_boxes(boxes: Sequence[np.ndarray]) -> np.ndarray:
@@ -240,8 +229,4 @@ def pad_boxes(boxes: Sequence[np.ndarray]) -> np.ndarray:
 
 def _stacked(values: list[Any]) -> Any:
     numeric = all(isinstance(v, (np.ndarray, int, float)) for v in values)
-    return (
-        np.stack([np.asarray(v) for v in values])
-        if numeric and len({np.shape(v) for v in values}) == 1
-        else values
-    )
+    return np.stack([np.asarray(v) for v in values]) if numeric and len({np.shape(v) for v in values}) == 1 else values

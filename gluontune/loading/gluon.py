@@ -20,9 +20,7 @@ __all__ = ["GluonLoader"]
 class ImageFiles:
     """A Gluon data set of one image file a sample: (float32 CHW NDArray, class number)."""
 
-    def __init__(
-        self, files: Sequence[Any], labels: Iterable[int], flag: int, transform: Callable[[Any], Any]
-    ):
+    def __init__(self, files: Sequence[Any], labels: Iterable[int], flag: int, transform: Callable[[Any], Any]):
         self.files, self.labels = list(files), [int(v) for v in labels]
         self.flag, self.transform = flag, transform
 
@@ -58,9 +56,7 @@ def gluon_transform(
         steps.append(transforms.RandomFlipLeftRight())
     if augment.jitter:
         steps.append(
-            transforms.RandomColorJitter(
-                augment.jitter, augment.jitter, augment.jitter if channels == 3 else 0
-            )
+            transforms.RandomColorJitter(augment.jitter, augment.jitter, augment.jitter if channels == 3 else 0)
         )
     if any(augment.colour) or augment.operations:
         steps.append(_function_block(lambda image: finish(image, augment)))

@@ -117,9 +117,7 @@ def build(
     if framework != "torch" and (device is not None or normalize):
         raise UsageError("device and normalize go with framework='torch'")
     if framework == "torch" and info.yields != "uint8-nhwc":
-        raise UsageError(
-            f"loader {name!r} yields NDArrays: with framework='torch' use 'threaded' or 'resident'"
-        )
+        raise UsageError(f"loader {name!r} yields NDArrays: with framework='torch' use 'threaded' or 'resident'")
     factory = resolve(info.factory)
     loader = factory(
         open_source(split),

@@ -157,15 +157,11 @@ class Bench:
         if ResidentLoader.fits(self.split, self.shape, self.augment):
             # Crops of the original cannot be made from an image that was fitted to the crop's size.
             if "resized-crop" in self.augment:
-                self.notes.append(
-                    "'resident' left out: it would crop from images already shrunk to their final size"
-                )
+                self.notes.append("'resident' left out: it would crop from images already shrunk to their final size")
             else:
                 names.append("resident")
         else:
-            self.notes.append(
-                "'resident' left out: the decoded images do not fit in half of the usable memory"
-            )
+            self.notes.append("'resident' left out: the decoded images do not fit in half of the usable memory")
         return names
 
     def curve(self, names: list[str], most: int | None) -> list[Point]:
@@ -179,9 +175,7 @@ class Bench:
         """The smallest prefetch that does as well as the loader's own."""
         tried = self.measure([(choice.loader, choice.num_workers, p) for p in PREFETCHES])
         good = [
-            p
-            for p in tried
-            if p.fed or (not choice.fed and p.samples_per_sec >= NEAR_BEST * choice.samples_per_sec)
+            p for p in tried if p.fed or (not choice.fed and p.samples_per_sec >= NEAR_BEST * choice.samples_per_sec)
         ]
         return (good[0] if good else choice), points + tried
 
@@ -200,14 +194,7 @@ class Bench:
             rate, wait = (float(v) for v in np.median(rates[k], axis=0))
             known = self.step is not None
             points.append(
-                Point(
-                    name,
-                    workers,
-                    prefetch,
-                    rate,
-                    wait if known else None,
-                    wait <= FED_WAIT_PCT if known else None,
-                )
+                Point(name, workers, prefetch, rate, wait if known else None, wait <= FED_WAIT_PCT if known else None)
             )
         return points
 
@@ -252,9 +239,7 @@ class Bench:
 
     def rule(self, points: list[Point]) -> dict[str, Any]:
         workers = deck_rule()
-        found = [
-            p for p in points if p.num_workers == workers and p.loader == "threaded" and p.prefetch is None
-        ]
+        found = [p for p in points if p.num_workers == workers and p.loader == "threaded" and p.prefetch is None]
         return {
             "text": "cpu_count() - 3",
             "num_workers": workers,

@@ -39,9 +39,7 @@ def soft_labels(labels: np.ndarray, num_classes: int, smoothing: float = 0.0) ->
     if not 0 <= smoothing < 1:
         raise UsageError(f"smoothing={smoothing}: give at least 0 and less than 1")
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
-        raise UsageError(
-            f"labels {labels.min()} to {labels.max()}: with num_classes={num_classes} give 0 and up"
-        )
+        raise UsageError(f"labels {labels.min()} to {labels.max()}: with num_classes={num_classes} give 0 and up")
     targets = np.full((len(labels), num_classes), smoothing / num_classes, np.float32)
     targets[np.arange(len(labels)), labels.astype(np.int64)] += np.float32(1 - smoothing)
     return targets
@@ -153,9 +151,7 @@ def random_erasing(
     """
     low, high = ratio
     if not (0 <= probability <= 1 and 0 < area[0] <= area[1] <= 1 and 0 < low <= high and 0 <= value <= 255):
-        raise UsageError(
-            f"probability={probability}, area={area}, ratio={ratio}, value={value}: out of range"
-        )
+        raise UsageError(f"probability={probability}, area={area}, ratio={ratio}, value={value}: out of range")
     erased, (height, width) = images.copy(), images.shape[1:3]
     chosen = rng.random(len(images)) < probability
     draws = rng.random((len(images), 10, 4))  # ten tries, as torchvision

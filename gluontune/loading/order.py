@@ -72,15 +72,11 @@ class Order:
         if self.partition not in PARTITION:
             raise UsageError(f"partition={self.partition!r}: choose one of {', '.join(PARTITION)}")
         if not 0 <= self.rank < self.world_size:
-            raise UsageError(
-                f"rank={self.rank}: with world_size={self.world_size} it must be 0 … world_size - 1"
-            )
+            raise UsageError(f"rank={self.rank}: with world_size={self.world_size} it must be 0 … world_size - 1")
         if self.samples < 1:
             raise UsageError("the data set is empty: a loader needs at least one sample")
         if self.per_rank < 1:
-            raise UsageError(
-                f"world_size={self.world_size} is more than the {self.samples} samples there are"
-            )
+            raise UsageError(f"world_size={self.world_size} is more than the {self.samples} samples there are")
         if self.last_batch == "discard" and self.per_rank < self.batch_size:
             raise UsageError(
                 f"batch_size={self.batch_size} is more than the {self.per_rank} samples of a rank: "

@@ -58,9 +58,7 @@ class RecordDataset:
         fields: Optional[Sequence[str]] = None,
     ):
         if kind not in KINDS or channels not in (0, 1, 3):
-            raise UsageError(
-                f"kind={kind!r}, channels={channels}: kind is {', '.join(KINDS)}; channels 0, 1, 3"
-            )
+            raise UsageError(f"kind={kind!r}, channels={channels}: kind is {', '.join(KINDS)}; channels 0, 1, 3")
         self.reader = RecordReader(path)
         self.transform, self.kind, self.channels, self.boxes = transform, kind, channels, boxes
         self.fields = None if fields is None else tuple(fields)

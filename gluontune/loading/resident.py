@@ -203,9 +203,7 @@ def decode_all(split: Any, store: np.ndarray, geometry: Augment, pad: int, threa
             except BaseException as error:
                 errors[first] = error
                 return
-            np.take(
-                scratch[: len(indices)], columns, axis=2, out=store[first : first + len(indices)], mode="clip"
-            )
+            np.take(scratch[: len(indices)], columns, axis=2, out=store[first : first + len(indices)], mode="clip")
 
     workers = [threading.Thread(target=work, daemon=True) for _ in range(max(1, threads))]
     for worker in workers:

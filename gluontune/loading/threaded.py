@@ -52,9 +52,7 @@ class BatchPool:
             return self._arrays[-1]
 
 
-def fill(
-    split: Any, decoder: Decoder, out: np.ndarray, indices: np.ndarray, draws: Draws, first: int = 0
-) -> None:
+def fill(split: Any, decoder: Decoder, out: np.ndarray, indices: np.ndarray, draws: Draws, first: int = 0) -> None:
     """Put samples ``indices`` into ``out`` (n, H, W, C), as images ``first`` … of the batch of ``draws``.
 
     Raises:
@@ -166,9 +164,7 @@ class _Epoch:
                 )
             if not all(thread.is_alive() for thread in self.threads):
                 reason = f"{type(self.error).__name__}: {self.error}" if self.error else "no reason given"
-                raise GluontuneError(
-                    f"a loader thread died ({reason}); the epoch cannot go on"
-                ) from self.error
+                raise GluontuneError(f"a loader thread died ({reason}); the epoch cannot go on") from self.error
         if batch.error is not None:
             raise batch.error
         return batch
@@ -230,9 +226,7 @@ class ThreadedLoader(Loader):
     ):
         super().__init__(split, batch_size=batch_size, image_shape=image_shape, **order)
         if num_workers < 0 or (prefetch is not None and prefetch < 0):
-            raise UsageError(
-                f"num_workers={num_workers}, prefetch={prefetch}: give whole numbers of at least 0"
-            )
+            raise UsageError(f"num_workers={num_workers}, prefetch={prefetch}: give whole numbers of at least 0")
         self.num_workers, self.scaled, self.mean, self.std = int(num_workers), scaled, mean, std
         batch_bytes = self.batch_size * int(np.prod(self.image_shape))
         pixels = self.image_shape[0] * self.image_shape[1]

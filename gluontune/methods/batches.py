@@ -130,9 +130,7 @@ def resized(images: np.ndarray, scale: float, multiple: int) -> np.ndarray:
     (2, 16, 16, 3)
     """
     count, height, width, channels = images.shape
-    tall, wide = (
-        min(size, max(multiple, round(size * scale / multiple) * multiple)) for size in (height, width)
-    )
+    tall, wide = (min(size, max(multiple, round(size * scale / multiple) * multiple)) for size in (height, width))
     if (tall, wide) == (height, width):
         return images
     out = np.empty((count, tall, wide, channels), np.uint8)

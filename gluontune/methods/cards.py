@@ -95,9 +95,7 @@ def numbers_of(methods: Mapping[str, Any], kind: str) -> dict[str, dict[str, Any
     >>> numbers_of({"mixup": True, "ema": {"decay": 0.9}}, "batch")
     {'mixup': {'alpha': 0.2}}
     """
-    return {
-        name: METHODS[name].values(params) for name, params in methods.items() if METHODS[name].kind == kind
-    }
+    return {name: METHODS[name].values(params) for name, params in methods.items() if METHODS[name].kind == kind}
 
 
 METHODS: Registry[MethodCard] = Registry("method")

@@ -24,9 +24,7 @@ class UpdatePlan:
     [0, 6, 6, 7, 8, 8]
     """
 
-    def __init__(
-        self, total: int, accumulate: int = 1, start: float = 0.5, factor: int = 2, times: int = 0
-    ) -> None:
+    def __init__(self, total: int, accumulate: int = 1, start: float = 0.5, factor: int = 2, times: int = 0) -> None:
         self._parts = [(0, accumulate)]  # first step, steps of an update
         for k in range(times):
             begun, size = self._parts[-1]

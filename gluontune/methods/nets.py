@@ -150,9 +150,7 @@ def dirac_init(net: Any) -> int:
         _put(layer, weight)
         changed += 1
     if not changed:
-        raise UsageError(
-            f"dirac-init: {type(net).__name__} has no convolution behind its first; leave it out"
-        )
+        raise UsageError(f"dirac-init: {type(net).__name__} has no convolution behind its first; leave it out")
     return changed
 
 
@@ -178,9 +176,7 @@ def whitening_init(net: Any, images: np.ndarray, epsilon: float = 5e-4, freeze: 
     """
     found = _convolutions(net)
     if not found or found[0]._kwargs["num_group"] != 1 or found[0]._kwargs.get("layout", "NCHW") != "NCHW":
-        raise UsageError(
-            f"whitening-init: {type(net).__name__} has no first convolution to set; leave it out"
-        )
+        raise UsageError(f"whitening-init: {type(net).__name__} has no first convolution to set; leave it out")
     layer = found[0]
     weight = _values(layer)
     if weight.shape[1] != images.shape[1] or min(images.shape[2:]) < max(weight.shape[2:]):

@@ -134,9 +134,7 @@ def _start(words: list[str], stdout: Any, env: dict[str, str] | None) -> subproc
     except FileNotFoundError as error:
         raise UsageError(f"{words[0]}: no such command; check the spelling and PATH") from error
     except PermissionError as error:
-        raise GluontuneError(
-            f"{words[0]}: may not be run; chmod +x it, or put its interpreter first"
-        ) from error
+        raise GluontuneError(f"{words[0]}: may not be run; chmod +x it, or put its interpreter first") from error
     except OSError as error:
         reason = error.strerror or error
         raise GluontuneError(f"{words[0]}: cannot be run: {reason}; put its interpreter first") from error

@@ -52,9 +52,7 @@ class CpuSampler:
         system: psutil, or a stand-in for it.
     """
 
-    def __init__(
-        self, pids: Union[int, Iterable[int], str], cores: float | None = None, system: Any = psutil
-    ):
+    def __init__(self, pids: Union[int, Iterable[int], str], cores: float | None = None, system: Any = psutil):
         self.tree = None if isinstance(pids, str) else ProcessTree(pids, find_every_s=_SLOW_EVERY_S)
         self.cores = usable_cores() if cores is None else cores
         self._system = system

@@ -34,9 +34,7 @@ def rows(monitor: Monitor) -> list[tuple[str, str, str, str, str]]:
     return found
 
 
-def _row(
-    name: str, now: float | None, figures: dict[str, Any], mib: float | None
-) -> tuple[str, str, str, str, str]:
+def _row(name: str, now: float | None, figures: dict[str, Any], mib: float | None) -> tuple[str, str, str, str, str]:
     bar = "N/A" if now is None else f"{'█' * round(now / 100 * _BAR):<{_BAR}} {now:3.0f} %"
     mean, score = figures.get("mean_pct"), figures.get("score")
     return (
@@ -52,9 +50,7 @@ def closing_lines(monitor: Monitor) -> list[str]:
     """What to say at the end: a line for each device, and why there is none for the GPUs."""
     lines = []
     for name, figures in monitor.steadiness()["by_device"].items():
-        label = {"cpu": f"CPU ({monitor.cores:g} cores)"}.get(
-            name, name if "simulated" in name else f"GPU {name}"
-        )
+        label = {"cpu": f"CPU ({monitor.cores:g} cores)"}.get(name, name if "simulated" in name else f"GPU {name}")
         lines.append(_closing_line(label, figures))
     if monitor.peak_rss_mib is not None:
         gpu = "" if monitor.peak_gpu_mib is None else f", GPU memory {monitor.peak_gpu_mib:,.0f} MiB"

@@ -130,9 +130,7 @@ def read_log(path: Pathlike) -> Log:
         else:
             log.samples.append(record)
     if not log.facts:
-        raise GluontuneError(
-            f"{os.fspath(path)}: the file is empty; `gluontune monitor --out` writes such logs"
-        )
+        raise GluontuneError(f"{os.fspath(path)}: the file is empty; `gluontune monitor --out` writes such logs")
     log.samples.sort(key=lambda sample: sample["t_s"])
     return log
 
@@ -157,9 +155,7 @@ def _header(record: dict[str, Any] | None, path: Pathlike) -> dict[str, Any]:
             "`gluontune monitor --out` writes such logs"
         )
     if version != LOG_VERSION:
-        raise GluontuneError(
-            f"{os.fspath(path)}: log version {version}, but this gluontune reads {LOG_VERSION}"
-        )
+        raise GluontuneError(f"{os.fspath(path)}: log version {version}, but this gluontune reads {LOG_VERSION}")
     return dict(record or {})
 
 
@@ -216,9 +212,7 @@ def prometheus_text(sample: Mapping[str, Any], labels: Mapping[str, str] | None 
     return "".join(text)
 
 
-def write_prometheus(
-    path: Pathlike, sample: Mapping[str, Any], labels: Mapping[str, str] | None = None
-) -> None:
+def write_prometheus(path: Pathlike, sample: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> None:
     """Write :func:`prometheus_text` in one piece, for node_exporter's textfile collector."""
     with atomic_write(path, "w") as stream:
         stream.write(prometheus_text(sample, labels))
@@ -249,9 +243,7 @@ class TensorBoard:
         try:
             module = importlib.import_module("tensorboardX")
         except ImportError as error:
-            raise GluontuneError(
-                "TensorBoard logs need the package tensorboardX: pip install tensorboardX"
-            ) from error
+            raise GluontuneError("TensorBoard logs need the package tensorboardX: pip install tensorboardX") from error
         self._writer = module.SummaryWriter(os.fspath(folder))
         self._started_at = started_at
 

@@ -124,11 +124,7 @@ class NvmlSampler:
         found: list[int] = []
         uuids = {index: self._uuid(index) for index in range(count)}
         for entry in (part.strip() for part in shown.split(",")):
-            match = [
-                i
-                for i in uuids
-                if entry == str(i) or (entry.startswith("GPU-") and uuids[i].startswith(entry))
-            ]
+            match = [i for i in uuids if entry == str(i) or (entry.startswith("GPU-") and uuids[i].startswith(entry))]
             match = match or ([0] if entry.startswith("MIG-") and count else [])
             if len(match) != 1:  # as in CUDA, the list ends at the first entry that names no GPU
                 break
@@ -223,12 +219,8 @@ class NvmlSampler:
             "memory": lambda h: {"gpu_mem_mib": nvml.nvmlDeviceGetMemoryInfo(h).used / _MIB},
             "tree": tree,
             "power": lambda h: {"gpu_power_w": nvml.nvmlDeviceGetPowerUsage(h) / 1000},
-            "clock": lambda h: {
-                "gpu_sm_clock_mhz": _number(nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM))
-            },
-            "heat": lambda h: {
-                "gpu_temp_c": _number(nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU))
-            },
+            "clock": lambda h: {"gpu_sm_clock_mhz": _number(nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM))},
+            "heat": lambda h: {"gpu_temp_c": _number(nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU))},
             "throttle": lambda h: {"gpu_throttle_mask": self._throttle_mask(h)},
         }
         if self._pcie:

@@ -143,9 +143,7 @@ class StepPhases:
         seed: int = 0,
     ):
         if every < 1 or skip < 0:
-            raise UsageError(
-                f"StepPhases(every={every}, skip={skip}): sample one step in 1 or more, skip 0 or more"
-            )
+            raise UsageError(f"StepPhases(every={every}, skip={skip}): sample one step in 1 or more, skip 0 or more")
         self._sync, self._clock = sync, clock
         self._every, self._skip, self._least, self._max_overhead = every, skip, least, max_overhead
         self._random = random.Random(seed)
@@ -259,9 +257,7 @@ class StepPhases:
             "phases_ms": {name: 1e3 * s / n for name, s in totals.items()},
             "phases_pct": {name: 100 * s / whole for name, s in totals.items()} if whole > 0 else {},
             "queue_ms": {p.name: 1e3 * p.queued_s / n for p in used} if n else {},
-            "host_ms": {p.name: 1e3 * p.host_s / self._timed_others for p in used}
-            if self._timed_others
-            else {},
+            "host_ms": {p.name: 1e3 * p.host_s / self._timed_others for p in used} if self._timed_others else {},
             "step_time_ms": {
                 "sampled": None if sampled is None else 1e3 * sampled,
                 "unsampled": None if usual is None else 1e3 * usual,

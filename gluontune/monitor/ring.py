@@ -52,9 +52,7 @@ class Ring:
     def oldest_s(self) -> float | None:
         """The time of the oldest sample that is kept."""
         times = self._columns.get(("t_s", ""))
-        return (
-            None if times is None else float(times[self.count % self.size if self.count > self.size else 0])
-        )
+        return None if times is None else float(times[self.count % self.size if self.count > self.size else 0])
 
     def copy(self) -> Ring:
         """The samples as they are now: quick, so that whoever adds hardly waits."""
@@ -73,8 +71,7 @@ class Ring:
         for (name, device), column in self._columns.items():
             whole = self._whole[name, device]
             values = [
-                None if math.isnan(value) else int(value) if whole else short(value)
-                for value in column[order].tolist()
+                None if math.isnan(value) else int(value) if whole else short(value) for value in column[order].tolist()
             ]
             if name in BY_DEVICE:
                 found.setdefault(name, {})[device] = values

@@ -86,11 +86,7 @@ class Monitor:
         pynvml: Any = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        if (
-            isinstance(period_s, bool)
-            or not isinstance(period_s, (int, float))
-            or not math.isfinite(period_s)
-        ):
+        if isinstance(period_s, bool) or not isinstance(period_s, (int, float)) or not math.isfinite(period_s):
             raise UsageError(f"period_s={period_s!r}: give a number of seconds such as 0.25")
         if period_s < _SHORTEST_S:
             raise UsageError(f"period_s={period_s:g}: the shortest period is {_SHORTEST_S:g} s")

@@ -50,9 +50,7 @@ def thin(table: dict[str, Any], max_points: int) -> dict[str, Any]:
     return {"t_s": [times[min(i + size, len(times)) - 1] for i in range(0, len(times), size)], **thinned}
 
 
-def steadiness_of(
-    series: dict[str, Any], spans: Iterable[tuple[float, float]] | None = None
-) -> dict[str, Any]:
+def steadiness_of(series: dict[str, Any], spans: Iterable[tuple[float, float]] | None = None) -> dict[str, Any]:
     """Steadiness of a whole series: the main device's figures, its name and those of each device.
 
     Args:

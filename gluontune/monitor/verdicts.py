@@ -154,12 +154,7 @@ def _cpu_starved(case: _Case) -> Verdict | None:
     tree, whole = _mean(case.util.get("cpu_pct")), _mean(case.util.get("system_cpu_pct"))
     quota = _mean(case.util.get("cpu_quota_throttled_pct"))
     waited = _mean(case.util.get("cpu_wait_pct"))
-    evidence = {
-        "cpu_pct": tree,
-        "system_cpu_pct": whole,
-        "cpu_wait_pct": waited,
-        "cpu_quota_throttled_pct": quota,
-    }
+    evidence = {"cpu_pct": tree, "system_cpu_pct": whole, "cpu_wait_pct": waited, "cpu_quota_throttled_pct": quota}
     if quota is not None and quota >= _THROTTLED:
         return Verdict(
             "cpu-starved",
@@ -170,13 +165,7 @@ def _cpu_starved(case: _Case) -> Verdict | None:
         )
     # Others may fill the cores that this training leaves free: only where its threads wait do they harm it.
     held_up = waited is None or waited >= _WAIT_MATTERS
-    if (
-        tree is not None
-        and whole is not None
-        and whole >= 90.0
-        and whole - tree >= _OTHERS_MATTER
-        and held_up
-    ):
+    if tree is not None and whole is not None and whole >= 90.0 and whole - tree >= _OTHERS_MATTER and held_up:
         waits = "" if waited is None else f" and waits for a core {waited:.0f} % of the time"
         return Verdict(
             "cpu-starved",

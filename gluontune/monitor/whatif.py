@@ -51,10 +51,7 @@ def expected_throughput(
     >>> expected_throughput(device_samples_per_sec=1000, worker_samples_per_sec=100, num_workers=4, cores=8)
     {'samples_per_sec': 400.0, 'bound_by': 'loader', 'ceilings': {'device': 1000.0, 'loader': 400.0}}
     """
-    rates = {
-        "device_samples_per_sec": device_samples_per_sec,
-        "worker_samples_per_sec": worker_samples_per_sec,
-    }
+    rates = {"device_samples_per_sec": device_samples_per_sec, "worker_samples_per_sec": worker_samples_per_sec}
     for name, value in {**rates, "cores": cores, **(limits or {})}.items():
         if not (math.isfinite(value) and value > 0):
             raise UsageError(f"what-if {name}={value!r}: give a number above 0")
@@ -138,9 +135,7 @@ def compare(predicted: Mapping[str, Any], measured_samples_per_sec: float) -> di
     }
 
 
-def attainable_flops(
-    flops: float, moved_bytes: float, peak_flops: float, peak_bytes: float
-) -> dict[str, Any]:
+def attainable_flops(flops: float, moved_bytes: float, peak_flops: float, peak_bytes: float) -> dict[str, Any]:
     """The roofline: the FLOP/s that work of this kind can reach, and which roof it meets.
 
     Args:

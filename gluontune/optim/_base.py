@@ -85,9 +85,7 @@ def _square_of_large(array: Any) -> Any:
     return nd.add_n(*(nd.dot(block, block) for block in blocks)).reshape((1,))
 
 
-def subtract_all(
-    ys: list[Any], xs: list[Any], lrs: list[float], wds: list[float], factor: float = 1.0
-) -> None:
+def subtract_all(ys: list[Any], xs: list[Any], lrs: list[float], wds: list[float], factor: float = 1.0) -> None:
     """y -= lr (factor x + wd y) for at most :data:`CHUNK` pairs of arrays, in one kernel where they are not float64."""
     if ys[0].dtype == np.float64:  # the kernels have their numbers in float32
         for y, x, lr, wd in zip(ys, xs, lrs, wds):
@@ -97,9 +95,7 @@ def subtract_all(
         only = {"lr": lrs[0], "wd": wds[0], "rescale_grad": factor, "lazy_update": False}
         nd.sgd_update(ys[0], xs[0], out=ys[0], **only)
         return
-    nd.multi_sgd_update(
-        *interleaved(ys, xs), out=ys, num_weights=len(ys), lrs=lrs, wds=wds, rescale_grad=factor
-    )
+    nd.multi_sgd_update(*interleaved(ys, xs), out=ys, num_weights=len(ys), lrs=lrs, wds=wds, rescale_grad=factor)
 
 
 class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):

@@ -214,9 +214,7 @@ def _lbsgd(accumulate: int, warmup_mode: str, given: Mapping[str, Any]) -> tuple
     options = dict(given)
     gathered = _whole("batch_scale", options.pop("batch_scale", 1))
     if gathered > 1 and accumulate > 1:
-        raise UsageError(
-            f"accumulate={accumulate} and batch_scale={gathered} are the same thing; give one of them"
-        )
+        raise UsageError(f"accumulate={accumulate} and batch_scale={gathered} are the same thing; give one of them")
     strategy = options.get("warmup_strategy", "linear")
     if strategy in ("power2", "sqrt"):
         warmup_mode = strategy
@@ -231,18 +229,14 @@ def _trainable(net: Any) -> list[Any]:
     else:
         params = list(collected)
     if all(param.grad_req == "null" for param in params):
-        raise UsageError(
-            "net: it has no parameter with a gradient (grad_req is 'null' everywhere): nothing to train"
-        )
+        raise UsageError("net: it has no parameter with a gradient (grad_req is 'null' everywhere): nothing to train")
     for param in params:
         if param._data is None and not param._deferred_init:
             raise UsageError(f"net: parameter {param.name!r} is not initialized; call net.initialize() first")
     return params
 
 
-def _global_batch(
-    whole: int | None, each: int | None, workers: int | None, kvstore: Any, exchange: Any
-) -> int:
+def _global_batch(whole: int | None, each: int | None, workers: int | None, kvstore: Any, exchange: Any) -> int:
     """Samples of one step over all workers, from what the caller has said."""
     if (whole is None) == (each is None):
         said = "neither is given" if whole is None else f"both are given ({whole} and {each})"
@@ -259,9 +253,7 @@ def _global_batch(
     if workers is None:
         workers = _workers_of(kvstore)
         if exchange is not None:
-            raise UsageError(
-                "exchange sums over processes that only the caller knows: give workers, their number"
-            )
+            raise UsageError("exchange sums over processes that only the caller knows: give workers, their number")
     return _whole("batch_size", each) * _whole("workers", workers)
 
 
@@ -284,9 +276,7 @@ def _length(
     """Updates of the run and of an epoch, as far as they are known."""
     per_epoch = None if steps_per_epoch is None else _whole("steps_per_epoch", steps_per_epoch) / accumulate
     if total is not None and epochs is not None:
-        raise UsageError(
-            f"total_updates={total} and epochs={epochs:g} both say how long the run is; give one of them"
-        )
+        raise UsageError(f"total_updates={total} and epochs={epochs:g} both say how long the run is; give one of them")
     if epochs is None:
         return total, per_epoch
     if per_epoch is None:
@@ -318,6 +308,5 @@ def _check_kvstore(kvstore: Any, on_kvstore: bool | None, compression: Any, clip
 def _has_kvstore(kvstore: Any, params: list[Any]) -> bool:
     """Whether ``gluon.Trainer`` will really make one: for a single local context it does not."""
     return not (
-        kvstore is None
-        or (isinstance(kvstore, str) and "dist" not in kvstore and len(params[0].list_ctx()) == 1)
+        kvstore is None or (isinstance(kvstore, str) and "dist" not in kvstore and len(params[0].list_ctx()) == 1)
     )

@@ -84,21 +84,14 @@ def from_mxnet(scheduler: Any) -> Schedule:
         return schedules.scale(scheduler.schedule, by=scheduler.base_lr / scheduler._built_for)
     known = ("FactorScheduler", "MultiFactorScheduler", "PolyScheduler", "CosineScheduler")
     if type(scheduler) not in [getattr(lr_scheduler, name) for name in known]:
-        raise UsageError(
-            f"scheduler {type(scheduler).__name__}: only {', '.join(known)} can be read; pass it as it is"
-        )
+        raise UsageError(f"scheduler {type(scheduler).__name__}: only {', '.join(known)} can be read; pass it as it is")
     if getattr(scheduler, "count", 0):
-        raise UsageError(
-            f"{type(scheduler).__name__} has been used already: its first rate is lost; give a fresh one"
-        )
+        raise UsageError(f"{type(scheduler).__name__} has been used already: its first rate is lost; give a fresh one")
     rate = scheduler.base_lr
     inner: Schedule
     if type(scheduler) is lr_scheduler.FactorScheduler:
         inner = schedules.factor(
-            base_lr=rate,
-            step=scheduler.step,
-            factor=scheduler.factor,
-            stop_factor_lr=scheduler.stop_factor_lr,
+            base_lr=rate, step=scheduler.step, factor=scheduler.factor, stop_factor_lr=scheduler.stop_factor_lr
         )
     elif type(scheduler) is lr_scheduler.MultiFactorScheduler:
         inner = schedules.multifactor(base_lr=rate, steps=scheduler.step, factor=scheduler.factor)

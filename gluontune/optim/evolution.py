@@ -17,18 +17,7 @@ import numpy as np
 from gluontune.errors import UsageError
 from gluontune.optim.cards import OPTIMIZERS
 
-__all__ = [
-    "POOL",
-    "Entry",
-    "annealed",
-    "draw",
-    "mutate",
-    "parents",
-    "ranked",
-    "ranked_value",
-    "recombine",
-    "select",
-]
+__all__ = ["POOL", "Entry", "annealed", "draw", "mutate", "parents", "ranked", "ranked_value", "recombine", "select"]
 
 Weights = dict[str, np.ndarray]
 
@@ -55,19 +44,13 @@ class Entry:
                 f"pool {self.optimizer!r}: learning_rate={self.learning_rate!r}: give 0 < lowest <= highest"
             )
         if self.momentum is not None and not 0 <= self.momentum[0] <= self.momentum[1] < 1:
-            raise UsageError(
-                f"pool {self.optimizer!r}: momentum={self.momentum!r}: give 0 <= lowest <= highest < 1"
-            )
+            raise UsageError(f"pool {self.optimizer!r}: momentum={self.momentum!r}: give 0 <= lowest <= highest < 1")
         if self.momentum is not None and not card.momentum:
             raise UsageError(f"pool {self.optimizer!r}: this optimizer takes no momentum; leave it out")
 
 
 #: The pool of the paper: SGD without and with momentum, Nesterov's, and Adam.
-POOL = (
-    Entry("sgd", (0.01, 0.2), (0.0, 0.9)),
-    Entry("nag", (0.01, 0.2), (0.5, 0.95)),
-    Entry("adam", (3e-4, 3e-3)),
-)
+POOL = (Entry("sgd", (0.01, 0.2), (0.0, 0.9)), Entry("nag", (0.01, 0.2), (0.5, 0.95)), Entry("adam", (3e-4, 3e-3)))
 
 
 def annealed(generation: int, generations: int, final: float) -> float:

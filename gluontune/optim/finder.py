@@ -133,9 +133,7 @@ def find_learning_rate(
     state = np.random.get_state()
     np.random.seed(seed)
     try:
-        return _run(
-            net, loss, batches, optimizer, (lr_min, lr_max), updates, ctx, beta, blow_up, setup_params
-        )
+        return _run(net, loss, batches, optimizer, (lr_min, lr_max), updates, ctx, beta, blow_up, setup_params)
     finally:
         np.random.set_state(state)
 
@@ -179,9 +177,7 @@ def _run(
     if not math.isfinite(losses[-1]):
         rates, losses = rates[:-1], losses[:-1]
     if not losses:
-        raise GluontuneError(
-            "range test: the loss is not finite before the first update; check the data and the net"
-        )
+        raise GluontuneError("range test: the loss is not finite before the first update; check the data and the net")
     curve = smoothed(losses, beta)
     skip = min(len(rates) // 4, round(1 / (1 - beta)))
     return RangeTest(rates, losses, curve, suggest(rates, curve, skip), diverged)

@@ -38,9 +38,7 @@ class GhostBatchNorm(mx.gluon.nn.BatchNorm):
             raise UsageError(f"num_ghosts={num_ghosts!r}: give a whole number of at least 1")
         self.num_ghosts = num_ghosts
 
-    def hybrid_forward(
-        self, F: Any, x: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any
-    ) -> Any:
+    def hybrid_forward(self, F: Any, x: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any) -> Any:
         def normalize(part: Any) -> Any:
             return F.BatchNorm(part, gamma, beta, running_mean, running_var, **self._kwargs)
 

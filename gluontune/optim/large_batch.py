@@ -99,9 +99,7 @@ class BatchGrowth:
     def updates(self, samples_per_epoch: int, epochs: float) -> list[tuple[int, float]]:
         """Samples and rate of each update of a run; the k-th update is item k - 1."""
         if not (samples_per_epoch > 0 and epochs > 0):
-            raise UsageError(
-                f"samples_per_epoch={samples_per_epoch!r}, epochs={epochs!r}: give numbers above 0"
-            )
+            raise UsageError(f"samples_per_epoch={samples_per_epoch!r}, epochs={epochs!r}: give numbers above 0")
         seen, plan = 0, []
         while seen < samples_per_epoch * epochs:
             batch, rate = self.at(seen / samples_per_epoch)
@@ -142,10 +140,7 @@ def trust_ratios(trainer: Any) -> dict[str, float]:
         if param.grad_req == "null" or not optimizer.trusts(index):
             continue
         weight = float(param.list_data()[0].as_nd_ndarray().astype("float32").norm().asscalar())
-        grad = (
-            float(param.list_grad()[0].as_nd_ndarray().astype("float32").norm().asscalar())
-            * optimizer.rescale_grad
-        )
+        grad = float(param.list_grad()[0].as_nd_ndarray().astype("float32").norm().asscalar()) * optimizer.rescale_grad
         below = grad + optimizer._get_wd(index) * weight + optimizer.eps
         ratios[param.name] = optimizer.trust_coefficient * weight / below if weight and below else 1.0
     return ratios

@@ -7,16 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gluontune.optim._base import (
-    TunedOptimizer,
-    chunks,
-    interleaved,
-    is_large,
-    mx,
-    nd,
-    squares,
-    subtract_all,
-)
+from gluontune.optim._base import TunedOptimizer, chunks, interleaved, is_large, mx, nd, squares, subtract_all
 
 __all__ = ["GTAdam", "GTAdamW", "GTLAMB", "GTNovoGrad"]
 
@@ -92,12 +83,7 @@ class GTAdamW(_TwoMoments):
         self.descend(indices, weights, grads, states, self.no_ratio)
 
     def descend(
-        self,
-        indices: list[int],
-        weights: list[Any],
-        grads: list[Any],
-        states: list[Any],
-        limits: dict[str, float],
+        self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any], limits: dict[str, float]
     ) -> None:
         """One update by LAMB's rule, its ratio within ``limits`` of the weights' norms."""
         ages = [self._index_update_count[index] for index in indices]
@@ -139,26 +125,11 @@ class GTAdamW(_TwoMoments):
                 weight *= 1.0 - lr * wd
             rate, epsilon = lr * correction / first, self.epsilon * correction
             nd.adam_update(
-                weight,
-                grad,
-                *state,
-                out=weight,
-                lr=rate,
-                wd=0.0,
-                epsilon=epsilon,
-                lazy_update=False,
-                **options,
+                weight, grad, *state, out=weight, lr=rate, wd=0.0, epsilon=epsilon, lazy_update=False, **options
             )
             return
         turn = nd.lamb_update_phase1(
-            weight,
-            grad,
-            *state,
-            t=age,
-            wd=wd,
-            epsilon=self.epsilon,
-            bias_correction=self.bias_correction,
-            **options,
+            weight, grad, *state, t=age, wd=wd, epsilon=self.epsilon, bias_correction=self.bias_correction, **options
         )
         norms = nd.sqrt(squares([weight, turn]))
         nd.lamb_update_phase2(weight, turn, norms[:1], norms[1:], out=weight, lr=lr, **limits)
@@ -241,12 +212,7 @@ class GTNovoGrad(_TwoMoments):
         subtract_all(vs, [norms[i : i + 1] for i in range(n)], share, [-1.0] * n)
         scale = 1.0 / (nd.sqrt(nd.concat(*vs, dim=0)) + self.epsilon)
         nd.preloaded_multi_sgd_update(
-            *interleaved(ms, gs),
-            -scale,
-            -(1.0 - self.beta1) / scale,
-            out=ms,
-            num_weights=n,
-            rescale_grad=rescale,
+            *interleaved(ms, gs), -scale, -(1.0 - self.beta1) / scale, out=ms, num_weights=n, rescale_grad=rescale
         )
         if any(wds):
             subtract_all(ms, ws, [-wd for wd in wds], [0.0] * n)

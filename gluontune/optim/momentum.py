@@ -42,15 +42,11 @@ class _TrustSGD(TunedOptimizer):
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
         self.descend(indices, weights, grads, states, self.rescale_grad, trust=True)
 
-    def descend(
-        self, indices: list[int], weights: Any, grads: Any, moments: Any, rescale: float, trust: bool
-    ) -> None:
+    def descend(self, indices: list[int], weights: Any, grads: Any, moments: Any, rescale: float, trust: bool) -> None:
         """The update; trusted layers come first, so that one vector holds all rates."""
         order = sorted(range(len(indices)), key=lambda place: not self.trusts(indices[place]))
         n_trusted = sum(self.trusts(i) for i in indices) if trust else 0
-        indices, weights, grads, moments = (
-            [each[p] for p in order] for each in (indices, weights, grads, moments)
-        )
+        indices, weights, grads, moments = ([each[p] for p in order] for each in (indices, weights, grads, moments))
         lrs, wds = self.rates(indices, weights[0].context)
         if n_trusted:
             own = self.layer_rates(
@@ -160,9 +156,7 @@ class GTLARC(_TrustSGD):
         momentum, trust_coefficient, eps, kwargs: as for :class:`GTLARS`; ``trust_coefficient`` is 0.02 there.
     """
 
-    def __init__(
-        self, momentum: float = 0.9, trust_coefficient: float = 0.02, eps: float = 1e-8, **kwargs: Any
-    ):
+    def __init__(self, momentum: float = 0.9, trust_coefficient: float = 0.02, eps: float = 1e-8, **kwargs: Any):
         super().__init__(momentum=momentum, trust_coefficient=trust_coefficient, eps=eps, **kwargs)
 
     def layer_rates(self, lrs: Any, wds: Any, w_squares: Any, g_squares: Any, rescale: float) -> Any:
@@ -215,9 +209,7 @@ class GTLBSGD(_TrustSGD):
         if warmup_strategy not in ("linear", "power2", "sqrt", "lars"):
             raise UsageError(f"warmup_strategy={warmup_strategy!r}: choose one of linear, power2, sqrt, lars")
         if batch_scale < 1 or warmup_updates < 0:
-            raise UsageError(
-                f"batch_scale={batch_scale!r}, warmup_updates={warmup_updates!r}: at least 1 and 0"
-            )
+            raise UsageError(f"batch_scale={batch_scale!r}, warmup_updates={warmup_updates!r}: at least 1 and 0")
         self.batch_scale = int(batch_scale)
         self.warmup_strategy = warmup_strategy
         self.warmup_updates = warmup_updates
@@ -253,9 +245,7 @@ class GTLBSGD(_TrustSGD):
         ready = [place for place, state in enumerate(states) if state[2] == self.batch_scale]
         if not ready:
             return
-        indices, weights, states, sums = (
-            [each[p] for p in ready] for each in (indices, weights, states, sums)
-        )
+        indices, weights, states, sums = ([each[p] for p in ready] for each in (indices, weights, states, sums))
         self._update_count(indices)
         self.descend(indices, weights, sums, [s[0] for s in states], 1.0 / self.batch_scale, trust)
         nd.reset_arrays(*sums, num_arrays=len(sums))

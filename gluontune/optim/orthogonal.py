@@ -179,12 +179,7 @@ class GTMuon(GTAdamW):
             super().apply(*left)
 
     def _turn(
-        self,
-        shape: tuple[int, ...],
-        indices: list[int],
-        weights: list[Any],
-        grads: list[Any],
-        moments: list[Any],
+        self, shape: tuple[int, ...], indices: list[int], weights: list[Any], grads: list[Any], moments: list[Any]
     ) -> None:
         grads, rescale = self.clipped(grads)
         lrs, wds = self._get_lrs(indices), self._get_wds(indices)

@@ -74,9 +74,7 @@ def restore(trainer: Any, header: dict[str, Any], arrays: dict[str, np.ndarray],
                 f"{fname}: states of a parameter of shape {saved}, where this net has {mine}: another net?"
             )
     if len(header["params"]) != len(trainer._params):
-        raise GluontuneError(
-            f"{fname}: states of {len(header['params'])} parameters, not of {len(trainer._params)}"
-        )
+        raise GluontuneError(f"{fname}: states of {len(header['params'])} parameters, not of {len(trainer._params)}")
     updaters = _updaters(trainer)
     restored = {index: _build(state, arrays) for index, state in header["states"]}
     for place, updater in enumerate(updaters):
@@ -101,9 +99,7 @@ def _read(fname: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     except FileNotFoundError:
         raise GluontuneError(f"{fname}: no such file of optimizer states") from None
     except (OSError, ValueError, KeyError):
-        raise GluontuneError(
-            f"{fname}: not a whole file of optimizer states that gt.optim's trainer wrote"
-        ) from None
+        raise GluontuneError(f"{fname}: not a whole file of optimizer states that gt.optim's trainer wrote") from None
     there = header.get("format") if isinstance(header, dict) else None
     if there != FORMAT:
         raise GluontuneError(f"{fname}: format {there!r}, this version reads {FORMAT!r}")

@@ -95,9 +95,7 @@ class TorchOptimizer:
                 self.rule(*part[:5], self.num_update, self.options, part.trusted)
 
 
-def rates_of(
-    recipe: Recipe, *, steps: int, steps_per_epoch: int, growth: Sequence[tuple[float, float]] = ()
-) -> Any:
+def rates_of(recipe: Recipe, *, steps: int, steps_per_epoch: int, growth: Sequence[tuple[float, float]] = ()) -> Any:
     """The schedule that :func:`gt.optim.setup_recipe` gives its trainer, as a function ``num_update -> lr``.
 
     Args:

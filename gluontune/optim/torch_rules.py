@@ -51,9 +51,7 @@ def _nag(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str,
 
 
 @TORCH_RULES.register("dcasgd")
-def _dcasgd(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _dcasgd(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     before = s.setdefault("before", w.clone())
     step = _decayed(g + o["lamda"] * g * g * (w - before), w, wd)
     before.copy_(w)
@@ -61,17 +59,13 @@ def _dcasgd(
 
 
 @TORCH_RULES.register("signum")
-def _signum(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _signum(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     m = kept(s, "m", w).mul_(o["momentum"]).add_(_decayed(g, w, wd), alpha=1 - o["momentum"])
     w.mul_(1 - lr * o["wd_lh"]).sub_(m.sign(), alpha=lr)
 
 
 @TORCH_RULES.register("ftml")
-def _ftml(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _ftml(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     g = _decayed(g, w, wd)
     v = kept(s, "v", w).mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"])
     scale = (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"])
@@ -79,18 +73,14 @@ def _ftml(
 
 
 @TORCH_RULES.register("adagrad")
-def _adagrad(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _adagrad(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     v = kept(s, "v", w).addcmul_(g, g)
     step = _decayed(g / (v + o["eps"]).sqrt_(), w, wd)
     w.sub_(step, alpha=lr)
 
 
 @TORCH_RULES.register("rmsprop")
-def _rmsprop(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _rmsprop(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     g = _decayed(g, w, wd)
     v = kept(s, "v", w).mul_(o["gamma1"]).addcmul_(g, g, value=1 - o["gamma1"])
     if o["centered"]:
@@ -104,9 +94,7 @@ def _rmsprop(
 
 
 @TORCH_RULES.register("adadelta")
-def _adadelta(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _adadelta(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     g = _decayed(g, w, wd)
     squares = kept(s, "squares", w).mul_(o["rho"]).addcmul_(g, g, value=1 - o["rho"])
     steps = kept(s, "steps", w)
@@ -122,18 +110,14 @@ def _moments(s: State, g: Any, o: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 @TORCH_RULES.register("adam")
-def _adam(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _adam(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     m, v = _moments(s, _decayed(g, w, wd), o)
     rate = lr * math.sqrt(1 - o["beta2"] ** t) / (1 - o["beta1"] ** t)
     w.addcdiv_(m, v.sqrt().add_(o["epsilon"]), value=-rate)
 
 
 @TORCH_RULES.register("adamw")
-def _adamw(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _adamw(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     m, v = _moments(s, g, o)
     if wd:
         w.mul_(1 - lr * wd)
@@ -142,9 +126,7 @@ def _adamw(
 
 
 @TORCH_RULES.register("adamax")
-def _adamax(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _adamax(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     g = _decayed(g, w, wd)
     m = kept(s, "m", w).lerp_(g, 1 - o["beta1"])
     largest = kept(s, "largest", w)
@@ -153,9 +135,7 @@ def _adamax(
 
 
 @TORCH_RULES.register("nadam")
-def _nadam(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _nadam(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     def mu(k: int) -> float:
         return float(o["beta1"] * (1 - 0.5 * 0.96 ** (k * o["schedule_decay"])))
 
@@ -167,9 +147,7 @@ def _nadam(
 
 
 @TORCH_RULES.register("lamb")
-def _lamb(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _lamb(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     m, v = _moments(s, g, o)
     turn = m / (1 - o["beta1"] ** t) / (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"])
     turn = _decayed(turn, w, wd)
@@ -182,9 +160,7 @@ def _lamb(
 
 
 @TORCH_RULES.register("novograd")
-def _novograd(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _novograd(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     square = (g * g).sum()
     s["v"] = square if t == 1 else s["v"].lerp(square, 1 - o["beta2"])
     m = kept(s, "m", w).mul_(o["beta1"]).add_(_decayed(g / (s["v"].sqrt() + o["epsilon"]), w, wd))
@@ -198,9 +174,7 @@ def _trust_ratio(w: Any, g: Any, wd: float, o: Mapping[str, Any]) -> tuple[Any, 
 
 
 @TORCH_RULES.register("lars")
-def _lars(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _lars(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     rate: Any = lr
     if trusted:
         ratio, has_one = _trust_ratio(w, g, wd, o)
@@ -209,9 +183,7 @@ def _lars(
 
 
 @TORCH_RULES.register("larc")
-def _larc(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _larc(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     rate: Any = lr
     if trusted:
         ratio, has_one = _trust_ratio(w, g, wd, o)
@@ -221,9 +193,7 @@ def _larc(
 
 
 @TORCH_RULES.register("muon")
-def _muon(
-    s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool
-) -> None:
+def _muon(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     if not trusted or w.dim() < (3 if o["filters_only"] else 2):
         rest = _nag if o["rest"] == "nag" else _adamw
         rest(s, w, g, lr, wd, t, {**o, "momentum": o["rest_momentum"]}, trusted)

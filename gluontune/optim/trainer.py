@@ -217,9 +217,7 @@ class TunedTrainer(mx.gluon.Trainer):
             keep = mx.nd.minimum(self.clip_norm / (norm + 1e-12), 1.0)
             for grad in grads:
                 # In float32, where a small factor is not rounded to nothing.
-                mx.nd.cast(
-                    mx.nd.broadcast_mul(grad.astype("float32", copy=False), keep), dtype=grad.dtype, out=grad
-                )
+                mx.nd.cast(mx.nd.broadcast_mul(grad.astype("float32", copy=False), keep), dtype=grad.dtype, out=grad)
 
     def save_states(self, fname: str) -> None:
         """Write what the optimizer has learned (states, counts, a begun accumulation); see :mod:`.states`."""

@@ -100,32 +100,18 @@ class GTYellowFin(TunedOptimizer):
         now["seen_mean"] = now["seen_mean"] + _total(means)
 
     def _descend(
-        self,
-        now: dict[str, Any],
-        ws: Any,
-        gs: Any,
-        ms: Any,
-        factors: list[float],
-        wds: list[float],
-        rescale: float,
+        self, now: dict[str, Any], ws: Any, gs: Any, ms: Any, factors: list[float], wds: list[float], rescale: float
     ) -> None:
         n = len(ws)
         ones = nd.ones((n,), ctx=ws[0].context)
         alpha, mu = now["alpha"].astype("float32"), now["mu"].astype("float32")
         # m -= alpha (g + (1 - mu)/alpha m), that is m = mu m - alpha g, for many arrays in one kernel
         nd.preloaded_multi_sgd_update(
-            *interleaved(ms, gs),
-            ones * alpha,
-            ones * ((1 - mu) / alpha),
-            out=ms,
-            num_weights=n,
-            rescale_grad=rescale,
+            *interleaved(ms, gs), ones * alpha, ones * ((1 - mu) / alpha), out=ms, num_weights=n, rescale_grad=rescale
         )
         if any(wds):
             decays = nd.array(wds, ctx=ws[0].context)
-            nd.preloaded_multi_sgd_update(
-                *interleaved(ms, ws), decays * alpha, ones * 0, out=ms, num_weights=n
-            )
+            nd.preloaded_multi_sgd_update(*interleaved(ms, ws), decays * alpha, ones * 0, out=ms, num_weights=n)
         subtract_all(ws, ms, [-f for f in factors], [0.0] * n)
 
     def _tune(self, now: dict[str, Any]) -> None:

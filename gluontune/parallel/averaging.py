@@ -141,14 +141,7 @@ class SharedUpdates(Averaging):
     """
 
     def __init__(
-        self,
-        arrays: Callable[[], list[Any]],
-        every: int,
-        world: int,
-        *,
-        averaged: Sequence[bool],
-        path: str,
-        rank: int,
+        self, arrays: Callable[[], list[Any]], every: int, world: int, *, averaged: Sequence[bool], path: str, rank: int
     ):
         super().__init__(arrays, every, world)
         sample = arrays()

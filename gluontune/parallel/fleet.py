@@ -19,12 +19,7 @@ from gluontune.parallel.wire import HOST_CUT_S, LINK_SILENT_S
 
 __all__ = ["Fleet", "HostsDiffer"]
 
-_PASSED_ON = (
-    "GLUONTUNE_",
-    "MXNET_",
-    "OMP_",
-    "NCCL_",
-)  # of the launcher's variables; all others are the host's own
+_PASSED_ON = ("GLUONTUNE_", "MXNET_", "OMP_", "NCCL_")  # of the launcher's variables; all others are the host's own
 _PIECE = 256 * 1024
 
 

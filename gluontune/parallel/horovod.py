@@ -95,11 +95,7 @@ def network_env(address: str, interface: str) -> dict[str, str]:
     Args:
         address: of the meeting place. interface: of the rank's own host.
     """
-    return {
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
-        "HOROVOD_GLOO_IFACE": interface,
-        "NCCL_SOCKET_IFNAME": interface,
-    }
+    return {"HOROVOD_GLOO_RENDEZVOUS_ADDR": address, "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
 
 
 def join(rank: int, world: int, batch_size: int = 1) -> Exchange:

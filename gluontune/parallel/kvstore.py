@@ -110,9 +110,7 @@ def cluster_env(workers: int, servers: int, address: str, port: int) -> dict[str
     }
 
 
-def start_cluster(
-    workers: int, env: Mapping[str, str], *, servers: int = 1, under: Sequence[str] = ()
-) -> Cluster:
+def start_cluster(workers: int, env: Mapping[str, str], *, servers: int = 1, under: Sequence[str] = ()) -> Cluster:
     """Start scheduler and servers on the loopback interface.
 
     Args:

@@ -80,9 +80,7 @@ class PipedProcess(Heard):
         reading: the descriptor on which its events come, for a selector.
     """
 
-    def __init__(
-        self, argv: Sequence[str], setup: Mapping[str, Any], env: Mapping[str, str], apart: bool = True
-    ):
+    def __init__(self, argv: Sequence[str], setup: Mapping[str, Any], env: Mapping[str, str], apart: bool = True):
         self._apart, self._killed_before = apart, out_of_memory_kills()
         log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         reading, writing = os.pipe()

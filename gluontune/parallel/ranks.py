@@ -68,9 +68,7 @@ def start_ranks(count: int) -> Ranks:
     if count > 1:
         script = getattr(sys.modules["__main__"], "__file__", None)
         if script is None or not sys.argv or not os.path.isfile(sys.argv[0]):
-            raise UsageError(
-                f"start_ranks({count}) starts a script more than once, and this is none: python SCRIPT.py"
-            )
+            raise UsageError(f"start_ranks({count}) starts a script more than once, and this is none: python SCRIPT.py")
     handle, path = create()
     if count > 1:
         raise SystemExit(_run(count, path))

@@ -126,9 +126,7 @@ class Listener:
     def _listen_to(self, caller: socket.socket) -> None:
         since, said = self._callers[caller]
         try:
-            heard = caller.recv(
-                _HEARD
-            )  # all that it said: closing on unread bytes would reset the connection
+            heard = caller.recv(_HEARD)  # all that it said: closing on unread bytes would reset the connection
         except OSError:
             heard = b""
         said += heard
@@ -168,8 +166,7 @@ def dial(targets: Sequence[tuple[str, int, str]], attempts: int = 1) -> list[dic
             found[place]["error"] = error.strerror or str(error)
 
     threads = [
-        threading.Thread(target=call, args=(place, *target), daemon=True)
-        for place, target in enumerate(targets)
+        threading.Thread(target=call, args=(place, *target), daemon=True) for place, target in enumerate(targets)
     ]
     for thread in threads:
         thread.start()

@@ -13,15 +13,7 @@ from typing import Any, Optional
 
 from gluontune.errors import UsageError
 
-__all__ = [
-    "ALGORITHMS",
-    "Link",
-    "Parts",
-    "exchange_ms",
-    "expected",
-    "minimum_bandwidth",
-    "slowest_ms",
-]
+__all__ = ["ALGORITHMS", "Link", "Parts", "exchange_ms", "expected", "minimum_bandwidth", "slowest_ms"]
 
 ALGORITHMS = ("ring", "parameter-server")
 
@@ -81,12 +73,7 @@ class Parts:
 
 
 def exchange_ms(
-    gradient_bytes: float,
-    devices: int,
-    link: Link,
-    algorithm: str = "ring",
-    servers: int = 1,
-    tensors: int = 1,
+    gradient_bytes: float, devices: int, link: Link, algorithm: str = "ring", servers: int = 1, tensors: int = 1
 ) -> float:
     """Milliseconds of one exchange of gradients.
 
@@ -126,9 +113,7 @@ def slowest_ms(step_ms: Sequence[float], devices: int) -> float:
     return math.fsum(x * (((i + 1) / n) ** devices - (i / n) ** devices) for i, x in enumerate(ordered))
 
 
-def expected(
-    parts: Parts, devices: int, link: Link, algorithm: str = "ring", servers: int = 1
-) -> dict[str, Any]:
+def expected(parts: Parts, devices: int, link: Link, algorithm: str = "ring", servers: int = 1) -> dict[str, Any]:
     """What the model expects of ``devices`` devices at the same batch for each (weak scaling).
 
     Args:

@@ -63,9 +63,7 @@ class SharedSum:
         try:
             handle = os.open(path, os.O_RDWR)
         except OSError as error:
-            raise GluontuneError(
-                f"{path}: the memory of engine 'shared-memory' cannot be opened: {error}"
-            ) from error
+            raise GluontuneError(f"{path}: the memory of engine 'shared-memory' cannot be opened: {error}") from error
         try:
             os.ftruncate(handle, size)  # the same size for all; untouched pages take no memory
             self._memory = mmap.mmap(handle, size)
@@ -123,9 +121,7 @@ class SharedSum:
             if now - looked > 1.0:
                 looked = now
                 if os.getppid() != self._parent:
-                    raise GluontuneError(
-                        "the process that started this rank is gone, and another rank does not come"
-                    )
+                    raise GluontuneError("the process that started this rank is gone, and another rank does not come")
 
     def close(self) -> None:
         """Let the memory go."""

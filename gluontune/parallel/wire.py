@@ -10,9 +10,7 @@ __all__ = ["BEAT_S", "HOST_CUT_S", "LEASE_S", "LINK_SILENT_S", "Lines", "frame"]
 
 BEAT_S = 1.0  # both sides give a sign of life so often
 LINK_SILENT_S = 10.0  # the launcher takes a host that is silent for so long as cut off
-HOST_CUT_S = (
-    8.0  # hosts that cannot reach each other for so long are cut off, even if the launcher hears both
-)
+HOST_CUT_S = 8.0  # hosts that cannot reach each other for so long are cut off, even if the launcher hears both
 LEASE_S = 15.0  # an agent that hears nothing for so long ends all that it has started: the launcher is gone
 
 _MARK = b"gluontune "  # login scripts print, too

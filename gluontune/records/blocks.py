@@ -112,9 +112,7 @@ def make_block(
     return block
 
 
-def _add(
-    block: Block, pieces: list[Any], item: Item, position: int, transform: Transform, check: bool
-) -> None:
+def _add(block: Block, pieces: list[Any], item: Item, position: int, transform: Transform, check: bool) -> None:
     try:
         data = _read_file(item.path)
         payload, changed = transform(data)
@@ -151,9 +149,7 @@ def _read_file(path: str) -> bytes:
         if len(data) < 65536:
             return data
         if os.fstat(handle).st_size >= MAX_RECORD:
-            raise ImageError(
-                f"{os.fstat(handle).st_size:,} bytes: a record must be shorter than {MAX_RECORD:,}"
-            )
+            raise ImageError(f"{os.fstat(handle).st_size:,} bytes: a record must be shorter than {MAX_RECORD:,}")
         pieces, size = [data], len(data)
         while data and size < MAX_RECORD:  # it may grow as it is read
             data = os.read(handle, min(max(os.fstat(handle).st_size - size, 65536), MAX_RECORD))

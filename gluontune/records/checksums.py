@@ -17,16 +17,7 @@ from gluontune.errors import GluontuneError
 from gluontune.files import explain_os_error
 from gluontune.reading import read_bytes
 
-__all__ = [
-    "HEAD_SIZE",
-    "ROW",
-    "head",
-    "make_rows",
-    "mended_rows",
-    "read_checksums",
-    "row_is_sound",
-    "side_path",
-]
+__all__ = ["HEAD_SIZE", "ROW", "head", "make_rows", "mended_rows", "read_checksums", "row_is_sound", "side_path"]
 
 NAME = b"GLUONTUNE-CRC-2\n"
 HEAD_SIZE = 32

@@ -35,9 +35,7 @@ def boxes_to_label(boxes: Any, header: Sequence[float] = ()) -> np.ndarray:
         raise UsageError(f"boxes of shape {rows.shape}: give (n, 5 or more): class, xmin, ymin, xmax, ymax")
     wrong = np.flatnonzero(~_sound(rows))
     if len(wrong):
-        raise UsageError(
-            f"box {wrong[0]}: {rows[wrong[0], :5].tolist()}: class, then corners of 0 to 1 in order"
-        )
+        raise UsageError(f"box {wrong[0]}: {rows[wrong[0], :5].tolist()}: class, then corners of 0 to 1 in order")
     return np.concatenate([np.array([2 + len(header), rows.shape[1], *header], np.float32), rows.ravel()])
 
 

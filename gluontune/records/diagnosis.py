@@ -280,9 +280,7 @@ def _list_index(survey: Survey, positions: _Positions, damages: dict[tuple[int |
             if true is not None and true != key:
                 damages[number, offset] = f"index row {number}: key {key} points to the record of key {true}"
         elif (number, offset) not in damages:
-            where = (
-                "beyond the end of the file" if offset >= len(survey.view) else "to where no record starts"
-            )
+            where = "beyond the end of the file" if offset >= len(survey.view) else "to where no record starts"
             damages[number, offset] = f"index row {number}: key {key} points {where}"
     keys = survey.rows["key"].tolist()
     for key, offset in zip(keys, survey.rows["offset"].tolist()):
@@ -302,9 +300,7 @@ def _finish(survey: Survey, positions: _Positions, damages: dict[tuple[int | Non
         report.records = len(survey.rows)
     elif survey.index.path is not None:
         missing = [d for d in report.damaged if d.index is None]
-        report.records = max(len(survey.index.rows) + len(survey.index.faults), len(survey.rows)) + len(
-            missing
-        )
+        report.records = max(len(survey.index.rows) + len(survey.index.faults), len(survey.rows)) + len(missing)
     else:
         report.records = sum(c.whole for c in survey.checked) + len(report.damaged)
     places = {d.index for d in report.damaged if d.index is not None}

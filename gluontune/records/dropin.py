@@ -133,17 +133,13 @@ class MXRecordIO:
             raise UsageError(f"{self.uri}: opened with flag={self.flag!r}, which cannot {verb}")
         if self.pid != os.getpid():
             if writes:
-                raise UsageError(
-                    f"{self.uri}: opened in process {self.pid}; a forked process cannot write to it"
-                )
+                raise UsageError(f"{self.uri}: opened in process {self.pid}; a forked process cannot write to it")
             self.pid = os.getpid()
             self._rewind()  # the place and its lock were the parent's
 
     def __getstate__(self) -> dict[str, Any]:
         if self.writable:
-            raise UsageError(
-                f"{self.uri}: a writer cannot be pickled or sent: its copy would empty the file; close it"
-            )
+            raise UsageError(f"{self.uri}: a writer cannot be pickled or sent: its copy would empty the file; close it")
         dropped = ("_map", "_view", "_lock")
         return {name: value for name, value in self.__dict__.items() if name not in dropped}
 
@@ -237,9 +233,7 @@ class MXIndexedRecordIO(MXRecordIO):
         self._check(writes=True)
         key = self.key_type(idx)
         if set(str(key)) & set("\t\r\n"):
-            raise UsageError(
-                f"record key {key!r}: a tab or line end in it would break the index {self.idx_path}"
-            )
+            raise UsageError(f"record key {key!r}: a tab or line end in it would break the index {self.idx_path}")
         if key in self.idx:
             raise UsageError(f"record key {key!r}: it is in {self.uri} already; each record needs its own")
         place = self._writer.position

@@ -92,9 +92,7 @@ def join_fields(fields: Mapping[str, Any]) -> tuple[Label, bytes]:
             continue
         if name == "boxes":
             if "label" in fields:
-                raise UsageError(
-                    "boxes stand in the record's label: give 'label' another name, such as 'class'"
-                )
+                raise UsageError("boxes stand in the record's label: give 'label' another name, such as 'class'")
             label = boxes_to_label(value) if len(value) else _NO_BOXES
             bare = bare and len(value) > 0
             parts.append(Field(name, "boxes", b""))
@@ -197,9 +195,7 @@ def _field(name: str, value: Any) -> Field:
         return Field(name, "mask", _png(name, array))
     kept = array.astype(array.dtype.newbyteorder("<"))
     if kept.dtype.str not in _DTYPES:
-        raise UsageError(
-            f"field {name!r}: {type(value).__name__} of {array.dtype}; give text, bytes or numbers"
-        )
+        raise UsageError(f"field {name!r}: {type(value).__name__} of {array.dtype}; give text, bytes or numbers")
     return Field(name, "array", kept.tobytes(), kept.dtype.str, kept.shape)
 
 
@@ -207,9 +203,7 @@ def _png(name: str, mask: np.ndarray) -> bytes:
     import cv2
 
     if mask.ndim != 2 or not mask.size or mask.dtype not in (np.uint8, np.uint16):
-        raise UsageError(
-            f"field {name!r}: {mask.dtype} of shape {mask.shape}; a mask is uint8 or uint16 (H, W)"
-        )
+        raise UsageError(f"field {name!r}: {mask.dtype} of shape {mask.shape}; a mask is uint8 or uint16 (H, W)")
     return bytes(cv2.imencode(".png", np.ascontiguousarray(mask))[1])
 
 
@@ -218,10 +212,7 @@ def _entry(row: Any) -> tuple[Field, int]:
     if not isinstance(name, str) or kind not in ("array", "text", "bytes", "mask", "boxes"):
         raise ValueError(f"field {name!r:.80} of kind {kind!r:.80}")
     sizes = (size, *shape)
-    if (
-        not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 1 << 32 for n in sizes)
-        or len(sizes) > 33
-    ):
+    if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 1 << 32 for n in sizes) or len(sizes) > 33:
         raise ValueError(f"field {name!r:.80} has the size {size!r:.80} and the shape {shape!r:.80}")
     if kind == "array" and (dtype not in _DTYPES or size != math.prod(shape) * int(dtype[2:])):
         raise ValueError(f"field {name!r:.80}: {size} bytes are no {dtype!r:.80} of shape {shape!r:.80}")

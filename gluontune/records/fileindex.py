@@ -42,9 +42,7 @@ def find_index(path: str, index: PathLike | bool | None) -> str | None:
             return str(beside)
         if index is None:
             return None
-        raise GluontuneError(
-            f"{beside}: no such file; leave out index=True and the records are found by a scan"
-        )
+        raise GluontuneError(f"{beside}: no such file; leave out index=True and the records are found by a scan")
     return os.fspath(index)
 
 
@@ -64,9 +62,7 @@ def read_index(path: PathLike) -> tuple[Any, np.ndarray]:
     data = _bytes_of(path)
     fields = data.split()
     rows = data.count(b"\t")
-    if len(fields) == 2 * rows and rows == data.count(b"\n") + (
-        not data.endswith(b"\n") and bool(data.strip())
-    ):
+    if len(fields) == 2 * rows and rows == data.count(b"\n") + (not data.endswith(b"\n") and bool(data.strip())):
         with contextlib.suppress(ValueError, OverflowError):
             table = np.array(fields, dtype=bytes).astype(np.int64) if fields else np.zeros(0, np.int64)
             return table[0::2].copy(), table[1::2].copy()

@@ -79,9 +79,7 @@ def compare_formats(src: PathLike, resize: int = 256, repeats: int = 3, seed: in
             measure = _Measure(len(payloads), repeats, seed)
             rows = [_files(folder / "files", payloads, measure)]
             rows.append(measure.row("JPEG records", jpeg.bytes, jpeg.images_per_sec, jpegs.payload, _decode))
-            rows.append(
-                measure.row("raw-pixel records", raw.bytes, raw.images_per_sec, raws.payload, raw_to_pixels)
-            )
+            rows.append(measure.row("raw-pixel records", raw.bytes, raw.images_per_sec, raws.payload, raw_to_pixels))
             rows.append(_lmdb(folder / "lmdb", payloads, labels, measure))
         return rows
     finally:
@@ -93,9 +91,7 @@ class _Measure:
         self.count, self.repeats = count, repeats
         self.rng = np.random.default_rng(seed)
 
-    def row(
-        self, name: str, size: int, packing: float, read: Read, decode: Callable[[Any], Any]
-    ) -> FormatRow:
+    def row(self, name: str, size: int, packing: float, read: Read, decode: Callable[[Any], Any]) -> FormatRow:
         def touch(i: int) -> int:
             return int(np.frombuffer(read(i), np.uint8)[::512].sum())  # mapped pages are read when touched
 
@@ -149,10 +145,7 @@ def _lmdb(folder: Path, payloads: list[bytes], labels: Sequence[Any], measure: _
         writer.sync(True)
     seconds = time.perf_counter() - started
     size = (folder / "data.mdb").stat().st_blocks * 512
-    with (
-        lmdb.open(str(folder), readonly=True, lock=False) as reader,
-        reader.begin(buffers=True) as transaction,
-    ):
+    with lmdb.open(str(folder), readonly=True, lock=False) as reader, reader.begin(buffers=True) as transaction:
 
         def read(i: int) -> Any:
             return split_image_record(transaction.get(b"%08d" % i))[1]

@@ -207,9 +207,7 @@ def part_spans(buffer: Any, offset: int, end: int) -> tuple[list[tuple[int, int]
         magic, word = HEAD.unpack_from(buffer, start)
         flag, length = word >> 29, word & LENGTH_MASK
         if magic != 0xCED7230A:
-            raise DamagedRecordError(
-                f"no record starts at byte {start:,} (broken magic number)", offset=offset
-            )
+            raise DamagedRecordError(f"no record starts at byte {start:,} (broken magic number)", offset=offset)
         if flag > LAST or (flag in (WHOLE, FIRST)) == bool(spans):
             raise DamagedRecordError(f"part flag {flag} does not fit at byte {start:,}", offset=offset)
         body = start + 8

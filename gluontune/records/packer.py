@@ -168,9 +168,7 @@ def shard_paths(out: PathLike, shards: int) -> list[Path]:
 class _Job:
     """One call of :func:`pack`."""
 
-    def __init__(
-        self, source: Source, transform: Transform, strict: bool, check: bool, progress: Progress | None
-    ):
+    def __init__(self, source: Source, transform: Transform, strict: bool, check: bool, progress: Progress | None):
         self.source, self.transform, self.strict = source, transform, strict
         self.check = check and not transform.exact
         self.progress = progress or (lambda done, total: None)
@@ -193,9 +191,7 @@ class _Job:
             for place, (path, positions) in enumerate(zip(paths, ranges)):
                 self._shard(maker, path, positions, resume, (place, len(paths)))
 
-    def _shard(
-        self, maker: BlockMaker, path: Path, positions: range, resume: bool, place: tuple[int, int]
-    ) -> None:
+    def _shard(self, maker: BlockMaker, path: Path, positions: range, resume: bool, place: tuple[int, int]) -> None:
         items = self.source.items[positions.start : positions.stop]
         part_source = Source(items, self.source.classes, self.source.kind)
         job = part_source.fingerprint(self.transform, place, self.source.classes)

@@ -27,15 +27,7 @@ import numpy as np
 from gluontune.errors import GluontuneError
 from gluontune.files import atomic_write, begin_writing_back, explain_os_error, parse_json, sync_together
 from gluontune.records.blocks import Block, Skip
-from gluontune.records.checksums import (
-    HEAD_SIZE,
-    ROW,
-    head,
-    make_rows,
-    read_checksums,
-    row_is_sound,
-    side_path,
-)
+from gluontune.records.checksums import HEAD_SIZE, ROW, head, make_rows, read_checksums, row_is_sound, side_path
 from gluontune.records.fileindex import map_file
 from gluontune.records.layout import DamagedRecordError, join_parts
 from gluontune.records.sources import Item
@@ -138,9 +130,7 @@ class PartialFile:
         if not (self.path.exists() and side.exists()):
             return False
         fingerprint, rows = read_checksums(side)
-        if fingerprint != self.fingerprint or self._whole(rows[-1:], self.path, anywhere=True) < len(
-            rows[-1:]
-        ):
+        if fingerprint != self.fingerprint or self._whole(rows[-1:], self.path, anywhere=True) < len(rows[-1:]):
             return False
         present = set(rows["key"].tolist())
         left_out = [(i, item) for i, item in enumerate(self.items) if item.key not in present]

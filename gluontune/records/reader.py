@@ -158,9 +158,7 @@ class RecordReader:
         """
         if self._positions is None:
             keys = self.keys
-            self._positions = dict(
-                zip(keys.tolist() if isinstance(keys, np.ndarray) else keys, range(len(keys)))
-            )
+            self._positions = dict(zip(keys.tolist() if isinstance(keys, np.ndarray) else keys, range(len(keys))))
         try:
             return self._positions[key]
         except (KeyError, TypeError):
@@ -276,9 +274,7 @@ class RecordReader:
             offsets = self._offsets[start : start + 65536]
             heads = raw[offsets[:, None] + np.arange(16)].view("<u4")
             lengths = heads[:, 1].astype(np.int64)
-            sound = (
-                (heads[:, 0] == 0xCED7230A) & (lengths >= 24) & (lengths <= LENGTH_MASK) & (heads[:, 2] == 0)
-            )
+            sound = (heads[:, 0] == 0xCED7230A) & (lengths >= 24) & (lengths <= LENGTH_MASK) & (heads[:, 2] == 0)
             sound &= offsets + 8 + lengths <= self._ends[start : start + 65536]
             if not sound.all():
                 return None
@@ -315,13 +311,7 @@ class RecordReader:
     def __getstate__(self) -> dict[str, Any]:
         scanned = self._offsets if self.index_path is None else None
         size = len(self._view)
-        return {
-            "path": self.path,
-            "index": self.index_path,
-            "check": self.check,
-            "scanned": scanned,
-            "size": size,
-        }
+        return {"path": self.path, "index": self.index_path, "check": self.check, "scanned": scanned, "size": size}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if state["scanned"] is None:

@@ -141,9 +141,7 @@ class _Keys:
         self.next = max([len(survey.checked), *(k for k in known if k < 1 << 62)]) + 1
         # An id alone says less in a record that overlaps another one, or that bytes without a record stand before.
         starts = {0, *(c.found.behind for c in survey.checked)}
-        self.linked = {
-            c.found.offset for c in survey.checked if c.found.offset in starts and not c.found.doubtful
-        }
+        self.linked = {c.found.offset for c in survey.checked if c.found.offset in starts and not c.found.doubtful}
 
     def of(self, records: list[tuple[int, int, Checked | None]]) -> tuple[list[int], list[int]]:
         """The keys of ``records``, in their order, and those of them that are uncertain."""
@@ -162,13 +160,9 @@ class _Keys:
                 keys[place] = key
                 used.add(key)
         made = {place: self._new(used) for place in range(len(records)) if place not in keys}
-        doubtful = {
-            place for place, (offset, row, _) in enumerate(records) if row < 0 and offset in self.doubtful
-        }
+        doubtful = {place for place, (offset, row, _) in enumerate(records) if row < 0 and offset in self.doubtful}
         found = {**keys, **made}
-        return [found[place] for place in range(len(records))], sorted(
-            found[place] for place in {*made, *doubtful}
-        )
+        return [found[place] for place in range(len(records))], sorted(found[place] for place in {*made, *doubtful})
 
     def _new(self, used: set[int]) -> int:
         while self.next in used:

@@ -24,9 +24,7 @@ from gluontune.records.tarshards import is_tar, tar_samples
 
 __all__ = ["EXTENSIONS", "Item", "Source", "read_source", "split_shards"]
 
-EXTENSIONS = frozenset(
-    (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
-)
+EXTENSIONS = frozenset((".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"))
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "image_path", "img", "name")
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -96,9 +94,7 @@ def read_source(
     return source
 
 
-def _read(
-    several: list[Path], root: Path, path_column: str | None, label_columns: Sequence[str] | None
-) -> Source:
+def _read(several: list[Path], root: Path, path_column: str | None, label_columns: Sequence[str] | None) -> Source:
     path = several[0]
     if is_tar(path) and not path.is_dir():
         return _read_tars(several)
@@ -151,11 +147,7 @@ def _read_folder(folder: Path) -> Source:
     classes = [name for name, files in found if files]
     if not classes:
         flat = any(Path(name).suffix.lower() in EXTENSIONS for name in os.listdir(folder))
-        hint = (
-            "its images lie in no class folder: make one folder a class, or give a .lst or .csv"
-            if flat
-            else ""
-        )
+        hint = "its images lie in no class folder: make one folder a class, or give a .lst or .csv" if flat else ""
         raise GluontuneError(f"{folder}: {hint or 'no class folder with images in it'}")
     items: list[Item] = []
     made = partial(tuple.__new__, Item)  # Item(...) without Python's share of it: there may be millions
@@ -207,20 +199,14 @@ def _read_list(path: Path, root: Path) -> Source:
             continue
         fields = line.rstrip("\r\n").split("\t")
         if len(fields) < 3:
-            raise GluontuneError(
-                f"{path}: line {number} is not 'key<TAB>label…<TAB>path': {line.strip()[:60]!r}"
-            )
+            raise GluontuneError(f"{path}: line {number} is not 'key<TAB>label…<TAB>path': {line.strip()[:60]!r}")
         try:
             key = int(fields[0])
         except ValueError:
-            raise GluontuneError(
-                f"{path}: line {number}: the key {fields[0]!r} is not a whole number"
-            ) from None
+            raise GluontuneError(f"{path}: line {number}: the key {fields[0]!r} is not a whole number") from None
         if not 0 <= key <= MAX_KEY or key in seen:
             reason = "is used twice" if key in seen else "is out of range"
-            raise GluontuneError(
-                f"{path}: line {number}: the key {key} {reason}; keys are unique and at least 0"
-            )
+            raise GluontuneError(f"{path}: line {number}: the key {key} {reason}; keys are unique and at least 0")
         seen.add(key)
         label = _numbers(fields[1:-1], f"{path}: line {number}")
         items.append(Item(key, label, os.path.join(root, fields[-1].strip())))
@@ -240,9 +226,7 @@ def _read_table(path: Path, root: Path, path_column: str | None, labels: Sequenc
         if not any(cell.strip() for cell in row):
             continue
         if len(row) != len(header):
-            raise GluontuneError(
-                f"{path}: line {rows.line_num} has {len(row)} fields, the header {len(header)}"
-            )
+            raise GluontuneError(f"{path}: line {rows.line_num} has {len(row)} fields, the header {len(header)}")
         paths.append(os.path.join(root, row[where].strip()))
         values.append([row[c].strip() for c in columns])
         numbers.append(rows.line_num)
@@ -252,17 +236,13 @@ def _read_table(path: Path, root: Path, path_column: str | None, labels: Sequenc
             line = numbers[[v[0] for v in values].index("")]
             raise GluontuneError(f"{path}: line {line}: the label is empty")
         rank = {name: float(i) for i, name in enumerate(classes)}
-        return Source(
-            [Item(k, rank[v[0]], p) for k, (p, v) in enumerate(zip(paths, values))], classes, "table"
-        )
+        return Source([Item(k, rank[v[0]], p) for k, (p, v) in enumerate(zip(paths, values))], classes, "table")
     triples = zip(paths, values, numbers)
     items = [Item(k, _numbers(v, f"{path}: line {n}"), p) for k, (p, v, n) in enumerate(triples)]
     return Source(items, None, "table")
 
 
-def _columns(
-    path: Path, header: list[str], wanted: str | None, labels: Sequence[str] | None
-) -> tuple[int, list[int]]:
+def _columns(path: Path, header: list[str], wanted: str | None, labels: Sequence[str] | None) -> tuple[int, list[int]]:
     def place(name: str) -> int:
         if name not in header:
             close = nearest(name, header)

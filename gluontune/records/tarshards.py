@@ -63,9 +63,7 @@ def read_member(place: tuple[str, int, int]) -> bytes:
         os.close(handle)
 
 
-def tar_samples(
-    archives: Sequence[Path], extensions: frozenset[str]
-) -> tuple[list[tuple[Any, str]], list[str] | None]:
+def tar_samples(archives: Sequence[Path], extensions: frozenset[str]) -> tuple[list[tuple[Any, str]], list[str] | None]:
     """(label, place) of each image in the order of the archives, and the class names if labels have names.
 
     A label is the number in ``.cls`` (or ``.cls2`` …: several labels), else ``label`` in ``.json``, else the folder

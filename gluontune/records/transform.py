@@ -64,9 +64,7 @@ class Transform:
         if self.quality is not None and self.format in ("png", "raw"):
             raise UsageError(f"quality {self.quality}: {self.format} loses nothing, so it has no quality")
         if self.exact and self._changes():
-            raise UsageError(
-                "exact copies every file untouched: give no resize, crop, format, quality or color"
-            )
+            raise UsageError("exact copies every file untouched: give no resize, crop, format, quality or color")
 
     def _changes(self) -> bool:
         others = (self.resize, self.crop, self.format, self.quality, self.color)
@@ -146,9 +144,7 @@ class Transform:
             wanted = (max(self.resize, round(full[0] * by)), max(self.resize, round(full[1] * by)))
             scale = self.resize / min(height, width)
             if max(wanted) > 65500:
-                raise ImageError(
-                    f"{width} x {height} pixels: too long and thin for a shorter side of {self.resize}"
-                )
+                raise ImageError(f"{width} x {height} pixels: too long and thin for a shorter side of {self.resize}")
             from gluontune.codec.image import resize_image
 
             if wanted != (width, height):
@@ -166,9 +162,7 @@ class Transform:
         import cv2
 
         if self.format == "raw":
-            return pixels_to_raw(
-                image[..., None] if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
-            )
+            return pixels_to_raw(image[..., None] if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_BGR2RGB))
         kind = self.format if self.format != "keep" else "jpg" if info.kind in LOSSY else "png"
         settings = [cv2.IMWRITE_JPEG_QUALITY, self.quality or QUALITY] if kind == "jpg" else []
         try:

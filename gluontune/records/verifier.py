@@ -18,14 +18,7 @@ from gluontune.codec.header import ImageError, inspect, kind_of
 from gluontune.codec.raw import raw_to_pixels
 from gluontune.codec.recode import incomplete
 from gluontune.errors import GluontuneError, UsageError
-from gluontune.records.checksums import (
-    HEAD_SIZE,
-    ROW,
-    mended_rows,
-    read_checksums,
-    row_is_sound,
-    side_path,
-)
+from gluontune.records.checksums import HEAD_SIZE, ROW, mended_rows, read_checksums, row_is_sound, side_path
 from gluontune.records.fields import Field, split_fields
 from gluontune.records.fileindex import map_file
 from gluontune.records.keys import KeyScheme

@@ -117,14 +117,9 @@ def _read(folder: Path, name: str) -> str | None:
 def revisited_best(ladder: Mapping[str, Any], row: dict[str, Any]) -> dict[str, Any] | None:
     """The best recipe as a row, where something was adopted after the last rung; None where nothing was."""
     best = ladder["best"]
-    if not any(a["adopted"] for a in ladder["revisited"]) or not isinstance(
-        best.get("samples_per_sec"), Mapping
-    ):
+    if not any(a["adopted"] for a in ladder["revisited"]) or not isinstance(best.get("samples_per_sec"), Mapping):
         return None
-    return {
-        **row,
-        **{k: best.get(k) for k in ("name", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")},
-    }
+    return {**row, **{k: best.get(k) for k in ("name", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")}}
 
 
 def revisited_lines(ladder: Mapping[str, Any]) -> list[str]:
@@ -143,9 +138,7 @@ def revisited_lines(ladder: Mapping[str, Any]) -> list[str]:
             said.append(f"{words.ratio(first['median'])} when it was climbed")
         if ratio:
             said.append(f"{words.ratio_with_interval(ratio['median'], ratio['ci95'])} on top of the best")
-        outcome = (
-            "adopted" if answer["adopted"] else "not adopted" if ratio else answer["reason"] or "not asked"
-        )
+        outcome = "adopted" if answer["adopted"] else "not adopted" if ratio else answer["reason"] or "not asked"
         told = "; ".join(part for part in (", ".join(said), words.clean(outcome, 200)) if part)
         lines.append(f"{words.clean(answer['rung'], 40)}, {words.clean(answer['kind'], 20)}: {told}")
     return lines

@@ -84,12 +84,7 @@ def _remarks(document: Mapping[str, Any]) -> list[str]:
 def _bar(r: Mapping[str, Any], unit: str) -> dict[str, Any]:
     value = r.get(unit)
     part = "cumulative" if r.get("peer") in (None, "gluontune") else "other"
-    return {
-        "name": str(r["name"]),
-        "part": part,
-        "value": value,
-        "lost": "" if value else str(r.get("status")),
-    }
+    return {"name": str(r["name"]), "part": part, "value": value, "lost": "" if value else str(r.get("status"))}
 
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -105,12 +100,7 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         told = why if status == "ok" or why.startswith(status) else f"{status}: {why}".rstrip(": ")
         shown.append(row(r["name"], *cells, why=told))
     head = ["", *(k.replace("_", " ") for k in columns)]
-    return {
-        "title": title or "The rows",
-        "head": head,
-        "rows": shown,
-        "caption": "In brackets: 95 % intervals.",
-    }
+    return {"title": title or "The rows", "head": head, "rows": shown, "caption": "In brackets: 95 % intervals."}
 
 
 def _cell(value: Any) -> str:

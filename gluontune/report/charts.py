@@ -73,11 +73,6 @@ def utilization_of(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
             caption.insert(1, f"steadiness {score(steady)}")
         legend = utilization_figures.utilization_series(row)
         found.append(
-            {
-                "name": words.clean(row["name"], 60),
-                "svg": svg,
-                "caption": ", ".join(caption),
-                "legend": legend,
-            }
+            {"name": words.clean(row["name"], 60), "svg": svg, "caption": ", ".join(caption), "legend": legend}
         )
     return found

@@ -62,9 +62,7 @@ def compare(sources: Sequence[Source], threshold_pct: float = 5.0) -> list[Compa
         UsageError: fewer than two, a threshold outside 0 … 100, or runs of different data sets.
     """
     if len(sources) < 2:
-        raise UsageError(
-            f"a comparison needs two or more results, not {len(sources)}: the first is the baseline"
-        )
+        raise UsageError(f"a comparison needs two or more results, not {len(sources)}: the first is the baseline")
     if not 0 <= threshold_pct < 100:
         raise UsageError(f"--threshold {threshold_pct:g}: give a percentage of at least 0 and below 100")
     for source in sources:
@@ -101,9 +99,7 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
     after           1.50× (1.48–1.52)  +0.0 points       —
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(
-        f"against {words.clean(found[0].baseline, 60)}" if found else "run", overflow="fold", ratio=1
-    )
+    table.add_column(f"against {words.clean(found[0].baseline, 60)}" if found else "run", overflow="fold", ratio=1)
     for heading in ("speed (95 %)", "accuracy", "memory"):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in found:
@@ -134,18 +130,14 @@ def _row(source: Source) -> dict[str, Any]:
     best = next((row for row in ladder.get("rungs", ()) if row["name"] == name), None)
     if best is None:
         raise UsageError(f"{source.path}: this ladder has no best rung to compare")
-    return check_row(
-        {**best, "name": f"{source.label} ({name})", "machine": ladder["machine"]}, str(source.path)
-    )
+    return check_row({**best, "name": f"{source.label} ({name})", "machine": ladder["machine"]}, str(source.path))
 
 
 def _check_data(sources: Sequence[Source], rows: Sequence[dict[str, Any]]) -> None:
     wanted = [(row["recipe"].get("dataset"), row["recipe"].get("job")) for row in rows]
     for source, data in zip(sources[1:], wanted[1:]):
         if data != wanted[0]:
-            mine, theirs = (
-                " with job ".join(str(part) for part in pair if part) for pair in (data, wanted[0])
-            )
+            mine, theirs = (" with job ".join(str(part) for part in pair if part) for pair in (data, wanted[0]))
             raise UsageError(
                 f"{source.path} trained on {words.clean(mine, 80)} but {sources[0].path} on {words.clean(theirs, 80)}: "
                 "runs of different data cannot be compared"
@@ -198,12 +190,8 @@ def _ratio(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     median = mine["median"] / theirs["median"]
     if not mine["ci95"] or not theirs["ci95"] or min(*mine["ci95"], *theirs["ci95"]) <= 0:
         return {"median": median, "ci95": None}
-    up = math.hypot(
-        math.log(mine["ci95"][1] / mine["median"]), math.log(theirs["median"] / theirs["ci95"][0])
-    )
-    down = math.hypot(
-        math.log(mine["median"] / mine["ci95"][0]), math.log(theirs["ci95"][1] / theirs["median"])
-    )
+    up = math.hypot(math.log(mine["ci95"][1] / mine["median"]), math.log(theirs["median"] / theirs["ci95"][0]))
+    down = math.hypot(math.log(mine["median"] / mine["ci95"][0]), math.log(theirs["ci95"][1] / theirs["median"]))
     return {"median": median, "ci95": [median * math.exp(-down), median * math.exp(up)]}
 
 

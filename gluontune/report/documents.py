@@ -49,9 +49,7 @@ KINDS = {
     "tta": Kind("gluontune tta", named("tta"), tta_view, folder=True),
     "factors": Kind("gluontune factors", named("factors"), factors_view, folder=True),
     "esgd": Kind("gluontune esgd", named("esgd"), esgd_view, folder=True),
-    "tune": Kind(
-        "gluontune tune", lambda document: {"heats", "tried"} <= set(document), tune_view, folder=True
-    ),
+    "tune": Kind("gluontune tune", lambda document: {"heats", "tried"} <= set(document), tune_view, folder=True),
     "bench": Kind("gluontune bench", _benchmark, benchmark_view, None),
 }
 

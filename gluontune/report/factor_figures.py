@@ -74,10 +74,7 @@ def interaction_dots(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None
     if not shown:
         return None
     titles = [" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all of them" for r in shown]
-    said = [
-        f"{t} {words.ratio_with_interval(r['ratio']['median'], r['ratio']['ci95'])}"
-        for t, r in zip(titles, shown)
-    ]
+    said = [f"{t} {words.ratio_with_interval(r['ratio']['median'], r['ratio']['ci95'])}" for t, r in zip(titles, shown)]
 
     def plot(figure: Any) -> None:
         height = figure.get_size_inches()[1] * 72

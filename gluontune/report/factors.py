@@ -34,9 +34,7 @@ def factors_sentence(document: Mapping[str, Any]) -> str:
     hurts = [r["factor"] for r in document["leave_one_out"].get("throughput", ()) if r["verdict"] == "hurts"]
     if hurts:
         parts.append(f"faster without {', '.join(hurts)}")
-    together = next(
-        (r for r in document["interactions"].get("throughput", ()) if len(r["factors"]) > 2), None
-    )
+    together = next((r for r in document["interactions"].get("throughput", ()) if len(r["factors"]) > 2), None)
     if together and together["promised"]:
         parts.append(f"their gains alone promised {words.ratio(together['promised']['median'])}")
     lost = [s["name"] for s in document["sets"] for t in s["tta"] if not t["converged"]]
@@ -109,13 +107,9 @@ def _tables(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     for title, found in document["leave_one_out"].items():
         rows = [row(r["factor"], _ratio(r["ratio"]), r["verdict"]) for r in found if r["ratio"]]
         if rows:
-            caption = (
-                "Gain of all factors ÷ gain of all without this one: above 1 it helps on top of the others."
-            )
+            caption = "Gain of all factors ÷ gain of all without this one: above 1 it helps on top of the others."
             head = ["Factor", "Brings on top of the rest", "Verdict"]
-            tables.append(
-                {"title": f"Leave one out: {title}", "head": head, "rows": rows, "caption": caption}
-            )
+            tables.append({"title": f"Leave one out: {title}", "head": head, "rows": rows, "caption": caption})
     for title, found in document["interactions"].items():
         rows = [
             row(" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all", _ratio(r["promised"]),
@@ -261,9 +255,7 @@ def _measures(document: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str
                 continue
             seen = entry["tta"][place]
             lost = "" if seen["converged"] else f"DNC ({words.accuracy(seen['best_accuracy'])})"
-            values.append(
-                {"name": name, "part": part, "value": None if lost else seen["seconds"], "lost": lost}
-            )
+            values.append({"name": name, "part": part, "value": None if lost else seen["seconds"], "lost": lost})
         found.append((f"time to {words.accuracy(target)}", "seconds of training", values))
     values = []
     for name, part, entry in shown:
@@ -279,9 +271,7 @@ def _shown(sets: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[st
     """Cumulative sets from the base on, named by what each adds, then all but one; of methods all of them."""
     if any("method" in s["parts"] for s in sets):
         return [(s["name"], "leave one out" if "together" in s["parts"] else "cumulative", s) for s in sets]
-    cumulative = sorted(
-        (s for s in sets if {"base", "cumulative"} & set(s["parts"])), key=lambda s: len(s["set"])
-    )
+    cumulative = sorted((s for s in sets if {"base", "cumulative"} & set(s["parts"])), key=lambda s: len(s["set"]))
     found = [(f"+ {s['set'][-1]}" if s["set"] else "base", "cumulative", s) for s in cumulative]
     without = {part: s for s in sets for part in s["parts"] if part.startswith("without ")}
     largest: list[str] = max((s["set"] for s in sets), key=len, default=[])

@@ -25,9 +25,7 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
         return None
     said = [_throughput_words(row, unit) for row in rows]
     top = max(_upper(row) for row in rows)
-    baseline = next(
-        (r["samples_per_sec"] for r in rows if r["name"] == "naive" and r["samples_per_sec"]), None
-    )
+    baseline = next((r["samples_per_sec"] for r in rows if r["name"] == "naive" and r["samples_per_sec"]), None)
 
     def plot(figure: Any) -> None:
         axes = _bar_axes(figure, rows)
@@ -41,14 +39,7 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
             axes.barh(place, median, height=0.44, color=SERIES[4 if row["kept"] else 7])
             error = [[max(0.0, median - bounds[0])], [max(0.0, bounds[1] - median)]]
             axes.errorbar(
-                median,
-                place,
-                xerr=error,
-                color=INK["fg"],
-                capsize=3,
-                elinewidth=1.4,
-                capthick=1.4,
-                fmt="none",
+                median, place, xerr=error, color=INK["fg"], capsize=3, elinewidth=1.4, capthick=1.4, fmt="none"
             )
             if row["predicted"]:
                 guess = row["predicted"]["samples_per_sec"]
@@ -86,14 +77,7 @@ def gains(name: str, rows: Sequence[Row]) -> str | None:
         room = max(0.1, high - low)
         axes.set_xlim(low - 0.04 * room, high + 0.5 * room)
         for place, (row, (median, bounds)) in enumerate(zip(shown, found)):
-            axes.text(
-                axes.get_xlim()[0],
-                place - 0.28,
-                _short(row["name"]),
-                va="bottom",
-                weight="bold",
-                bbox=_ON_PANEL,
-            )
+            axes.text(axes.get_xlim()[0], place - 0.28, _short(row["name"]), va="bottom", weight="bold", bbox=_ON_PANEL)
             colour = SERIES[4 if row["kept"] else 7]
             around = bounds or [median, median]
             axes.plot(around, [place, place], color=INK["fg"], linewidth=1.6, marker="|", markersize=8)
@@ -127,22 +111,11 @@ def phases(name: str, rows: Sequence[Row]) -> str | None:
             for phase, share in _ordered(row["phases_pct"]):
                 colour = PHASE_SERIES.get(phase, 7)
                 axes.barh(
-                    place,
-                    share,
-                    left=left,
-                    height=0.44,
-                    color=SERIES[colour],
-                    edgecolor=INK["panel"],
-                    linewidth=1,
+                    place, share, left=left, height=0.44, color=SERIES[colour], edgecolor=INK["panel"], linewidth=1
                 )
                 if share >= 9:
                     axes.text(
-                        left + share / 2,
-                        place,
-                        f"{share:.0f}",
-                        ha="center",
-                        va="center",
-                        color=ON_SERIES[colour],
+                        left + share / 2, place, f"{share:.0f}", ha="center", va="center", color=ON_SERIES[colour]
                     )
                 left += share
         axes.set_xlim(0, 100)
@@ -187,13 +160,7 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
         axes.set_position((0.145, below / height, 0.83, 1 - (below + 8) / height))
         names = [label(_short(row["name"], 18)) for _, row, _ in curves]
         figure.legend(
-            handles,
-            names,
-            loc="lower left",
-            bbox_to_anchor=(0.02, 0.0),
-            ncols=2,
-            borderaxespad=0.2,
-            handlelength=2.6,
+            handles, names, loc="lower left", bbox_to_anchor=(0.02, 0.0), ncols=2, borderaxespad=0.2, handlelength=2.6
         )
 
     size = (WIDTH, (270 + 16 * lines) / 72)

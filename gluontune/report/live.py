@@ -58,9 +58,7 @@ class LiveLadder:
         live = console.is_terminal and not console.is_dumb_terminal and not console.is_jupyter
         self._live: Live | None = None
         if live:
-            self._live = Live(
-                console=console, get_renderable=self._render, refresh_per_second=4, transient=True
-            )
+            self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> LiveLadder:
         self._began = self._clock()
@@ -93,9 +91,7 @@ class LiveLadder:
         self._order = [str(name) for name in event.get("rungs") or ()]
         self._mode = words.clean(event.get("mode") or "", 20)
         dataset = event.get("dataset")
-        self._dataset = words.clean(
-            dataset.get("name") if isinstance(dataset, Mapping) else dataset or "", 60
-        )
+        self._dataset = words.clean(dataset.get("name") if isinstance(dataset, Mapping) else dataset or "", 60)
         self._began = self._clock()
         n = len(self._order)
         self._line(f"gluontune ladder{self._of_what()}: {n} rung{'' if n == 1 else 's'}")
@@ -127,10 +123,7 @@ class LiveLadder:
         done = words.number(current.get("done")) or 0.0
         parts = [f"{words.clean(current.get('stage') or '', 20)} {100 * min(1.0, max(0.0, done)):.0f} %"]
         detail = words.clean(current.get("detail") or "", 100)
-        speed, reached = (
-            words.number(current.get("samples_per_sec")),
-            words.number(current.get("val_accuracy")),
-        )
+        speed, reached = (words.number(current.get("samples_per_sec")), words.number(current.get("val_accuracy")))
         if detail:
             parts.append(detail)
         if speed is not None and "/s" not in detail:
@@ -202,12 +195,7 @@ class LiveLadder:
             elif self._current is not None and self._current["name"] == name:
                 speed = words.number(self._current.get("samples_per_sec"))
                 reached = words.number(self._current.get("val_accuracy"))
-                cells = [
-                    words.rate(speed) if speed else "",
-                    "",
-                    words.accuracy(reached) if reached else "",
-                    "",
-                ]
+                cells = [words.rate(speed) if speed else "", "", words.accuracy(reached) if reached else "", ""]
                 stage = words.clean(self._current.get("stage") or "", 20)
                 table.add_row(Text(shown, style="bold cyan"), *cells, Text(f"◀ {stage}", style="cyan"))
             else:

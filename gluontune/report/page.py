@@ -162,9 +162,7 @@ def render(sources: Sequence[Source]) -> str:
     ladders = [s for s in sources if s.ladder is not None]
     runs = [s for s in sources if s.run is not None]
     studies = [s for s in sources if s.study is not None]
-    shown = [
-        views.ladder_view(s.ladder or {}, s.label, f"l{n}", s.path.parent) for n, s in enumerate(ladders)
-    ]
+    shown = [views.ladder_view(s.ladder or {}, s.label, f"l{n}", s.path.parent) for n, s in enumerate(ladders)]
     data = {
         "ladders": {s.label: light(s.ladder) for s in ladders},
         "runs": {s.label: light(s.run.to_dict()) for s in runs if s.run is not None},

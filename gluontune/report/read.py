@@ -190,9 +190,7 @@ def _answer(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not isinstance(value.get("rung"), str):
         raise GluontuneError(f"{where}: expected a mapping with a rung")
     told = {key: None if value.get(key) is None else str(value[key]) for key in ("reason", "interaction")}
-    ratios = {
-        key: _measure(_shaped(value.get(key), dict, f"{where}.{key}") or None) for key in ("first", "ratio")
-    }
+    ratios = {key: _measure(_shaped(value.get(key), dict, f"{where}.{key}") or None) for key in ("first", "ratio")}
     words = {key: str(value.get(key) or "n/a") for key in ("kind", "verdict")}
     return {"rung": value["rung"], **words, **told, **ratios, "adopted": value.get("adopted") is True}
 

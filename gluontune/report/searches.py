@@ -71,9 +71,7 @@ def esgd_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
         best, score = one["best"], one["best"]["score"]
         setup = best["setup"] or {}
         drawn = (
-            "offspring"
-            if best["offspring"]
-            else f"{setup.get('optimizer')}, rate {setup.get('learning_rate', 0):.3g}"
+            "offspring" if best["offspring"] else f"{setup.get('optimizer')}, rate {setup.get('learning_rate', 0):.3g}"
         )
         loss, fitness = ("diverged" if score[k] is None else f"{score[k]:.4f}" for k in ("loss", "fitness"))
         rows.append(row(one["generation"], drawn, fitness, loss, words.accuracy(score["accuracy"]),
@@ -128,12 +126,8 @@ def _fitness(document: Mapping[str, Any]) -> str | None:
         from matplotlib.ticker import MaxNLocator
 
         axes = figure.add_axes((0.13, 0.15, 0.84, 0.82))
-        axes.plot(
-            [x for x, _ in points], [y for _, y in points], "o", color=SERIES[2], alpha=0.5, markersize=4
-        )
-        axes.plot(
-            [x for x, _ in best], [y for _, y in best], color=SERIES[4], linewidth=2, label=label("best")
-        )
+        axes.plot([x for x, _ in points], [y for _, y in points], "o", color=SERIES[2], alpha=0.5, markersize=4)
+        axes.plot([x for x, _ in best], [y for _, y in best], color=SERIES[4], linewidth=2, label=label("best"))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("generation")
         axes.set_ylabel("fitness (loss)")

@@ -113,9 +113,7 @@ def _fit_ticks(figure: Any) -> None:
         _keep_inside(figure, axes)
         most = 8
         while most > 2 and isinstance(axes.xaxis.get_major_locator(), (AutoLocator, MaxNLocator)):
-            boxes = sorted(
-                (text.get_window_extent() for text in axes.get_xticklabels()), key=lambda box: box.x0
-            )
+            boxes = sorted((text.get_window_extent() for text in axes.get_xticklabels()), key=lambda box: box.x0)
             if all(left.x1 + _GAP <= right.x0 for left, right in zip(boxes, boxes[1:])):
                 break
             most -= 1

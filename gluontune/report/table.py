@@ -14,15 +14,7 @@ from gluontune.report.advice import revisited_lines
 from gluontune.report.read import Source, check_ladder, check_row, reason_of, row_of
 from gluontune.report.sentence import ladder_sentence
 
-__all__ = [
-    "ladder_table",
-    "plain_row",
-    "print_sources",
-    "rung_cells",
-    "runs_table",
-    "summary",
-    "verdict_text",
-]
+__all__ = ["ladder_table", "plain_row", "print_sources", "rung_cells", "runs_table", "summary", "verdict_text"]
 
 # A sign beside each word, because colour alone is not read by everyone, nor kept by a log.
 _VERDICTS = {
@@ -106,9 +98,7 @@ def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
         cells = rung_cells(row, wide=False)
         trained = row["elapsed_seconds"][-1] if row["elapsed_seconds"] else None
         status = Text(words.clean(row["status"], 20) + (f": {reason_of(row)}" if reason_of(row) else ""))
-        table.add_row(
-            Text(words.clean(label, 80)), cells[0], cells[2], cells[3], words.duration(trained), status
-        )
+        table.add_row(Text(words.clean(label, 80)), cells[0], cells[2], cells[3], words.duration(trained), status)
     return table
 
 

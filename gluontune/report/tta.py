@@ -13,15 +13,7 @@ from gluontune.errors import GluontuneError, UsageError
 from gluontune.files import read_json
 from gluontune.report import words
 
-__all__ = [
-    "check_comparable",
-    "load_tta",
-    "repeat_cells",
-    "summary_lines",
-    "titles",
-    "tta_sentence",
-    "tta_table",
-]
+__all__ = ["check_comparable", "load_tta", "repeat_cells", "summary_lines", "titles", "tta_sentence", "tta_table"]
 
 TITLES = {"this": "this recipe", "against": "the other recipe"}
 
@@ -60,9 +52,7 @@ def load_tta(path: str | Path) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("kind") != "tta" or "summary" not in document:
         raise GluontuneError(f"{file}: not a finished document of `gluontune tta`")
     if document.get("schema_version") != 1:
-        raise GluontuneError(
-            f"{file}: schema_version {document.get('schema_version')}, but this gluontune reads 1"
-        )
+        raise GluontuneError(f"{file}: schema_version {document.get('schema_version')}, but this gluontune reads 1")
     return document
 
 
@@ -188,16 +178,12 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
         times, wall = found["train_seconds"], found["wall_seconds"]
         parts = [f"{times['reached']} of {times['repeats']} reached the target"]
         parts += [f"{found['not_reached']} did not"] if found["not_reached"] else []
-        crashes = [
-            run["reason"] for run in document["done"] if run["recipe"] == name and run["status"] == "crashed"
-        ]
+        crashes = [run["reason"] for run in document["done"] if run["recipe"] == name and run["status"] == "crashed"]
         parts += [f"{found['crashed']} crashed ({next(iter(crashes), '?')})"] if found["crashed"] else []
         if times["reached"]:
             parts.append(f"first crossing: median {_seconds(times['median'], times['ci95'])}")
             parts.append(f"mean {_seconds(times['mean'], times['mean_ci95'])}")
-            parts += (
-                [f"coefficient of variation {times['cv_pct']:.1f} %"] if times["cv_pct"] is not None else []
-            )
+            parts += [f"coefficient of variation {times['cv_pct']:.1f} %"] if times["cv_pct"] is not None else []
             held = found["sustained_train_seconds"]
             if held["median"] is not None:
                 parts.append(f"sustained: median {_seconds(held['median'], held['ci95'])}")
@@ -224,9 +210,7 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
         ]
         lines.append(f"{titles(document)['against']} ÷ this recipe, within each repeat: {'; '.join(said)}")
     if ratio and ratio["pairs_without_a_time"]:
-        lines.append(
-            f"{ratio['pairs_without_a_time']} of {ratio['pairs']} pairs have no ratio: a run of them failed"
-        )
+        lines.append(f"{ratio['pairs_without_a_time']} of {ratio['pairs']} pairs have no ratio: a run of them failed")
     if document["parity"] and document["parity"]["verdict"] != "too few repeats":
         mark = "look for a change beyond speed: " if document["parity"]["suspicious"] else ""
         lines.append(f"convergence: {mark}{document['parity']['verdict']} ({document['parity']['reason']})")

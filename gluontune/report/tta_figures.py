@@ -41,9 +41,7 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
         for place, (title, rows) in enumerate(shown.items()):
             colour = SERIES[_COLOURS[place % 6]]
             for r in rows:
-                marks = (
-                    {"marker": _MARKERS[place % 6], "markersize": 3} if len(r["train_elapsed"]) < 20 else {}
-                )
+                marks = {"marker": _MARKERS[place % 6], "markersize": 3} if len(r["train_elapsed"]) < 20 else {}
                 axes.plot(r["train_elapsed"], _pct(r), color=colour, linewidth=0.8, alpha=0.55, **marks)
             if len(rows) > 1:
                 times, low, middle, high = band(rows)
@@ -102,13 +100,7 @@ def repeats(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str
             lost = [r["spent"]["train_seconds"] for r in rows if not r["first"]]
             axes.plot(times, [place] * len(times), color=colour, marker="o", linestyle="none", alpha=0.8)
             axes.plot(
-                lost,
-                [place] * len(lost),
-                color=INK["fg"],
-                marker="x",
-                linestyle="none",
-                markersize=8,
-                clip_on=False,
+                lost, [place] * len(lost), color=INK["fg"], marker="x", linestyle="none", markersize=8, clip_on=False
             )
             if times:
                 axes.plot([float(np.median(times))], [place], color=INK["fg"], marker="|", markersize=22)
@@ -133,9 +125,7 @@ def cost_against_time(name: str, entries: Sequence[Mapping[str, Any]]) -> str | 
     shown = [e for e in entries if e.get(unit) is not None and e.get("seconds") is not None]
     if not shown:
         return None
-    said = [
-        f"{words.clean(e['name'], 40)}: {e[unit]:.3g} {unit} in {words.duration(e['seconds'])}" for e in shown
-    ]
+    said = [f"{words.clean(e['name'], 40)}: {e[unit]:.3g} {unit} in {words.duration(e['seconds'])}" for e in shown]
     best = {min(shown, key=lambda e: e[key])["name"] for key in (unit, "seconds")}
 
     def plot(figure: Any) -> None:

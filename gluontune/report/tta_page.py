@@ -58,8 +58,7 @@ def tta_view(
     """The study of a finished document; ``beside`` as for :func:`finish_tta`."""
     named = titles(document)
     groups = {
-        named[name]: [r for r in document["done"] if r["recipe"] == name]
-        for name in document["given"]["recipes"]
+        named[name]: [r for r in document["done"] if r["recipe"] == name] for name in document["given"]["recipes"]
     }
     costs = cost_entries(document)
     for label, other in beside:
@@ -122,9 +121,7 @@ def _repeats_table(document: Mapping[str, Any]) -> dict[str, Any]:
     for r in document["done"]:
         spent = r["first"] or r["spent"]
         apart = (r["start_seconds"], r["warmup_seconds"], spent["eval_seconds"])
-        rows.append(
-            row(*repeat_cells(r, titles(document)), *(f"{seconds:.1f}" for seconds in apart), why=r["reason"])
-        )
+        rows.append(row(*repeat_cells(r, titles(document)), *(f"{seconds:.1f}" for seconds in apart), why=r["reason"]))
     head = ["Recipe", "Seed", "Status", "Epochs", "Training s", "Sustained s", "All s", "Final accuracy"]
     return {
         "title": "The repeats",

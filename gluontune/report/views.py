@@ -18,9 +18,7 @@ __all__ = ["ladder_view", "runs_view"]
 Row = dict[str, Any]
 
 
-def ladder_view(
-    ladder: Mapping[str, Any], label: str, key: str, folder: Path | None = None
-) -> dict[str, Any]:
+def ladder_view(ladder: Mapping[str, Any], label: str, key: str, folder: Path | None = None) -> dict[str, Any]:
     """One ladder (checked by ``check_ladder``), ready for the template; ``key`` keeps ids apart.
 
     Args:
@@ -43,9 +41,7 @@ def ladder_view(
         "revisited": revisited_lines(ladder),
         "unit": unit,
         "tiles": _tiles(ladder, rows, best, unit),
-        "rows": [
-            _with_limits(_row_view(row, ladder["best"].get("name")), row, ladder["machine"]) for row in rows
-        ],
+        "rows": [_with_limits(_row_view(row, ladder["best"].get("name")), row, ladder["machine"]) for row in rows],
         "predicts": any(row["predicted"] for row in rows),
         "figures": charts.figures_of(key, rows, unit),
         "utilization": charts.utilization_of(key, rows),
@@ -61,9 +57,7 @@ def _with_limits(shown: dict[str, Any], row: Row, machine: Mapping[str, Any]) ->
     for variant in row["variants"]:
         if variant["status"] == "failed":
             why = words.clean(variant["reason"] or "no reason was given", 200)
-            shown["why"].append(
-                f"The variant {words.clean(variant['label'], 80)} could not be trained here: {why}"
-            )
+            shown["why"].append(f"The variant {words.clean(variant['label'], 80)} could not be trained here: {why}")
     cpu = machine.get("cpu")
     flags = cpu.get("flags") if isinstance(cpu, Mapping) else None
     if not isinstance(flags, (list, str)):
@@ -93,8 +87,7 @@ def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
         "utilization": charts.utilization_of("runs", rows),
         "labels": [words.clean(row["name"], 80) for row in rows],
         "differences": [
-            (words.clean(field, 60), [plain.said(row["recipe"].get(field)) for row in rows])
-            for field in differing
+            (words.clean(field, 60), [plain.said(row["recipe"].get(field)) for row in rows]) for field in differing
         ],
         "machines": [plain.pairs(machine) for machine in machines.values()],
         "recipes": [(words.clean(row["name"], 80), plain.as_yaml(row["recipe"])) for row in rows],
@@ -130,9 +123,7 @@ def _moment(text: str) -> str:
     return moment.strftime("%Y-%m-%d %H:%M") + (" UTC" if moment.utcoffset() == timedelta(0) else "")
 
 
-def _tiles(
-    ladder: Mapping[str, Any], rows: Sequence[Row], best: Row | None, unit: str
-) -> list[tuple[str, str, str]]:
+def _tiles(ladder: Mapping[str, Any], rows: Sequence[Row], best: Row | None, unit: str) -> list[tuple[str, str, str]]:
     """The four figures to see first: (name, value, remark)."""
     naive = next((row for row in rows if row["name"] == "naive"), None)
     tiles = []
@@ -144,14 +135,10 @@ def _tiles(
     if reached[0] is not None:
         epochs = len(best["val_accuracy"]) if best else 0
         remark = f"naive {words.accuracy(reached[1])}" if reached[1] is not None and best is not naive else ""
-        tiles.append(
-            (f"accuracy after {epochs} epoch{'' if epochs == 1 else 's'}", words.accuracy(reached[0]), remark)
-        )
+        tiles.append((f"accuracy after {epochs} epoch{'' if epochs == 1 else 's'}", words.accuracy(reached[0]), remark))
     ran = sum(row["status"] == "ran" for row in rows)
     took = [row["seconds"] for row in rows if row["seconds"] is not None]
-    tiles.append(
-        ("rungs that ran", f"{ran} of {len(rows)}", f"in {words.duration(sum(took))}" if took else "")
-    )
+    tiles.append(("rungs that ran", f"{ran} of {len(rows)}", f"in {words.duration(sum(took))}" if took else ""))
     return tiles
 
 
@@ -216,19 +203,13 @@ def _variants(row: Row) -> dict[str, Any]:
     for variant in row["variants"]:
         speed, previous = variant["samples_per_sec"], variant["ratio_to_previous"]
         outcome = (
-            "chosen for the rung"
-            if variant["chosen"]
-            else ""
-            if variant["status"] == "ran"
-            else variant["status"]
+            "chosen for the rung" if variant["chosen"] else "" if variant["status"] == "ran" else variant["status"]
         )
         reason = words.clean(variant["reason"] or "", 300)
         shown.append(
             {
                 "label": words.clean(variant["label"], 100),
-                "changes": words.clean(
-                    ", ".join(f"{k}: {plain.said(v)}" for k, v in variant["changes"].items())
-                )
+                "changes": words.clean(", ".join(f"{k}: {plain.said(v)}" for k, v in variant["changes"].items()))
                 or "nothing",
                 "rate": words.rate(speed["median"] if speed else None),
                 "predicted": words.prediction(variant),

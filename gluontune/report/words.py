@@ -156,9 +156,7 @@ def reached(row: Mapping[str, Any], named: bool = False) -> str:
         return ("accuracy " if named else "") + accuracy(shares[-1])
     metric = row.get("val_metric") or {}
     values = [number(value) for value in metric.get("values", ())]
-    return (
-        f"{clean(metric.get('name') or '', 20)} {values[-1]:.4g}" if values and values[-1] is not None else ""
-    )
+    return f"{clean(metric.get('name') or '', 20)} {values[-1]:.4g}" if values and values[-1] is not None else ""
 
 
 def points(difference: float) -> str:

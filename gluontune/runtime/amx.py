@@ -59,9 +59,7 @@ def ask_kernel() -> bool:
     except (OSError, AttributeError):
         return False
     syscall.restype = ctypes.c_long
-    number, request, feature = map(
-        ctypes.c_long, (_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA)
-    )
+    number, request, feature = map(ctypes.c_long, (_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA))
     return int(syscall(number, request, feature)) == 0
 
 
@@ -88,9 +86,7 @@ def amx_support(flags: set[str] | None = None, ask: Callable[[], bool] = ask_ker
     return AmxSupport("granted", "this CPU has AMX, and the kernel gives it to processes")
 
 
-def prepare(
-    environ: MutableMapping[str, str] | None = None, support: Callable[[], AmxSupport] = amx_support
-) -> None:
+def prepare(environ: MutableMapping[str, str] | None = None, support: Callable[[], AmxSupport] = amx_support) -> None:
     """Before mxnet is loaded: ask for AMX if the environment wants it, and take the wish back if refused.
 
     Nothing happens where no variable asks for AMX. Where it cannot be had, oneDNN is told to stay below it:

@@ -102,12 +102,7 @@ def set_data(parameter: Any, values: Any) -> None:
         return
     parameter.shape = values.shape
     trainer = parameter._trainer
-    if (
-        trainer
-        and trainer._kv_initialized
-        and trainer._update_on_kvstore
-        and parameter not in trainer._params_to_init
-    ):
+    if trainer and trainer._kv_initialized and trainer._update_on_kvstore and parameter not in trainer._params_to_init:
         trainer._reset_kvstore()  # as Parameter.set_data: the store has a copy
     for array in parameter._data:
         put_values(array, values)

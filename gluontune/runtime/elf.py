@@ -185,9 +185,7 @@ def holds(library: str | os.PathLike[str], words: Iterable[str]) -> list[str]:
         image.close()
 
 
-def missing_symbols(
-    library: str | os.PathLike[str], provider: str | os.PathLike[str], mark: str
-) -> list[str]:
+def missing_symbols(library: str | os.PathLike[str], provider: str | os.PathLike[str], mark: str) -> list[str]:
     """The symbols with ``mark`` in their name that ``library`` leaves to others and ``provider`` does not know."""
     image, other = _image(library), _image(provider)
     try:

@@ -15,9 +15,7 @@ _SIGNALS = {
     "SIGXCPU": "the limit of CPU time, 'ulimit -t'",
     "SIGXFSZ": "the limit of a file's size, 'ulimit -f'",
 }
-_FATAL = re.compile(
-    r"^(Fatal Python error: .+|\s*what\(\):.+|.*error while loading shared libraries.*)$", re.M
-)
+_FATAL = re.compile(r"^(Fatal Python error: .+|\s*what\(\):.+|.*error while loading shared libraries.*)$", re.M)
 
 
 def last_words(said: str) -> str:

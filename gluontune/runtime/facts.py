@@ -66,12 +66,7 @@ def machine_facts(system: System | None = None) -> dict[str, Any]:
         "memory_limit_mib": system.memory_limit_mib(),
         "container": system.container(),
         "gpus": [
-            {
-                "index": gpu.index,
-                "name": gpu.name,
-                "memory_mib": gpu.memory_mib,
-                "compute_capability": capability(gpu),
-            }
+            {"index": gpu.index, "name": gpu.name, "memory_mib": gpu.memory_mib, "compute_capability": capability(gpu)}
             for gpu in report.gpus
         ],
         "gpu_driver": report.driver,

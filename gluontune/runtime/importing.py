@@ -151,8 +151,7 @@ def _repair_distutils() -> None:
         importlib.import_module("distutils.version")
     except ImportError as error:
         raise GluontuneError(
-            "mxnet needs distutils, which Python 3.12 dropped and setuptools replaces: "
-            "pip install 'setuptools<81'"
+            "mxnet needs distutils, which Python 3.12 dropped and setuptools replaces: pip install 'setuptools<81'"
         ) from error
 
 
@@ -182,9 +181,7 @@ def library_fix(name: str) -> str:
     if library is not None:
         return f"pip install '{library.wheel}'"
     if name == cuda.DRIVER_LIBRARY:
-        return (
-            "install the NVIDIA driver; on a machine without a GPU use the wheel mxnet instead of mxnet-cu112"
-        )
+        return "install the NVIDIA driver; on a machine without a GPU use the wheel mxnet instead of mxnet-cu112"
     known = next((p for prefix, p in borrowed.SYSTEM_PACKAGES.items() if name.startswith(prefix)), None)
     if known:
         package, wheel = known

@@ -11,9 +11,7 @@ from gluontune.errors import GluontuneError
 __all__ = ["INSTALL", "OLDEST", "installed", "torch"]
 
 OLDEST = (2, 1)
-INSTALL = (
-    "pip install torch --extra-index-url https://download.pytorch.org/whl/cpu (or plain: pip install torch)"
-)
+INSTALL = "pip install torch --extra-index-url https://download.pytorch.org/whl/cpu (or plain: pip install torch)"
 
 
 def installed() -> bool:

@@ -105,9 +105,7 @@ class System(cpu.Cpu):
     def horovod_engines(self) -> list[str]:
         """Which of Gloo, MPI and NCCL Horovod was built with."""
         names = {"13GlooAllreduceE": "Gloo", "12MPIAllreduceE": "MPI", "13NCCLAllreduceE": "NCCL"}
-        return (
-            [names[found] for found in elf.holds(self.horovod_library, names)] if self.horovod_library else []
-        )
+        return [names[found] for found in elf.holds(self.horovod_library, names)] if self.horovod_library else []
 
     @functools.cached_property
     def horovod_lacks(self) -> list[str]:

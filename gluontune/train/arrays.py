@@ -11,17 +11,7 @@ import numpy as np
 from gluontune.parallel.devices import split_batch
 from gluontune.runtime import as_net_array
 
-__all__ = [
-    "as_batch",
-    "described",
-    "first",
-    "flat",
-    "hint_of",
-    "mapped",
-    "parts_of",
-    "to_numpy",
-    "without_bfloat16",
-]
+__all__ = ["as_batch", "described", "first", "flat", "hint_of", "mapped", "parts_of", "to_numpy", "without_bfloat16"]
 
 
 def mapped(change: Callable[[Any], Any], value: Any) -> Any:
@@ -63,9 +53,7 @@ def parts_of(batch: tuple[Any, ...], ctxs: list[Any]) -> list[tuple[Any, ...]]:
     """
     cut = mapped(lambda array: _Cut(split_batch(array, ctxs)), batch)
     count = len(first(cut).parts)
-    return [
-        as_net_array(tuple(mapped(operator.methodcaller("part", place), list(cut)))) for place in range(count)
-    ]
+    return [as_net_array(tuple(mapped(operator.methodcaller("part", place), list(cut)))) for place in range(count)]
 
 
 class _Cut:

@@ -269,9 +269,7 @@ def locked(folder: str | Path) -> Iterator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(
-                f"{place}: another run is writing its checkpoints there; choose another folder"
-            ) from None
+            raise UsageError(f"{place}: another run is writing its checkpoints there; choose another folder") from None
         for part in place.glob(".step-*.part"):
             with contextlib.suppress(OSError):
                 part.unlink()

@@ -102,21 +102,13 @@ class _Progress:
             setattr(self.result, name, list(saved.get("result", {}).get(name, ())))
         metric = self.group.ready[0]["metric"]
         before = saved.get("result", {}).get("val_metric") or {}
-        old = (
-            self.result.val_accuracy if metric["name"] == "accuracy" else ()
-        )  # of a checkpoint that knew no other
-        self.result.val_metric = {
-            **metric,
-            "values": list(before.get("values", old)),
-            "samples": before.get("samples"),
-        }
+        old = self.result.val_accuracy if metric["name"] == "accuracy" else ()  # of a checkpoint that knew no other
+        self.result.val_metric = {**metric, "values": list(before.get("values", old)), "samples": before.get("samples")}
         if "flipped" in before:
             self.result.val_metric["flipped"] = list(before["flipped"])
         target = self.recipe.target_accuracy
         if target is not None and target > 1 and metric["name"] == "accuracy":
-            raise RunFailed(
-                "UsageError", f"target_accuracy={target:g}: an accuracy is between 0 and 1", "starting"
-            )
+            raise RunFailed("UsageError", f"target_accuracy={target:g}: an accuracy is between 0 and 1", "starting")
 
     def state(self) -> dict[str, Any]:
         """What :meth:`load` takes."""

@@ -69,14 +69,10 @@ class Elastic:
         found = re.fullmatch(r"(\d+)(?::(\d+))?", nodes)
         least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if not 1 <= least <= most:
-            raise UsageError(
-                f"--nnodes {nodes!r}: give the least and the most machines, such as 1:4, or a number"
-            )
+            raise UsageError(f"--nnodes {nodes!r}: give the least and the most machines, such as 1:4, or a number")
         place = re.fullmatch(r"([A-Za-z0-9_.-]+):(\d+)", rendezvous)
         if place is None or not 1 <= int(place[2]) <= 65535:
-            raise UsageError(
-                f"--rendezvous {rendezvous!r}: give the host and port where all meet: node1:29400"
-            )
+            raise UsageError(f"--rendezvous {rendezvous!r}: give the host and port where all meet: node1:29400")
         made = cls((least, most), (place[1], int(place[2])), **options)
         made.own_address()
         return made
@@ -93,9 +89,7 @@ class Elastic:
                 way.connect((host, port))  # sends nothing
                 own: str = way.getsockname()[0]
         except OSError as error:
-            raise UsageError(
-                f"--rendezvous {host}:{port}: {error.strerror or error}: is the name right?"
-            ) from error
+            raise UsageError(f"--rendezvous {host}:{port}: {error.strerror or error}: is the name right?") from error
         if not is_loopback(own) and not self.insecure_network:
             raise UsageError(
                 f"--rendezvous {host}:{port} is reached from {own}, and neither torchrun nor gloo has a password: on a "
@@ -124,26 +118,15 @@ def run_elastic(
     gluontune.errors.UsageError: engine='local' does not meet by torchrun: use engine='ddp', backend='torch'
     """
     if recipe.engine != "ddp":
-        raise UsageError(
-            f"engine={recipe.engine!r} does not meet by torchrun: use engine='ddp', backend='torch'"
-        )
+        raise UsageError(f"engine={recipe.engine!r} does not meet by torchrun: use engine='ddp', backend='torch'")
     if elastic.restarts and checkpoints is None:
-        raise UsageError(
-            f"--restart {elastic.restarts} needs checkpoints to go on from: give --checkpoint DIR"
-        )
+        raise UsageError(f"--restart {elastic.restarts} needs checkpoints to go on from: give --checkpoint DIR")
     with tempfile.TemporaryDirectory(prefix="gluontune-elastic-") as folder:
         spec, told = Path(folder) / "run.json", Path(folder) / "result.json"
         plan = (
-            None
-            if checkpoints is None
-            else {**asdict(checkpoints), "folder": str(Path(checkpoints.folder).resolve())}
+            None if checkpoints is None else {**asdict(checkpoints), "folder": str(Path(checkpoints.folder).resolve())}
         )
-        content = {
-            "recipe": recipe.to_dict(),
-            "checkpoints": plan,
-            "time_limit": time_limit,
-            "result": str(told),
-        }
+        content = {"recipe": recipe.to_dict(), "checkpoints": plan, "time_limit": time_limit, "result": str(told)}
         spec.write_text(json.dumps(content), encoding="utf-8")
         code, stopped = _torchrun(_command(elastic, spec), _environment(recipe, elastic))
         if told.exists():

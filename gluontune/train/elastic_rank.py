@@ -73,9 +73,7 @@ def _lead(spec: dict[str, Any], place: _Place, held: list[Meeting]) -> int:
     plan = spec["checkpoints"]
     checkpoints = None
     if plan is not None:
-        checkpoints = Checkpoints(
-            **{**plan, "resume": plan["resume"] or place.attempt > 0 or before is not None}
-        )
+        checkpoints = Checkpoints(**{**plan, "resume": plan["resume"] or place.attempt > 0 or before is not None})
     meeting = Meeting(place.address, place.port, place.world, fingerprint(spec["recipe"]))
     held.append(meeting)
     try:
@@ -119,9 +117,7 @@ class _Commands:
             message = json.loads(line)
             if message["do"] != "result":
                 return line
-            self.ended = (
-                message["result"]["error"] is None or message["result"]["error"]["type"] not in FAULTS
-            )
+            self.ended = message["result"]["error"] is None or message["result"]["error"]["type"] not in FAULTS
             if self._writes:
                 write_json(self._told, message["result"])
         return ""

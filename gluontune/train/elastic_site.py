@@ -113,9 +113,7 @@ class Meeting:
             self._welcome(line)
         for rank, met in sorted(self.ranks.items()):
             if met.alike != self.alike:
-                told = (
-                    f"rank {rank} on host {met.host} has another recipe: give all machines the same command"
-                )
+                told = f"rank {rank} on host {met.host} has another recipe: give all machines the same command"
                 raise RunFailed("RanksDiffer", told, "starting")
 
     def _welcome(self, line: socket.socket) -> None:
@@ -132,13 +130,7 @@ class Meeting:
             if hello["world"] != self.world or not 0 < rank < self.world:
                 raise ValueError("of another round")
             self.ranks[rank] = MetRank(line, hello)
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            OverflowError,
-        ):  # a stranger, or one of a round that is over
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):  # a stranger, or one of a round that is over
             line.close()
 
     def someone_left(self) -> bool:
@@ -168,13 +160,7 @@ class MetSite:
     notices_after_s = 0.0
 
     def __init__(
-        self,
-        recipe: Recipe,
-        world: int,
-        setup: Callable[[int, int], dict[str, Any]],
-        *,
-        meeting: Meeting,
-        cpus: Any,
+        self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]], *, meeting: Meeting, cpus: Any
     ):
         self.meeting, self.ranks = meeting, []  # type: tuple[Meeting, list[Any]]
         self.applied: dict[str, str] = {}

@@ -50,11 +50,7 @@ class Examination:
 
 
 def examine(
-    recipe: Recipe,
-    *,
-    step: str | None = None,
-    time_limit: float = 300.0,
-    say: Callable[[str], None] | None = None,
+    recipe: Recipe, *, step: str | None = None, time_limit: float = 300.0, say: Callable[[str], None] | None = None
 ) -> Examination:
     """Profile the training step of a job and say in one sentence what is slow and what cures it.
 
@@ -148,9 +144,7 @@ def _add_profile(found: Examination, profile: Any, recipe: Recipe) -> None:
         found.add("job-slow-path", "ok", "no slow path with a known cure", times)
     for operator in profile.operators:
         if operator.remark:
-            found.add(
-                "job-operator", "info", f"{operator.name}: {operator.remark}", f"{operator.ms:.1f} ms a step"
-            )
+            found.add("job-operator", "info", f"{operator.name}: {operator.remark}", f"{operator.ms:.1f} ms a step")
     for note in profile.notes:
         found.add("job-slow-path", "info", note)
 
@@ -173,18 +167,14 @@ def _add_net(found: Examination, recipe: Recipe) -> None:
     ctx = contexts(recipe.devices, 1, 0)[0]
     made = _net_and_inputs(recipe, ctx)
     if made is None:
-        found.add(
-            "job-hybridize", "info", "what the job's nets take is known to its step() only: not checked here"
-        )
+        found.add("job-hybridize", "info", "what the job's nets take is known to its step() only: not checked here")
         return
     net, inputs, named = made
     sample = inputs[0] if len(inputs) == 1 else list(inputs)
     check = compute.check_hybridizable(net, sample)
     found.hybridize = check.to_dict()
     for finding in check.findings:
-        where = " ".join(
-            part for part in (finding.path or "the net", f"({finding.block})", finding.where) if part
-        )
+        where = " ".join(part for part in (finding.path or "the net", f"({finding.block})", finding.where) if part)
         message = f"{where}: {finding.reason}"
         found.add("job-hybridize", finding.severity, message, finding.detail, finding.cure)
     if not check.findings:

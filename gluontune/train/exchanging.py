@@ -35,9 +35,7 @@ def meet(session: Session) -> horovod.Exchange | SharedExchange | None:
 def _memory(engine: str) -> str:
     path = os.environ.get(PATH_VARIABLE)
     if path is None:
-        raise GluontuneError(
-            f"engine {engine!r}: no shared memory; start it with gluontune launch --engine {engine}"
-        )
+        raise GluontuneError(f"engine {engine!r}: no shared memory; start it with gluontune launch --engine {engine}")
     return path
 
 
@@ -65,12 +63,7 @@ def make_averaging(session: Session) -> Averaging | None:
         return SharedAveraging(arrays, recipe.exchange_every, world, session.exchange)
     averaged = [parameter.grad_req == "null" for _, parameter in named]
     return SharedUpdates(
-        arrays,
-        recipe.exchange_every,
-        world,
-        averaged=averaged,
-        path=_memory(recipe.engine),
-        rank=session.rank,
+        arrays, recipe.exchange_every, world, averaged=averaged, path=_memory(recipe.engine), rank=session.rank
     )
 
 

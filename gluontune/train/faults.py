@@ -40,9 +40,7 @@ def second_hand(event: dict[str, Any]) -> bool:
     return event["event"] == "error" and any(word in event["message"] for word in _LOST)
 
 
-def difference_between(
-    ready: list[dict[str, Any]], where: Callable[[int], str] = lambda rank: ""
-) -> str | None:
+def difference_between(ready: list[dict[str, Any]], where: Callable[[int], str] = lambda rank: "") -> str | None:
     """How the ranks' versions or data differ; ranks that differ would train something else than they say.
 
     Args:

@@ -126,9 +126,7 @@ def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int
     train: Any = _Blamed(job.train, job)
     val: Any = _Blamed(job.val, job)
     if recipe.train_samples is not None and recipe.train_samples < len(train):
-        train = _Part(
-            train, np.random.default_rng(recipe.seed).permutation(len(train))[: recipe.train_samples]
-        )
+        train = _Part(train, np.random.default_rng(recipe.seed).permutation(len(train))[: recipe.train_samples])
     if recipe.val_samples is not None and recipe.val_samples < len(val):
         val = _Part(val, np.arange(recipe.val_samples))
     if recipe.loader == "resident":
@@ -263,9 +261,7 @@ class GluonBatches:
     def _unlike(self) -> str:
         """Two samples that cannot be one batch, as a sentence; "" where the first are alike."""
         places = range(min(len(self._dataset), _COMPARED))
-        shapes = [
-            mapped(lambda part: tuple(np.shape(part)), as_batch(self._dataset[place])) for place in places
-        ]
+        shapes = [mapped(lambda part: tuple(np.shape(part)), as_batch(self._dataset[place])) for place in places]
         other = next((place for place in places if shapes[place] != shapes[0]), None)
         if other is None:
             return ""

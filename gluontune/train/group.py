@@ -50,9 +50,7 @@ class Group:
     ):
         self.recipe, self.time_limit = recipe, time_limit
         self.world = 1 if recipe.engine == "local" else recipe.num_devices
-        self._compares = (
-            self.world > 1 and recipe.engine != "async"
-        )  # asynchronous learners are one machine's
+        self._compares = self.world > 1 and recipe.engine != "async"  # asynchronous learners are one machine's
         self.ready: list[dict[str, Any]] = []
 
         def setup(rank: int, local_rank: int) -> dict[str, Any]:

@@ -132,9 +132,7 @@ class Hearing:
             silent = [place for place in missing if now - self._heard[place] > _SILENT_S]
             if silent:
                 who = f"rank {', '.join(map(str, silent))}{self.site.where(silent[0])}"
-                message = (
-                    f"{who} has given no sign of life for {_SILENT_S:.0f} s: stopped, swapped out or cut off?"
-                )
+                message = f"{who} has given no sign of life for {_SILENT_S:.0f} s: stopped, swapped out or cut off?"
                 raise RunFailed("RankSilent", message, "training", self.ranks[silent[0]].tail())
         if missing and now > deadline:
             behind = min((self._at.get(place, 0) for place in missing), default=0)
@@ -142,9 +140,7 @@ class Hearing:
 
     def _hung(self, places: list[int], wanted: str) -> None:
         where = self.site.where(places[0])
-        who = (
-            f"rank {', '.join(map(str, places))}{where} has" if self.world > 1 else "the training process has"
-        )
+        who = f"rank {', '.join(map(str, places))}{where} has" if self.world > 1 else "the training process has"
         job = f"; does {self.job} ever end?" if self.job else ""
         message = f"{who} not answered for {self.time_limit:.0f} s{job} (--time-limit sets the limit)"
         raise RunFailed("TimeLimit", message, _phase(wanted), self.ranks[places[0]].tail())

@@ -138,9 +138,7 @@ def load_job(recipe: Recipe) -> Job:
     else:
         job.train, job.val = _pair(data, job)
         if not has("net"):
-            raise GluontuneError(
-                f"{recipe.job}: data() returns Gluon datasets, so the job must define net() too"
-            )
+            raise GluontuneError(f"{recipe.job}: data() returns Gluon datasets, so the job must define net() too")
     job.net = _changed(job.net, recipe)
     return job
 

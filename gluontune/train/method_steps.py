@@ -52,9 +52,7 @@ class MethodSteps:
         self.plan(1)
         self._per_epoch = 1
 
-    def attach(
-        self, loader: Any, mean: Any, layers: list[list[Any]], set_trained: Callable[[Any, bool], None]
-    ) -> None:
+    def attach(self, loader: Any, mean: Any, layers: list[list[Any]], set_trained: Callable[[Any, bool], None]) -> None:
         """Have the training batches changed on their way out of a loader of ``gt.loading``.
 
         Args:
@@ -68,9 +66,7 @@ class MethodSteps:
 
     def _change(self, images: Any, labels: Any, epoch: int, number: int) -> tuple[Any, Any]:
         progress = (epoch * self._per_epoch + number) / self._total
-        return change_batch(
-            self._batch, images, labels, (self._seed, epoch, self._rank, number), self._mean, progress
-        )
+        return change_batch(self._batch, images, labels, (self._seed, epoch, self._rank, number), self._mean, progress)
 
     def thaw(self) -> None:
         """Have all layers trained again."""

@@ -16,19 +16,7 @@ from gluontune.train.userfile import blaming
 
 __all__ = ["Score", "direction", "hits_of", "make_score"]
 
-_SMALLER = (
-    "loss",
-    "error",
-    "mae",
-    "mse",
-    "rmse",
-    "perplexity",
-    "entropy",
-    "distance",
-    "nll",
-    "fid",
-    "divergence",
-)
+_SMALLER = ("loss", "error", "mae", "mse", "rmse", "perplexity", "entropy", "distance", "nll", "fid", "divergence")
 _LARGER = ("accuracy", "f1", "mcc", "auc", "precision", "recall", "iou", "psnr", "ssim", "bleu", "map", "pearson",
            "correlation", "score", "reward", "dice", "pcc")  # fmt: skip
 _REGRESSIONS = ("L1Loss", "L2Loss", "HuberLoss", "LogisticLoss", "PoissonNLLLoss", "KLDivLoss", "CTCLoss")
@@ -186,9 +174,7 @@ def hits_of(loss: Any, outcome: Outcome) -> np.ndarray:
         label = label.argmax(axis)
     found = output.argmax(axis)
     if found.size != label.size:
-        raise GluontuneError(
-            f"an output of shape {output.shape} has no class for each label of {label.shape}"
-        )
+        raise GluontuneError(f"an output of shape {output.shape} has no class for each label of {label.shape}")
     return (found.reshape(-1) == label.reshape(-1)).astype("float32")
 
 

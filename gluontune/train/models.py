@@ -19,9 +19,7 @@ def _mlp(classes: int) -> Any:
     """Two hidden layers of 256; for tests and for seeing what a batch costs without convolutions."""
     nn = mxnet().gluon.nn
     net = nn.HybridSequential()
-    net.add(
-        nn.Flatten(), nn.Dense(256, activation="relu"), nn.Dense(256, activation="relu"), nn.Dense(classes)
-    )
+    net.add(nn.Flatten(), nn.Dense(256, activation="relu"), nn.Dense(256, activation="relu"), nn.Dense(classes))
     return net
 
 
@@ -31,11 +29,7 @@ def _small_cnn(classes: int) -> Any:
     nn = mxnet().gluon.nn
     net = nn.HybridSequential()
     for channels in (16, 32, 64):
-        net.add(
-            nn.Conv2D(channels, 3, strides=2, padding=1, use_bias=False),
-            nn.BatchNorm(),
-            nn.Activation("relu"),
-        )
+        net.add(nn.Conv2D(channels, 3, strides=2, padding=1, use_bias=False), nn.BatchNorm(), nn.Activation("relu"))
     net.add(nn.GlobalAvgPool2D(), nn.Flatten(), nn.Dense(classes))
     return net
 
@@ -135,9 +129,7 @@ def build_net(name: str, classes: int) -> Any:
             try:
                 return get_model(name.lower(), classes=classes, pretrained=False)
             except TypeError as error:
-                raise GluontuneError(
-                    f"net {name!r} cannot be built for {classes} classes: {error}"
-                ) from error
+                raise GluontuneError(f"net {name!r} cannot be built for {classes} classes: {error}") from error
     known_names = net_names()
     close = nearest(name, known_names, n=3)
     hint = f"did you mean {', '.join(close)}?" if close else "gluontune train --list net shows them"

@@ -39,18 +39,14 @@ class OwnStep(Recorded):
             more["state"] = self._state_of(place, part, training)
         assert self._step is not None
         found = self._step(self.nets, *staged, **more)
-        wanted = (
-            "(loss, state) or (loss, output, state)" if self._begin is not None else "loss or (loss, output)"
-        )
+        wanted = "(loss, state) or (loss, output, state)" if self._begin is not None else "loss or (loss, output)"
         values = list(found) if isinstance(found, (tuple, list)) else [found]
         if self._begin is not None:
             if len(values) < 2:
                 raise GluontuneError(f"{self.job.place('step')}step() must return {wanted}")
             self._states[training][place] = (len(first(part)), mapped(_detached, values.pop()))
         if not 1 <= len(values) <= 2:
-            raise GluontuneError(
-                f"{self.job.place('step')}step() returned {len(values)} values; return {wanted}"
-            )
+            raise GluontuneError(f"{self.job.place('step')}step() returned {len(values)} values; return {wanted}")
         loss, output = (*values, None)[:2]
         check_loss(loss, part, output, self._loss_of)
         return Outcome(loss, output, part[-1] if len(part) > 1 else None)
@@ -109,9 +105,7 @@ class UpdatingStep(OwnStep):
 
     def train(self, parts: list[Part], phase: Phase) -> list[Any]:
         with phase("forward"):  # all of it: the job's own code cannot be cut into phases
-            return [
-                self.call(place, part, True, **self._given(False)).loss for place, part in enumerate(parts)
-            ]
+            return [self.call(place, part, True, **self._given(False)).loss for place, part in enumerate(parts)]
 
     def evaluate(self, place: int, part: Part) -> Outcome:
         with self._untouched():

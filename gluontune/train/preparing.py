@@ -72,9 +72,7 @@ def prepare_nets(session: Session) -> Prepared:
         net = _together(mx, nets) if several else made
         return Prepared(net, nets if several else made, [])
     inputs = session.feed.inputs(session.ctxs[0])
-    with blaming(
-        job.file, "the net", job.function("net"), f"a batch of shape {_shapes(inputs)}{hint_of(inputs)}"
-    ):
+    with blaming(job.file, "the net", job.function("net"), f"a batch of shape {_shapes(inputs)}{hint_of(inputs)}"):
         made(*inputs)
         mx.nd.waitall()
     with rules.naming(recipe, "methods", "job" if recipe.job else "net"):

@@ -42,9 +42,7 @@ def loading_alone(session: BaseSession, seconds: float) -> dict[str, float]:
     return {"samples_per_sec": samples / took, "cpu_ms_per_sample": 1e3 * cpu / samples}
 
 
-def training_alone(
-    session: Session, batch_sizes: Iterable[int], seconds: float
-) -> dict[str, dict[str, float]]:
+def training_alone(session: Session, batch_sizes: Iterable[int], seconds: float) -> dict[str, dict[str, float]]:
     """Training steps on a batch that lies ready, for each batch size.
 
     Args:

@@ -28,16 +28,7 @@ _SAME = (
     "num_devices", "last_batch", "loader", "optimizer", "dtype", "rewrites",
 )  # fmt: skip
 
-_UNITS = {
-    "step": 1.0,
-    "s": 1.0,
-    "sec": 1.0,
-    "second": 1.0,
-    "min": 60.0,
-    "minute": 60.0,
-    "h": 3600.0,
-    "hour": 3600.0,
-}
+_UNITS = {"step": 1.0, "s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
 
 
 def parse_interval(text: str) -> tuple[int | None, float | None]:
@@ -136,9 +127,7 @@ class Keeper:
         with understood(path):
             return self._found(path, header, notes)
 
-    def _found(
-        self, path: Path, header: dict[str, Any], notes: list[str]
-    ) -> tuple[Path, dict[str, Any], list[str]]:
+    def _found(self, path: Path, header: dict[str, Any], notes: list[str]) -> tuple[Path, dict[str, Any], list[str]]:
         theirs = Recipe.from_dict(header["recipe"], str(path)).resolved().to_dict()
         mine = self.recipe.resolved().to_dict()
         free = ("num_devices",) if mine["engine"] == theirs["engine"] == "ddp" else ()
@@ -166,12 +155,7 @@ class Keeper:
         return None if self.every_steps is None else max(1, self.every_steps - (step - self._last_step))
 
     def save(
-        self,
-        group: Any,
-        step: int,
-        progress: dict[str, Any],
-        score: float | None = None,
-        last: bool = False,
+        self, group: Any, step: int, progress: dict[str, Any], score: float | None = None, last: bool = False
     ) -> list[str]:
         """Have rank 0 write a checkpoint; sentences on what went wrong.
 

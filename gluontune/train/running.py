@@ -142,11 +142,7 @@ def _restore(group: Group, path: str, header: dict[str, Any], result: RunResult)
     epoch = len(progress["result"]["train_loss"])
     group.restore(path, epoch)
     result.notes.append(f"{before} rank{'s' * (before > 1)} before, {now} now: epoch {epoch + 1} begins anew")
-    return {
-        **progress,
-        "losses": [],
-        "result": {**progress["result"], "steps": epoch * group.batches_per_epoch},
-    }
+    return {**progress, "losses": [], "result": {**progress["result"], "steps": epoch * group.batches_per_epoch}}
 
 
 def _record_failure(result: RunResult, failure: RunFailed, keeper: Keeper | None) -> None:

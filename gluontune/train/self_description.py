@@ -39,11 +39,7 @@ def site(session: Session) -> dict[str, Any]:
 def common(session: Session) -> dict[str, Any]:
     """What must be alike on all ranks: versions, data, batches in an epoch."""
     versions = {"gluontune": __version__, "mxnet": session.mx.__version__, "numpy": np.__version__}
-    return {
-        "versions": versions,
-        "data": _data_mark(session.feed),
-        "batches_per_epoch": session.batches_per_epoch,
-    }
+    return {"versions": versions, "data": _data_mark(session.feed), "batches_per_epoch": session.batches_per_epoch}
 
 
 def _data_mark(feed: Any) -> str:

@@ -71,9 +71,7 @@ class Session(BaseSession):
         self.phase = "meeting the other ranks"
         self.exchange = meet(self)
         self.phase = "finding the devices"
-        self.ctxs = contexts(
-            recipe.devices, recipe.num_devices if local else 1, 0 if local else self.local_rank
-        )
+        self.ctxs = contexts(recipe.devices, recipe.num_devices if local else 1, 0 if local else self.local_rank)
         self.device = self.ctxs[0].device_type
         self.phase = "preparing the data type"
         with rules.naming(recipe, "dtype", "devices"):

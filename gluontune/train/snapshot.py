@@ -71,9 +71,7 @@ def restore(session: Session, header: dict[str, Any], arrays: dict[str, np.ndarr
         GluontuneError: it is of another net, optimizer, data set or number of ranks.
     """
     if header.get("backend", "mxnet") != "mxnet":
-        raise GluontuneError(
-            f"{path}: of PyTorch's engine: go on with backend='torch', or take its net: gt.train.load"
-        )
+        raise GluontuneError(f"{path}: of PyTorch's engine: go on with backend='torch', or take its net: gt.train.load")
     mine = dict(parameters(session.net))
     saved = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith("parameter/")}
     check_same_net(mine, saved, path)

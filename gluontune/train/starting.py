@@ -145,9 +145,7 @@ def start_on_hosts(
         RunFailed: a host does not answer, or differs, or cannot do what it must.
     """
     if recipe.engine not in ("kvstore", "horovod"):
-        way = (
-            "start the same command on each with --nnodes and --rendezvous" if recipe.engine == "ddp" else ""
-        )
+        way = "start the same command on each with --nnodes and --rendezvous" if recipe.engine == "ddp" else ""
         way = way or "across hosts use kvstore or horovod"
         message = f"engine={recipe.engine!r} is not started on other machines by ssh: {way}"
         raise RunFailed("EngineMissing", message, "starting")

@@ -87,9 +87,7 @@ class Recorded(ABC):
         return self.forward(place, part, False)
 
     def select(self, place: int, part: Part) -> Part:
-        raise UsageError(
-            f"{self.job.place('step')}the job's step() computes its own loss, which cannot choose samples"
-        )
+        raise UsageError(f"{self.job.place('step')}the job's step() computes its own loss, which cannot choose samples")
 
     def evaluate_views(self, place: int, part: Part, outcome: Outcome, score: Any) -> bool:
         return False
@@ -117,6 +115,5 @@ def check_loss(loss: Any, part: Part, output: Any, what: str) -> None:
         shape = getattr(loss, "shape", type(loss).__name__)
         given = f"; the net's output has shape {described(output)}" if output is not None else ""
         raise GluontuneError(
-            f"{what} has shape {shape} for a batch of {count}: it must give one value per "
-            f"sample, ({count},){given}"
+            f"{what} has shape {shape} for a batch of {count}: it must give one value per sample, ({count},){given}"
         )

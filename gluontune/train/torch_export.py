@@ -151,8 +151,7 @@ def export_job(recipe: Recipe) -> Exported:
             raise _refused(job.place("step"), "the job's step() computes with MXNet's arrays")
         if job.dataset is None:
             raise _refused(
-                job.place("data"),
-                "data() returns Gluon datasets, which need mxnet in the process that trains",
+                job.place("data"), "data() returns Gluon datasets, which need mxnet in the process that trains"
             )
         if job.metric()[0] is not None:
             raise _refused(job.place("metric"), "the job's metric() is one of MXNet's")

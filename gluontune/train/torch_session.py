@@ -251,11 +251,7 @@ class TorchSession(BaseSession):
         self.phases.wait()
         self._sync()
         seconds = time.perf_counter() - start
-        return {
-            "samples": samples,
-            "seconds": seconds,
-            "loss": float(self.torch.stack(self._losses).float().mean()),
-        }
+        return {"samples": samples, "seconds": seconds, "loss": float(self.torch.stack(self._losses).float().mean())}
 
     def validate(self) -> dict[str, Any]:
         """The metric and the mean loss over the validation samples; see ``Session.validate``."""

@@ -18,9 +18,7 @@ from gluontune.train.torch_export import Exported, exported
 __all__ = ["EXPORT_VARIABLE", "exported_once"]
 
 EXPORT_VARIABLE = "GLUONTUNE_EXPORTED_NET"  # the path of the memory; without it, each rank exports for itself
-_SIZE = struct.Struct(
-    "<Q"
-)  # of the export in bytes, written last; then a byte for each rank: whether it has read
+_SIZE = struct.Struct("<Q")  # of the export in bytes, written last; then a byte for each rank: whether it has read
 _LOOK_S = 0.02
 
 

@@ -50,11 +50,7 @@ def capture(session: TorchSession) -> tuple[dict[str, Any], dict[str, np.ndarray
 
 
 def restore(
-    session: TorchSession,
-    header: dict[str, Any],
-    arrays: dict[str, np.ndarray],
-    path: str,
-    epoch: int | None = None,
+    session: TorchSession, header: dict[str, Any], arrays: dict[str, np.ndarray], path: str, epoch: int | None = None
 ) -> None:
     """Put what :func:`capture` gave into a session that was just built or reset; ``path`` names it in errors.
 
@@ -90,9 +86,7 @@ def restore(
     second = session.methods.second
     if second is not None:
         second.count = header.get("averaged") or 0
-        second.held = {
-            place: _like(library, v, session._by_place[place]) for place, v in of_second(arrays).items()
-        }
+        second.held = {place: _like(library, v, session._by_place[place]) for place, v in of_second(arrays).items()}
     library.set_rng_state(library.from_numpy(arrays["random/torch"]))
     session.epoch, session.steps_taken, session.gathered = header["epoch"], header["step"], header["gathered"]
     if epoch is not None:

@@ -91,9 +91,7 @@ def trained(
             f"{recipe.job}: data() returns Gluon datasets; this is for images of a named data set "
             "('folder:/data/birds'), on which it is checked. Any net alone: gt.train.load(RUN), then gt.export.to_onnx"
         )
-    shape = (
-        (0, 0, 0) if data is None else data.image_shape or ((image_size,) * 2 + (3,) if image_size else None)
-    )
+    shape = (0, 0, 0) if data is None else data.image_shape or ((image_size,) * 2 + (3,) if image_size else None)
     if shape is None:
         raise UsageError(f"data set {data.name} has images of mixed sizes: say --image-size, such as 224")
     path = _checkpoint_of(source)

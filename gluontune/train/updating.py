@@ -19,10 +19,7 @@ __all__ = ["make_trainer", "make_trainers"]
 def make_trainers(session: Session, recipe: Recipe, total_steps: int) -> dict[str, Any]:
     """New trainers: one for each net where the job updates them itself, else one for all. Arguments as below."""
     if session.kind.updates:
-        return {
-            name: make_trainer(session, recipe, total_steps, net)
-            for name, net in session.named_nets().items()
-        }
+        return {name: make_trainer(session, recipe, total_steps, net) for name, net in session.named_nets().items()}
     return {"net": make_trainer(session, recipe, total_steps)}
 
 

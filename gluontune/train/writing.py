@@ -26,9 +26,7 @@ class Writer:
         self._error: str | None = None
         self._written: str | None = None
 
-    def save(
-        self, header: dict[str, Any], arrays: dict[str, np.ndarray], wait: bool = False
-    ) -> dict[str, Any]:
+    def save(self, header: dict[str, Any], arrays: dict[str, np.ndarray], wait: bool = False) -> dict[str, Any]:
         """Begin to write, once the one before is written.
 
         Returns:
@@ -36,9 +34,7 @@ class Writer:
             this one or the one before (an error is told once). With ``wait`` this one has been written.
         """
         self.finish()
-        self._thread = threading.Thread(
-            target=self._write, args=(header, arrays), name="gluontune-checkpoint"
-        )
+        self._thread = threading.Thread(target=self._write, args=(header, arrays), name="gluontune-checkpoint")
         self._thread.start()
         if wait:
             self.finish()

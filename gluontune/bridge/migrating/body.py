@@ -52,9 +52,7 @@ class Home:
         self.late: list[str] = []
         self.boxes: set[str] = set()
         below = [name for name in writer.names.values() if name.startswith(self.prefix)]
-        below += (
-            [call.path for call in calls[0].all_calls() if call.path.startswith(self.prefix)] if calls else []
-        )
+        below += [call.path for call in calls[0].all_calls() if call.path.startswith(self.prefix)] if calls else []
         self.reserved = {name[len(self.prefix) :].partition(".")[0] for name in below}
 
     def made(self, calls: list[Call], flows: list[Flow]) -> Made:
@@ -77,9 +75,7 @@ class Home:
                      f"    return self.predict({given[0]})"]  # fmt: skip
         for method, text in zip(methods, texts):
             lines += [f"def {method}({text[0]}):", *text[1:]]
-        part = Part(
-            calls[0].kind, (), self.parts, tuple(lines), tuple(self.extra), "nn.Module", late=tuple(self.late)
-        )
+        part = Part(calls[0].kind, (), self.parts, tuple(lines), tuple(self.extra), "nn.Module", late=tuple(self.late))
         return Made(part, {key: methods[place] for key, place in chosen.items() if place})
 
     def module(self, wanted: str, part: Part, taken: set[str]) -> str:
@@ -147,9 +143,7 @@ class Home:
         else:
             fixed = ", requires_grad=False" if name in self.writer.frozen else ""
             made = f"nn.Parameter(torch.zeros({shape}){fixed})"
-            put = (
-                f".{leaf} = {made}" if is_attribute(leaf) else f".register_parameter({literal(leaf)}, {made})"
-            )
+            put = f".{leaf} = {made}" if is_attribute(leaf) else f".register_parameter({literal(leaf)}, {made})"
             self.late.append(home + put)
 
 

@@ -88,9 +88,7 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
     mx = mxnet()
     if isinstance(net, mx.gluon.SymbolBlock) or not isinstance(net, mx.gluon.HybridBlock):
         why = (
-            "has lost its blocks, from which the classes are made"
-            if hasattr(net, "_cached_graph")
-            else "has no graph"
+            "has lost its blocks, from which the classes are made" if hasattr(net, "_cached_graph") else "has no graph"
         )
         raise UsageError(f"migrate takes a HybridBlock; a {type(net).__name__} {why}")
     count = len(list(leaves(sample)))
@@ -112,9 +110,7 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
                 _called(net, nested(sample, iter(variables)))
         noted[0].takes = _opened(nested(sample, iter(variables)))
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # "Cannot decide type for the following arguments": for the inputs
+            warnings.simplefilter("ignore")  # "Cannot decide type for the following arguments": for the inputs
             blocks.append(mx.gluon.SymbolBlock(mx.sym.Group(list(leaves(noted[0].gives))), made))
         blocks[-1].collect_params = net.collect_params
         calls.append(_placed(noted, finished, mx))

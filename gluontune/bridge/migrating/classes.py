@@ -130,9 +130,7 @@ class Writer:
             return None
         self.declared.update(variables)
         first = f"x = super().forward(x{layer.before})"
-        return Part(
-            call.kind, layer.values, text=("def forward(self, x):", f"    {first}", *lines), base=layer.kind
-        )
+        return Part(call.kind, layer.values, text=("def forward(self, x):", f"    {first}", *lines), base=layer.kind)
 
     def _plain(self, unit: Unit, call: Call) -> Unit:
         """The operator itself where a call is but one without state, as the activation of a ``Dense``."""

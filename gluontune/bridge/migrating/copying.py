@@ -40,9 +40,7 @@ def copied(named: Mapping[str, Any], header: str = _HEADER) -> str:
     for name, run in sorted(named.items()):
         text = work.text(run)
         lines += [f"{name} = {text}"] if text != name else []
-    body = "\n\n".join([*work.parts.values(), *lines]).replace(
-        "torch()", "torch"
-    )  # the library, not its finder
+    body = "\n\n".join([*work.parts.values(), *lines]).replace("torch()", "torch")  # the library, not its finder
     typed = [name for name in ("Any", "Callable") if re.search(rf"\b{name}\b", body)]
     libraries = [line for line, name in (("import torch", "torch"), ("import torch.nn.functional as F", "F"))
                  if re.search(rf"\b{name}\.", body)]  # fmt: skip
@@ -132,11 +130,7 @@ class _File:
         for node in ast.walk(ast.parse(self.text)):
             if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:
                 other = compile(ast.Expression(node), "", "eval").co_consts[0]
-                if (other.co_code, other.co_names, other.co_consts) == (
-                    code.co_code,
-                    code.co_names,
-                    code.co_consts,
-                ):
+                if (other.co_code, other.co_names, other.co_consts) == (code.co_code, code.co_names, code.co_consts):
                     return node
         raise ValueError(f"no text of a lambda in line {code.co_firstlineno}")
 

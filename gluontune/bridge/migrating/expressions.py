@@ -114,9 +114,7 @@ def _norm(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | No
         return None
     values = {"channels": shapes[0][0], **{k: v for k, v in a.items() if k != "output_mean_var"}}
     plain = {"eps": 1e-5, "momentum": 0.9, "fix_gamma": False, "use_global_stats": False, "axis": 1}
-    return Layer(
-        "BatchNorm", _settings(values, plain), names=("gamma", "beta", "running_mean", "running_var")
-    )
+    return Layer("BatchNorm", _settings(values, plain), names=("gamma", "beta", "running_mean", "running_var"))
 
 
 def _activation(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | None:
@@ -256,11 +254,7 @@ def _short(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str | None
         axis, keep = attrs.get("axis"), ", keepdim=True" if attrs.get("keepdims") else ""
         if axis is not None and axis != ():
             return f"{args[0]}.{_REDUCED[op]}({literal(axis)}{keep})"
-        return (
-            f"{args[0]}.{_REDUCED[op]}()" + ("" if op.startswith("_") else ".reshape(1)")
-            if not keep
-            else None
-        )
+        return f"{args[0]}.{_REDUCED[op]}()" + ("" if op.startswith("_") else ".reshape(1)") if not keep else None
     if op == "Concat":
         return f"torch.cat([{', '.join(args)}], {attrs.get('dim', 1)})"
     return None

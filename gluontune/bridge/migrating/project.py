@@ -52,9 +52,7 @@ class Migrated:
     untrained: str | None = "no recipe was given"
 
 
-def migrate(
-    net: Any, out: str | Path, sample: Any, *, recipe: Recipe | None = None, data: Any = None
-) -> Migrated:
+def migrate(net: Any, out: str | Path, sample: Any, *, recipe: Recipe | None = None, data: Any = None) -> Migrated:
     """Write a PyTorch project of a Gluon net that needs neither mxnet nor gluontune, and run its check.
 
     Args:
@@ -105,12 +103,7 @@ def migrate(
         mults = ({n: getattr(p, kind) for n, p in params if getattr(p, kind) != 1.0} for kind in _MULTS)
         untrained = write_training(place, recipe, data, *mults)
     ran = subprocess.run(
-        [sys.executable, "check.py"],
-        cwd=place,
-        capture_output=True,
-        text=True,
-        env=_without_us(),
-        check=False,
+        [sys.executable, "check.py"], cwd=place, capture_output=True, text=True, env=_without_us(), check=False
     )
     told, error = ran.stdout.strip(), (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
     if not told.endswith(("agrees", "does NOT agree")):

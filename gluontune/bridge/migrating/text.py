@@ -112,9 +112,7 @@ def _collect(part: Part, groups: dict[Any, _Group]) -> None:
             base = name
             while name in names:
                 name, number = (
-                    f"{base}{'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[number - 1]}"
-                    if number < 27
-                    else f"{base}_{number}",
+                    f"{base}{'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[number - 1]}" if number < 27 else f"{base}_{number}",
                     number + 1,
                 )
             groups[key] = _Group(name)
@@ -160,9 +158,7 @@ def _made(part: Part, start: int, name: Any, groups: dict[Any, _Group]) -> str:
             start += len(inner.numbers())
         return f"nn.Sequential({', '.join(made)})"
     kind = groups[part.key()].name if part.own else part.kind
-    told = [
-        _made(inner, 0, lambda place: "?", groups) for _, inner in part.parts
-    ]  # what a loop does: no numbers
+    told = [_made(inner, 0, lambda place: "?", groups) for _, inner in part.parts]  # what a loop does: no numbers
     for place, (label, value) in enumerate(part.values):
         text = name(start) if type(value) is int else literal(value)
         start += type(value) is int

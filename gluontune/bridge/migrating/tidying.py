@@ -44,10 +44,7 @@ def _broken(line: str) -> list[str]:
     start = _opening(line)
     if start is None:
         return [line]
-    inner, end = (
-        line[start + 1 : line.rindex(line_close(line, start))],
-        line[line.rindex(line_close(line, start)) :],
-    )
+    inner, end = (line[start + 1 : line.rindex(line_close(line, start))], line[line.rindex(line_close(line, start)) :])
     made = [line[: start + 1]]
     if re.search(r"\sfor\s.+\sin\s", _outside(inner)):  # a comprehension, whose commas part no arguments
         return [*made, " " * (indent + 4) + inner.strip(), " " * indent + end]

@@ -60,9 +60,7 @@ def write_training(
     rates: set[Callable[..., Any]] = set()
     import jinja2
 
-    text = jinja2.Template(
-        _TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True
-    ).render(
+    text = jinja2.Template(_TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True).render(
         recipe=recipe,
         rate=expression(schedule, rates),
         rules=sorted(f.__name__ for f in {optimizer.rule, exempt_name, *rates}),

@@ -77,9 +77,9 @@ def _device(like: Any) -> Any:
 
 
 for _name, _number in {"_zeros": 0, "_ones": 1, "_npi_zeros": 0, "_npi_ones": 1}.items():
-    operator(
-        _name, source=True, sample=lambda d: Sample([], {"shape": d.shape(), "dtype": "float32"}, grads=False)
-    )(_filled(_number, 0 if _name.startswith("_npi") else 1))
+    operator(_name, source=True, sample=lambda d: Sample([], {"shape": d.shape(), "dtype": "float32"}, grads=False))(
+        _filled(_number, 0 if _name.startswith("_npi") else 1)
+    )
 
 
 @operator("_full", source=True)
@@ -98,12 +98,9 @@ def arange(start: float, stop: float | None = None, step: float = 1.0, repeat: i
 
 
 @operator(
-    "_contrib_arange_like",
-    sample=lambda d: Sample([("normal", d.shape(2, 3))], {"axis": d.pick([0, 1])}, grads=False),
+    "_contrib_arange_like", sample=lambda d: Sample([("normal", d.shape(2, 3))], {"axis": d.pick([0, 1])}, grads=False)
 )
-def arange_like(
-    x: Any, start: float = 0.0, step: float = 1.0, repeat: int = 1, axis: int | None = None
-) -> Any:
+def arange_like(x: Any, start: float = 0.0, step: float = 1.0, repeat: int = 1, axis: int | None = None) -> Any:
     count = x.numel() if axis is None else x.shape[axis]
     found = start + step * (torch.arange(count, device=x.device) // repeat).to(x.dtype)
     return found.reshape(x.shape) if axis is None else found

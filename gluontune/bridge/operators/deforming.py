@@ -19,9 +19,7 @@ def _drawn(draw: Draw, masked: bool) -> Sample:
     groups, deformed = draw.pick([1, 2]), draw.pick([1, 2])
     kernel, stride = (draw.int(1, 3), draw.int(2, 3)), (draw.int(1, 2), 1)
     pad, dilate, sides = (draw.int(0, 1), 1), (1, draw.int(1, 2)), (draw.int(4, 6), 6)
-    image = [
-        (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in zip(sides, pad, dilate, kernel, stride)
-    ]
+    image = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in zip(sides, pad, dilate, kernel, stride)]
     taps = deformed * math.prod(kernel)
     attrs = {"kernel": kernel, "num_filter": 2 * groups, "num_group": groups, "num_deformable_group": deformed,
              "stride": stride, "pad": pad, "dilate": dilate, "no_bias": draw.pick([True, False]),
@@ -44,9 +42,7 @@ def deformable_convolution(x: Any, offset: Any, weight: Any, bias: Any = None, k
     rows, columns = _places(offset, kernel, stride, dilate, pad, num_deformable_group)
     height, width = x.shape[2:]
     inside = (rows >= 0) & (columns >= 0) & (rows < height) & (columns < width)
-    last = [
-        torch.where(place >= side - 1, side - 1, place) for place, side in ((rows, height), (columns, width))
-    ]
+    last = [torch.where(place >= side - 1, side - 1, place) for place, side in ((rows, height), (columns, width))]
     taken = _read(x, last[0], last[1], inside, num_deformable_group)
     return _applied(taken, weight, None if no_bias else bias, num_group, offset.shape[2:])
 

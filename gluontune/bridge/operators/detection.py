@@ -93,19 +93,12 @@ def multibox_target(anchors: Any, labels: Any, scores: Any, overlap_threshold: f
     if negative_mining_ratio > 0:
         negative = negative & (best < negative_mining_thresh)
         wanted = (positive.sum(1) * negative_mining_ratio).long()
-        hard = (
-            scores.softmax(1)[:, 0]
-            .masked_fill(~negative, torch.inf)
-            .argsort(stable=True, dim=1)
-            .argsort(dim=1)
-        )
+        hard = scores.softmax(1)[:, 0].masked_fill(~negative, torch.inf).argsort(stable=True, dim=1).argsort(dim=1)
         negative = negative & (hard < wanted.unsqueeze(1))
     found = labels.gather(1, match.unsqueeze(2).expand(-1, -1, labels.shape[2]))
     some = real.any(1, keepdim=True)  # of an image without objects no anchor is anything
     positive, negative = positive & some, negative & some
-    classes = torch.where(negative, 0.0, torch.where(positive, found[..., 0] + 1, ignore_label)).to(
-        labels.dtype
-    )
+    classes = torch.where(negative, 0.0, torch.where(positive, found[..., 0] + 1, ignore_label)).to(labels.dtype)
     mask = positive.unsqueeze(2).expand(-1, -1, 4).to(labels.dtype)
     moves = torch.where(positive.unsqueeze(2), _moves(anchors, found[..., 1:5], variances), 0.0)
     return moves.flatten(1).to(labels.dtype), mask.flatten(1), classes

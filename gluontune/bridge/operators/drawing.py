@@ -94,9 +94,7 @@ def _of_shape(run: Callable[[Any, Any], Any], first: str, second: str) -> Any:
         if arrays and not shape:
             shape = torch.broadcast_shapes(*(b.shape for b in both if isinstance(b, torch.Tensor)))
         device = next((a.device for a in (*arrays, like) if a is not None), None)
-        plain = torch.zeros(
-            (shape,) if isinstance(shape, int) else tuple(shape), dtype=floating, device=device
-        )
+        plain = torch.zeros((shape,) if isinstance(shape, int) else tuple(shape), dtype=floating, device=device)
         found = run(*(_number(b, plain).expand(plain.shape) for b in both))
         return found if dtype is None else found.to(kind)
 
@@ -108,10 +106,7 @@ def _of_arrays(run: Callable[[Any, Any], Any]) -> Any:
 
     def draw(first: Any, second: Any = None, shape: Any = (), dtype: Any = None) -> Any:
         shape = (shape,) if isinstance(shape, int) else tuple(shape or ())
-        both = [
-            (first if a is None else a).detach().reshape(*first.shape, *[1] * len(shape))
-            for a in (first, second)
-        ]
+        both = [(first if a is None else a).detach().reshape(*first.shape, *[1] * len(shape)) for a in (first, second)]
         return run(*(a.expand(*first.shape, *shape) for a in both)).to(dtype_of(dtype, first.dtype))
 
     return draw
@@ -126,9 +121,7 @@ def _like(run: Callable[[Any, Any], Any], first: str, second: str) -> Any:
 
 def _told(run: Any, names: list[str], first: int) -> Any:
     """``run`` with the attributes' names in its signature, which says what the bridge hands over."""
-    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD] * first + [inspect.Parameter.KEYWORD_ONLY] * (
-        len(names) - first
-    )
+    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD] * first + [inspect.Parameter.KEYWORD_ONLY] * (len(names) - first)
     run.__signature__ = inspect.Signature(
         [
             inspect.Parameter(n, k, default=None if i >= first else inspect._empty)

@@ -83,9 +83,7 @@ def _minimum(a: Any, b: Any) -> Any:
 
 def _mod(a: Any, b: Any) -> Any:
     zero = b == 0
-    return torch.where(
-        zero, torch.zeros_like(a), torch.remainder(a, torch.where(zero, torch.ones_like(b), b))
-    )
+    return torch.where(zero, torch.zeros_like(a), torch.remainder(a, torch.where(zero, torch.ones_like(b), b)))
 
 
 def _compare(run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -190,9 +188,7 @@ def add_n(*arrays: Any) -> Any:
     return total
 
 
-@operator(
-    "clip", sample=lambda d: Sample([("normal", d.shape())], {"a_min": -0.5, "a_max": d.pick([0.0, 0.5])})
-)
+@operator("clip", sample=lambda d: Sample([("normal", d.shape())], {"a_min": -0.5, "a_max": d.pick([0.0, 0.5])}))
 def clip(x: Any, a_min: float, a_max: float) -> Any:
     return x.clamp(a_min, a_max)
 
@@ -229,9 +225,7 @@ def _leaky(draw: Draw) -> Sample:
     )
 
 
-@operator(
-    "LeakyReLU", sample=_leaky, stateful=True, rounded=lambda attrs: attrs.get("act_type", "leaky") != "elu"
-)
+@operator("LeakyReLU", sample=_leaky, stateful=True, rounded=lambda attrs: attrs.get("act_type", "leaky") != "elu")
 class LeakyReLU(torch.nn.Module):
     """All of MXNet's rectifiers with a slope; ``rrelu`` draws its slope in training.
 

@@ -31,9 +31,7 @@ def take(x: Any, indices: Any, axis: int = 0, mode: str = "clip") -> Any:
 
 @operator(
     "pick",
-    sample=lambda d: Sample(
-        [("normal", (4, 5)), ("index", (4,), 5)], {"axis": 1, "keepdims": d.pick([True, False])}
-    ),
+    sample=lambda d: Sample([("normal", (4, 5)), ("index", (4,), 5)], {"axis": 1, "keepdims": d.pick([True, False])}),
 )
 def pick(x: Any, index: Any, axis: int | None = -1, keepdims: bool = False, mode: str = "clip") -> Any:
     if axis is None:
@@ -46,17 +44,13 @@ def pick(x: Any, index: Any, axis: int | None = -1, keepdims: bool = False, mode
 
 @operator(
     "one_hot",
-    sample=lambda d: Sample(
-        [("index", d.shape(1, 2), 4)], {"depth": 4, "on_value": d.pick([1.0, 2.0])}, grads=False
-    ),
+    sample=lambda d: Sample([("index", d.shape(1, 2), 4)], {"depth": 4, "on_value": d.pick([1.0, 2.0])}, grads=False),
 )
 def one_hot(x: Any, depth: int, on_value: float = 1.0, off_value: float = 0.0, dtype: str = "float32") -> Any:
     same = x.long().unsqueeze(-1) == torch.arange(depth, device=x.device)
     kind = dtype_of(dtype)
     return torch.where(
-        same,
-        torch.tensor(on_value, dtype=kind, device=x.device),
-        torch.tensor(off_value, dtype=kind, device=x.device),
+        same, torch.tensor(on_value, dtype=kind, device=x.device), torch.tensor(off_value, dtype=kind, device=x.device)
     )
 
 
@@ -70,9 +64,7 @@ def batch_take(x: Any, indices: Any) -> Any:
     return x.gather(1, indices.long().unsqueeze(1)).squeeze(1)
 
 
-@operator(
-    "where", sample=lambda d: Sample([("index", (3, 4), 2), ("normal", (3, 4)), ("normal", (3, 4))], {})
-)
+@operator("where", sample=lambda d: Sample([("index", (3, 4), 2), ("normal", (3, 4)), ("normal", (3, 4))], {}))
 def where(condition: Any, x: Any, y: Any) -> Any:
     chosen = condition != 0
     if chosen.dim() == 1 and x.dim() > 1:

@@ -77,33 +77,24 @@ def _attended(draw: Draw, *shapes: tuple[int, ...]) -> Sample:
     return Sample([("normal", shape) for shape in shapes], {"heads": 2}, dtype="float32")
 
 
-@operator(
-    "_contrib_interleaved_matmul_selfatt_qk", sample=lambda d: _attended(d, (d.int(1, 4), 3, 2 * 3 * 4))
-)
+@operator("_contrib_interleaved_matmul_selfatt_qk", sample=lambda d: _attended(d, (d.int(1, 4), 3, 2 * 3 * 4)))
 def selfatt_qk(x: Any, heads: int) -> Any:
     queries, keys, _ = _heads(x, heads, 3)
     return torch.matmul(queries / queries.shape[-1] ** 0.5, keys.transpose(1, 2))
 
 
-@operator(
-    "_contrib_interleaved_matmul_selfatt_valatt", sample=lambda d: _attended(d, (4, 3, 2 * 3 * 5), (6, 4, 4))
-)
+@operator("_contrib_interleaved_matmul_selfatt_valatt", sample=lambda d: _attended(d, (4, 3, 2 * 3 * 5), (6, 4, 4)))
 def selfatt_valatt(x: Any, attention: Any, heads: int) -> Any:
     return _together(torch.matmul(attention, _heads(x, heads, 3)[2]), heads)
 
 
-@operator(
-    "_contrib_interleaved_matmul_encdec_qk", sample=lambda d: _attended(d, (d.int(1, 4), 3, 10), (4, 3, 20))
-)
+@operator("_contrib_interleaved_matmul_encdec_qk", sample=lambda d: _attended(d, (d.int(1, 4), 3, 10), (4, 3, 20)))
 def encdec_qk(queries: Any, keys_values: Any, heads: int) -> Any:
     queries, keys = _heads(queries, heads, 1)[0], _heads(keys_values, heads, 2)[0]
     return torch.matmul(queries / queries.shape[-1] ** 0.5, keys.transpose(1, 2))
 
 
-@operator(
-    "_contrib_interleaved_matmul_encdec_valatt",
-    sample=lambda d: _attended(d, (4, 3, 20), (6, d.int(1, 3), 4)),
-)
+@operator("_contrib_interleaved_matmul_encdec_valatt", sample=lambda d: _attended(d, (4, 3, 20), (6, d.int(1, 3), 4)))
 def encdec_valatt(keys_values: Any, attention: Any, heads: int) -> Any:
     return _together(torch.matmul(attention, _heads(keys_values, heads, 2)[1]), heads)
 
@@ -120,9 +111,7 @@ def gemm(a: Any, b: Any, c: Any, transpose_a: bool = False, transpose_b: bool = 
     return alpha * torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b)) + beta * c
 
 
-@operator(
-    "_linalg_syrk", sample=lambda d: Sample([("normal", (2, 3, 4))], {"transpose": d.pick([True, False])})
-)
+@operator("_linalg_syrk", sample=lambda d: Sample([("normal", (2, 3, 4))], {"transpose": d.pick([True, False])}))
 def syrk(a: Any, transpose: bool = False, alpha: float = 1.0) -> Any:
     return alpha * torch.matmul(_turn(a, transpose), _turn(a, not transpose))
 
@@ -157,9 +146,7 @@ def einsum(*arrays: Any, subscripts: str, optimize: int = 0) -> Any:
     return torch.einsum(subscripts, *arrays)
 
 
-@operator(
-    "_npi_tensordot_int_axes", sample=lambda d: Sample([("normal", (2, 3)), ("normal", (3, 4))], {"axes": 1})
-)
+@operator("_npi_tensordot_int_axes", sample=lambda d: Sample([("normal", (2, 3)), ("normal", (3, 4))], {"axes": 1}))
 def tensordot_int_axes(a: Any, b: Any, axes: int) -> Any:
     return torch.tensordot(a, b, axes)
 

@@ -30,10 +30,7 @@ def _conv_sample(draw: Draw) -> Sample:
         "stride": tuple(draw.int(1, 2) for _ in kernel), "pad": tuple(draw.int(0, 1) for _ in kernel),
         "dilate": tuple(draw.int(1, 2) for _ in kernel),
     }  # fmt: skip
-    inputs = [
-        ("normal", (2, 2 * groups, *[draw.int(5, 7) for _ in kernel])),
-        ("normal", (2 * groups, 2, *kernel)),
-    ]
+    inputs = [("normal", (2, 2 * groups, *[draw.int(5, 7) for _ in kernel])), ("normal", (2 * groups, 2, *kernel))]
     return Sample(inputs if attrs["no_bias"] else [*inputs, ("normal", (2 * groups,))], attrs)
 
 
@@ -90,8 +87,7 @@ def fully_connected(x: Any, weight: Any, bias: Any = None, num_hidden: int = 0, 
 
 
 @operator(
-    "Embedding",
-    sample=lambda d: Sample([("index", (2, 3), 5), ("normal", (5, 4))], {"input_dim": 5, "output_dim": 4}),
+    "Embedding", sample=lambda d: Sample([("index", (2, 3), 5), ("normal", (5, 4))], {"input_dim": 5, "output_dim": 4})
 )
 def embedding(x: Any, weight: Any, input_dim: int, output_dim: int, dtype: str = "float32") -> Any:
     return F.embedding(x.long().clamp(0, weight.shape[0] - 1), weight)

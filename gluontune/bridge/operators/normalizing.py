@@ -26,12 +26,7 @@ def _sync_sample(draw: Draw) -> Sample:
     return replace(drawn, attrs={**attrs, "key": "bn"}, dtype="float32")
 
 
-@operator(
-    "BatchNorm",
-    stateful=True,
-    sample=_bn_sample,
-    many=lambda attrs: bool(attrs.get("output_mean_var")),
-)
+@operator("BatchNorm", stateful=True, sample=_bn_sample, many=lambda attrs: bool(attrs.get("output_mean_var")))
 class BatchNorm(torch.nn.Module):
     """Batch normalization whose running variance is the biased one, as MXNet keeps it.
 
@@ -68,9 +63,7 @@ class BatchNorm(torch.nn.Module):
             new_mean = torch.lerp(seen[0], mean, self.momentum)
             new_var = var * self.momentum
         else:
-            out = torch.batch_norm(
-                x, gamma, beta, new_mean, new_var, True, 1 - self.momentum, self.eps, False
-            )
+            out = torch.batch_norm(x, gamma, beta, new_mean, new_var, True, 1 - self.momentum, self.eps, False)
             # torch has added the unbiased variance
             new_var = var * (self.momentum / count) + new_var * ((count - 1) / count)
         if out.requires_grad:
@@ -101,15 +94,12 @@ def _layer_sample(draw: Draw) -> Sample:
     shape = draw.shape(2, 4)
     axis = draw.pick([-1, 1])
     return Sample(
-        [("normal", shape), ("normal", (shape[axis],)), ("normal", (shape[axis],))],
-        {"axis": axis, "eps": 1e-4},
+        [("normal", shape), ("normal", (shape[axis],)), ("normal", (shape[axis],))], {"axis": axis, "eps": 1e-4}
     )
 
 
 @operator("LayerNorm", sample=_layer_sample, many=lambda attrs: bool(attrs.get("output_mean_var")))
-def layer_norm(
-    x: Any, gamma: Any, beta: Any, axis: int = -1, eps: float = 1e-5, output_mean_var: bool = False
-) -> Any:
+def layer_norm(x: Any, gamma: Any, beta: Any, axis: int = -1, eps: float = 1e-5, output_mean_var: bool = False) -> Any:
     moved = x.movedim(axis, -1)
     out = F.layer_norm(moved, moved.shape[-1:], gamma, beta, eps).movedim(-1, axis)
     if not output_mean_var:

@@ -30,9 +30,7 @@ for _name, _run, _kind in (
     ("_npi_degrees", torch.rad2deg, "normal"), ("_npi_radians", torch.deg2rad, "normal"),
     ("_npi_fix", torch.trunc, "normal"),
 ):  # fmt: skip
-    operator(
-        _name, sample=lambda draw, kind=_kind: Sample([(kind, draw.shape())], {}), rounded=_name in _ROUNDED
-    )(_run)
+    operator(_name, sample=lambda draw, kind=_kind: Sample([(kind, draw.shape())], {}), rounded=_name in _ROUNDED)(_run)
 for _name, _run in {"_npi_logical_not": torch.logical_not, "_npi_isnan": torch.isnan, "_npi_isinf": torch.isinf,
                     "_npi_isfinite": torch.isfinite}.items():  # fmt: skip
     operator(_name)(_run)
@@ -50,9 +48,7 @@ def np_rint(x: Any) -> Any:
     return x.round()
 
 
-@operator(
-    "_npi_around", sample=lambda d: Sample([("normal", d.shape())], {"decimals": d.int(0, 2)}, grads=False)
-)
+@operator("_npi_around", sample=lambda d: Sample([("normal", d.shape())], {"decimals": d.int(0, 2)}, grads=False))
 def around(x: Any, decimals: int = 0) -> Any:
     return torch.round(x, decimals=decimals)
 
@@ -105,17 +101,13 @@ def cumsum(x: Any, axis: int | None = None, dtype: Any = None) -> Any:
 
 
 @operator(
-    "_np_moveaxis",
-    sample=lambda d: Sample([("normal", (2, 3, 4))], {"source": (0,), "destination": (d.int(-2, 2),)}),
+    "_np_moveaxis", sample=lambda d: Sample([("normal", (2, 3, 4))], {"source": (0,), "destination": (d.int(-2, 2),)})
 )
 def moveaxis(x: Any, source: Any, destination: Any) -> Any:
     return x.movedim(tuple(source), tuple(destination))
 
 
-@operator(
-    "_np_roll",
-    sample=lambda d: Sample([("normal", (3, 4))], {"shift": (d.int(-2, 2),), "axis": (d.int(0, 1),)}),
-)
+@operator("_np_roll", sample=lambda d: Sample([("normal", (3, 4))], {"shift": (d.int(-2, 2),), "axis": (d.int(0, 1),)}))
 def roll(x: Any, shift: Any, axis: Any = None) -> Any:
     return torch.roll(x, shift, axis)
 
@@ -135,9 +127,7 @@ def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     return x.diagonal(offset, axis1, axis2).sum(-1)
 
 
-@operator(
-    "diag", "_np_diag", sample=lambda d: Sample([("normal", d.pick([(3,), (3, 4)]))], {"k": d.int(-1, 1)})
-)
+@operator("diag", "_np_diag", sample=lambda d: Sample([("normal", d.pick([(3,), (3, 4)]))], {"k": d.int(-1, 1)}))
 def diag(x: Any, k: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     return torch.diag_embed(x, k) if x.dim() == 1 else x.diagonal(k, axis1, axis2)
 
@@ -147,9 +137,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     return x.diagonal(offset, axis1, axis2)
 
 
-@operator(
-    "_npi_diff", sample=lambda d: Sample([("normal", (3, 4))], {"n": d.int(1, 2), "axis": d.pick([-1, 0])})
-)
+@operator("_npi_diff", sample=lambda d: Sample([("normal", (3, 4))], {"n": d.int(1, 2), "axis": d.pick([-1, 0])}))
 def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
     return torch.diff(x, n, axis)
 
@@ -178,9 +166,7 @@ def column_stack(*arrays: Any) -> Any:
     return torch.column_stack(arrays)
 
 
-@operator(
-    "_npi_hsplit", many=True, sample=lambda d: Sample([("normal", (2, 4, 3))], {"indices": (), "sections": 2})
-)
+@operator("_npi_hsplit", many=True, sample=lambda d: Sample([("normal", (2, 4, 3))], {"indices": (), "sections": 2}))
 def hsplit(x: Any, indices: Any = (), axis: int = 1, squeeze_axis: bool = False, sections: int = 0) -> Any:
     return x.chunk(sections, 1) if sections else x.tensor_split(list(indices)[1:], 1)
 

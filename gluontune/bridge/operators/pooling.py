@@ -58,11 +58,7 @@ def _global(x: Any, kind: str, p: int | None) -> Any:
         return F.adaptive_max_pool2d(x, 1) if x.dim() == 4 else x.amax(axes, keepdim=True)
     if kind == "avg":
         return x.mean(axes, keepdim=True)
-    return (
-        x.sum(axes, keepdim=True)
-        if kind == "sum"
-        else (x.abs() ** p).sum(axes, keepdim=True) ** (1 / (p or 1))
-    )
+    return x.sum(axes, keepdim=True) if kind == "sum" else (x.abs() ** p).sum(axes, keepdim=True) ** (1 / (p or 1))
 
 
 def _extra(size: int, kernel: int, stride: int, pad: int, convention: str) -> int:

@@ -32,12 +32,7 @@ def _sample(draw: Draw) -> Sample:
     weights, biases = _sizes(mode, 2, hidden, layers, ways)
     count = sum(a * b for a, b in weights) + sum(a for (a,) in biases)
     state = ("normal", (layers * ways, 2, hidden))
-    inputs = [
-        ("normal", (draw.int(1, 4), 2, 2)),
-        ("unit", (count,)),
-        state,
-        *([state] if mode == "lstm" else []),
-    ]
+    inputs = [("normal", (draw.int(1, 4), 2, 2)), ("unit", (count,)), state, *([state] if mode == "lstm" else [])]
     return Sample(inputs, {"state_size": hidden, "num_layers": layers, "bidirectional": both, "mode": mode,
                            "state_outputs": draw.pick([True, False])}, True)  # fmt: skip
 
@@ -109,9 +104,7 @@ class RNN(torch.nn.Module):
                     new = self._step(given[step], h, c, *pieces[at])
                     h = new[0] if now is None else torch.where(now, new[0], h)
                     c = new[1] if now is None or c is None else torch.where(now, new[1], c)
-                    found.append(
-                        new[0] if now is None else torch.where(now, new[0], torch.zeros_like(new[0]))
-                    )
+                    found.append(new[0] if now is None else torch.where(now, new[0], torch.zeros_like(new[0])))
                 out = torch.stack(found)
                 outputs.append(out.gather(0, turned.unsqueeze(2).expand_as(out)) if way else out)
                 ends.append(h)
@@ -141,9 +134,6 @@ class RNN(torch.nn.Module):
         return state if state.shape[1] == x.shape[1] else state.expand(-1, x.shape[1], -1)
 
 
-@operator(
-    "_rnn_param_concat",
-    sample=lambda d: Sample([("normal", (3,)), ("normal", (4,))], {"dim": 0, "num_args": 2}),
-)
+@operator("_rnn_param_concat", sample=lambda d: Sample([("normal", (3,)), ("normal", (4,))], {"dim": 0, "num_args": 2}))
 def rnn_param_concat(*arrays: Any, dim: int = 1) -> Any:
     return torch.cat([a.reshape(-1) for a in arrays])

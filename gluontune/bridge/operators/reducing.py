@@ -91,8 +91,7 @@ for _name, _run in {"_np_sum": _sum, "_npi_mean": _mean, "_np_max": _extreme(tor
 
 
 @operator(
-    "norm",
-    sample=lambda d: Sample([("normal", d.shape(2, 3))], {"ord": d.pick([1, 2]), "axis": d.pick([0, -1])}),
+    "norm", sample=lambda d: Sample([("normal", d.shape(2, 3))], {"ord": d.pick([1, 2]), "axis": d.pick([0, -1])})
 )
 def norm(x: Any, ord: int = 2, axis: Any = None, keepdims: bool = False) -> Any:
     over = dims(x, axis)
@@ -156,9 +155,7 @@ class _OwnGradient(torch.autograd.Function):
 
 @operator(
     "SoftmaxOutput",
-    sample=lambda d: Sample(
-        [("normal", (4, 5)), ("index", (4,), 5)], {"grad_scale": d.pick([1.0, 0.5])}, True
-    ),
+    sample=lambda d: Sample([("normal", (4, 5)), ("index", (4,), 5)], {"grad_scale": d.pick([1.0, 0.5])}, True),
 )
 def softmax_output(x: Any, label: Any = None, grad_scale: float = 1.0, multi_output: bool = False,
                    normalization: str = "null") -> Any:  # fmt: skip
@@ -193,8 +190,7 @@ operator("MAERegressionOutput", sample=_alike)(_regression(lambda x: x, torch.si
 
 def _loss_sample(draw: Draw) -> Sample:
     return Sample(
-        [("normal", (4, 3))],
-        {"grad_scale": draw.pick([1.0, 0.5]), "normalization": draw.pick(["null", "batch"])},
+        [("normal", (4, 3))], {"grad_scale": draw.pick([1.0, 0.5]), "normalization": draw.pick(["null", "batch"])}
     )
 
 
@@ -219,11 +215,7 @@ def _ctc_sample(draw: Draw) -> Sample:
     rows = [[1, 2, -1], [0, -1, -1]] if last else [[1, 2, 0], [3, 0, 0]]
     lengths = draw.pick([True, False])
     more = [("given", (2,), [5, 6]), ("given", (2,), [2, 1])] if lengths else []
-    attrs = {
-        "blank_label": "last" if last else "first",
-        "use_data_lengths": lengths,
-        "use_label_lengths": lengths,
-    }
+    attrs = {"blank_label": "last" if last else "first", "use_data_lengths": lengths, "use_label_lengths": lengths}
     return Sample([("normal", (6, 2, 4)), ("given", (2, 3), rows), *more], attrs, dtype="float32")
 
 
@@ -231,9 +223,7 @@ def _ctc_sample(draw: Draw) -> Sample:
 def ctc_loss(x: Any, label: Any, *lengths: Any, use_data_lengths: bool = False, use_label_lengths: bool = False,
              blank_label: str = "first") -> Any:  # fmt: skip
     given = list(lengths)
-    steps = (
-        given.pop(0).long() if use_data_lengths else torch.full((x.shape[1],), x.shape[0], device=x.device)
-    )
+    steps = given.pop(0).long() if use_data_lengths else torch.full((x.shape[1],), x.shape[0], device=x.device)
     first, label = blank_label == "first", label.long()
     if use_label_lengths:
         count = given.pop(0).long()

@@ -15,18 +15,7 @@ F = torch.nn.functional
 def _reshape_sample(draw: Draw) -> Sample:
     shape = (2, draw.int(1, 3), 4)
     codes = draw.pick(
-        [
-            (0, -1),
-            (-1,),
-            (-3, 0),
-            (0, -2),
-            (-2,),
-            (0, 0, -4, 2, -1),
-            (-1, 4),
-            (0, -3),
-            (-4, 1, 2, -2),
-            (-2, 2, 2, -4),
-        ]
+        [(0, -1), (-1,), (-3, 0), (0, -2), (-2,), (0, 0, -4, 2, -1), (-1, 4), (0, -3), (-4, 1, 2, -2), (-2, 2, 2, -4)]
     )
     turned = codes[-1] == -4
     return Sample(
@@ -45,10 +34,7 @@ def npx_reshape(x: Any, newshape: Any, reverse: bool = False, order: str = "C") 
     return x.reshape(np_new_shape(x.shape, newshape, reverse))
 
 
-@operator(
-    "_np_reshape",
-    sample=lambda d: Sample([("normal", (2, 6))], {"newshape": d.pick([(3, 4), (-1, 2), (12,)])}),
-)
+@operator("_np_reshape", sample=lambda d: Sample([("normal", (2, 6))], {"newshape": d.pick([(3, 4), (-1, 2), (12,)])}))
 def np_reshape(x: Any, newshape: Any, order: str = "C") -> Any:
     return x.reshape(tuple(newshape))
 
@@ -75,15 +61,12 @@ def transpose(x: Any, axes: Any = ()) -> Any:
     return x.permute(tuple(axes) if axes else tuple(reversed(range(x.dim()))))
 
 
-operator(
-    "_np_transpose",
-    sample=lambda d: Sample([("normal", (2, 3, 4))], {"axes": d.pick([(0, 2, 1), (2, 0, 1)])}),
-)(transpose)
-
-
-@operator(
-    "SwapAxis", sample=lambda d: Sample([("normal", (2, 3, 4))], {"dim1": d.int(0, 2), "dim2": d.int(0, 2)})
+operator("_np_transpose", sample=lambda d: Sample([("normal", (2, 3, 4))], {"axes": d.pick([(0, 2, 1), (2, 0, 1)])}))(
+    transpose
 )
+
+
+@operator("SwapAxis", sample=lambda d: Sample([("normal", (2, 3, 4))], {"dim1": d.int(0, 2), "dim2": d.int(0, 2)}))
 def swap_axis(x: Any, dim1: int = 0, dim2: int = 0) -> Any:
     return x.transpose(dim1, dim2)
 
@@ -99,11 +82,7 @@ def expand_dims(x: Any, axis: int) -> Any:
     sample=lambda d: Sample([("normal", (2, 1, 3, 1))], {"axis": d.pick([None, (1,), (1, 3), (-1,)])}),
 )
 def squeeze(x: Any, axis: Any = None) -> Any:
-    return (
-        x.squeeze()
-        if axis is None or axis == ()
-        else x.squeeze((axis,) if isinstance(axis, int) else tuple(axis))
-    )
+    return x.squeeze() if axis is None or axis == () else x.squeeze((axis,) if isinstance(axis, int) else tuple(axis))
 
 
 def _slice_sample(draw: Draw) -> Sample:
@@ -138,9 +117,7 @@ def slice_axis(x: Any, axis: int, begin: int, end: int | None) -> Any:
 
 @operator(
     "slice_like",
-    sample=lambda d: Sample(
-        [("normal", (4, 5)), ("normal", (2, 3))], {"axes": d.pick([(), (0,), (-1,), (0, 1)])}
-    ),
+    sample=lambda d: Sample([("normal", (4, 5)), ("normal", (2, 3))], {"axes": d.pick([(), (0,), (-1,), (0, 1)])}),
 )
 def slice_like(x: Any, other: Any, axes: Any = ()) -> Any:
     for axis in axes or range(other.dim()):
@@ -167,10 +144,7 @@ def split_v2(x: Any, indices: Any = (), axis: int = 1, squeeze_axis: bool = Fals
 
 
 @operator(
-    "Concat",
-    sample=lambda d: Sample(
-        [("normal", (2, n + 1)) for n in range(d.int(1, 3))], {"dim": 1, "num_args": "?"}
-    ),
+    "Concat", sample=lambda d: Sample([("normal", (2, n + 1)) for n in range(d.int(1, 3))], {"dim": 1, "num_args": "?"})
 )
 def concat(*arrays: Any, dim: int = 1) -> Any:
     return torch.cat(arrays, dim)
@@ -191,17 +165,13 @@ def stack(*arrays: Any, axis: int = 0) -> Any:
     return torch.stack(arrays, axis)
 
 
-@operator(
-    "tile",
-    sample=lambda d: Sample([("normal", (2, 3))], {"reps": d.pick([(2,), (2, 1), (1, 2, 2)])}),
-)
+@operator("tile", sample=lambda d: Sample([("normal", (2, 3))], {"reps": d.pick([(2,), (2, 1), (1, 2, 2)])}))
 def tile(x: Any, reps: Any) -> Any:
     return x.tile(tuple(reps))
 
 
 @operator(
-    "repeat",
-    sample=lambda d: Sample([("normal", (2, 3))], {"repeats": d.int(1, 3), "axis": d.pick([None, 0, -1])}),
+    "repeat", sample=lambda d: Sample([("normal", (2, 3))], {"repeats": d.int(1, 3), "axis": d.pick([None, 0, -1])})
 )
 def repeat(x: Any, repeats: int, axis: int | None = None) -> Any:
     return x.repeat_interleave(repeats, axis)
@@ -213,8 +183,7 @@ def reverse(x: Any, axis: Any) -> Any:
 
 
 @operator(
-    "broadcast_axis",
-    sample=lambda d: Sample([("normal", (1, 3, 1))], {"axis": d.pick([(0,), (2,)]), "size": (4,)}),
+    "broadcast_axis", sample=lambda d: Sample([("normal", (1, 3, 1))], {"axis": d.pick([(0,), (2,)]), "size": (4,)})
 )
 def broadcast_axis(x: Any, axis: Any = (), size: Any = ()) -> Any:
     shape = list(x.shape)
@@ -224,9 +193,7 @@ def broadcast_axis(x: Any, axis: Any = (), size: Any = ()) -> Any:
 
 
 @operator(
-    "broadcast_to",
-    "_npi_broadcast_to",
-    sample=lambda d: Sample([("normal", (1, 3))], {"shape": (d.int(1, 4), 3)}),
+    "broadcast_to", "_npi_broadcast_to", sample=lambda d: Sample([("normal", (1, 3))], {"shape": (d.int(1, 4), 3)})
 )
 def broadcast_to(x: Any, shape: Any = ()) -> Any:
     shape = tuple(shape)

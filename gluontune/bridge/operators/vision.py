@@ -82,19 +82,13 @@ def up_sampling(
         pad = scale // 2  # ceil((scale - 1) / 2)
         return F.conv_transpose2d(x, weight, None, scale, pad, groups=x.shape[1])
     side = arrays[0].shape[2] * scale
-    grown = [
-        a.repeat_interleave(side // a.shape[2], 2).repeat_interleave(side // a.shape[2], 3) for a in arrays
-    ]
+    grown = [a.repeat_interleave(side // a.shape[2], 2).repeat_interleave(side // a.shape[2], 3) for a in arrays]
     if multi_input_mode == "sum":
         return torch.stack(grown).sum(0)
     return torch.cat(grown, 1)
 
 
-@operator(
-    "_eye",
-    source=True,
-    sample=lambda d: Sample([], {"N": 3, "M": d.int(0, 4), "k": d.int(-1, 1)}, grads=False),
-)
+@operator("_eye", source=True, sample=lambda d: Sample([], {"N": 3, "M": d.int(0, 4), "k": d.int(-1, 1)}, grads=False))
 def eye(N: int, M: int = 0, k: int = 0, dtype: str = "float32", like: Any = None) -> Any:
     rows = torch.arange(N, device=None if like is None else like.device)
     columns = torch.arange(M or N, device=rows.device)
@@ -116,9 +110,7 @@ def overlaps(a: Any, b: Any) -> Any:
     shared = (high - low).clamp(min=0).prod(-1)
     areas = [(x[..., 2:] - x[..., :2]).clamp(min=0).prod(-1) for x in (a, b)]
     union = areas[0][..., :, None] + areas[1][..., None, :] - shared
-    return torch.where(
-        union > 0, shared / union.clamp(min=torch.finfo(union.dtype).tiny), torch.zeros_like(union)
-    )
+    return torch.where(union > 0, shared / union.clamp(min=torch.finfo(union.dtype).tiny), torch.zeros_like(union))
 
 
 @operator("_contrib_box_iou", sample=lambda d: Sample(
@@ -157,9 +149,7 @@ def _nms_sample(draw: Draw) -> Sample:
              "out_format": draw.pick(["corner", "center"])}  # fmt: skip
     # MXNet's gradient does not know of the conversion to the other format
     return Sample(
-        [("detections", draw.pick([(6, 6), (2, 7, 6), (2, 300, 6)]))],
-        attrs,
-        grads=attrs["out_format"] == "corner",
+        [("detections", draw.pick([(6, 6), (2, 7, 6), (2, 300, 6)]))], attrs, grads=attrs["out_format"] == "corner"
     )
 
 
@@ -232,9 +222,7 @@ def roi_align(x: Any, rois: Any, pooled_size: Any, spatial_scale: float, sample_
     return torch.cat(found)
 
 
-def _aligned(
-    x: Any, rois: Any, pooled: tuple[int, int], scale: float, samples: tuple[int, int], aligned: bool
-) -> Any:
+def _aligned(x: Any, rois: Any, pooled: tuple[int, int], scale: float, samples: tuple[int, int], aligned: bool) -> Any:
     """Each bin as a weighted sum of pixels, gathered from a table of all: no region has a copy of its image."""
     rois = rois.detach()  # MXNet has no gradient for them
     height, width = x.shape[2:]

@@ -67,9 +67,7 @@ class Assessment:
         """Each part as a RunResult, for figures and ``gluontune report``."""
         found = {}
         for part in self.parts:
-            recipe = Recipe(
-                job=self.script, num_devices=part.ranks, engine="kvstore" if part.ranks > 1 else "local"
-            )
+            recipe = Recipe(job=self.script, num_devices=part.ranks, engine="kvstore" if part.ranks > 1 else "local")
             result = RunResult(recipe.to_dict(), machine=self.machine, utilization=dict(part.series))
             result.peak_rss_mib = part.peak_rss_mib
             result.val_accuracy = [] if part.accuracy is None else [part.accuracy]

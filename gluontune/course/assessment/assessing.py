@@ -181,9 +181,7 @@ def _goal(run: Mapping[str, Any], memory: int) -> Goal:
     return Goal(budget, run["accuracy"] - SLACK, run["steadiness"], _LIMIT * budget, memory)
 
 
-def _reference(
-    task: FreshTask, data: Path, facts: Mapping[str, Any], how: Mapping[str, Any]
-) -> dict[str, Any]:
+def _reference(task: FreshTask, data: Path, facts: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
     with _scratch("gluontune-reference-") as place:
         run, outs = _run(solution(), data, facts, {**how, "seconds": _SECONDS_OF_REFERENCE}, place)
         found = _found(task, outs, facts)
@@ -210,13 +208,7 @@ def _run(
         own = str(data / f"rank-{rank}")
         setting = json.dumps({"data": own, "out": str(out), "rank": rank, "ranks": ranks})
         tasks.append(
-            {
-                "data": own,
-                "out": str(out),
-                "taken": str(outs[-1]),
-                "home": str(home),
-                "env": {VARIABLE: setting},
-            }
+            {"data": own, "out": str(out), "taken": str(outs[-1]), "home": str(home), "env": {VARIABLE: setting}}
         )
     copy = place / script.name
     shutil.copyfile(script, copy)
@@ -261,10 +253,7 @@ def _found(task: FreshTask, outs: list[Path], facts: Mapping[str, Any]) -> dict[
     traces = {part: luck(predicted[part], probes[part], facts["classes"]) for part in task.parts}
     return {
         "accuracy": float(np.mean(predicted["test"] == probes["test"].labels)),
-        "traces": {
-            **traces,
-            "val": remembered(scores["val"], dice, dice.usual(scores["test"], probes["test"])),
-        },
+        "traces": {**traces, "val": remembered(scores["val"], dice, dice.usual(scores["test"], probes["test"]))},
         "samples": [_samples(out / "report.json") for out in outs],
         "forward_cpu_s": max(seen["forward_cpu_s"], 1e-9),
         "start_cpu_s": seen["start_cpu_s"],

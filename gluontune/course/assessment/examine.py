@@ -32,10 +32,7 @@ _WAVERS = 0.02
 
 
 def examine(
-    folders: Sequence[Path],
-    images: Mapping[str, np.ndarray],
-    facts: Mapping[str, Any],
-    read: Sequence[str] = (),
+    folders: Sequence[Path], images: Mapping[str, np.ndarray], facts: Mapping[str, Any], read: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Predictions of rank 0's net, and how far the other ranks' parameters are from its own.
 
@@ -99,9 +96,7 @@ def _predict(net: Any, images: np.ndarray, facts: Mapping[str, Any]) -> np.ndarr
         batch = images[start : start + _BATCH]
         answer = net(mx.nd.array(task.normalize(batch))).astype("float32").asnumpy()
         if answer.shape != (len(batch), facts["classes"]):
-            raise ValueError(
-                f"the net gives {answer.shape} for {len(batch)} images; wanted is (N, {facts['classes']})"
-            )
+            raise ValueError(f"the net gives {answer.shape} for {len(batch)} images; wanted is (N, {facts['classes']})")
         parts.append(answer)
     found = np.concatenate(parts)
     if not np.isfinite(found).all():
@@ -109,9 +104,7 @@ def _predict(net: Any, images: np.ndarray, facts: Mapping[str, Any]) -> np.ndarr
     return found
 
 
-def _predict_all(
-    net: Any, images: Mapping[str, np.ndarray], facts: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
+def _predict_all(net: Any, images: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Answers by name. Batches are of all images in random order, and some of the first name's are shown alone, too.
 
     Else a net could tell what an image shows by its place, or by the others of its batch.
@@ -139,8 +132,7 @@ def _difference(folders: Sequence[Path]) -> float:
         loaded = mxnet().nd.load(str(folder / "net-0000.params")).items()
         plain = {(name, str(array.dtype)): array.astype("float32").asnumpy() for name, array in loaded}
         return {
-            key: a if key[0].startswith("arg:") else np.where(np.isfinite(a), 0.0, np.nan)
-            for key, a in plain.items()
+            key: a if key[0].startswith("arg:") else np.where(np.isfinite(a), 0.0, np.nan) for key, a in plain.items()
         }
 
     first = arrays(folders[0])

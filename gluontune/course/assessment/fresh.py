@@ -115,16 +115,13 @@ class FreshTask:
         self._random = np.random.default_rng([secret, 1])
         own = scale.own_styles
         self._own = {
-            part: np.arange(scale.styles + own * i, scale.styles + own * (i + 1))
-            for i, part in enumerate(PARTS)
+            part: np.arange(scale.styles + own * i, scale.styles + own * (i + 1)) for i, part in enumerate(PARTS)
         }
         count = scale.styles + own * len(PARTS)
         #: the class of each style; of the own ones drawn independently, as :func:`luck` needs it
         self.classes_of = self._random.integers(0, scale.classes, count)
         self.classes_of[: scale.styles] = self._random.permutation(np.arange(scale.styles) % scale.classes)
-        options = Options(
-            train=0, test=0, size=(scale.edge, scale.edge), classes=count, format="png", seed=secret
-        )
+        options = Options(train=0, test=0, size=(scale.edge, scale.edge), classes=count, format="png", seed=secret)
         self._painter = Painter(options)
         self._dice: list[tuple[bytes, np.ndarray, int, bool, int]] = []
 
@@ -294,8 +291,7 @@ def _strength(view: np.ndarray, usual: np.ndarray, classes: np.ndarray) -> np.nd
     rest = np.ones(view.shape, bool)
     np.put_along_axis(rest, classes, False, 1)
     means = [
-        np.where(rest, a, 0).sum(1, keepdims=True) / np.maximum(rest.sum(1, keepdims=True), 1)
-        for a in (view, usual)
+        np.where(rest, a, 0).sum(1, keepdims=True) / np.maximum(rest.sum(1, keepdims=True), 1) for a in (view, usual)
     ]
     apart, expected = np.where(rest, view - means[0], 0), np.where(rest, usual - means[1], 0)
     size = (expected**2).sum(1, keepdims=True)

@@ -89,9 +89,7 @@ class Part:
         return {**asdict(self), "points": self.points, "max_points": self.max_points, "passed": self.passed}
 
 
-def grade(
-    ranks: int, goal: Goal, run: Mapping[str, Any], found: Mapping[str, Any], facts: Mapping[str, Any]
-) -> Part:
+def grade(ranks: int, goal: Goal, run: Mapping[str, Any], found: Mapping[str, Any], facts: Mapping[str, Any]) -> Part:
     """The verdict.
 
     Args:
@@ -105,9 +103,7 @@ def grade(
         found = {"error": "ended by force before it had handed in its net"}
     accuracy = found.get("accuracy")
     score = run["steadiness"].get("score")
-    part = Part(
-        ranks, goal, run["seconds"], accuracy, score, series=run["series"], peak_rss_mib=run["peak_rss_mib"]
-    )
+    part = Part(ranks, goal, run["seconds"], accuracy, score, series=run["series"], peak_rss_mib=run["peak_rss_mib"])
     part.traces = dict(found.get("traces", {}))
     chance = 1 / facts["classes"]
     learned = 0.0 if accuracy is None else _share(accuracy - chance, goal.accuracy - chance)
@@ -211,11 +207,7 @@ def _end(goal: Goal, run: Mapping[str, Any]) -> Verdict:
     for rank, end in enumerate(run["ranks"]):
         if end["code"] != 0 and not (run["stopped_by"] == "partner" and end.get("forced")):
             who = f"rank {rank}" if len(run["ranks"]) > 1 else "the script"
-            how = (
-                f"was ended by signal {-end['code']}"
-                if end["code"] < 0
-                else f"failed with code {end['code']}"
-            )
+            how = f"was ended by signal {-end['code']}" if end["code"] < 0 else f"failed with code {end['code']}"
             lines = [line.strip() for line in end["tail"].splitlines() if line.strip()]
             return (
                 0.0,
@@ -278,10 +270,7 @@ def _samples(found: Mapping[str, Any], run: Mapping[str, Any], facts: Mapping[st
         if said is None:
             return 0.0, f"{who} did not report how many images it has trained on: task.save(net, samples)"
         if said < 0.95 * given:
-            return (
-                0.0,
-                f"{who} reports {said:,} images trained on, of {given:,}: at least one epoch is wanted",
-            )
+            return (0.0, f"{who} reports {said:,} images trained on, of {given:,}: at least one epoch is wanted")
         if run["steadiness"].get("device") == "gpu":
             continue  # its work is not the CPU's
         if max(said, given) * cost > end["cpu_s"]:
@@ -309,10 +298,7 @@ def _agreement(found: Mapping[str, Any]) -> Verdict:
         return 0.0, "nothing to compare"
     difference = found["difference"]
     if not math.isfinite(difference):
-        return (
-            0.0,
-            "the ranks handed in different nets: other names, shapes or types of arrays, or what is no number",
-        )
+        return (0.0, "the ranks handed in different nets: other names, shapes or types of arrays, or what is no number")
     if difference > AGREE:
         return 0.0, (
             f"the ranks' parameters differ (by {100 * difference:.2g} % of an array's largest value): they began "

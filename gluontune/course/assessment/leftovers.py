@@ -52,9 +52,7 @@ class Leftovers:
                 time.sleep(_TICK_S)
                 continue
             if time.monotonic() > last:
-                raise GluontuneError(
-                    f"processes of the script cannot be ended: {sorted(p.pid for p in rest)}"
-                )
+                raise GluontuneError(f"processes of the script cannot be ended: {sorted(p.pid for p in rest)}")
             for process in rest:
                 self.ended.setdefault(process.pid, _command(process))
             send([process.pid for process in rest], signal.SIGKILL)
@@ -120,9 +118,7 @@ def lives(pid: int) -> bool:
 def _command(process: psutil.Process) -> str:
     with contextlib.suppress(psutil.Error):  # a zombie has none any more
         said = " ".join(process.cmdline()) or process.name()
-        return (
-            said if len(said) <= 120 else "…" + said[-119:]
-        )  # its end tells more than the path of its Python
+        return said if len(said) <= 120 else "…" + said[-119:]  # its end tells more than the path of its Python
     return f"process {process.pid}"
 
 

@@ -58,19 +58,7 @@ def landlock_version() -> int:
 def readable_places() -> list[str]:
     """What any Python program with mxnet needs to read: Python, its packages, libraries, the kernel's files."""
     known = {sys.prefix, sys.base_prefix, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    known |= {
-        "/usr",
-        "/lib",
-        "/lib64",
-        "/bin",
-        "/sbin",
-        "/etc",
-        "/opt",
-        "/proc",
-        "/sys",
-        "/run",
-        "/nix",
-    }
+    known |= {"/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/run", "/nix"}
     known.add(site.getusersitepackages())
     known |= set(filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
     return sorted(place for place in known if os.path.exists(place))

@@ -36,11 +36,7 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
 
 def _seal(document: dict[str, Any]) -> str:
     key = _key()
-    return (
-        hmac.new(key, json.dumps(document, sort_keys=True).encode(), hashlib.sha256).hexdigest()
-        if key
-        else ""
-    )
+    return hmac.new(key, json.dumps(document, sort_keys=True).encode(), hashlib.sha256).hexdigest() if key else ""
 
 
 def _key() -> bytes:

@@ -186,11 +186,7 @@ class _Supervisor:
             self.stopped_by = "time"
         elif (sample.get("rss_mib") or 0) > self.spec["memory_mib"]:
             self.stopped_by = "memory"
-        elif (
-            partners
-            and any(e["code"] for e in self.ends.values())
-            and passed - min(partners) > _ORPHANED_RANK_S
-        ):
+        elif partners and any(e["code"] for e in self.ends.values()) and passed - min(partners) > _ORPHANED_RANK_S:
             self.stopped_by = "partner"
         if self.stopped_by is not None:
             for rank, process in enumerate(self.ranks):

@@ -63,9 +63,7 @@ class Task:
         path = self.data / f"{name}.rec"
         with RecordReader(path) as reader:
             labels = reader.labels()
-        return RecordSplit(
-            f"assessment-{name}", name, path, labels, [f"class-{k}" for k in range(self.classes)]
-        )
+        return RecordSplit(f"assessment-{name}", name, path, labels, [f"class-{k}" for k in range(self.classes)])
 
     def normalize(self, images: np.ndarray) -> np.ndarray:
         """uint8 (N, H, W, C) to float32 (N, C, H, W), as the grader gives them to the net.
@@ -74,9 +72,7 @@ class Task:
         >>> task.normalize(np.full((1, 2, 2, 3), 255, "uint8")).max()
         2.0
         """
-        scaled = (images.astype("float32") / 255 - np.array(self.mean, "float32")) / np.array(
-            self.std, "float32"
-        )
+        scaled = (images.astype("float32") / 255 - np.array(self.mean, "float32")) / np.array(self.std, "float32")
         return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
 
     def save(self, net: Any, samples: int) -> None:
@@ -136,7 +132,5 @@ def _practice() -> Task:
 
     folder = Path(tempfile.mkdtemp(prefix="gluontune-practice-"))
     FreshTask(Scale(train=2000, val=300)).write(folder, 1)
-    print(
-        f"not graded: a task to practise on is in {folder}; `gluontune assess SCRIPT.py` grades", flush=True
-    )
+    print(f"not graded: a task to practise on is in {folder}; `gluontune assess SCRIPT.py` grades", flush=True)
     return _open(folder / "rank-0", folder / "out", 0, 1)

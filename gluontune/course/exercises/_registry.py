@@ -29,9 +29,7 @@ RIGHT = ": right."  # follows the name of an exercise that is solved
 EXERCISES: Registry[Exercise] = Registry("exercise")
 
 
-def exercise(
-    name: str, takes: str = "number"
-) -> Callable[[Callable[..., str | None]], Callable[..., str | None]]:
+def exercise(name: str, takes: str = "number") -> Callable[[Callable[..., str | None]], Callable[..., str | None]]:
     """Decorator that adds a checker under ``name``."""
 
     def add(checker: Callable[..., str | None]) -> Callable[..., str | None]:
@@ -78,11 +76,7 @@ def check(exercise: str, answer: Any, **given: Any) -> Passed:
 
 def _refused(answer: Any, takes: str) -> str | None:
     if takes == "function":
-        return (
-            None
-            if callable(answer)
-            else f"{answer!r} is not a function; the answer is one, without calling it."
-        )
+        return None if callable(answer) else f"{answer!r} is not a function; the answer is one, without calling it."
     if takes == "text":
         return None if isinstance(answer, str) else f"{answer!r} is not text; the answer is a name in quotes."
     try:

@@ -46,9 +46,6 @@ def _cost_of_four(answer: float) -> str | None:
         answer,
         (1, "So much one device costs for 20 minutes; there are four."),
         (12, "That is the whole hour; they are done after 20 minutes."),
-        (
-            3,
-            "That is the single device: three times as fast on four times the devices is not the same price.",
-        ),
+        (3, "That is the single device: three times as fast on four times the devices is not the same price."),
         otherwise="Four devices, 3 dollars an hour each, for a third of an hour.",
     )

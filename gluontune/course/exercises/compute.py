@@ -83,9 +83,7 @@ def _loss_scale(answer: float) -> str | None:
     if answer == 16:
         return "That is the exponent; the scale is 2 to its power."
     if answer == 2**6:
-        return (
-            "That lifts it to the smallest number at all, with one digit left; normal ones begin at 2**-14."
-        )
+        return "That lifts it to the smallest number at all, with one digit left; normal ones begin at 2**-14."
     if answer > 2**16:
         return "It works, but a smaller power of two does as well."
     return "Normal numbers begin at 2**-14, about 6.1e-5: which power of two lifts 1e-9 above that?"

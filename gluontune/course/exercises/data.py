@@ -18,9 +18,7 @@ def _record_bytes(answer: float, payload: int) -> str | None:
         return "Nearly: the next record starts at a multiple of four, so zeros follow the image."
     if answer in (body, body + -body % 4):
         return "You have counted flag, label and ids; magic and length come before them."
-    return (
-        "Add up the table of fields: the image starts at byte 32, and the record ends at a multiple of four."
-    )
+    return "Add up the table of fields: the image starts at byte 32, and the record ends at a multiple of four."
 
 
 @exercise("label-limit")

@@ -61,6 +61,4 @@ def _write_agreement(answer: Callable[..., Any]) -> str | None:
         return "argmax over axis 0 finds an image for each class; the class of each image is over axis 1."
     if close(same, 0) or close(same, 100 * float(np.isclose(a, 2 * a).mean())):
         return "It compares the scores; two nets may score differently and still choose the same class."
-    return (
-        f"For 40 images of which {round(truth * 0.4)} agree it shall give {truth:g}; yours gives {found:g}."
-    )
+    return f"For 40 images of which {round(truth * 0.4)} agree it shall give {truth:g}; yours gives {found:g}."

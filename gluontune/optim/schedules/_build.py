@@ -10,16 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluontune.errors import UsageError, nearest
-from gluontune.optim.schedules._rules import (
-    constant,
-    cosine,
-    factor,
-    multifactor,
-    onecycle,
-    poly,
-    scale,
-    warmup,
-)
+from gluontune.optim.schedules._rules import constant, cosine, factor, multifactor, onecycle, poly, scale, warmup
 from gluontune.optim.schedules._schedule import Rate, Schedule, number
 from gluontune.registry import Registry
 
@@ -77,15 +68,11 @@ def _params_of(make: Callable[..., Schedule]) -> tuple[str, ...]:
 SCHEDULES: Registry[ScheduleCard] = Registry("schedule")
 SCHEDULES.add(
     "constant",
-    ScheduleCard(
-        constant, "The same rate throughout.", False, "Short tests, and as the baseline of a comparison."
-    ),
+    ScheduleCard(constant, "The same rate throughout.", False, "Short tests, and as the baseline of a comparison."),
 )
 SCHEDULES.add(
     "factor",
-    ScheduleCard(
-        factor, "Multiplied by a factor every so many updates.", False, "Long runs of unknown length."
-    ),
+    ScheduleCard(factor, "Multiplied by a factor every so many updates.", False, "Long runs of unknown length."),
 )
 SCHEDULES.add(
     "multifactor",
@@ -95,14 +82,10 @@ SCHEDULES.add(
     ),
 )  # fmt: skip
 SCHEDULES.add(
-    "poly",
-    ScheduleCard(
-        poly, "Falls as a power of what is left.", True, "With LARS at very large batches (power 2)."
-    ),
+    "poly", ScheduleCard(poly, "Falls as a power of what is left.", True, "With LARS at very large batches (power 2).")
 )
 SCHEDULES.add(
-    "cosine",
-    ScheduleCard(cosine, "Falls as half a cosine wave.", True, "A good default of runs with a known end."),
+    "cosine", ScheduleCard(cosine, "Falls as half a cosine wave.", True, "A good default of runs with a known end.")
 )
 SCHEDULES.add(
     "onecycle",
@@ -155,9 +138,7 @@ def build(
             )
     if callable(name):
         if params:
-            raise UsageError(
-                f"schedule parameters {', '.join(params)} do not apply to a function of your own"
-            )
+            raise UsageError(f"schedule parameters {', '.join(params)} do not apply to a function of your own")
         inner: Rate = name
     else:
         card = SCHEDULES[name]
@@ -175,9 +156,7 @@ def _check_params(card: ScheduleCard, params: Mapping[str, Any]) -> None:
             close = nearest(given, card.params)
             hint = f": did you mean {' or '.join(repr(c) for c in close)}?" if close else "."
             known = ", ".join(card.params) or "none"
-            raise UsageError(
-                f"schedule {card.make.__name__!r} has no parameter {given!r}{hint} It has: {known}"
-            )
+            raise UsageError(f"schedule {card.make.__name__!r} has no parameter {given!r}{hint} It has: {known}")
 
 
 def _in_updates(params: Mapping[str, Any], unit: str, updates_per_epoch: float | None) -> dict[str, Any]:
@@ -185,9 +164,7 @@ def _in_updates(params: Mapping[str, Any], unit: str, updates_per_epoch: float |
     if unit == "updates":
         return dict(params)
     if unit != "epochs" or updates_per_epoch is None:
-        raise UsageError(
-            f"schedule unit={unit!r}: use 'updates', or 'epochs' together with updates_per_epoch"
-        )
+        raise UsageError(f"schedule unit={unit!r}: use 'updates', or 'epochs' together with updates_per_epoch")
     converted = dict(params)
     for name in ("step", "max_update"):
         if name in params:
@@ -204,13 +181,9 @@ def _fill_length(name: str, card: ScheduleCard, params: dict[str, Any], total: i
     if wanted and wanted not in params:
         if total is None:
             raise UsageError(f"schedule {name!r} needs {wanted}, or total_updates to derive it from")
-        params[wanted] = {"step": math.ceil(total / 3), "steps": [total * 0.5, total * 0.75]}.get(
-            wanted, total
-        )
+        params[wanted] = {"step": math.ceil(total / 3), "steps": [total * 0.5, total * 0.75]}.get(wanted, total)
     if total is not None and isinstance(last, (int, float)) and last >= total:
-        raise UsageError(
-            f"schedule {name!r}: the step at update {last:g} lies beyond the run of {total} updates"
-        )
+        raise UsageError(f"schedule {name!r}: the step at update {last:g} lies beyond the run of {total} updates")
     if total is not None and card.has_end and params["max_update"] > total:
         raise UsageError(
             f"schedule {name!r}: max_update={params['max_update']:g} is longer than the run of {total} updates"

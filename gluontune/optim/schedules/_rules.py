@@ -7,18 +7,7 @@ from collections.abc import Sequence
 from gluontune.errors import UsageError
 from gluontune.optim.schedules._schedule import WARMUP_MODES, Rate, Schedule, number
 
-__all__ = [
-    "constant",
-    "cosine",
-    "factor",
-    "in_epochs",
-    "join",
-    "multifactor",
-    "onecycle",
-    "poly",
-    "scale",
-    "warmup",
-]
+__all__ = ["constant", "cosine", "factor", "in_epochs", "join", "multifactor", "onecycle", "poly", "scale", "warmup"]
 
 
 def constant(*, base_lr: float) -> Schedule:
@@ -47,9 +36,7 @@ def factor(*, base_lr: float, step: float, factor: float = 0.1, stop_factor_lr: 
     number("step", step, strict=True)
     number("factor", factor, high=1.0, strict=True)
     number("stop_factor_lr", stop_factor_lr)
-    return Schedule(
-        "factor", {"base_lr": base_lr, "step": step, "factor": factor, "stop_factor_lr": stop_factor_lr}
-    )
+    return Schedule("factor", {"base_lr": base_lr, "step": step, "factor": factor, "stop_factor_lr": stop_factor_lr})
 
 
 def multifactor(*, base_lr: float, steps: Sequence[float], factor: float = 0.1) -> Schedule:
@@ -140,9 +127,7 @@ def onecycle(
     return Schedule("onecycle", {**params, "begin_lr": begin_lr, "final_lr": final_lr, "shape": shape})
 
 
-def warmup(
-    schedule: Rate, *, warmup_steps: float, warmup_begin_lr: float = 0.0, mode: str = "linear"
-) -> Schedule:
+def warmup(schedule: Rate, *, warmup_steps: float, warmup_begin_lr: float = 0.0, mode: str = "linear") -> Schedule:
     """Go from ``warmup_begin_lr`` to where ``schedule`` starts, over ``warmup_steps`` updates.
 
     As in MXNet, what follows keeps its place: steps of ``factor`` and ``multifactor`` count from the

@@ -67,9 +67,7 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(name, item) for item in value]
     if callable(value):
-        raise UsageError(
-            f"schedule field {name!r} holds a function of your own, which cannot be written down"
-        )
+        raise UsageError(f"schedule field {name!r} holds a function of your own, which cannot be written down")
     return value
 
 
@@ -118,13 +116,7 @@ def _line(n: float, length: float, first: float, last: float) -> float:
 
 
 def _onecycle_rate(
-    n: float,
-    base_lr: float,
-    max_update: float,
-    pct_start: float,
-    begin_lr: float,
-    final_lr: float,
-    shape: str,
+    n: float, base_lr: float, max_update: float, pct_start: float, begin_lr: float, final_lr: float, shape: str
 ) -> float:
     between = _line if shape == "linear" else _half_wave
     peak = pct_start * max_update

@@ -14,17 +14,7 @@ from gluontune.files import cache_dir
 from gluontune.registry import Registry
 from gluontune.runtime.system import System
 
-__all__ = [
-    "CHECKS",
-    "SEVERITIES",
-    "Check",
-    "Finding",
-    "Options",
-    "Verdict",
-    "check",
-    "iter_checks",
-    "run_checks",
-]
+__all__ = ["CHECKS", "SEVERITIES", "Check", "Finding", "Options", "Verdict", "check", "iter_checks", "run_checks"]
 
 SEVERITIES = ("ok", "info", "warning", "error")
 
@@ -142,9 +132,7 @@ def iter_checks(
     return ((entry, run_check(entry, system, options)) for entry in chosen)
 
 
-def run_checks(
-    system: System | None = None, options: Options | None = None, only: Iterable[str] = ()
-) -> list[Finding]:
+def run_checks(system: System | None = None, options: Options | None = None, only: Iterable[str] = ()) -> list[Finding]:
     """Run all checks, or those named in ``only``, and return what they found.
 
     Args:

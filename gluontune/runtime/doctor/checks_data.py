@@ -30,9 +30,7 @@ def data_folder(system: System, options: Options) -> Verdict:
     path = options.data_path.expanduser()
     if not path.exists():
         if options.data is not None:
-            return Verdict(
-                "error", "the data's folder does not exist", str(path), "check the path given to --data"
-            )
+            return Verdict("error", "the data's folder does not exist", str(path), "check the path given to --data")
         place = _existing(path)
         if not os.access(place, os.W_OK):
             fix = "set GLUONTUNE_DATA to a folder that you may write to"
@@ -43,9 +41,7 @@ def data_folder(system: System, options: Options) -> Verdict:
     folder = path if path.is_dir() else path.parent
     if not os.access(folder, os.W_OK):
         fix = "set GLUONTUNE_DATA to a folder that you may write to, and pack and download there"
-        return Verdict(
-            "info", "the data's folder is read-only: training works, packing there does not", str(path), fix
-        )
+        return Verdict("info", "the data's folder is read-only: training works, packing there does not", str(path), fix)
     return Verdict("ok", "the data's folder is there", str(path))
 
 

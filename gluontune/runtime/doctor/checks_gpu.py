@@ -86,16 +86,12 @@ def gpu_code(system: System, options: Options) -> Verdict:
         return Verdict("ok", "mxnet holds code for these GPUs", describe_code(code))
     new = all((gpu.compute_capability or (0, 0)) >= (9, 0) for gpu in unfit)
     others = [str(gpu.index) for gpu in system.visible_gpus if gpu not in unfit]
-    way_out = (
-        f"use NVIDIA's container {CONTAINER} (it runs on Hopper)" if new else "use a GPU from Maxwell to Ada"
-    )
+    way_out = f"use NVIDIA's container {CONTAINER} (it runs on Hopper)" if new else "use a GPU from Maxwell to Ada"
     if others:
         way_out = f"CUDA_VISIBLE_DEVICES={','.join(others)} leaves the GPUs that fit; or {way_out}"
     labels = ", ".join(gpu.label for gpu in unfit)
     message = f"mxnet cannot compute on {labels}"
-    return Verdict(
-        "error", message, describe_code(code), f"{way_out}; or train on the CPU with the wheel mxnet"
-    )
+    return Verdict("error", message, describe_code(code), f"{way_out}; or train on the CPU with the wheel mxnet")
 
 
 @check("gpu-unused", "a GPU that the installed mxnet cannot use")
@@ -114,9 +110,7 @@ def gpu_unused(system: System, options: Options) -> Verdict:
 def visible_devices(system: System, options: Options) -> Verdict:
     chosen, gpus = system.environ.get("CUDA_VISIBLE_DEVICES"), system.gpu_report.gpus
     if chosen is None or not gpus:
-        return Verdict(
-            "ok", "no GPU is hidden", "CUDA_VISIBLE_DEVICES is not set" if chosen is None else "N/A"
-        )
+        return Verdict("ok", "no GPU is hidden", "CUDA_VISIBLE_DEVICES is not set" if chosen is None else "N/A")
     shown = system.visible_gpus
     evidence = f"CUDA_VISIBLE_DEVICES={chosen!r}: {len(shown)} of {len(gpus)} GPUs"
     asked = [part for part in chosen.split(",") if part.strip() not in ("", "-1")]

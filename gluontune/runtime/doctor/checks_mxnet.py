@@ -65,9 +65,7 @@ def _recorded_size(library: Path) -> int | None:
     sizes = []
     for record in library.parent.parent.glob("mxnet*.dist-info/RECORD"):
         with open(record, newline="", encoding="utf-8") as stream:
-            sizes += [
-                int(row[2]) for row in csv.reader(stream) if row[:1] == ["mxnet/libmxnet.so"] and row[2]
-            ]
+            sizes += [int(row[2]) for row in csv.reader(stream) if row[:1] == ["mxnet/libmxnet.so"] and row[2]]
     return sizes[0] if len(sizes) == 1 else None
 
 

@@ -21,9 +21,7 @@ def notebook_tools(system: System, options: Options) -> Verdict:
     missing = [name for name in wanted if name not in system.packages]
     if missing:
         fix = "pip install 'gluontune[notebooks]'"
-        return Verdict(
-            "info", "the notebooks cannot be opened or run here", f"missing: {', '.join(missing)}", fix
-        )
+        return Verdict("info", "the notebooks cannot be opened or run here", f"missing: {', '.join(missing)}", fix)
     evidence = ", ".join(f"{name} {system.packages[name]}" for name in wanted)
     return Verdict("ok", "notebooks can be opened and run", evidence)
 

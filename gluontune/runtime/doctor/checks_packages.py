@@ -28,9 +28,7 @@ def gluoncv(system: System, options: Options) -> Verdict:
     if _numbers(version) < (0, 10):
         fix = "pip install 'gluoncv==0.10.5.post0'"
         return Verdict("warning", "an old gluoncv, with which gluontune is not tested", version, fix)
-    missing = [
-        name for name in ("yacs", "autocfg", "portalocker", "pandas") if not system.module_exists(name)
-    ]
+    missing = [name for name in ("yacs", "autocfg", "portalocker", "pandas") if not system.module_exists(name)]
     if missing:
         return Verdict(
             "error",
@@ -91,12 +89,8 @@ def jpeg_decoder(system: System, options: Options) -> Verdict:
         "no libjpeg-turbo": "pip install pillow (its wheel carries libjpeg-turbo)",
         "switched off": "unset GLUONTUNE_NATIVE",
     }
-    fix = fixes.get(
-        reason, "check that `cc` works and that the cache folder ($XDG_CACHE_HOME) is yours alone"
-    )
-    message = (
-        "JPEG files are decoded by OpenCV, whole, at about two thirds of the speed; packing is slower too"
-    )
+    fix = fixes.get(reason, "check that `cc` works and that the cache folder ($XDG_CACHE_HOME) is yours alone")
+    message = "JPEG files are decoded by OpenCV, whole, at about two thirds of the speed; packing is slower too"
     return Verdict("warning", message, f"{name}; {reason}", fix)
 
 
@@ -105,9 +99,7 @@ def onnx(system: System, options: Options) -> Verdict:
     version = system.packages.get("onnx")
     if version is None:
         fix = "pip install 'gluontune[export]'"
-        return Verdict(
-            "info", "onnx is not installed: 'gluontune export' will not work", "not installed", fix
-        )
+        return Verdict("info", "onnx is not installed: 'gluontune export' will not work", "not installed", fix)
     if _numbers(version) >= (1, 18):
         return Verdict(
             "error",
@@ -128,9 +120,7 @@ def protobuf(system: System, options: Options) -> Verdict:
     if not (3, 20) <= _numbers(version) < (6, 0):
         fix = "pip install 'protobuf>=3.20.2,<6'"
         evidence = f"protobuf {version}, onnx {onnx_version}"
-        return Verdict(
-            "warning", "this protobuf is outside what onnx 1.16-1.17 is tested with", evidence, fix
-        )
+        return Verdict("warning", "this protobuf is outside what onnx 1.16-1.17 is tested with", evidence, fix)
     return Verdict("ok", "protobuf fits onnx", f"protobuf {version}")
 
 
@@ -139,9 +129,7 @@ def onnxruntime(system: System, options: Options) -> Verdict:
     version = system.packages.get("onnxruntime") or system.packages.get("onnxruntime-gpu")
     if version is None:
         fix = "pip install 'gluontune[export]'"
-        return Verdict(
-            "info", "onnxruntime is not installed: exports cannot be checked", "not installed", fix
-        )
+        return Verdict("info", "onnxruntime is not installed: exports cannot be checked", "not installed", fix)
     numpy_version = system.packages.get("numpy", "0")
     evidence = f"onnxruntime {version}, numpy {numpy_version}"
     if _numbers(version) >= (1, 20) and _numbers(numpy_version) < (1, 26):
@@ -178,19 +166,13 @@ def horovod(system: System, options: Options) -> Verdict:
     try:
         lacks, engines = system.horovod_lacks, system.horovod_engines
     except (OSError, ValueError) as error:
-        return Verdict(
-            "error", "Horovod's MXNet extension is not whole", f"{library.name}: {error}", _REBUILD
-        )
+        return Verdict("error", "Horovod's MXNet extension is not whole", f"{library.name}: {error}", _REBUILD)
     built = f"horovod {version}, {library.name}, built with {', '.join(engines) or 'no engine'}"
     if lacks:
-        evidence = f"{built}; this mxnet has no {lacks[0]}" + (
-            f" and {len(lacks) - 1} others" if lacks[1:] else ""
-        )
+        evidence = f"{built}; this mxnet has no {lacks[0]}" + (f" and {len(lacks) - 1} others" if lacks[1:] else "")
         return Verdict("error", "Horovod was built against another mxnet than this one", evidence, _REBUILD)
     if not engines:
-        return Verdict(
-            "error", "Horovod was built without Gloo, MPI and NCCL: ranks cannot meet", built, _REBUILD
-        )
+        return Verdict("error", "Horovod was built without Gloo, MPI and NCCL: ranks cannot meet", built, _REBUILD)
     if "Gloo" not in engines:
         message = "Horovod was built without Gloo, by which gluontune's launcher has the ranks meet"
         return Verdict("error", message, built, _REBUILD)

@@ -23,10 +23,7 @@ def operating_system(system: System, options: Options) -> Verdict:
             "run in Linux: a container, a virtual machine or a server",
         )
     return Verdict(
-        "error",
-        f"{name}: MXNet 1.9.1 has no wheel for it",
-        name,
-        "run in Linux: on Windows, 'wsl --install' gives one",
+        "error", f"{name}: MXNet 1.9.1 has no wheel for it", name, "run in Linux: on Windows, 'wsl --install' gives one"
     )
 
 
@@ -120,9 +117,7 @@ def amx(system: System, options: Options) -> Verdict:
         return Verdict("ok", "no AMX here, and none is needed", found.message)
     if found.level == "refused":
         fix = "nothing to mend for training, which goes on without it; AMX needs Linux 5.16 and no sandbox"
-        return Verdict(
-            "info", "AMX is there and the kernel refuses it: oneDNN computes without", found.message, fix
-        )
+        return Verdict("info", "AMX is there and the kernel refuses it: oneDNN computes without", found.message, fix)
     name, value = next(iter(AMX_ENV.items()))
     fix = f"nothing to mend; the ladder measures bfloat16 with {name}={value} and keeps it where it is faster"
     return Verdict("info", "AMX is there and MXNet leaves it off unless asked", found.message, fix)

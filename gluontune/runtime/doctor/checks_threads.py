@@ -43,16 +43,12 @@ def omp_threads(system: System, options: Options) -> Verdict:
     if text is None:
         if wanted == 1:
             return Verdict("ok", "one core: nothing to divide", evidence)
-        return Verdict(
-            "warning", "OMP_NUM_THREADS is not set: MXNet computes on half of the cores", evidence, fix
-        )
+        return Verdict("warning", "OMP_NUM_THREADS is not set: MXNet computes on half of the cores", evidence, fix)
     first = text.split(",")[0].strip()
     if not first.isdigit() or int(first) < 1:
         return Verdict("error", "OMP_NUM_THREADS is not a number above 0", evidence, fix)
     if int(first) > usable:
-        message = (
-            "more threads than usable cores: they wait for each other, which can cost far more than half"
-        )
+        message = "more threads than usable cores: they wait for each other, which can cost far more than half"
         return Verdict("warning", message, evidence, fix)
     if int(first) < wanted:
         message = "fewer threads than cores: right for several processes, slow for one"
@@ -69,9 +65,7 @@ def allocator(system: System, options: Options) -> Verdict:
     settings = launch_settings(allocator="auto", system=system).env
     names = [name for name in settings if name.startswith("MALLOC_")]
     if not names:
-        return Verdict(
-            "info", "not glibc's allocator: gluontune has no settings for it", system.libc[0] or "musl"
-        )
+        return Verdict("info", "not glibc's allocator: gluontune has no settings for it", system.libc[0] or "musl")
     unset = [name for name in names if name not in system.environ]
     evidence = ", ".join(f"{name}={system.environ.get(name, 'not set')}" for name in names)
     if unset:
@@ -133,9 +127,7 @@ def mxnet_variables(system: System, options: Options) -> Verdict:
         fix = f"unset {' '.join(name for name, _, _ in slow)}"
         return Verdict("warning", "variables of MXNet are set that slow training down", evidence, fix)
     others = [f"{name}={v}" for name, v in sorted(system.environ.items()) if name.startswith("MXNET_")]
-    return Verdict(
-        "ok", "no variable of MXNet is known to slow training down", ", ".join(others) or "none set"
-    )
+    return Verdict("ok", "no variable of MXNet is known to slow training down", ", ".join(others) or "none set")
 
 
 @check("dmlc-role", "DMLC_ variables left over from a distributed job")
@@ -151,9 +143,7 @@ def dmlc_role(system: System, options: Options) -> Verdict:
     names = sorted(name for name in system.environ if name.startswith("DMLC_"))
     if names:
         evidence = ", ".join(f"{name}={system.environ[name]}" for name in names)
-        return Verdict(
-            "info", "variables of a distributed MXNet job are set", evidence, "unset them if there is none"
-        )
+        return Verdict("info", "variables of a distributed MXNet job are set", evidence, "unset them if there is none")
     return Verdict("ok", "no variables of a distributed job", "none set")
 
 
@@ -172,15 +162,10 @@ def machine_busy(system: System, options: Options) -> Verdict:
 @check("cpu-governor", "the processor's frequency governor")
 def cpu_governor(system: System, options: Options) -> Verdict:
     folder = "/sys/devices/system/cpu"
-    names = {
-        (system.read(f"{folder}/cpu{cpu}/cpufreq/scaling_governor") or "").strip()
-        for cpu in system.affinity()
-    }
+    names = {(system.read(f"{folder}/cpu{cpu}/cpufreq/scaling_governor") or "").strip() for cpu in system.affinity()}
     names.discard("")
     evidence = ", ".join(sorted(names)) or "N/A"
-    if "powersave" in names and "intel_pstate" not in (
-        system.read(f"{folder}/cpu0/cpufreq/scaling_driver") or ""
-    ):
+    if "powersave" in names and "intel_pstate" not in (system.read(f"{folder}/cpu0/cpufreq/scaling_driver") or ""):
         fix = "sudo cpupower frequency-set -g performance"
         return Verdict("warning", "the processor is held at its lowest frequency", evidence, fix)
     return Verdict("ok", "the frequency is not held down", evidence)
