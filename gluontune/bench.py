@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
-    from gluontune.search.bench.benchmark import document as document
-    from gluontune.search.bench.benchmark import hold as hold
-    from gluontune.search.bench.benchmark import show as show
-    from gluontune.search.bench.contender import LIMIT as LIMIT
-    from gluontune.search.bench.contender import OURS as OURS
-    from gluontune.search.bench.contender import Contender as Contender
-    from gluontune.search.bench.contender import Entrant as Entrant
-    from gluontune.search.bench.contender import peer_python as peer_python
+    from gluontune.search.bench.benchmark import document as document, hold as hold, show as show
+    from gluontune.search.bench.contender import (
+        LIMIT as LIMIT,
+        OURS as OURS,
+        Contender as Contender,
+        Entrant as Entrant,
+        peer_python as peer_python,
+    )
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

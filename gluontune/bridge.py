@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
-    from gluontune.convert.bridge.agreement import Agreement as Agreement
-    from gluontune.convert.bridge.agreement import check as check
+    from gluontune.convert.bridge.agreement import Agreement as Agreement, check as check
     from gluontune.convert.bridge.convert import to_torch as to_torch
     from gluontune.convert.bridge.names import from_torch as from_torch
-    from gluontune.convert.bridge.registry import OPERATORS as OPERATORS
-    from gluontune.convert.bridge.registry import operator as operator
-    from gluontune.convert.migrate.project import Migrated as Migrated
-    from gluontune.convert.migrate.project import migrate as migrate
+    from gluontune.convert.bridge.registry import OPERATORS as OPERATORS, operator as operator
+    from gluontune.convert.migrate.project import Migrated as Migrated, migrate as migrate
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
-    from gluontune.search.budget import FEW_VALIDATE as FEW_VALIDATE
-    from gluontune.search.budget import FULL as FULL
-    from gluontune.search.budget import QUICK as QUICK
-    from gluontune.search.budget import Pace as Pace
-    from gluontune.search.budget import parse_budget as parse_budget
+    from gluontune.search.budget import (
+        FEW_VALIDATE as FEW_VALIDATE,
+        FULL as FULL,
+        QUICK as QUICK,
+        Pace as Pace,
+        parse_budget as parse_budget,
+    )
     from gluontune.search.climb import climb as climb
     from gluontune.search.device_scaling import scale as scale
-    from gluontune.search.esgd import EsgdPlan as EsgdPlan
-    from gluontune.search.esgd import esgd as esgd
+    from gluontune.search.esgd import EsgdPlan as EsgdPlan, esgd as esgd
     from gluontune.search.factors import analyse
     from gluontune.search.knobs import KNOBS as KNOBS
     from gluontune.search.methods import compare_methods

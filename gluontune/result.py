@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gluontune.recipe.result import SCHEMA_VERSION as SCHEMA_VERSION
-from gluontune.recipe.result import RunResult as RunResult
+from gluontune.recipe.result import SCHEMA_VERSION as SCHEMA_VERSION, RunResult as RunResult
 
 __all__ = ["RunResult", "SCHEMA_VERSION"]

@@ -17,11 +17,6 @@ from gluontune.core.errors import UsageError
 from gluontune.core.reading import parse_yaml
 from gluontune.core.texts import printable
 
-__all__ = [
-    "JSON_OPTION", "RECORD", "SHOWN", "TIME_LIMIT_OPTION", "debugging", "deliver", "emit", "finish", "first_of",
-    "launched", "names_of", "parse_settings", "say", "show_traceback", "stderr", "stdout", "stdout_reserved",
-]  # fmt: skip
-
 JSON_OPTION = typer.Option(False, "--json", help="One JSON document on stdout; all else goes to stderr.")
 
 TIME_LIMIT_OPTION = typer.Option(

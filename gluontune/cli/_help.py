@@ -8,8 +8,6 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["EXAMPLES", "FIRST", "GROUPS", "CommandGroup", "HelpedCommand", "dress", "option_record"]
-
 #: The commands by what one wants to do, in the order of `--help`. One that is not named here comes last.
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start": ("doctor", "init", "ladder"),

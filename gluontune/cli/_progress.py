@@ -10,8 +10,6 @@ from typing import Any
 from gluontune.cli import _common
 from gluontune.core.events import OnProgress, Progress
 
-__all__ = ["pieces_progress", "progress_bar", "progress_line", "status_line", "study_progress"]
-
 #: Seconds between two lines in a log, where a terminal would show a moving one.
 LOG_EVERY = 30.0
 
@@ -44,8 +42,7 @@ def status_line(start: str = "starting") -> Iterator[Callable[[str], None]]:
 @contextlib.contextmanager
 def progress_line() -> Iterator[OnProgress]:
     """A function that shows the events of one training run on stderr, as a bar or, in a log, as lines."""
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, Progress as Bar, TextColumn
 
     if not _common.stderr.is_terminal:
         say = _in_log()
@@ -68,8 +65,7 @@ def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable
     Args:
         title: what is being done. unit: of done and total after they are divided by ``scale``.
     """
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
 
     first: list[float] = []
 

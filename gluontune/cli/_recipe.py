@@ -20,8 +20,6 @@ from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe, own_recipes, rules
 from gluontune.recipe.registry import resolve
 
-__all__ = ["LISTED", "PANELS", "field_help", "grouped", "names_of", "takes_recipe"]
-
 #: The groups in which `--help` shows the fields, each from the field that begins it.
 PANELS = {
     "dataset": "Recipe: job", "batch_size_per_device": "Recipe: data", "stochastic_depth": "Recipe: net",

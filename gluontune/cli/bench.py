@@ -20,11 +20,6 @@ from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import grouped
 from gluontune.core.errors import UsageError
 
-__all__ = [
-    "MOVED", "ONLY", "OUT", "PEERS", "RESUME", "ROUNDS", "SECONDS", "carry_out", "measure", "ours_ran",
-    "register",
-]  # fmt: skip
-
 PEERS = typer.Option(None, "--peers", help="The peers' environment (default: .peers, from make peers).")
 ROUNDS = typer.Option(9, "--rounds", min=1, help="Interleaved rounds; from 9 on one disturbed is left out.")
 SECONDS = typer.Option(1.0, "--seconds", min=0.05, help="Length of each contender's slice of a round.")

@@ -10,8 +10,6 @@ import typer
 
 from gluontune.cli._common import JSON_OPTION, deliver, parse_settings, say, stderr, stdout
 
-__all__ = ["register"]
-
 FOLDER = typer.Option(None, "--folder", help="The notebooks [default: ./notebooks, or those of gluontune].")
 NAMES = typer.Argument(None, metavar="[LESSON…]", help="02, or 02_multi_worker; none: all.")
 OUT = typer.Option(Path("runs/course"), "--out", help="Folder of executed notebooks, results, summary.json.")

@@ -15,8 +15,6 @@ from gluontune.cli import _common
 from gluontune.cli._common import JSON_OPTION, deliver
 from gluontune.core.errors import UsageError
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add ``data`` and its four commands."""

@@ -15,8 +15,6 @@ from gluontune.cli._recipe import takes_recipe
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Export a net to ONNX, and check that it computes the same.", no_args_is_help=True)

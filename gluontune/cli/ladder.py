@@ -41,8 +41,7 @@ def ladder(
     It ends within its budget: trainings are shortened to fit, and what there is no time for is said. The flags
     below describe the naive script that the climb starts from.
     """
-    from gluontune import ladder as room
-    from gluontune import report
+    from gluontune import ladder as room, report
     from gluontune.report.page import finish_ladder
 
     pace = room.QUICK if quick else room.FULL

@@ -18,8 +18,6 @@ from gluontune.cli._recipe import takes_recipe
 from gluontune.core.errors import GluontuneError
 from gluontune.core.texts import printable
 
-__all__ = ["OPTIONS", "add_commands", "build_app", "main"]
-
 # Typer carries a copy of click from 0.2x on: take the base of its errors from wherever it lives.
 ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 

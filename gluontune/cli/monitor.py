@@ -12,8 +12,6 @@ import typer
 from gluontune.cli import _common
 from gluontune.core.errors import UsageError
 
-__all__ = ["register"]
-
 _DISTURBED_PCT = 10
 
 

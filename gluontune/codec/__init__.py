@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
-    from gluontune.codec.header import ImageError as ImageError
-    from gluontune.codec.header import ImageInfo as ImageInfo
-    from gluontune.codec.header import inspect as inspect
-    from gluontune.codec.header import kind_of as kind_of
-    from gluontune.codec.image import decode_image as decode_image
-    from gluontune.codec.image import resize_image as resize_image
-    from gluontune.codec.native import decoder_name as decoder_name
-    from gluontune.codec.native import recode_jpeg as recode_jpeg
+    from gluontune.codec.header import (
+        ImageError as ImageError,
+        ImageInfo as ImageInfo,
+        inspect as inspect,
+        kind_of as kind_of,
+    )
+    from gluontune.codec.image import decode_image as decode_image, resize_image as resize_image
+    from gluontune.codec.native import decoder_name as decoder_name, recode_jpeg as recode_jpeg
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -22,8 +22,6 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import set_aside, writable_folder, write_json
 from gluontune.core.reading import explain_os_error, parse_json, read_bytes, read_text, understood
 
-__all__ = ["Document", "Facts", "Journal", "earlier"]
-
 SCHEMA = 1
 Facts = Callable[[], Mapping[str, Any]]
 T = TypeVar("T")

@@ -10,8 +10,6 @@ import numpy as np
 from gluontune import optim, runtime
 from gluontune.core.errors import UsageError
 
-__all__ = ["SURFACES", "fit_line", "gradient_scatter", "line_loss", "line_points", "walk", "walk_all"]
-
 Surface = Callable[[Any, Any], Any]  # of numpy arrays or NDArrays; its lowest height is 0
 
 SURFACES: dict[str, Surface] = {

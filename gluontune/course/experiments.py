@@ -29,9 +29,6 @@ from gluontune.search.bench import contender as bench
 from gluontune.search.bench.benchmark import hold
 from gluontune.search.measure import Contender, interleave
 
-__all__ = ["as_files", "feed", "flip_bit", "in_turn", "kept_folder", "kept_run", "kept_study", "loading_rate", "onednn",
-           "record_fields"]  # fmt: skip
-
 _WINDOWS = 12  # of a feeding, each with its rate
 _OFF = {"MXNET_MKLDNN_ENABLED": "0", "MXNET_ONEDNN_ENABLED": "0"}
 

@@ -10,11 +10,8 @@ from typing import Any
 
 from gluontune.core.errors import UsageError
 from gluontune.recipe.result import RunResult
-from gluontune.report import figures, study_figures
-from gluontune.report import formatting as fmt
+from gluontune.report import figures, formatting as fmt, study_figures
 from gluontune.report.read import row_of
-
-__all__ = ["Markup", "accuracy_bands", "composition", "framed", "race_table", "show", "table"]
 
 _VIEW = re.compile(r'<svg viewBox="[\d.]+ [\d.]+ ([\d.]+) [\d.]+"')
 KINDS = ("throughput", "phases", "utilization", "accuracy")

@@ -24,8 +24,6 @@ from gluontune.core.files import atomic_write, writable_folder
 from gluontune.core.interpreter import python
 from gluontune.core.reading import parse_json, read_text
 
-__all__ = ["Lesson", "Progress", "find_lessons", "lab", "pick", "progress_of", "unpack"]
-
 _NAME = "[0-9][0-9]_*.ipynb"
 
 

@@ -21,8 +21,6 @@ from gluontune.core.gaps import distance
 from gluontune.core.interpreter import python
 from gluontune.core.processes import how_it_ended
 
-__all__ = ["deck_graph_memory", "folded", "net_memory", "operators"]
-
 DECK_MODES = ("imperative", "symbolic")
 NET_MODES = ("imperative", "hybridized", "static")
 _MIB = 2**20

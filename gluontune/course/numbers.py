@@ -11,8 +11,6 @@ from gluontune import runtime
 from gluontune.core.errors import UsageError
 from gluontune.recipe.registry import Registry
 
-__all__ = ["FORMATS", "Format", "add_up", "gradient_values", "lost_shares", "round_to"]
-
 
 @dataclass(frozen=True)
 class Format:

@@ -11,8 +11,6 @@ from gluontune.course.figures import Markup
 from gluontune.course.plots import WIDTH, figure_of
 from gluontune.report.svg import INK, ON_SERIES, SERIES
 
-__all__ = ["BOOK", "picture"]
-
 Part = tuple[str, float, str]  # kind (load, compute, exchange, idle, other), length, text
 
 

@@ -15,8 +15,6 @@ from gluontune.core.errors import UsageError
 from gluontune.course.figures import Markup, framed
 from gluontune.report.svg import INK, SERIES, draw, label
 
-__all__ = ["WIDTH", "bars", "figure_of", "lines", "paths"]
-
 # neighbours differ in lightness, not in hue alone; beyond six, a figure is not read but guessed
 _COLOURS = (4, 5, 2, 6, 1, 3, 0)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), "-", (0, (5, 2)), (0, (1, 1.2)))

@@ -28,8 +28,6 @@ from gluontune.course.lessons import Lesson
 from gluontune.report.formatting import clean
 from gluontune.runtime.packages import module_exists
 
-__all__ = ["SOLUTIONS", "Outcome", "need", "parameters_of", "run_lessons", "solved", "solved_notebook"]
-
 #: One right answer for each exercise, as the expression that a learner would write.
 SOLUTIONS = {name: exercise.solution for name, exercise in EXERCISES.items()}
 _STUB = re.compile(r'check\("([a-z0-9-]+)", \.\.\.')

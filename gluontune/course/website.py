@@ -17,8 +17,6 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write, writable_folder
 from gluontune.course.lessons import Lesson
 
-__all__ = ["Page", "broken_links", "write_site"]
-
 _HERE = Path(__file__).parent / "templates"
 
 

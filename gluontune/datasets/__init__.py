@@ -15,15 +15,19 @@ from typing import TYPE_CHECKING
 from gluontune.core import lazy
 
 if TYPE_CHECKING:
-    from gluontune.datasets.catalog import DATASETS as DATASETS
-    from gluontune.datasets.catalog import add as add
-    from gluontune.datasets.catalog import fetch as fetch
-    from gluontune.datasets.catalog import list_datasets as list_datasets
-    from gluontune.datasets.catalog import make as make
-    from gluontune.datasets.catalog import open_dataset
-    from gluontune.datasets.dataset import Dataset as Dataset
-    from gluontune.datasets.dataset import DatasetInfo as DatasetInfo
-    from gluontune.datasets.dataset import DatasetWarning as DatasetWarning
+    from gluontune.datasets.catalog import (
+        DATASETS as DATASETS,
+        add as add,
+        fetch as fetch,
+        list_datasets as list_datasets,
+        make as make,
+        open_dataset,
+    )
+    from gluontune.datasets.dataset import (
+        Dataset as Dataset,
+        DatasetInfo as DatasetInfo,
+        DatasetWarning as DatasetWarning,
+    )
     from gluontune.datasets.split import Split as Split
 
     open = open_dataset

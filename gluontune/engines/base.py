@@ -24,8 +24,6 @@ from gluontune.job.metrics import Outcome, Score, array_score, finite
 from gluontune.monitor import StepPhases
 from gluontune.recipe import Recipe
 
-__all__ = ["SAMPLED_EVERY", "Arrays", "Command", "Engine", "State"]
-
 SAMPLED_EVERY = 25  # one step in so many is cut into phases by waits
 
 Command = Callable[[dict[str, Any]], Optional[dict[str, Any]]]

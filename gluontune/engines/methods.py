@@ -20,8 +20,6 @@ from gluontune.methods.nets import set_values
 from gluontune.methods.weights import Arrays, Put, make_second
 from gluontune.recipe import Recipe
 
-__all__ = ["MethodSteps", "initialize", "refuse_methods"]
-
 
 class MethodSteps:
     """The methods of one training process.

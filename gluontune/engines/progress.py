@@ -10,8 +10,6 @@ from gluontune.core.errors import GluontuneError
 from gluontune.job.arrays import flat
 from gluontune.job.data import Feed
 
-__all__ = ["Progress", "repeat"]
-
 
 class Progress:
     """Where a training stands.

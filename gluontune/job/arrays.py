@@ -14,11 +14,6 @@ from gluontune.core.files import atomic_write, read_npz
 from gluontune.parallel.devices import split_batch
 from gluontune.runtime import as_net_array
 
-__all__ = [
-    "as_batch", "described", "first", "flat", "hint_of", "mapped", "parts_of", "read_weights", "to_numpy",
-    "without_bfloat16", "write_weights",
-]  # fmt: skip
-
 
 def mapped(change: Callable[[Any], Any], value: Any) -> Any:
     """``value`` with each of its arrays changed; lists and tuples keep their nesting.

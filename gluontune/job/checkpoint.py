@@ -26,11 +26,6 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write, explain_os_error, read_arrays, writable_folder
 from gluontune.core.reading import MOST_JSON, open_regular, parse_json
 
-__all__ = [
-    "DamagedCheckpoint", "Writer", "check_same_net", "files", "locked", "name_of", "newest", "part_of", "prune", "read",
-    "read_header", "restore_loader", "weights_in", "write",
-]  # fmt: skip
-
 FORMAT = "gluontune-checkpoint-1"
 _NAME = re.compile(r"step-(\d+)\.ckpt")
 _LINE = len(FORMAT) + 1 + 64 + 1

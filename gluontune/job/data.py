@@ -18,8 +18,6 @@ from gluontune.loading.loaders import seeded_subset
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 
-__all__ = ["Feed", "make_feed", "named_loaders"]
-
 _READ_TWICE = 16  # samples, to see whether they are drawn anew
 _MARKED = 16  # images that are compared between ranks
 _COMPARED = 256  # samples, where a batch of them cannot be made

@@ -37,8 +37,6 @@ from gluontune.methods.cards import numbers_of
 from gluontune.methods.nets import change_net
 from gluontune.recipe import Recipe, rules
 
-__all__ = ["Job", "load_job", "load_module"]
-
 
 @dataclass
 class Job:

@@ -15,8 +15,6 @@ from gluontune.job.job import Job
 from gluontune.job.user_file import blaming
 from gluontune.runtime import as_nd_array, mxnet
 
-__all__ = ["Outcome", "Score", "array_score", "direction", "hits_of", "make_score"]
-
 _SMALLER = ("loss", "error", "mae", "mse", "rmse", "perplexity", "entropy", "distance", "nll", "fid", "divergence")
 _LARGER = ("accuracy", "f1", "mcc", "auc", "precision", "recall", "iou", "psnr", "ssim", "bleu", "map", "pearson",
            "correlation", "score", "reward", "dice", "pcc")  # fmt: skip

@@ -10,8 +10,6 @@ from gluontune.core.errors import GluontuneError, UsageError, nearest
 from gluontune.recipe.registry import Registry
 from gluontune.runtime import mxnet
 
-__all__ = ["SMALL_NETS", "build_net", "give_values", "net_names"]
-
 SMALL_NETS: Registry[Any] = Registry("net")
 
 

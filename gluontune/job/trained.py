@@ -22,8 +22,6 @@ from gluontune.job.models import give_values
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 
-__all__ = ["Trained", "load", "recipe_of_source", "trained"]
-
 
 @dataclass
 class Trained:

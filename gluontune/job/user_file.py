@@ -15,8 +15,6 @@ from typing import Any
 
 from gluontune.core.errors import GluontuneError
 
-__all__ = ["as_script", "blaming", "in_words", "load_module", "place_of"]
-
 NAMES = ("net", "data", "loss", "metric", "step", "begin")
 
 

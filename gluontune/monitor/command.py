@@ -17,8 +17,6 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.monitor.cpu import OtherLoad
 from gluontune.monitor.sampler import Monitor
 
-__all__ = ["CommandRun", "estimator_handler", "run_command", "summary"]
-
 
 @dataclass
 class CommandRun:

@@ -12,8 +12,6 @@ import psutil
 from gluontune.monitor.tree import ProcessTree, WaitClock
 from gluontune.runtime.cpu import Cpu
 
-__all__ = ["CpuSampler", "OtherLoad", "usable_cores"]
-
 _MIB = 1 << 20
 _WAITS_EVERY_S = 0.5  # each thread is asked: too dear for every sample, and the counters run on
 # Memory, disks, network, quota, the search for new processes: a sample that takes long stops a step of the training.

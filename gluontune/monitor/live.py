@@ -10,8 +10,6 @@ from typing import Any
 from gluontune.core.errors import GluontuneError
 from gluontune.monitor.sampler import Monitor
 
-__all__ = ["closing_lines", "rows", "table", "watch"]
-
 _BAR = 16
 
 

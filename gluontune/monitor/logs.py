@@ -17,8 +17,6 @@ from gluontune.core.reading import parse_json, read_bytes
 from gluontune.monitor.series import columns, steadiness_of
 from gluontune.recipe.result import RunResult
 
-__all__ = ["JsonLines", "Log", "TensorBoard", "prometheus_text", "read_log", "run_result", "write_prometheus"]
-
 LOG_VERSION = 1
 Pathlike = Union[str, "os.PathLike[str]"]
 T = TypeVar("T")

@@ -14,8 +14,6 @@ from typing import Any, Callable, Union
 from gluontune.core.errors import UsageError
 from gluontune.runtime.nvml import ask, gpu_of, visible
 
-__all__ = ["GPU_FIELDS", "NvmlSampler", "is_thermal", "throttle_reasons"]
-
 _MIB = 1 << 20
 _RETRY_S = 5.0  # a lost GPU is asked again this often
 

@@ -20,8 +20,6 @@ from typing import Any
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["StepPhases", "SyncTrace", "trace_syncs"]
-
 _FIRST_EVERY = 5  # distance of the first few samples
 _TIMED_SHARE = 1 / 8  # of the other steps whose phases are timed on the host alone
 _NAMES = ("asnumpy", "wait_to_read", "asscalar", "item", "tolist")

@@ -15,8 +15,6 @@ from gluontune.monitor.cpu import CpuSampler
 from gluontune.monitor.nvml import NvmlSampler
 from gluontune.monitor.series import Ring, steadiness_of, thin
 
-__all__ = ["Clock", "Monitor", "SampledDevice", "ticks"]
-
 Sample = dict[str, Any]
 _SHORTEST_S = 0.01
 

@@ -17,8 +17,6 @@ import numpy as np
 from gluontune.core.errors import UsageError
 from gluontune.monitor.nvml import GPU_FIELDS
 
-__all__ = ["BY_DEVICE", "IDLE_BELOW_PCT", "Ring", "columns", "steadiness", "steadiness_of", "thin", "together"]
-
 Sample = dict[str, Any]
 BY_DEVICE = (*GPU_FIELDS, "cpu_cores_pct")
 Key = tuple[str, str]  # the field and the device, "" for a field of its own

@@ -14,8 +14,6 @@ from typing import Any, Callable
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["SimulatedDevice"]
-
 
 class SimulatedDevice:
     """An accelerator in name only: each batch that is submitted occupies it for ``ms_per_batch``.

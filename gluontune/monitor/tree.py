@@ -13,8 +13,6 @@ import psutil
 
 from gluontune.core.errors import GluontuneError
 
-__all__ = ["ProcessTree", "TreeReading", "WaitClock"]
-
 _MIB = 1 << 20
 # Start times are counted from a boot time that the kernel gives in whole seconds.
 _START_SLACK_S = 1.0

@@ -14,8 +14,6 @@ from typing import Any, Optional
 
 from gluontune.monitor.nvml import is_thermal
 
-__all__ = ["KINDS", "Verdict", "verdict"]
-
 #: Every kind of verdict, with what it means.
 KINDS = {
     "input-bound": "the device waits for data",

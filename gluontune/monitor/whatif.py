@@ -12,8 +12,6 @@ from typing import Any
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["attainable_flops", "compare", "expected_throughput", "fit_step_time", "measured_peaks"]
-
 
 def expected_throughput(
     *,

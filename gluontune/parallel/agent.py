@@ -32,8 +32,6 @@ from gluontune.core.processes import PipedProcess
 from gluontune.parallel import horovod, hosts, kvstore
 from gluontune.parallel.link import BEAT_S, HOST_CUT_S, LEASE_S, Lines, frame
 
-__all__ = ["main", "source_mark"]
-
 _TICK_S = 0.2
 
 

@@ -19,8 +19,6 @@ from gluontune.core.errors import GluontuneError
 from gluontune.parallel.shared import SharedWeights
 from gluontune.runtime import mxnet
 
-__all__ = ["Averaging", "HorovodAveraging", "KvstoreAveraging", "SharedUpdates", "flat_views", "put_back"]
-
 _WORTH_A_THREAD = 262_144  # weights: handing over fewer costs more than adding them
 
 

@@ -11,8 +11,6 @@ from typing import Any
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import mxnet
 
-__all__ = ["choose_kvstore", "clear_idle", "contexts", "median_ms", "push_and_pull", "split_batch"]
-
 
 def contexts(devices: str = "auto", count: int = 1, first: int = 0) -> list[Any]:
     """The MXNet contexts for one process.

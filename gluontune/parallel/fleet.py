@@ -15,8 +15,6 @@ from gluontune.parallel import horovod, kvstore
 from gluontune.parallel.hosts import Hosts, Place, is_loopback
 from gluontune.parallel.link import HOST_CUT_S, LINK_SILENT_S, Link, LinkLost, RemoteRank
 
-__all__ = ["Fleet", "HostsDiffer"]
-
 _PASSED_ON = ("GLUONTUNE_", "MXNET_", "OMP_", "NCCL_")  # of the launcher's variables; all others are the host's own
 _PIECE = 256 * 1024
 

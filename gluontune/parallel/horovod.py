@@ -23,8 +23,6 @@ from gluontune.parallel.kvstore import free_port
 from gluontune.runtime import mxnet
 from gluontune.runtime.packages import to_make
 
-__all__ = ["Exchange", "Meeting", "installed", "join", "network_env", "start_meeting"]
-
 _MISSING = (
     "Horovod is not installed for this mxnet: use engine='kvstore' (--engine kvstore), or build it "
     f"(about 75 s; it needs g++ and cmake): {to_make('horovod')}"

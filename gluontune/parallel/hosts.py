@@ -24,8 +24,6 @@ import psutil
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["Hosts", "Listener", "Place", "dial", "is_loopback", "own_addresses", "own_name_stands_for"]
-
 # A dead link must not be waited for, and nobody sits there to type a password. A user's own -o comes first and wins.
 _SSH_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=3", "ServerAliveCountMax=3")
 

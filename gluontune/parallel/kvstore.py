@@ -15,8 +15,6 @@ from typing import IO
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 
-__all__ = ["Cluster", "cluster_env", "free_port", "start_cluster", "start_helpers"]
-
 # A process with DMLC_ROLE=scheduler or server serves inside `import mxnet` and ends with the job: a cluster's
 # SIGTERM to all of its processes must not take the server from ranks that are about to save.
 _SERVE = (

@@ -20,8 +20,6 @@ from gluontune.core.interpreter import SAFE
 from gluontune.core.processes import Heard
 from gluontune.parallel.hosts import Hosts
 
-__all__ = ["BEAT_S", "HOST_CUT_S", "LEASE_S", "LINK_SILENT_S", "Lines", "Link", "LinkLost", "RemoteRank", "frame"]
-
 BEAT_S = 1.0  # both sides give a sign of life so often
 LINK_SILENT_S = 10.0  # the launcher takes a host that is silent for so long as cut off
 HOST_CUT_S = 8.0  # hosts that cannot reach each other for so long are cut off, even if the launcher hears both

@@ -13,8 +13,6 @@ from typing import Any, Optional
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["ALGORITHMS", "Link", "Parts", "exchange_ms", "expected", "minimum_bandwidth", "slowest_ms"]
-
 ALGORITHMS = ("ring", "parameter-server")
 
 

@@ -17,8 +17,6 @@ import numpy as np
 
 from gluontune.core.errors import GluontuneError
 
-__all__ = ["PATH_VARIABLE", "SharedWeights", "available", "create", "steps_of"]
-
 #: The environment variable in which ranks find the path.
 PATH_VARIABLE = "GLUONTUNE_SHARED_MEMORY"
 

@@ -25,8 +25,6 @@ from gluontune.core.processes import die_with_parent
 from gluontune.parallel.averaging import Averaging, flat_views, put_back
 from gluontune.parallel.shared import PATH_VARIABLE, create
 
-__all__ = ["Ranks", "SharedAveraging", "SharedExchange", "SharedSum", "start_ranks"]
-
 _CAPACITY = 1 << 20  # float32 values in one round; more go in several
 _LINE = 8  # int64 in a cache line: no two ranks write to the same one
 _YIELDS_S = 300e-6  # so long a waiting rank only lets others go first; then it sleeps

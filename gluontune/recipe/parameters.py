@@ -6,8 +6,6 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Parameter"]
-
 
 @dataclass(frozen=True)
 class Parameter:

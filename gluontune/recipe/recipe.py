@@ -18,8 +18,6 @@ from gluontune.core.errors import GluontuneError, UsageError, did_you_mean
 from gluontune.core.reading import MOST_YAML, parse_yaml, read_text
 from gluontune.recipe import rules
 
-__all__ = ["Recipe", "own_recipes"]
-
 _OWN = Path(__file__).with_name("recipes")
 
 

@@ -8,8 +8,6 @@ from typing import Any, Callable, Generic, TypeVar
 
 from gluontune.core.errors import UnknownNameError
 
-__all__ = ["Registry", "resolve"]
-
 T = TypeVar("T")
 
 

@@ -13,8 +13,6 @@ from gluontune.core.files import write_json
 from gluontune.core.reading import read_json
 from gluontune.core.stats import Interval
 
-__all__ = ["SCHEMA_VERSION", "RunResult"]
-
 SCHEMA_VERSION = 1
 STATUSES = ("ok", "failed", "interrupted")
 

@@ -11,20 +11,6 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe.parameters import Parameter
 from gluontune.recipe.registry import resolve
 
-__all__ = [
-    "NUMBERS",
-    "CHOICES",
-    "COLLECTIONS",
-    "LR_SCALING",
-    "NAMES",
-    "CARD_FIELDS",
-    "PARAMETERS",
-    "REGISTRIES",
-    "check",
-    "entry",
-    "naming",
-]
-
 #: What the rate is multiplied with when the batch grows by a ratio.
 LR_SCALING: dict[str, Callable[[float], float]] = {
     "none": lambda ratio: 1.0,

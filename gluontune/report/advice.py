@@ -10,8 +10,6 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.files import open_regular
 from gluontune.report import formatting as fmt
 
-__all__ = ["advice", "revisited_best", "revisited_lines"]
-
 _LARGEST = 200_000  # bytes of a script or a recipe that a page takes in
 _KEEP = {
     "environment": "Set threads and allocator before MXNet starts", "multi-worker": "Decode images in worker processes",

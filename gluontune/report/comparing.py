@@ -14,8 +14,6 @@ from gluontune.report import formatting as fmt
 from gluontune.report.read import Source, check_row, reason_of, row_of
 from gluontune.report.study import text_table
 
-__all__ = ["Comparison", "compare", "comparison_table"]
-
 ACCURACY_POINTS = 2.0  # as in the ladder's parity gate
 
 

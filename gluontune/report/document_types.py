@@ -18,8 +18,6 @@ from gluontune.report.study_figures import set_bars
 from gluontune.report.svg import SERIES, draw, label
 from gluontune.report.tta import tta_view
 
-__all__ = ["KINDS", "Kind", "benchmark_view", "esgd_table", "kind_of", "named", "tune_table", "view"]
-
 _WORDS = {"images_per_sec", "samples_per_sec"}
 _HIDDEN = {"name", "part", "peer", "status", "reason", "note", "info", "sizes", "recipe"}
 

@@ -10,8 +10,6 @@ from gluontune.report import formatting as fmt
 from gluontune.report.study import INTERRUPTED, figure, finish, over, row, study, table, text_tables
 from gluontune.report.study_figures import interaction_dots, set_bars
 
-__all__ = ["factors_sentence", "factors_tables", "factors_view", "finish_factors"]
-
 
 def factors_sentence(document: Mapping[str, Any]) -> str:
     """What was found, in a line: what all factors give, which hurts, and what does not compose."""

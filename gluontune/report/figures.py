@@ -8,8 +8,6 @@ from typing import Any
 from gluontune.report import formatting as fmt
 from gluontune.report.svg import INK, ON_SERIES, SERIES, draw, label
 
-__all__ = ["WIDTH", "Row", "accuracy", "gains", "phases", "throughput", "utilization", "utilization_series"]
-
 Row = dict[str, Any]
 
 WIDTH = 4.8  # inches: 346 px, about what a phone has; a desktop shows it half as large again

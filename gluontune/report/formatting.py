@@ -10,12 +10,6 @@ from typing import Any
 
 from gluontune.core.texts import clean
 
-__all__ = [
-    "MARKS", "PHASES", "RUNG_WORDS", "accuracy", "as_yaml", "canonical", "changed_fields", "clean", "decimals",
-    "duration", "fact_pairs", "finite", "interval", "number", "outcome", "points", "prediction", "rate", "ratio",
-    "ratio_with_interval", "reached", "value_text",
-]  # fmt: skip
-
 # The phases of a step in the order in which they happen, and how a sentence calls them.
 PHASES = {
     "data": "waiting for data",

@@ -18,8 +18,6 @@ from gluontune.report.sentence import ladder_sentence
 from gluontune.report.study import text_table
 from gluontune.report.table import ladder_table, log_line, rung_cells, verdict_text
 
-__all__ = ["LiveLadder"]
-
 _EVENTS = ("ladder-start", "rung-start", "progress", "rung-end", "ladder-end")  # each has a method of its name
 _LINE_EVERY_S = 15.0  # in a log, progress of one and the same stage is repeated no more often
 

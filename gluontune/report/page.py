@@ -10,18 +10,12 @@ from typing import Any
 from gluontune.core.errors import UsageError
 from gluontune.core.files import atomic_write, write_json
 from gluontune.recipe.result import RunResult
-from gluontune.report import document_types as documents
-from gluontune.report import figures, views
+from gluontune.report import document_types as documents, figures, views
 from gluontune.report.formatting import clean, finite
 from gluontune.report.read import Source, check_ladder
 from gluontune.report.sentence import ladder_sentence
 from gluontune.report.study import keyed, light, page, write_page, write_study
 from gluontune.report.svg import standalone
-
-__all__ = [
-    "finish_ladder", "render", "write_document_html", "write_html", "write_ladder_html", "write_runs_html",
-    "write_svg",
-]  # fmt: skip
 
 
 def write_ladder_html(ladder: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

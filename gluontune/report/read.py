@@ -16,8 +16,6 @@ from gluontune.recipe.result import SCHEMA_VERSION, RunResult
 from gluontune.report import document_types as documents
 from gluontune.report.formatting import clean, finite, number
 
-__all__ = ["Collected", "Source", "check_ladder", "check_row", "collect", "load", "reason_of", "row_of"]
-
 _MAPPINGS = ("steadiness", "phases_pct", "utilization", "changes", "recipe")
 _OPTIONAL_MAPPINGS = ("val_metric", "samples_per_sec", "ratio_to_previous", "error")
 _LISTS = ("epoch_seconds", "elapsed_seconds", "val_accuracy", "train_loss", "notes", "variants")

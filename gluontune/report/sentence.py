@@ -9,8 +9,6 @@ from gluontune.report import formatting as fmt
 from gluontune.report.advice import revisited_best
 from gluontune.report.read import check_ladder, reason_of
 
-__all__ = ["ladder_sentence", "sentence_parts"]
-
 PARITY = 0.02  # the fall of accuracy, as a share, beyond which a faster rung is no gain
 
 

@@ -19,11 +19,6 @@ from typing import Any
 from gluontune.core.files import atomic_write, write_json
 from gluontune.report import formatting as fmt
 
-__all__ = [
-    "INTERRUPTED", "figure", "finish", "keyed", "light", "over", "page", "row", "study", "table", "text_table",
-    "text_tables", "write_page", "write_study",
-]  # fmt: skip
-
 INTERRUPTED = "This was interrupted: it shows what was measured until then."
 _IDS = re.compile(r'(\bid="|\bhref="#|url\(#)')
 _HERE = Path(__file__).parent / "templates"

@@ -10,8 +10,6 @@ import numpy as np
 from gluontune.report import formatting as fmt
 from gluontune.report.svg import INK, SERIES, draw, label
 
-__all__ = ["accuracy_band", "cost_against_time", "interaction_dots", "repeats", "set_bars"]
-
 _WIDTH = 4.8
 _ROW = 30  # points for each bar and its name
 _COLOURS = (4, 5, 2, 6, 1, 3)

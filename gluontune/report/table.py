@@ -14,8 +14,6 @@ from gluontune.report.read import Source, check_ladder, check_row, reason_of, ro
 from gluontune.report.sentence import ladder_sentence
 from gluontune.report.study import text_table
 
-__all__ = ["ladder_table", "log_line", "print_sources", "rung_cells", "runs_table", "summary", "verdict_text"]
-
 # Columns of the terminal from which there is room for accuracy and utilization, and for intervals, too.
 _MEDIUM, _WIDE, _WIDEST = 76, 100, 118
 

@@ -8,14 +8,8 @@ from typing import Any
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.reading import read_json
-from gluontune.report import formatting as fmt
-from gluontune.report import study_figures as figures
+from gluontune.report import formatting as fmt, study_figures as figures
 from gluontune.report.study import figure, finish, over, row, study, table, text_table
-
-__all__ = [
-    "check_comparable", "finish_tta", "load_tta", "summary_lines", "titles", "tta_sentence", "tta_table",
-    "tta_view",
-]  # fmt: skip
 
 TITLES = {"this": "this recipe", "against": "the other recipe"}
 

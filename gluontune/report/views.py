@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.recipe.result import RunResult
-from gluontune.report import figures
-from gluontune.report import formatting as fmt
+from gluontune.report import figures, formatting as fmt
 from gluontune.report.advice import advice, revisited_best, revisited_lines
 from gluontune.report.read import reason_of, row_of
 from gluontune.report.sentence import sentence_parts
-
-__all__ = ["ladder_view", "runs_view"]
 
 Row = dict[str, Any]
 

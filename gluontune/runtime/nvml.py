@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Gpu", "GpuReport", "ask", "gpu_of", "query", "visible"]
-
 
 @dataclass(frozen=True)
 class Gpu:

@@ -10,8 +10,6 @@ from typing import Any
 
 from gluontune.core.events import RungRow
 
-__all__ = ["Loss", "judge_quality", "loss_of", "newcombe"]
-
 _USUAL = 0.015  # standard deviation of the accuracy of a short training over its seeds
 _KNOWN = 4  # degrees of freedom from which on the runs tell their own spread
 COLLAPSED = 0.10  # points that the whole interval lies below: no second run is needed to see that

@@ -21,8 +21,6 @@ from gluontune.search.sequential import LOOKS, ratio_at_look
 from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
 
-__all__ = ["SHORTER", "Batches"]
-
 SHORTER = 0.7  # of the length: what arrived is tried with so much less, until it does not arrive any more
 _WORTH = 1.05  # times less to the accuracy, as the slices promise: what cannot win that is not trained
 _SETTLE = 0.3  # of the free time, for making the winner's gain certain

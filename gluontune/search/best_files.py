@@ -15,8 +15,6 @@ from gluontune.job.models import SMALL_NETS
 from gluontune.recipe import Recipe
 from gluontune.search.revisit import AGAIN
 
-__all__ = ["best_script", "best_yaml", "hand_over"]
-
 _WIDTH = 1 << 20  # of a line of YAML
 #: Of the climb, not of the job: a quick climb's one epoch of the sample must not become somebody's recipe.
 _OF_THE_CLIMB = ("train_samples", "val_samples", "seconds", "target_accuracy")

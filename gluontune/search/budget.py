@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from gluontune.core.errors import UsageError
 
-__all__ = ["FEW_VALIDATE", "FULL", "QUICK", "Budget", "BudgetSpent", "Pace", "fit_epochs", "parse_budget"]
-
 PROOF = 0.22  # of the budget at most, kept back for the proof at the end
 NAIVE = 0.11  # of the budget, for one training of the naive script
 PATIENCE = 0.05  # of the budget, for waiting until others leave the machine alone

@@ -12,8 +12,6 @@ from typing import Any
 from gluontune.core.errors import GluontuneError, UsageError, nearest
 from gluontune.core.reading import MOST_YAML, parse_yaml, read_text
 
-__all__ = ["PackageEnergy", "gpu_joules", "read_price", "usd"]
-
 FIELDS = ("machine", "usd_per_hour", "date", "source")
 EXAMPLE = "prices: [{machine: my-server, usd_per_hour: 0.34, date: 2026-01-31, source: 'https://…'}]"
 

@@ -13,8 +13,6 @@ from gluontune.parallel.scaling import ALGORITHMS, Link, Parts, expected, minimu
 from gluontune.recipe import Recipe
 from gluontune.training.group import Group
 
-__all__ = ["BANDWIDTHS", "DEVICES", "SCHEMA", "measure_parts", "scale"]
-
 SCHEMA = 1
 DEVICES = (8, 64, 512)
 BANDWIDTHS = (1.25, 12.5, 50.0)  # GB/s: 10, 100 and 400 Gbit/s

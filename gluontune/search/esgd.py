@@ -19,8 +19,6 @@ from gluontune.recipe import Recipe
 from gluontune.search.study import Study
 from gluontune.search.worker_pool import Life, WorkerPool
 
-__all__ = ["ESGD_SCHEMA", "EsgdPlan", "cost", "esgd"]
-
 ESGD_SCHEMA = 1
 # What random numbers are for; two purposes never share a stream.
 _SETUP, _OFFSPRING, _CHOICE = 1, 2, 3

@@ -15,11 +15,6 @@ from gluontune.recipe import Recipe
 from gluontune.search.rung import Site
 from gluontune.search.rungs import RUNGS
 
-__all__ = [
-    "DEFAULT_FACTORS", "EXTRA_FACTORS", "Factor", "check_factors", "combine", "interactions", "leave_one_out",
-    "parse_factor", "plan", "quotient", "recipe_of", "resolve_factors", "set_name",
-]  # fmt: skip
-
 DEFAULT_FACTORS = ("environment", "records", "hybridized", "mixed-precision", "large-batch")
 # Which of a rung's variants stands for it: the one that changes nothing which another factor changes.
 _VARIANT = {"hybridized": -1, "multi-worker": -1}

@@ -24,8 +24,6 @@ from gluontune.search.rungs import RUNGS
 from gluontune.search.study import Study, check_target, dataset_facts
 from gluontune.search.time_to_target import accuracies, first_crossing
 
-__all__ = ["FACTORS_SCHEMA", "Row", "analyse", "train_to_targets", "tta_of"]
-
 FACTORS_SCHEMA = 1
 Row = Mapping[str, Any]
 ONE = {"median": 1.0, "ci95": [1.0, 1.0]}  # the base against itself

@@ -12,11 +12,6 @@ from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender
 from gluontune.search.rung import Variant
 from gluontune.search.sequential import Scatter, ratio_at_look
 
-__all__ = [
-    "LIKELY", "MAYBE", "PARITY_POINTS", "choose", "compare", "helps", "judge", "judge_accuracy", "next_best",
-    "verdict_of",
-]  # fmt: skip
-
 PARITY_POINTS = 0.02  # a rung may cost so much validation accuracy at equal epochs, and no more
 TIE = 0.03  # variants whose medians are this close are as fast as each other
 WORTH = 1.01  # a gain below one per cent is not worth a change

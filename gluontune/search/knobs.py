@@ -19,9 +19,6 @@ from gluontune.recipe.registry import Registry
 from gluontune.search.rung import Rung, Site, Variant, adding_to, always
 from gluontune.search.rungs import RUNGS
 
-__all__ = ["KNOBS", "batch_size_knob", "in_short", "options_of"]
-
-
 KNOBS: Registry[Rung] = Registry("knob")
 _knob = adding_to(KNOBS)
 

@@ -14,8 +14,6 @@ from gluontune.recipe.result import RunResult
 from gluontune.training.group import Group, RunFailed
 from gluontune.training.loop import drive
 
-__all__ = ["Contender", "Turns", "interleave"]
-
 
 class Turns(Protocol):
     """What can be measured in turn: anything that is started once, warmed up, and then gives its slices."""

@@ -18,8 +18,6 @@ from gluontune.search.factors import FACTORS_SCHEMA, Row, train_to_targets, tta_
 from gluontune.search.repeat import train_once
 from gluontune.search.study import Study, check_target, dataset_facts
 
-__all__ = ["compare_methods"]
-
 _AGAIN, _TOGETHER = "base, beside the best together", "together"
 
 

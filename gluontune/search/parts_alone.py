@@ -17,8 +17,6 @@ from gluontune.search.measure import Contender
 from gluontune.search.rung import Site
 from gluontune.training.group import Group
 
-__all__ = ["compare_counts", "look_into", "note", "predict"]
-
 _PROBE_S = 0.6  # of each part
 
 

@@ -24,8 +24,6 @@ from gluontune.search.time_to_target import first_crossing
 from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
 
-__all__ = ["finish", "prove", "ratio_at", "shortener", "what_was_shown", "worth_a_try"]
-
 _MOST_PAIRS = 5
 _LOST = "the best recipe with it ended at {:.1f} % in the proof: accuracy was lost"
 

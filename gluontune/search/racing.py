@@ -21,8 +21,6 @@ from gluontune.search.measure import Contender, interleave
 from gluontune.search.rung import Site, Variant
 from gluontune.search.study import dataset_facts
 
-__all__ = ["Candidate", "OutOfBudget", "Racing", "TuneResults"]
-
 TUNE_SCHEMA = 1
 FEWEST_ALIVE, MOST_ALIVE = 3, 6  # contenders whose processes exist at the same time
 

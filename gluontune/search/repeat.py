@@ -15,8 +15,6 @@ from gluontune.search.cost import PackageEnergy
 from gluontune.training.group import Group, RunFailed
 from gluontune.training.loop import drive
 
-__all__ = ["Clocks", "begun", "train_once"]
-
 _WARMUP_STEPS = 2
 
 

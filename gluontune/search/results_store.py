@@ -15,8 +15,6 @@ from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.study import dataset_facts
 
-__all__ = ["LADDER_SCHEMA", "ResultsStore"]
-
 LADDER_SCHEMA = 1
 
 

@@ -23,8 +23,6 @@ from gluontune.search.rungs import RUNGS
 from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
 
-__all__ = ["AGAIN", "Question", "interaction", "questions", "revisit"]
-
 AGAIN, WITHOUT = "asked again", "left out"
 _BEYOND_HOPE = 0.6  # of the recipe before it, at best: nothing that was kept later makes up for that
 _PART = 0.8  # of the free time, for one contest

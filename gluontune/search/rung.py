@@ -11,8 +11,6 @@ from gluontune.recipe import Recipe
 from gluontune.recipe.registry import Registry
 from gluontune.runtime import pytorch
 
-__all__ = ["Rung", "Site", "Variant", "adding_to", "always"]
-
 
 @dataclass(frozen=True)
 class Site:

@@ -13,8 +13,6 @@ from gluontune.search.judge import LIKELY, MAYBE, helps
 from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender, interleave
 from gluontune.search.sequential import LOOKS, Scatter, hardly_above, ratio_at_look
 
-__all__ = ["Contest", "Rounds"]
-
 TOO_SLOW = 0.25  # of the best recipe's rate: twice below it while warming up, and a variant is not measured any further
 _NAIVE_ROUNDS = 4  # the naive script tells the height of the ladder; the verdict is made against the best
 _SETTLED = 6  # rounds after which it does not matter any more which of the variants that help is the fastest

@@ -21,9 +21,6 @@ from gluontune.runtime import pytorch
 from gluontune.search.budget import SHORTEST_UPDATES
 from gluontune.search.rung import Rung, Site, Variant, adding_to
 
-__all__ = ["RUNGS"]
-
-
 RUNGS: Registry[Rung] = Registry("rung")
 _rung = adding_to(RUNGS)
 

@@ -24,8 +24,6 @@ from collections.abc import Sequence
 
 from gluontune.core.stats import Interval
 
-__all__ = ["ERROR", "LOOKS", "Scatter", "hardly_above", "ratio_at_look", "trimmed_interval"]
-
 ERROR = 0.05  # of a whole contest: all its looks and all its variants together
 #: Rounds after which a contest is looked at. They grow, so that a hard question costs few looks.
 LOOKS = (4, 6, 9, 13, 19, 27, 36)

@@ -13,8 +13,6 @@ from gluontune.core.journal import Document
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 
-__all__ = ["Study", "check_target", "dataset_facts"]
-
 
 class Study(Document):
     """What a study has found so far, as ``DIR/NAME.json``; ``done`` is its list of finished pieces.

@@ -11,8 +11,6 @@ from typing import Any
 from gluontune.core.files import atomic_write, write_json
 from gluontune.recipe import Recipe
 
-__all__ = ["dawnbench_entry", "dawnbench_tsv", "mllog_lines", "write_submissions"]
-
 
 def dawnbench_tsv(row: Mapping[str, Any]) -> str:
     r"""Progress of one repeat by epoch, as DAWNBench wants it; the hours are the counted ones.

@@ -11,8 +11,6 @@ from gluontune.core import stats
 from gluontune.core.errors import GluontuneError
 from gluontune.recipe.result import RunResult
 
-__all__ = ["accuracies", "first_crossing", "parity", "summarize", "sustained_crossing"]
-
 POINTS = 0.02  # of final accuracy, as in the ladder's gate
 EPOCHS = 0.1  # of the epochs to target: a smaller difference is not worth a mark, however certain
 

@@ -13,8 +13,6 @@ from gluontune.search.measure import Contender
 from gluontune.search.results_store import ResultsStore
 from gluontune.training.group import Group, RunFailed
 
-__all__ = ["Trainings", "same_arithmetic", "same_but_rounding"]
-
 _NO_ARITHMETIC = {"runtime", "num_workers", "prefetch"}  # the same images in the same order, the same sums
 _ROUNDING = {*_NO_ARITHMETIC, "loader", "hybridize", "rewrites", "backend"}  # each is checked to compute the same
 _PART = 0.7  # of the free time that one training of a rung may take

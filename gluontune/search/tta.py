@@ -17,8 +17,6 @@ from gluontune.search.repeat import Clocks, train_once
 from gluontune.search.study import Study, check_target, dataset_facts
 from gluontune.search.time_to_target import accuracies, first_crossing, parity, summarize, sustained_crossing
 
-__all__ = ["RULE", "TTA_SCHEMA", "describe", "time_to_accuracy"]
-
 TTA_SCHEMA = 1
 RULE = (
     "Counted: training steps, data loading and augmentation included, from the first step of the seeded run to "

@@ -22,9 +22,6 @@ from gluontune.search.knobs import KNOBS, batch_size_knob, options_of
 from gluontune.search.racing import Candidate, OutOfBudget, Racing, TuneResults
 from gluontune.search.rung import Rung, Variant
 
-__all__ = ["tune"]
-
-
 ROUNDS = (3, 5, 9)  # slices of each contender in the first, second and later heats of a knob
 FINAL = 3  # so many options or fewer run the last heat at once
 NOT_REACHED = "the search ended before it was tried"

@@ -15,8 +15,6 @@ from gluontune.optim.evolution import ranked_value
 from gluontune.recipe import Recipe
 from gluontune.training.group import Group, RunFailed
 
-__all__ = ["Life", "WorkerPool", "live"]
-
 
 @dataclass(frozen=True)
 class Life:

@@ -17,10 +17,9 @@ from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.training.callbacks import Callback, Callbacks, Moment
 from gluontune.training.checkpoints import Checkpoints, Keeper
-from gluontune.training.group import FAULTS, Group, RunFailed
+from gluontune.training.group import Group
 from gluontune.training.loop import drive
-
-__all__ = ["run"]
+from gluontune.training.rank_messages import FAULTS, RunFailed
 
 _HOST_BACK_S = 10.0  # a host that went away is given so long before it is asked again
 

@@ -19,8 +19,6 @@ from typing import Any, Callable, Optional, Union
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 
-__all__ = ["EVENTS", "Callback", "Callbacks", "Moment"]
-
 EVENTS = ("run_start", "steps_end", "epoch_end", "run_end")
 
 

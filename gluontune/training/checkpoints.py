@@ -19,8 +19,6 @@ from gluontune.core.reading import understood
 from gluontune.job import checkpoint
 from gluontune.recipe import Recipe
 
-__all__ = ["Checkpoints", "Keeper", "parse_interval"]
-
 # A checkpoint can be gone on from only where these are equal. The others are free: a resumed run may be
 # longer, use another loader's threads, or run elsewhere.
 _SAME = (

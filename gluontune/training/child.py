@@ -28,8 +28,6 @@ from gluontune.job.user_file import in_words
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import resolve
 
-__all__ = ["main", "serve"]
-
 _BEAT_S = 2.0  # between signs of life while a command is carried out
 
 

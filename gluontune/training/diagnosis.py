@@ -21,8 +21,6 @@ from gluontune.recipe.registry import resolve
 from gluontune.runtime import mxnet
 from gluontune.training.group import Group
 
-__all__ = ["Examination", "examine", "make_step"]
-
 _RECIPE = "GLUONTUNE_EXAMINED_RECIPE"
 _PHASE_STEPS = 26  # one step in 25 is cut into phases
 _LONGEST_S = 30.0  # so long may the steps for the phases take

@@ -30,8 +30,6 @@ from gluontune.recipe.result import RunResult
 from gluontune.runtime.pytorch import torch
 from gluontune.training.checkpoints import Checkpoints
 
-__all__ = ["Elastic", "run_elastic"]
-
 _LAST_CALL_S = 5  # the agents that are there wait so long for more, where more are allowed
 _STOP_S = 5  # a rank that is told to end, and does not, is killed
 # torchrun that ends with the process that started it.

@@ -23,8 +23,6 @@ from gluontune.recipe import Recipe
 from gluontune.training.rank_messages import RunFailed
 from gluontune.training.starting import LocalRanks
 
-__all__ = ["Meeting", "MetSite", "fingerprint"]
-
 _ARRIVE_S = 60.0  # torchrun starts all ranks of a round at once
 _HELLO_S = 5.0
 

@@ -21,8 +21,6 @@ from gluontune.job.models import give_values
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 
-__all__ = ["Tuned", "applied", "tuned"]
-
 logger = logging.getLogger("gluontune")
 
 

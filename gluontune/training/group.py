@@ -14,10 +14,8 @@ from typing import Any
 
 from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
-from gluontune.training.rank_messages import FAULTS, RankMessages, RunFailed, difference_between
+from gluontune.training.rank_messages import RankMessages, RunFailed, difference_between
 from gluontune.training.starting import Here, start_on_hosts
-
-__all__ = ["FAULTS", "Group", "RunFailed"]
 
 
 class Group:

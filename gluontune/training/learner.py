@@ -19,8 +19,6 @@ from gluontune.core.interpreter import python
 from gluontune.core.processes import PipedProcess, die_with_parent, event_sender
 from gluontune.parallel.shared import PATH_VARIABLE, steps_of
 
-__all__ = ["LIVES", "Learner", "main"]
-
 LIVES = 3  # deaths with no step taken between them, until a learner is given up
 _TICK_S = 0.5
 _SILENT_S = 20.0

@@ -15,8 +15,6 @@ from gluontune.training.callbacks import Callbacks, Moment
 from gluontune.training.checkpoints import Keeper
 from gluontune.training.group import Group, RunFailed
 
-__all__ = ["drive"]
-
 _WINDOW_S = 0.8  # training is waited for, and counted, about this often
 _MIN_WINDOWS = 8
 _MAX_POINTS = 2000  # of a utilization series in a result

@@ -10,8 +10,6 @@ from typing import Any
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import doctor
 
-__all__ = ["FAULTS", "RankMessages", "RunFailed", "difference_between", "second_hand"]
-
 # Kinds of failures that come from outside: a new start may well go through.
 FAULTS = ("ProcessDied", "ClusterFailed", "TimeLimit", "RankSilent", "ConnectionLost", "HostLost")
 

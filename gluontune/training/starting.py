@@ -23,8 +23,6 @@ from gluontune.parallel.shared import PATH_VARIABLE, available, create
 from gluontune.recipe import Recipe
 from gluontune.training.rank_messages import RunFailed
 
-__all__ = ["Here", "LocalRanks", "start_on_hosts"]
-
 _CHILD = "gluontune.training.child"
 _LEARNER = "gluontune.training.learner"  # a child that is started again when it dies
 

@@ -6,8 +6,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from jpegs import jpeg, picture, pytestmark  # noqa: F401
 from PIL import Image
 

@@ -6,8 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluontune.compute import apply_rewrites, profile, set_mode
 from gluontune.compute.profile_report import Execution, cure_of, parse_log, report, slow_reason, summarize

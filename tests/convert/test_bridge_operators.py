@@ -10,8 +10,7 @@ import json
 import numpy as np
 import pytest
 from drawn_operators import DRAWN, FEW, FIXED, OPERATORS, FromHypothesis, fill, symbol_of
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import gluontune as gt
 

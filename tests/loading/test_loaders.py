@@ -11,13 +11,19 @@ import time
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import gluontune as gt
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.loading import AUGMENTS, LOADERS, ResidentLoader, ThreadedLoader, build, from_files
-from gluontune.loading import resident as resident_module
+from gluontune.loading import (
+    AUGMENTS,
+    LOADERS,
+    ResidentLoader,
+    ThreadedLoader,
+    build,
+    from_files,
+    resident as resident_module,
+)
 
 UINT8 = [info.name for info in LOADERS if info.yields == "uint8-nhwc"]
 

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import gluontune as gt
 from gluontune.core.errors import UnknownNameError, UsageError
@@ -40,8 +39,7 @@ PARAMS = {
 
 def built(backend, recipe):
     """A session in this process, which has both engines: a process of its own takes seconds to start."""
-    from gluontune.engines.torch import export as torch_export
-    from gluontune.engines.torch import session as torch_session
+    from gluontune.engines.torch import export as torch_export, session as torch_session
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_export, "exported", export_job)

@@ -7,8 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluontune.core.errors import GluontuneError
 from gluontune.monitor import Monitor, SimulatedDevice, TensorBoard, prometheus_text, read_log, run_result

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.monitor import Monitor, SimulatedDevice

@@ -8,8 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from launch_faults import FAULTS, fault_trial
 from ranks import TWO, check_that_it_resumes, parameters_after
 

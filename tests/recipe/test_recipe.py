@@ -8,8 +8,7 @@ import sys
 import pytest
 import typer
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from typer.testing import CliRunner
 
 from gluontune.cli._recipe import takes_recipe

@@ -11,8 +11,7 @@ from PIL import Image
 
 from gluontune.codec import native
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.records import PackReport, RecordReader, pack
-from gluontune.records import packer as packer_room
+from gluontune.records import PackReport, RecordReader, pack, packer as packer_room
 from gluontune.records.blocks import BlockMaker, Skip, make_block
 from gluontune.records.packer import shard_paths
 from gluontune.records.sources import Item

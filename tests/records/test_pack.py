@@ -19,10 +19,16 @@ from record_kills import kill_trials
 from gluontune.codec.header import ImageError, inspect
 from gluontune.codec.image import decode_image, pixels_to_raw
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.records import DamagedRecordError, RecordReader, pack, raw_to_pixels, verify
-from gluontune.records import blocks as blocks_room
-from gluontune.records import formats as formats_room
-from gluontune.records import packer as packer_room
+from gluontune.records import (
+    DamagedRecordError,
+    RecordReader,
+    blocks as blocks_room,
+    formats as formats_room,
+    pack,
+    packer as packer_room,
+    raw_to_pixels,
+    verify,
+)
 from gluontune.records.blocks import BlockMaker
 from gluontune.records.sources import read_source
 from gluontune.records.transform import Transform

@@ -8,9 +8,7 @@ import os
 import pytest
 
 from gluontune.core.errors import GluontuneError
-from gluontune.records import blocks as blocks_room
-from gluontune.records import pack
-from gluontune.records import packer as packer_room
+from gluontune.records import blocks as blocks_room, pack, packer as packer_room
 from gluontune.records.layout import MAGIC
 
 SUFFIXES = (".rec", ".idx", ".crc", ".classes")

@@ -9,8 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import record_fuzz
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from record_damages import DamageTrial
 from record_fuzz import concurrent_reads, damage_trials
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 import report_samples as samples
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from page_reader import Page
 
 from gluontune.cli.main import main

@@ -6,12 +6,10 @@ import copy
 
 import pytest
 import report_samples as samples
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gluontune.core.errors import GluontuneError
-from gluontune.report import formatting as words
-from gluontune.report import ladder_sentence, sentence_parts
+from gluontune.report import formatting as words, ladder_sentence, sentence_parts
 from gluontune.report.formatting import clean
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from runtime_fakes import CPU_NEEDS, H200, V100, make_system, topology, with_gpu, write_files
 
 import gluontune as gt

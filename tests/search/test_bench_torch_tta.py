@@ -10,8 +10,7 @@ import tta_fakes as runs
 from gluontune.cli.main import main
 from gluontune.recipe import Recipe
 from gluontune.report.tta import finish_tta
-from gluontune.search import submissions
-from gluontune.search import tta as tta
+from gluontune.search import submissions, tta as tta
 from gluontune.search.bench import torch_tta
 from gluontune.search.bench.contender import ContenderFailed
 

@@ -11,8 +11,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.report.factors import finish_factors
-from gluontune.search import factors as factors
-from gluontune.search import measure
+from gluontune.search import factors as factors, measure
 from gluontune.search.budget import Pace
 from gluontune.search.factor_plan import Factor, combine, parse_factor, plan
 from gluontune.train import RunFailed

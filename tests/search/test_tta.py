@@ -13,8 +13,7 @@ from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
 from gluontune.report.tta import finish_tta
-from gluontune.search import cost, submissions
-from gluontune.search import tta as tta
+from gluontune.search import cost, submissions, tta as tta
 from gluontune.search.time_to_target import parity, summarize
 
 

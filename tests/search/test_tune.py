@@ -13,8 +13,7 @@ from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.recipe import Recipe
 from gluontune.runtime.amx import AmxSupport
 from gluontune.runtime.system import System
-from gluontune.search import measure, racing
-from gluontune.search import tune as tuning
+from gluontune.search import measure, racing, tune as tuning
 from gluontune.train import RunFailed
 
 START = Recipe(env={"GOMP_SPINCOUNT": "10000", "OMP_NUM_THREADS": "1"})

@@ -28,8 +28,7 @@ import psutil
 from assessments import SCALE, SCRIPT
 from course_cheats import CHEATS
 
-from gluontune.course.assessment import Assessment, assess, assessing
-from gluontune.course.assessment import examine as examining
+from gluontune.course.assessment import Assessment, assess, assessing, examine as examining
 from gluontune.course.assessment.fresh import FreshTask, Scale
 
 FEW = replace(SCALE, val=400)  # for honest scripts: most of a grading is looking at validation images

@@ -28,8 +28,7 @@ from gluontune.parallel.hosts import Hosts
 from gluontune.train import Checkpoints, Group, RunFailed, run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from ranks import TWO as SMALL
-from ranks import parameters_after
+from ranks import TWO as SMALL, parameters_after
 
 os.environ["OMP_NUM_THREADS"] = "1"  # both hosts share these cores
 ENGINES = ["kvstore", "horovod"]

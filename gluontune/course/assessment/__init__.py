@@ -50,9 +50,7 @@ from gluontune.core import lazy
 
 if TYPE_CHECKING:
     from gluontune.course.assessment.assessed import Assessment as Assessment
-    from gluontune.course.assessment.assessing import assess as assess
-    from gluontune.course.assessment.assessing import new_script as new_script
-    from gluontune.course.assessment.assessing import solution as solution
+    from gluontune.course.assessment.assessing import assess as assess, new_script as new_script, solution as solution
     from gluontune.course.assessment.fresh import Scale as Scale
     from gluontune.course.assessment.task import Task as Task
 else:

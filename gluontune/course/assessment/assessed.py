@@ -22,8 +22,6 @@ from gluontune.course.assessment.grading import Part
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 
-__all__ = ["Assessment", "read_sealed", "write_sealed"]
-
 
 @dataclass
 class Assessment:

@@ -31,8 +31,6 @@ from gluontune.course.assessment.limits import landlock_version
 from gluontune.course.assessment.supervise import run_script
 from gluontune.course.assessment.task import VARIABLE
 
-__all__ = ["QUICK", "assess", "new_script", "solution"]
-
 QUICK = Scale(train=4_000, val=2_000, test=1_500)
 BUDGET = 2.0  # times the reference's own time
 SLACK = 0.05  # of accuracy below the reference's

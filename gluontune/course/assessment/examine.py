@@ -23,8 +23,6 @@ from gluontune.core.interpreter import python
 from gluontune.course.assessment.limits import devices
 from gluontune.runtime import child_env
 
-__all__ = ["examine", "main"]
-
 _SECONDS = 300.0
 _BATCH = 250
 _ALONE = 400  # images that are shown alone, too; of so many may the answer be another one then:

@@ -29,8 +29,6 @@ from gluontune.core.files import write_json
 from gluontune.datasets.synthetic import Options, Painter
 from gluontune.records import RecordWriter
 
-__all__ = ["PARTS", "Dice", "FreshTask", "Probe", "Scale", "luck", "remembered"]
-
 PARTS = ("train-a", "train-b")  # those with styles of their own
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 _CANDIDATES = 4  # classes that dice choose from; fewer where there are no more than four

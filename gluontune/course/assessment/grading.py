@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["WEIGHTS", "Criterion", "Goal", "Part", "grade"]
-
 # points of one part, out of 50; "agreement" exists on several ranks only, and takes from the three before it
 WEIGHTS = {
     "accuracy": 15, "time": 15, "steadiness": 5, "end": 3, "left behind": 2, "data": 4, "validation": 3, "samples": 3,

@@ -15,8 +15,6 @@ import psutil
 
 from gluontune.core.errors import GluontuneError
 
-__all__ = ["Leftovers", "lives", "send"]
-
 _TICK_S = 0.05
 _STUBBORN_S = 20.0  # in which all that is left must be gone
 _LOOKS = 20  # in a row that find only the dead, before something is said to go on

@@ -37,8 +37,6 @@ import psutil
 import gluontune
 from gluontune.core.processes import die_with_parent
 
-__all__ = ["devices", "landlock_version", "main", "readable_places", "restrict_calls", "restrict_files", "seclude"]
-
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # system calls, the same number on every architecture
 _NO_NEW_PRIVS = 38
 _SECCOMP, _FILTER = 22, 2

@@ -33,8 +33,6 @@ from gluontune.course.assessment.leftovers import Leftovers, send
 from gluontune.course.assessment.limits import devices, seclude
 from gluontune.monitor.sampler import Monitor
 
-__all__ = ["HANDED_IN", "copy_handed_in", "main", "run_script"]
-
 HANDED_IN = ("net-symbol.json", "net-0000.params", "report.json")
 
 _PDEATHSIG, _SUBREAPER = 1, 36

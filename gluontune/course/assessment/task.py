@@ -20,8 +20,6 @@ import numpy as np
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import write_json
 
-__all__ = ["VARIABLE", "Task", "task"]
-
 VARIABLE = "GLUONTUNE_TASK"  # in the environment of an assessed script: {"data", "out", "rank", "ranks"}
 
 

@@ -9,8 +9,6 @@ from typing import Union
 
 from gluontune.recipe.registry import Registry
 
-__all__ = ["EXERCISES", "Exercise", "close", "exercise", "hint_for", "near", "number"]
-
 Checker = Callable[..., Union[str, None]]
 Wrong = Union[float, tuple[float, ...], Callable[[float], bool]]
 

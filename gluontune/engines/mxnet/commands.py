@@ -28,8 +28,6 @@ from gluontune.parallel.devices import median_ms, push_and_pull
 from gluontune.recipe import Recipe
 from gluontune.runtime import set_data
 
-__all__ = ["Population", "exchange_alone", "gradients", "training_alone"]
-
 _LEAST_STEPS = 3
 _OWN_KEYS = 10_000_000
 _EPOCHS = 100_000  # of one individual: the next one's epochs begin after them

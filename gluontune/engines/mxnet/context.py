@@ -22,8 +22,6 @@ from gluontune.parallel.summing import SharedExchange
 from gluontune.recipe import Recipe
 from gluontune.runtime import as_net_array, mxnet
 
-__all__ = ["Context", "Exchange", "may_draw", "meet", "parameters", "seed_step", "shared_memory"]
-
 Exchange = Optional[Union[horovod.Exchange, SharedExchange]]
 _QUIET = ("mxnet.gluon.", "gluoncv.", "gluontune.")  # their blocks draw nothing unless they say "drop"
 

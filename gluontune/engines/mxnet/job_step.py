@@ -21,8 +21,6 @@ from gluontune.job.user_file import blaming
 from gluontune.recipe import Recipe
 from gluontune.runtime import as_net_array, set_data
 
-__all__ = ["make_step"]
-
 
 class JobStep(Step):
     """The job's ``step(net, *batch)``, with its recurrent state where it has one."""

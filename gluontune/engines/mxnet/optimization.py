@@ -19,8 +19,6 @@ from gluontune.parallel.devices import choose_kvstore, clear_idle
 from gluontune.parallel.summing import SharedAveraging
 from gluontune.recipe import Recipe
 
-__all__ = ["Optimization", "make_averaging", "make_trainer"]
-
 
 class Optimization:
     """The optimizer's side of a training.

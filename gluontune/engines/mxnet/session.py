@@ -34,8 +34,6 @@ from gluontune.parallel.devices import contexts
 from gluontune.recipe import Recipe, rules
 from gluontune.runtime import mxnet, set_data
 
-__all__ = ["Session"]
-
 
 class Session(Engine):
     """One rank of a training run on MXNet's engine.

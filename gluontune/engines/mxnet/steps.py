@@ -23,8 +23,6 @@ from gluontune.job.user_file import blaming
 from gluontune.recipe import Recipe
 from gluontune.runtime import as_nd_array, as_net_array
 
-__all__ = ["Part", "Phase", "Step", "UsualStep", "check_loss", "try_one_batch"]
-
 Part = tuple[Any, ...]
 Phase = Callable[[str], contextlib.AbstractContextManager[Any]]
 

@@ -20,8 +20,6 @@ from gluontune.job.user_file import blaming
 from gluontune.recipe import Recipe, rules
 from gluontune.runtime import set_data
 
-__all__ = ["Work", "check_classes", "first_batch", "prepare"]
-
 
 @dataclass
 class Work:

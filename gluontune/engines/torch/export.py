@@ -34,8 +34,6 @@ from gluontune.core.reading import parse_json
 from gluontune.engines import ENGINES
 from gluontune.recipe import Recipe
 
-__all__ = ["EXPORT_VARIABLE", "Exported", "export_job", "exported", "exported_once"]
-
 _TRIED_BATCHES = 2  # of the training data: enough to try one, and to know the shapes
 _REFUSES = 3  # the exit code of a process that has written why it exports nothing
 _SIZE = struct.Struct("<Q")  # bytes of the facts, which come before the arrays

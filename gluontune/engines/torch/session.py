@@ -35,8 +35,6 @@ from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 from gluontune.runtime import usable_cores
 from gluontune.runtime.pytorch import torch
 
-__all__ = ["TorchSession"]
-
 _PATIENCE = datetime.timedelta(seconds=60)  # for a rank that does not answer
 
 

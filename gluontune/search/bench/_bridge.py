@@ -7,8 +7,6 @@ import importlib
 import json
 from typing import Any
 
-__all__ = ["Judge"]
-
 
 class Judge:
     """Builds networks with random weights, converts them and says how far both agree."""

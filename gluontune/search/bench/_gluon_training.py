@@ -17,8 +17,6 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 from gluontune.core.processes import how_it_ended
 
-__all__ = ["BridgedStep", "MxnetStep"]
-
 
 class MxnetStep:
     """A step of ``net`` on one synthetic batch: forward, cross entropy, backward, update by Nesterov's momentum.

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["AGREE_PCT", "MODES", "OWN_THREADS", "Predictor"]
-
 AGREE_PCT = 99.0  # of the images, at least so many in the same class: else a rung is none
 
 _CALIBRATION = 256  # training images for int8

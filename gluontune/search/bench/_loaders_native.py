@@ -24,8 +24,6 @@ from gluontune.records import RecordReader
 from gluontune.search.bench._loaders_torch import random_box
 from gluontune.search.bench.batches import Batches
 
-__all__ = ["dali", "ffcv", "nvimagecodec", "spdl"]
-
 
 class _Images:
     """The dense uint8 NHWC tensor of a batch, where DALI made it."""

@@ -24,8 +24,6 @@ from gluontune.codec.image import raw_to_pixels
 from gluontune.records import RecordReader
 from gluontune.search.bench.batches import Batches, DecodeLimit
 
-__all__ = ["Crops", "dataloader", "grain", "limit", "random_box", "streaming", "webdataset"]
-
 
 def random_box(height: int, width: int) -> tuple[int, int, int, int]:
     """torchvision's ``RandomResizedCrop.get_params``: top, left, height, width."""

@@ -13,8 +13,6 @@ from gluontune.core.errors import GluontuneError
 from gluontune.records import pack
 from gluontune.runtime import mxnet
 
-__all__ = ["Im2rec", "Packer", "im2rec_path"]
-
 
 class Packer:
     """``gt.records.pack``, of a ``.lst`` whose paths begin at ``root``."""

@@ -24,8 +24,6 @@ from gluontune.recipe import Recipe
 from gluontune.training.child import serve
 from gluontune.training.starting import LocalRanks
 
-__all__ = ["Pool", "kind_of", "shares_processes"]
-
 _IDLE_S = 5.0  # a process that needs longer to end a recipe is not used again
 _SHARING = ("local", "shared-memory", "async")
 _RECIPES = 60  # a process trains so many: what one leaves behind must not add up

@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["TorchStep", "build"]
-
 
 class TorchStep:
     """A step of ``net`` on one synthetic batch: forward, cross entropy, backward, update by Nesterov's momentum.

@@ -19,8 +19,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Ranks", "TorchMuon", "make"]
-
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 
 

@@ -8,8 +8,6 @@ from typing import Any, Callable
 
 from gluontune.records import RecordReader
 
-__all__ = ["Batches", "DecodeLimit", "Sleeper"]
-
 
 class Batches:
     """Takes batch after batch and lets each go at once; the first one is taken when it is built.

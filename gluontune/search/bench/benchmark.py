@@ -37,8 +37,6 @@ from gluontune.runtime import machine_facts
 from gluontune.search.bench.contender import LIMIT, OURS, Contender, ContenderFailed, Entrant
 from gluontune.search.measure import interleave
 
-__all__ = ["Terms", "combine", "document", "hold", "selected", "show"]
-
 UNIT = "images_per_sec"
 
 

@@ -19,8 +19,6 @@ from gluontune.core.journal import earlier
 from gluontune.runtime import launch_settings, machine_facts
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 
-__all__ = ["FLOAT32", "FLOAT64", "GRADIENTS", "SEGMENTING", "family", "holds", "run", "shape_of", "show"]
-
 SCHEMA = 1
 #: What counts as agreement, relative to the largest output, or gradient.
 FLOAT32, FLOAT64, GRADIENTS = 1e-4, 1e-9, 1e-8

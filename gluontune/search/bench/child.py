@@ -21,8 +21,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main", "run"]
-
 
 def run(work: Any, command: dict[str, Any]) -> dict[str, Any]:
     """An untimed lead-in, then the timed steps: ``{"units", "seconds", "steps"}``.

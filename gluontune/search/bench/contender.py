@@ -20,8 +20,6 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.processes import PipedProcess
 from gluontune.runtime.packages import to_make
 
-__all__ = ["LIMIT", "OURS", "Contender", "ContenderFailed", "Entrant", "peer_python"]
-
 OURS = "gluontune"
 LIMIT = "limit"  # no contender: what the machine could do at most
 LEAD = 0.25  # of a slice goes untimed before it, so that queues filled during the pause are used up

@@ -31,8 +31,6 @@ from gluontune.search.bench._inference import AGREE_PCT, MODES, OWN_THREADS
 from gluontune.search.bench.benchmark import Terms, document, hold
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 
-__all__ = ["REFERENCE", "run", "show"]
-
 REFERENCE = "hybridized"  # the float32 net that the others are compared with
 _WORK = "gluontune.search.bench._inference:Predictor"
 _ELSEWHERE = {

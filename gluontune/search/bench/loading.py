@@ -28,10 +28,8 @@ from gluontune.core.journal import Journal
 from gluontune.loading import ResidentLoader, from_records
 from gluontune.records import RecordReader
 from gluontune.runtime import usable_cores
-from gluontune.search.bench.benchmark import Terms, combine, document, hold, show
+from gluontune.search.bench.benchmark import Terms, combine, document, hold
 from gluontune.search.bench.contender import LIMIT, OURS, Entrant, peer_python
-
-__all__ = ["entrants", "kind_of", "run", "show"]
 
 PathLike = Union[str, "os.PathLike[str]"]
 CROP, PAD_CROP, STRETCH = "random-resized-crop-flip", "pad-crop-flip", "stretch-flip"

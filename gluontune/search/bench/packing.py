@@ -17,10 +17,8 @@ from typing import Any, Union
 from gluontune.core.errors import UsageError
 from gluontune.records.sources import read_source
 from gluontune.runtime import usable_cores
-from gluontune.search.bench.benchmark import Terms, combine, document, hold, show
+from gluontune.search.bench.benchmark import Terms, combine, document, hold
 from gluontune.search.bench.contender import OURS, Contender, Entrant
-
-__all__ = ["run", "show", "write_list"]
 
 PathLike = Union[str, "os.PathLike[str]"]
 HOME = "gluontune.search.bench._packers:"

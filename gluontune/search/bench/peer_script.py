@@ -32,8 +32,6 @@ from gluontune.search.repeat import Clocks, begun
 from gluontune.search.tta import time_to_accuracy
 from gluontune.training.group import RunFailed
 
-__all__ = ["SEED_VARIABLE", "command_of", "run", "train_once"]
-
 SEED_VARIABLE = "GLUONTUNE_SEED"
 _LINE = 1_000_000  # bytes without an end that are no line any more
 

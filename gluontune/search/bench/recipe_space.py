@@ -20,8 +20,6 @@ from gluontune.parallel import horovod
 from gluontune.recipe import Recipe, rules
 from gluontune.runtime import gpu_count
 
-__all__ = ["axes", "covering", "draw", "pairs_of", "unavailable"]
-
 Values = dict[str, Any]
 
 #: Small data: six batches at most, so that a recipe trains in about a second.

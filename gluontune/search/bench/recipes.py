@@ -34,8 +34,6 @@ from gluontune.search.bench.recipe_space import covering, draw, unavailable
 from gluontune.training.group import Group, RunFailed
 from gluontune.training.loop import drive
 
-__all__ = ["OUTCOMES", "named_fields", "run", "show", "train_one"]
-
 OUTCOMES = ("trained", "refused", "failed")
 _EXPECTED = {*errors.__all__, "EngineMissing"}
 _PLAIN = {"markup": False, "highlight": False, "soft_wrap": True}

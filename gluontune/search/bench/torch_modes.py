@@ -12,8 +12,6 @@ from gluontune.runtime.launch import launch_settings
 from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import Entrant
 
-__all__ = ["TORCH", "allocator_of", "allocators", "torch_entrants", "with_allocator"]
-
 TORCH = "PyTorch"
 _WORK = "gluontune.search.bench._torch_training:TorchStep"
 

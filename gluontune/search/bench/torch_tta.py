@@ -26,8 +26,6 @@ from gluontune.search.repeat import Clocks, begun
 from gluontune.search.tta import time_to_accuracy
 from gluontune.training.group import RunFailed
 
-__all__ = ["MODES", "fastest", "run", "train_once"]
-
 MODES = ("eager", "eager channels_last", "compile", "compile channels_last")
 
 _WORK = "gluontune.search.bench._torch_tta:make"

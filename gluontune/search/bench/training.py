@@ -19,12 +19,9 @@ from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError, nearest
 from gluontune.core.journal import Journal
 from gluontune.runtime.launch import launch_settings
-from gluontune.search.bench.benchmark import Terms, document, hold
-from gluontune.search.bench.benchmark import show as show_contest
+from gluontune.search.bench.benchmark import Terms, document, hold, show as show_contest
 from gluontune.search.bench.contender import OURS, Contender, Entrant, peer_python
 from gluontune.search.bench.torch_modes import allocator_of, torch_entrants, with_allocator
-
-__all__ = ["NETS", "entrants", "run", "show"]
 
 UNIT = "samples_per_sec"
 NETS = {"cifar_resnet20_v1": 32, "cifar_resnet56_v1": 32, "mobilenet0.25": 64, "small_vgg": 32}  # → side
