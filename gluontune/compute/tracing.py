@@ -7,6 +7,7 @@ asks this module, which traces it in both.
 from __future__ import annotations
 
 import dis
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -79,17 +80,51 @@ def traced(net: Any, inputs: int | None = None) -> Traced:
 
     def call() -> Any:
         outputs = list(_flat(net(*given)))
-        return mx.sym.Group(outputs) if len(outputs) > 1 else outputs[0]
+        symbol = mx.sym.Group(outputs) if len(outputs) > 1 else outputs[0]
+        return meant(symbol) if uses_np(net) else symbol
 
     try:
         predict, train, why = in_both_modes(call)
     except Exception as error:
         several = "Give it inputs= if it takes several; a" if inputs is None else "A"
+        if inputs and isinstance(error, TypeError) and "positional argument" in str(error):
+            several = "If it takes lists of arrays, as states are, hybridize it and run it once first; a"
         raise GluontuneError(
             f"{type(net).__name__} cannot be traced{told(error)}. {several} hybrid_forward must use F for all that it "
             "computes"
         ) from error
     return Traced(names, predict, train, f"in training mode it cannot be traced{why}" if why else "")
+
+
+def meant(symbol: Any) -> Any:
+    """A symbol of ``mx.np`` without two faults, for which MXNet itself cannot compile it.
+
+    The batch of a begin state is 0 there, which is no "not known yet" in ``mx.np``; and ``x[-1]`` ends at 0.
+
+    >>> x = mxnet().sym.var("x").as_np_ndarray()
+    >>> json.loads(meant(x[-1]).tojson())["nodes"][1]["attrs"]
+    {'begin': '[-1]', 'end': '[None]'}
+    """
+    document, changed = json.loads(symbol.tojson()), False
+    for node in document["nodes"]:
+        attrs = node.get("attrs", {})
+        if node["op"] == "_zeros" and "__layout__" in attrs:
+            sizes = attrs["shape"].strip("()[] ").split(",")
+            attrs["shape"] = f"({','.join('-1' if size.strip() == '0' else size for size in sizes)})"
+            changed = True
+        if node["op"] == "slice":
+            begin, end = (attrs[name].strip("()[], ").split(",") for name in ("begin", "end"))
+            last = [a.strip() == "-1" and b.strip() == "0" for a, b in zip(begin, end)]
+            if any(last):
+                attrs["end"] = f"[{','.join('None' if own else e.strip() for own, e in zip(last, end))}]"
+                changed = True
+    if not changed:
+        return symbol
+    found = mxnet().sym.load_json(json.dumps(document))
+    return found if type(symbol) is type(found) else found.as_np_ndarray()
+
+
+_OTHERWISE = ": it is another graph each time, as random numbers of Python's make it (draw them by F.random)"
 
 
 def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:
@@ -108,8 +143,24 @@ def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:
         return predict, None, told(error)
     if structure(train) == structure(predict):
         return predict, predict, ""
-    with autograd.pause(train_mode=False):  # a trace that differs each time, as Python's random numbers make it
-        return (predict, train, "") if structure(call()) == structure(predict) else (predict, predict, "")
+    with autograd.pause(train_mode=False):
+        if structure(call()) != structure(predict):  # each trace differs, as Python's random numbers make it
+            return predict, predict, ""
+    with autograd.record():
+        other = [structure(call()) for _ in range(3)]
+    if any(each != structure(train) for each in other):
+        return predict, None, _OTHERWISE
+    return predict, train, ""
+
+
+def lasting(net: Any, *symbols: Any) -> None:
+    """Raise where the traces of one mode differ.
+
+    Raises:
+        GluontuneError: some do.
+    """
+    if any(structure(symbol) != structure(symbols[0]) for symbol in symbols):
+        raise GluontuneError(f"{type(net).__name__} cannot be traced in training mode{_OTHERWISE}")
 
 
 def of_call(block: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any, str]:
@@ -128,14 +179,18 @@ def of_call(block: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any, str]:
 
 def structure(symbol: Any) -> Any:
     """Operators, attributes and variables of a graph, without the names and counts that change with each trace."""
-    graph = json.loads(symbol.tojson(remove_amp_cast=False))
+    return _structure(json.loads(symbol.tojson(remove_amp_cast=False)), True)
+
+
+def _structure(graph: Any, named: bool) -> Any:
+    """``named``: variables count with their names; those in the body of a loop are called otherwise each time."""
     nodes = [
         [
             node["op"],
-            node["name"] if node["op"] == "null" else "",
+            node["name"] if named and node["op"] == "null" else "",
             {k: v for k, v in node.get("attrs", {}).items() if not k.startswith("__")},
             [entry[:2] for entry in node["inputs"]],
-            str(node.get("subgraphs", "")),
+            [_structure(body, False) for body in node.get("subgraphs", ())],
         ]
         for node in graph["nodes"]
     ]
@@ -164,7 +219,7 @@ def _branches(net: Any) -> Iterator[tuple[str, str, Any]]:
     for path, block in walk(net):
         for kind in type(block).__mro__:
             for name in ("hybrid_forward", "forward", "__call__"):
-                code = getattr(vars(kind).get(name), "__code__", None)
+                code = getattr(inspect.unwrap(vars(kind).get(name)), "__code__", None)  # type: ignore[arg-type]
                 if code is not None and _ASKS & set(code.co_names) and "/mxnet/gluon/" not in code.co_filename:
                     yield path, kind.__name__, code
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from gluontune.core.texts import printable
 
-__all__ = ["GluontuneError", "UnknownNameError", "UsageError", "did_you_mean", "nearest"]
-
 _LONGEST = 4000  # characters of a message: a value of somebody's that is told in it may have millions
 
 

@@ -64,6 +64,9 @@ def test_a_branch_on_the_mode_is_seen_and_dropout_is_none():
     texts = Path(__file__).read_text("utf-8").splitlines()
     line = 1 + next(n for n, text in enumerate(texts) if "return y if mx" in text)
     assert place_of_branch(net) == f"Branching, {__file__}:{line}"
+    own = {"hybrid_forward": Branching.hybrid_forward}
+    wrapped = mx.util.use_np(type("Wrapped", (nn.HybridSequential,), own))()
+    assert asks_for_mode(wrapped) and place_of_branch(wrapped).endswith(f":{line}")
     plain = nn.HybridSequential()
     plain.add(nn.Dense(3), nn.Dropout(0.5), nn.BatchNorm())
     plain.initialize()
@@ -79,6 +82,17 @@ class Drawing(nn.HybridBlock):
 
 def test_a_net_that_differs_at_each_trace_is_not_taken_for_one_of_two_modes():
     assert not traced(Drawing()).differs
+
+
+def test_a_net_of_random_depth_in_training_is_refused_by_name(tmp_path):
+    """Stochastic depth by Python's random numbers: any one graph would train another net."""
+    net = make(InTraining, lambda F, x: x * float(np.random.rand()))
+    found = traced(net)
+    assert found.train is None and "another graph each time" in found.why
+    with pytest.raises(GluontuneError, match="another graph each time"):
+        gt.bridge.check(net, gt.bridge.to_torch(net), x, train=True)
+    with pytest.raises(GluontuneError, match="another graph each time"):
+        gt.bridge.migrate(net, tmp_path / "out", x)
 
 
 def test_a_graph_that_gluon_keeps_is_not_taken_for_that_of_the_other_mode():

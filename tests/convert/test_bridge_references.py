@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.convert.bridge.references import FAULTS, doubtful, right_way
+from gluontune.convert.bridge.agreement import _steady
+from gluontune.convert.bridge.references import FAULTS, NOTHING, doubtful, right_way
 from gluontune.runtime import mxnet
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
@@ -21,7 +24,9 @@ class Compiled:
         drawn = np.random.default_rng(0)
         self.arrays = {name: drawn.uniform(-0.6, 0.6, shape) for name, shape in shapes.items()}
         self.symbol, self.heads = symbol, None
-        self.block = mx.gluon.SymbolBlock(symbol, [S.var(name) for name in shapes])
+        if NOTHING in symbol.list_inputs():
+            self.arrays[NOTHING] = np.zeros(1)
+        self.block = mx.gluon.SymbolBlock(symbol, [S.var(name) for name in self.arrays])
         self.block.hybridize()
 
     def loss(self, arrays):
@@ -67,6 +72,12 @@ def fused(mode, layers, both):
     return made, shapes
 
 
+def chosen(choose):
+    """By the sign of ``c``, which is one number for two of x."""
+    sign, x = (S.var("c") > 0).as_np_ndarray(), S.var("x").as_np_ndarray()
+    return (choose(sign, x) * x).as_nd_ndarray(), {"x": (2, 3, 4), "c": (2, 1, 4)}
+
+
 CASES = {
     **{f"{m}, {n} layers{', both ways' if b else ''}": (lambda m=m, n=n, b=b: fused(m, n, b), "w")
        for m, n, b in [("lstm", 2, False), ("gru", 2, False), ("gru", 2, True), ("rnn_tanh", 3, False),
@@ -76,6 +87,8 @@ CASES = {
     "prelu of one slope": (lambda: (S.tanh(S.LeakyReLU(S.var("x") * 2, S.var("w"), act_type="prelu")),
                                     {"x": (4, 5), "w": (1,)}), "w"),
     "selu": (lambda: (S.LeakyReLU(S.var("x"), act_type="selu"), {"x": (3, 4)}), "x"),
+    "np.where, a number": (lambda: chosen(lambda c, x: S.np.where(c, x, -2.5)), "x"),
+    "np.where of a number": (lambda: chosen(lambda c, x: S.np.where(c, -2.5, x)), "x"),
 }  # fmt: skip
 
 
@@ -89,10 +102,22 @@ def test_mxnets_gradient_is_wrong_and_another_way_through_mxnet_is_right(name):
     assert right.value() == pytest.approx(theirs.value(), rel=1e-6)  # the same net
     true = theirs.differences(of)
     scale = np.abs(true).max()
-    wanted = [of] if "layers" in name else [of, *({"x"} - {of})]
+    wanted = [of] if "layers" in name or "where" in name else [of, *({"x"} - {of})]
     wrong = np.abs(theirs.gradient(*wanted) - true).max()
     assert not wrong < 0.01 * scale, "MXNet is right now: take it from the table"
     assert np.abs(right.gradient(*wanted) - true).max() < 1e-3 * scale
+
+
+@pytest.mark.parametrize("mode, layers", [("gru", 1), ("rnn_tanh", 1), ("gru", 2), ("lstm", 2), ("rnn_tanh", 3)])
+def test_frozen_weights_are_asked_for_all_the_same(mode, layers):
+    """The gradients of an input and a state are wrong where nobody asks for the weights'."""
+    symbol, shapes = fused(mode, layers, False)
+    other, told = right_way(symbol, shapes, "float64", frozen=["x", "w"])
+    assert len(told) == 1
+    theirs, right = Compiled(symbol, shapes), Compiled(other, shapes)
+    true = theirs.differences("h")
+    assert not np.abs(theirs.gradient("h") - true).max() < 0.01 * np.abs(true).max(), "MXNet is right now"
+    np.testing.assert_allclose(right.gradient("h", NOTHING), true, atol=1e-5)
 
 
 def test_the_input_that_needs_a_gradient_is_the_way_out_that_the_docs_tell():
@@ -101,11 +126,13 @@ def test_the_input_that_needs_a_gradient_is_the_way_out_that_the_docs_tell():
 
 
 def test_what_is_right_is_left_alone():
-    assert {fault.operator for fault in FAULTS} == {"RNN", "LeakyReLU"}
+    assert {fault.operator for fault in FAULTS} == {"RNN", "LeakyReLU", "_npi_where_lscalar", "_npi_where_rscalar"}
     for symbol, shapes in (fused("lstm", 1, True), (S.LeakyReLU(S.var("x"), act_type="elu"), {"x": (2, 3)})):
         assert right_way(symbol, shapes, "float64") == (symbol, [])
     symbol, shapes = fused("lstm", 2, False)
     assert right_way(symbol, shapes, "float32")[1] == []  # oneDNN's kernel
+    symbol, shapes = fused("gru", 1, False)
+    assert right_way(symbol, shapes, "float64", frozen=["x", "h"])[1] == []
 
 
 def agree(net, *sample, **how):
@@ -122,6 +149,95 @@ def test_recurrent_nets_are_compared_with_right_gradients(kind):
     found = agree(getattr(rnn, kind)(5, num_layers=3, bidirectional=True), x)
     assert max(found.output, found.gradient) < (1e-6 if kind == "RNN" else 1e-12)  # its relu is one of float32
     assert "a fused LSTM, GRU or RNN of several layers" in str(found)
+
+
+class Encodes(nn.HybridBlock):
+    """A recurrent layer of weights that stay, before which something is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.encoder = nn.Dense(3, flatten=False), rnn.GRU(4)
+        self.encoder.collect_params().setattr("grad_req", "null")
+
+    def hybrid_forward(self, F, x):
+        return self.encoder(self.before(x))
+
+
+def test_what_stands_before_a_frozen_recurrent_layer_is_compared_with_right_gradients():
+    net = Encodes()
+    found = agree(net, x)
+    assert max(found.output, found.gradient) < 1e-12
+    assert "whose weights are frozen" in str(found)
+    net.cast("float64")
+    assert ["frozen" in note for note in doubtful(net)] == [True]
+
+
+def test_a_net_of_lists_is_told_to_run_once_and_converts_then():
+    class Unrolled(nn.HybridBlock):
+        def hybrid_forward(self, F, x, states):
+            return x + states[0] * states[1]
+
+    net = Unrolled()
+    given = [mx.nd.array(x), [mx.nd.array(x), mx.nd.array(x)]]
+    net(*given)
+    with pytest.raises(gt.errors.GluontuneError, match="lists of arrays, as states are, hybridize it and run"):
+        gt.bridge.to_torch(net, inputs=3)
+    net.hybridize()
+    net(*given)
+    assert gt.bridge.check(net, gt.bridge.to_torch(net, inputs=3), (x, x, x)).output < 1e-6
+
+
+class Draws(nn.HybridBlock):
+    def hybrid_forward(self, F, x):
+        return F.random.poisson(2.0, shape=(2, 3)), F.random.uniform(0, 3, shape=(4,))
+
+
+def test_draws_of_no_type_are_of_the_type_that_is_compared():
+    assert agree(Draws(), x).outputs == (0.0, 0.0)
+
+
+class ReadsNothing(nn.HybridBlock):
+    def hybrid_forward(self, F, x):
+        return F.ones((2, 3)) * 2, F.arange(0, 4)
+
+
+def test_a_graph_without_a_variable_is_compared():
+    """MXNet compiles none: 'There are no inputs in computation graph that require gradients'."""
+    found = agree(ReadsNothing(), x)
+    assert found.outputs == (0.0, 0.0)
+    assert gt.bridge.check(ReadsNothing(), gt.bridge.to_torch(ReadsNothing()), x).outputs == (0.0, 0.0)
+
+
+class ReadsTheSecond(nn.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.SELU()
+
+    def hybrid_forward(self, F, unread, x):
+        return self.act(x)
+
+
+def test_a_label_has_no_gradient_in_the_reference():
+    """MXNet leaves there what the memory held, zeros mostly."""
+    label = S.tanh(S.var("y"), name="label")
+    nodes = json.loads(_steady(S.LinearRegressionOutput(S.var("x"), label).tojson(), "float64"))["nodes"]
+    (last,) = [node for node in nodes if node["op"] == "LinearRegressionOutput"][-1:]
+    assert nodes[last["inputs"][1][0]]["op"] == "BlockGrad"
+
+
+def test_a_normalized_net_of_small_spread_is_compared_with_the_epsilon_that_mxnet_has():
+    """Four bytes of it, in the reference too."""
+    net = nn.HybridSequential()
+    net.add(nn.Dense(8, flatten=False), nn.InstanceNorm(epsilon=1e-3))
+    assert agree(net, x / 100).gradient < 1e-12
+
+
+def test_an_input_that_nothing_reads_is_no_reason_to_fail_where_a_gradient_is_wrong():
+    net = ReadsTheSecond()
+    net.initialize()
+    module = gt.bridge.to_torch(net, inputs=2)
+    found = gt.bridge.check(net, module, (x, x), train=True)
+    assert found.output < 1e-6 and len(found.faults) == 1
 
 
 def test_activations_are_compared_with_right_gradients():

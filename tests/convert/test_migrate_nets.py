@@ -230,11 +230,14 @@ def test_draws_are_of_mxnets_distribution(name):
     assert abs(ours.mean() - theirs.mean()) < 0.05 * spread and abs(ours.std() / spread - 1) < 0.05
 
 
-def test_the_project_of_a_net_of_numpy_arrays(tmp_path):
+@pytest.mark.parametrize("decorated", [False, True])
+def test_the_project_of_a_net_of_numpy_arrays(decorated, tmp_path):
+    """A class under ``use_np`` has a copy of every method of its bases, in a wrapper."""
     mx = gt.runtime.mxnet()
     with mx.util.np_shape(True), mx.util.np_array(True):
         nn = mx.gluon.nn
 
+        @(mx.util.use_np if decorated else lambda kind: kind)
         class Net(nn.HybridBlock):
             def __init__(self):
                 super().__init__()
@@ -249,6 +252,57 @@ def test_the_project_of_a_net_of_numpy_arrays(tmp_path):
         net.initialize()
         net(mx.np.array(drawn(3, 4)))
         made = gt.bridge.migrate(net, tmp_path / "out", drawn(3, 4))
+        assert made.agrees, made.told
+        assert gt.runtime.mxnet().gluon.Block.__call__.__name__ == "__call__"
+        assert ("__call__" in vars(Net)) is decorated
+
+
+def test_recurrent_nets_of_numpy_arrays_begin_with_zeros_and_give_their_last_step(tmp_path):
+    """MXNet itself cannot compile them: the begin state's batch is 0 there, and ``x[-1]`` ends at 0."""
+    mx = gt.runtime.mxnet()
+    with mx.util.np_shape(True), mx.util.np_array(True):
+
+        class Net(mx.gluon.HybridBlock):
+            def __init__(self):
+                super().__init__()
+                self.encoder, self.out = mx.gluon.rnn.GRU(4), mx.gluon.nn.Dense(2)
+
+            def hybrid_forward(self, F, x):
+                steps = self.encoder(x)
+                return self.out(steps[-1]), steps[:, -1]
+
+        net, x = Net(), drawn(5, 3, 2)
+        net.initialize()
+        wanted = net(mx.np.array(x))
+        found = gt.bridge.to_torch(net)(torch.from_numpy(x))
+        for ours, theirs in zip(found, wanted):
+            np.testing.assert_allclose(ours.detach().numpy(), theirs.asnumpy(), atol=1e-6)
+        made = gt.bridge.migrate(net, tmp_path / "out", x)
+        assert made.agrees, made.told
+
+
+def test_an_operator_that_only_names_the_library_imports_it(tmp_path):
+    """``getattr(torch, dtype)``: operators.py had no import of torch."""
+    net = block(lambda self, F, x: F.cast(x, "float64"))
+    net.initialize()
+    made = gt.bridge.migrate(net, tmp_path / "out", drawn(3, 2))
+    assert made.agrees, made.told
+
+
+def test_a_net_that_is_a_layer_and_what_follows_it(tmp_path):
+    nn = gt.runtime.mxnet().gluon.nn
+
+    class Turned(nn.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.weight = self.params.get("weight", shape=(8, 5))
+
+        def hybrid_forward(self, F, x, weight):
+            return F.tanh(F.FullyConnected(x, weight, no_bias=True, num_hidden=8, flatten=False)).transpose()
+
+    for number, net in enumerate((Turned(), nn.Dense(4, activation="relu", in_units=10))):
+        net.initialize()
+        made = gt.bridge.migrate(net, tmp_path / str(number), drawn(3, 2, 5))
         assert made.agrees, made.told
 
 

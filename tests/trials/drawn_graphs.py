@@ -1,7 +1,9 @@
 """Small nets of operators in random composition, through to_torch and migrate: outputs and gradients, both modes.
 
 By hand, for many: ``python tests/trials/drawn_graphs.py --cases 10000 --seed 1``; each case has a seed of its own,
-which is printed where it fails: ``--cases 1 --seed THAT`` draws it again.
+which is printed where it fails: ``--cases 1 --seed THAT`` draws it again. With ``--projects``
+each is written by ``migrate`` as a project too, whose own ``check.py`` runs in a process that has neither mxnet nor
+gluontune (one for many projects).
 """
 
 from __future__ import annotations
@@ -9,12 +11,16 @@ from __future__ import annotations
 import argparse
 import collections
 import importlib
+import json
 import random
+import subprocess
 import sys
+import tempfile
 import time
 import types
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
@@ -26,14 +32,19 @@ from gluontune.core.errors import GluontuneError
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from drawn_operators import FIXED, OPERATORS, fill
 
+drawing = importlib.import_module("gluontune.convert.bridge.operators.drawing")
 torch = importlib.import_module("torch")
 
 # Not drawn here: what gives nothing that others can read, and what is compared by its distribution.
 _LEFT_OUT = {"_contrib_MultiBoxTarget", "_contrib_MultiBoxDetection", "_contrib_MultiBoxPrior", "CTCLoss",
              "_contrib_box_nms", "_contrib_SyncBatchNorm", "MAERegressionOutput", "_grad_add",
-             "amp_multicast"}  # fmt: skip
+             "amp_multicast", "amp_cast", "_npi_norm"}  # fmt: skip
 _NAMES = sorted(e.name for e in OPERATORS if e.sample is not None and e.name not in _LEFT_OUT)
 _PLACES = {"_contrib_": "contrib", "_linalg_": "linalg", "_random_": "random", "_image_": "image"}
+
+
+_NO_FLOATS = ("_npi_equal", "_npi_not_equal", "_npi_greater", "_npi_less", "_npi_logical_not", "_npi_is", "_np_any",
+              "_np_all", "_npi_arg", "_random_randint", "_sample_multinomial")  # fmt: skip
 
 
 class Draw:
@@ -73,21 +84,27 @@ class Plan:
         self.values = [0]  # places that may be read
         self.count = 1
         self.single, self.train = False, False
+        self.counted = []  # MXNet changes statistics where a gradient comes back, zeros of its own are none
         for _ in range(rng.randint(1, 6)):
             self.add(rng.choice(_NAMES))
         last = [v for v in self.values if v >= self.count - 3] or self.values
-        self.gives = [rng.choice(last) for _ in range(rng.choice([1, 1, 2, 3]))]
+        self.gives = [rng.choice(last) for _ in range(rng.choice([1, 1, 2, 3]))] + self.counted
         if rng.random() < 0.3:
             self.gives.append(self.gives[0])
-        # a difference is told relative to the greatest number, which shall not be rounding alone (softmax of one)
+        # a difference is told relative to the greatest number, which shall not be rounding alone (softmax of one),
+        # and a gradient relative to the greatest gradient
         self.gives = [self.step("_plus_scalar", [value], {"scalar": 1.0}) for value in self.gives]
+        if rng.random() < 0.9:
+            self.gives.append(self.step("_plus_scalar", [self.own("normal", (3,), (), True)], {"scalar": 1.0}))
 
     def add(self, name):
         sample = OPERATORS[name].sample(self.draw)
         self.single |= sample.dtype == "float32" or OPERATORS[name].is_rounded(sample.attrs)
         states = _AUXILIARY.get(name, ())
+        # MXNet writes ones into a gamma that is fixed, and whoever else reads it may read those
+        alone = {*states, 1} if name == "BatchNorm" else states
         reads = [
-            self.own(kind, shape, rest, True) if place in states else self.read(kind, shape, rest)
+            self.own(kind, shape, rest, True) if place in alone else self.read(kind, shape, rest)
             for place, (kind, shape, *rest) in enumerate(sample.inputs)
         ]
         self.fixed.update(reads[place] for place in states)
@@ -98,6 +115,11 @@ class Plan:
         if entry.returns_tuple(typed):
             outputs = len(_outputs(name, len(reads), attrs))
         made = self.step(name, reads, attrs, outputs)
+        if states or name.endswith("Output"):  # a head of Module's gives a gradient where anything comes back
+            self.counted.append(made)
+        if made in self.values and name.startswith(_NO_FLOATS):  # MXNet's older operators would stay there
+            self.values.remove(made)
+            made = self.step("Cast", [made], {"dtype": "float32"})
         if not sample.grads and outputs == 1 and made in self.values:  # MXNet has no gradient there, or another
             self.values.remove(made)
             self.step("BlockGrad", [made], {})
@@ -169,7 +191,7 @@ def _call(library, name):
 
 
 def _texts(attrs):
-    return {k: str(v) for k, v in attrs.items() if v is not None or k in ("axis", "end", "begin")}
+    return {k: str(v) for k, v in attrs.items() if v is not None or k in ("axis", "end", "begin", "logit")}
 
 
 def block_of(plan):
@@ -223,6 +245,8 @@ def module_of(texts):
                 made = types.ModuleType(name)
                 sys.modules[name] = made
                 exec(compile(texts[f"{name}.py"], f"{name}.py", "exec"), made.__dict__)
+                if hasattr(made, "STEADY"):
+                    made.STEADY = True
         return made.build()
     finally:
         for name, module in kept.items():
@@ -231,8 +255,11 @@ def module_of(texts):
                 sys.modules[name] = module
 
 
-def differences(seed):
-    """What is wrong of a drawn net: sentences; and what it is of. None where MXNet itself cannot compute it."""
+def differences(seed, folder=None):
+    """What is wrong of a drawn net: sentences; and what it is of. None where MXNet itself cannot compute it.
+
+    With ``folder`` its project is written there; see :func:`disagreeing`.
+    """
     mx = gt.runtime.mxnet()
     plan = Plan(random.Random(seed))
     net = block_of(plan)
@@ -253,23 +280,67 @@ def differences(seed):
             found = gt.bridge.check(net, module, samples, train=train, dtype=dtype)
             if not max(found.output, found.gradient) <= bar:
                 wrong.append(f"to_torch, train={train}: {found}")
-        wrong += _of_migrate(net, module, samples)
+        project = importlib.import_module("gluontune.convert.migrate.project")
+        trace, texts = project.written(net, samples)
+        wrong += _of_migrate(trace, texts, module, samples)
+        if folder is not None:
+            with (
+                mock.patch.object(project, "written", lambda *_: (trace, dict(texts))),
+                mock.patch.object(project.subprocess, "run", _later),
+                mock.patch("os.fsync"),
+            ):
+                gt.bridge.migrate(net, folder, samples)
     except GluontuneError as error:
+        if "only implemented in GPU" in str(error):
+            return None, kinds
         wrong.append(f"refused: {error}")
     except mx.MXNetError:
         return None, kinds
     return wrong, kinds
 
 
-def _of_migrate(net, module, samples):
-    """The text of the net against its module, run twice in both modes."""
-    from gluontune.convert.migrate.project import written
+def _later(command, **how):
+    """``check.py`` runs with those of other projects in one process."""
+    return subprocess.CompletedProcess(command, 0, "agrees", "")
 
+
+_ALL = """
+import json, runpy, sys, torch
+sys.modules["mxnet"] = sys.modules["gluontune"] = None
+plain, told = list(sys.path), {}
+for folder in sys.argv[1:]:
+    sys.path[:] = [folder, *plain]
+    for name in ("model", "operators"):
+        sys.modules.pop(name, None)
+    said = []
+    try:
+        runpy.run_path(f"{folder}/check.py", {"print": lambda *words: said.append(" ".join(words))}, "__main__")
+    except SystemExit as end:
+        if end.code or said[-1:] != ["agrees"]:
+            told[folder] = " | ".join(said)
+    except BaseException as error:
+        told[folder] = f"raw {type(error).__name__}: {error}"
+    torch.set_default_dtype(torch.float32)
+sys.stdout.write(json.dumps(told))
+"""
+
+
+def disagreeing(folders):
+    """What ``check.py`` of those projects says that do not agree, by folder, in a process without mxnet."""
+    ran = subprocess.run(
+        [sys.executable, "-B", "-c", _ALL, *map(str, folders)], capture_output=True, text=True, check=False
+    )
+    if ran.returncode:
+        raise RuntimeError(ran.stderr[-400:])
+    return json.loads(ran.stdout)
+
+
+def _of_migrate(trace, texts, module, samples):
+    """The text of the net against its module, run twice in both modes."""
     for node in module.graph.nodes:
         if node.kwargs.get("dtype") == "float32":
             node.kwargs = {**node.kwargs, "dtype": "float64"}
     module.recompile()
-    trace, texts = written(net, samples)
     other = module_of(texts)
     arrays = {trace.names[n]: torch.from_numpy(a.copy()) for n, a in trace.source.arrays.items()}
     other.load_state_dict(arrays)
@@ -285,7 +356,8 @@ def _of_migrate(net, module, samples):
             try:
                 given = [torch.from_numpy(s).double() for s in samples]
                 given = [g.requires_grad_() for g in given]
-                sides = [_ran(m, given) for m in (one, two)]
+                with mock.patch.object(drawing, "STEADY", True):
+                    sides = [_ran(m, given) for m in (one, two)]
             finally:
                 torch.set_default_dtype(before)
             if [a.shape for a in sides[0]] != [a.shape for a in sides[1]]:
@@ -313,25 +385,35 @@ def main():
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after these")
+    parser.add_argument("--projects", action="store_true", help="write and run each project too")
     asked = parser.parse_args()
-    bad, skipped, seen, done = 0, 0, collections.Counter(), 0
+    bad, skipped, seen, done = set(), 0, collections.Counter(), 0
     end = time.monotonic() + asked.seconds
-    for seed in range(asked.seed, asked.seed + asked.cases):
+    seeds = range(asked.seed, asked.seed + asked.cases)
+    for first in seeds[::100]:
         if time.monotonic() > end:
             break
-        done += 1
-        try:
-            wrong, kinds = differences(seed)
-        except Exception as error:  # what is raised raw is a finding
-            wrong, kinds = [f"raw {type(error).__name__}: {error}"[:400]], []
-            if asked.cases == 1:
-                raise
-        skipped += wrong is None
-        seen.update(kinds)
-        if wrong:
-            bad += 1
-            print(f"seed {seed}: {'; '.join(wrong)[:600]} [{' '.join(kinds)}]", flush=True)
-    print(f"{done} cases, {bad} wrong, {skipped} that MXNet cannot compute, {len(seen)} operators")
+        with tempfile.TemporaryDirectory() as place:
+            for seed in seeds[first - asked.seed :][:100]:
+                if time.monotonic() > end:
+                    break
+                done += 1
+                try:
+                    wrong, kinds = differences(seed, Path(place, str(seed)) if asked.projects else None)
+                except Exception as error:  # what is raised raw is a finding
+                    wrong, kinds = [f"raw {type(error).__name__}: {error}"[:400]], []
+                    if asked.cases == 1:
+                        raise
+                skipped += wrong is None
+                seen.update(kinds)
+                if wrong:
+                    bad.add(seed)
+                    print(f"seed {seed}: {'; '.join(wrong)[:600]} [{' '.join(kinds)}]", flush=True)
+            for folder, told in disagreeing(Path(place).glob("*")).items() if asked.projects else ():
+                bad.add(int(Path(folder).name))
+                print(f"seed {Path(folder).name}: its project: {told[:600]}", flush=True)
+        print(f"until {seed}: {done} cases, {len(bad)} wrong, {skipped} left to MXNet", flush=True)
+    print(f"{done} cases, {len(bad)} wrong, {skipped} that MXNet cannot compute, {len(seen)} operators")
     return 1 if bad else 0
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from gluontune.compute._traversal import first_line
 from gluontune.compute.tracing import traced
 from gluontune.convert.bridge.names import gluon_names
-from gluontune.convert.bridge.references import right_way
+from gluontune.convert.bridge.references import NOTHING, right_way
 from gluontune.convert.bridge.source import settle
 from gluontune.convert.bridge.stand_ins import stand_in
 from gluontune.convert.graph.schemas import schema
@@ -190,8 +190,14 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
     symbol = mx.sym.load_json(_steady(symbol.tojson(), dtype))
     told: list[str] = []
     if train:
-        symbol, told = right_way(symbol, {name: s.shape for name, s in zip(names, samples)}, dtype)
-    inputs = [mx.sym.var(name) for name in names]
+        fixed = [p.name for p in net.collect_params().values() if p.grad_req == "null"]
+        shapes = {name: s.shape for name, s in zip(names, samples)}
+        symbol, told = right_way(symbol, shapes, dtype, [*names, *fixed])
+    asked = [NOTHING] if NOTHING in symbol.list_inputs() else []
+    inputs = [mx.sym.var(name) for name in (*names, *asked)]
+    count = len(symbol)
+    if not symbol.list_inputs():  # MXNet compiles no graph without a variable
+        symbol = mx.sym.Group([*symbol, mx.sym.identity(inputs[0])])
     if uses_np(net):
         symbol, inputs = symbol.as_np_ndarray(), [variable.as_np_ndarray() for variable in inputs]
     with warnings.catch_warnings():
@@ -212,11 +218,15 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
             cast_dtype=True,
             dtype_source="saved",
         )
-    arrays = as_net_array([mx.nd.array(s, dtype=s.dtype) for s in samples], net)
+    arrays = [mx.nd.array(s, dtype=s.dtype) for s in samples]
+    if asked:
+        arrays.append(mx.nd.zeros((1,), dtype=dtype))
+        arrays[-1].attach_grad()
+    arrays = as_net_array(arrays, net)
     if not train:
-        return [o.asnumpy() for o in _listed(block(*arrays))], {}, {}, []
+        return [o.asnumpy() for o in _listed(block(*arrays))[:count]], {}, {}, []
     with mx.autograd.record():
-        outputs = as_nd_array(_listed(block(*arrays)))
+        outputs = as_nd_array(_listed(block(*arrays))[:count])
         parts = [
             (o * mx.nd.array(_weights(o.shape, i, dtype), dtype=dtype)).sum()
             for i, o in enumerate(outputs)
@@ -244,12 +254,15 @@ def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -
             part.p = 0.0
     tensors = [library.from_numpy(s.copy()) for s in samples]
     drawing: Any = importlib.import_module("gluontune.convert.bridge.operators.drawing")
+    before = library.get_default_dtype()
     drawing.STEADY = True
+    library.set_default_dtype(getattr(library, dtype))  # that of a draw for which nothing is said
     try:
         with library.set_grad_enabled(train):
             outputs = _listed(module(*tensors))
     finally:
         drawing.STEADY = False
+        library.set_default_dtype(before)
     if not train:
         return [o.detach().numpy() for o in outputs], {}, {}
     parts = [(o * library.from_numpy(_weights(tuple(o.shape), i, dtype))).sum() for i, o in enumerate(outputs)]

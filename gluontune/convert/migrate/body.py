@@ -9,7 +9,7 @@ from gluontune.convert.bridge.convert import attributes
 from gluontune.convert.bridge.names import identifier, is_attribute
 from gluontune.convert.bridge.registry import OPERATORS, unknown_output
 from gluontune.convert.graph.symbol import Graph
-from gluontune.convert.migrate.calls import Call, Entry
+from gluontune.convert.migrate.calls import Call, Entry, entries
 from gluontune.convert.migrate.expressions import arguments, expression, named
 from gluontune.convert.migrate.text import Part
 from gluontune.convert.migrate.units import Flow, Unit, flow_of
@@ -154,7 +154,8 @@ class Body:
         self.values: dict[Entry, str] = {}
         self.given: list[str] = []
         self.taken: set[str] = set()
-        if call.parent is None and call.takes:
+        of_net = call.parent is None and call.takes
+        if of_net and set(flow.inputs) <= set(entries(call.takes)):  # not what follows a layer of torch's
             for place, nest in enumerate(call.takes):
                 self._take(nest, self._argument(place, nest))
         else:

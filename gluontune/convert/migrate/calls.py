@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gluontune.compute.tracing import told
+from gluontune.compute.tracing import lasting, meant, told
 from gluontune.convert.bridge.convert import refuse_unknown
 from gluontune.convert.bridge.names import is_free
 from gluontune.convert.bridge.source import Source, parameters_of
@@ -93,6 +94,7 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
     inputs = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
     made = [mx.sym.var(name) for name in inputs]
     variables = [v.as_np_ndarray() for v in made] if uses_np(net) else made
+    right: Callable[[Any], Any] = meant if uses_np(net) else lambda symbol: symbol
     calls, blocks = [], []
     for mode in (mx.autograd.predict_mode, mx.autograd.train_mode):
         noted: list[Call] = []
@@ -106,12 +108,15 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
                 raise GluontuneError("migrate cannot write a CustomOp; gt.bridge.to_torch converts it")
             with _recorded(net, noted, finished):
                 _called(net, nested(sample, iter(variables)))
+            if mode is mx.autograd.train_mode:
+                traces = [found, noted[0].gives, _called(net, nested(sample, iter(variables)))]
+                lasting(net, *(mx.sym.Group(list(leaves(trace))) for trace in traces))
         noted[0].takes = _opened(nested(sample, iter(variables)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "Cannot decide type for the following arguments": for the inputs
-            blocks.append(mx.gluon.SymbolBlock(mx.sym.Group(list(leaves(noted[0].gives))), made))
+            blocks.append(mx.gluon.SymbolBlock(right(mx.sym.Group(list(leaves(noted[0].gives)))), made))
         blocks[-1].collect_params = net.collect_params
-        calls.append(_placed(noted, finished, mx))
+        calls.append(_placed(noted, finished, mx, right))
     wanted = {name for call in calls for name in call.graph.variables()}
     arrays, frozen = parameters_of(net, wanted)
     names = {p.name: name for name, p in reversed(list(net._collect_params_with_prefix().items()))}
@@ -164,6 +169,12 @@ def _paths(block: Any, path: str = "") -> Iterator[tuple[int, str]]:
         yield from _paths(child, f"{path}.{name}" if path else name)
 
 
+def _blocks(block: Any) -> Iterator[Any]:
+    yield block
+    for child in block._children.values():
+        yield from _blocks(child)
+
+
 @contextmanager
 def _recorded(net: Any, calls: list[Call], finished: list[Call]) -> Iterator[None]:
     """While inside, each call of a block of ``net`` is noted, and operators carry its number.
@@ -198,21 +209,34 @@ def _recorded(net: Any, calls: list[Call], finished: list[Call]) -> Iterator[Non
         finally:
             stack.pop()
 
-    mx.gluon.Block.__call__ = noted
+    def noted_np(block: Any, *args: Any, **others: Any) -> Any:
+        with mx.util.np_shape(True), mx.util.np_array(True):
+            return noted(block, *args, **others)
+
+    # A class under mx.util.use_np has a __call__ of its own around the one it inherits.
+    kept = {mx.gluon.Block: plain}
+    for block in _blocks(net):
+        for kind in type(block).__mro__:
+            own = vars(kind).get("__call__")
+            if own is not None and inspect.unwrap(own) is plain:
+                kept[kind] = own
+    for kind in kept:
+        kind.__call__ = noted if kind is mx.gluon.Block else noted_np
     try:
         yield
     finally:
-        mx.gluon.Block.__call__ = plain
+        for kind, own in kept.items():
+            kind.__call__ = own
 
 
-def _placed(calls: list[Call], finished: list[Call], mx: Any) -> Call:
+def _placed(calls: list[Call], finished: list[Call], mx: Any, right: Callable[[Any], Any]) -> Call:
     """The net's call, with the graph, and each operator that the net's outputs need in the call that made it.
 
     The graph is written in the order in which the calls ended, so that two calls of a block are written alike.
     """
     net = calls[0]
     nests = [*[_opened(call.gives) for call in finished], net.takes]
-    graph = read_symbol(mx.sym.Group(list(leaves(nests))).tojson())
+    graph = read_symbol(right(mx.sym.Group(list(leaves(nests)))).tojson())
     heads = iter(graph.outputs)
     for call, nest in zip(finished, nests):
         call.gives, call.graph = nested(nest, heads), graph

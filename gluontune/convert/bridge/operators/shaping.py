@@ -29,7 +29,12 @@ def reshape(x: Any, shape: Any = (), reverse: bool = False, target_shape: Any = 
     return x.reshape(new_shape(x.shape, shape or target_shape, reverse))
 
 
-@operator("_npx_reshape")
+def _npx_reshape_sample(draw: Draw) -> Sample:
+    codes = [(-2, -1), (-1,), (-5, -2, -2), (-2, -3, -4), (-4,), (-2, -2, -2, -6, 2, -1), (-2, -3, -6, -1, 2, 4)]
+    return Sample([("normal", (3, 1, 2, 4))], {"newshape": draw.pick(codes)})
+
+
+@operator("_npx_reshape", sample=_npx_reshape_sample)
 def npx_reshape(x: Any, newshape: Any, reverse: bool = False, order: str = "C") -> Any:
     return x.reshape(np_new_shape(x.shape, newshape, reverse))
 
@@ -150,7 +155,13 @@ def concat(*arrays: Any, dim: int = 1) -> Any:
     return torch.cat(arrays, dim)
 
 
-@operator("_npi_concatenate")
+def _joined(draw: Draw) -> Sample:
+    return Sample(
+        [("normal", (2, n + 1)) for n in range(draw.int(1, 3))], {"axis": draw.pick([1, -1]), "num_args": "?"}
+    )
+
+
+@operator("_npi_concatenate", sample=_joined)
 def np_concatenate(*arrays: Any, axis: Any = 0, dim: int = 1) -> Any:
     flat = axis in (None, "None")  # MXNet's own table of attributes lacks it, so it comes as text
     return torch.cat([a.reshape(-1) for a in arrays]) if flat else torch.cat(arrays, int(axis))
@@ -219,6 +230,35 @@ def pad(x: Any, mode: str, pad_width: Any, constant_value: float = 0.0) -> Any:
     if mode == "constant":
         return F.pad(x, pairs, value=constant_value)
     return F.pad(x, pairs[: 2 * (x.dim() - 2)], {"edge": "replicate"}.get(mode, mode))
+
+
+def _np_pad_sample(draw: Draw) -> Sample:
+    mode = draw.pick(["constant", "edge", "reflect", "symmetric", "maximum", "minimum"])
+    grads = mode == "constant"  # MXNet has none of the others
+    attrs = {"mode": mode, "pad_width": ((0, 0), (draw.int(0, 2), 1), (2, draw.int(0, 2)))}
+    more = {"constant_value": draw.pick([0.0, 0.5])} if mode == "constant" else {}
+    return Sample([("normal", (2, 3, 4))], {**attrs, **more}, grads=grads)
+
+
+@operator("_npi_pad", sample=_np_pad_sample)
+def np_pad(x: Any, pad_width: Any, mode: str = "constant", constant_value: float = 0.0) -> Any:
+    if mode == "constant":
+        return F.pad(x, [n for pair in reversed(pad_width) for n in pair], value=constant_value)
+    for axis, (before, after) in enumerate(pad_width):
+        size = x.shape[axis]
+        places = torch.arange(-before, size + after, device=x.device)
+        if mode in ("maximum", "minimum"):
+            most = x.amax(axis, True) if mode == "maximum" else x.amin(axis, True)
+            x = torch.cat([most] * before + [x] + [most] * after, axis)
+            continue
+        if mode == "edge":
+            places = places.clamp(0, size - 1)
+        else:  # there and back again, each edge once or twice
+            way = 2 * size - (2 if mode == "reflect" else 0)
+            places = places % max(1, way)
+            places = torch.minimum(places, way - places - int(mode == "symmetric"))
+        x = x.index_select(axis, places)
+    return x
 
 
 def _blocks(draw: Draw, shape: tuple[int, ...]) -> Sample:
