@@ -1,7 +1,8 @@
 """Small nets of operators in random composition, through to_torch and migrate: outputs and gradients, both modes.
 
 By hand, for many: ``python tests/drawn_graphs.py --cases 10000 --seed 1``; each case has a seed of its own, which is
-printed where it fails: ``--cases 1 --seed THAT`` draws it again.
+printed where it fails: ``--cases 1 --seed THAT`` draws it again. With ``--projects`` each is written by ``migrate`` as
+a project too, whose own ``check.py`` runs in a process that has neither mxnet nor gluontune (one for many projects).
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ from __future__ import annotations
 import argparse
 import collections
 import importlib
+import json
 import random
+import subprocess
 import sys
+import tempfile
 import time
 import types
 from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from drawn_operators import FIXED, OPERATORS, fill
@@ -232,8 +238,11 @@ def module_of(texts):
                 sys.modules[name] = module
 
 
-def differences(seed):
-    """What is wrong of a drawn net: sentences; and what it is of. None where MXNet itself cannot compute it."""
+def differences(seed, folder=None):
+    """What is wrong of a drawn net: sentences; and what it is of. None where MXNet itself cannot compute it.
+
+    With ``folder`` its project is written there; see :func:`disagreeing`.
+    """
     mx = gt.runtime.mxnet()
     plan = Plan(random.Random(seed))
     net = block_of(plan)
@@ -255,11 +264,52 @@ def differences(seed):
             if not max(found.output, found.gradient) <= bar:
                 wrong.append(f"to_torch, train={train}: {found}")
         wrong += _of_migrate(net, module, samples)
+        if folder is not None:
+            with mock.patch("gluontune.bridge.migrating.project.subprocess.run", _later):
+                gt.bridge.migrate(net, folder, samples)
     except GluontuneError as error:
+        if "only implemented in GPU" in str(error):
+            return None, kinds
         wrong.append(f"refused: {error}")
     except mx.MXNetError:
         return None, kinds
     return wrong, kinds
+
+
+def _later(command, **how):
+    """``check.py`` runs with those of other projects in one process."""
+    return subprocess.CompletedProcess(command, 0, "agrees", "")
+
+
+_ALL = """
+import json, runpy, sys, torch
+sys.modules["mxnet"] = sys.modules["gluontune"] = None
+plain, told = list(sys.path), {}
+for folder in sys.argv[1:]:
+    sys.path[:] = [folder, *plain]
+    for name in ("model", "operators"):
+        sys.modules.pop(name, None)
+    said = []
+    try:
+        runpy.run_path(f"{folder}/check.py", {"print": lambda *words: said.append(" ".join(words))}, "__main__")
+    except SystemExit as end:
+        if end.code or said[-1:] != ["agrees"]:
+            told[folder] = " | ".join(said)
+    except BaseException as error:
+        told[folder] = f"raw {type(error).__name__}: {error}"
+    torch.set_default_dtype(torch.float32)
+sys.stdout.write(json.dumps(told))
+"""
+
+
+def disagreeing(folders):
+    """What ``check.py`` of those projects says that do not agree, by folder, in a process without mxnet."""
+    ran = subprocess.run(
+        [sys.executable, "-B", "-c", _ALL, *map(str, folders)], capture_output=True, text=True, check=False
+    )
+    if ran.returncode:
+        raise RuntimeError(ran.stderr[-400:])
+    return json.loads(ran.stdout)
 
 
 def _of_migrate(net, module, samples):
@@ -318,25 +368,33 @@ def main():
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after these")
+    parser.add_argument("--projects", action="store_true", help="write and run each project too")
     asked = parser.parse_args()
-    bad, skipped, seen, done = 0, 0, collections.Counter(), 0
+    bad, skipped, seen, done = set(), 0, collections.Counter(), 0
     end = time.monotonic() + asked.seconds
-    for seed in range(asked.seed, asked.seed + asked.cases):
-        if time.monotonic() > end:
-            break
-        done += 1
-        try:
-            wrong, kinds = differences(seed)
-        except Exception as error:  # what is raised raw is a finding
-            wrong, kinds = [f"raw {type(error).__name__}: {error}"[:400]], []
-            if asked.cases == 1:
-                raise
-        skipped += wrong is None
-        seen.update(kinds)
-        if wrong:
-            bad += 1
-            print(f"seed {seed}: {'; '.join(wrong)[:600]} [{' '.join(kinds)}]", flush=True)
-    print(f"{done} cases, {bad} wrong, {skipped} that MXNet cannot compute, {len(seen)} operators")
+    seeds = range(asked.seed, asked.seed + asked.cases)
+    for first in seeds[::100]:
+        with tempfile.TemporaryDirectory() as place:
+            for seed in seeds[first - asked.seed :][:100]:
+                if time.monotonic() > end:
+                    break
+                done += 1
+                try:
+                    wrong, kinds = differences(seed, Path(place, str(seed)) if asked.projects else None)
+                except Exception as error:  # what is raised raw is a finding
+                    wrong, kinds = [f"raw {type(error).__name__}: {error}"[:400]], []
+                    if asked.cases == 1:
+                        raise
+                skipped += wrong is None
+                seen.update(kinds)
+                if wrong:
+                    bad.add(seed)
+                    print(f"seed {seed}: {'; '.join(wrong)[:600]} [{' '.join(kinds)}]", flush=True)
+            for folder, told in disagreeing(Path(place).glob("*")).items() if asked.projects else ():
+                bad.add(int(Path(folder).name))
+                print(f"seed {Path(folder).name}: its project: {told[:600]}", flush=True)
+        print(f"until {seed}: {done} cases, {len(bad)} wrong, {skipped} left to MXNet", flush=True)
+    print(f"{done} cases, {len(bad)} wrong, {skipped} that MXNet cannot compute, {len(seen)} operators")
     return 1 if bad else 0
 
 

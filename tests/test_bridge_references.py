@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.bridge.references import FAULTS, doubtful, right_way
+from gluontune.bridge.references import FAULTS, NOTHING, doubtful, right_way
 from gluontune.runtime import mxnet
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
@@ -21,7 +21,9 @@ class Compiled:
         drawn = np.random.default_rng(0)
         self.arrays = {name: drawn.uniform(-0.6, 0.6, shape) for name, shape in shapes.items()}
         self.symbol, self.heads = symbol, None
-        self.block = mx.gluon.SymbolBlock(symbol, [S.var(name) for name in shapes])
+        if NOTHING in symbol.list_inputs():
+            self.arrays[NOTHING] = np.zeros(1)
+        self.block = mx.gluon.SymbolBlock(symbol, [S.var(name) for name in self.arrays])
         self.block.hybridize()
 
     def loss(self, arrays):
@@ -97,6 +99,18 @@ def test_mxnets_gradient_is_wrong_and_another_way_through_mxnet_is_right(name):
     assert np.abs(right.gradient(*wanted) - true).max() < 1e-3 * scale
 
 
+@pytest.mark.parametrize("mode, layers", [("gru", 1), ("rnn_tanh", 1), ("gru", 2), ("lstm", 2), ("rnn_tanh", 3)])
+def test_frozen_weights_are_asked_for_all_the_same(mode, layers):
+    """The gradients of an input and a state are wrong where nobody asks for the weights'."""
+    symbol, shapes = fused(mode, layers, False)
+    other, told = right_way(symbol, shapes, "float64", frozen=["x", "w"])
+    assert len(told) == 1
+    theirs, right = Compiled(symbol, shapes), Compiled(other, shapes)
+    true = theirs.differences("h")
+    assert not np.abs(theirs.gradient("h") - true).max() < 0.01 * np.abs(true).max(), "MXNet is right now"
+    np.testing.assert_allclose(right.gradient("h", NOTHING), true, atol=1e-5)
+
+
 def test_the_input_that_needs_a_gradient_is_the_way_out_that_the_docs_tell():
     net = Compiled(*fused("lstm", 2, False))
     np.testing.assert_allclose(net.gradient("w", "x"), net.differences("w"), atol=1e-5)
@@ -108,6 +122,8 @@ def test_what_is_right_is_left_alone():
         assert right_way(symbol, shapes, "float64") == (symbol, [])
     symbol, shapes = fused("lstm", 2, False)
     assert right_way(symbol, shapes, "float32")[1] == []  # oneDNN's kernel
+    symbol, shapes = fused("gru", 1, False)
+    assert right_way(symbol, shapes, "float64", frozen=["x", "h"])[1] == []
 
 
 def agree(net, *sample, **how):
@@ -126,6 +142,56 @@ def test_recurrent_nets_are_compared_with_right_gradients(kind):
         1e-6 if kind == "RNN" else 1e-12
     )  # its relu is one of float32
     assert "a fused LSTM, GRU or RNN of several layers" in str(found)
+
+
+class Encodes(nn.HybridBlock):
+    """A recurrent layer of weights that stay, before which something is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.encoder = nn.Dense(3, flatten=False), rnn.GRU(4)
+        self.encoder.collect_params().setattr("grad_req", "null")
+
+    def hybrid_forward(self, F, x):
+        return self.encoder(self.before(x))
+
+
+def test_what_stands_before_a_frozen_recurrent_layer_is_compared_with_right_gradients():
+    net = Encodes()
+    found = agree(net, x)
+    assert max(found.output, found.gradient) < 1e-12
+    assert "whose weights are frozen" in str(found)
+    net.cast("float64")
+    assert ["frozen" in note for note in doubtful(net)] == [True]
+
+
+class ReadsNothing(nn.HybridBlock):
+    def hybrid_forward(self, F, x):
+        return F.ones((2, 3)) * 2, F.arange(0, 4)
+
+
+def test_a_graph_without_a_variable_is_compared():
+    """MXNet compiles none: 'There are no inputs in computation graph that require gradients'."""
+    found = agree(ReadsNothing(), x)
+    assert found.outputs == (0.0, 0.0)
+    assert gt.bridge.check(ReadsNothing(), gt.bridge.to_torch(ReadsNothing()), x).outputs == (0.0, 0.0)
+
+
+class ReadsTheSecond(nn.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.SELU()
+
+    def hybrid_forward(self, F, unread, x):
+        return self.act(x)
+
+
+def test_an_input_that_nothing_reads_is_no_reason_to_fail_where_a_gradient_is_wrong():
+    net = ReadsTheSecond()
+    net.initialize()
+    module = gt.bridge.to_torch(net, inputs=2)
+    found = gt.bridge.check(net, module, (x, x), train=True)
+    assert found.output < 1e-6 and len(found.faults) == 1
 
 
 def test_activations_are_compared_with_right_gradients():

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.bridge.names import gluon_names
-from gluontune.bridge.references import right_way
+from gluontune.bridge.references import NOTHING, right_way
 from gluontune.bridge.source import settle
 from gluontune.bridge.stand_ins import stand_in
 from gluontune.compute._diagnose import first_line
@@ -199,8 +199,14 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
     symbol = mx.sym.load_json(_steady(symbol.tojson(), dtype))
     told: list[str] = []
     if train:
-        symbol, told = right_way(symbol, {name: s.shape for name, s in zip(names, samples)}, dtype)
-    inputs = [mx.sym.var(name) for name in names]
+        fixed = [p.name for p in net.collect_params().values() if p.grad_req == "null"]
+        shapes = {name: s.shape for name, s in zip(names, samples)}
+        symbol, told = right_way(symbol, shapes, dtype, [*names, *fixed])
+    asked = [NOTHING] if NOTHING in symbol.list_inputs() else []
+    inputs = [mx.sym.var(name) for name in (*names, *asked)]
+    count = len(symbol)
+    if not symbol.list_inputs():  # MXNet compiles no graph without a variable
+        symbol = mx.sym.Group([*symbol, mx.sym.identity(inputs[0])])
     if uses_np(net):
         symbol, inputs = symbol.as_np_ndarray(), [variable.as_np_ndarray() for variable in inputs]
     with warnings.catch_warnings():
@@ -223,11 +229,15 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
             cast_dtype=True,
             dtype_source="saved",
         )
-    arrays = as_net_array([mx.nd.array(s, dtype=s.dtype) for s in samples], net)
+    arrays = [mx.nd.array(s, dtype=s.dtype) for s in samples]
+    if asked:
+        arrays.append(mx.nd.zeros((1,), dtype=dtype))
+        arrays[-1].attach_grad()
+    arrays = as_net_array(arrays, net)
     if not train:
-        return [o.asnumpy() for o in _listed(block(*arrays))], {}, {}, []
+        return [o.asnumpy() for o in _listed(block(*arrays))[:count]], {}, {}, []
     with mx.autograd.record():
-        outputs = as_nd_array(_listed(block(*arrays)))
+        outputs = as_nd_array(_listed(block(*arrays))[:count])
         parts = [
             (o * mx.nd.array(_weights(o.shape, i, dtype), dtype=dtype)).sum()
             for i, o in enumerate(outputs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,9 @@ import numpy as np
 
 from gluontune.compute._traversal import walk
 
-__all__ = ["FAULTS", "Fault", "doubtful", "right_way"]
+__all__ = ["FAULTS", "NOTHING", "Fault", "doubtful", "right_way"]
+
+NOTHING = "gluontune_nothing"  # a variable that is added where a gradient must be asked for: zeros of shape (1,)
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
 _SELU = 1.6732632423543772, 1.0507009873554805  # alpha, scale
@@ -30,14 +32,15 @@ class Fault:
 
     Args:
         operator: MXNet's name. when: as a sentence.
-        met: takes a node's attributes and the dtype; whether the gradient of this one is wrong.
+        met: takes a node's attributes, the dtype, and whether the node's second input (its weights) needs no gradient;
+            whether the gradient of this one is wrong.
         instead: takes a :class:`_Writer`, the node and the number of axes of its inputs; adds operators whose gradients
             are right, and returns its outputs.
     """
 
     operator: str
     when: str
-    met: Callable[[Mapping[str, str], str], bool]
+    met: Callable[[Mapping[str, str], str, bool], bool]
     instead: Callable[[_Writer, dict[str, Any], Sequence[int]], list[Entry]]
 
 
@@ -46,6 +49,17 @@ class _Writer:
 
     def __init__(self) -> None:
         self.nodes: list[dict[str, Any]] = []
+        self._nothing: Entry | None = None
+        self.frozen = False  # whether the weights of the node that is written need no gradient
+
+    def asked(self, entry: Entry) -> Entry:
+        """The weights, whose gradient is asked for: MXNet's kernel computes the others' wrong without it."""
+        if not self.frozen:
+            return entry
+        if self._nothing is None:
+            self.nodes.append({"op": "null", "name": NOTHING, "inputs": []})
+            self._nothing = [len(self.nodes) - 1, 0, 0]
+        return self.add("broadcast_add", entry, self._nothing)
 
     def add(self, op: str, *inputs: Entry, **attrs: Any) -> Entry:
         attrs = {name: str(value) for name, value in attrs.items()}
@@ -60,10 +74,23 @@ def _layers(attrs: Mapping[str, str]) -> int:
     return int(attrs.get("num_layers", "1"))
 
 
-def _rnn_met(attrs: Mapping[str, str], dtype: str) -> bool:
+def _own_kernel(attrs: Mapping[str, str], dtype: str) -> bool:
     plain = attrs.get("projection_size", "None") == "None" and attrs.get("use_sequence_length") != "True"
-    own_kernel = dtype == "float64" or os.environ.get("MXNET_USE_MKLDNN_RNN") == "0"
-    return plain and own_kernel and _layers(attrs) > 1
+    return plain and (dtype == "float64" or os.environ.get("MXNET_USE_MKLDNN_RNN") == "0")
+
+
+def _rnn_met(attrs: Mapping[str, str], dtype: str, frozen: bool) -> bool:
+    return _own_kernel(attrs, dtype) and _layers(attrs) > 1
+
+
+def _frozen_met(attrs: Mapping[str, str], dtype: str, frozen: bool) -> bool:
+    return _own_kernel(attrs, dtype) and _layers(attrs) == 1 and frozen and attrs["mode"] != "lstm"
+
+
+def _asked(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+    data, parameters, *states = node["inputs"]
+    made = write.add("RNN", data, write.asked(parameters), *states, **node["attrs"])
+    return [[made[0], place, 0] for place in range(1 + len(states))]
 
 
 def _one_by_one(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
@@ -77,6 +104,7 @@ def _one_by_one(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> li
         ways * (rows * hidden * ways + rows * hidden),
     )  # of one layer; from the second on
     data, parameters, *states = node["inputs"]
+    parameters = write.asked(parameters)
     whole, ends = count * biases, []
     for layer in range(count):
         first = "0" if layer == 0 else -whole - (count - layer) * later
@@ -131,25 +159,36 @@ FAULTS = (
         _one_by_one,
     ),
     Fault(
+        "RNN",
+        "a fused GRU or RNN of one layer whose weights are frozen, on a CPU in float64, or in float32 with "
+        "MXNET_USE_MKLDNN_RNN=0: the gradients of its input and its states are wrong",
+        _frozen_met,
+        _asked,
+    ),
+    Fault(
         "LeakyReLU",
         "PReLU in a compiled graph, between other layers: the gradient of its slope is wrong",
-        lambda attrs, dtype: attrs.get("act_type") == "prelu",
+        lambda attrs, dtype, frozen: attrs.get("act_type") == "prelu",
         _prelu,
     ),
     Fault(
         "LeakyReLU",
         "selu below zero: its gradient is up to 5 % off",
-        lambda attrs, dtype: attrs.get("act_type") == "selu",
+        lambda attrs, dtype, frozen: attrs.get("act_type") == "selu",
         _selu,
     ),
 )
 
 
-def right_way(symbol: Any, shapes: Mapping[str, Sequence[int]], dtype: str) -> tuple[Any, list[str]]:
+def right_way(
+    symbol: Any, shapes: Mapping[str, Sequence[int]], dtype: str, frozen: Collection[str] = ()
+) -> tuple[Any, list[str]]:
     """``symbol`` with other operators where MXNet's gradient is wrong, and what is wrong with those.
 
+    Where a gradient must be asked for that nobody needs, the symbol has another variable, :data:`NOTHING`.
+
     Args:
-        symbol: of mxnet's. shapes: of its inputs, by name.
+        symbol: of mxnet's. shapes: of its inputs, by name. frozen: variables whose gradients are not asked for.
 
     >>> from gluontune.runtime import mxnet
     >>> sym = mxnet().sym
@@ -160,15 +199,19 @@ def right_way(symbol: Any, shapes: Mapping[str, Sequence[int]], dtype: str) -> t
     from gluontune.runtime import mxnet
 
     document = json.loads(symbol.tojson())
-    faulty = {}
+    faulty: dict[int, Fault] = {}
+    still: list[bool] = []  # of each node, whether no gradient passes it
     for number, node in enumerate(document["nodes"]):
+        fixed = [still[at] for at, *_ in node["inputs"]]
+        still.append(node["name"] in frozen if node["op"] == "null" else all(fixed) or node["op"] == "BlockGrad")
         for fault in FAULTS:
-            if node["op"] == fault.operator and fault.met(node.get("attrs", {}), dtype):
+            if node["op"] == fault.operator and fault.met(node.get("attrs", {}), dtype, all(fixed[1:2])):
                 faulty[number] = fault
     if not faulty:
         return symbol, []
     internals = symbol.get_internals()
-    sizes = dict(zip(internals.list_outputs(), internals.infer_shape_partial(**shapes)[1]))
+    known = {name: shapes[name] for name in symbol.list_inputs() if name in shapes}
+    sizes = dict(zip(internals.list_outputs(), internals.infer_shape_partial(**known)[1]))
     write = _Writer()
     outputs: dict[int, Any] = {}
     for number, node in enumerate(document["nodes"]):
@@ -178,6 +221,7 @@ def right_way(symbol: Any, shapes: Mapping[str, Sequence[int]], dtype: str) -> t
             outputs[number] = _Outputs(len(write.nodes) - 1)
             continue
         axes = [_axes(document["nodes"][at], place, sizes) for at, place, *_ in node["inputs"]]
+        write.frozen = all(still[at] for at, *_ in node["inputs"][1:2])
         outputs[number] = faulty[number].instead(write, {**node, "inputs": inputs}, axes)
     heads = [outputs[at][place] for at, place, *_ in document["heads"]]
     arguments = [number for number, node in enumerate(write.nodes) if node["op"] == "null"]
@@ -194,13 +238,15 @@ def doubtful(net: Any) -> list[str]:
     >>> doubtful(mxnet().gluon.rnn.LSTM(3, num_layers=2))
     []
     """
-    found, by_class = [], {"PReLU": FAULTS[1], "SELU": FAULTS[2]}
+    found, by_class = [], {"PReLU": FAULTS[2], "SELU": FAULTS[3]}
     for path, block in walk(net):
         fault = by_class.get(type(block).__name__)
         attrs = {"num_layers": str(getattr(block, "_num_layers", 1))}
         parameters = list(block._reg_params.values())
-        if hasattr(block, "_gates") and parameters and _rnn_met(attrs, np.dtype(parameters[0].dtype).name):
-            fault = FAULTS[0]
+        if hasattr(block, "_gates") and hasattr(block, "_mode") and parameters:
+            attrs["mode"], dtype = block._mode, np.dtype(parameters[0].dtype).name
+            frozen = all(p.grad_req == "null" for p in parameters)
+            fault = next((f for f in FAULTS[:2] if f.met(attrs, dtype, frozen)), None)
         if fault is not None:
             found.append(
                 f"layer {path or type(net).__name__}: {fault.when} (docs/mxnet-faults.md has ways out)"
