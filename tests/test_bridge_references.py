@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 import gluontune as gt
+from gluontune.bridge.agreement import _steady
 from gluontune.bridge.references import FAULTS, NOTHING, doubtful, right_way
 from gluontune.runtime import mxnet
 
@@ -184,6 +187,14 @@ class ReadsTheSecond(nn.HybridBlock):
 
     def hybrid_forward(self, F, unread, x):
         return self.act(x)
+
+
+def test_a_label_has_no_gradient_in_the_reference():
+    """MXNet leaves there what the memory held, zeros mostly."""
+    label = S.tanh(S.var("y"), name="label")
+    nodes = json.loads(_steady(S.LinearRegressionOutput(S.var("x"), label).tojson(), "float64"))["nodes"]
+    (last,) = [node for node in nodes if node["op"] == "LinearRegressionOutput"][-1:]
+    assert nodes[last["inputs"][1][0]]["op"] == "BlockGrad"
 
 
 def test_an_input_that_nothing_reads_is_no_reason_to_fail_where_a_gradient_is_wrong():

@@ -40,6 +40,8 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
         return [found if op == "gammaln" else add("exp", found)]
     if op == "LeakyReLU" and attrs.get("act_type", "leaky") in ("leaky", "gelu"):
         return [_leaky(inputs, attrs.get("act_type", "leaky"), attrs.get("slope", "0.25"), add)]
+    if op.endswith("RegressionOutput"):  # the gradient of the label is what the memory held
+        return [add(op, inputs[0], add("BlockGrad", inputs[1]), **attrs)]
     if op == "_shuffle":
         return inputs
     if op == "_sample_multinomial":
