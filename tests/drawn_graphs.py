@@ -82,8 +82,13 @@ class Plan:
         self.gives = [rng.choice(last) for _ in range(rng.choice([1, 1, 2, 3]))]
         if rng.random() < 0.3:
             self.gives.append(self.gives[0])
-        # a difference is told relative to the greatest number, which shall not be rounding alone (softmax of one)
+        # a difference is told relative to the greatest number, which shall not be rounding alone (softmax of one),
+        # and a gradient relative to the greatest gradient
         self.gives = [self.step("_plus_scalar", [value], {"scalar": 1.0}) for value in self.gives]
+        if rng.random() < 0.9:
+            self.gives.append(
+                self.step("_plus_scalar", [self.own("normal", (3,), (), True)], {"scalar": 1.0})
+            )
 
     def add(self, name):
         sample = OPERATORS[name].sample(self.draw)

@@ -197,6 +197,13 @@ def test_a_label_has_no_gradient_in_the_reference():
     assert nodes[last["inputs"][1][0]]["op"] == "BlockGrad"
 
 
+def test_a_normalized_net_of_small_spread_is_compared_with_the_epsilon_that_mxnet_has():
+    """Four bytes of it, in the reference too."""
+    net = nn.HybridSequential()
+    net.add(nn.Dense(8, flatten=False), nn.InstanceNorm(epsilon=1e-3))
+    assert agree(net, x / 100).gradient < 1e-12
+
+
 def test_an_input_that_nothing_reads_is_no_reason_to_fail_where_a_gradient_is_wrong():
     net = ReadsTheSecond()
     net.initialize()

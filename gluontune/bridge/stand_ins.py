@@ -98,7 +98,7 @@ def _instance_norm(inputs: list[Entry], eps: str, add: Add) -> Entry:
     x, gamma, beta = inputs
     centred = add("broadcast_sub", x, add("mean", x, axis="(0, 1)", exclude="True", keepdims="True"))
     spread = add("mean", add("square", centred), axis="(0, 1)", exclude="True", keepdims="True")
-    out = add("broadcast_mul", centred, add("rsqrt", add("_plus_scalar", spread, scalar=eps)))
+    out = add("broadcast_mul", centred, add("rsqrt", add("_plus_scalar", spread, scalar=repr(float(np.float32(eps))))))
     last = add("SwapAxis", out, dim1="1", dim2="-1")  # gamma and beta broadcast from behind
     out = add("broadcast_add", add("broadcast_mul", last, gamma), beta)
     return add("SwapAxis", out, dim1="1", dim2="-1")
