@@ -74,6 +74,12 @@ def fused(mode, layers, both):
     return made, shapes
 
 
+def chosen(choose):
+    """By the sign of ``c``, which is one number for two of x."""
+    sign, x = (S.var("c") > 0).as_np_ndarray(), S.var("x").as_np_ndarray()
+    return (choose(sign, x) * x).as_nd_ndarray(), {"x": (2, 3, 4), "c": (2, 1, 4)}
+
+
 CASES = {
     **{f"{m}, {n} layers{', both ways' if b else ''}": (lambda m=m, n=n, b=b: fused(m, n, b), "w")
        for m, n, b in [("lstm", 2, False), ("gru", 2, False), ("gru", 2, True), ("rnn_tanh", 3, False),
@@ -83,6 +89,8 @@ CASES = {
     "prelu of one slope": (lambda: (S.tanh(S.LeakyReLU(S.var("x") * 2, S.var("w"), act_type="prelu")),
                                     {"x": (4, 5), "w": (1,)}), "w"),
     "selu": (lambda: (S.LeakyReLU(S.var("x"), act_type="selu"), {"x": (3, 4)}), "x"),
+    "np.where, a number": (lambda: chosen(lambda c, x: S.np.where(c, x, -2.5)), "x"),
+    "np.where of a number": (lambda: chosen(lambda c, x: S.np.where(c, -2.5, x)), "x"),
 }  # fmt: skip
 
 
@@ -96,7 +104,7 @@ def test_mxnets_gradient_is_wrong_and_another_way_through_mxnet_is_right(name):
     assert right.value() == pytest.approx(theirs.value(), rel=1e-6)  # the same net
     true = theirs.differences(of)
     scale = np.abs(true).max()
-    wanted = [of] if "layers" in name else [of, *({"x"} - {of})]
+    wanted = [of] if "layers" in name or "where" in name else [of, *({"x"} - {of})]
     wrong = np.abs(theirs.gradient(*wanted) - true).max()
     assert not wrong < 0.01 * scale, "MXNet is right now: take it from the table"
     assert np.abs(right.gradient(*wanted) - true).max() < 1e-3 * scale
@@ -120,7 +128,12 @@ def test_the_input_that_needs_a_gradient_is_the_way_out_that_the_docs_tell():
 
 
 def test_what_is_right_is_left_alone():
-    assert {fault.operator for fault in FAULTS} == {"RNN", "LeakyReLU"}
+    assert {fault.operator for fault in FAULTS} == {
+        "RNN",
+        "LeakyReLU",
+        "_npi_where_lscalar",
+        "_npi_where_rscalar",
+    }
     for symbol, shapes in (fused("lstm", 1, True), (S.LeakyReLU(S.var("x"), act_type="elu"), {"x": (2, 3)})):
         assert right_way(symbol, shapes, "float64") == (symbol, [])
     symbol, shapes = fused("lstm", 2, False)

@@ -151,9 +151,9 @@ def test_a_net_that_was_put_back_after_a_race_is_the_same_net():
 
 
 def test_code_and_attributes_of_a_net_make_it_another():
-    def forward(text):
+    def forward(text, before=""):
         made = {}
-        exec(f"class Net(mx.gluon.{text}", {"mx": mx, "__name__": "theirs"}, made)
+        exec(f"{before}class Net(mx.gluon.{text}", {"mx": mx, "__name__": "theirs"}, made)
         net = made["Net"]()
         net.initialize()
         return _remember.fingerprint(net, [(mx.nd.ones((2, 3)),)], None, [])
@@ -162,6 +162,8 @@ def test_code_and_attributes_of_a_net_make_it_another():
         "Block):\n def __init__(s, k={k}):\n  super().__init__(); s.k = k\n def forward(s, x): return x * {f}"
     )
     hybrid = "HybridBlock):\n def hybrid_forward(s, F, x): return F.{f}(x)"
+    wrapped = [forward(block.format(k=1, f=f), "@mx.util.use_np\n") for f in (2, 3)]
+    assert wrapped[0] != wrapped[1]  # all methods of such a class are wrappers of one code
     texts = [block.format(k=1, f=2), block.format(k=2, f=2), block.format(k=1, f=3)]
     texts += [hybrid.format(f="relu"), hybrid.format(f="exp")]
     assert len({forward(text) for text in texts}) == len(texts)

@@ -64,6 +64,9 @@ def test_a_branch_on_the_mode_is_seen_and_dropout_is_none():
     texts = Path(__file__).read_text("utf-8").splitlines()
     line = 1 + next(n for n, text in enumerate(texts) if "return y if mx" in text)
     assert place_of_branch(net) == f"Branching, {__file__}:{line}"
+    own = {"hybrid_forward": Branching.hybrid_forward}
+    wrapped = mx.util.use_np(type("Wrapped", (nn.HybridSequential,), own))()
+    assert asks_for_mode(wrapped) and place_of_branch(wrapped).endswith(f":{line}")
     plain = nn.HybridSequential()
     plain.add(nn.Dense(3), nn.Dropout(0.5), nn.BatchNorm())
     plain.initialize()

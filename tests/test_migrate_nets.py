@@ -235,11 +235,14 @@ def test_draws_are_of_mxnets_distribution(name):
     assert abs(ours.mean() - theirs.mean()) < 0.05 * spread and abs(ours.std() / spread - 1) < 0.05
 
 
-def test_the_project_of_a_net_of_numpy_arrays(tmp_path):
+@pytest.mark.parametrize("decorated", [False, True])
+def test_the_project_of_a_net_of_numpy_arrays(decorated, tmp_path):
+    """A class under ``use_np`` has a copy of every method of its bases, in a wrapper."""
     mx = gt.runtime.mxnet()
     with mx.util.np_shape(True), mx.util.np_array(True):
         nn = mx.gluon.nn
 
+        @(mx.util.use_np if decorated else lambda kind: kind)
         class Net(nn.HybridBlock):
             def __init__(self):
                 super().__init__()
@@ -255,6 +258,8 @@ def test_the_project_of_a_net_of_numpy_arrays(tmp_path):
         net(mx.np.array(drawn(3, 4)))
         made = gt.bridge.migrate(net, tmp_path / "out", drawn(3, 4))
         assert made.agrees, made.told
+        assert gt.runtime.mxnet().gluon.Block.__call__.__name__ == "__call__"
+        assert ("__call__" in vars(Net)) is decorated
 
 
 def test_a_check_that_fails_says_where(tmp_path):

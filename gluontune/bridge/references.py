@@ -150,6 +150,15 @@ def _selu(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Ent
     return [write.add("_mul_scalar", whole, scalar=repr(scale))]
 
 
+def _where(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+    condition, data = node["inputs"]
+    other = write.add(
+        "_plus_scalar", write.add("zeros_like", data), scalar=node.get("attrs", {}).get("scalar", "0")
+    )
+    sides = (data, other) if node["op"] == "_npi_where_rscalar" else (other, data)
+    return [write.add("_npi_where", condition, *sides)]
+
+
 FAULTS = (
     Fault(
         "RNN",
@@ -176,6 +185,15 @@ FAULTS = (
         "selu below zero: its gradient is up to 5 % off",
         lambda attrs, dtype, frozen: attrs.get("act_type") == "selu",
         _selu,
+    ),
+    *(
+        Fault(
+            name,
+            "np.where of an array and a number: the array's gradient is that of the other side",
+            lambda attrs, dtype, frozen: True,
+            _where,
+        )
+        for name in ("_npi_where_lscalar", "_npi_where_rscalar")
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +100,7 @@ def explain(net: Any, error: BaseException) -> Finding:
 
 
 def source(kind: type, method: str) -> str:
-    code = getattr(getattr(kind, method, None), "__code__", None)
+    code = getattr(inspect.unwrap(getattr(kind, method, None)), "__code__", None)  # type: ignore[arg-type]
     return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
 
 

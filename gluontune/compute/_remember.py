@@ -160,7 +160,7 @@ def _structure(net: Any) -> list[Any]:
     for path, block in walk(net):
         kind = type(block)
         code = [
-            _callable(vars(base).get(name))
+            _callable(inspect.unwrap(vars(base).get(name)))  # type: ignore[arg-type]
             for base in kind.__mro__
             if not base.__module__.startswith(("mxnet.", "builtins"))
             for name in ("forward", "hybrid_forward")

@@ -7,6 +7,7 @@ asks this module, which traces it in both.
 from __future__ import annotations
 
 import dis
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -178,7 +179,7 @@ def _branches(net: Any) -> Iterator[tuple[str, str, Any]]:
     for path, block in walk(net):
         for kind in type(block).__mro__:
             for name in ("hybrid_forward", "forward", "__call__"):
-                code = getattr(vars(kind).get(name), "__code__", None)
+                code = getattr(inspect.unwrap(vars(kind).get(name)), "__code__", None)  # type: ignore[arg-type]
                 if (
                     code is not None
                     and _ASKS & set(code.co_names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -170,6 +171,12 @@ def _paths(block: Any, path: str = "") -> Iterator[tuple[int, str]]:
         yield from _paths(child, f"{path}.{name}" if path else name)
 
 
+def _blocks(block: Any) -> Iterator[Any]:
+    yield block
+    for child in block._children.values():
+        yield from _blocks(child)
+
+
 @contextmanager
 def _recorded(net: Any, calls: list[Call], finished: list[Call]) -> Iterator[None]:
     """While inside, each call of a block of ``net`` is noted, and operators carry its number.
@@ -204,11 +211,24 @@ def _recorded(net: Any, calls: list[Call], finished: list[Call]) -> Iterator[Non
         finally:
             stack.pop()
 
-    mx.gluon.Block.__call__ = noted
+    def noted_np(block: Any, *args: Any, **others: Any) -> Any:
+        with mx.util.np_shape(True), mx.util.np_array(True):
+            return noted(block, *args, **others)
+
+    # A class under mx.util.use_np has a __call__ of its own around the one it inherits.
+    kept = {mx.gluon.Block: plain}
+    for block in _blocks(net):
+        for kind in type(block).__mro__:
+            own = vars(kind).get("__call__")
+            if own is not None and inspect.unwrap(own) is plain:
+                kept[kind] = own
+    for kind in kept:
+        kind.__call__ = noted if kind is mx.gluon.Block else noted_np
     try:
         yield
     finally:
-        mx.gluon.Block.__call__ = plain
+        for kind, own in kept.items():
+            kind.__call__ = own
 
 
 def _placed(calls: list[Call], finished: list[Call], mx: Any) -> Call:

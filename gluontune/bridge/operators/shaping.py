@@ -254,6 +254,35 @@ def pad(x: Any, mode: str, pad_width: Any, constant_value: float = 0.0) -> Any:
     return F.pad(x, pairs[: 2 * (x.dim() - 2)], {"edge": "replicate"}.get(mode, mode))
 
 
+def _np_pad_sample(draw: Draw) -> Sample:
+    mode = draw.pick(["constant", "edge", "reflect", "symmetric", "maximum", "minimum"])
+    grads = mode == "constant"  # MXNet has none of the others
+    attrs = {"mode": mode, "pad_width": ((0, 0), (draw.int(0, 2), 1), (2, draw.int(0, 2)))}
+    more = {"constant_value": draw.pick([0.0, 0.5])} if mode == "constant" else {}
+    return Sample([("normal", (2, 3, 4))], {**attrs, **more}, grads=grads)
+
+
+@operator("_npi_pad", sample=_np_pad_sample)
+def np_pad(x: Any, pad_width: Any, mode: str = "constant", constant_value: float = 0.0) -> Any:
+    if mode == "constant":
+        return F.pad(x, [n for pair in reversed(pad_width) for n in pair], value=constant_value)
+    for axis, (before, after) in enumerate(pad_width):
+        size = x.shape[axis]
+        places = torch.arange(-before, size + after, device=x.device)
+        if mode in ("maximum", "minimum"):
+            most = x.amax(axis, True) if mode == "maximum" else x.amin(axis, True)
+            x = torch.cat([most] * before + [x] + [most] * after, axis)
+            continue
+        if mode == "edge":
+            places = places.clamp(0, size - 1)
+        else:  # there and back again, each edge once or twice
+            way = 2 * size - (2 if mode == "reflect" else 0)
+            places = places % max(1, way)
+            places = torch.minimum(places, way - places - (mode == "symmetric"))
+        x = x.index_select(axis, places)
+    return x
+
+
 def _blocks(draw: Draw, shape: tuple[int, ...]) -> Sample:
     return Sample([("normal", shape)], {"block_size": 2})
 
