@@ -85,7 +85,7 @@ def symbol_of(mx, name, sample):
     """A symbol of the one operator, with all its outputs."""
     names = [f"x{i}" for i in range(len(sample.inputs))]
     attrs = {k: str(len(names)) if v == "?" else str(v) for k, v in sample.attrs.items()}
-    attrs = {k: v for k, v in attrs.items() if v != "None" or k in ("axis", "end", "begin")}
+    attrs = {k: v for k, v in attrs.items() if v != "None" or k in ("axis", "end", "begin", "logit")}
     nodes = [{"op": "null", "name": n, "inputs": []} for n in names]
     nodes.append({"op": name, "name": "op", "attrs": attrs, "inputs": [[i, 0, 0] for i in range(len(names))]})
     document = {

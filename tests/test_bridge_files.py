@@ -73,9 +73,7 @@ def of_mxnet(document, arrays):
 def written(folder, document, arrays):
     """The two files, as ``Module.save_checkpoint`` names them."""
     (folder / "net-symbol.json").write_text(json.dumps(document))
-    mx.nd.save(
-        str(folder / "net-0000.params"), {n: mx.nd.array(a, dtype=a.dtype) for n, a in arrays.items()}
-    )
+    mx.nd.save(str(folder / "net-0000.params"), {n: mx.nd.array(a, dtype=a.dtype) for n, a in arrays.items()})
     return str(folder / "net-symbol.json"), str(folder / "net-0000.params")
 
 

@@ -110,7 +110,9 @@ def test_mxnets_gradient_is_wrong_and_another_way_through_mxnet_is_right(name):
     assert np.abs(right.gradient(*wanted) - true).max() < 1e-3 * scale
 
 
-@pytest.mark.parametrize("mode, layers", [("gru", 1), ("rnn_tanh", 1), ("gru", 2), ("lstm", 2), ("rnn_tanh", 3)])
+@pytest.mark.parametrize(
+    "mode, layers", [("gru", 1), ("rnn_tanh", 1), ("gru", 2), ("lstm", 2), ("rnn_tanh", 3)]
+)
 def test_frozen_weights_are_asked_for_all_the_same(mode, layers):
     """The gradients of an input and a state are wrong where nobody asks for the weights'."""
     symbol, shapes = fused(mode, layers, False)

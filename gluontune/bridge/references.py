@@ -18,7 +18,9 @@ from gluontune.compute._traversal import walk
 
 __all__ = ["FAULTS", "NOTHING", "Fault", "doubtful", "right_way"]
 
-NOTHING = "gluontune_nothing"  # a variable that is added where a gradient must be asked for: zeros of shape (1,)
+NOTHING = (
+    "gluontune_nothing"  # a variable that is added where a gradient must be asked for: zeros of shape (1,)
+)
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
 _SELU = 1.6732632423543772, 1.0507009873554805  # alpha, scale
@@ -221,7 +223,9 @@ def right_way(
     still: list[bool] = []  # of each node, whether no gradient passes it
     for number, node in enumerate(document["nodes"]):
         fixed = [still[at] for at, *_ in node["inputs"]]
-        still.append(node["name"] in frozen if node["op"] == "null" else all(fixed) or node["op"] == "BlockGrad")
+        still.append(
+            node["name"] in frozen if node["op"] == "null" else all(fixed) or node["op"] == "BlockGrad"
+        )
         for fault in FAULTS:
             if node["op"] == fault.operator and fault.met(node.get("attrs", {}), dtype, all(fixed[1:2])):
                 faulty[number] = fault

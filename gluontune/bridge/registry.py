@@ -16,7 +16,7 @@ __all__ = ["OPERATORS", "Draw", "Operator", "Sample", "keywords", "operator", "u
 
 # How MXNet computes, not what: of no meaning here.
 IGNORED = {"workspace", "cudnn_tune", "cudnn_off", "num_args", "min_calib_range", "max_calib_range", "ndev", "key",
-           "sparse_grad", "ctx", "infer_range", "is_int",
+           "sparse_grad", "ctx", "infer_range", "is_int", "is_logit",
            "num_inputs", "target_shape_", "keep_highest", "safe_accumulation",
            "num_outputs_", "num_weights", "multi_input_mode"}  # fmt: skip
 
@@ -40,6 +40,7 @@ class Sample:
             (-0.9 … 0.9), ``distinct`` (no two alike), ``boxes`` (…, 4), ``("index", shape, high)``.
         attrs: as MXNet's text takes them. train: whether MXNet is asked in training mode.
         grads: whether gradients are compared too. dtype: float32 where MXNet computes in no other.
+        random: it draws, so that the number in the place of a draw is compared (``stand_ins``, ``drawing.STEADY``).
     """
 
     inputs: Sequence[tuple[Any, ...]]
@@ -47,6 +48,7 @@ class Sample:
     train: bool = False
     grads: bool = True
     dtype: str = "float64"
+    random: bool = False
 
 
 @dataclass(frozen=True)

@@ -49,14 +49,8 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
         chance = add("log", add("pick", inputs[0], best, axis="-1"))
         kind = attrs.get("dtype", "int32")
         return [add("Cast", _repeated(best, shape, add), dtype=kind), _repeated(chance, shape, add)]
-    if op.startswith("_sample_") and name in ("normal", "uniform"):
-        first, second = inputs
-        middle = (
-            first
-            if name == "normal"
-            else add("_mul_scalar", add("elemwise_add", first, second), scalar="0.5")
-        )
-        return [add("BlockGrad", _repeated(middle, _typed(op, attrs)["shape"], add))]
+    if op.startswith("_sample_"):
+        return [add("BlockGrad", _repeated(_middle(name, inputs, add), _typed(op, attrs)["shape"], add))]
     if op.startswith("_random_") or (op.startswith("_npi_") and name in _DRAWN and not inputs):
         return [_fixed(op, attrs, inputs, add)]
     return []
@@ -98,7 +92,11 @@ def _instance_norm(inputs: list[Entry], eps: str, add: Add) -> Entry:
     x, gamma, beta = inputs
     centred = add("broadcast_sub", x, add("mean", x, axis="(0, 1)", exclude="True", keepdims="True"))
     spread = add("mean", add("square", centred), axis="(0, 1)", exclude="True", keepdims="True")
-    out = add("broadcast_mul", centred, add("rsqrt", add("_plus_scalar", spread, scalar=repr(float(np.float32(eps))))))
+    out = add(
+        "broadcast_mul",
+        centred,
+        add("rsqrt", add("_plus_scalar", spread, scalar=repr(float(np.float32(eps))))),
+    )
     last = add("SwapAxis", out, dim1="1", dim2="-1")  # gamma and beta broadcast from behind
     out = add("broadcast_add", add("broadcast_mul", last, gamma), beta)
     return add("SwapAxis", out, dim1="1", dim2="-1")
@@ -181,27 +179,41 @@ def _repeated(entry: Entry, shape: Any, add: Add) -> Entry:
     return entry
 
 
+def _middle(name: str, inputs: list[Entry], add: Add) -> Entry:
+    """Of draws by the numbers in arrays, what ``drawing.STEADY`` has in their place."""
+    first, second = inputs[0], inputs[-1]
+    if name == "uniform":
+        return add("_mul_scalar", add("elemwise_add", first, second), scalar="0.5")
+    if name == "gamma":
+        return add("elemwise_mul", first, second)
+    if name == "exponential":
+        return add("_rdiv_scalar", first, scalar=repr(float(np.log(2))))
+    if name == "negative_binomial":
+        return add(
+            "elemwise_mul", first, add("elemwise_div", add("_rminus_scalar", second, scalar="1"), second)
+        )
+    return first  # normal, poisson, generalized_negative_binomial: the mean
+
+
 def _fixed(op: str, attrs: dict[str, str], inputs: list[Entry], add: Add) -> Entry:
     """The number that the bridge's own draw is where it is steady."""
     drawing: Any = importlib.import_module("gluontune.bridge.operators.drawing")
-    typed = {
-        k: v for k, v in _typed(op, attrs).items() if k not in ("shape", "size", "ctx", "dtype", "is_logit")
-    }
+    size = "size" if op.startswith("_npi_") else "shape"  # where the other is a gamma's number
+    typed = {k: v for k, v in _typed(op, attrs).items() if k not in (size, "ctx", "dtype", "is_logit")}
     drawing.STEADY = True
     try:
         run, library = OPERATORS[op].run, torch()
         if inputs:
             value = float(run(library.zeros(1, dtype=library.float64), **typed))
         else:
-            value = float(run(shape=(1,), dtype="float64", **typed))
+            value = float(run(**{size: (1,)}, dtype="float64", **typed))
     finally:
         drawing.STEADY = False
     if inputs:
         return add("_plus_scalar", add("zeros_like", inputs[0]), scalar=repr(value))
-    shape = attrs.get("shape", attrs.get("size", "()"))
     return add(
         "_full",
-        shape=shape,
+        shape=attrs.get(size, "()"),
         value=repr(value),
         dtype=attrs.get("dtype", "float32").replace("None", "float32"),
     )

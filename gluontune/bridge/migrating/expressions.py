@@ -247,11 +247,14 @@ def _short(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str | None
         pair = (number, args[0]) if turned else (args[0], number)
         if (turned or bare) in _SIGNS:
             return f"{pair[0]} {_SIGNS[turned or bare]} {pair[1]}"
-        return f"({pair[0]} {_ORDER[bare]} {pair[1]}).to({args[0]}.dtype)" if bare in _ORDER else None
+        if bare not in _ORDER:
+            return None
+        args = pair
     if len(args) == 2 and bare in _SIGNS:
         return f"{args[0]} {_SIGNS[bare]} {args[1]}"
     if len(args) == 2 and bare in _ORDER:
-        return f"({args[0]} {_ORDER[bare]} {args[1]}).to({args[0]}.dtype)"
+        found = f"({args[0]} {_ORDER[bare]} {args[1]})"
+        return found if op.startswith("_npi_") else f"{found}.to({args[0]}.dtype)"  # mx.np has truth values
     if op in _REDUCED and not attrs.get("exclude") and not attrs.get("dtype"):
         axis, keep = attrs.get("axis"), ", keepdim=True" if attrs.get("keepdims") else ""
         if axis is not None and axis != ():

@@ -32,22 +32,33 @@ def ones_like(x: Any, dtype: Any = None) -> Any:
     return torch.ones_like(x, dtype=dtype_of(dtype))
 
 
-@operator("_npi_full_like")
+@operator(
+    "_npi_full_like", sample=lambda d: Sample([("normal", d.shape())], {"fill_value": 0.7}, grads=False)
+)
 def full_like(x: Any, fill_value: float, dtype: Any = None) -> Any:
     return torch.full_like(x, fill_value, dtype=dtype_of(dtype))
 
 
-@operator("Cast")
+def _cast_sample(draw: Any) -> Sample:
+    return Sample([("whole", draw.shape())], {"dtype": draw.pick(["float64", "float32"])})
+
+
+def _amp_sample(draw: Any) -> Sample:
+    return Sample([("whole", draw.shape())], {"dtype": "float32"}, dtype="float32")
+
+
+@operator("Cast", sample=_cast_sample)
 def cast(x: Any, dtype: str) -> Any:
     return x.to(dtype_of(dtype))
 
 
-@operator("amp_cast")
+@operator("amp_cast", sample=_amp_sample)
 def amp_cast(x: Any, dtype: str) -> Any:
     return x.to(dtype_of(dtype)) if x.is_floating_point() else x
 
 
-@operator("amp_multicast", many=True)
+@operator("amp_multicast", many=True, sample=lambda d: Sample(
+    [("whole", (2, 3)), ("whole", d.shape())], {"num_outputs": 2, "cast_narrow": d.pick([True, False])}, dtype="float32"))  # fmt: skip
 def amp_multicast(*arrays: Any, num_outputs: int = 1, cast_narrow: bool = False) -> Any:
     kinds = sorted({a.dtype for a in arrays}, key=lambda d: d.itemsize)
     return tuple(a.to(kinds[0 if cast_narrow else -1]) for a in arrays)
@@ -82,7 +93,8 @@ for _name, _number in {"_zeros": 0, "_ones": 1, "_npi_zeros": 0, "_npi_ones": 1}
     )(_filled(_number, 0 if _name.startswith("_npi") else 1))
 
 
-@operator("_full", source=True)
+@operator("_full", source=True, sample=lambda d: Sample(
+    [], {"shape": d.shape(), "value": 0.7, "dtype": "float32"}, grads=False, dtype="float32"))  # fmt: skip
 def full(shape: Any = (), value: float = 0.0, dtype: Any = "float32", like: Any = None) -> Any:
     return torch.full(tuple(shape), value, dtype=dtype_of(dtype, torch.float32), device=_device(like))
 

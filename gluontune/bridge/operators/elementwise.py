@@ -88,6 +88,14 @@ def _mod(a: Any, b: Any) -> Any:
     )
 
 
+def _whole_pair(draw: Draw) -> Sample:
+    return Sample([("whole", (2, 3, 4)), ("whole", draw.pick([(2, 3, 4), (3, 1), (1, 4)]))], {}, grads=False)
+
+
+def _whole_number(draw: Draw) -> Sample:
+    return Sample([("whole", draw.shape())], {"scalar": draw.pick([0.0, 1.0, 0.5])}, grads=False)
+
+
 def _compare(run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def zero_or_one(a: Any, b: Any) -> Any:
         return run(a, b).to(a.dtype)
@@ -136,9 +144,9 @@ for _name, _same in {"_npi_add": "add", "_npi_subtract": "sub", "_npi_multiply":
     operator(_name, sample=_pair)(_TWO[_same])
 operator("_npi_true_divide", sample=_pair)(torch.div)
 for _name in ("equal", "not_equal", "greater", "greater_equal"):
-    operator(f"_npi_{_name}")(_COMPARE[_name])
-operator("_npi_less")(torch.lt)
-operator("_npi_less_equal")(torch.le)
+    operator(f"_npi_{_name}", sample=_whole_pair)(_COMPARE[_name])
+operator("_npi_less", sample=_whole_pair)(torch.lt)
+operator("_npi_less_equal", sample=_whole_pair)(torch.le)
 
 
 def _number(draw: Draw) -> Sample:
@@ -179,7 +187,7 @@ for _name, _same in {"add": "plus", "subtract": "minus", "rsubtract": "rminus", 
     operator(f"_npi_{_name}_scalar", sample=_number)(_with_scalar(_SCALAR[_same], keep="divide" not in _name))
 for _name, _same in {"equal": "equal", "not_equal": "not_equal", "greater": "greater", "less": "lesser",
                      "greater_equal": "greater_equal", "less_equal": "lesser_equal"}.items():  # fmt: skip
-    operator(f"_npi_{_name}_scalar")(_with_scalar(_SCALAR[_same], keep=False))
+    operator(f"_npi_{_name}_scalar", sample=_whole_number)(_with_scalar(_SCALAR[_same], keep=False))
 
 
 @operator("add_n", sample=lambda draw: Sample([("normal", (2, 3))] * draw.int(1, 4), {"num_args": "?"}))

@@ -80,7 +80,12 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     return torch.where(chosen, x, y)
 
 
-operator("_npi_where")(where)
+operator(
+    "_npi_where",
+    sample=lambda d: Sample(
+        [("index", d.pick([(3, 4), (2, 1, 4)]), 2), ("normal", (2, 3, 4)), ("normal", (2, 3, 4))], {}
+    ),
+)(where)
 
 
 def _arg(best: Any) -> Any:
@@ -98,7 +103,7 @@ operator("argmax", sample=_axis)(_arg(torch.argmax))
 operator("argmin", sample=_axis)(_arg(torch.argmin))
 
 
-@operator("_npi_argmax")
+@operator("_npi_argmax", sample=_axis)
 def np_argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     return torch.argmax(x, axis, keepdim=keepdims)
 

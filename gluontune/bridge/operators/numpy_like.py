@@ -35,7 +35,7 @@ for _name, _run, _kind in (
     )(_run)
 for _name, _run in {"_npi_logical_not": torch.logical_not, "_npi_isnan": torch.isnan, "_npi_isinf": torch.isinf,
                     "_npi_isfinite": torch.isfinite}.items():  # fmt: skip
-    operator(_name)(_run)
+    operator(_name, sample=lambda d: Sample([("whole", d.shape())], {}, grads=False))(_run)
 operator("_npi_arctan2", sample=_two)(torch.arctan2)
 operator("_npi_hypot", sample=_two)(torch.hypot)
 
@@ -57,12 +57,17 @@ def around(x: Any, decimals: int = 0) -> Any:
     return torch.round(x, decimals=decimals)
 
 
-@operator("_np_any")
+def _some_sample(draw: Draw) -> Sample:
+    attrs = {"axis": draw.pick([0, -1, (0, 1)]), "keepdims": draw.pick([True, False])}
+    return Sample([("index", (2, 3, 2), 2)], attrs, grads=False)
+
+
+@operator("_np_any", sample=_some_sample)
 def np_any(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return (x != 0).sum(dims(x, axis), keepdim=keepdims) > 0
 
 
-@operator("_np_all")
+@operator("_np_all", sample=_some_sample)
 def np_all(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return (x == 0).sum(dims(x, axis), keepdim=keepdims) == 0
 
@@ -82,7 +87,8 @@ def np_std(x: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False, dtyp
     return np_var(x, axis, ddof, keepdims, dtype).sqrt()
 
 
-@operator("_npi_norm")
+@operator("_npi_norm", sample=lambda d: Sample([("normal", (2, 3, 4))], {
+    "ord": 2, "flag": 1, "axis": d.pick([(1,), (2,), (0, 2)]), "keepdims": d.pick([True, False])}))  # fmt: skip
 def np_norm(x: Any, axis: Any = None, ord: Any = 2, keepdims: bool = False, flag: Any = -2) -> Any:
     axis = tuple(int(n) for n in str(axis).strip("(), ").split(",")) if isinstance(axis, str) else axis
     kind = {"inf": torch.inf, "-inf": -torch.inf}.get(str(ord), ord)
@@ -93,7 +99,10 @@ def np_norm(x: Any, axis: Any = None, ord: Any = 2, keepdims: bool = False, flag
     return torch.linalg.matrix_norm(x, float(kind), over, keepdim=str(keepdims) == "True")
 
 
-@operator("_npi_argmin")
+@operator(
+    "_npi_argmin",
+    sample=lambda d: Sample([("distinct", d.shape(2, 3))], {"axis": d.pick([0, 1, -1])}, grads=False),
+)
 def np_argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     return torch.argmin(x, axis, keepdim=keepdims)
 
@@ -188,7 +197,9 @@ def hsplit(x: Any, indices: Any = (), axis: int = 1, squeeze_axis: bool = False,
 def _chosen(draw: Draw) -> Sample:
     """MXNet's gradient is the other side's (``references.FAULTS``)."""
     shape = draw.pick([(3, 4), (2, 3, 4)])
-    return Sample([("index", (3, 4), 2), ("normal", shape)], {"scalar": draw.pick([0.0, -1e4, 0.7])}, grads=False)
+    return Sample(
+        [("index", (3, 4), 2), ("normal", shape)], {"scalar": draw.pick([0.0, -1e4, 0.7])}, grads=False
+    )
 
 
 @operator("_npi_where_lscalar", sample=_chosen)
@@ -201,7 +212,7 @@ def where_rscalar(condition: Any, x: Any, scalar: float = 0.0) -> Any:
     return torch.where(condition != 0, x, torch.full_like(x, scalar))
 
 
-@operator("_npi_nan_to_num")
+@operator("_npi_nan_to_num", sample=lambda d: Sample([("normal", d.shape())], {"nan": 1.5}))
 def nan_to_num(
     x: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None, copy: bool = True
 ) -> Any:
@@ -224,7 +235,8 @@ def np_identity(shape: Any, dtype: Any = "float32", like: Any = None) -> Any:
     return np_eye(shape[0], shape[1], 0, dtype, like)
 
 
-@operator("_linspace", source=True)
+@operator("_linspace", source=True, sample=lambda d: Sample(
+    [], {"start": d.pick([0.0, -1.0]), "stop": 2.0, "num": d.int(1, 5), "endpoint": d.pick([True, False]), "dtype": "float32"}, grads=False))  # fmt: skip
 def linspace(start: float, stop: float | None = None, step: float = 1.0, repeat: int = 1, dtype: Any = "float32",
              endpoint: Any = True, num: Any = None, like: Any = None) -> Any:  # fmt: skip
     count = int(num if num is not None else step)

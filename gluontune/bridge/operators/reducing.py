@@ -76,6 +76,11 @@ for _name, _run in {"sum": _sum, "mean": _mean, "prod": _prod, "max": _extreme(t
     operator(_name, sample=lambda draw: _reduced(draw, "distinct"))(_one_at_least(_run))
 
 
+def _numpy_sample(draw: Draw) -> Sample:
+    attrs = {"axis": draw.pick([0, -1, (0, 1)]), "keepdims": draw.pick([True, False])}
+    return Sample([("distinct", (2, 3, 2))], attrs)
+
+
 def _numpy(run: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(x: Any, axis: Any = None, keepdims: bool = False, dtype: str | None = None) -> Any:
         found = run(x, axis, keepdims)
@@ -87,7 +92,7 @@ def _numpy(run: Callable[..., Any]) -> Callable[..., Any]:
 for _name, _run in {"_np_sum": _sum, "_npi_mean": _mean, "_np_max": _extreme(torch.amax),
                     "_np_min": _extreme(torch.amin), "_np_prod": _prod,
                     }.items():  # fmt: skip
-    operator(_name)(_numpy(_run))
+    operator(_name, sample=_numpy_sample)(_numpy(_run))
 
 
 @operator(

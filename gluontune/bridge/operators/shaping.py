@@ -40,7 +40,20 @@ def reshape(x: Any, shape: Any = (), reverse: bool = False, target_shape: Any = 
     return x.reshape(new_shape(x.shape, shape or target_shape, reverse))
 
 
-@operator("_npx_reshape")
+def _npx_reshape_sample(draw: Draw) -> Sample:
+    codes = [
+        (-2, -1),
+        (-1,),
+        (-5, -2, -2),
+        (-2, -3, -4),
+        (-4,),
+        (-2, -2, -2, -6, 2, -1),
+        (-2, -3, -6, -1, 2, 4),
+    ]
+    return Sample([("normal", (3, 1, 2, 4))], {"newshape": draw.pick(codes)})
+
+
+@operator("_npx_reshape", sample=_npx_reshape_sample)
 def npx_reshape(x: Any, newshape: Any, reverse: bool = False, order: str = "C") -> Any:
     return x.reshape(np_new_shape(x.shape, newshape, reverse))
 
@@ -176,7 +189,13 @@ def concat(*arrays: Any, dim: int = 1) -> Any:
     return torch.cat(arrays, dim)
 
 
-@operator("_npi_concatenate")
+def _joined(draw: Draw) -> Sample:
+    return Sample(
+        [("normal", (2, n + 1)) for n in range(draw.int(1, 3))], {"axis": draw.pick([1, -1]), "num_args": "?"}
+    )
+
+
+@operator("_npi_concatenate", sample=_joined)
 def np_concatenate(*arrays: Any, axis: Any = 0, dim: int = 1) -> Any:
     flat = axis in (None, "None")  # MXNet's own table of attributes lacks it, so it comes as text
     return torch.cat([a.reshape(-1) for a in arrays]) if flat else torch.cat(arrays, int(axis))
