@@ -81,10 +81,11 @@ class Plan:
         self.values = [0]  # places that may be read
         self.count = 1
         self.single, self.train = False, False
+        self.counted = []  # MXNet changes statistics where a gradient comes back, and nowhere else
         for _ in range(rng.randint(1, 6)):
             self.add(rng.choice(_NAMES))
         last = [v for v in self.values if v >= self.count - 3] or self.values
-        self.gives = [rng.choice(last) for _ in range(rng.choice([1, 1, 2, 3]))]
+        self.gives = [rng.choice(last) for _ in range(rng.choice([1, 1, 2, 3]))] + self.counted
         if rng.random() < 0.3:
             self.gives.append(self.gives[0])
         # a difference is told relative to the greatest number, which shall not be rounding alone (softmax of one),
@@ -113,6 +114,8 @@ class Plan:
         if entry.returns_tuple(typed):
             outputs = len(_outputs(name, len(reads), attrs))
         made = self.step(name, reads, attrs, outputs)
+        if states:
+            self.counted.append(made)
         if made in self.values and name.startswith(_NO_FLOATS):  # MXNet's older operators would stay there
             self.values.remove(made)
             made = self.step("Cast", [made], {"dtype": "float32"})

@@ -183,6 +183,15 @@ def test_what_stands_before_a_frozen_recurrent_layer_is_compared_with_right_grad
     assert ["frozen" in note for note in doubtful(net)] == [True]
 
 
+class Draws(nn.HybridBlock):
+    def hybrid_forward(self, F, x):
+        return F.random.poisson(2.0, shape=(2, 3)), F.random.uniform(0, 3, shape=(4,))
+
+
+def test_draws_of_no_type_are_of_the_type_that_is_compared():
+    assert agree(Draws(), x).outputs == (0.0, 0.0)
+
+
 class ReadsNothing(nn.HybridBlock):
     def hybrid_forward(self, F, x):
         return F.ones((2, 3)) * 2, F.arange(0, 4)

@@ -265,12 +265,15 @@ def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -
             part.p = 0.0
     tensors = [library.from_numpy(s.copy()) for s in samples]
     drawing: Any = importlib.import_module("gluontune.bridge.operators.drawing")
+    before = library.get_default_dtype()
     drawing.STEADY = True
+    library.set_default_dtype(getattr(library, dtype))  # that of a draw for which nothing is said
     try:
         with library.set_grad_enabled(train):
             outputs = _listed(module(*tensors))
     finally:
         drawing.STEADY = False
+        library.set_default_dtype(before)
     if not train:
         return [o.detach().numpy() for o in outputs], {}, {}
     parts = [

@@ -297,7 +297,7 @@ def np_pad(x: Any, pad_width: Any, mode: str = "constant", constant_value: float
         else:  # there and back again, each edge once or twice
             way = 2 * size - (2 if mode == "reflect" else 0)
             places = places % max(1, way)
-            places = torch.minimum(places, way - places - (mode == "symmetric"))
+            places = torch.minimum(places, way - places - int(mode == "symmetric"))
         x = x.index_select(axis, places)
     return x
 
