@@ -262,6 +262,30 @@ def test_the_project_of_a_net_of_numpy_arrays(decorated, tmp_path):
         assert ("__call__" in vars(Net)) is decorated
 
 
+def test_recurrent_nets_of_numpy_arrays_begin_with_zeros_and_give_their_last_step(tmp_path):
+    """MXNet itself cannot compile them: the begin state's batch is 0 there, and ``x[-1]`` ends at 0."""
+    mx = gt.runtime.mxnet()
+    with mx.util.np_shape(True), mx.util.np_array(True):
+
+        class Net(mx.gluon.HybridBlock):
+            def __init__(self):
+                super().__init__()
+                self.encoder, self.out = mx.gluon.rnn.GRU(4), mx.gluon.nn.Dense(2)
+
+            def hybrid_forward(self, F, x):
+                steps = self.encoder(x)
+                return self.out(steps[-1]), steps[:, -1]
+
+        net, x = Net(), drawn(5, 3, 2)
+        net.initialize()
+        wanted = net(mx.np.array(x))
+        found = gt.bridge.to_torch(net)(torch.from_numpy(x))
+        for ours, theirs in zip(found, wanted):
+            np.testing.assert_allclose(ours.detach().numpy(), theirs.asnumpy(), atol=1e-6)
+        made = gt.bridge.migrate(net, tmp_path / "out", x)
+        assert made.agrees, made.told
+
+
 def test_a_check_that_fails_says_where(tmp_path):
     import subprocess
     import sys

@@ -24,6 +24,7 @@ __all__ = [
     "Traced",
     "asks_for_mode",
     "in_both_modes",
+    "meant",
     "of_call",
     "place_of_branch",
     "structure",
@@ -92,7 +93,8 @@ def traced(net: Any, inputs: int | None = None) -> Traced:
 
     def call() -> Any:
         outputs = list(_flat(net(*given)))
-        return mx.sym.Group(outputs) if len(outputs) > 1 else outputs[0]
+        symbol = mx.sym.Group(outputs) if len(outputs) > 1 else outputs[0]
+        return meant(symbol) if uses_np(net) else symbol
 
     try:
         predict, train, why = in_both_modes(call)
@@ -103,6 +105,34 @@ def traced(net: Any, inputs: int | None = None) -> Traced:
             "computes"
         ) from error
     return Traced(names, predict, train, f"in training mode it cannot be traced{why}" if why else "")
+
+
+def meant(symbol: Any) -> Any:
+    """A symbol of ``mx.np`` without two faults, for which MXNet itself cannot compile it.
+
+    The batch of a begin state is 0 there, which is no "not known yet" in ``mx.np``; and ``x[-1]`` ends at 0.
+
+    >>> x = mxnet().sym.var("x").as_np_ndarray()
+    >>> json.loads(meant(x[-1]).tojson())["nodes"][1]["attrs"]
+    {'begin': '[-1]', 'end': '[None]'}
+    """
+    document, changed = json.loads(symbol.tojson()), False
+    for node in document["nodes"]:
+        attrs = node.get("attrs", {})
+        if node["op"] == "_zeros" and "__layout__" in attrs:
+            sizes = attrs["shape"].strip("()[] ").split(",")
+            attrs["shape"] = f"({','.join('-1' if size.strip() == '0' else size for size in sizes)})"
+            changed = True
+        if node["op"] == "slice":
+            begin, end = (attrs[name].strip("()[], ").split(",") for name in ("begin", "end"))
+            last = [a.strip() == "-1" and b.strip() == "0" for a, b in zip(begin, end)]
+            if any(last):
+                attrs["end"] = f"[{','.join('None' if own else e.strip() for own, e in zip(last, end))}]"
+                changed = True
+    if not changed:
+        return symbol
+    found = mxnet().sym.load_json(json.dumps(document))
+    return found if type(symbol) is type(found) else found.as_np_ndarray()
 
 
 def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from gluontune.bridge.convert import refuse_unknown
 from gluontune.bridge.names import is_free
 from gluontune.bridge.source import Source, parameters_of
-from gluontune.compute.tracing import told
+from gluontune.compute.tracing import meant, told
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.graph.symbol import Graph, Node, read_symbol
 from gluontune.texts import clean
@@ -98,6 +98,7 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
     inputs = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
     made = [mx.sym.var(name) for name in inputs]
     variables = [v.as_np_ndarray() for v in made] if uses_np(net) else made
+    right: Callable[[Any], Any] = meant if uses_np(net) else lambda symbol: symbol
     calls, blocks = [], []
     for mode in (mx.autograd.predict_mode, mx.autograd.train_mode):
         noted: list[Call] = []
@@ -116,9 +117,9 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
             warnings.simplefilter(
                 "ignore"
             )  # "Cannot decide type for the following arguments": for the inputs
-            blocks.append(mx.gluon.SymbolBlock(mx.sym.Group(list(leaves(noted[0].gives))), made))
+            blocks.append(mx.gluon.SymbolBlock(right(mx.sym.Group(list(leaves(noted[0].gives)))), made))
         blocks[-1].collect_params = net.collect_params
-        calls.append(_placed(noted, finished, mx))
+        calls.append(_placed(noted, finished, mx, right))
     wanted = {name for call in calls for name in call.graph.variables()}
     arrays, frozen = parameters_of(net, wanted)
     names = {p.name: name for name, p in reversed(list(net._collect_params_with_prefix().items()))}
@@ -231,14 +232,14 @@ def _recorded(net: Any, calls: list[Call], finished: list[Call]) -> Iterator[Non
             kind.__call__ = own
 
 
-def _placed(calls: list[Call], finished: list[Call], mx: Any) -> Call:
+def _placed(calls: list[Call], finished: list[Call], mx: Any, right: Callable[[Any], Any]) -> Call:
     """The net's call, with the graph, and each operator that the net's outputs need in the call that made it.
 
     The graph is written in the order in which the calls ended, so that two calls of a block are written alike.
     """
     net = calls[0]
     nests = [*[_opened(call.gives) for call in finished], net.takes]
-    graph = read_symbol(mx.sym.Group(list(leaves(nests))).tojson())
+    graph = read_symbol(right(mx.sym.Group(list(leaves(nests)))).tojson())
     heads = iter(graph.outputs)
     for call, nest in zip(finished, nests):
         call.gives, call.graph = nested(nest, heads), graph

@@ -77,7 +77,7 @@ def size_array(x: Any) -> Any:
 def _filled(number: float, unknown: int) -> Any:
     def fill(shape: Any = (), dtype: Any = "float32", like: Any = None) -> Any:
         # Outside of mx.np a size of 0 is "not known yet" (the batch of a begin state): 1 broadcasts to it.
-        shape = tuple(n or unknown for n in shape)
+        shape = tuple(n if n > 0 else unknown for n in shape)
         return torch.full(shape, number, dtype=dtype_of(dtype, torch.float32), device=_device(like))
 
     return fill
