@@ -84,6 +84,17 @@ def test_a_net_that_differs_at_each_trace_is_not_taken_for_one_of_two_modes():
     assert not traced(Drawing()).differs
 
 
+def test_a_net_of_random_depth_in_training_is_refused_by_name(tmp_path):
+    """Stochastic depth by Python's random numbers: any one graph would train another net."""
+    net = make(InTraining, lambda F, x: x * float(np.random.rand()))
+    found = traced(net)
+    assert found.train is None and "another graph each time" in found.why
+    with pytest.raises(GluontuneError, match="another graph each time"):
+        gt.bridge.check(net, gt.bridge.to_torch(net), x, train=True)
+    with pytest.raises(GluontuneError, match="another graph each time"):
+        gt.bridge.migrate(net, tmp_path / "out", x)
+
+
 def test_a_graph_that_gluon_keeps_is_not_taken_for_that_of_the_other_mode():
     net = make()
     net.hybridize()

@@ -286,6 +286,23 @@ def test_recurrent_nets_of_numpy_arrays_begin_with_zeros_and_give_their_last_ste
         assert made.agrees, made.told
 
 
+def test_a_net_that_is_a_layer_and_what_follows_it(tmp_path):
+    nn = gt.runtime.mxnet().gluon.nn
+
+    class Turned(nn.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.weight = self.params.get("weight", shape=(8, 5))
+
+        def hybrid_forward(self, F, x, weight):
+            return F.tanh(F.FullyConnected(x, weight, no_bias=True, num_hidden=8, flatten=False)).transpose()
+
+    for number, net in enumerate((Turned(), nn.Dense(4, activation="relu", in_units=10))):
+        net.initialize()
+        made = gt.bridge.migrate(net, tmp_path / str(number), drawn(3, 2, 5))
+        assert made.agrees, made.told
+
+
 def test_a_check_that_fails_says_where(tmp_path):
     import subprocess
     import sys

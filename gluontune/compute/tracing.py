@@ -24,6 +24,7 @@ __all__ = [
     "Traced",
     "asks_for_mode",
     "in_both_modes",
+    "lasting",
     "meant",
     "of_call",
     "place_of_branch",
@@ -135,6 +136,9 @@ def meant(symbol: Any) -> Any:
     return found if type(symbol) is type(found) else found.as_np_ndarray()
 
 
+_OTHERWISE = ": it is another graph each time, as random numbers of Python's make it (draw them by F.random)"
+
+
 def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:
     """What ``call`` traces in prediction and in training mode: one symbol twice, where they are alike.
 
@@ -151,10 +155,24 @@ def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:
         return predict, None, told(error)
     if structure(train) == structure(predict):
         return predict, predict, ""
-    with autograd.pause(
-        train_mode=False
-    ):  # a trace that differs each time, as Python's random numbers make it
-        return (predict, train, "") if structure(call()) == structure(predict) else (predict, predict, "")
+    with autograd.pause(train_mode=False):
+        if structure(call()) != structure(predict):  # each trace differs, as Python's random numbers make it
+            return predict, predict, ""
+    with autograd.record():
+        other = [structure(call()) for _ in range(3)]
+    if any(each != structure(train) for each in other):
+        return predict, None, _OTHERWISE
+    return predict, train, ""
+
+
+def lasting(net: Any, *symbols: Any) -> None:
+    """Raise where the traces of one mode differ.
+
+    Raises:
+        GluontuneError: some do.
+    """
+    if any(structure(symbol) != structure(symbols[0]) for symbol in symbols):
+        raise GluontuneError(f"{type(net).__name__} cannot be traced in training mode{_OTHERWISE}")
 
 
 def of_call(block: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gluontune.bridge.convert import attributes
-from gluontune.bridge.migrating.calls import Call, Entry
+from gluontune.bridge.migrating.calls import Call, Entry, entries
 from gluontune.bridge.migrating.expressions import arguments, expression, named
 from gluontune.bridge.migrating.parts import Part
 from gluontune.bridge.migrating.units import Flow, Unit, flow_of
@@ -162,7 +162,8 @@ class Body:
         self.values: dict[Entry, str] = {}
         self.given: list[str] = []
         self.taken: set[str] = set()
-        if call.parent is None and call.takes:
+        of_net = call.parent is None and call.takes
+        if of_net and set(flow.inputs) <= set(entries(call.takes)):  # not what follows a layer of torch's
             for place, nest in enumerate(call.takes):
                 self._take(nest, self._argument(place, nest))
         else:

@@ -12,7 +12,7 @@ from typing import Any
 from gluontune.bridge.convert import refuse_unknown
 from gluontune.bridge.names import is_free
 from gluontune.bridge.source import Source, parameters_of
-from gluontune.compute.tracing import meant, told
+from gluontune.compute.tracing import lasting, meant, told
 from gluontune.errors import GluontuneError, UsageError
 from gluontune.graph.symbol import Graph, Node, read_symbol
 from gluontune.texts import clean
@@ -112,6 +112,9 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
                 raise GluontuneError("migrate cannot write a CustomOp; gt.bridge.to_torch converts it")
             with _recorded(net, noted, finished):
                 _called(net, nested(sample, iter(variables)))
+            if mode is mx.autograd.train_mode:
+                traces = [found, noted[0].gives, _called(net, nested(sample, iter(variables)))]
+                lasting(net, *(mx.sym.Group(list(leaves(trace))) for trace in traces))
         noted[0].takes = _opened(nested(sample, iter(variables)))
         with warnings.catch_warnings():
             warnings.simplefilter(
