@@ -286,6 +286,14 @@ def test_recurrent_nets_of_numpy_arrays_begin_with_zeros_and_give_their_last_ste
         assert made.agrees, made.told
 
 
+def test_an_operator_that_only_names_the_library_imports_it(tmp_path):
+    """``getattr(torch, dtype)``: operators.py had no import of torch."""
+    net = block(lambda self, F, x: F.cast(x, "float64"))
+    net.initialize()
+    made = gt.bridge.migrate(net, tmp_path / "out", drawn(3, 2))
+    assert made.agrees, made.told
+
+
 def test_a_net_that_is_a_layer_and_what_follows_it(tmp_path):
     nn = gt.runtime.mxnet().gluon.nn
 

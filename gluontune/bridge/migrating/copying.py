@@ -44,8 +44,9 @@ def copied(named: Mapping[str, Any], header: str = _HEADER) -> str:
         "torch()", "torch"
     )  # the library, not its finder
     typed = [name for name in ("Any", "Callable") if re.search(rf"\b{name}\b", body)]
+    read = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
     libraries = [line for line, name in (("import torch", "torch"), ("import torch.nn.functional as F", "F"))
-                 if re.search(rf"\b{name}\.", body)]  # fmt: skip
+                 if name in read]  # fmt: skip
     imports = {*work.imports, *([f"from typing import {', '.join(typed)}"] if typed else [])}
     head = "\n".join(sorted(imports, key=lambda line: (line.startswith("from"), line)))
     return (
