@@ -183,6 +183,21 @@ def test_what_stands_before_a_frozen_recurrent_layer_is_compared_with_right_grad
     assert ["frozen" in note for note in doubtful(net)] == [True]
 
 
+def test_a_net_of_lists_is_told_to_run_once_and_converts_then():
+    class Unrolled(nn.HybridBlock):
+        def hybrid_forward(self, F, x, states):
+            return x + states[0] * states[1]
+
+    net = Unrolled()
+    given = [mx.nd.array(x), [mx.nd.array(x), mx.nd.array(x)]]
+    net(*given)
+    with pytest.raises(gt.errors.GluontuneError, match="lists of arrays, as states are, hybridize it and run"):
+        gt.bridge.to_torch(net, inputs=3)
+    net.hybridize()
+    net(*given)
+    assert gt.bridge.check(net, gt.bridge.to_torch(net, inputs=3), (x, x, x)).output < 1e-6
+
+
 class Draws(nn.HybridBlock):
     def hybrid_forward(self, F, x):
         return F.random.poisson(2.0, shape=(2, 3)), F.random.uniform(0, 3, shape=(4,))

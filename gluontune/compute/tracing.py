@@ -101,6 +101,8 @@ def traced(net: Any, inputs: int | None = None) -> Traced:
         predict, train, why = in_both_modes(call)
     except Exception as error:
         several = "Give it inputs= if it takes several; a" if inputs is None else "A"
+        if inputs and isinstance(error, TypeError) and "positional argument" in str(error):
+            several = "If it takes lists of arrays, as states are, hybridize it and run it once first; a"
         raise GluontuneError(
             f"{type(net).__name__} cannot be traced{told(error)}. {several} hybrid_forward must use F for all that it "
             "computes"

@@ -57,8 +57,12 @@ def amp_cast(x: Any, dtype: str) -> Any:
     return x.to(dtype_of(dtype)) if x.is_floating_point() else x
 
 
-@operator("amp_multicast", many=True, sample=lambda d: Sample(
-    [("whole", (2, 3)), ("whole", d.shape())], {"num_outputs": 2, "cast_narrow": d.pick([True, False])}, dtype="float32"))  # fmt: skip
+def _multicast_sample(draw: Any) -> Sample:
+    attrs = {"num_outputs": 2, "cast_narrow": draw.pick([True, False])}
+    return Sample([("whole", (2, 3)), ("whole", draw.shape())], attrs, dtype="float32")
+
+
+@operator("amp_multicast", many=True, sample=_multicast_sample)
 def amp_multicast(*arrays: Any, num_outputs: int = 1, cast_narrow: bool = False) -> Any:
     kinds = sorted({a.dtype for a in arrays}, key=lambda d: d.itemsize)
     return tuple(a.to(kinds[0 if cast_narrow else -1]) for a in arrays)

@@ -235,8 +235,12 @@ def np_identity(shape: Any, dtype: Any = "float32", like: Any = None) -> Any:
     return np_eye(shape[0], shape[1], 0, dtype, like)
 
 
-@operator("_linspace", source=True, sample=lambda d: Sample(
-    [], {"start": d.pick([0.0, -1.0]), "stop": 2.0, "num": d.int(1, 5), "endpoint": d.pick([True, False]), "dtype": "float32"}, grads=False))  # fmt: skip
+def _linspace_sample(draw: Draw) -> Sample:
+    attrs = {"start": draw.pick([0.0, -1.0]), "stop": 2.0, "num": draw.int(1, 5), "dtype": "float32"}
+    return Sample([], {**attrs, "endpoint": draw.pick([True, False])}, grads=False)
+
+
+@operator("_linspace", source=True, sample=_linspace_sample)
 def linspace(start: float, stop: float | None = None, step: float = 1.0, repeat: int = 1, dtype: Any = "float32",
              endpoint: Any = True, num: Any = None, like: Any = None) -> Any:  # fmt: skip
     count = int(num if num is not None else step)
