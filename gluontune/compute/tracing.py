@@ -193,14 +193,18 @@ def of_call(block: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any, str]:
 
 def structure(symbol: Any) -> Any:
     """Operators, attributes and variables of a graph, without the names and counts that change with each trace."""
-    graph = json.loads(symbol.tojson(remove_amp_cast=False))
+    return _structure(json.loads(symbol.tojson(remove_amp_cast=False)), True)
+
+
+def _structure(graph: Any, named: bool) -> Any:
+    """``named``: variables count with their names; those in the body of a loop are called otherwise each time."""
     nodes = [
         [
             node["op"],
-            node["name"] if node["op"] == "null" else "",
+            node["name"] if named and node["op"] == "null" else "",
             {k: v for k, v in node.get("attrs", {}).items() if not k.startswith("__")},
             [entry[:2] for entry in node["inputs"]],
-            str(node.get("subgraphs", "")),
+            [_structure(body, False) for body in node.get("subgraphs", ())],
         ]
         for node in graph["nodes"]
     ]
