@@ -191,7 +191,9 @@ def test_a_net_of_lists_is_told_to_run_once_and_converts_then():
     net = Unrolled()
     given = [mx.nd.array(x), [mx.nd.array(x), mx.nd.array(x)]]
     net(*given)
-    with pytest.raises(gt.errors.GluontuneError, match="lists of arrays, as states are, hybridize it and run"):
+    with pytest.raises(
+        gt.errors.GluontuneError, match="lists of arrays, as states are, hybridize it and run"
+    ):
         gt.bridge.to_torch(net, inputs=3)
     net.hybridize()
     net(*given)
