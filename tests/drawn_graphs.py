@@ -398,6 +398,8 @@ def main():
     end = time.monotonic() + asked.seconds
     seeds = range(asked.seed, asked.seed + asked.cases)
     for first in seeds[::100]:
+        if time.monotonic() > end:
+            break
         with tempfile.TemporaryDirectory() as place:
             for seed in seeds[first - asked.seed :][:100]:
                 if time.monotonic() > end:
