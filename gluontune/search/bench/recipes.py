@@ -22,7 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gluontune import runtime
-from gluontune.core import errors
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import write_json
 from gluontune.core.journal import Journal
@@ -35,7 +34,7 @@ from gluontune.training.group import Group, RunFailed
 from gluontune.training.loop import drive
 
 OUTCOMES = ("trained", "refused", "failed")
-_EXPECTED = {*errors.__all__, "EngineMissing"}
+_EXPECTED = {"GluontuneError", "UnknownNameError", "UsageError", "EngineMissing"}
 _PLAIN = {"markup": False, "highlight": False, "soft_wrap": True}
 _UNDER_WAY = ("training", "validating", "exchanging parameters")
 
