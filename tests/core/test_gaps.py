@@ -95,6 +95,7 @@ RANKS = {
 }
 
 
+@pytest.mark.mxnet
 @pytest.mark.parametrize("name", RANKS)
 def test_ranks_that_hand_in_other_nets_differ(tmp_path, name):
     nd, (change, apart) = mxnet().nd, RANKS[name]

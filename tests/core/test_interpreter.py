@@ -70,6 +70,7 @@ def test_no_module_of_ours_is_called_like_one_of_pythons():
     assert not names & set(getattr(sys, "stdlib_module_names", LIKE_PYTHONS)) - {"__future__"}
 
 
+@pytest.mark.mxnet
 def test_a_job_trains_among_files_called_like_pythons_and_imports_its_neighbours(hostile):
     (hostile / "jobs").mkdir()
     (hostile / "of_the_project.py").write_text("NAME = 'sample'\n")
