@@ -16,7 +16,6 @@ from gluontune.compute._passes import capture, restore
 from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.core.errors import UsageError
-from gluontune.job.data import named_loaders
 from gluontune.job.models import give_values
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
@@ -154,6 +153,8 @@ def tuned(
     rank, world = (0, 1) if ranks is None else (ranks.rank, ranks.world)
     if named:
         whole = recipe.override(train_samples=None, val_samples=None)
+        from gluontune.job.data import named_loaders  # OpenCV comes with it
+
         loader, check, *_ = named_loaders(whole, found, rank, world, recipe.batch_size_per_device)
     else:
         loader, check = _gluon_loaders(recipe, found, val, {"rank": rank, "world_size": world})

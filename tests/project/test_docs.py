@@ -30,6 +30,8 @@ PLAIN = {
     "20": "ResNet-20", "224": "pixels of the loading table", "30": "seconds, held by the tests of launch",
     "50": "ResNet-50", "94": "airbench94",
     "10,000": "images of the sample", "2,000": "images of the sample", "5": "points below the grader's reference",
+    "1,333": "mixtures of the assessment", "14": "of 100, held by the assessment's tests", "150": "steps of its CNN",
+    "1,500": "validation images of its trial",
 }  # fmt: skip
 
 

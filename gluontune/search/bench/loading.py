@@ -28,7 +28,7 @@ from gluontune.core.journal import Journal
 from gluontune.loading import ResidentLoader, from_records
 from gluontune.records import RecordReader
 from gluontune.runtime import usable_cores
-from gluontune.search.bench.benchmark import Terms, combine, document, hold
+from gluontune.search.bench.benchmark import Terms, combine, document, hold, show as show
 from gluontune.search.bench.contender import LIMIT, OURS, Entrant, peer_python
 
 PathLike = Union[str, "os.PathLike[str]"]

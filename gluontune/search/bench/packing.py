@@ -17,7 +17,7 @@ from typing import Any, Union
 from gluontune.core.errors import UsageError
 from gluontune.records.sources import read_source
 from gluontune.runtime import usable_cores
-from gluontune.search.bench.benchmark import Terms, combine, document, hold
+from gluontune.search.bench.benchmark import Terms, combine, document, hold, show as show
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 
 PathLike = Union[str, "os.PathLike[str]"]
