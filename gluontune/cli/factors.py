@@ -69,7 +69,10 @@ def factors(
     if not target and given.get("target_accuracy") is not None:
         target = [float(given["target_accuracy"])]
     recipe = recipe.override(target_accuracy=None)  # no run ends at it
-    names, own = names_of(compared.rungs, "--rungs"), [parse_factor(text) for text in compared.factor or []]
+    names, own = (
+        ([] if compared.rungs == "" else names_of(compared.rungs, "--rungs")),
+        [parse_factor(text) for text in compared.factor or []],
+    )
     if names is not None and not names and not own:
         raise UsageError("--rungs '' leaves no factor: name a rung, or give --factor")
     if compared.methods_of is not None and (names or own):

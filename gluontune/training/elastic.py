@@ -34,7 +34,7 @@ _LAST_CALL_S = 5  # the agents that are there wait so long for more, where more 
 _STOP_S = 5  # a rank that is told to end, and does not, is killed
 # torchrun that ends with the process that started it.
 _AGENT = (
-    "import sys; from gluontune.core.parent_death import die_with_parent; die_with_parent({parent}); "
+    "import sys; from gluontune.core.processes import die_with_parent; die_with_parent({parent}); "
     "from torch.distributed.run import main; main(sys.argv[1:])"
 )
 

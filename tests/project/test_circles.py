@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,3 +94,18 @@ def test_a_circle_would_be_seen():
     assert circles(graph) == [{"a", "b", "c"}]
     tree = ast.parse("def late():\n    from gluontune.b import thing\n")
     assert imports({"gluontune.a": tree, "gluontune.b": ast.parse("")})["gluontune.a"] == {"gluontune.b"}
+
+
+def test_each_module_that_a_text_names_is_there():
+    """In strings of code that a child runs, ``-m MODULE`` and documentation, too, where no linter looks."""
+    rooms = {path.name for path in (ROOT / "gluontune").iterdir() if (path / "__init__.py").is_file()}
+    known, lost = modules(), []
+    for folder in ("gluontune", "benchmarks", "tools", "tests", "docs", "notebooks"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix not in (".py", ".md", ".j2", ".template", ".ipynb"):
+                continue
+            for room, name in set(re.findall(r"(?<![\w/.])gluontune\.(\w+)\.(\w+)", path.read_text("utf-8"))):
+                if room in rooms and f"gluontune.{room}.{name}" not in known:
+                    source = (ROOT / "gluontune" / room / "__init__.py").read_text("utf-8")
+                    lost += [] if re.search(rf"\b{name}\b", source) else [f"{path.name}: gluontune.{room}.{name}"]
+    assert lost == []

@@ -279,7 +279,7 @@ class Ranks:
 def _follow(
     rank: int, size: int, folder: str, parent: int, follow: Callable[..., Any], settings: dict[str, Any]
 ) -> None:
-    importlib.import_module("gluontune.core.parent_death").die_with_parent(parent)
+    importlib.import_module("gluontune.core.processes").die_with_parent(parent)
     ranks = Ranks(importlib.import_module("torch"), size, rank=rank, folder=folder)
     work = follow(ranks=ranks, **settings)
     while True:
