@@ -8,8 +8,7 @@ from typing import Any, Optional
 
 import typer
 
-from benchmarks.commands._common import numbers_of
-from gluontune.cli._common import JSON_OPTION, names_of, parse_settings
+from gluontune.cli._common import JSON_OPTION, names_of, numbers_of, parse_settings
 from gluontune.cli.bench import OUT, RESUME, carry_out
 
 __all__ = ["register"]
@@ -50,7 +49,7 @@ def exchange(
     from benchmarks import exchange as benchmark
     from benchmarks.pages.exchange import write_exchange_html
 
-    sizes = numbers_of("--batch-size", batch_size)
+    sizes = numbers_of(batch_size, "--batch-size", "64,128") or []
     measure = partial(
         benchmark.run,
         part,
@@ -58,9 +57,9 @@ def exchange(
         net=net,
         batches=sizes[:1] if part == "interval" else sizes,
         engines=names_of(engine, "--engine"),
-        intervals=numbers_of("--every", every),
+        intervals=numbers_of(every, "--every", "1,4,16") or [],
         ranks=ranks,
-        seeds=numbers_of("--seeds", seeds, least=0),
+        seeds=numbers_of(seeds, "--seeds", "0,1", least=0) or [],
         epochs=epochs,
         changes=parse_settings(settings or []),
         rounds=rounds,

@@ -8,8 +8,16 @@ from typing import Any, Optional
 
 import typer
 
-from benchmarks.commands._common import numbers_of
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, parse_settings, stderr, stdout, stdout_reserved
+from gluontune.cli._common import (
+    JSON_OPTION,
+    TIME_LIMIT_OPTION,
+    emit,
+    numbers_of,
+    parse_settings,
+    stderr,
+    stdout,
+    stdout_reserved,
+)
 from gluontune.cli._progress import status_line
 from gluontune.core.errors import UsageError
 
@@ -60,8 +68,8 @@ def optimizers(
         found = benchmark.run(
             part,
             dataset=dataset,
-            seeds=None if seeds is None else numbers_of("--seeds", seeds, least=0),
-            epochs=None if epochs is None else numbers_of("--epochs", epochs),
+            seeds=numbers_of(seeds, "--seeds", "0,1", least=0),
+            epochs=numbers_of(epochs, "--epochs", "1,4"),
             only=only,
             changes=parse_settings(settings or []),
             rounds=rounds,

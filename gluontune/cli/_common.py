@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -72,8 +73,11 @@ def first_of(lines: Sequence[str]) -> list[str]:
     return [*lines[:SHOWN], *more]
 
 
-def names_of(text: str | None, option: str) -> list[str] | None:
+def names_of(text: str | None, option: str, may_be_none: bool = False) -> list[str] | None:
     """The names between commas; None where the option is not given.
+
+    Args:
+        may_be_none: whether an option that names nothing is taken: it asks for none.
 
     >>> names_of("a, b,", "--rungs"), names_of(None, "--rungs")
     (['a', 'b'], None)
@@ -84,9 +88,35 @@ def names_of(text: str | None, option: str) -> list[str] | None:
     if text is None:
         return None
     names = [part.strip() for part in text.split(",") if part.strip()]
-    if not names:
+    if not names and not may_be_none:
         raise UsageError(f"{option} {text!r} names nothing: name one or more, or leave it out")
     return names
+
+
+def numbers_of(
+    text: str | None, option: str, example: str, kind: type = int, least: int | None = None
+) -> list[Any] | None:
+    """The numbers between commas; None where the option is not given.
+
+    Args:
+        example: for the error. kind: ``int`` or ``float``. least: the smallest; None: any above 0.
+
+    >>> numbers_of("3, 5", "--seeds", "0,1,2", least=0), numbers_of(None, "--seeds", "0,1,2")
+    ([3, 5], None)
+
+    Raises:
+        UsageError: there is none, or one that is no such number.
+    """
+    names = names_of(text, option)
+    if names is None:
+        return None
+    with contextlib.suppress(ValueError):
+        values = [kind(name) for name in names]
+        if all(0 < value < math.inf if least is None else least <= value for value in values):
+            return values
+    numbers = "whole numbers" if kind is int else "numbers"
+    bound = "above 0" if least is None else f"of at least {least}"
+    raise UsageError(f"{option} {text!r}: give {numbers} {bound}, such as {option} {example}")
 
 
 @contextlib.contextmanager

@@ -56,12 +56,12 @@ def field_help() -> dict[str, str]:
 LISTED = ("dataset", "net", "loader", "augment", "optimizer", "schedule", "method", "recipe", "rungs")
 
 
-def names_of(flag: str) -> list[str]:
+def choices_of(flag: str) -> list[str]:
     """The names that a flag takes here.
 
-    >>> names_of("loader")
+    >>> choices_of("loader")
     ['gluon', 'threaded', 'resident']
-    >>> names_of("--dtype")
+    >>> choices_of("--dtype")
     ['float32', 'float16', 'bfloat16']
 
     Raises:
@@ -146,7 +146,7 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(**values: Any) -> Any:
         listed = values.pop("list_names")
         if listed is not None:
-            names = names_of(listed)
+            names = choices_of(listed)
             emit(names) if values.get("as_json") else print("\n".join(names))
             return 0
         path, settings = values.pop("recipe_file"), values.pop("settings") or []

@@ -70,7 +70,7 @@ def factors(
         target = [float(given["target_accuracy"])]
     recipe = recipe.override(target_accuracy=None)  # no run ends at it
     names, own = (
-        ([] if compared.rungs == "" else names_of(compared.rungs, "--rungs")),
+        names_of(compared.rungs, "--rungs", may_be_none=True),
         [parse_factor(text) for text in compared.factor or []],
     )
     if names is not None and not names and not own:

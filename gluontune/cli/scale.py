@@ -6,9 +6,8 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, deliver, say, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, deliver, numbers_of, say, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
-from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 
 
@@ -37,22 +36,11 @@ def scale(
     options = {key: value for key, value in locals().items() if key not in ("given", "counts", "bandwidth", "as_json")}
     from gluontune import ladder
 
-    options["devices"] = [int(n) for n in _numbers("--to", counts, whole=True)]
-    options["bandwidths"] = _numbers("--bandwidth", bandwidth)
+    options["devices"] = numbers_of(counts, "--to", "8,64")
+    options["bandwidths"] = numbers_of(bandwidth, "--bandwidth", "1.25,12.5", float)
     with stdout_reserved(), status_line() as tell:
         found = ladder.scale(say=tell, **options)
     deliver(found, as_json, lambda: _show(found))
-
-
-def _numbers(flag: str, text: str, whole: bool = False) -> list[float]:
-    try:
-        values = [float(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        values = []
-    if not values or min(values) <= 0 or (whole and any(v != int(v) for v in values)):
-        kind = "whole numbers" if whole else "numbers"
-        raise UsageError(f"{flag} {text!r}: give {kind} above 0, such as {'8,64' if whole else '1.25,12.5'}")
-    return values
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from gluontune.cli._common import (
     RECORD,
     TIME_LIMIT_OPTION,
     finish,
-    names_of,
+    numbers_of,
     parse_settings,
     say,
     stderr,
@@ -104,7 +104,7 @@ def tta(
         raise UsageError("--against, --against-torch and --against-peer: give one of them")
     if not rival.against_torch and (rival.torch_set or rival.torch_mode is not None):
         raise UsageError("--torch-set and --torch-mode go with --against-torch")
-    chosen = _seeds(seeds)
+    chosen = numbers_of(seeds, "--seeds", "0,1,2", least=0)
     price = cost.read_price(about.prices, about.machine) if about.prices is not None else None
     if about.machine is not None and about.prices is None:
         raise UsageError(f"--machine {about.machine}: it names a line of a price table; give --prices, too")
@@ -145,15 +145,3 @@ def _target(recipe: Recipe, given: dict[str, Any], target: Optional[float]) -> t
     if wanted is None:
         raise UsageError("--target: give the validation accuracy to reach, such as --target 0.8")
     return recipe.override(target_accuracy=None), float(wanted)
-
-
-def _seeds(text: Optional[str]) -> Optional[list[int]]:
-    """
-    >>> _seeds("3, 5"), _seeds(None)
-    ([3, 5], None)
-    """
-    names = names_of(text, "--seeds")
-    try:
-        return None if names is None else [int(part) for part in names]
-    except ValueError:
-        raise UsageError(f"--seeds {text!r}: write whole numbers with commas, such as --seeds 0,1,2") from None

@@ -8,9 +8,17 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, finish, names_of, say, stdout, stdout_reserved
+from gluontune.cli._common import (
+    JSON_OPTION,
+    TIME_LIMIT_OPTION,
+    finish,
+    names_of,
+    numbers_of,
+    say,
+    stdout,
+    stdout_reserved,
+)
 from gluontune.cli._progress import progress_line
-from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 
 
@@ -41,7 +49,7 @@ def tune(
     from gluontune.report.document_types import tune_table
     from gluontune.report.study import text_tables
 
-    sizes = _numbers(batch_sizes)
+    sizes = numbers_of(batch_sizes, "--batch-sizes", "128,256") or []
     how: dict[str, Any] = {"knobs": names_of(knobs, "--knobs"), "slice_s": slice_s, "resume": resume, "out": out}
     with stdout_reserved(), progress_line() as show:
         how.update(budget_minutes=budget, on_event=show, time_limit=time_limit)
@@ -53,11 +61,3 @@ def tune(
         say(f"gluontune train --recipe {quote(str(out / 'recipe.yaml'))}")
 
     return finish(found, as_json, tell)
-
-
-def _numbers(text: str | None) -> list[int]:
-    names = names_of(text, "--batch-sizes") or []
-    try:
-        return [int(part) for part in names]
-    except ValueError:
-        raise UsageError(f"--batch-sizes {text!r}: give whole numbers, such as 128,256") from None

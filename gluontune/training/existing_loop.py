@@ -152,9 +152,9 @@ def tuned(
     named = isinstance(found, datasets.Dataset)
     rank, world = (0, 1) if ranks is None else (ranks.rank, ranks.world)
     if named:
-        whole = recipe.override(train_samples=None, val_samples=None)
         from gluontune.job.data import named_loaders  # OpenCV comes with it
 
+        whole = recipe.override(train_samples=None, val_samples=None)
         loader, check, *_ = named_loaders(whole, found, rank, world, recipe.batch_size_per_device)
     else:
         loader, check = _gluon_loaders(recipe, found, val, {"rank": rank, "world_size": world})

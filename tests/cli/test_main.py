@@ -14,7 +14,7 @@ import typer
 import gluontune
 from gluontune.cli import main as cli
 from gluontune.cli._help import EXAMPLES, GROUPS
-from gluontune.cli._recipe import LISTED, field_help, names_of
+from gluontune.cli._recipe import LISTED, choices_of, field_help
 from gluontune.recipe import Recipe
 
 COMMANDS = ("doctor", "init", "ladder", "train", "monitor", "report", "data", "pack", "verify", "size", "launch")
@@ -108,7 +108,7 @@ def test_no_help_has_the_parsers_riddles(capsys):
 def test_list_shows_the_names_that_a_flag_takes(flag, capfd):
     assert cli.main(["train", "--list", flag, "--json"]) == 0
     names = json.loads(capfd.readouterr().out)
-    assert names == names_of(flag) and len(names) > 1
+    assert names == choices_of(flag) and len(names) > 1
 
 
 def test_what_is_no_number_is_named(capsys):
