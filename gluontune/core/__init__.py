@@ -1,1 +1,1 @@
-"""What every room stands on: files, errors, events, the journal, child processes."""
+"""Foundations of every room: files, errors, events, the journal, child processes."""

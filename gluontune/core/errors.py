@@ -12,7 +12,7 @@ from typing import Any
 
 from gluontune.core.texts import printable
 
-_LONGEST = 4000  # characters of a message: a value of somebody's that is told in it may have millions
+_LONGEST = 4000  # characters of a message: a quoted value may have millions
 
 
 class GluontuneError(Exception):
@@ -21,8 +21,8 @@ class GluontuneError(Exception):
     __module__ = "gluontune.errors"
     exit_code = 1
 
-    def __init__(self, *told: Any):
-        super().__init__(*(_message(part) if isinstance(part, str) else part for part in told))
+    def __init__(self, *parts: Any):
+        super().__init__(*(_message(part) if isinstance(part, str) else part for part in parts))
 
 
 def _message(text: str) -> str:
@@ -37,7 +37,7 @@ class UsageError(GluontuneError, ValueError):
 
 
 class UnknownNameError(UsageError, KeyError):
-    """A name that no registry entry carries; the message offers the nearest ones."""
+    """A name without a registry entry; the message offers the nearest ones."""
 
     __module__ = "gluontune.errors"
 
@@ -51,7 +51,7 @@ class UnknownNameError(UsageError, KeyError):
 
 
 def nearest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
-    """The at most ``n`` known names closest to ``name``, best first.
+    """At most ``n`` known names closest to ``name``, best first.
 
     >>> nearest("hybridised", ["naive", "hybridized", "records"])
     ['hybridized']
@@ -61,7 +61,7 @@ def nearest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
 
 
 def did_you_mean(name: Any, known: Iterable[str]) -> str:
-    """A question with the known names that are closest to ``name``; empty where none is close.
+    """A question with the known names closest to ``name``, or "" if none is close.
 
     >>> did_you_mean("hybridised", ["naive", "hybridized"])
     "did you mean 'hybridized'?"

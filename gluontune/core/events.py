@@ -1,4 +1,4 @@
-"""Events of long work, as bars, tables and logs show them, and the rows of ``ladder.json`` that some of them hold."""
+"""Events of long work, for bars, tables and logs, and the rows of ``ladder.json`` that some of them hold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, Optional, TypedDict, Union
 from gluontune.core.stats import Interval
 
 
-class _Told(TypedDict):
+class _Progress(TypedDict):
     event: Literal["progress"]
     stage: str
     done: float
@@ -18,15 +18,15 @@ class _Told(TypedDict):
     seconds_left: Optional[float]
 
 
-class Progress(_Told, total=False):
-    """How far one piece of work is.
+class Progress(_Progress, total=False):
+    """Progress of one piece of work.
 
     Args:
-        stage: what is done, such as ``training``. done: 0 … 1 of it. detail: more, in a few words.
-        samples_per_sec, val_accuracy: of the training that is on, or None. seconds_left: of the stage, or None.
+        stage: the work, such as ``training``. done: its share, 0 … 1. detail: a few words more.
+        samples_per_sec, val_accuracy: of the running training, or None. seconds_left: of the stage, or None.
         name: the rung of a ladder.
-        recipe, repeat, repeats: of a study of repeated trainings. row: the repeat that is finished.
-        set, piece, pieces: of a study of many settings. rows: what a finished piece has found.
+        recipe, repeat, repeats: of a study of repeated trainings. row: the finished repeat.
+        set, piece, pieces: of a study of many settings. rows: the results of a finished piece.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Progress(_Told, total=False):
 
 
 class Piece(TypedDict):
-    """One of the settings of a study: its name, its number and how many there are."""
+    """One of the settings of a study: its name, its number and their count."""
 
     set: str
     piece: int
@@ -86,7 +86,7 @@ OnLadderEvent = Callable[[LadderEvent], None]
 
 
 def of_piece(on_event: OnProgress, piece: Piece) -> OnProgress:
-    """A function that tells events as those of one piece of a study."""
+    """A function that marks events with their piece of a study."""
     return lambda event: on_event({**event, **piece})
 
 
@@ -99,24 +99,19 @@ def progress(
     val_accuracy: float | None = None,
     seconds_left: float | None = None,
 ) -> Progress:
-    """An event of which nothing is missing.
+    """A progress event with all its fields.
 
     >>> progress("training", 0.5, "epoch 1/2")["samples_per_sec"] is None
     True
     """
     return {
-        "event": "progress",
-        "stage": stage,
-        "done": done,
-        "detail": detail,
-        "samples_per_sec": samples_per_sec,
-        "val_accuracy": val_accuracy,
-        "seconds_left": seconds_left,
-    }
+        "event": "progress", "stage": stage, "done": done, "detail": detail, "samples_per_sec": samples_per_sec,
+        "val_accuracy": val_accuracy, "seconds_left": seconds_left,
+    }  # fmt: skip
 
 
 class Guess(TypedDict):
-    """A rate that was predicted before it was measured, and what the prediction rests on."""
+    """A rate predicted before the measurement, and the basis of the prediction."""
 
     samples_per_sec: float
     basis: str
@@ -185,7 +180,7 @@ class _Rung(TypedDict):
 
 
 class RungRow(_Rung, total=False):
-    """One rung: what was measured, what it means, and the recipe that it leaves.
+    """One rung: its measurements, its verdict, and the recipe that it leaves.
 
     Args:
         status: ``ran``, ``failed`` or ``skipped``. verdict: ``helped``, ``no gain``, ``hurt`` or ``n/a``; with
@@ -203,7 +198,7 @@ class RungRow(_Rung, total=False):
 
 
 def rung_row(name: str, sentence: str) -> RungRow:
-    """A row as it stands when its rung begins: if nothing more comes, it was interrupted.
+    """The row of a rung that begins: without further changes, an interrupted one.
 
     >>> rung_row("naive", "as written")["status"]
     'skipped'

@@ -1,4 +1,4 @@
-"""Writing files so that nothing is lost: beside, then renamed into place; archives of arrays, read within bounds."""
+"""Files are written beside their place and then renamed, so that nothing is lost; archives are read within bounds."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def cache_dir() -> Path:
 
 
 def begin_writing_back(handle: int) -> None:
-    """Have the system write what the file ``handle`` holds to the disk, without waiting: a later fsync is short.
+    """Start writing the file ``handle`` to the disk, without waiting, so that a later fsync is short.
 
-    Does nothing where the system has no such call (``sync_file_range``, Linux), and says nothing of errors: fsync does.
+    Does nothing on systems without ``sync_file_range`` (Linux has it), and ignores errors: fsync reports them.
     """
     begin = getattr(_c_library(), "sync_file_range", None)
     if begin is not None:
@@ -39,7 +39,7 @@ def begin_writing_back(handle: int) -> None:
 
 
 def sync_together(streams: Sequence[IO[Any]]) -> None:
-    """Flush all ``streams``, and wait until the disk holds them: at the same time, for which it takes fewer turns."""
+    """Flush and fsync all ``streams`` at the same time, which takes the disk fewer turns."""
     from concurrent.futures import ThreadPoolExecutor
 
     for stream in streams:
@@ -55,11 +55,11 @@ def _c_library() -> ctypes.CDLL | None:
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The arrays of a ``.npz`` file that somebody else may have made; nothing is unpickled.
+    """The arrays of a ``.npz`` file from an untrusted source; nothing is unpickled.
 
     Raises:
-        OSError: it cannot be opened. ValueError: it is damaged, no ``.npz`` at all, or a bomb: above 16 MiB, a hundred
-            times as large as the file.
+        OSError: it cannot be opened. ValueError: it is damaged, no ``.npz``, or larger unpacked than 16 MiB and a
+            hundred times the file.
 
     >>> import numpy as np, tempfile
     >>> path = tempfile.mkdtemp() + "/a.npz"
@@ -72,7 +72,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_arrays(stream: IO[bytes]) -> dict[str, Any]:
-    """The same of an open file, from where it stands to its end.
+    """The same for an open file, from its position to its end.
 
     Raises:
         ValueError: as :func:`read_npz`.
@@ -100,7 +100,7 @@ def read_arrays(stream: IO[bytes]) -> dict[str, Any]:
 def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
     """Open a file beside ``path``; it takes the place of ``path`` only if the block ends well.
 
-    The file is the process's own that opened it: what a forked one writes or closes of it is lost.
+    The file belongs to the process that opened it: writes of a forked one are lost.
 
     Args:
         path: the final place; its folder is made if it is missing.
@@ -147,7 +147,7 @@ _written_here: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
 
 
 def _let_go() -> None:
-    """In a forked process: the parent's unwritten bytes, which it has a copy of, go nowhere."""
+    """Redirects a forked process's copies of unwritten bytes to the null device."""
     for stream in [stream for stream in _written_here if not stream.closed]:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno(), inheritable=False)
@@ -167,13 +167,13 @@ def write_json(path: str | os.PathLike[str], document: Any) -> None:
 
 
 def set_aside(path: str | os.PathLike[str] | None) -> None:
-    """Keep an earlier document at ``path`` as ``NAME.previous.json`` (or its own ending): a new one is about to come.
+    """Rename an earlier document at ``path`` to ``NAME.previous.json`` (or its ending).
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "tta.json").write_text("{}")
     >>> set_aside(folder / "tta.json")
-    >>> [found.name for found in folder.iterdir()]
+    >>> [file.name for file in folder.iterdir()]
     ['tta.previous.json']
     """
     if path is not None and Path(path).exists():
@@ -181,10 +181,7 @@ def set_aside(path: str | os.PathLike[str] | None) -> None:
 
 
 def writable_folder(path: str | os.PathLike[str]) -> Path:
-    """Make ``path`` if it is missing and prove that a file can be written there.
-
-    Long work calls this first, so that a read-only folder is found before the work and not after it.
-    """
+    """Make ``path`` if it is missing and prove, before long work, that a file can be written there."""
     folder = Path(path)
     probe = folder / f".gluontune-probe-{os.getpid()}"
     try:

@@ -1,7 +1,7 @@
-"""How far arrays are apart: the one place where two nets, files or ranks are compared.
+"""Distances of arrays: the one place where two nets, files or ranks are compared.
 
-What cannot be compared is infinitely far apart: another shape or type, a name that only one side has, and whatever is
-not a number. So no caller's ``max`` or ``<=`` lets a NaN pass.
+Arrays that cannot be compared are infinitely far apart: other shapes or types, a name on one side only, and NaN. So no
+caller's ``max`` or ``<=`` lets a NaN pass.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-_LEAST = 1e-12  # of a scale: what is nothing but zeros has none
+_LEAST = 1e-12  # the scale of arrays of zeros
 
 
 def distance(mine: Any, theirs: Any) -> float:
-    """The largest difference of two values; equal infinities are none.
+    """The largest difference of two values; equal infinities count as no difference.
 
     >>> one = np.array([1.0, np.inf])
     >>> distance(one, one), distance(one, np.array([3.0, np.inf])), distance(one, np.array([1.0, np.nan]))
@@ -33,7 +33,7 @@ def distance(mine: Any, theirs: Any) -> float:
 
 
 def size(array: Any) -> float:
-    """The largest value by amount, of those that are finite."""
+    """The largest finite absolute value."""
     values = np.asarray(array)
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
@@ -48,7 +48,7 @@ def gap(mine: Any, theirs: Any, scale: float = 0.0) -> float:
 
 
 def gaps(mine: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> dict[Any, float]:
-    """The :func:`gap` of each name that either has.
+    """The :func:`gap` of each name that either side has.
 
     >>> gaps({"a": np.ones(1), "b": np.ones(1)}, {"a": np.ones(1), "c": np.ones(1)})
     {'a': 0.0, 'c': inf, 'b': inf}
@@ -59,7 +59,7 @@ def gaps(mine: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> dict[Any, float]
 
 
 def worst(mine: Iterable[Any], theirs: Iterable[Any], scale: float = 0.0) -> float:
-    """The largest :func:`gap` of arrays in order, with that ``scale``; infinite where there are more on one side.
+    """The largest :func:`gap` of arrays in order, with that ``scale``; infinite if one side has more.
 
     >>> worst([np.ones(2)], [np.ones(2)]), worst([np.ones(2)], [])
     (0.0, inf)

@@ -1,8 +1,8 @@
-"""Fresh Pythons that import nothing from the folder in which the user works.
+"""Python processes that import nothing from the user's current folder.
 
-``python -m MODULE`` and ``python -c CODE`` look into the current folder first: a file of the user's called ``queue.py``
-or ``psutil.py`` would run in place of Python's own. So every process of this package is started by :func:`python`,
-which runs this file; ``-P`` does the same from Python 3.11 on, and reaches the helpers of ``multiprocessing``, too.
+``python -m MODULE`` and ``python -c CODE`` search the current folder first: a user's ``queue.py`` or ``psutil.py``
+would run in place of Python's. So every process of this package is started by :func:`python`, which runs this file;
+``-P`` does the same from Python 3.11 on, and also for the helpers of ``multiprocessing``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ROOT = os.path.abspath(__file__).rsplit(os.sep, 3)[0]
 
 
 def python(*words: str) -> list[str]:
-    """The command that does as ``python WORDS``: ``-m MODULE …`` or ``-c CODE …``, with the same gluontune as here.
+    """The command for ``python WORDS`` (``-m MODULE …`` or ``-c CODE …``) with this gluontune.
 
     >>> python("-m", "gluontune")[-2:]
     ['-m', 'gluontune']
@@ -26,7 +26,7 @@ def python(*words: str) -> list[str]:
 
 
 def leave_current_folder() -> None:
-    """Take away what Python has put first for ``-m``, or for a file; gluontune's own folder comes last, if at all."""
+    """Drop the first entry of ``sys.path``, which Python adds for ``-m`` or a file; gluontune's folder comes last."""
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]
     if _ROOT not in sys.path:
@@ -34,7 +34,7 @@ def leave_current_folder() -> None:
 
 
 def main() -> None:
-    """Do as Python does with the words that follow."""
+    """Run ``-m MODULE`` or ``-c CODE`` of the command line, as Python does."""
     kind, what = sys.argv[1:3]
     sys.argv[:] = [kind, *sys.argv[3:]]
     if kind == "-c":
@@ -47,7 +47,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     leave_current_folder()
-    # Whatever else is installed: a process and those that it starts are of one gluontune.
+    # A process and its children use one gluontune, whatever else is installed.
     spec = PathFinder.find_spec("gluontune", [_ROOT])
     assert spec is not None and spec.loader is not None
     sys.modules["gluontune"] = module_from_spec(spec)

@@ -1,9 +1,9 @@
-"""Long work that can be interrupted: each finished piece is kept at once, and a resume goes on after the last.
+"""Interruptible long work: each finished piece is saved at once, and a resume continues after the last.
 
-All that resumes does so here. A :class:`Document` is written anew after each piece. A :class:`Journal` keeps the pieces
-of work whose document is made at its end, as JSON lines beside it: the first says what the work is (its kind, what was
-asked for, the machine and the versions), each further one is a piece under its key. A line is on the disk before the
-work goes on; one that a crash has cut off is left out when the journal is read again.
+All resuming is done here. A :class:`Document` is written anew after each piece. A :class:`Journal` holds the pieces of
+work whose document is written at its end, as JSON lines beside it: the first describes the work (kind, options, machine
+and versions), each further one is a piece under its key. A line is on the disk before the work goes on; a line that a
+crash cut off is ignored when the journal is read again.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ _PACKAGES = ("mxnet", "numpy")  # figures of other versions are other figures
 
 
 class Journal:
-    """What a piece of long work has found so far.
+    """The finished pieces of long work.
 
     Args:
-        out: the document that the work will write; the journal lies beside it, as ``NAME.journal.jsonl``. None keeps
-            the pieces in memory only.
-        kind: what the work is called, such as ``bench training``.
-        given: what was asked for, as plain values; a resume must ask for the same.
-        machine: gives the facts of the machine.
-        resume: go on with what lies beside ``out``. Without it an earlier journal is kept as
+        out: the document of the work; the journal is ``NAME.journal.jsonl`` beside it. None: in memory only.
+        kind: the name of the work, such as ``bench training``.
+        given: its options, as plain values; a resume must have the same.
+        machine: returns the facts of the machine.
+        resume: continue the journal beside ``out``. Otherwise an earlier journal is renamed to
             ``NAME.journal.previous.jsonl``.
 
     Attributes:
         path: of the journal, or None. pieces: by key, in the order in which they were finished.
-        resumed: how many of them an earlier run has left.
+        resumed: the number of pieces from an earlier run.
 
     Raises:
         UsageError: a resume without ``out``, with other options, or while another run writes the same journal.
@@ -108,7 +107,7 @@ class Journal:
             self._write(self.header)
 
     def _take_up(self, path: Path) -> int:
-        """Read the pieces; where the last whole line ends."""
+        """Read the pieces. Returns the offset after the last whole line."""
         try:
             content = read_bytes(path)
         except OSError as error:
@@ -122,26 +121,26 @@ class Journal:
         except (ValueError, KeyError, TypeError, AttributeError):
             whole = False
         if not whole:
-            told = "not a journal of this version of gluontune, or damaged; start without --resume"
-            raise GluontuneError(f"{path}: {told}")
+            fault = "not a journal of this version of gluontune, or damaged; start without --resume"
+            raise GluontuneError(f"{path}: {fault}")
         if header["kind"] != self.header["kind"]:
             raise GluontuneError(f"{path}: is of {header['kind']}, not of {self.header['kind']}; choose another --out")
         _same_options(path, header["given"], self.header["given"])
-        for part, told in (("machine", "on another machine"), ("versions", "with other versions")):
+        for part, where in (("machine", "on another machine"), ("versions", "with other versions")):
             if changed := _differences(header[part], self.header[part]):
-                raise GluontuneError(f"{path}: was measured {told} ({changed}); start without --resume")
+                raise GluontuneError(f"{path}: was measured {where} ({changed}); start without --resume")
         self.header, self.pieces = header, pieces
         return end
 
     def piece(self, key: str, work: Callable[[], T]) -> T:
-        """The piece ``key``: as it was kept, or of ``work()``, which is then kept. Pieces are plain JSON values."""
+        """The saved piece ``key``, or the result of ``work()``, which is then saved. Pieces are plain JSON values."""
         if key not in self.pieces:
             self.keep(key, work())
         found: T = self.pieces[key]
         return found
 
     def keep(self, key: str, piece: Any) -> None:
-        """Keep a finished piece; it is on the disk when this returns."""
+        """Save a finished piece; it is on the disk when this returns."""
         self.pieces[key] = _plain(piece)
         if self._stream is not None:
             self._write({"key": key, "piece": self.pieces[key]})
@@ -156,7 +155,7 @@ class Journal:
             raise explain_os_error(str(self.path), error) from error
 
     def close(self) -> None:
-        """Let others write the journal; safe to call twice."""
+        """Release the journal to other processes; safe to call twice."""
         if self._stream is not None:
             with contextlib.suppress(OSError):
                 self._stream.close()
@@ -170,16 +169,16 @@ class Journal:
 
 
 class Document:
-    """A document that grows: saved after each piece, taken up again by a resume.
+    """A document that grows: saved after each piece, continued by a resume.
 
     Args:
-        path: its file; None keeps it in memory. An earlier one is kept beside a new one as ``NAME.previous.json``.
-        work: what it is called in errors, such as ``climb``. schema: its version.
-        fields: of a new one, beside those that each has.
-        machine: gives the facts of the machine.
-        asked: what of a document was asked for, by name; a resume must ask for the same.
-        usual: all fields of a recipe at their defaults: so an earlier version's recipe ran, which had fewer.
-        resume: go on with what the file holds; from the start where there is none yet.
+        path: its file, or None: in memory only. An earlier one is renamed to ``NAME.previous.json``.
+        work: its name in errors, such as ``climb``. schema: its version.
+        fields: of a new one, beside the fields of every document.
+        machine: returns the facts of the machine.
+        asked: the options of a document, by name; a resume must have the same.
+        usual: the defaults of all recipe fields, for documents of earlier versions, which had fewer fields.
+        resume: continue the file, or start anew if there is none.
 
     Raises:
         UsageError: a resume without a file, or with other options (they are named).
@@ -214,8 +213,8 @@ class Document:
             if not alike:
                 raise GluontuneError(f"{path}: not a {work} of gluontune's; start without --resume")
             if (version := found.get("schema_version")) != schema:
-                told = f"schema_version {version}, but this gluontune goes on with {schema}; start without --resume"
-                raise GluontuneError(f"{path}: {told}")
+                fault = f"schema_version {version}, but this gluontune goes on with {schema}; start without --resume"
+                raise GluontuneError(f"{path}: {fault}")
             with understood(path):
                 _same_options(path, before, asked(fields), usual or {})
             self.document: dict[str, Any] = {**found, "complete": False}
@@ -232,7 +231,7 @@ class Document:
 
     @contextlib.contextmanager
     def under_way(self) -> Iterator[None]:
-        """The work on it, which Ctrl-C ends early: the document then says that it is not complete."""
+        """A context for the work, which Ctrl-C ends early; ``complete`` is then false."""
         try:
             yield
             self.document["complete"] = True
@@ -241,13 +240,10 @@ class Document:
 
 
 def earlier(out: Path | None, work: str, take: Callable[[Any], T]) -> Optional[T]:
-    """What a resume takes out of the document that an interrupted run has left; None where it left none yet.
-
-    Args:
-        out: the document. work: what it is called. take: called with the document.
+    """``take(document)`` of the document that an interrupted run has left, or None if it left none.
 
     Raises:
-        UsageError: there is no ``out``. GluontuneError: the document cannot be read, or lacks what is taken.
+        UsageError: ``out`` is None; names the ``work``. GluontuneError: the document cannot be read or lacks a value.
     """
     if out is None:
         raise _without_out(work)
@@ -262,7 +258,7 @@ def earlier(out: Path | None, work: str, take: Callable[[Any], T]) -> Optional[T
 
 
 def _without_out(work: str) -> UsageError:
-    return UsageError(f"{work} --resume: say which file to go on with: --out FILE")
+    return UsageError(f"{work} --resume: name the file to continue: --out FILE")
 
 
 def _now() -> str:
@@ -270,12 +266,12 @@ def _now() -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As it will be read back: paths are texts, tuples are lists."""
+    """``value`` after a round through JSON: paths become texts, tuples lists."""
     return json.loads(json.dumps(value, allow_nan=False, default=str))
 
 
 def _identity(machine: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes a machine another one."""
+    """The facts that identify a machine."""
     cpu, gpus = machine.get("cpu") or {}, machine.get("gpus") or ()
     return {
         **{name: machine.get(name) for name in ("architecture", "python")},
@@ -288,15 +284,16 @@ def _identity(machine: Mapping[str, Any]) -> dict[str, Any]:
 def _same_options(
     path: Path | None, before: Mapping[str, Any], now: Mapping[str, Any], usual: Mapping[str, Any] | None = None
 ) -> None:
-    """Refuse what is resumed with other options than it was begun with."""
+    """Refuse a resume with other options."""
     filled = dict(before)
     if usual and "recipe" in filled:
         filled["recipe"] = {**usual, **filled["recipe"]}
     if usual and "recipes" in filled:
         filled["recipes"] = {name: {**usual, **each} for name, each in filled["recipes"].items()}
     if changed := _differences(filled, now):
-        told = f"was begun with other options ({changed}); give the same ones, or start without --resume"
-        raise UsageError(f"{path}: {told}")
+        raise UsageError(
+            f"{path}: was begun with other options ({changed}); give the same ones, or start without --resume"
+        )
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Public names that are imported when they are first used, so that ``import gluontune`` stays light.
+"""Public names imported on first use, so that ``import gluontune`` stays light.
 
 A room lists its names once, as imports that only type checkers and editors read::
 
@@ -21,11 +21,7 @@ from typing import Any
 
 
 def homes(file: str) -> dict[str, tuple[str, str]]:
-    """The public names of a room, each with its module and its name there.
-
-    Args:
-        file: of the room: ``__file__`` of its ``__init__``.
-    """
+    """The public names of the room whose ``__init__`` is ``file``, each with its module and its name there."""
     body: list[ast.stmt] = []
     for part in ast.parse(Path(file).read_bytes()).body:
         if isinstance(part, ast.If) and getattr(part.test, "id", None) == "TYPE_CHECKING":
@@ -44,15 +40,11 @@ def homes(file: str) -> dict[str, tuple[str, str]]:
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """What a room takes as ``__getattr__``, ``__dir__`` and ``__all__``.
+    """A room's ``__getattr__``, ``__dir__`` and ``__all__``.
 
     Args:
-        package: the room, ``__name__`` of its ``__init__``.
-        file: its ``__file__``. What it imports ``as`` a name under ``if TYPE_CHECKING:``, or gives one, is public.
-
-    Raises (``__getattr__``):
-        AttributeError: not a public name of the room.
-
+        package: ``__name__`` of its ``__init__``.
+        file: its ``__file__``. Imports ``as`` a name and assignments under ``if TYPE_CHECKING:`` are public.
     >>> import gluontune
     >>> find, names, public = attach("gluontune", gluontune.__file__)
     >>> find("Recipe").__name__, "Recipe" in public

@@ -1,4 +1,4 @@
-"""Child processes: one JSON command a line, one JSON event a line back; how one ended; and none outlives its parent."""
+"""Child processes: one JSON command or event a line; the reason why one ended; none outlives its parent."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import IO, Any
 
 
 class Heard:
-    """Events that come on a descriptor, and a log beside them.
+    """JSON events from a descriptor, and the log beside them.
 
     Args:
-        reading: the descriptor on which the events come, for a selector. log: a file of what was printed.
+        reading: the descriptor of the events, for a selector. log: the file of the process's output.
     """
 
     def __init__(self, reading: int, log: IO[bytes]):
@@ -29,7 +29,7 @@ class Heard:
         self.reading, self.log, self._buffer, self._told = reading, log, b"", 0
 
     def poll(self) -> dict[str, Any] | None:
-        """The next event, if a whole one is there; an ``end`` event when the process has closed its pipe."""
+        """The next event, or None; an ``end`` event once the process has closed its pipe."""
         if b"\n" not in self._buffer:
             try:
                 chunk = os.read(self.reading, 65536)
@@ -45,17 +45,17 @@ class Heard:
         return json.loads(line)
 
     def tail(self, size: int = 4000) -> str:
-        """The end of what the process printed."""
+        """The end of the process's output."""
         # pread, because the process writes at the offset that a seek here would move.
         handle = self.log.fileno()
         return os.pread(handle, size, max(0, os.fstat(handle).st_size - size)).decode("utf-8", "replace")
 
     def new_lines(self) -> list[str]:
-        """The whole lines that it has printed since the last call."""
-        found = os.pread(self.log.fileno(), 1 << 20, self._told)
-        end = found.rfind(b"\n") + 1
+        """The complete lines of output since the last call."""
+        new = os.pread(self.log.fileno(), 1 << 20, self._told)
+        end = new.rfind(b"\n") + 1
         self._told += end
-        return found[:end].decode("utf-8", "replace").splitlines()
+        return new[:end].decode("utf-8", "replace").splitlines()
 
     def _close_reading(self) -> None:
         with contextlib.suppress(OSError):
@@ -64,19 +64,17 @@ class Heard:
 
 
 class PipedProcess(Heard):
-    """One process in a session of its own: its pipes, its log, and what it has said so far.
+    """A child process: its pipes, its log and its events.
 
     Args:
-        argv: the command; ``--events FD`` is added: the pipe on which it answers. Its stdout and stderr
-            go to the log.
+        argv: the command; ``--events FD``, the pipe of its events, is added. Stdout and stderr go to the log.
         setup: the first command.
         env: its whole environment.
-        apart: in a session of its own, which can be signalled as a whole; otherwise it belongs to the caller's, and
-            prints where the caller prints.
+        apart: in a new session, which can be signalled as a whole; otherwise it shares the caller's session and output.
 
     Attributes:
-        process: the ``subprocess.Popen``. Its pid is also the group of all that it starts.
-        reading: the descriptor on which its events come, for a selector.
+        process: the ``subprocess.Popen``. Its pid is also the process group.
+        reading: the descriptor of its events, for a selector.
     """
 
     def __init__(self, argv: Sequence[str], setup: Mapping[str, Any], env: Mapping[str, str], apart: bool = True):
@@ -105,13 +103,13 @@ class PipedProcess(Heard):
 
     def say(self, command: Mapping[str, Any]) -> None:
         """Send a command."""
-        with contextlib.suppress(BrokenPipeError):  # its death is found, and told better, by the reader
+        with contextlib.suppress(BrokenPipeError):  # the reader reports its death
             assert self.process.stdin is not None
             self.process.stdin.write(json.dumps(command).encode() + b"\n")
             self.process.stdin.flush()
 
     def signal(self, number: int) -> None:
-        """Signal the process and all that it started in its session."""
+        """Signal the process and its session."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self._apart:
                 os.killpg(self.process.pid, number)
@@ -119,7 +117,7 @@ class PipedProcess(Heard):
                 self.process.send_signal(number)
 
     def close(self) -> None:
-        """End it, and all that it started, at once."""
+        """Kill the process and its session."""
         self.signal(signal.SIGKILL)
         self.process.wait()
         assert self.process.stdin is not None
@@ -128,16 +126,16 @@ class PipedProcess(Heard):
         self._close_reading()
 
     def how_ended(self, name: str) -> str:
-        """How it came to its end, after its ``end`` event; ``name`` is what to call it."""
+        """The reason why it ended, for the process called ``name``, after its ``end`` event."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
         return how_it_ended(name, self.process.returncode, self.tail(), self._killed_before)
 
 
 def event_sender() -> Callable[..., None]:
-    """In the process that was started so: the function that sends an event, from any thread.
+    """In a child process: the function that sends an event, from any thread, to the pipe of ``--events``.
 
-    What it is called with becomes one JSON document a line, on the pipe that ``--events`` names.
+    Its keyword arguments become one JSON document a line.
     """
     events = os.fdopen(int(sys.argv[sys.argv.index("--events") + 1]), "w", encoding="utf-8")
     lock = threading.Lock()
@@ -150,9 +148,9 @@ def event_sender() -> Callable[..., None]:
     return send
 
 
-_LIMIT = 400  # characters of last words
+_LIMIT = 400  # characters of a cause
 _SIGNALS = {
-    "SIGBUS": "shared memory or a mapped file gave way: is /dev/shm, or the disk, full?",
+    "SIGBUS": "shared memory or a mapped file failed: is /dev/shm, or the disk, full?",
     "SIGILL": "this CPU lacks an instruction that a library uses",
     "SIGXCPU": "the limit of CPU time, 'ulimit -t'",
     "SIGXFSZ": "the limit of a file's size, 'ulimit -f'",
@@ -161,7 +159,7 @@ _FATAL = re.compile(r"^(Fatal Python error: .+|\s*what\(\):.+|.*error while load
 
 
 def last_words(said: str) -> str:
-    """The line of ``said`` (what a process printed) that names the cause: the last exception's, else the last line.
+    """The line of a process's output that names the cause: the last exception's, else the last line.
 
     >>> last_words("Traceback (most recent call last):\\n  File \\"a.py\\", line 1\\nValueError: 3 is odd\\n")
     'ValueError: 3 is odd'
@@ -178,7 +176,7 @@ def last_words(said: str) -> str:
 
 
 def out_of_memory_kills() -> int:
-    """How many processes the kernel has killed for memory since it started; 0 where it does not say."""
+    """The kernel's count of processes killed for memory since it started, or 0 if unknown."""
     try:
         found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.M)
     except OSError:
@@ -187,11 +185,11 @@ def out_of_memory_kills() -> int:
 
 
 def how_it_ended(name: str, code: int | None, said: str = "", killed_before: int | None = None) -> str:
-    """What to tell of a process that is gone.
+    """The reason why a process ended.
 
     Args:
-        name: what to call it. code: as of ``subprocess.Popen.returncode``; None where nobody has seen it.
-        said: what it printed. killed_before: :func:`out_of_memory_kills` when it was started.
+        name: of the process. code: as ``subprocess.Popen.returncode``; None if unknown.
+        said: its output. killed_before: :func:`out_of_memory_kills` when it was started.
 
     >>> how_it_ended("rank 1", 1, "ImportError: no yacs")
     'rank 1 failed: ImportError: no yacs'
@@ -218,13 +216,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Have Linux kill this process, even a stopped one, when the thread that started it is gone.
+    """Have Linux kill this process, even a stopped one, when its parent thread ends.
 
     Args:
-        parent: process id of the parent, if known: it may be gone before this call.
+        parent: process id of the parent, if known: it may end before this call.
     """
     _arm()
-    os.register_at_fork(after_in_child=_arm)  # the loaders' workers are forked, and do not inherit it
+    os.register_at_fork(after_in_child=_arm)  # the loaders' workers are forked and do not inherit it
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -236,11 +234,11 @@ def _arm() -> None:
 
 @contextlib.contextmanager
 def handling(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """While it lasts, SIGINT and SIGTERM go to ``handler``; a thread other than the main one changes nothing."""
+    """A context in which SIGINT and SIGTERM go to ``handler``; no effect outside the main thread."""
     ours = threading.current_thread() is threading.main_thread()
     before = {n: signal.signal(n, handler) for n in (signal.SIGINT, signal.SIGTERM) if ours}
     try:
         yield
     finally:
-        for number, kept in before.items():
-            signal.signal(number, kept)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

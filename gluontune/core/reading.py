@@ -1,4 +1,4 @@
-"""Documents that somebody else may have made, read in bounded time and memory: regular files, JSON, YAML."""
+"""Untrusted documents, read in bounded time and memory: regular files, JSON, YAML."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 from gluontune.core.errors import GluontuneError
 from gluontune.core.texts import clean
 
-#: Bytes of a document, and its lists and mappings: more take seconds, and hundreds of MiB of memory.
+#: Bytes of a document, and its lists and mappings: larger ones take seconds and hundreds of MiB of memory.
 MOST_JSON, MOST_YAML = 16 << 20, 1 << 15
 _MOST_GROUPS = 500_000
 _MOST_YAML_SIZE = 100_000  # characters and nodes, aliases written out
 _DEEPEST = 100
-_LONGEST_SCALAR = 400  # characters of a number in YAML, where 1:59:59 is one, too
+_LONGEST_SCALAR = 400  # characters of a number in YAML, where 1:59:59 is one
 _LONGEST_NUMBER = 4300  # digits; Python 3.11 refuses more, and earlier ones take minutes
 
 
 def explain_os_error(path: str | os.PathLike[str], error: OSError) -> GluontuneError:
-    """The :class:`GluontuneError` that tells a user what an ``OSError`` on ``path`` means."""
+    """A :class:`GluontuneError` that explains an ``OSError`` on ``path`` to the user."""
     cures = {
         errno.ENOSPC: "the disk is full: free some space or choose another folder",
         errno.EDQUOT: "your disk quota is used up: free some space or choose another folder",
@@ -41,10 +41,10 @@ def explain_os_error(path: str | os.PathLike[str], error: OSError) -> GluontuneE
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:
-    """A descriptor to read a regular file: what else bears a file's name may block for ever, or never end.
+    """A descriptor of a regular file; FIFOs and devices, which may block or never end, are refused.
 
     Raises:
-        OSError: it cannot be opened; its ``strerror`` says so where it is a FIFO, a device, a socket or a folder.
+        OSError: it cannot be opened; ``strerror`` names a FIFO, device, socket or folder.
 
     >>> open_regular("/dev/zero")
     Traceback (most recent call last):
@@ -64,17 +64,16 @@ def open_regular(path: str | os.PathLike[str]) -> int:
 
 
 def leads_up(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> bool:
-    """Whether something in ``folder`` is a link to that folder itself, or to one that holds it."""
+    """Whether ``path`` is a link to ``folder`` or to one of its parents."""
     real, own = os.path.realpath(path), os.path.realpath(folder)
     return own == real or own.startswith(os.path.join(real, ""))
 
 
 def check_names(names: Iterable[str], where: object) -> None:
-    """Refuse names of classes with control characters (files have them one a line, and terminals obey them), and those
-    that are no UTF-8: documents are, though a folder's name may be any bytes.
+    """Refuse class names with control characters, which break files of lines and terminals, or that are not UTF-8.
 
     Raises:
-        GluontuneError: names it.
+        GluontuneError: names the class.
 
     >>> check_names(["cat", "caf\\udce9"], "pets")
     Traceback (most recent call last):
@@ -91,13 +90,10 @@ def check_names(names: Iterable[str], where: object) -> None:
 
 
 def read_bytes(path: str | os.PathLike[str], most: int | None = None) -> bytes:
-    """What a regular file holds.
-
-    Args:
-        most: bytes that it may have; None: any number.
+    """The content of a regular file of at most ``most`` bytes (None: any size).
 
     Raises:
-        OSError: it cannot be read, is no regular file, or is larger; ``strerror`` says so.
+        OSError: it cannot be read, is no regular file, or is larger; ``strerror`` names the reason.
     """
     with os.fdopen(open_regular(path), "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -117,11 +113,10 @@ def read_text(path: str | os.PathLike[str], most: int = MOST_JSON) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """``json.loads`` of a document that somebody else may have made.
+    """``json.loads`` of an untrusted document.
 
     Raises:
-        ValueError: it is not JSON, says a key twice, is too large, or nested more than 100 deep, which no document of
-            ours is.
+        ValueError: it is not JSON, repeats a key, is too large, or is nested more than 100 deep.
 
     >>> parse_json('{"a": [1]}')
     {'a': [1]}
@@ -134,12 +129,12 @@ def parse_json(text: str | bytes) -> Any:
         ...
     ValueError: the key 'a' stands in it twice
     """
-    told = f"more than {MOST_JSON >> 20} MiB, or than {_MOST_GROUPS:,} lists and mappings"
+    size = f"more than {MOST_JSON >> 20} MiB, or than {_MOST_GROUPS:,} lists and mappings"
     if len(text) > MOST_JSON:
-        raise ValueError(told)
+        raise ValueError(size)
     plain = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
     if plain.count("[") + plain.count("{") > _MOST_GROUPS:
-        raise ValueError(told)
+        raise ValueError(size)
     try:
         document = _decoder.decode(plain)
     except RecursionError:
@@ -175,10 +170,10 @@ def _number(digits: str) -> int:
 
 @contextlib.contextmanager
 def understood(path: object) -> Iterator[None]:
-    """While it lasts, what is taken out of a document is there, and of its kind.
+    """A context for reading values of a document.
 
     Raises:
-        GluontuneError: it is not; names the file.
+        GluontuneError: a value is missing or of the wrong kind; names the file.
 
     >>> with understood("a.json"):
     ...     {}["step"]
@@ -213,10 +208,10 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """What YAML text of somebody else says: numbers, texts, lists, mappings. 1e-3 is a number, as in YAML 1.2.
+    """The numbers, texts, lists and mappings of untrusted YAML text. 1e-3 is a number, as in YAML 1.2.
 
     Raises:
-        ValueError: it is not YAML, says a key twice, holds itself, or is too large once its aliases are written out.
+        ValueError: it is not YAML, repeats a key, contains itself, or is too large with its aliases written out.
 
     >>> parse_yaml("{learning_rate: 1e-3, epochs: 3}")
     {'learning_rate': 0.001, 'epochs': 3}
@@ -248,7 +243,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def _weigh(node: Any, known: dict[int, int], depth: int) -> int:
-    """The size of a node with all its aliases written out: an alias of aliases of aliases is a bomb."""
+    """The size of a node with all its aliases written out, since nested aliases can be a bomb."""
     if id(node) in known:
         if known[id(node)] < 0:
             raise ValueError("a list or mapping in it holds itself")

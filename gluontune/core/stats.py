@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, TypeVar
 
 T = TypeVar("T")
-#: Values below which an interval is computed, for decisions, but not shown: two values say next to nothing.
+#: Fewer values have an interval for decisions, which is not shown: two values are too few.
 LEAST = 3
 
 
@@ -22,13 +22,9 @@ class Interval(TypedDict):
 def interval(values: Sequence[float]) -> Interval:
     """Median and 95 % interval of positive measurements.
 
-    The interval is the distribution-free one of the median, from the sign test: two order statistics.
-    From nine values on it leaves the smallest and the largest out, so that one disturbed repeat does not
-    move it. Below six values, where the sign test cannot reach 95 %, it is Student's on the logarithms.
-    It always contains the median.
-
-    Args:
-        values: positive numbers, in the unit that the result shall have.
+    The interval is the distribution-free one of the median, from the sign test: two order statistics. From nine values
+    on it excludes the smallest and the largest, so that one disturbed repeat does not move it. Below six values, where
+    the sign test cannot reach 95 %, it is Student's on the logarithms. It always contains the median.
 
     Returns:
         ``{"median", "ci95": [lo, hi], "n"}``; one value alone has an interval of ``[value, value]``.
@@ -56,9 +52,6 @@ def ratio_interval(mine: Sequence[float], theirs: Sequence[float]) -> Interval:
     Args:
         mine, theirs: positive numbers in one unit, of equal length; ``mine[i] / theirs[i]`` is a ratio.
 
-    Returns:
-        As :func:`interval` has it, without a unit.
-
     Raises:
         ValueError: other lengths, no values, or values that are not positive.
 
@@ -71,12 +64,12 @@ def ratio_interval(mine: Sequence[float], theirs: Sequence[float]) -> Interval:
 
 
 def in_turn(field: Sequence[T], number: int) -> list[T]:
-    """The order of a round of an interleaved measurement: each round begins with another one.
+    """The order of one round of an interleaved measurement: each round begins with another contender.
 
-    What disturbs a machine then falls on all alike, and none always follows the same one.
+    A disturbance of the machine then falls on all alike, and none always follows the same one.
 
     Args:
-        field: what is measured in turn. number: of the round, from 0.
+        field: the contenders. number: of the round, from 0.
 
     >>> [in_turn("abc", number) for number in (0, 1, 5)]
     [['a', 'b', 'c'], ['b', 'c', 'a'], ['c', 'a', 'b']]
@@ -92,7 +85,7 @@ def difference(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]
         mine, theirs: numbers in one unit, of equal length; ``mine[i] - theirs[i]`` is a difference.
 
     Returns:
-        ``{"mean", "ci95": [lo, hi], "n"}``, the interval Student's; None for one pair.
+        ``{"mean", "ci95": [lo, hi], "n"}``, with Student's interval; None for one pair.
 
     Raises:
         ValueError: other lengths, or no values.
@@ -115,10 +108,10 @@ def difference(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]
 
 
 def bounds(measured: Mapping[str, Any] | None) -> list[float] | None:
-    """The interval to show a reader: none of fewer than :data:`LEAST` values, and none that reaches below zero.
+    """The interval to show, or None for fewer than :data:`LEAST` values or if it reaches below zero.
 
     Args:
-        measured: ``{"median", "ci95", "n"}`` of :func:`interval`; without ``n`` it counts as large enough.
+        measured: ``{"median", "ci95", "n"}`` of :func:`interval`; without ``n`` it is shown.
 
     >>> bounds(interval([4.0, 5.0])), bounds({"median": 2.0, "ci95": [1.9, 2.1], "n": 9})
     (None, [1.9, 2.1])
@@ -129,7 +122,7 @@ def bounds(measured: Mapping[str, Any] | None) -> list[float] | None:
 
 
 def scaled(measured: Mapping[str, Any], factor: float) -> Interval:
-    """An interval, times a number that is known.
+    """An interval times a known factor.
 
     >>> scaled({"median": 2.0, "ci95": [1.5, 2.5], "n": 9}, 2)
     {'median': 4.0, 'ci95': [3.0, 5.0], 'n': 9}
@@ -139,7 +132,7 @@ def scaled(measured: Mapping[str, Any], factor: float) -> Interval:
 
 
 def around(measured: Mapping[str, Any]) -> str:
-    """The bounds of a ratio, as sentences have them.
+    """The bounds of a ratio, for a sentence.
 
     >>> around({"ci95": [1.5, 2.5]})
     '(95 %: 1.50–2.50)'
@@ -149,10 +142,10 @@ def around(measured: Mapping[str, Any]) -> str:
 
 
 def said(measured: Mapping[str, Any], form: str = ",.0f", scale: float = 1.0) -> str:
-    """A median, with its interval in brackets where there is one to show.
+    """A median, with its :func:`bounds` in brackets if they are shown.
 
     Args:
-        measured: of :func:`interval`. form: of each number. scale: each number is multiplied by it.
+        measured: of :func:`interval`. form: the format of each number. scale: a factor of each number.
 
     >>> said({"median": 2.04, "ci95": [1.9, 2.1], "n": 9}, ".1f"), said(interval([4.0, 5.0]), ".1f")
     ('2.0 (1.9-2.1)', '4.5')
@@ -178,7 +171,7 @@ def _order_bounds(ordered: list[float]) -> tuple[float, float]:
 
 
 def _left_out(n: int) -> int:
-    """How many values to leave out on each side: the largest k with P(Binomial(n, 1/2) < k + 1) <= 2.5 %."""
+    """The number of values to leave out on each side: the largest k with P(Binomial(n, 1/2) < k + 1) <= 2.5 %."""
     below, drop = 0.0, 0
     for k in range(n):
         below += math.comb(n, k) / 2**n

@@ -1,4 +1,4 @@
-"""Texts of others, names above all, on their way to a terminal, a page or a line of source."""
+"""Foreign texts, above all names, made safe for a terminal, a page or a line of source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    r"""Foreign text in which each control character but newline and tab is a mark: none reaches a terminal.
+    r"""Foreign text with a mark in place of each control character except newline and tab.
 
     >>> printable("a\x1b[31m\nb")
     'a�[31m\nb'
@@ -34,7 +34,7 @@ def clean(text: Any, limit: int = 400) -> str:
 
 
 def _mark(character: str) -> str:
-    """What stands for a character that must not be shown; of a file name's byte that is no UTF-8, its value."""
+    """The replacement of a character that must not be shown: the value of a byte that is not UTF-8, else U+FFFD."""
     return f"\\u{ord(character):04x}" if "\ud800" <= character <= "\udfff" else "\ufffd"
 
 
@@ -45,7 +45,7 @@ def _fit(character: str) -> bool:
 
 
 def literal(value: Any) -> str:
-    r"""A value as Python source; a text in double quotes, like the code around it, where that can be.
+    r"""A value as Python source; a printable text in double quotes.
 
     >>> print(literal('a"b'), literal("a\n"), literal((1, None)), literal("é"), literal(float("inf")))
     "a\"b" 'a\n' (1, None) "é" float("inf")

@@ -1,4 +1,4 @@
-"""The Recipe, everything about one training run, and how to read one."""
+"""The Recipe, which describes one training run, and its readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a parameter may hold: the one check of recipes' fields, optimizers' parameters and methods' parameters."""
+"""The allowed values of a parameter: the one check of recipes' fields and of parameters of optimizers and methods."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Parameter:
 
     Args:
         kind: ``float``, ``int`` or ``bool``.
-        low, high: smallest and largest value; None: there is none.
-        above, below: what it must be above, and below.
-        optional: it may be None, which is ``none`` in a text.
-        choices: instead of a number.
+        low, high: smallest and largest value, or None.
+        above, below: exclusive bounds.
+        optional: None is allowed, ``none`` in a text.
+        choices: the allowed texts, in place of a number.
 
     >>> rate = Parameter(low=0, below=1)
     >>> rate.fault(0.5), rate.fault(1), Parameter(int, 1).fault(2.0)
@@ -32,7 +32,7 @@ class Parameter:
     choices: tuple[str, ...] = ()
 
     def fault(self, value: Any) -> str:
-        """What should stand in the place of ``value``; empty where it is right."""
+        """A description of the allowed values, or "" if ``value`` is one of them."""
         if self.choices:
             return "" if value in self.choices else f"one of {', '.join(self.choices)}"
         if self.kind is bool:

@@ -1,7 +1,7 @@
-"""The Recipe: everything about one training run, frozen, in plain values.
+"""The Recipe: a frozen description of one training run, in plain values.
 
-A recipe is read from YAML, overridden by flags, handed to a fresh process, and written whole into
-the result, so that a figure can always be made again.
+A recipe is read from YAML, overridden by flags, passed to a fresh process, and saved whole in the result, so that every
+figure can be reproduced.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Recipe:
             in a process without mxnet. There ``hybridize`` means: ``imperative`` as it is, ``hybridized`` in
             channels-last memory order, ``static`` that and ``torch.compile``.
         batch_size_per_device: images in one step on one device.
-        accumulate: steps whose gradients make one update: an update of so many times the batch, in the memory of
-            one. BatchNorm still takes its statistics from each step's images.
+        accumulate: steps whose gradients make one update: a batch so many times larger in the memory of one. BatchNorm
+            still takes its statistics from each step's images.
         loader: a name of ``gt.loading``; ``gluon`` is what a plain Gluon script does.
         num_workers: loader processes or threads; 0 loads in the training thread.
         prefetch: batches made ahead; None: the loader chooses.
@@ -77,13 +77,13 @@ class Recipe:
             ``kvstore`` (parameter server), ``horovod`` (ring all-reduce), ``ddp`` (PyTorch's
             DistributedDataParallel, of the backend ``torch``), or ``async`` (learners that update weights
             in shared memory without waiting for each other).
-        partition: which images a rank takes in an epoch: ``shard``, its share of one shuffle of all; ``whole``, as
-            many from a shuffle of its own over all. All ranks have equally many batches.
+        partition: the images of a rank in an epoch: ``shard``, its share of one shuffle of all; ``whole``, as many
+            from its own shuffle of all. All ranks have equally many batches.
         exchange_every: steps of a rank between exchanges. 1 exchanges in each step; above, each rank trains
             alone for so many steps, then the ranks' parameters are averaged (``async``: their changes added).
         compression: of the gradients on their way: ``none``; ``2bit`` (kvstore, with error feedback); ``fp16``
             (horovod).
-        compression_threshold: of ``2bit``: what a gradient, summed over a rank's batch, must reach to be sent.
+        compression_threshold: of ``2bit``: the value from which a gradient, summed over a rank's batch, is sent.
         epochs: length of the run. ``seconds`` and ``target_accuracy`` end it earlier.
         seconds: time limit of training, in seconds, checked after each step.
         target_accuracy: stop at the first validation accuracy (0 … 1) that reaches it; of a job with another metric,
@@ -187,7 +187,7 @@ class Recipe:
         return whole.learning_rate * rules.LR_SCALING[whole.lr_scaling](ratio)
 
     def resolved(self) -> Recipe:
-        """The recipe with the numbers of the optimizer's card where it leaves them to the card.
+        """The recipe with the optimizer card's values in place of None.
 
         >>> adam = Recipe(optimizer="adam").resolved()
         >>> adam.learning_rate, adam.base_batch_size, adam.lr_scaling, adam.wd
@@ -277,7 +277,7 @@ class Recipe:
 
 
 def _settled(value: Any) -> Any:
-    """Copies of collections, lists as tuples: what YAML reads back equals what was written."""
+    """Copies of collections, with tuples for lists, so that a recipe read back from YAML is equal."""
     if isinstance(value, Mapping):
         return {name: _settled(item) for name, item in value.items()}
     return tuple(_settled(item) for item in value) if isinstance(value, (list, tuple)) else value

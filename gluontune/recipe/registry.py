@@ -49,7 +49,7 @@ class Registry(Generic[T]):
         return entry
 
     def alias(self, other: str, name: str) -> None:
-        """Let ``other`` find the entry ``name`` too; listings leave it out."""
+        """Make ``other`` a second name of the entry ``name``, which listings omit."""
         self._aliases[other] = name
 
     def register(self, name: str) -> Callable[[T], T]:

@@ -1,4 +1,4 @@
-"""The RunResult: what one run of one Recipe showed, as versioned JSON."""
+"""The RunResult: the result of one run of one Recipe, as versioned JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ STATUSES = ("ok", "failed", "interrupted")
 
 @dataclass
 class RunResult:
-    """What a run showed.
+    """The result of a run.
 
     Args:
         recipe: the recipe as plain values.
-        status: ``ok``, ``failed`` or ``interrupted`` (what was measured until then is kept).
+        status: ``ok``, ``failed`` or ``interrupted`` (with the measurements until then).
         error: ``{"type", "message", "phase"}`` of a failed run, with ``traceback`` where there is one; else None.
         machine: facts of the machine and versions, from ``gt.runtime.machine_facts``.
         samples_per_sec: ``{"median", "ci95": [lo, hi], "n"}`` of training throughput, loading included,
@@ -32,9 +32,9 @@ class RunResult:
         phases: the whole report of ``gt.monitor.StepPhases`` (milliseconds, steps sampled, sum check).
         utilization: ``{"t_s": [...], "cpu_pct": [...], "gpu_util_pct": {index: [...]}}``.
         steadiness: metrics of ``gt.monitor.steadiness`` for the training part of the series.
-        train_loss, val_accuracy, val_loss: one value an epoch (accuracy 0 … 1; [] where the job has another metric).
-        val_metric: ``{"name", "mode": "max|min", "values", "samples"}``: what validation measures, which values are
-            better, one value an epoch (None where it was not finite), and over how many samples. {} before the first.
+        train_loss, val_accuracy, val_loss: one value an epoch (accuracy 0 … 1; [] if the job has another metric).
+        val_metric: ``{"name", "mode": "max|min", "values", "samples"}``: the validation metric, which values are
+            better, one value an epoch (None if not finite), and the number of samples. {} before the first.
         epoch_seconds: training time of each epoch, validation left out.
         elapsed_seconds: training time at the end of each epoch since the first step, validation left out.
         warmup_seconds: time before training: import, building, first batches and compilation.
@@ -80,7 +80,6 @@ class RunResult:
         return self.status == "ok"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -102,7 +101,7 @@ class RunResult:
         return cls(**{name: value for name, value in values.items() if name in known})
 
     def save(self, path: str | Path) -> None:
-        """Write as JSON, beside and renamed into place."""
+        """Write as JSON, atomically."""
         write_json(path, self.to_dict())
 
     @classmethod

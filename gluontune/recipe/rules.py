@@ -1,4 +1,4 @@
-"""What the fields of a :class:`gluontune.Recipe` may hold: choices, bounds, and what cannot go together."""
+"""Rules of the fields of a :class:`gluontune.Recipe`: choices, bounds and contradictions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe.parameters import Parameter
 from gluontune.recipe.registry import resolve
 
-#: What the rate is multiplied with when the batch grows by a ratio.
+#: The factor of the rate when the batch grows by a ratio.
 LR_SCALING: dict[str, Callable[[float], float]] = {
     "none": lambda ratio: 1.0,
     "linear": lambda ratio: ratio,
@@ -54,10 +54,10 @@ NUMBERS: dict[str, Parameter] = {
     "seed": Parameter(int, 0),
 }
 
-#: Fields that hold a name; those without an entry in REGISTRIES are looked up where they are opened.
+#: Fields that hold a name; names without an entry in REGISTRIES are resolved when they are opened.
 NAMES = ("dataset", "net", "loader", "optimizer", "schedule")
 
-#: Fields that hold names of a registry, and where it is: rooms above, which are asked only when a recipe is made.
+#: Fields that hold names of a registry, and its place in a room above, which is imported when a recipe is made.
 REGISTRIES: dict[str, str] = {
     "backend": "gluontune.engines:ENGINES",
     "loader": "gluontune.loading.loaders:LOADERS",
@@ -85,13 +85,13 @@ CARD_FIELDS = ("learning_rate", "base_batch_size", "lr_scaling", "wd")
 
 
 def _last_epoch(params: Mapping[str, Any]) -> float:
-    """When a schedule whose lengths count epochs changes for the last time; one may end with the run."""
+    """The epoch of a schedule's last change; it may end with the run."""
     steps = params.get("steps") or [params.get("step", 0)]
     return max(steps[-1], math.nextafter(params.get("max_update", 0), 0))
 
 
 Holds = Callable[[Any], bool]
-# A value that is too large: field, when, way out.
+# Values that are too large: field, condition, way out.
 _TOO_LARGE: tuple[tuple[str, Holds, str], ...] = (
     ("stochastic_depth", lambda r: r.stochastic_depth >= 1, "give a rate below 1, such as 0.2"),
     (
@@ -113,134 +113,74 @@ def _of_kind(recipe: Any, *kinds: str) -> bool:
     return any(entry("methods", name).kind in kinds for name in recipe.methods)
 
 
-# Fields that contradict each other on any engine: which, when, why and the way out. An engine's card has its own.
+# Fields that contradict each other on any engine: fields, condition, reason and way out. An engine's card has more.
 _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
-    (
-        ("engine", "exchange_every"),
-        lambda r: r.engine == "ddp" and r.exchange_every > 1,
-        "DistributedDataParallel exchanges in each step; use exchange_every=1",
-    ),
-    (
-        ("env", "loader", "num_workers"),
-        lambda r: r.loader == "gluon" and r.num_workers > 0 and r.env.get("MXNET_ENGINE_TYPE") == "NaiveEngine",
-        "that engine computes in the thread which forks the workers, and a fork of OpenMP's threads hangs; use "
-        "num_workers=0 or loader='threaded'",
-    ),
-    (
-        ("dtype", "devices"),
-        lambda r: r.dtype == "float16" and r.devices == "cpu",
-        "MXNet has no float16 convolution on a CPU; use dtype='bfloat16' or devices='gpu'",
-    ),
-    (
-        ("engine", "devices", "num_devices"),
-        lambda r: r.engine == "local" and r.devices == "cpu" and r.num_devices > 1,
-        "one process already uses every core; use engine='shared-memory', 'kvstore' or 'horovod'",
-    ),
-    (
-        ("exchange_every", "engine"),
-        lambda r: r.exchange_every > 1 and r.engine == "local",
-        "one process exchanges nothing; use shared-memory, kvstore, horovod or async",
-    ),
-    (
-        ("engine", "dtype"),
-        lambda r: r.engine in ("async", "shared-memory") and r.dtype == "float16",
-        "what the ranks share is float32; use engine='kvstore' or another dtype",
-    ),
-    (
-        ("accumulate", "dtype"),
-        lambda r: r.accumulate > 1 and r.dtype == "float16",
-        "the loss scale may change, and a step may be left out, between the steps of one update; use a larger "
-        "batch_size_per_device",
-    ),
-    (
-        ("schedule_params", "epochs"),
-        lambda r: r.schedule_params.get("unit") == "epochs" and _last_epoch(r.schedule_params) >= r.epochs,
-        "the last change of the rate would come after the run",
-    ),
-    (
-        ("optimizer_params", "accumulate"),
-        lambda r: "batch_scale" in r.optimizer_params,
-        "a recipe says batch_scale by accumulate: give accumulate={0.optimizer_params[batch_scale]} alone",
-    ),
-    (
-        ("accumulate", "engine"),
-        lambda r: r.accumulate > 1 and r.engine == "async",
-        "asynchronous learners update at each of their steps; use a larger batch_size_per_device",
-    ),
-    (
-        ("compression", "exchange_every"),
-        lambda r: r.compression != "none" and r.exchange_every > 1,
-        "what is exchanged every so many steps are parameters, and only gradients are compressed",
-    ),
-    (
-        ("compression", "engine"),
-        lambda r: r.compression == "fp16" and r.engine != "horovod",
-        "fp16 is Horovod's; kvstore has '2bit'",
-    ),
-    (
-        ("compression", "engine"),
-        lambda r: r.compression == "2bit" and r.engine not in ("kvstore", "local"),
-        "2bit is MXNet's kvstore's; horovod has 'fp16', shared memory needs none",
-    ),
-    (
-        ("compression", "num_devices"),
-        lambda r: r.compression == "2bit" and r.engine == "local" and r.num_devices == 1,
-        "one device exchanges nothing",
-    ),
-    (
-        ("compression", "dtype"),
-        lambda r: r.compression == "2bit" and r.dtype == "float16",
-        "MXNet compresses float32 gradients only",
-    ),
-    (
-        ("augment", "loader"),
-        lambda r: r.loader == "gluon" and str(r.augment).endswith("alternating-flip"),
-        "Gluon's transforms know neither sample nor epoch; use loader='resident' or 'threaded'",
-    ),
-    (
-        ("methods", "loader"),
-        lambda r: r.loader == "gluon" and _of_kind(r, "batch", "validation"),
-        "Gluon's DataLoader hands out normalized arrays, and these methods change pixels; use loader='resident' or "
-        "'threaded'",
-    ),
-    (
-        ("methods", "engine", "exchange_every"),
-        lambda r: (r.engine == "async" or r.exchange_every > 1) and _of_kind(r, "weights"),
-        "ranks that train apart have no common weights to average; use engine='shared-memory' and exchange_every=1",
-    ),
-    (
-        ("methods", "dtype", "num_devices"),
-        lambda r: (r.dtype == "float16" or (r.engine == "local" and r.num_devices > 1)) and _of_kind(r, "weights"),
-        "the second set of weights is float32, of one device in each process; use dtype='bfloat16' or another engine",
-    ),
-    (
-        ("methods", "engine", "num_devices", "accumulate"),
-        lambda r: (r.engine != "local" or r.num_devices > 1 or r.accumulate > 1) and "layer-freezing" in r.methods,
-        "layer-freezing changes which gradients there are, on one device and in each step; use engine='local', "
-        "num_devices=1 and accumulate=1",
-    ),
-    (
-        ("methods", "accumulate"),
-        lambda r: r.accumulate > 1 and "selective-backprop" in r.methods,
-        "selective-backprop takes a share of each batch, and an update is averaged over one number of images; use "
-        "accumulate=1",
-    ),
-    (
-        ("methods", "dtype", "engine"),
-        lambda r: "batch-growth" in r.methods and (r.dtype == "float16" or r.engine == "async"),
-        "batch-growth makes an update of several steps, which float16's loss scale and asynchronous learners do not "
-        "allow; use dtype='bfloat16' and another engine",
-    ),
-    (
-        ("train_samples", "last_batch"),
-        lambda r: r.train_samples is not None and r.train_samples < r.global_batch_size and r.last_batch != "keep",
-        "they leave no whole batch of {0.global_batch_size}; use more images, a smaller batch or last_batch='keep'",
-    ),
-)
+    (("engine", "exchange_every"), lambda r: r.engine == "ddp" and r.exchange_every > 1,
+     "DistributedDataParallel exchanges in each step; use exchange_every=1"),
+    (("env", "loader", "num_workers"),
+     lambda r: r.loader == "gluon" and r.num_workers > 0 and r.env.get("MXNET_ENGINE_TYPE") == "NaiveEngine",
+     "that engine computes in the thread which forks the workers, and a fork of OpenMP's threads hangs; use "
+     "num_workers=0 or loader='threaded'"),
+    (("dtype", "devices"), lambda r: r.dtype == "float16" and r.devices == "cpu",
+     "MXNet has no float16 convolution on a CPU; use dtype='bfloat16' or devices='gpu'"),
+    (("engine", "devices", "num_devices"),
+     lambda r: r.engine == "local" and r.devices == "cpu" and r.num_devices > 1,
+     "one process already uses every core; use engine='shared-memory', 'kvstore' or 'horovod'"),
+    (("exchange_every", "engine"), lambda r: r.exchange_every > 1 and r.engine == "local",
+     "one process exchanges nothing; use shared-memory, kvstore, horovod or async"),
+    (("engine", "dtype"), lambda r: r.engine in ("async", "shared-memory") and r.dtype == "float16",
+     "what the ranks share is float32; use engine='kvstore' or another dtype"),
+    (("accumulate", "dtype"), lambda r: r.accumulate > 1 and r.dtype == "float16",
+     "the loss scale may change, and a step may be left out, between the steps of one update; use a larger "
+     "batch_size_per_device"),
+    (("schedule_params", "epochs"),
+     lambda r: r.schedule_params.get("unit") == "epochs" and _last_epoch(r.schedule_params) >= r.epochs,
+     "the last change of the rate would come after the run"),
+    (("optimizer_params", "accumulate"), lambda r: "batch_scale" in r.optimizer_params,
+     "a recipe says batch_scale by accumulate: give accumulate={0.optimizer_params[batch_scale]} alone"),
+    (("accumulate", "engine"), lambda r: r.accumulate > 1 and r.engine == "async",
+     "asynchronous learners update at each of their steps; use a larger batch_size_per_device"),
+    (("compression", "exchange_every"), lambda r: r.compression != "none" and r.exchange_every > 1,
+     "what is exchanged every so many steps are parameters, and only gradients are compressed"),
+    (("compression", "engine"), lambda r: r.compression == "fp16" and r.engine != "horovod",
+     "fp16 is Horovod's; kvstore has '2bit'"),
+    (("compression", "engine"), lambda r: r.compression == "2bit" and r.engine not in ("kvstore", "local"),
+     "2bit is MXNet's kvstore's; horovod has 'fp16', shared memory needs none"),
+    (("compression", "num_devices"),
+     lambda r: r.compression == "2bit" and r.engine == "local" and r.num_devices == 1,
+     "one device exchanges nothing"),
+    (("compression", "dtype"), lambda r: r.compression == "2bit" and r.dtype == "float16",
+     "MXNet compresses float32 gradients only"),
+    (("augment", "loader"), lambda r: r.loader == "gluon" and str(r.augment).endswith("alternating-flip"),
+     "Gluon's transforms know neither sample nor epoch; use loader='resident' or 'threaded'"),
+    (("methods", "loader"), lambda r: r.loader == "gluon" and _of_kind(r, "batch", "validation"),
+     "Gluon's DataLoader hands out normalized arrays, and these methods change pixels; use loader='resident' or "
+     "'threaded'"),
+    (("methods", "engine", "exchange_every"),
+     lambda r: (r.engine == "async" or r.exchange_every > 1) and _of_kind(r, "weights"),
+     "ranks that train apart have no common weights to average; use engine='shared-memory' and exchange_every=1"),
+    (("methods", "dtype", "num_devices"),
+     lambda r: (r.dtype == "float16" or (r.engine == "local" and r.num_devices > 1)) and _of_kind(r, "weights"),
+     "the second set of weights is float32, of one device in each process; use dtype='bfloat16' or another engine"),
+    (("methods", "engine", "num_devices", "accumulate"),
+     lambda r: (r.engine != "local" or r.num_devices > 1 or r.accumulate > 1) and "layer-freezing" in r.methods,
+     "layer-freezing changes which gradients there are, on one device and in each step; use engine='local', "
+     "num_devices=1 and accumulate=1"),
+    (("methods", "accumulate"), lambda r: r.accumulate > 1 and "selective-backprop" in r.methods,
+     "selective-backprop takes a share of each batch, and an update is averaged over one number of images; use "
+     "accumulate=1"),
+    (("methods", "dtype", "engine"),
+     lambda r: "batch-growth" in r.methods and (r.dtype == "float16" or r.engine == "async"),
+     "batch-growth makes an update of several steps, which float16's loss scale and asynchronous learners do not "
+     "allow; use dtype='bfloat16' and another engine"),
+    (("train_samples", "last_batch"),
+     lambda r: r.train_samples is not None and r.train_samples < r.global_batch_size and r.last_batch != "keep",
+     "they leave no whole batch of {0.global_batch_size}; use more images, a smaller batch or last_batch='keep'"),
+)  # fmt: skip
 
 
 def check(recipe: Any) -> None:
-    """Refuse a recipe whose fields hold what they cannot, or contradict each other.
+    """Refuse wrong values and contradictions of a recipe's fields.
 
     Raises:
         UsageError: names the fields, their values and the way out.
@@ -278,7 +218,7 @@ def check(recipe: Any) -> None:
 
 @contextlib.contextmanager
 def naming(recipe: Any, *names: str) -> Iterator[None]:
-    """While it lasts, an error of a part that knows no recipe is told with the fields that are at odds.
+    """A context that adds the contradicting recipe fields to errors of rooms below.
 
     Raises:
         UsageError: names the fields and their values.
@@ -315,7 +255,7 @@ def _check_entry(recipe: Any, field: str, name: str) -> None:
         raise UsageError(f"recipe {where}: {error}") from None
 
 
-#: Methods of which a recipe has one: they use the same place.
+#: Methods that exclude each other: they use the same place.
 _ONE_OF = (
     ("ema", "lookahead"),
     ("mixup", "cutmix"),
